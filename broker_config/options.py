@@ -52,7 +52,7 @@ def celery_options(settings: Settings, agent_names: Iterable[str]) -> dict[str, 
         "task_send_sent_event": False,
         "worker_send_task_events": settings.events == "on",
         "worker_pool": "workers.pool.pool:CallPool",
-        "worker_consumer": "workers.pool.strategy:Consumer",
+        "worker_consumer": "workers.pool.consumer:Consumer",
         "worker_concurrency": 8,
         "worker_prefetch_multiplier": 1,  # reserve free places only: an idle worker must find work
         "worker_enable_prefetch_count_reduction": False,  # what is too much goes back by itself

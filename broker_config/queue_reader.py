@@ -23,8 +23,8 @@ from redis.connection import Connection
 from redis.exceptions import NoScriptError, RedisError
 
 from broker_config.in_flight import SLEEP_SECONDS, Order, Orders
-from broker_config.queues import BELL_SUFFIX, bell
-from broker_config.scripts import Companion, Errand, Script, answer_of, packet
+from broker_config.queues import WAKE_UP_SUFFIX, wake_up_key
+from broker_config.scripts import ClaimOnReserve, Script, ScriptCall, answer_of, packet
 
 logger = logging.getLogger(__name__)
 
@@ -68,11 +68,11 @@ class QueueReader:
         self._hot: dict[str, None] = {}
         self._looked_at = 0.0
         self._unsent: list[tuple[Any, ...]] = []
-        self._unanswered: deque[tuple[Errand, Receiver]] = deque()
+        self._unanswered: deque[tuple[ScriptCall[Any], Receiver]] = deque()
 
-    def accompany(self, companion: Companion) -> None:
+    def claim_with(self, claim_on_reserve: ClaimOnReserve) -> None:
         """Claim calls on these terms from the next reservation on."""
-        self._orders.accompany(companion)
+        self._orders.claim_with(claim_on_reserve)
 
     def wake(self) -> None:
         """End the wait for a wake-up key, if there is one."""
@@ -80,7 +80,7 @@ class QueueReader:
             with contextlib.suppress(RedisError):
                 self._redis.client_unblock(self._client_id)
 
-    def post(self, call: Errand, receiver: Receiver) -> None:
+    def post(self, call: ScriptCall[Any], receiver: Receiver) -> None:
         """Let a script call go out with the next packet; ``receiver`` gets its answer, or the error."""
         self._unsent.append(call.command)
         self._unanswered.append((call, receiver))
@@ -117,15 +117,15 @@ class QueueReader:
         with self._telling_of_loss():
             if hot:
                 order = self._orders.order(hot, credit, extra)
-                self._write([*commands, order.errand.command])
+                self._write([*commands, order.script_call.command])
                 self._settle()
                 return self._batch(order, self._answer(order))
             self._connect()
-            is_ordering = len(queues) <= MOST_ORDERED and self._client_id and self._orders.is_accompanied
+            is_ordering = len(queues) <= MOST_ORDERED and self._client_id and self._orders.is_claiming
             order_ = self._orders.order(queues, 1, is_choosy=True) if is_ordering else None
-            commands.append(("BRPOP", *map(bell, queues), SLEEP_SECONDS))
+            commands.append(("BRPOP", *map(wake_up_key, queues), SLEEP_SECONDS))
             if order_ is not None:
-                commands.append(order_.errand.command)
+                commands.append(order_.script_call.command)
             self._write(commands)
             self._settle()
             return self._woken(queues, order_)
@@ -153,7 +153,7 @@ class QueueReader:
         if rung is None:
             self._look_everywhere(queues)
         else:
-            queue = rung[0].decode().removesuffix(BELL_SUFFIX)
+            queue = rung[0].decode().removesuffix(WAKE_UP_SUFFIX)
             self._hot = {queue: None, **self._hot}
         if order is None:
             return Batch(is_full=True)
@@ -167,7 +167,7 @@ class QueueReader:
     def _answer(self, order: Order) -> Any:
         answer = answer_of(self._connection)
         if isinstance(answer, NoScriptError):
-            self._write([order.errand.full_command])
+            self._write([order.script_call.full_command])
             answer = answer_of(self._connection)
         if isinstance(answer, RedisError):
             raise answer
@@ -203,7 +203,7 @@ class QueueReader:
                 self._unsent.append(call.full_command)
                 self._unanswered.append((call, receiver))
             else:
-                receiver(answer)
+                receiver(answer if isinstance(answer, RedisError) else call.parse(answer))
 
     def _write(self, commands: Sequence[tuple[Any, ...]]) -> None:
         self._connect()

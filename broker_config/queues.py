@@ -10,7 +10,7 @@ DELEGATE_RESULT_TASK = "goondan.delegate_result"
 EVENT_TASK = "goondan.event"
 
 #: beside each queue stands a list on which idle workers wait
-BELL_SUFFIX = ".bell"
+WAKE_UP_SUFFIX = ".bell"
 
 _PREFIX = "agent."
 _EVENTS = ".events"
@@ -26,9 +26,9 @@ def events_queue(agent_name: str) -> str:
     return f"{_PREFIX}{agent_name}{_EVENTS}"
 
 
-def bell(queue: str) -> str:
+def wake_up_key(queue: str) -> str:
     """Return the list that producers push to when they wake whoever waits for ``queue``."""
-    return f"{queue}{BELL_SUFFIX}"
+    return f"{queue}{WAKE_UP_SUFFIX}"
 
 
 def agent_of(queue: str) -> str | None:

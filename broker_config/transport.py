@@ -29,10 +29,10 @@ from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from broker_config.connections import require_writable
-from broker_config.envelope import read_envelope
 from broker_config.in_flight import BATCH, SLEEP_SECONDS, InFlight, Orders
-from broker_config.queues import BELL_SUFFIX, bell
-from broker_config.scripts import Errand, answer_of, exchange, packet
+from broker_config.queues import WAKE_UP_SUFFIX, wake_up_key
+from broker_config.scripts import ScriptCall, answer_of, exchange, packet
+from broker_config.task_message import read_envelope
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ class Channel(kombu_redis.Channel):
             return False
         acknowledged, self.qos.acknowledged = self.qos.acknowledged, []
         order = self._orders.order(queues, credit, acknowledged=acknowledged)
-        emptied, taken = self._run(order.errand)
+        emptied, taken = self._run(order.script_call)
         for number in emptied:
             self._hot.pop(order.queues[number], None)
         self._rotate(order.queues)
@@ -192,10 +192,10 @@ class Channel(kombu_redis.Channel):
             self.in_flight.give_back([tag.decode() for tag, *_ in reversed(left)])
         return bool(taken)
 
-    def _run(self, errand: Errand) -> Any:
+    def _run(self, script_call: ScriptCall[Any]) -> Any:
         """Run a script once: a second reservation under the same tags would lose those of the first."""
         try:
-            return exchange(self._connection, [errand])[0]
+            return exchange(self._connection, [script_call])[0]
         except RedisError:
             self._connection.disconnect()
             raise
@@ -244,7 +244,7 @@ class Channel(kombu_redis.Channel):
             return
         connection = self._in_poll = self.client.connection
         # redis-py's own check of the connection might make a new one, of which nobody would know
-        waiting = packet([("BRPOP", *map(bell, queues), SLEEP_SECONDS)])
+        waiting = packet([("BRPOP", *map(wake_up_key, queues), SLEEP_SECONDS)])
         connection.send_packed_command([waiting], check_health=False)
 
     def pass_bell_on(self) -> None:
@@ -272,7 +272,7 @@ class Channel(kombu_redis.Channel):
         if rung is None:
             self._look_everywhere()
         else:
-            queue = rung[0].decode().removesuffix(BELL_SUFFIX)
+            queue = rung[0].decode().removesuffix(WAKE_UP_SUFFIX)
             self._hot[queue] = None
             self._queue_cycle.rotate(queue)
         if not self.exchange_messages():

@@ -16,7 +16,8 @@ _WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "float_type": lambda limits: "must be a number",
     "finite_number": lambda limits: "must be a finite number",
     "string_type": lambda limits: "must be text",
-    "string_too_short": lambda limits: f"must have {limits['min_length']} character(s) at least",
+    "string_too_short": lambda limits: _at_least(limits["min_length"], "characters"),
+    "too_short": lambda limits: _at_least(limits["min_length"], "items"),
     "string_too_long": lambda limits: f"must have {limits['max_length']} characters at most",
     "dict_type": lambda limits: "must be an object",
     "model_type": lambda limits: "must be an object",
@@ -32,6 +33,10 @@ _WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "literal_error": lambda limits: f"must be {limits['expected']}",
     "string_pattern_mismatch": lambda limits: f"must match {limits['pattern']}",
 }
+
+
+def _at_least(count: int, what: str) -> str:
+    return "must not be empty" if count == 1 else f"must have {count} {what} at least"
 
 
 def fault_text(fault: Mapping[str, Any], *, shows_value: bool = False) -> str:

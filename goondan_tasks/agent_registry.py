@@ -13,9 +13,11 @@ from redis import Redis
 from redis.client import Pipeline
 
 from broker_config import serializer
+from broker_config.connections import redis_time
 from broker_config.keys import Keys
 from goondan_tasks.bundle import Bundle, build_catalog
 from goondan_tasks.messages import JsonObject, Versioned, WireModel
+from goondan_tasks.schema import member
 
 #: how long the table of agents is kept after the last heartbeat of any worker
 AGENTS_TTL_SECONDS = 7 * 86_400
@@ -46,13 +48,12 @@ class AgentRecord(WireModel):
         if announced is None:
             return self
         declared = {item["name"] for item in self.catalog}
-        dynamic = [item for item in announced.catalog if _is_dynamic(item) and item["name"] not in declared]
+        dynamic = [
+            item
+            for item in announced.catalog
+            if item["name"] not in declared and member(item.get("source"), "type") in ("extension", "mcp")
+        ]
         return self.model_copy(update={"catalog": (*self.catalog, *dynamic)}) if dynamic else self
-
-
-def _is_dynamic(item: JsonObject) -> bool:
-    source = item.get("source")
-    return isinstance(source, dict) and source.get("type") in ("extension", "mcp")
 
 
 class McpServerRecord(WireModel):
@@ -123,8 +124,6 @@ def describe_agents(bundle: Bundle, swarm: str | None, workspace: str | None) ->
 
 
 class AgentRegistry:
-    """The agents and workers of one namespace."""
-
     def __init__(self, redis: Redis, keys: Keys) -> None:
         self._redis = redis
         self._keys = keys
@@ -169,7 +168,6 @@ class AgentRegistry:
         ]
 
     def agents(self) -> dict[str, AgentRecord]:
-        """Return the known agents by name, in alphabetical order."""
         rows = self._redis.hgetall(self._keys.agents)
         records = (AgentRecord.from_wire(serializer.decode(row)) for row in rows.values())
         return {record.name: record for record in sorted(records, key=lambda record: record.name)}
@@ -180,31 +178,25 @@ class AgentRegistry:
         Of two that register at the same time only the later one sees the other. :meth:`workers` does not
         return a worker until it is published.
         """
-        asking = worker.model_copy(update={"is_joining": True})
-        seconds, _ = self._redis.time()
+        asking, now = worker.model_copy(update={"is_joining": True}), redis_time(self._redis)
         with self._redis.pipeline() as pipe:
             pipe.zrange(self._keys.workers, 0, -1)
-            self._write(pipe, asking, seconds, ttl_seconds, is_asking=True)
+            self._write(pipe, asking, now, ttl_seconds, is_asking=True)
             found, *_ = pipe.execute()
         return [one for one in self._read(found) if one.row != worker.row]
 
     def publish_worker(self, worker: WorkerRecord, ttl_seconds: int) -> None:
         """Renew a worker's heartbeat for ``ttl_seconds``, and the lifetime of the agents' table."""
-        seconds, _ = self._redis.time()
+        now = redis_time(self._redis)
         with self._redis.pipeline() as pipe:
-            self._write(pipe, worker, seconds, ttl_seconds)
+            self._write(pipe, worker, now, ttl_seconds)
             pipe.expire(self._keys.agents, AGENTS_TTL_SECONDS)
             pipe.execute()
 
     def _write(
-        self,
-        pipe: Pipeline,
-        worker: WorkerRecord,
-        seconds: int,
-        ttl_seconds: int,
-        *,
-        is_asking: bool = False,
+        self, pipe: Pipeline, worker: WorkerRecord, now: float, ttl_seconds: int, *, is_asking: bool = False
     ) -> None:
+        seconds = int(now // 1000)
         row = serializer.encode(worker.to_wire())
         # one that asks again, after a reconnection, stays shown
         pipe.set(self._keys.worker(worker.row), row, ex=ttl_seconds, nx=is_asking)
@@ -213,14 +205,12 @@ class AgentRegistry:
         pipe.expire(self._keys.workers, 2 * ttl_seconds)
 
     def remove_worker(self, row: str) -> None:
-        """Remove a worker that has stopped."""
         with self._redis.pipeline() as pipe:
             pipe.delete(self._keys.worker(row))
             pipe.zrem(self._keys.workers, row)
             pipe.execute()
 
     def workers(self) -> list[WorkerRecord]:
-        """Return the workers that are alive, by name."""
         found = cast("list[bytes]", self._redis.zrange(self._keys.workers, 0, -1))
         return [worker for worker in self._read(found) if not worker.is_joining]
 
@@ -265,8 +255,7 @@ class ShutdownRequests:
 
     def now(self) -> int:
         """Return the present Redis time: a worker that starts now ignores requests made before it."""
-        seconds, micros = self._redis.time()
-        return seconds * 1000 + micros // 1000
+        return int(redis_time(self._redis))
 
     def ask(self, request: ShutdownRequest) -> None:
         """Ask the workers that run now to drain; a later request takes the place of an earlier one."""
@@ -275,7 +264,7 @@ class ShutdownRequests:
             self._keys.shutdown(request.target), serializer.encode(asked.to_wire()), ex=SHUTDOWN_TTL_SECONDS
         )
 
-    def heed(self, worker: str, agents: Sequence[str], since: int) -> dict[str, str]:
+    def agents_to_stop(self, worker: str, agents: Sequence[str], since: int) -> dict[str, str]:
         """Return the agents that a worker is to stop serving, with the reason of each.
 
         A request for the worker itself means all of them. Requests made before ``since`` are ignored.

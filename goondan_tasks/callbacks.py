@@ -5,7 +5,6 @@ Needs the extra ``serve``.
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -19,41 +18,11 @@ from broker_config.settings import Settings
 from goondan_tasks.errors import GoondanError, PayloadTooLargeError, ToolInputValidationError
 from goondan_tasks.failure import ErrorLike, describe
 
-_FIELDS = ("output", "error")
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """The body of a callback: ``{"output": …}``, or ``{"error": {"message": …, "code"?: …}}``."""
-
-    output: Any = None
-    error: str | Mapping[str, Any] | None = None
-
-    @classmethod
-    def from_body(cls, body: bytes) -> "Completion":
-        """Read a body; unknown fields are ignored, as everywhere on the wire.
-
-        Raises:
-            ToolInputValidationError: it is not JSON, or does not have exactly one of the two fields.
-        """
-        try:
-            fields = serializer.decode(body)
-        except serializer.NotJsonError as error:
-            raise ToolInputValidationError(f"The body is not JSON: {error}.") from error
-        if not isinstance(fields, dict) or len(fields.keys() & set(_FIELDS)) != 1:
-            raise ToolInputValidationError('The body must be an object with either "output" or "error".')
-        if "output" in fields:
-            return cls(output=fields["output"])
-        if not isinstance(fields["error"], str | dict):
-            raise ToolInputValidationError('"error" must be an object with a "message", or a text.')
-        return cls(error=fields["error"])
-
-
 PATH = "/callbacks/{call_id}/{token}"
 MEDIA_TYPE = "application/json"
 #: how long receiving a body may take
 BODY_SECONDS = 30.0
-#: an escape of six bytes may stand for a character of three
+#: an escape of six bytes may encode a character of three
 INFLATION = 2
 #: size of a body besides its output
 FRAME_BYTES = 4_096
@@ -94,8 +63,7 @@ def make_app(completer: Completer, settings: Settings, body_seconds: float = BOD
         try:
             async with asyncio.timeout(body_seconds):
                 body = await _body(request, most)
-            completion = Completion.from_body(body)
-            await completer.complete_with_token(call_id, token, completion.output, completion.error)
+            await completer.complete_with_token(call_id, token, *completion_of(body))
         except TimeoutError:
             return _refuse(408, f"The body did not come within {body_seconds:g} s.")
         except ClientDisconnect:
@@ -106,6 +74,27 @@ def make_app(completer: Completer, settings: Settings, body_seconds: float = BOD
 
     prefixes = {"", urlsplit(settings.public_url or "").path.rstrip("/")}
     return Starlette(routes=[Route(prefix + PATH, complete, methods=["POST"]) for prefix in sorted(prefixes)])
+
+
+def completion_of(body: bytes) -> tuple[Any, str | Mapping[str, Any] | None]:
+    """Read ``{"output": …}`` or ``{"error": {"message": …, "code"?: …}}``: the output and the error.
+
+    Unknown fields are ignored, as everywhere on the wire.
+
+    Raises:
+        ToolInputValidationError: it is not JSON, or does not have exactly one of the two fields.
+    """
+    try:
+        fields = serializer.decode(body)
+    except serializer.NotJsonError as error:
+        raise ToolInputValidationError(f"The body is not JSON: {error}.") from error
+    if not isinstance(fields, dict) or ("output" in fields) == ("error" in fields):
+        raise ToolInputValidationError('The body must be an object with either "output" or "error".')
+    if "output" in fields:
+        return fields["output"], None
+    if not isinstance(fields["error"], str | dict):
+        raise ToolInputValidationError('"error" must be an object with a "message", or a text.')
+    return None, fields["error"]
 
 
 async def _body(request: Request, most: int) -> bytes:

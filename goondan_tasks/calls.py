@@ -25,9 +25,8 @@ from goondan_tasks.messages import (
     iso_time,
 )
 from goondan_tasks.model_messages import message_fault
-from goondan_tasks.names import call_identity
+from goondan_tasks.names import call_identity, current_span
 from goondan_tasks.output import Pending
-from goondan_tasks.spans import current_span
 
 #: the limit of ``auth`` and of ``origin`` as JSON: both are part of every call of a Turn
 MAX_CONTEXT_BYTES = 65_536
@@ -74,11 +73,15 @@ def draft_call(wire: Mapping[str, Any]) -> CallDraft:
         spellings = [fields.pop(name, None) for name in ("args", "arguments", "input")]
         fields["args"] = next((value for value in spellings if value is not None), None)
     try:
-        return _with_message_checked(_completed(fields))
+        call = _completed(fields)
     except ValidationError as error:
         wrong = {fault["loc"][0] for fault in error.errors(include_input=False, include_url=False)}
         right = {name: value for name, value in fields.items() if name not in wrong}
         return CallDraft(_completed(right), f"The call is not valid: {faults_of(error)}.")
+    fault = "" if call.message is None else message_fault(call.message, call.shown_id)
+    if not fault:
+        return CallDraft(call)
+    return CallDraft(call.model_copy(update={"message": None}), f"The call is not valid: message: {fault}.")
 
 
 def require_sizes(call: ToolCall, args_bytes: float, max_args_bytes: int) -> None:
@@ -107,13 +110,6 @@ def require_sizes(call: ToolCall, args_bytes: float, max_args_bytes: int) -> Non
                 suggestion="It goes with every call of the Turn: put large data into the arguments, "
                 "or into a file of the instance's workdir.",
             )
-
-
-def _with_message_checked(call: ToolCall) -> CallDraft:
-    fault = "" if call.message is None else message_fault(call.message, call.shown_id)
-    if not fault:
-        return CallDraft(call)
-    return CallDraft(call.model_copy(update={"message": None}), f"The call is not valid: message: {fault}.")
 
 
 def _completed(fields: Mapping[str, Any]) -> ToolCall:
@@ -186,7 +182,6 @@ class Run:
         )
 
     def failed(self, error: ToolCallError, started_at: float | None) -> ToolCallResult:
-        """Return the result of a run that failed, or that never started."""
         return self._result("error", started_at, error=error)
 
     def adopted(self, result: ToolCallResult, started_at: float | None) -> ToolCallResult:
@@ -205,17 +200,8 @@ class Run:
         return self._result(result.status, started_at, **fields)
 
     def _result(self, status: str, started_at: float | None, **fields: Any) -> ToolCallResult:
-        return ToolCallResult(
-            tool_call_id=self.call.shown_id,
-            tool_name=self.call.tool_name,
-            status=status,
-            meta=self._meta(started_at),
-            **fields,
-        )
-
-    def _meta(self, started_at: float | None) -> ResultMeta:
         finished_at = self.clock()
-        return ResultMeta(
+        meta = ResultMeta(
             id=self.id,
             agent_name=self.call.agent_name,
             instance_key=self.call.instance_key,
@@ -231,8 +217,9 @@ class Run:
             duration_ms=None if started_at is None else round(finished_at - started_at, 3),
             replay_of=self.call.replay_of,
         )
+        names = {"tool_call_id": self.call.shown_id, "tool_name": self.call.tool_name}
+        return ToolCallResult(**names, status=status, meta=meta, **fields)
 
 
 def with_meta(result: ToolCallResult, **fields: Any) -> ToolCallResult:
-    """Return ``result`` with other values in its ``meta``."""
     return result.model_copy(update={"meta": result.meta.model_copy(update=fields)})

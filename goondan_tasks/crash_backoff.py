@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from redis import Redis
-from redis.exceptions import WatchError
+from redis.client import Pipeline
 
 from broker_config import serializer
 from broker_config.keys import Keys
@@ -68,9 +68,8 @@ class CrashBackoff(Versioned):
         """Begin a start, which may take ``start_ms``; ``None`` if no start is allowed now."""
         if self.is_starting(now) or self.is_pausing(now):
             return None
-        return self.model_copy(
-            update={"generation": generation, "started_at": now, "starting_until": now + start_ms}
-        )
+        begun = {"generation": generation, "started_at": now, "starting_until": now + start_ms}
+        return self.model_copy(update=begun)
 
     def kept(self, generation: str, now: int, start_ms: int) -> "CrashBackoff":
         """Extend a slow start once half of its time is over."""
@@ -86,16 +85,8 @@ class CrashBackoff(Versioned):
         """Count a quick crash, once."""
         crashes = self.crashes + 1
         pause_ms = rules.pause_ms(crashes)
-        return self._changed(
-            generation,
-            {
-                "generation": "",
-                "starting_until": 0,
-                "crashes": crashes,
-                "retry_at": now + pause_ms if pause_ms else 0,
-                "reason": reason,
-            },
-        )
+        crashed = {"crashes": crashes, "retry_at": now + pause_ms if pause_ms else 0, "reason": reason}
+        return self._changed(generation, {"generation": "", "starting_until": 0, **crashed})
 
     def succeeded(self) -> "CrashBackoff":
         """Forget the crashes: a worker of the agent has finished a run."""
@@ -130,21 +121,19 @@ class CrashBackoffs:
             ValueError: the state was written by another version and cannot be read.
         """
         key = self._keys.upkeep(agent)
-        with self._redis.pipeline() as pipe:
-            while True:
-                try:
-                    pipe.watch(key)  # type: ignore[no-untyped-call]
-                    seconds, micros = pipe.time()
-                    before = _backoff(pipe.get(key))
-                    after = step(before, seconds * 1000 + micros // 1000)
-                    if after is None or after == before:
-                        return after
-                    pipe.multi()
-                    pipe.set(key, serializer.encode(after.to_wire()), ex=BACKOFF_TTL_SECONDS)
-                    pipe.execute()
-                except WatchError:  # another orchestrator was quicker
-                    continue
-                return after
+        after: CrashBackoff | None = None
+
+        def write(pipe: Pipeline) -> None:
+            nonlocal after
+            seconds, micros = pipe.time()
+            before = _backoff(pipe.get(key))
+            after = step(before, seconds * 1000 + micros // 1000)
+            pipe.multi()
+            if after is not None and after != before:
+                pipe.set(key, serializer.encode(after.to_wire()), ex=BACKOFF_TTL_SECONDS)
+
+        self._redis.transaction(write, key)  # again if another orchestrator changes it meanwhile
+        return after
 
 
 def _readable(row: bytes | str | None) -> CrashBackoff:

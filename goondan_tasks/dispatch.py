@@ -8,13 +8,13 @@ from kombu.pools import producers
 
 from broker_config import serializer
 from broker_config.options import celery_url
-from broker_config.queues import TOOL_CALL_TASK, call_queue, declared_queues
+from broker_config.queues import TOOL_CALL_TASK, declared_queues
 from broker_config.settings import Settings, hidden_password
 from broker_config.task_message import TaskMessage
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.events import is_event, message_of, queue_of, task_of
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.spans import write_traceparent
+from goondan_tasks.names import write_traceparent
 
 #: how much of the arguments Flower shows
 SHOWN_ARGUMENTS = 200
@@ -29,30 +29,21 @@ def call_message(call_id: str, call: ToolCall, wire: bytes, args: bytes | None =
     Flower shows the tool's name and a little of the arguments. An event travels as its IpcMessage.
     """
     if is_event(call):
-        return _event_message(call_id, call)
-    shown = (args or serializer.encode(call.args))[:SHOWN_ARGUMENTS].decode("utf-8", "ignore")
+        message = message_of(call)
+        task, shadow, shown = task_of(call), None, serializer.encode(message.payload)
+        kwargs = b'{"message":%b}' % serializer.encode(message.to_wire())
+        place = f"{message.from_agent} -> {call.agent_name}@{call.instance_key}"
+    else:
+        task, shadow = TOOL_CALL_TASK, call.tool_name or "(no tool)"
+        kwargs, shown = b'{"call":%b}' % wire, args or serializer.encode(call.args)
+        place = call.instance_key
     return TaskMessage(
-        task=TOOL_CALL_TASK,
-        task_id=call_id,
-        queue=call_queue(call.agent_name),
-        kwargs=b'{"call":%b}' % wire,
-        shadow=call.tool_name or "(no tool)",
-        kwargsrepr=f"{call.instance_key} {shown}",
-        root_id=call.root_id,
-        parent_id=call.parent_id,
-        traceparent=write_traceparent(call.trace_id, call.span_id),
-    )
-
-
-def _event_message(call_id: str, call: ToolCall) -> TaskMessage:
-    message = message_of(call)
-    payload = serializer.encode(message.payload)[:SHOWN_ARGUMENTS].decode("utf-8", "ignore")
-    return TaskMessage(
-        task=task_of(call),
+        task=task,
         task_id=call_id,
         queue=queue_of(call),
-        kwargs=b'{"message":%b}' % serializer.encode(message.to_wire()),
-        kwargsrepr=f"{message.from_agent} -> {call.agent_name}@{call.instance_key} {payload}",
+        kwargs=kwargs,
+        shadow=shadow,
+        kwargsrepr=f"{place} {shown[:SHOWN_ARGUMENTS].decode('utf-8', 'ignore')}",
         root_id=call.root_id,
         parent_id=call.parent_id,
         traceparent=write_traceparent(call.trace_id, call.span_id),

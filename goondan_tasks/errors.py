@@ -52,6 +52,8 @@ The class's first docstring line is its default message; ``suggestion`` says wha
 Sources: 001 §12.4.1, 003 §8, 004 ToolCallResultError.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 
@@ -65,6 +67,11 @@ class GoondanError(Exception):
     #: whether every code of the class has a page; a ``ToolError`` may have the tool's own code
     documents_every_code: ClassVar[bool] = False
 
+    def __init_subclass__(cls, *, code: str | None = None) -> None:
+        super().__init_subclass__()
+        if code is not None:
+            cls.code = code
+
     def __init__(
         self, message: str | None = None, *, code: str | None = None, suggestion: str | None = None
     ) -> None:
@@ -76,240 +83,209 @@ class GoondanError(Exception):
             self.suggestion = suggestion
 
 
-class ToolError(GoondanError):
+class ToolError(GoondanError, code="E_TOOL"):
     """The tool failed."""
 
-    code = "E_TOOL"
     suggestion = "Read the message, correct the arguments or the tool, and call it again."
 
 
-class ToolNotInCatalogError(ToolError):
+class ToolNotInCatalogError(ToolError, code="E_TOOL_NOT_IN_CATALOG"):
     """The tool is not available in the current Tool Catalog."""
 
-    code = "E_TOOL_NOT_IN_CATALOG"
     suggestion = "Add the tool to spec.tools of the Agent, or register it dynamically in a step middleware."
 
 
-class ToolNotFoundError(ToolError):
+class ToolNotFoundError(ToolError, code="E_TOOL_NOT_FOUND"):
     """The tool is in the catalog, but this worker has no handler for it."""
 
-    code = "E_TOOL_NOT_FOUND"
     suggestion = "Run `goondan validate` on the bundle; the entry file must export a handler for it."
 
 
-class ToolInputValidationError(ToolError):
+class ToolInputValidationError(ToolError, code="E_TOOL_INVALID_ARGS"):
     """The arguments do not match the tool's parameters."""
 
-    code = "E_TOOL_INVALID_ARGS"
     suggestion = "Correct the arguments named in the message and call the tool again."
 
 
-class ToolTimeoutError(ToolError):
+class ToolTimeoutError(ToolError, code="E_TOOL_TIMEOUT"):
     """The tool did not finish within its time limit."""
 
-    code = "E_TOOL_TIMEOUT"
     suggestion = "Ask for less work in one call, or raise timeoutSeconds of the call or of the export."
 
 
-class ToolExpiredError(ToolError):
+class ToolExpiredError(ToolError, code="E_TOOL_EXPIRED"):
     """The call waited in the queue past its deadline and was not run."""
 
-    code = "E_TOOL_EXPIRED"
     suggestion = "Start more workers for the agent (`goondan queues` shows the backlog), or submit again."
 
 
-class ToolCancelledError(ToolError):
+class ToolCancelledError(ToolError, code="E_TOOL_CANCELLED"):
     """The call was cancelled."""
 
-    code = "E_TOOL_CANCELLED"
     suggestion = "If it was running it may have had a part of its effect: check before submitting it again."
 
 
-class ToolCrashedError(ToolError):
+class ToolCrashedError(ToolError, code="E_TOOL_CRASHED"):
     """The tool's own process ended before the tool did."""
 
-    code = "E_TOOL_CRASHED"
     suggestion = (
         "Read what the process wrote last in the worker's log; ask for less work in one call, "
         "correct the tool, or raise its memoryMb."
     )
 
 
-class LimitError(ToolError):
+class LimitError(ToolError, code="E_LIMIT"):
     """The tool's limits let the call in only after its deadline; it was not run."""
 
-    code = "E_LIMIT"
     suggestion = (
         "Submit again when the message says, with a later deadline, or raise the limit that it names."
     )
 
 
-class ApprovalDeniedError(ToolError):
+class ApprovalDeniedError(ToolError, code="E_APPROVAL_DENIED"):
     """The call was not approved, and was not run."""
 
-    code = "E_APPROVAL_DENIED"
     suggestion = "Read the reason in the message; ask for something else, or explain why it is needed."
 
 
-class MiddlewareError(ToolError):
+class MiddlewareError(ToolError, code="E_MIDDLEWARE"):
     """A middleware of an extension failed."""
 
-    code = "E_MIDDLEWARE"
     suggestion = "Correct the extension that the message names, or take it out of the Agent's `extensions`."
 
 
-class McpError(ToolError):
+class McpError(ToolError, code="E_MCP"):
     """The MCP server could not carry out the call."""
 
-    code = "E_MCP"
     suggestion = "Read the message; `goondan doctor` shows how the agent's MCP servers fare."
 
 
-class ToolPoisonedError(ToolError):
+class ToolPoisonedError(ToolError, code="E_TOOL_POISONED"):
     """Every attempt to run the call ended with the death of its worker."""
 
-    code = "E_TOOL_POISONED"
     suggestion = (
         "Look at the worker logs of the attempts and correct the tool; "
         "`goondan dead-letters replay` runs the call again."
     )
 
 
-class ToolOutcomeUnknownError(ToolError):
+class ToolOutcomeUnknownError(ToolError, code="E_TOOL_OUTCOME_UNKNOWN"):
     """The worker was lost while the tool ran; it may or may not have had its effect."""
 
-    code = "E_TOOL_OUTCOME_UNKNOWN"
     suggestion = (
         "Check whether the effect took place before submitting again; "
         "declare `idempotent: true` on the export if a second run is harmless."
     )
 
 
-class ToolOutputError(ToolError):
+class ToolOutputError(ToolError, code="E_TOOL_BAD_OUTPUT"):
     """The handler returned a value that is not JSON."""
 
-    code = "E_TOOL_BAD_OUTPUT"
     suggestion = "Return only dicts with string keys, lists, strings, finite numbers, booleans and None."
 
 
-class OutputNotStoredError(ToolError):
+class OutputNotStoredError(ToolError, code="E_OUTPUT_NOT_STORED"):
     """The tool ended well, but its output is too large for a result and could not be written to a file."""
 
-    code = "E_OUTPUT_NOT_STORED"
     suggestion = (
         "The tool has done its work; do not repeat it unseen. Make room below GOONDAN_STATE_ROOT, "
         "or let the tool return less."
     )
 
 
-class OutputGoneError(ToolError):
+class OutputGoneError(ToolError, code="E_OUTPUT_GONE"):
     """The file with the call's output is not there any more."""
 
-    code = "E_OUTPUT_GONE"
     suggestion = "Call the tool again; outputs are kept for GOONDAN_RESULT_TTL_SECONDS, in the workdir."
 
 
-class PathOutsideWorkdirError(ToolError):
+class PathOutsideWorkdirError(ToolError, code="E_PATH_OUTSIDE_WORKDIR"):
     """The path leads outside the instance's workdir."""
 
-    code = "E_PATH_OUTSIDE_WORKDIR"
     suggestion = "Use a path relative to the workdir, without `..` or links that lead outside."
 
 
-class AddressForbiddenError(ToolError):
+class AddressForbiddenError(ToolError, code="E_ADDRESS_FORBIDDEN"):
     """The address is not public."""
 
-    code = "E_ADDRESS_FORBIDDEN"
     suggestion = "Use a public address, or have the operator add the host to GOONDAN_HTTP_ALLOW."
 
 
-class ToolCallConflictError(GoondanError):
+class ToolCallConflictError(GoondanError, code="E_TOOL_CALL_CONFLICT"):
     """The same call was submitted before with other arguments."""
 
-    code = "E_TOOL_CALL_CONFLICT"
     suggestion = "Use a new toolCallId or turnId for a different call."
 
 
-class PayloadTooLargeError(GoondanError):
+class PayloadTooLargeError(GoondanError, code="E_PAYLOAD_TOO_LARGE"):
     """The arguments, or another part of the call, are larger than the limit."""
 
-    code = "E_PAYLOAD_TOO_LARGE"
     suggestion = (
         "Put large data into a file of the instance's workdir and pass its path, "
         "or raise GOONDAN_MAX_ARGS_BYTES."
     )
 
 
-class CallNotFoundError(GoondanError):
+class CallNotFoundError(GoondanError, code="E_CALL_NOT_FOUND"):
     """No such call: it is unknown, or its record has expired."""
 
-    code = "E_CALL_NOT_FOUND"
     suggestion = "Check the id; records are kept for GOONDAN_RESULT_TTL_SECONDS after the result."
 
 
-class NoOutputError(GoondanError):
+class NoOutputError(GoondanError, code="E_CALL_NO_OUTPUT"):
     """The call has no output: it has not ended, or it ended with an error."""
 
-    code = "E_CALL_NO_OUTPUT"
     suggestion = "`goondan result ID` shows how the call stands, or its error."
 
 
-class NotReplayableError(GoondanError):
+class NotReplayableError(GoondanError, code="E_CALL_NOT_REPLAYABLE"):
     """The call cannot be replayed: it has not ended, has ended well, or was replayed before."""
 
-    code = "E_CALL_NOT_REPLAYABLE"
     suggestion = "`goondan dead-letters list` shows what can be replayed, and what was."
 
 
-class CallClosedError(GoondanError):
+class CallClosedError(GoondanError, code="E_CALL_CLOSED"):
     """The call has its final result, which nothing changes any more."""
 
-    code = "E_CALL_CLOSED"
     suggestion = "Read the result (`goondan result ID`); to run the tool again, submit a new call."
 
 
-class CallNotPendingError(GoondanError):
+class CallNotPendingError(GoondanError, code="E_CALL_NOT_PENDING"):
     """The call does not wait for this."""
 
-    code = "E_CALL_NOT_PENDING"
     suggestion = (
         "`goondan result ID` shows how it stands. `goondan resolve` completes a pending call; "
         "`goondan approvals` decides about one that waits for an approval."
     )
 
 
-class AgentHasEntryError(GoondanError):
+class AgentHasEntryError(GoondanError, code="E_AGENT_HAS_ENTRY"):
     """The agent's workers handle its events; producers cannot receive them."""
 
-    code = "E_AGENT_HAS_ENTRY"
     suggestion = "Fetch the events of agents without `spec.entry`, or remove the entry from this one."
 
 
-class InstanceNotFoundError(GoondanError):
+class InstanceNotFoundError(GoondanError, code="E_INSTANCE_NOT_FOUND"):
     """No such instance."""
 
-    code = "E_INSTANCE_NOT_FOUND"
     suggestion = "`goondan instances` lists them."
 
 
-class InstanceBusyError(GoondanError):
+class InstanceBusyError(GoondanError, code="E_INSTANCE_BUSY"):
     """The instance is in use, so it was not deleted."""
 
-    code = "E_INSTANCE_BUSY"
     suggestion = "Wait until its calls have ended, or cancel them (`goondan calls`, `goondan cancel`)."
 
 
-class BrokerUnreachableError(GoondanError):
+class BrokerUnreachableError(GoondanError, code="E_BROKER_UNREACHABLE"):
     """Redis cannot be reached."""
 
-    code = "E_BROKER_UNREACHABLE"
     suggestion = "Start Redis, or set GOONDAN_REDIS_URL; `goondan doctor` checks the connection."
 
 
-class StepLimitError(GoondanError):
+class StepLimitError(GoondanError, code="E_STEP_LIMIT"):
     """The Turn has had as many Steps as it may have."""
 
-    code = "E_STEP_LIMIT"
     suggestion = "End the Turn with what there is, or raise policy.maxStepsPerTurn of the Swarm."
 
 
@@ -325,95 +301,83 @@ class WaitTimeout(TimeoutError):  # noqa: N818 - the name is part of the public 
         self.seconds = seconds
 
 
-class HandoffError(GoondanError):
+class HandoffError(GoondanError, code="E_AGENT_FAILED"):
     """The agent could not deal with the event."""
 
-    code = "E_AGENT_FAILED"
     suggestion = "Read the message; `goondan trace` with the correlationId shows where it failed."
 
 
-class AgentNotFoundError(HandoffError):
+class AgentNotFoundError(HandoffError, code="E_AGENT_NOT_FOUND"):
     """No such agent."""
 
-    code = "E_AGENT_NOT_FOUND"
     suggestion = "`goondan agents` lists the agents; set GOONDAN_BUNDLE or start a worker for the agent."
 
 
-class AgentUnavailableError(HandoffError):
+class AgentUnavailableError(HandoffError, code="E_AGENT_UNAVAILABLE"):
     """The agent's workers crash as soon as they start."""
 
-    code = "E_AGENT_UNAVAILABLE"
     suggestion = "`goondan agents` shows why they crash; correct that, and ask again."
 
 
-class AgentOutcomeUnknownError(HandoffError):
+class AgentOutcomeUnknownError(HandoffError, code="E_AGENT_OUTCOME_UNKNOWN"):
     """The worker was lost while the agent dealt with the event; it may or may not have had its effect."""
 
-    code = "E_AGENT_OUTCOME_UNKNOWN"
     suggestion = (
         "Check whether the effect took place before asking again; "
         "declare `idempotent: true` on the Agent if handling an event twice is harmless."
     )
 
 
-class HandoffCycleError(HandoffError):
+class HandoffCycleError(HandoffError, code="E_HANDOFF_CYCLE"):
     """The agent waits already for this request, so it would wait for itself."""
 
-    code = "E_HANDOFF_CYCLE"
     suggestion = (
         "Ask another agent or another instance, send an event instead of a request, "
         "or ask with `async: true`."
     )
 
 
-class HandoffDepthError(HandoffError):
+class HandoffDepthError(HandoffError, code="E_HANDOFF_DEPTH"):
     """Too many agents already wait for one another."""
 
-    code = "E_HANDOFF_DEPTH"
     suggestion = "Let an agent do more of the work itself, or raise GOONDAN_MAX_HANDOFF_DEPTH."
 
 
-class HandoffTimeoutError(HandoffError):
+class HandoffTimeoutError(HandoffError, code="E_HANDOFF_TIMEOUT"):
     """The agent did not answer in time; it was told to stop."""
 
-    code = "E_HANDOFF_TIMEOUT"
     suggestion = "Ask for less at once, give the request more time, or ask with `async: true`."
 
 
-class ConfigError(GoondanError):
+class ConfigError(GoondanError, code="E_CONFIG_SCHEMA_INVALID"):
     """The bundle or the configuration is not valid."""
 
-    code = "E_CONFIG_SCHEMA_INVALID"
     suggestion = "Run `goondan validate` for every finding, with file and line."
 
 
-class ExtensionLoadError(ConfigError):
+class ExtensionLoadError(ConfigError, code="E_EXT_LOAD"):
     """The file of an extension cannot be loaded."""
 
-    code = "E_EXT_LOAD"
     suggestion = "Correct the file; `goondan validate` finds such faults before a worker does."
 
 
-class ExtensionInitError(ConfigError):
+class ExtensionInitError(ConfigError, code="E_EXT_INIT"):
     """The `register` of an extension failed."""
 
-    code = "E_EXT_INIT"
     suggestion = "Correct the extension or its config, or take it out of the Agent's `extensions`."
 
 
-class BundleRevisionUnavailableError(GoondanError):
+class BundleRevisionUnavailableError(GoondanError, code="E_BUNDLE_REVISION_UNAVAILABLE"):
     """This machine does not have that revision of the bundle, and cannot get it."""
 
-    code = "E_BUNDLE_REVISION_UNAVAILABLE"
     suggestion = (
         "Push the commit to the remote that GOONDAN_BUNDLE_REMOTE names, and set it on every machine."
     )
 
 
-class OAuthStoreError(GoondanError):
+class OAuthStoreError(GoondanError, code="E_OAUTH_STORE"):
     """A record of the OAuth store cannot be read, or its files cannot be used."""
 
-    code = "E_OAUTH_STORE"
     suggestion = "Read the message; `goondan oauth grants` and `goondan oauth sessions` list the records."
 
     @classmethod
@@ -425,3 +389,19 @@ class OAuthStoreError(GoondanError):
             suggestion="Set GOONDAN_OAUTH_KEY to the key with which it was written; if that is lost, or the "
             f"record is damaged, remove it with `goondan oauth revoke {name}` and {afterwards}.",
         )
+
+
+@contextmanager
+def extra(name: str) -> Iterator[None]:
+    """Import what an optional extra of the package provides, within a ``with`` block.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(
+            f"{error.name or name} is not installed.",
+            suggestion=f"Install the extra: pip install 'goondan-workers[{name}]'",
+        ) from error

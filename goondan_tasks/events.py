@@ -82,7 +82,6 @@ def mailbox_name(agent: str, instance_key: str) -> str:
 
 
 def task_of(call: ToolCall) -> str:
-    """Return the name of the task that carries an event."""
     return _TASKS[call.tool_name]
 
 
@@ -120,14 +119,15 @@ def call_fields(message: IpcMessage) -> JsonObject:
         if message.to_instance_key is None
         else message.to_instance_key,
         "auth": message.payload.get("auth") if message.auth is None else message.auth,
-        "args": {
-            "from": message.from_agent,
-            "fromInstanceKey": message.from_instance_key,
-            "payload": message.payload,
-            "awaited": message.awaited,
-        },
+        "args": event_args(
+            message.from_agent, message.from_instance_key, message.payload, awaited=message.awaited
+        ),
     }
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def event_args(sender: str, instance_key: str | None, payload: JsonObject, *, awaited: bool) -> JsonObject:
+    return {"from": sender, "fromInstanceKey": instance_key, "payload": payload, "awaited": awaited}
 
 
 def system_event(event: AgentEvent, agent: str, **fields: Any) -> ToolCall:
@@ -143,7 +143,7 @@ def system_event(event: AgentEvent, agent: str, **fields: Any) -> ToolCall:
         agent_name=agent,
         instance_key=instance,
         turn_id=turn_id,
-        args={"from": OUTSIDE, "fromInstanceKey": None, "payload": event.to_wire(), "awaited": False},
+        args=event_args(OUTSIDE, None, event.to_wire(), awaited=False),
         trace_id=event.trace_id or "",
         span_id=identity.replace("-", "")[16:],
         auth=event.auth,
@@ -181,12 +181,9 @@ def answer_to(call: ToolCall, result: ToolCallResult) -> ToolCall | None:
         agent_name=asker,
         instance_key=instance or call.instance_key,
         turn_id=f"answer-to-{result.meta.id}",  # events of one id may have gone to many agents
-        args={
-            "from": call.agent_name,
-            "fromInstanceKey": call.instance_key,
-            "payload": answer.to_wire(),
-            "awaited": bool(call.args.get("awaited")),
-        },
+        args=event_args(
+            call.agent_name, call.instance_key, answer.to_wire(), awaited=bool(call.args.get("awaited"))
+        ),
         trace_id=call.trace_id,
         span_id=result.meta.id.replace("-", "")[:16],
         correlation_id=call.correlation_id,
@@ -233,6 +230,7 @@ def _answer_event(call: ToolCall, answer: HandoffAnswer) -> AgentEvent:
     """Return the event of an answer: type ``response`` or ``error_response`` (goondan shared-types §8.5)."""
     error = answer.error or {}
     is_ok = answer.status == "ok"
+    is_late = not is_ok and error.get("code") == HandoffTimeoutError.code
     answered_at = answer.answered_at or iso_time(0)
     about: JsonObject = {
         "kind": "inter_agent_response",
@@ -243,7 +241,7 @@ def _answer_event(call: ToolCall, answer: HandoffAnswer) -> AgentEvent:
         "fromAgentId": call.args.get("from"),
         "toAgentId": call.agent_name,
         "async": True,
-        "status": _status(answer),
+        "status": "timeout" if is_late else answer.status,
         "receivedAt": answered_at,
         "traceId": call.trace_id,
         "requestEventType": answer.event_type,
@@ -268,13 +266,6 @@ def _answer_event(call: ToolCall, answer: HandoffAnswer) -> AgentEvent:
         source=EventSource(kind="agent", name=call.args.get("from") or OUTSIDE),
         auth=call.auth,
     )
-
-
-def _status(answer: HandoffAnswer) -> str:
-    if answer.status == "ok":
-        return "ok"
-    code = (answer.error or {}).get("code")
-    return "timeout" if code == HandoffTimeoutError.code else "error"
 
 
 def read_event(fields: JsonObject) -> AgentEvent:
@@ -304,7 +295,15 @@ def completed_event(call: ToolCall, result: ToolCallResult) -> ToolCall:
         type=EVENT_TYPE,
         created_at=result.meta.finished_at or "",
         trace_id=call.trace_id,
-        input=_content(result),
+        input={
+            "toolCallId": result.tool_call_id,
+            "toolName": result.tool_name,
+            "id": call_id,
+            # a call that was held for an approval was known by its id
+            "handle": result.handle or call_id,
+            "status": result.status,
+            **({"error": result.error.to_wire()} if result.error else {"output": result.output}),
+        },
         instance_key=call.instance_key,
         source=SYSTEM,
         auth=call.auth,
@@ -320,17 +319,3 @@ def completed_event(call: ToolCall, result: ToolCallResult) -> ToolCall:
         root_id=call.root_id or call_id,
         parent_span_id=call.span_id,
     )
-
-
-def _content(result: ToolCallResult) -> JsonObject:
-    content: JsonObject = {
-        "toolCallId": result.tool_call_id,
-        "toolName": result.tool_name,
-        "id": result.meta.id,
-        # a call that was held for an approval was known by its id
-        "handle": result.handle or result.meta.id,
-        "status": result.status,
-    }
-    if result.error is not None:
-        return {**content, "error": result.error.to_wire()}
-    return {**content, "output": result.output}

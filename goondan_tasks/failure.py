@@ -56,14 +56,19 @@ def describe(
     """
     if isinstance(error, DescribedError):
         return error.description
-    code = (_text(error, "code") or _errno_name(error) or default.code)[:LONGEST_NAME]
+    errno_name = errno.errorcode.get(error.errno or 0) if isinstance(error, OSError) else None
+    code = (_text(error, "code") or errno_name or default.code)[:LONGEST_NAME]
     is_ours = isinstance(error, GoondanError) or code == default.code
+    suggestion = _text(error, "suggestion") or (default.suggestion if is_ours else None)
+    page = _text(error, "help_url") or ""
+    if not page or len(page) > LONGEST_HINT:  # a URL that was cut leads nowhere
+        page = help_url + code if has_page(code, error) else ""
     return ToolCallError(
         code=code,
         name=_fit(type(error).__name__)[:LONGEST_NAME],
         message=fitted_message(_message(error), message_limit),
-        suggestion=_suggestion(error) or (default.suggestion if is_ours else None),
-        help_url=_own_page(error) or (help_url + code if has_page(code, error) else None),
+        suggestion=None if suggestion is None else truncate(suggestion, LONGEST_HINT),
+        help_url=page or None,
     )
 
 
@@ -115,22 +120,6 @@ def _text(error: BaseException, attribute: str) -> str | None:
     # a property of a handler's exception could raise in turn, so no code of the exception is run here
     value = inspect.getattr_static(error, attribute, None)
     return (_fit(value) or None) if issubclass(type(value), str) else None
-
-
-def _suggestion(error: BaseException) -> str | None:
-    text = _text(error, "suggestion")
-    return None if text is None else truncate(text, LONGEST_HINT)
-
-
-def _own_page(error: BaseException) -> str | None:
-    url = _text(error, "help_url")
-    return url if url is not None and len(url) <= LONGEST_HINT else None  # a URL that was cut leads nowhere
-
-
-def _errno_name(error: BaseException) -> str | None:
-    if isinstance(error, OSError) and error.errno is not None:
-        return errno.errorcode.get(error.errno)
-    return None
 
 
 def _message(error: BaseException) -> str:

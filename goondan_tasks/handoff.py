@@ -17,16 +17,13 @@ from pydantic.alias_generators import to_camel
 from broker_config.settings import Settings
 from goondan_tasks.calls import identity_of
 from goondan_tasks.errors import (
-    AgentNotFoundError,
-    AgentOutcomeUnknownError,
-    AgentUnavailableError,
     HandoffCycleError,
     HandoffDepthError,
     HandoffError,
     HandoffTimeoutError,
     ToolInputValidationError,
 )
-from goondan_tasks.events import DEFAULT_INSTANCE, read_event
+from goondan_tasks.events import DEFAULT_INSTANCE, event_args, read_event
 from goondan_tasks.messages import (
     ANSWER_METADATA,
     LONGEST_RUN_SECONDS,
@@ -39,8 +36,7 @@ from goondan_tasks.messages import (
     iso_time,
     wall_clock,
 )
-from goondan_tasks.names import DELEGATE_TOOL, EVENT_TOOL, OUTSIDE, call_identity
-from goondan_tasks.spans import current_span
+from goondan_tasks.names import DELEGATE_TOOL, EVENT_TOOL, OUTSIDE, call_identity, current_span
 from goondan_tasks.tool_api import EventLike, RequestResult, SendResult
 from goondan_tasks.wording import closest, require_keywords
 
@@ -51,7 +47,6 @@ NewId = Callable[[Any], str]
 
 
 def random_id(_: Any) -> str:
-    """Return a random id."""
     return uuid.uuid4().hex
 
 
@@ -161,12 +156,7 @@ def _handoff_call(asker: Asker, handoff: Handoff, now_ms: float) -> ToolCall:
     return ToolCall(
         tool_call_id=event_id,
         tool_name=tool,
-        args={
-            "from": asker.name,
-            "fromInstanceKey": asker.instance_key,
-            "payload": event.to_wire(),
-            "awaited": handoff.is_awaited,
-        },
+        args=event_args(asker.name, asker.instance_key, event.to_wire(), awaited=handoff.is_awaited),
         agent_name=handoff.target,
         instance_key=instance,
         turn_id=turn,
@@ -323,17 +313,7 @@ def outside_call(
     return handoff_call(asker, handoff, most_hops=settings.max_handoff_depth, now_ms=wall_clock())
 
 
-_ERRORS = {
-    error.code: error
-    for error in (
-        AgentNotFoundError,
-        AgentOutcomeUnknownError,
-        AgentUnavailableError,
-        HandoffCycleError,
-        HandoffDepthError,
-        HandoffTimeoutError,
-    )
-}
+_ERRORS = {error.code: error for error in HandoffError.__subclasses__()}
 
 
 def request_result(call: ToolCall, result: ToolCallResult) -> RequestResult:
@@ -376,7 +356,6 @@ def sent(call: ToolCall, *, accepted: bool = True) -> SendResult:
 
 
 def handoff_error(error: ToolCallError) -> HandoffError:
-    """Return an agent's error as the exception that the asker gets."""
     kind = _ERRORS.get(error.code, HandoffError)
     raised = kind(error.message, code=error.code, suggestion=error.suggestion)
     raised.help_url = error.help_url
@@ -384,5 +363,4 @@ def handoff_error(error: ToolCallError) -> HandoffError:
 
 
 def not_answered(call: ToolCall, seconds: float) -> HandoffTimeoutError:
-    """Return the error of a request that was not answered in time."""
     return HandoffTimeoutError(f"{call.agent_name}@{call.instance_key} did not answer within {seconds:g} s.")

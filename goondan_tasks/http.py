@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from broker_config.settings import Settings
 from goondan_tasks.errors import ConfigError
-from goondan_tasks.process import heeds_hangup, is_loopback
+from goondan_tasks.process import hangup_ends_process, is_loopback
 
 SCHEME = "bearer"
 _USUAL_PORTS = {"http": 80, "https": 443}
@@ -72,7 +72,7 @@ def guarded(app: ASGIApp, settings: Settings, host: str) -> HttpGuard:
     is_local = is_loopback(host)
     if settings.http_token is None and not is_local:
         raise ConfigError(
-            f"Whoever reaches {host} could run the agent's tools: no token is set.",
+            f"Anyone who can reach {host} could run the agent's tools: no token is set.",
             suggestion="Set GOONDAN_HTTP_TOKEN, or listen on 127.0.0.1.",
         )
     return HttpGuard(app, settings.http_token, settings.public_url, is_local)
@@ -113,30 +113,6 @@ GRACE_SECONDS = 3
 Ending = Callable[[], Awaitable[None]]
 
 
-@contextmanager
-def listening(host: str, port: int) -> Iterator[socket.socket]:
-    """Listen for the length of a ``with`` block; port 0 takes any free one.
-
-    Raises:
-        OSError: nothing can listen there.
-    """
-    try:
-        [(family, _, _, _, place), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except UnicodeError:  # such as 127..0.0.1, where a part is missing
-        raise OSError(f"{host!r} is no name of a host") from None
-    with socket.socket(family, socket.SOCK_STREAM) as server:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind(place)
-        server.listen()
-        yield server
-
-
-def url_of(server: socket.socket) -> str:
-    """Return the URL of a listening socket."""
-    host, port, *_ = server.getsockname()
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
-
-
 class OrderlyServer(uvicorn.Server):
     """A server that lets its application answer pending requests before it closes their connections."""
 
@@ -163,7 +139,7 @@ def serve(app: ASGIApp, server: socket.socket, ending: Ending = nothing) -> None
     signal at the end; the caller restores that of SIGHUP.
     """
     # uvicorn handles the other two signals; under nohup this one stays ignored
-    if heeds_hangup():
+    if hangup_ends_process():
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     _server(app, ending).run(sockets=[server])
 

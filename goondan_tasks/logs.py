@@ -91,8 +91,16 @@ class CallLog:
         meta = result.meta
         if result.status == "ok" and is_stored and meta.duration_ms is not None:
             self.write_ok([(meta.agent_name, meta.id, meta.duration_ms, result.tool_name)])
-        else:
-            _log_call(result, is_stored)
+            return
+        logger.info(
+            "call.finished" if is_stored else "call.superseded",
+            agent=meta.agent_name,
+            call_id=meta.id,
+            code=None if result.error is None else result.error.code,
+            duration_ms=meta.duration_ms,
+            status=result.status,
+            tool=result.tool_name,
+        )
 
     def write_ok(self, calls: Iterable[tuple[str, str, float, str]]) -> None:
         """Log calls that ended well, in one write: of each its agent, id, duration in ms and tool."""
@@ -100,19 +108,12 @@ class CallLog:
             return
         lines = []
         for agent, call_id, duration_ms, tool in calls:
+            facts = {"agent": agent, "call_id": call_id, "code": None, "duration_ms": duration_ms}
+            facts |= {"status": "ok", "tool": tool}
             if self._stream is None or not (_is_plain(tool) and _is_plain(call_id)):
-                _log_ok(agent, call_id, duration_ms, tool)
+                logger.info("call.finished", **facts)
             else:
-                lines.append(
-                    self._line_of(
-                        timestamp=self._timestamp(),
-                        logger=__name__,
-                        agent=agent,
-                        call_id=call_id,
-                        duration_ms=duration_ms,
-                        tool=tool,
-                    )
-                )
+                lines.append(self._line_of(timestamp=self._timestamp(), logger=__name__, **facts))
         if lines and self._stream is not None:
             with contextlib.suppress(OSError, ValueError):  # a log that cannot be written ends no call
                 self._stream.write(KNOWN_SECRETS.hidden_in_log("".join(lines)))
@@ -131,30 +132,6 @@ def log_stream() -> TextIO | None:
     handlers = logging.getLogger().handlers
     stream = handlers[0].stream if handlers and isinstance(handlers[0], logging.StreamHandler) else None
     return None if stream is None or stream.isatty() else stream
-
-
-def _log_call(result: ToolCallResult, is_stored: bool) -> None:
-    logger.info(
-        "call.finished" if is_stored else "call.superseded",
-        agent=result.meta.agent_name,
-        call_id=result.meta.id,
-        code=None if result.error is None else result.error.code,
-        duration_ms=result.meta.duration_ms,
-        status=result.status,
-        tool=result.tool_name,
-    )
-
-
-def _log_ok(agent: str, call_id: str, duration_ms: float, tool: str) -> None:
-    logger.info(
-        "call.finished",
-        agent=agent,
-        call_id=call_id,
-        code=None,
-        duration_ms=duration_ms,
-        status="ok",
-        tool=tool,
-    )
 
 
 @contextmanager

@@ -27,12 +27,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
 from mcp.server.stdio import stdio_server
-from mcp.server.streamable_http import (
-    EventCallback,
-    EventMessage,
-    EventStore,
-    StreamableHTTPServerTransport,
-)
+from mcp.server.streamable_http import EventCallback, EventMessage, EventStore, StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
 from mcp.server.subscriptions import (
     InMemorySubscriptionBus,
@@ -228,8 +223,6 @@ LOOK_SECONDS = 3.0
 
 
 class CatalogWatch:
-    """Watches an agent's catalog, and publishes its changes."""
-
     def __init__(
         self, client: AsyncClient, agent: str, bus: SubscriptionBus, look_seconds: float = LOOK_SECONDS
     ) -> None:
@@ -318,7 +311,6 @@ class AgentServer:
         self._told: set[str] = set()
 
     def build(self) -> ChangingServer:
-        """Make the SDK's server."""
         server = ChangingServer(
             f"goondan-{self._agent}",
             version=version(PACKAGE),
@@ -430,7 +422,6 @@ class EventMemory:
         self._numbers = itertools.count(1)
 
     def add(self, store: "SessionEvents", stream_id: str, message: JSONRPCMessage | None) -> str:
-        """Store an event, and return its id."""
         size = _OVERHEAD_BYTES + (len(message.model_dump_json()) if message is not None else 0)
         event_id = str(next(self._numbers))
         self._events[event_id] = _Event(store, stream_id, message, size)
@@ -457,7 +448,6 @@ class SessionEvents(EventStore):
         self._memory = memory
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
-        """Store an event, and return its id."""
         return self._memory.add(self, stream_id, message)
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
@@ -532,11 +522,11 @@ def serve_stdio(agent_server: AgentServer) -> None:
 
 async def _serve(agent_server: AgentServer) -> None:
     loop = asyncio.get_running_loop()
-    endings: list[asyncio.Task[None]] = []
+    result_writer: list[asyncio.Task[None]] = []
 
     def end(number: int) -> None:
-        if not endings:
-            endings.append(loop.create_task(_end(agent_server, number)))
+        if not result_writer:
+            result_writer.append(loop.create_task(_end(agent_server, number)))
 
     for number in _SIGNALS:
         loop.add_signal_handler(number, end, number)

@@ -79,6 +79,9 @@ def _require_time(text: str) -> str:
     return text
 
 
+IsoTime = Annotated[str, AfterValidator(_require_time)]
+
+
 class WireModel(BaseModel):
     """A record that crosses a process: frozen, camelCase outside, tolerant of unknown fields."""
 
@@ -99,8 +102,6 @@ class WireModel(BaseModel):
 
 
 class Versioned(WireModel):
-    """A record with a version."""
-
     v: int = WIRE_VERSION
 
     @field_validator("v")
@@ -124,7 +125,28 @@ class Message(WireModel):
     source: JsonObject
 
 
-class ToolCall(Versioned):
+class _Carried(Versioned):
+    """What a call and the message of an event both carry."""
+
+    auth: JsonObject | None = None
+    origin: JsonObject | None = None
+    #: the agents that led to this call, outermost first: items ``agent@instanceKey``
+    call_chain: tuple[str, ...] = ()
+    #: how many of them, counted from the last, wait for it; ``None`` for all
+    waiting: Annotated[int, Field(ge=0)] | None = None
+    #: the call is not started after this time; the default is the queue timeout
+    deadline: IsoTime | None = None
+    timeout_seconds: Annotated[float, Field(gt=0, le=LONGEST_RUN_SECONDS)] | None = None
+    #: the identities of the call or event that caused this one, and of the first in the chain
+    parent_id: str | None = None
+    root_id: str | None = None
+    #: the span that asked for this call, if one did
+    parent_span_id: str | None = None
+    #: the identity of the call that this one runs again
+    replay_of: str | None = None
+
+
+class ToolCall(_Carried):
     """One request to run a tool. ``args`` also arrives as ``arguments`` or ``input`` (DESIGN §6)."""
 
     tool_call_id: str
@@ -139,23 +161,7 @@ class ToolCall(Versioned):
     span_id: str
     correlation_id: str
     bundle_ref: str | None = None
-    timeout_seconds: Annotated[float, Field(gt=0, le=LONGEST_RUN_SECONDS)] | None = None
-    #: the call is not started after this time; the default is the queue timeout
-    deadline: Annotated[str, AfterValidator(_require_time)] | None = None
     idempotency_key: str | None = None
-    auth: JsonObject | None = None
-    origin: JsonObject | None = None
-    #: the agents that led to this call, outermost first: items ``agent@instanceKey``
-    call_chain: tuple[str, ...] = ()
-    #: how many of them, counted from the last, wait for it; ``None`` for all
-    waiting: Annotated[int, Field(ge=0)] | None = None
-    #: the identities of the call or event that caused this one, and of the first in the chain
-    parent_id: str | None = None
-    root_id: str | None = None
-    #: the span that asked for this call, if one did
-    parent_span_id: str | None = None
-    #: the identity of the call that this one runs again
-    replay_of: str | None = None
     #: the id that the model gave the call, where ``tool_call_id`` had to be another one to be unique
     model_call_id: str | None = None
 
@@ -297,7 +303,7 @@ class HandoffAnswer(WireModel):
 MessageType = Literal["delegate", "delegate_result", "event", "shutdown"]
 
 
-class IpcMessage(Versioned):
+class IpcMessage(_Carried):
     """One message between agents, as ``goondan.delegate``, ``delegate_result`` and ``event`` carry it.
 
     ``payload`` is an :class:`AgentEvent`; of a ``delegate_result``, an :class:`HandoffAnswer`.
@@ -312,21 +318,7 @@ class IpcMessage(Versioned):
     to_instance_key: InstanceKey | None = None
     trace_id: str | None = None
     span_id: str | None = None
-    auth: JsonObject | None = None
-    origin: JsonObject | None = None
-    #: the agents that led to this message, outermost first: items ``agent@instanceKey``
-    call_chain: tuple[str, ...] = ()
-    #: how many of them, counted from the last, wait for it; ``None`` for all
-    waiting: Annotated[int, Field(ge=0)] | None = None
-    deadline: Annotated[str, AfterValidator(_require_time)] | None = None
-    timeout_seconds: Annotated[float, Field(gt=0, le=LONGEST_RUN_SECONDS)] | None = None
     turn_id: str | None = None
-    #: the identities of the call or event that caused this one, and of the first in the chain
-    parent_id: str | None = None
-    root_id: str | None = None
-    #: the span that asked for this, if one did
-    parent_span_id: str | None = None
-    replay_of: str | None = None
     #: the asker waits for the answer itself, so the message needs no handling
     awaited: bool = False
 

@@ -11,34 +11,29 @@ from broker_config.queues import call_queue, events_queue
 from goondan_tasks.client.status import AgentState, AgentStatus
 from goondan_tasks.errors import BrokerUnreachableError
 
-Row = tuple[AgentStatus, float]
+
+def _of_queue(field: str) -> Callable[[AgentStatus], float]:
+    return lambda status: getattr(status.queue, field) or 0
+
 
 #: name, help text, and the value for one agent
 _GAUGES: tuple[tuple[str, str, Callable[[AgentStatus], float]], ...] = (
-    ("running", "Calls and events in hand.", lambda one: one.queue.running),
-    (
-        "waiting_for_limit",
-        "Calls that wait for a limit, outside the queue.",
-        lambda one: one.queue.waiting_for_limit,
-    ),
-    ("pending", "Calls that wait for a completion or an approval.", lambda one: one.queue.pending),
+    ("running", "Calls and events in hand.", _of_queue("running")),
+    ("waiting_for_limit", "Calls that wait for a limit, outside the queue.", _of_queue("waiting_for_limit")),
+    ("pending", "Calls that wait for a completion or an approval.", _of_queue("pending")),
     (
         "oldest_seconds",
         "How long the oldest call or event has waited for a worker, or for a limit.",
-        lambda one: one.queue.oldest_seconds or 0,
+        _of_queue("oldest_seconds"),
     ),
     ("workers", "Live worker processes that take calls.", lambda one: len(one.workers)),
     (
         "dead_letters",
         "Calls whose every run killed its worker, and messages that held no call.",
-        lambda one: one.queue.dead_letters,
+        _of_queue("dead_letters"),
     ),
-    ("mailboxes", "Instances with events that wait or are in hand.", lambda one: one.queue.mailboxes),
-    (
-        "late_answers",
-        "Answers that nobody wanted any more.",
-        lambda one: one.queue.late_answers,
-    ),
+    ("mailboxes", "Instances with events that wait or are in hand.", _of_queue("mailboxes")),
+    ("late_answers", "Answers that came after their request had ended.", _of_queue("late_answers")),
     (
         "quick_crashes",
         "Workers in a row that crashed as soon as they started.",
@@ -52,7 +47,7 @@ _GAUGES: tuple[tuple[str, str, Callable[[AgentStatus], float]], ...] = (
 )
 
 
-class Figures(Collector):
+class AgentMetrics(Collector):
     """Collects the metrics; ``goondan_up`` is 0 while Redis cannot be reached."""
 
     def __init__(self, read: Callable[[], list[AgentStatus]]) -> None:
@@ -100,7 +95,7 @@ def serving(read: Callable[[], list[AgentStatus]], host: str, port: int) -> Iter
         OSError: nothing can listen there.
     """
     registry = CollectorRegistry()
-    registry.register(Figures(read))
+    registry.register(AgentMetrics(read))
     server, thread = start_http_server(port, host, registry)
     try:
         place = f"[{host}]" if ":" in host else host

@@ -91,13 +91,18 @@ def llm_messages(message: Mapping[str, Any]) -> list[JsonObject]:
     role = said.get("role", "user")
     if not isinstance(role, str) or role not in _ROLES:
         return []
-    if role == "tool" and not isinstance(said.get("content"), list):
-        return [_whole_result(said)]
     content = said.get("content")
+    if role == "tool" and not isinstance(content, list):
+        if "tool_call_id" in said:
+            return [_result(said["tool_call_id"], said.get("name"), _provider_json(content))]
+        return [_result(said.get("toolCallId"), said.get("toolName"), said.get("output"))]
     parts = _objects(content)
     results = [result for part in parts for result in _part_results(part)]
-    calls = [*_calls(said), *(call for part in parts for call in _part_calls(part))]
-    text = content if isinstance(content, str) else "".join(_texts(parts))
+    listed = [one for one in _objects(said.get("tool_calls")) if isinstance(one.get("function"), Mapping)]
+    in_parts = [part for part in parts if part.get("type") in _CALL_PARTS]
+    calls = [_llm_call(one) for one in (*_objects(said.get("toolCalls")), *listed, *in_parts)]
+    texts = [part.get("text") for part in parts if part.get("type") == "text"]
+    text = content if isinstance(content, str) else "".join(one for one in texts if isinstance(one, str))
     spoken: JsonObject = {"role": role}
     if text or not (calls or results):
         spoken["content"] = text
@@ -112,26 +117,23 @@ def asking_message(calls: Sequence[JsonObject], content: str = "") -> JsonObject
     return {"role": "assistant", **said, "toolCalls": list(calls)}
 
 
-def _whole_result(said: Mapping[str, Any]) -> JsonObject:
-    if "tool_call_id" in said:
-        return _result(said["tool_call_id"], said.get("name"), _provider_json(said.get("content")))
-    return _result(said.get("toolCallId"), said.get("toolName"), said.get("output"))
+def _call_fields(call: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """Return the id, name and arguments of a call that OpenAI, Anthropic, the AI SDK, v1 or we write."""
+    function = call.get("function")
+    if isinstance(function, Mapping):
+        return call.get("id"), function.get("name", ""), function.get("arguments")
+    return (
+        _first(call, "toolCallId", "tool_call_id", "id"),
+        _first(call, "toolName", "tool_name", "name"),
+        _first(call, "input", "args", "arguments"),
+    )
 
 
-def _calls(said: Mapping[str, Any]) -> Iterator[JsonObject]:
-    for call in _objects(said.get("toolCalls")):
-        yield _call(call.get("id"), call.get("name"), call.get("arguments"))
-    for call in _objects(said.get("tool_calls")):
-        function = call.get("function")
-        if isinstance(function, Mapping):
-            yield _call(call.get("id"), function.get("name"), _provider_json(function.get("arguments")))
-
-
-def _part_calls(part: Mapping[str, Any]) -> Iterator[JsonObject]:
-    if part.get("type") == "tool-call":
-        yield _call(part.get("toolCallId"), part.get("toolName"), part.get("input", part.get("args")))
-    elif part.get("type") == "tool_use":
-        yield _call(part.get("id"), part.get("name"), part.get("input"))
+def _llm_call(call: Mapping[str, Any]) -> JsonObject:
+    call_id, name, args = _call_fields(call)
+    args = _provider_json(args) if "function" in call else args
+    given = {} if args is None else args
+    return {"id": _text_or_empty(call_id), "name": _text_or_empty(name), "arguments": given}
 
 
 def _part_results(part: Mapping[str, Any]) -> Iterator[JsonObject]:
@@ -143,20 +145,8 @@ def _part_results(part: Mapping[str, Any]) -> Iterator[JsonObject]:
         yield _result(part.get("tool_use_id"), "", _provider_json(part.get("content")))
 
 
-def _texts(parts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for part in parts:
-        text = part.get("text")
-        if part.get("type") == "text" and isinstance(text, str):
-            yield text
-
-
 def _objects(value: Any) -> list[Mapping[str, Any]]:
     return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
-
-
-def _call(call_id: Any, name: Any, arguments: Any) -> JsonObject:
-    given = {} if arguments is None else arguments
-    return {"id": _text_or_empty(call_id), "name": _text_or_empty(name), "arguments": given}
 
 
 def _result(call_id: Any, name: Any, output: Any) -> JsonObject:
@@ -235,13 +225,17 @@ def read_reply(given: Any) -> ModelReply:
         ToolInputValidationError: it is none of these, or not an assistant message.
     """
     if isinstance(given, Message):
-        return replace(_reply_of(given.data), given=_with_known_source(given))
+        if fault := source_fault(given.source):
+            raise ToolInputValidationError(f"The Message is not valid: {fault}.")
+        return replace(_reply_of(given.data), given=given)
     dump = getattr(given, "model_dump", None)
     fields = dump() if callable(dump) else given
     if isinstance(fields, Mapping):
         return _whole_reply(fields)
     if isinstance(fields, str | bytes) or not isinstance(fields, Iterable):
-        raise _no_reply(given)
+        raise ToolInputValidationError(
+            f"A Step runs a model's reply, or the list of its tool calls; not {given!r:.200}."
+        )
     calls = list(fields)
     return ModelReply(calls, [None] * len(calls))
 
@@ -279,19 +273,6 @@ def _reply_of(said: Mapping[str, Any]) -> ModelReply:
     return ModelReply(calls, told + [None] * len(more))
 
 
-def _with_known_source(message: Message) -> Message:
-    fault = source_fault(message.source)
-    if fault:
-        raise ToolInputValidationError(f"The Message is not valid: {fault}.")
-    return message
-
-
-def _no_reply(given: Any) -> ToolInputValidationError:
-    return ToolInputValidationError(
-        f"A Step runs a model's reply, or the list of its tool calls; not {given!r:.200}."
-    )
-
-
 def read_model_call(raw: Any, *, max_args_bytes: int) -> ModelCall:
     """Read a call of OpenAI's chat completions, Anthropic's messages, or our own.
 
@@ -307,17 +288,23 @@ def read_model_call(raw: Any, *, max_args_bytes: int) -> ModelCall:
         ToolInputValidationError: it is none of these. Mistakes of the model are reported as ``fault``.
     """
     fields = _fields_of(raw)
-    function = fields.get("function")
-    if isinstance(function, Mapping):
-        call = _openai_call(fields, function)
-    elif fields.get("type") == "tool_use":
-        call = ModelCall(_id(fields.get("id")), fields.get("name", ""), fields.get("input"), _to_anthropic)
-    else:
-        call = _own_call(fields)
-    fault = call.fault or _fault_of(call, max_args_bytes)
+    given_id, name, args = _call_fields(fields)
+    is_openai, is_anthropic = isinstance(fields.get("function"), Mapping), fields.get("type") == "tool_use"
+    answer = _to_openai if is_openai else _to_anthropic if is_anthropic else _to_message
+    if name is None and answer is _to_message:
+        raise _no_call(raw)
+    call_id = given_id if isinstance(given_id, str) and given_id else f"call_{secrets.token_hex(6)}"
+    call = ModelCall(call_id, "" if name is None and is_anthropic else name, args, answer)
+    fault: ToolError | None = None
+    if is_openai and isinstance(args, str):  # a JSON text that may be empty
+        try:
+            call = replace(call, args=serializer.decode(args) if args.strip() else {})
+        except serializer.NotJsonError as error:
+            fault = ToolInputValidationError(f"The arguments are not valid JSON: {error}.")
+    fault = fault or _fault_of(call, max_args_bytes)
     if fault is None:
         return call if call.args is not None else replace(call, args={})
-    return ModelCall(_printable(call.id), _printable(call.name), {}, call.answer, fault)
+    return ModelCall(_printable(call.id), _printable(call.name), {}, answer, fault)
 
 
 def not_in_catalog(name: str) -> ToolNotInCatalogError:
@@ -337,31 +324,6 @@ def _fields_of(raw: Any) -> Mapping[str, Any]:
     raise _no_call(raw)
 
 
-def _openai_call(fields: Mapping[str, Any], function: Mapping[str, Any]) -> ModelCall:
-    call_id, name, text = _id(fields.get("id")), function.get("name", ""), function.get("arguments")
-    try:
-        args = _decoded(text)
-    except serializer.NotJsonError as error:
-        fault = ToolInputValidationError(f"The arguments are not valid JSON: {error}.")
-        return ModelCall(call_id, name, {}, _to_openai, fault)
-    return ModelCall(call_id, name, args, _to_openai)
-
-
-def _decoded(arguments: Any) -> Any:
-    """Decode OpenAI's arguments, which are a JSON text that may be empty."""
-    if not isinstance(arguments, str):
-        return arguments
-    return serializer.decode(arguments) if arguments.strip() else {}
-
-
-def _own_call(fields: Mapping[str, Any]) -> ModelCall:
-    name = _first(fields, "toolName", "tool_name", "name")
-    if name is None:
-        raise _no_call(fields)
-    call_id = _id(_first(fields, "toolCallId", "tool_call_id", "id"))
-    return ModelCall(call_id, name, _first(fields, "args", "arguments", "input"), _to_message)
-
-
 def _no_call(raw: Any) -> ToolInputValidationError:
     return ToolInputValidationError(
         f"A tool call has a name, and arguments, as OpenAI, Anthropic or we write it, not {raw!r:.200}."
@@ -370,10 +332,6 @@ def _no_call(raw: Any) -> ToolInputValidationError:
 
 def _first(fields: Mapping[str, Any], *names: str) -> Any:
     return next((fields[name] for name in names if fields.get(name) is not None), None)
-
-
-def _id(given: Any) -> str:
-    return given if isinstance(given, str) and given else f"call_{secrets.token_hex(6)}"
 
 
 def _fault_of(call: ModelCall, max_args_bytes: int) -> ToolError | None:

@@ -1,12 +1,15 @@
-"""Names and addresses on the wire: ``{tool}__{export}``, agents, the identity of a call, its callback.
+"""Names on the wire: tools, agents, the identity of a call, its callback and its span.
 
-Sources: 001 §12.2, 003 §3; DESIGN "Names on the wire" and "Records", §6 (callbacks).
+Sources: 001 §12.2, 003 §3; DESIGN "Names on the wire" and "Records", §6 (callbacks); W3C Trace Context.
+OpenTelemetry is not imported here. If the program has not imported it either, there is no span, and asking
+costs one look-up.
 """
 
 import base64
 import hashlib
 import json
 import re
+import sys
 import uuid
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -36,12 +39,13 @@ OUTSIDE = "client"
 _PART = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9-])?")
 _AGENT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
+_SPAN_IDS = re.compile(r"[0-9a-f]{32}-[0-9a-f]{16}")
+_TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
+
 _URL_OF_CALLS = uuid.NAMESPACE_URL.bytes + b"goondan:"
 
 
 class ToolName(NamedTuple):
-    """A tool's full name in its two parts."""
-
     resource: str
     export: str
 
@@ -136,3 +140,53 @@ def callback_url(public_url: str, call_id: str, claim_token: str) -> str:
     """Return the address of a run's callback below ``public_url``."""
     place = f"{percent_encoded(call_id, safe='')}/{callback_token(claim_token)}"
     return f"{public_url.rstrip('/')}/callbacks/{place}"
+
+
+class SpanIds(NamedTuple):
+    """A span, and the trace that it is in."""
+
+    trace_id: str
+    span_id: str
+
+    @property
+    def are_valid(self) -> bool:
+        """Whether W3C allows them: lower-case hex digits, and not only zeros."""
+        is_hex = _SPAN_IDS.fullmatch(f"{self.trace_id}-{self.span_id}") is not None
+        return is_hex and bool(self.trace_id.strip("0") and self.span_id.strip("0"))
+
+
+def write_traceparent(trace_id: str, span_id: str) -> str | None:
+    """Return the header of a call; ``None`` if its ids, which producers may choose, have another form."""
+    ids = f"{trace_id}-{span_id}"
+    return f"00-{ids}-01" if _SPAN_IDS.fullmatch(ids) else None
+
+
+def read_traceparent(header: object) -> SpanIds | None:
+    """Read the span that a message comes from; ``None`` if it is malformed.
+
+    Versions after 00 may have more fields at the end; version ff is invalid.
+    """
+    found = _TRACEPARENT.fullmatch(header) if isinstance(header, str) else None
+    if found is None or found[1] == "ff" or (found[1] == "00" and found[4] is not None):
+        return None
+    ids = SpanIds(found[2], found[3])
+    return ids if ids.are_valid else None
+
+
+def open_telemetry() -> Any:
+    """Return ``opentelemetry.trace`` if the program has imported it, else ``None``."""
+    return sys.modules.get("opentelemetry.trace")
+
+
+def current_span() -> SpanIds | None:
+    """Return the span that is open here, if there is one."""
+    api = open_telemetry()
+    return None if api is None else span_ids(api.get_current_span())
+
+
+def span_ids(span: Any) -> SpanIds | None:
+    """Return a span's ids as they stand on the wire; ``None`` if it has none."""
+    context = span.get_span_context()
+    if not context.is_valid:
+        return None
+    return SpanIds(f"{context.trace_id:032x}", f"{context.span_id:016x}")

@@ -73,8 +73,6 @@ def _what_to_do(value: Any) -> str | None:
 
 
 class _Part(NamedTuple):
-    """A value somewhere in an output."""
-
     value: Any
     step: str | int = ""
     inside: "_Part | None" = None
@@ -121,11 +119,14 @@ class Pending:
 
     def __post_init__(self) -> None:
         """Check the fields now: a mistake would otherwise show only when the call expires."""
-        if not _is_handle(self.handle):
+        handle: Any = self.handle
+        seconds: Any = self.ttl_seconds
+        if not isinstance(handle, str) or not 0 < len(handle) <= LONGEST_HANDLE:
             raise ToolOutputError(
                 f"A handle is a text of 1 to {LONGEST_HANDLE} characters, not {self.handle!r:.100}."
             )
-        if self.ttl_seconds is not None and not _is_time(self.ttl_seconds):
+        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if seconds is not None and not (is_number and 0 < seconds <= LONGEST_RUN_SECONDS):
             most = f"{LONGEST_RUN_SECONDS:,} at most"
             raise ToolOutputError(f"ttl_seconds is a number above 0, {most}, not {self.ttl_seconds!r:.100}.")
 
@@ -153,15 +154,6 @@ def pending_of(value: Any) -> Pending | None:
     if type(handle) is int:  # a job's number is taken as it is written
         handle = str(handle)
     return Pending(handle, output or None)
-
-
-def _is_handle(handle: Any) -> bool:
-    return isinstance(handle, str) and 0 < len(handle) <= LONGEST_HANDLE
-
-
-def _is_time(seconds: Any) -> bool:
-    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    return is_number and 0 < seconds <= LONGEST_RUN_SECONDS
 
 
 class ProgressReport(WireModel):

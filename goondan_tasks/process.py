@@ -1,9 +1,12 @@
-"""Facts about this process and its machine, and the protection of its memory."""
+"""Facts about this process and its machine: its memory, signals, addresses and ports."""
 
 import ctypes
 import ipaddress
 import signal
+import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _PR_SET_DUMPABLE = 4
 
@@ -19,7 +22,7 @@ def close_to_other_processes() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-def heeds_hangup() -> bool:
+def hangup_ends_process() -> bool:
     """Say whether SIGHUP ends this process; it does not if it is ignored, as under nohup.
 
     Call this before a handler is installed for the signal.
@@ -33,3 +36,27 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+@contextmanager
+def listening(host: str, port: int) -> Iterator[socket.socket]:
+    """Listen for the length of a ``with`` block; port 0 takes any free one.
+
+    Raises:
+        OSError: nothing can listen there.
+    """
+    try:
+        [(family, _, _, _, place), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError:  # such as 127..0.0.1, where a part is missing
+        raise OSError("that is not the name of a host") from None
+    with socket.socket(family, socket.SOCK_STREAM) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(place)
+        server.listen()
+        yield server
+
+
+def url_of(server: socket.socket) -> str:
+    """Return the URL of a listening socket."""
+    host, port, *_ = server.getsockname()
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"

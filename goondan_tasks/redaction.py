@@ -50,7 +50,6 @@ class KnownSecrets:
 
     @property
     def are_known(self) -> bool:
-        """Whether there are any."""
         return bool(self._known)
 
     def hidden_in_log(self, text: str) -> str:
@@ -84,7 +83,6 @@ def hide_secrets(_: object, __: str, event: MutableMapping[str, Any]) -> Mutable
 
 @functools.lru_cache(maxsize=1024)
 def is_named_as_secret(name: str) -> bool:
-    """Say whether a field of that name holds a secret."""
     return _NAMES.search(name) is not None
 
 

@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -117,7 +117,9 @@ class ArgumentSchema:
 def _explain(error: ValidationError, args: JsonObject, path: FieldPath, known: list[str]) -> Iterator[str]:
     keyword, at = error.kind.name, f"{written(path)}: " if path else ""
     if keyword in ("additionalProperties", "unevaluatedProperties"):
-        yield from (at + _unknown(name, known) for name in error.kind.value)
+        for name in error.kind.value:
+            meant = closest(name, known)
+            yield f"{at}unknown argument '{name}'" + (f"; did you mean '{meant}'?" if meant else "")
     elif keyword == "required":
         yield f"{at}'{error.kind.value}' is required"
     elif keyword in ("anyOf", "oneOf") and (forms := _forms(error)):
@@ -139,11 +141,6 @@ def _form(error: ValidationError, depth: int) -> str:
         return f"does not match {target}"
     place = written(tuple(error.instance_path[depth:])).removeprefix("args").removeprefix(".")
     return f"{place} {error.message.replace(_VALUE, '').strip()}".strip()
-
-
-def _unknown(name: str, known: Iterable[str]) -> str:
-    meant = closest(name, known)
-    return f"unknown argument '{name}'" + (f"; did you mean '{meant}'?" if meant else "")
 
 
 def _first(faults: Iterator[str]) -> list[str]:
@@ -276,7 +273,10 @@ def json_faults(args: JsonObject) -> Iterator[str]:
             yield f"{written(_unlinked(link)[:8])}…: nested deeper than {MAX_DEPTH} levels"
             continue
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            if isinstance(value, dict) and (fault := _key_fault(key)):
+            fault = None
+            if isinstance(value, dict):
+                fault = _scalar_fault(key) if isinstance(key, str) else f"the key {key!r:.80} is not a string"
+            if fault:
                 yield f"{written(_unlinked(link))}: {fault}"
             elif isinstance(item, dict | list | tuple):
                 pending.append((item, (link, key), depth + 1))
@@ -284,15 +284,10 @@ def json_faults(args: JsonObject) -> Iterator[str]:
                 yield f"{written(_unlinked((link, key)))}: {fault}"
 
 
-def _key_fault(key: Any) -> str | None:
-    return _scalar_fault(key) if isinstance(key, str) else f"the key {key!r:.80} is not a string"
-
-
 def _scalar_fault(value: Any) -> str | None:
     if isinstance(value, str):
-        return (
-            None if value.isascii() or _is_unicode(value) else "contains a lone surrogate, which is not text"
-        )
+        is_text = value.isascii() or _SURROGATE.search(value) is None
+        return None if is_text else "contains a lone surrogate, which is not text"
     if value is None or isinstance(value, bool):
         return None
     if isinstance(value, int):
@@ -300,10 +295,6 @@ def _scalar_fault(value: Any) -> str | None:
     if isinstance(value, float):
         return None if math.isfinite(value) else f"{value} is not JSON"
     return f"a value of type {type(value).__name__} is not JSON"
-
-
-def _is_unicode(text: str) -> bool:
-    return _SURROGATE.search(text) is None
 
 
 def _unlinked(link: Any) -> FieldPath:

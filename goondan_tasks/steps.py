@@ -204,7 +204,7 @@ def opening_id(index: int, failures: int) -> str:
     return f"{STEP_TOOL}-{index}.{failures + 1}" if failures else f"{STEP_TOOL}-{index}"
 
 
-def refused(
+def _refused(
     call: StepCall, record: StepRecord, *, help_url: str, correlation_id: str
 ) -> StepCallResult | None:
     """Return the result of a call that cannot be submitted because of the model's mistake, else ``None``."""
@@ -230,12 +230,32 @@ def refused(
     return call.answered(result)
 
 
-def in_order(
-    refusals: Sequence[StepCallResult | None], answers: Iterable[StepCallResult]
-) -> list[StepCallResult]:
-    """Merge refusals with the answers of submitted calls, in call order; ``None`` marks a submitted call."""
-    submitted = iter(answers)
-    return [next(submitted) if refusal is None else refusal for refusal in refusals]
+@dataclass(frozen=True, slots=True)
+class ReplyCalls:
+    """The calls of one reply of the model, and the results of those that are refused for its mistakes."""
+
+    calls: Sequence[StepCall]
+    #: in call order; ``None`` for a call that can be submitted
+    refusals: Sequence[StepCallResult | None]
+
+    @classmethod
+    def of(
+        cls, calls: Sequence[StepCall], record: StepRecord, *, help_url: str, correlation_id: str
+    ) -> "ReplyCalls":
+        """Refuse the calls that cannot be submitted."""
+        refusals = [
+            _refused(call, record, help_url=help_url, correlation_id=correlation_id) for call in calls
+        ]
+        return cls(calls, refusals)
+
+    def submitted(self) -> list[StepCall]:
+        """Return the calls that can be submitted."""
+        return [call for call in self.calls if call.asked.fault is None]
+
+    def answered(self, results: Iterable[ToolCallResult]) -> list[StepCallResult]:
+        """Return the answers to all calls in order, given the results of :meth:`submitted`."""
+        answers = (call.answered(result) for call, result in zip(self.submitted(), results, strict=True))
+        return [next(answers) if refusal is None else refusal for refusal in self.refusals]
 
 
 # Turns may be long and their outputs large, and one command blocks all other clients of Redis: so only the
@@ -267,27 +287,17 @@ class TurnHistory:
     calls: Mapping[str, PastCall] = field(default_factory=dict)
 
 
-def read_history(redis: Redis, keys: Keys, call: ToolCall) -> TurnHistory:
-    """Read the latest part of the Turn that ``call`` belongs to; this blocks.
-
-    Raises:
-        redis.exceptions.RedisError: Redis cannot be reached.
-        ValueError: a record cannot be read or has a newer version.
-    """
-    lines = _latest_lines(redis, keys.turn(call.agent_name, call.instance_key, call.turn_id))
-    entries = [TurnEntry.from_wire(serializer.decode(line)) for line in lines]
-    latest_first = [call_id for entry in reversed(entries) for call_id in reversed(entry.call_ids)]
-    return TurnHistory(entries, dict(_past_calls(redis, keys, latest_first[:MOST_CALLS])))
-
-
-def _latest_lines(redis: Redis, turn: str) -> list[bytes]:
+def _read_history(redis: Redis, keys: Keys, call: ToolCall) -> TurnHistory:
+    turn = keys.turn(call.agent_name, call.instance_key, call.turn_id)
     lines: list[bytes] = []
     end = redis.llen(turn)
     while end > 0 and sum(map(len, lines)) < MOST_BYTES:
         begin = max(0, end - AT_ONCE)
         lines = cast("list[bytes]", redis.lrange(turn, begin, end - 1)) + lines
         end = begin
-    return lines
+    entries = [TurnEntry.from_wire(serializer.decode(line)) for line in lines]
+    latest_first = [call_id for entry in reversed(entries) for call_id in reversed(entry.call_ids)]
+    return TurnHistory(entries, dict(_past_calls(redis, keys, latest_first[:MOST_CALLS])))
 
 
 def _past_calls(redis: Redis, keys: Keys, latest_first: Sequence[str]) -> Iterator[tuple[str, PastCall]]:
@@ -377,12 +387,7 @@ class StepStore:
         self._lock = threading.Lock()
 
     def keep(
-        self,
-        record: StepRecord,
-        catalog: bytes,
-        *,
-        message: JsonObject | None,
-        left: LeftTools = _NO_TOOLS,
+        self, record: StepRecord, catalog: bytes, *, message: JsonObject | None, left: LeftTools = _NO_TOOLS
     ) -> None:
         """Store an opened Step with its catalog's JSON, whose digest is in the record.
 
@@ -462,19 +467,16 @@ class StepStore:
             pipe.execute()
 
     def note_calls(self, record: StepRecord, call_ids: Sequence[str]) -> None:
-        """Add the calls of a Step to the record of its Turn."""
         with self._redis.pipeline() as pipe:
             self._append(pipe, record, call_ids=tuple(call_ids))
             pipe.execute()
 
     def turn(self, agent: str, instance_key: str, turn_id: str) -> list[TurnEntry]:
-        """Return the whole record of a Turn in chronological order."""
         rows = cast("list[bytes]", self._redis.lrange(self._keys.turn(agent, instance_key, turn_id), 0, -1))
         return [TurnEntry.from_wire(serializer.decode(row)) for row in rows]
 
     def history(self, call: ToolCall) -> TurnHistory:
-        """Return the latest part of the Turn that a call belongs to."""
-        return read_history(self._redis, self._keys, call)
+        return _read_history(self._redis, self._keys, call)
 
     def _catalog(self, digest: str) -> ToolCatalog | None:
         with self._lock:
@@ -493,7 +495,6 @@ class StepStore:
         return catalog
 
     def _append(self, pipe: Pipeline, record: StepRecord, **fields: Any) -> None:
-        """Add a line to the record of a Turn."""
         turn = self._keys.turn(record.agent_name, record.instance_key, record.turn_id)
         entry = TurnEntry(step_id=record.id, index=record.index, **fields)
         pipe.rpush(turn, serializer.encode(entry.to_wire()))

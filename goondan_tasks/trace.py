@@ -1,10 +1,11 @@
 """Traces: which calls and handoffs belong together, which caused which, and how long each waited and ran."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Literal, cast
 
+from broker_config.connections import redis_time
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import ToolCallResult, WireModel, epoch_milliseconds, iso_time
@@ -71,7 +72,6 @@ class Trace(WireModel):
         return tuple(node for node in self.nodes if node.depth == 0)
 
     def children(self, node_id: str) -> tuple[TraceNode, ...]:
-        """Return the direct children of a node."""
         return self._children.get(node_id, ())
 
     @cached_property
@@ -92,53 +92,42 @@ def build_trace(correlation_id: str, nodes: Iterable[TraceNode], *, expired: int
     No node is left out: one whose parent is missing becomes a child of its chain's root, if that is known,
     and calls that form a cycle become descendants of one of them. A note says so.
     """
-    return Trace(correlation_id=correlation_id, nodes=tuple(_Tree(nodes).walk()), expired=expired)
+    known = {node.id: node for node in sorted(nodes, key=lambda node: (node.queued_at, node.id))}
+    notes: dict[str, str] = {}
+    parents: dict[str, str | None] = {}
+    children: dict[str | None, list[str]] = defaultdict(list)
+    for node in known.values():
+        parent = node.parent_id
+        if parent is not None and parent not in known:
+            notes[node.id] = f"caused by {parent}, which is unknown or has expired"
+            parent = node.root_id if node.root_id in known else None
+        parents[node.id] = parent
+        children[parent].append(node.id)
+    depths: dict[str, int] = {}  # in the order of the tree
 
-
-class _Tree:
-    def __init__(self, nodes: Iterable[TraceNode]) -> None:
-        by_time = sorted(nodes, key=lambda node: (node.queued_at, node.id))
-        self._nodes = {node.id: node for node in by_time}
-        self._notes: dict[str, str] = {}
-        self._parents = {node.id: self._parent_of(node) for node in by_time}
-        self._children: dict[str | None, list[str]] = defaultdict(list)
-        for node_id, parent_id in self._parents.items():
-            self._children[parent_id].append(node_id)
-
-    def walk(self) -> Iterator[TraceNode]:
-        """Yield the nodes in order, with depth and note."""
-        seen: set[str] = set()
-        for top in self._children[None]:
-            yield from self._below(top, seen)
-        for node_id in self._nodes:  # the rest is in a cycle, or below one
-            if node_id not in seen:
-                top = self._in_circle(node_id)
-                self._notes[top] = "the calls that caused it form a circle"
-                yield from self._below(top, seen)
-
-    def _parent_of(self, node: TraceNode) -> str | None:
-        if node.parent_id is None or node.parent_id in self._nodes:
-            return node.parent_id
-        self._notes[node.id] = f"caused by {node.parent_id}, which is unknown or has expired"
-        return node.root_id if node.root_id in self._nodes else None
-
-    def _below(self, top: str, seen: set[str]) -> Iterator[TraceNode]:
+    def place(top: str) -> None:
         waiting = [(0, top)]
         while waiting:
             depth, node_id = waiting.pop()
-            if node_id in seen:
-                continue
-            seen.add(node_id)
-            yield self._nodes[node_id].model_copy(update={"depth": depth, "note": self._notes.get(node_id)})
-            waiting += [(depth + 1, child) for child in reversed(self._children[node_id])]
+            if node_id not in depths:
+                depths[node_id] = depth
+                waiting += [(depth + 1, child) for child in reversed(children[node_id])]
 
-    def _in_circle(self, node_id: str) -> str:
-        """Climb from a node that no root leads to until a node repeats."""
-        passed: set[str] = set()
-        while node_id not in passed:
-            passed.add(node_id)
-            node_id = self._parents[node_id] or node_id
-        return node_id
+    for top in children[None]:
+        place(top)
+    for top in known:
+        if top not in depths:  # in a cycle, or below one: climb until a node repeats
+            passed: set[str] = set()
+            while top not in passed:
+                passed.add(top)
+                top = parents[top] or top
+            notes[top] = "the calls that caused it form a circle"
+            place(top)
+    placed = (
+        known[node_id].model_copy(update={"depth": depth, "note": notes.get(node_id)})
+        for node_id, depth in depths.items()
+    )
+    return Trace(correlation_id=correlation_id, nodes=tuple(placed), expired=expired)
 
 
 #: how many of each agent's most recent calls are searched for calls that are in no index
@@ -153,11 +142,7 @@ BATCH = 50
 #: how much of an error's message is kept
 MESSAGE_CHARACTERS = 500
 
-_KINDS: dict[str, Kind] = {
-    DELEGATE_TOOL: "request",
-    EVENT_TOOL: "event",
-    DELEGATE_RESULT_TOOL: "answer",
-}
+_KINDS: dict[str, Kind] = {DELEGATE_TOOL: "request", EVENT_TOOL: "event", DELEGATE_RESULT_TOOL: "answer"}
 
 
 def read_trace(ledger: Ledger, name: str, agents: Iterable[str]) -> Trace | None:
@@ -183,7 +168,6 @@ def read_trace(ledger: Ledger, name: str, agents: Iterable[str]) -> Trace | None
 
 
 def _find(ledger: Ledger, name: str, agents: Iterable[str]) -> list[str]:
-    """Return the ids of the calls with that name."""
     if ids := _indexed(ledger, name):
         return ids
     if name.isprintable() and ledger.record(name) is not None:
@@ -206,8 +190,7 @@ class _Reader:
         #: how many of the requested calls have expired or cannot be read
         self.expired = 0
         self._missing: set[str] = set()
-        seconds, microseconds = ledger.redis.time()
-        self._now = seconds * 1000 + microseconds / 1000
+        self._now = redis_time(ledger.redis)
 
     def read(self, ids: list[str]) -> None:
         """Read ``ids`` and the calls that they refer to."""
@@ -216,7 +199,9 @@ class _Reader:
         self._read(wanted)
         self.expired += len(self._missing) - known_missing
         for _ in range(LONGEST_WAY_UP):
-            wanted = self._unknown(name for call_id in wanted for name in self._named_by(call_id))
+            nodes = [self.nodes[call_id] for call_id in wanted if call_id in self.nodes]
+            named = (name for node in nodes for name in (node.parent_id, node.root_id, node.replay_of))
+            wanted = self._unknown(filter(None, named))
             if not wanted:
                 break
             self._read(wanted)
@@ -226,19 +211,12 @@ class _Reader:
 
     def _read(self, ids: list[str]) -> None:
         for start in range(0, len(ids), BATCH):
-            self._read_batch(ids[start : start + BATCH])
-
-    def _read_batch(self, ids: list[str]) -> None:
-        for call_id, record in zip(ids, self._ledger.records(ids), strict=True):
-            if record is None:
-                self._missing.add(call_id)
-            else:
-                self.nodes[call_id] = node_of(record, _result_of(record), self._now)
-
-    def _named_by(self, call_id: str) -> list[str]:
-        node = self.nodes.get(call_id)
-        names = () if node is None else (node.parent_id, node.root_id, node.replay_of)
-        return [name for name in names if name]
+            batch = ids[start : start + BATCH]
+            for call_id, record in zip(batch, self._ledger.records(batch), strict=True):
+                if record is None:
+                    self._missing.add(call_id)
+                else:
+                    self.nodes[call_id] = node_of(record, _result_of(record), self._now)
 
 
 def _result_of(record: CallRecord) -> ToolCallResult | None:
@@ -251,6 +229,7 @@ def _result_of(record: CallRecord) -> ToolCallResult | None:
 def node_of(record: CallRecord, result: ToolCallResult | None, now: float) -> TraceNode:
     """Make the node of one call at the time ``now``, in ms since the epoch."""
     call = record.call
+    error = None if result is None else result.error
     started, finished = _started(record, result), record.finished_at
     ended = now if finished is None else finished
     return TraceNode(
@@ -269,7 +248,7 @@ def node_of(record: CallRecord, result: ToolCallResult | None, now: float) -> Tr
         waiting_seconds=_seconds(record.queued_at, ended if started is None else started),
         running_seconds=None if started is None else _seconds(started, ended),
         waiting_for=record.waiting_for,
-        error=_error(result),
+        error=error and TraceError(code=error.code, message=error.message[:MESSAGE_CHARACTERS]),
         parent_id=call.parent_id,
         root_id=call.root_id,
         replay_of=call.replay_of,
@@ -298,12 +277,6 @@ def _event_type(record: CallRecord) -> str | None:
     payload = record.call.args.get("payload")
     kind = payload.get("type") if isinstance(payload, dict) else None
     return kind if isinstance(kind, str) else None
-
-
-def _error(result: ToolCallResult | None) -> TraceError | None:
-    if result is None or result.error is None:
-        return None
-    return TraceError(code=result.error.code, message=result.error.message[:MESSAGE_CHARACTERS])
 
 
 def _seconds(start: float, end: float) -> float:

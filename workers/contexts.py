@@ -1,7 +1,7 @@
 """The context of each run: what the tool's handler, or the agent, is told, and what it may use."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -18,19 +18,20 @@ from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import STEP_TOOL, callback_url
 from goondan_tasks.tool_api import AgentRuntime, ToolContext
 from goondan_tasks.v1_api import V1ToolContext
-from workers.agents.colleagues import Colleagues, Means
+from workers.agents.call_services import CallServices as Means
+from workers.agents.call_services import SwarmServices as Colleagues
 from workers.agents.waits import Waits
 from workers.cancellation import Cancellation
-from workers.concurrency.beside_loop import RunOnThread
-from workers.concurrency.lasting_tools import Stopwatch
-from workers.concurrency.places import NoAbsence, StepOut
+from workers.concurrency.event_loop import RunOnThread
+from workers.concurrency.slots import KeptSlot, ReleaseSlot
 from workers.concurrency.threads import on_new_thread
-from workers.instances.workdirs import InstanceWorkdirs, Patience
+from workers.instances.workdirs import InstanceWorkdirs
+from workers.instances.workdirs import OpenWait as Patience
 from workers.processes.programs import ProcessRunner
 from workers.progress_reporter import ProgressReporter
 from workers.tools.registered_tool import RegisteredTool
-from workers.v1.events import RunEventBus
-from workers.v1.shown import Shown
+from workers.v1.conversions import Shown
+from workers.v1.services import RunEventBus
 
 #: makes the context of a tool of the older version out of today's; it may block
 OlderContext = Callable[[BoundTool, ToolCall, ToolContext, Shown | None], V1ToolContext]
@@ -39,23 +40,21 @@ _NO_CALLBACK: dict[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class RunServices:
     """What a run is tied to in its worker."""
 
     cancellation: Cancellation
     reporter: ProgressReporter
     #: lends the run's place while it waits for another agent
-    step_out: StepOut = NoAbsence
+    release_slot: ReleaseSlot = KeptSlot
     #: runs what may block once the run has gone on to the event loop
     on_thread: RunOnThread = on_new_thread
-    #: times its handler, if that is a plain one
-    stopwatch: Stopwatch = field(default_factory=Stopwatch)
     #: that of the run's claim
     claim_token: str = ""
 
     def waits(self, deadline: datetime) -> Waits:
         """Return the waits of a run that must end at ``deadline``."""
-        return Waits(self.step_out, lambda: self.cancellation.is_over or datetime.now(UTC) >= deadline)
+        return Waits(self.release_slot, lambda: self.cancellation.is_over or datetime.now(UTC) >= deadline)
 
 
 class ContextFactory:
@@ -103,7 +102,7 @@ class ContextFactory:
         self,
         run: Run,
         tool: RegisteredTool,
-        surroundings: Surroundings,
+        services: RunServices,
         *,
         limit_seconds: float,
         shown: Shown | None = None,
@@ -121,12 +120,12 @@ class ContextFactory:
         """
         if run.call.tool_name == STEP_TOOL:
             return run.call
-        call, patience = run.call, Patience(limit_seconds, surroundings.cancellation)
+        call, patience = run.call, Patience(limit_seconds, services.cancellation)
         deadline = datetime.now(UTC) + timedelta(seconds=limit_seconds)
         workdir = self._workdirs.open(call.agent_name, call.instance_key, patience)
         if is_event(call):
-            return self._agent_context(run, surroundings, workdir, deadline=deadline, is_async=tool.is_async)
-        context = self._tool_context(run, surroundings, workdir, deadline=deadline, is_async=tool.is_async)
+            return self._agent_context(run, services, workdir, deadline=deadline, is_async=tool.is_async)
+        context = self._tool_context(run, services, workdir, deadline=deadline, is_async=tool.is_async)
         if tool.bound.is_v1 and self._older is not None:
             return self._older(tool.bound, call, context, shown)
         return context
@@ -137,13 +136,13 @@ class ContextFactory:
             context.events.end()
 
     def _agent_context(
-        self, run: Run, surroundings: Surroundings, workdir: Path, *, deadline: datetime, is_async: bool
+        self, run: Run, services: RunServices, workdir: Path, *, deadline: datetime, is_async: bool
     ) -> AgentContext:
         call = run.call
         if self._colleagues is None:
             raise HandoffError("An agent is run by a worker only.")
-        waits = surroundings.waits(deadline)
-        means = self._colleagues.means(run, workdir, waits, surroundings.cancellation, is_async=is_async)
+        waits = services.waits(deadline)
+        means = self._colleagues.means(run, workdir, waits, services.cancellation, is_async=is_async)
         return AgentContext(
             agent_name=call.agent_name,
             instance_key=call.instance_key,
@@ -155,18 +154,18 @@ class ContextFactory:
             logger=_logger_of(call),
             runtime=means.runtime,
             tools=means.tools,
-            progress=surroundings.reporter,
+            progress=services.reporter,
             auth=call.auth,
             origin=call.origin,
             deadline=deadline,
-            _is_cancelled=surroundings.cancellation.is_set,
+            _is_cancelled=services.cancellation.is_set,
             _step=means.step,
         )
 
     def _tool_context(
-        self, run: Run, surroundings: Surroundings, workdir: Path, *, deadline: datetime, is_async: bool
+        self, run: Run, services: RunServices, workdir: Path, *, deadline: datetime, is_async: bool
     ) -> ToolContext:
-        call, cancellation = run.call, surroundings.cancellation
+        call, cancellation = run.call, services.cancellation
         return ToolContext(
             agent_name=call.agent_name,
             instance_key=call.instance_key,
@@ -177,20 +176,20 @@ class ContextFactory:
             workdir=workdir,
             logger=_logger_of(call),
             run_process=ProcessRunner(workdir, deadline, cancellation),
-            progress=surroundings.reporter,
+            progress=services.reporter,
             deadline=deadline,
             _is_cancelled=cancellation.is_set,
-            _reach=self._reach(run, workdir, surroundings, deadline=deadline, is_async=is_async),
-            **self._callback(run, surroundings),
+            _reach=self._reach(run, workdir, services, deadline=deadline, is_async=is_async),
+            **self._callback(run, services),
         )
 
-    def _callback(self, run: Run, surroundings: Surroundings) -> dict[str, Any]:
+    def _callback(self, run: Run, services: RunServices) -> dict[str, Any]:
         if self._public_url is None:
             return _NO_CALLBACK
-        return {"_callback_url": partial(callback_url, self._public_url, run.id, surroundings.claim_token)}
+        return {"_callback_url": partial(callback_url, self._public_url, run.id, services.claim_token)}
 
     def _reach(
-        self, run: Run, workdir: Path, surroundings: Surroundings, *, deadline: datetime, is_async: bool
+        self, run: Run, workdir: Path, services: RunServices, *, deadline: datetime, is_async: bool
     ) -> Callable[[], AgentRuntime | None]:
         """Return what makes the run's ``ctx.runtime`` when it is first asked for: few tools do."""
         colleagues = self._colleagues
@@ -198,8 +197,8 @@ class ContextFactory:
             return _nobody
 
         def make() -> Means:
-            waits = surroundings.waits(deadline)
-            return colleagues.means(run, workdir, waits, surroundings.cancellation, is_async=is_async)
+            waits = services.waits(deadline)
+            return colleagues.means(run, workdir, waits, services.cancellation, is_async=is_async)
 
         return OnFirstUse(make)
 

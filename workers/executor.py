@@ -12,7 +12,6 @@ import inspect
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from time import monotonic, thread_time
 from typing import Any, TypeVar
 
 import structlog
@@ -41,29 +40,33 @@ from goondan_tasks.output import Pending, bad_output, encoded_output, may_be_pen
 from goondan_tasks.redaction import KNOWN_SECRETS
 from goondan_tasks.tool_api import ToolContext
 from workers.cancellation import Cancellation, Watch
-from workers.concurrency.beside_loop import beside_loop, is_on_loop
-from workers.concurrency.event_loop import drive, move_to_loop
-from workers.concurrency.function_outcome import FunctionOutcome, outcome_of
-from workers.contexts import ContextFactory, Surroundings
-from workers.error_limit import limited
-from workers.extensions.events import TOOL_CALLED, TOOL_COMPLETED, Events
-from workers.extensions.pipelines import Pipelines
-from workers.extensions.running import running
-from workers.extensions.tool_news import tell_called, tell_completed
+from workers.concurrency.event_loop import beside_loop, drive, is_on_loop, move_to_loop
+from workers.concurrency.threads import FunctionOutcome, outcome_of
+from workers.contexts import ContextFactory, RunServices
+from workers.extensions.events import (
+    TOOL_CALLED,
+    TOOL_COMPLETED,
+    running,
+    tell_called,
+    tell_completed,
+)
+from workers.extensions.events import (
+    EventListeners as Events,
+)
+from workers.extensions.pipelines import AgentPipelines as Pipelines
 from workers.handlers import timed_out, way_timed_out
 from workers.instances.outputs import Outputs
-from workers.job import Job, Plan, result_of
+from workers.job import Job, Pace, Plan, Stamp, result_of
 from workers.processes.isolation import IsolatedTool
-from workers.redacted_results import without_secrets
-from workers.suspension import Suspension
+from workers.results import Suspension, limited, without_secrets
 from workers.tools.dynamic_tools import turn_of
 from workers.tools.registered_tool import RegisteredTool
 from workers.tools.registry import Registry
 from workers.turns.catalog_guard import CatalogGuard
 from workers.turns.pipeline import Layer, Shape, compose
 from workers.turns.turns import Turns
-from workers.v1.shown import Shown
-from workers.v1.tool_calls import CallWay, V1CallContext, WayMeans
+from workers.v1.chains import CallWay, V1CallContext, WayMeans
+from workers.v1.conversions import Shown
 
 logger = structlog.get_logger(__name__)
 
@@ -83,7 +86,7 @@ class _Attempt:
     run: Run
     mark_started: StartMark
     watch: Watch
-    surroundings: Surroundings
+    services: RunServices
     message_limit: int = DEFAULT_MESSAGE_LIMIT
     limit_seconds: float = 0.0
     started_at: float | None = None
@@ -111,7 +114,7 @@ class _Attempt:
         await move_to_loop()
         if not self.is_interruptible:
             self.is_interruptible = True
-            self._interrupt_with(self.surroundings.cancellation)
+            self._interrupt_with(self.services.cancellation)
 
     def _interrupt_with(self, cancellation: Cancellation) -> None:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
@@ -148,8 +151,10 @@ class Executor:
         self._outputs = outputs
         self._suspension = suspension
         self._help_url = help_url
-        #: by agent and tool; ``None`` for a tool whose calls are not plain
-        self._plans: dict[tuple[str, str], Plan | None] = {}
+        #: of the tools whose calls are plain, by agent and tool
+        self._plans: dict[tuple[str, str], Plan] = {}
+        #: of the tools whose handlers have run, by agent and tool
+        self._paces: dict[tuple[str, str], Pace] = {}
 
     async def execute(
         self,
@@ -157,7 +162,7 @@ class Executor:
         mark_started: StartMark,
         *,
         watch: Watch,
-        surroundings: Surroundings,
+        services: RunServices,
     ) -> ToolCallResult:
         """Run the call; whatever happens becomes its result.
 
@@ -165,7 +170,7 @@ class Executor:
         sees to its limit, and whoever cancels it answers in its place; so it is with an async one that
         does not end when it is cancelled.
         """
-        attempt = _Attempt(run, mark_started, watch, surroundings)
+        attempt = _Attempt(run, mark_started, watch, services)
         try:
             bound = self._guard.admit(run.call, watch)
             attempt.message_limit = bound.tool.spec.error_message_limit
@@ -185,25 +190,33 @@ class Executor:
                     run,
                     handle,
                     within=within,
-                    cancellation=surroundings.cancellation,
-                    on_thread=surroundings.on_thread,
+                    cancellation=services.cancellation,
+                    on_thread=services.on_thread,
                 )
                 result = run.ok(answer, attempt.started_at)
             else:
                 result = run.ok(await self._handle(attempt, run.call.args), attempt.started_at)
             result = await self._storable(run, result, bound)
         except BaseException as error:  # noqa: BLE001 - the one boundary: even sys.exit is a result
-            cause = surroundings.cancellation.error or error
+            cause = services.cancellation.error or error
             result = self._failed(run, cause, attempt.message_limit, attempt.started_at)
         if result.status == "error":
             mirrored = with_error_in_output if attempt.is_v1 else with_error_in_output_by_name
             result = mirrored(result)
         if attempt.is_v1:
             self._contexts.let_go(attempt.older_context)
-        surroundings.reporter.flush()
+        services.reporter.flush()
         if attempt.is_told:
             tell_completed(self._events, run.call, result)
         return result
+
+    def lasts(self, job: Job) -> bool:
+        """Say whether the handler of a call's tool is likely to keep short calls waiting."""
+        pace = self._paces.get((job.agent, job.tool_name))
+        return pace is not None and pace.lasts
+
+    def _pace(self, call: ToolCall) -> Pace:
+        return self._paces.setdefault((call.agent_name, call.tool_name), Pace())
 
     def plan(self, job: Job) -> Plan | None:
         """Return how a plain call is run that has been read; ``None`` if it needs more than that.
@@ -212,42 +225,54 @@ class Executor:
         """
         if not job.is_plain:
             return None
-        call, agent = job.read(), job.agent
-        pipelines, events, dynamic = self._pipelines, self._events, self._registry.dynamic
+        call, agent, name = job.read(), job.agent, job.tool_name
+        plan, stamp = self._plans.get((agent, name)), self._stamp
+        if plan is None or plan.stamp != stamp:
+            plan = self._made_plan(agent, name, stamp)
+            if plan is None:  # not kept: models make names up
+                return None
+            self._plans[agent, name] = plan
+        return plan if self._contexts.knows(agent, call["instanceKey"]) else None
+
+    @property
+    def _stamp(self) -> Stamp:
+        """What changes whenever extensions change what is done around calls."""
+        pipelines = self._pipelines
+        return (
+            pipelines.ranks.version,
+            pipelines.v1.with_calls,
+            self._events.version,
+            self._registry.dynamic.version,
+        )
+
+    def context(
+        self, run: Run, tool: RegisteredTool, services: RunServices, *, limit_seconds: float
+    ) -> ToolContext:
+        """Make the context of a plain call; raises as :meth:`ContextFactory.make`."""
+        context: ToolContext = self._contexts.make(run, tool, services, limit_seconds=limit_seconds)
+        return context
+
+    def _made_plan(self, agent: str, name: str, stamp: Stamp) -> Plan | None:
+        pipelines, events, registry = self._pipelines, self._events, self._registry
         if (
             pipelines.layers(agent, "toolCall")
             or agent in pipelines.v1.with_calls
             or events.has(agent, TOOL_CALLED)
             or events.has(agent, TOOL_COMPLETED)
-            or dynamic.has_turns
+            or registry.dynamic.has_turns
         ):
             return None
-        name = call["toolName"]
-        tool = self._registry.ready(agent, name)
-        plan = self._plans.get((agent, name))
-        if plan is None or plan.tool is not tool:
-            plan = self._plans[agent, name] = self._made_plan(agent, name, tool)
-        if plan is None or not self._contexts.knows(agent, call["instanceKey"]):
-            return None
-        return plan
-
-    def context(
-        self, run: Run, tool: RegisteredTool, surroundings: Surroundings, *, limit_seconds: float
-    ) -> ToolContext:
-        """Make the context of a plain call; raises as :meth:`ContextFactory.make`."""
-        context: ToolContext = self._contexts.make(run, tool, surroundings, limit_seconds=limit_seconds)
-        return context
-
-    def _made_plan(self, agent: str, name: str, tool: RegisteredTool | None) -> Plan | None:
+        tool = registry.ready(agent, name)
         if tool is None or tool.is_async or tool.bound.is_v1 or isinstance(tool.handler, IsolatedTool):
             return None
-        bound, registry = tool.bound, self._registry
+        bound = tool.bound
         is_open = (
             registry.is_open or registry.bound(agent, name) is not bound or bound.tool.name == SYSTEM_TOOL
         )
         if is_open or self._suspension.asks(bound):
             return None
-        return Plan(tool, tool.handler, self._contexts.longest_seconds(bound))
+        pace = self._paces.setdefault((agent, name), Pace())
+        return Plan(tool, tool.handler, self._contexts.longest_seconds(bound), pace, stamp)
 
     def refuse_arguments(self, job: Job, plan: Plan) -> ToolCallResult | None:
         """Return the result of a plain call whose arguments are not those of its tool."""
@@ -261,14 +286,11 @@ class Executor:
         """Run the handler of a plain call; return its result, as JSON if that is all there is to it."""
         call = job.read()
         running.set(job)
-        begun, busy = monotonic(), thread_time()
-        outcome = outcome_of(partial(plan.handler, context, call["args"]))
-        wall = monotonic() - begun
-        plan.learn(wall, wall - (thread_time() - busy))
+        outcome = outcome_of(partial(plan.pace.timed, partial(plan.handler, context, call["args"])))
         if outcome.error is not None or job.reporter is not None:
             return self._general_result(job, plan, outcome)
         value = outcome.get()
-        if KNOWN_SECRETS.are_known or self._registry.dynamic.has_turns or may_be_pending(value):
+        if KNOWN_SECRETS.are_known or self._stamp != plan.stamp or may_be_pending(value):
             return self._general_result(job, plan, outcome)
         try:
             output = serializer.encode(value)
@@ -308,7 +330,7 @@ class Executor:
 
     async def _through_middlewares(self, attempt: _Attempt, bound: BoundTool) -> ToolCallResult:
         """Run the handler inside of the agent's middlewares."""
-        run, surroundings = attempt.run, attempt.surroundings
+        run, services = attempt.run, attempt.services
         layers = self._pipelines.layers(run.call.agent_name, "toolCall")
         is_v1 = run.call.agent_name in self._pipelines.v1.with_calls
         if not (layers or is_v1):
@@ -331,7 +353,7 @@ class Executor:
             way = self._v1_way(attempt, shape)
             call, functions = way.composed(layers, v1_core), (*way.pre, *layers, *way.post)
         else:
-            call = compose(layers, core, on_thread=surroundings.on_thread, shape=shape)
+            call = compose(layers, core, on_thread=services.on_thread, shape=shape)
         result: ToolCallResult = await self._limited(
             attempt, bound, functions, partial(call, _tool_call_context(run))
         )
@@ -341,8 +363,8 @@ class Executor:
         def failed(error: BaseException) -> ToolCallResult:
             return self._failed(attempt.run, error, attempt.message_limit, attempt.started_at)
 
-        surroundings = attempt.surroundings
-        means = WayMeans(surroundings.cancellation, surroundings.on_thread, shape, failed)
+        services = attempt.services
+        means = WayMeans(services.cancellation, services.on_thread, shape, failed)
         return self._pipelines.v1.call_way(attempt.run, means)
 
     async def _limited(
@@ -365,8 +387,8 @@ class Executor:
 
     def _begin(self, attempt: _Attempt, arguments: Any) -> Any:
         """Run a plain handler to its end, or return what is to be awaited."""
-        run, surroundings = attempt.run, attempt.surroundings
-        surroundings.cancellation.require_wanted()  # a middleware may have taken too long
+        run, services = attempt.run, attempt.services
+        services.cancellation.require_wanted()  # a middleware may have taken too long
         tool = self._ready(run.call) or self._loaded(attempt)
         _require_valid(tool, arguments)
         held = self._suspension.hold(run, tool.bound)
@@ -375,20 +397,17 @@ class Executor:
         limit = attempt.limit_seconds = self._contexts.limit_seconds(run, tool.bound)
         attempt.started_at = attempt.mark_started()
         # the limit counts from here
-        context = self._contexts.make(run, tool, surroundings, limit_seconds=limit, shown=attempt.shown)
+        context = self._contexts.make(run, tool, services, limit_seconds=limit, shown=attempt.shown)
         if attempt.is_v1:
             attempt.older_context = context
         if isinstance(tool.handler, IsolatedTool):
-            with surroundings.stopwatch:
-                return tool.handler.run(
-                    context, arguments, limit_seconds=limit, cancellation=surroundings.cancellation
-                )
+            handle = partial(tool.handler.run, limit_seconds=limit, cancellation=services.cancellation)
+            return self._pace(run.call).timed(partial(handle, context, arguments))
         if tool.is_async:
             return tool.handler(context, arguments)
         call_off = attempt.watch(limit)
         try:
-            with surroundings.stopwatch:
-                return tool.handler(context, arguments)
+            return self._pace(run.call).timed(partial(tool.handler, context, arguments))
         finally:
             call_off()
 
@@ -396,7 +415,7 @@ class Executor:
         return self._registry.ready(call.agent_name, call.tool_name, turn_of(call))
 
     def _loaded(self, attempt: _Attempt) -> RegisteredTool:
-        call, cancellation = attempt.run.call, attempt.surroundings.cancellation
+        call, cancellation = attempt.run.call, attempt.services.cancellation
         limit = partial(self._contexts.limit_seconds, attempt.run)
         return self._registry.tool(
             call.agent_name, call.tool_name, turn=turn_of(call), limit=limit, cancellation=cancellation
@@ -452,7 +471,7 @@ async def _may_block(attempt: _Attempt, function: Callable[[], T]) -> T:
         return function()
     attempt.is_beside_loop = True
     try:
-        return await beside_loop(function, attempt.surroundings.on_thread)
+        return await beside_loop(function, attempt.services.on_thread)
     finally:
         attempt.is_beside_loop = False
 
@@ -499,7 +518,7 @@ async def _awaited(value: Awaitable[Any], attempt: _Attempt) -> Any:
     call_off = attempt.watch(limit, patience=PATIENCE_SECONDS)
     try:
         await attempt.move_to_loop()
-        _require_wanted(value, attempt.surroundings.cancellation)
+        _require_wanted(value, attempt.services.cancellation)
         async with asyncio.timeout(limit) as timer:
             attempt.timer = timer
             return await value

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from enum import IntEnum
 from json.encoder import encode_basestring as quoted
-from time import monotonic
-from typing import Any
+from time import monotonic, thread_time
+from typing import Any, TypeVar
 
 from broker_config import serializer
 from broker_config.queues import agent_of
@@ -19,10 +19,11 @@ from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import Clock, JsonObject, ToolCall, ToolCallResult, iso_time
 from goondan_tasks.tool_api import ToolContext
 from workers.cancellation import Cancellation
-from workers.concurrency.lasting_tools import IDLE_SECONDS, SURE
 from workers.concurrency.threads import SHORT_SECONDS
 from workers.progress_reporter import ProgressReporter
 from workers.tools.registered_tool import RegisteredTool
+
+T = TypeVar("T")
 
 _TEXTS = (
     "toolCallId",
@@ -46,19 +47,19 @@ _RESULT = (
 )
 
 
-class Plan:
-    """One export's."""
+#: a handler that waits longer for something else than the processor, in seconds, is run beside others
+IDLE_SECONDS = 0.001
 
-    __slots__ = ("_suspicion", "calls", "handler", "has_retry", "limit_seconds", "message_limit", "tool")
+#: how many of them in a row are no accident: the machine may have something else to do, too
+SURE = 3
 
-    def __init__(self, tool: RegisteredTool, handler: Callable[[Any, JsonObject], Any], limit: float) -> None:
-        self.tool = tool
-        self.handler = handler
-        self.limit_seconds = limit
-        self.message_limit = tool.bound.tool.spec.error_message_limit
-        self.has_retry = tool.bound.export.retry is not None
-        #: how many calls have ended since Celery's books were told
-        self.calls = 0
+
+class Pace:
+    """What was learned of how long a tool's plain handler takes."""
+
+    __slots__ = ("_suspicion",)
+
+    def __init__(self) -> None:
         self._suspicion = 0
 
     @property
@@ -69,6 +70,15 @@ class Plan:
     def note_lasting(self) -> None:
         """Take note that a handler lasts."""
         self._suspicion = SURE
+
+    def timed(self, handler: Callable[[], T]) -> T:
+        """Run a handler and learn from it: from the handler alone, not from what surrounds it."""
+        begun, busy = monotonic(), thread_time()
+        try:
+            return handler()
+        finally:
+            wall = monotonic() - begun
+            self.learn(wall, wall - (thread_time() - busy))
 
     def learn(self, wall: float, idle: float) -> None:
         """Take note of how many seconds a handler took, and how many of them it waited.
@@ -82,6 +92,33 @@ class Plan:
             self._suspicion += 1
         elif self._suspicion:
             self._suspicion = 0
+
+
+#: the versions of what extensions may put around calls
+Stamp = tuple[object, ...]
+
+
+class Plan:
+    """How an export's plain calls are run."""
+
+    __slots__ = ("handler", "has_retry", "limit_seconds", "message_limit", "pace", "stamp", "tool")
+
+    def __init__(
+        self,
+        tool: RegisteredTool,
+        handler: Callable[[Any, JsonObject], Any],
+        limit: float,
+        pace: Pace,
+        stamp: Stamp,
+    ) -> None:
+        self.tool = tool
+        #: the plan holds while extensions have changed nothing since
+        self.stamp = stamp
+        self.pace = pace
+        self.handler = handler
+        self.limit_seconds = limit
+        self.message_limit = tool.bound.tool.spec.error_message_limit
+        self.has_retry = tool.bound.export.retry is not None
 
 
 def is_plain(call: Mapping[str, Any], agent: str | None) -> bool:

@@ -9,11 +9,11 @@ from broker_config.settings import Settings
 from broker_config.transport import use_reservations
 from goondan_tasks.celery import app
 from goondan_tasks.logs import configure_logging
+from workers.pool.consumer import Reservations
 from workers.pool.drain import Drain
+from workers.pool.monitoring import TaskEvents
 from workers.pool.presence import Presence
 from workers.pool.remote_control import take_over
-from workers.pool.reservations import Reservations
-from workers.pool.task_events import TaskEvents
 
 app.steps["consumer"].update({Presence, Drain, Reservations, TaskEvents})
 take_over()

@@ -10,16 +10,20 @@ from redis.exceptions import RedisError
 
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle
-from goondan_tasks.cli.extras import extra
-from goondan_tasks.client.broker_errors import broker_errors
-from goondan_tasks.errors import OAuthStoreError
+from goondan_tasks.client.known_agents import broker_errors
+from goondan_tasks.errors import OAuthStoreError, extra
 from goondan_tasks.messages import JsonObject, ToolCall
 from goondan_tasks.oauth.apps import apps_of
-from goondan_tasks.oauth.manager import OAuthManager, OAuthTokenResult
-from goondan_tasks.oauth.oauth_errors import OAuthError
-from goondan_tasks.oauth.opening import open_keys, open_store, require_keys, store_clock
-from goondan_tasks.oauth.records import AuthSession, Resume
-from goondan_tasks.oauth.refresh import RefreshesInFlight
+from goondan_tasks.oauth.manager import (
+    OAuthManager,
+    OAuthTokenResult,
+    RefreshesInFlight,
+    open_keys,
+    open_store,
+    require_keys,
+    store_clock,
+)
+from goondan_tasks.oauth.records import AuthSession, OAuthError, Resume
 from goondan_tasks.process import close_to_other_processes
 from goondan_tasks.schema import member
 

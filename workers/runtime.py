@@ -10,7 +10,7 @@ from typing import Protocol
 import structlog
 
 from broker_config.connections import connect
-from broker_config.courier import Courier
+from broker_config.pipelined_writer import PipelinedWriter
 from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRegistry, ShutdownRequests, describe_agents
 from goondan_tasks.bundle import Bundle
@@ -23,32 +23,22 @@ from goondan_tasks.ledger.leases import LeaseKeeper, lease_timeout
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.logs import CallLog, log_stream
-from goondan_tasks.oauth.refresh import RefreshesInFlight
+from goondan_tasks.oauth.manager import RefreshesInFlight
 from goondan_tasks.revisions.active import ActiveRevision
-from goondan_tasks.revisions.bootstrap import (
-    Bootstrap,
-    FollowedBundle,
-    UnfollowableError,
-    is_followed,
-    workspace_of,
-)
-from workers.agents.collector import Collector
+from goondan_tasks.revisions.bootstrap import Bootstrap, FollowedBundle, is_followed, workspace_of
 from workers.agents.handoffs import Handoffs
 from workers.concurrency.event_loop import EventLoopThread
 from workers.concurrency.watchdog import Watchdog
 from workers.delivery.cancel_watch import CancelWatch
 from workers.delivery.delivery import Delivery
-from workers.delivery.delivery_limits import DeliveryLimits
-from workers.delivery.doorkeeper import Doorkeeper
-from workers.delivery.endings import Endings
-from workers.delivery.retries import Retries
+from workers.delivery.limiter import CallLimiter
+from workers.delivery.result_writer import ResultWriter, Retries
 from workers.delivery.spans import run_spans
+from workers.instances.service import Collector
 from workers.processes.isolation import Children
 from workers.revisions.revision import RevisionFactory, active_revision
 from workers.revisions.revisions import Revisions
-from workers.revisions.standby import StandBy
-from workers.revisions.sync import CrashLoopGuard as LoadingNotes
-from workers.revisions.sync import RevisionNews, RevisionSync, is_followed_elsewhere, not_followed
+from workers.revisions.sync import RevisionNews, RevisionSync, Standby, forget_revisions, not_followed
 
 logger = structlog.get_logger(__name__)
 
@@ -67,7 +57,7 @@ class WorkerRuntime:
     settings: Settings
     revisions: Revisions
     delivery: Delivery
-    doorkeeper: Doorkeeper
+    limiter: CallLimiter
     settlement: Settlement
     event_loop: EventLoopThread
     children: Children
@@ -75,8 +65,8 @@ class WorkerRuntime:
     collector: Collector
     shutdowns: ShutdownRequests
     #: ``None`` if the bundle's revisions are not followed
-    following: RevisionSync | None
-    stand_by: StandBy
+    sync: RevisionSync | None
+    stand_by: Standby
     refreshes: RefreshesInFlight
 
     @classmethod
@@ -97,18 +87,18 @@ class WorkerRuntime:
         Raises:
             ConfigError: the entry or an extension of one cannot be used.
         """
-        (self.following or self.revisions).serve(*agents)
+        (self.sync or self.revisions).serve(*agents)
 
     @classmethod
     def _put_together(
-        cls, settings: Settings, standing: Bootstrap
+        cls, settings: Settings, bootstrap: Bootstrap
     ) -> tuple["WorkerRuntime", "tuple[ProcessThread, ...]"]:
         ledger = Ledger(connect(settings.redis_url, name="goondan-worker"), settings)
         dispatch = dispatch_for(settings)
         settlement = Settlement(ledger, dispatch, settings.help_url)
         children = Children()
         event_loop = EventLoopThread()
-        courier = Courier(ledger.redis, taught=ledger.errands.unawaited_scripts)
+        writer = PipelinedWriter(ledger.redis, taught=ledger.unawaited_scripts)
         watchdog = Watchdog()
         cancels = CancelWatch(ledger, watchdog)
         prompt = connect(
@@ -116,50 +106,47 @@ class WorkerRuntime:
         )
         leases = LeaseKeeper(Ledger(prompt, settings), settings.lease_seconds, on_lost=cancels.end_lost)
         instances = Instances(ledger.redis, ledger.keys)
-        handoffs = Handoffs(ledger, courier, Client(settings, standing.bundle))
-        workshop = RevisionFactory(settings, ledger, event_loop, children, instances, handoffs)
-        record, agent_registry = (
-            active_revision(ledger, standing.bundle),
-            AgentRegistry(ledger.redis, ledger.keys),
-        )
-        revisions, followed = _revisions(workshop, standing, record, agent_registry)
-        stand_by = StandBy(revisions, record.state, agent_registry.workers)
+        handoffs = Handoffs(ledger, writer, Client(settings, bootstrap.bundle))
+        factory = RevisionFactory(settings, ledger, event_loop, children, instances, handoffs)
+        record = active_revision(ledger, bootstrap.bundle)
+        agent_registry = AgentRegistry(ledger.redis, ledger.keys)
+        revisions, followed = _revisions(factory, bootstrap, record, agent_registry)
+        stand_by = Standby(revisions, record.state, agent_registry.workers)
         news = RevisionNews(revisions, handoffs, settings.swarm)
-        notes = LoadingNotes(record, agent_registry.workers)
-        following = None
+        sync = None
         if followed is not None:
-            following = RevisionSync(followed, record, revisions, stand_by=stand_by, notes=notes, news=news)
-        doorkeeper = Doorkeeper(ledger, courier, dispatch, revisions=revisions, watchdog=watchdog)
+            sync = RevisionSync(followed, record, revisions, standby=stand_by, news=news)
+        limiter = CallLimiter(ledger, writer, dispatch, revisions=revisions, watchdog=watchdog)
         delivery = _delivery(
             ledger,
-            courier,
+            writer,
             settlement,
-            doorkeeper=doorkeeper,
+            limiter=limiter,
             revisions=revisions,
             leases=leases,
             cancels=cancels,
             watchdog=watchdog,
         )
-        parts = (settings, revisions, delivery, doorkeeper, settlement)
+        parts = (settings, revisions, delivery, limiter, settlement)
         runtime = cls(
             *(*parts, event_loop, children),
             agent_registry=agent_registry,
             collector=make_collector(ledger, lambda: revisions.active.bundle),
             shutdowns=ShutdownRequests(ledger.redis, ledger.keys),
-            following=following,
+            sync=sync,
             stand_by=stand_by,
-            refreshes=workshop.refreshes,
+            refreshes=factory.refreshes,
         )
-        threads = (courier, watchdog, leases, cancels, event_loop)
-        return runtime, (*threads, following) if following else threads
+        threads = (writer, watchdog, leases, cancels, event_loop)
+        return runtime, (*threads, sync) if sync else threads
 
 
 def _delivery(
     ledger: Ledger,
-    courier: Courier,
+    writer: PipelinedWriter,
     settlement: Settlement,
     *,
-    doorkeeper: Doorkeeper,
+    limiter: CallLimiter,
     revisions: Revisions,
     leases: LeaseKeeper,
     cancels: CancelWatch,
@@ -167,19 +154,19 @@ def _delivery(
 ) -> Delivery:
     settings, spans = ledger.settings, run_spans()
     retries = Retries(
-        ledger.errands,
-        courier,
+        ledger,
+        writer,
         settlement,
         revisions=revisions,
         leases=leases,
         cancels=cancels,
         watchdog=watchdog,
     )
-    endings = Endings(
-        ledger.errands,
-        courier,
+    result_writer = ResultWriter(
+        ledger,
+        writer,
         settlement,
-        doorkeeper=doorkeeper,
+        limiter=limiter,
         leases=leases,
         cancels=cancels,
         retries=retries,
@@ -188,44 +175,38 @@ def _delivery(
     )
     return Delivery(
         ledger,
-        courier,
+        writer,
         settlement,
-        doorkeeper=doorkeeper,
+        limiter=limiter,
         revisions=revisions,
         leases=leases,
         watchdog=watchdog,
         cancels=cancels,
-        endings=endings,
-        limits=_limits(settings),
+        result_writer=result_writer,
         spans=spans,
     )
 
 
 def _revisions(
-    workshop: RevisionFactory, standing: Bootstrap, record: ActiveRevision, agent_registry: AgentRegistry
+    factory: RevisionFactory, bootstrap: Bootstrap, record: ActiveRevision, agent_registry: AgentRegistry
 ) -> tuple[Revisions, FollowedBundle | None]:
     """Make the revisions of the bundle that the process begins with; return what is followed, if it is."""
-    settings, bundle = workshop.settings, standing.bundle
+    settings, bundle = factory.settings, bootstrap.bundle
     if is_followed(bundle, settings):
-        return _followed(workshop, standing)
-    if is_followed_elsewhere(bundle.agent_names(settings.swarm), record, agent_registry.workers):
-        try:
-            return _followed(workshop, standing)
-        except UnfollowableError as error:
-            logger.warning("revision.not_followed_here", reason=error.message)
-    fetch = not_followed(record, lambda: FollowedBundle.of(_bundle_path(settings), settings))
-    return Revisions(workshop, bundle, fetch=fetch), None
+        return _followed(factory, bootstrap)
+    forget_revisions(record, agent_registry.workers, workspace_of(bundle, settings))
+    return Revisions(factory, bundle, fetch=not_followed), None
 
 
-def _followed(workshop: RevisionFactory, standing: Bootstrap) -> tuple[Revisions, FollowedBundle]:
-    settings = workshop.settings
+def _followed(factory: RevisionFactory, bootstrap: Bootstrap) -> tuple[Revisions, FollowedBundle]:
+    settings = factory.settings
     followed = FollowedBundle.of(_bundle_path(settings), settings)
-    ref, first, checkout = standing.ref, standing.bundle, standing.checkout
+    ref, first, checkout = bootstrap.ref, bootstrap.bundle, bootstrap.checkout
     if ref is None:
         ref, first, checkout = followed.begin()
     workspace = None if settings.workspace else first.workspace_name(settings.swarm)
     fetch = functools.partial(followed.load, workspace=workspace)
-    return Revisions(workshop, first, fetch=fetch, ref=ref, checkout=checkout), followed
+    return Revisions(factory, first, fetch=fetch, ref=ref, checkout=checkout), followed
 
 
 def make_collector(ledger: Ledger, bundle: Callable[[], Bundle]) -> Collector:
@@ -252,12 +233,6 @@ def process_runtime() -> WorkerRuntime:
 
 
 os.register_at_fork(after_in_child=process_runtime.cache_clear)
-
-
-def _limits(settings: Settings) -> DeliveryLimits:
-    return DeliveryLimits(
-        settings.max_args_bytes, settings.max_attempts, settings.lease_seconds, settings.max_handoff_depth
-    )
 
 
 def _bundle_path(settings: Settings) -> Path:

@@ -1,6 +1,5 @@
 """The task bodies. Celery imports this module by name (``include``); a producer never does."""
 
-from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -15,15 +14,14 @@ from broker_config.queues import (
 )
 from goondan_tasks.celery import app
 from goondan_tasks.errors import GoondanError
-from goondan_tasks.ledger.record import Claim, Verdict
+from goondan_tasks.ledger.record import Verdict
 from workers.concurrency.event_loop import drive
-from workers.concurrency.first_only import FirstOnly
 from workers.delivery.incoming import Incoming
-from workers.delivery.summary import summary
-from workers.pool.shutdown import note_shutdown
+from workers.pool.drain import note_shutdown
+from workers.pool.monitoring import summary
 from workers.runtime import process_runtime
 
-STRATEGY = "workers.pool.strategy:strategy"
+STRATEGY = "workers.pool.consumer:strategy"
 
 
 @app.task(name=TOOL_CALL_TASK, bind=True, Strategy=STRATEGY)
@@ -60,25 +58,21 @@ def _carry_out(task: Any, wire: Any) -> str:
         return summary(None)
     if incoming.is_only_told:
         return summary(None)
-    claimed: Future[Claim] = Future()
+    delivery = runtime.delivery
     try:
         runtime.serve(agent_of(queue) or "")
-        runtime.delivery.claim(incoming, worker, claimed.set_result)
-        runtime.delivery.flush()
+        claim = delivery.claim(incoming, worker)
     except GoondanError as error:
         if runtime.stand_by.leaves(incoming.placeholder(), error):
             raise Reject(error.message, requeue=True) from error
-        runtime.delivery.refuse(incoming, worker, error)
+        delivery.refuse(incoming, worker, error)
         return summary(None)
-    claim = claimed.result()
     if claim.verdict is not Verdict.RUN:
-        runtime.delivery.settle(claim)
+        delivery.settle(claim)
         return summary(None)
-    delivery = runtime.delivery
-    finish = FirstOnly(partial(delivery.endings.finish, claim), partial(delivery.endings.end_late, claim))
-    coroutine = delivery.carry_out(claim, finish.answer)
+    coroutine = delivery.carry_out(claim, partial(delivery.result_writer.answer, claim))
     ended = drive(coroutine)
     result = runtime.event_loop.submit(coroutine).result() if ended is None else ended[0]
-    finish(result)
+    delivery.result_writer.finish(claim, result)
     delivery.flush()
     return summary(result)

@@ -25,7 +25,7 @@ from goondan_tasks.wording import require_keywords
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import EventLoopThread, drive
 from workers.concurrency.watchdog import Watchdog
-from workers.contexts import Surroundings
+from workers.contexts import RunServices
 from workers.processes.isolation import Children
 from workers.progress_reporter import ProgressReporter
 from workers.revisions.revision import make_executor, make_extensions, make_registry
@@ -82,7 +82,7 @@ def run_tool(
             run,
             lambda: wall_clock(),
             watch=lambda *_, **__: lambda: None,
-            surroundings=Surroundings(Cancellation(), reporter),
+            services=RunServices(Cancellation(), reporter),
         )
         ended = drive(coroutine)
         result = event_loop.submit(coroutine).result() if ended is None else ended[0]

@@ -1,9 +1,11 @@
 """Whether a call waits in one worker while another has a slot for it."""
 
+import base64
 import json
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +23,9 @@ WORKERS, SLOTS = 2, 8
 TICK_SECONDS = 0.01
 AIM_MS = 20.0
 
+#: how long the events of the last calls are waited for
+EVENTS_SECONDS = 10.0
+
 #: submitted at each tick of the stream, and a long call at every tenth
 _TICK = [SHORT] * 4 + [MEDIUM] * 2
 _BACKLOG = [SHORT] * 600 + [MEDIUM] * 300 + [LONG] * 32
@@ -34,7 +39,7 @@ that all processes share, and in which process; the producer knows when it submi
 follows for each call the longest time for which it waited, in the queue or in a worker, while the worker that
 did *not* run it had a slot idle, and while that worker ran nothing at all. The maxima over all calls of a
 turn are shown. Where the processors cannot keep up, most of that is the queue; so the same is shown from the
-time on at which a worker had claimed the call, which the ledger knows. In the backlog
+time on at which a worker had claimed the call, which its events tell. In the backlog
 a worker runs short calls one after another on purpose, which counts as idle slots too."""
 
 #: what is idle meanwhile in the other worker, which then runs fewer calls than this
@@ -48,10 +53,14 @@ def measure(bench: Bench) -> Section:
     shuffled = random.Random(1)
 
     def add(lane: Lane, load: str, batches: list[Any]) -> None:
-        answer = lane.order("stream", batches=batches, interval=TICK_SECONDS)
-        runs = [HandlerRun(**run) for run in answer["runs"]]
+        with claim_times(lane.redis) as claims:
+            answer = lane.order("stream", batches=batches, interval=TICK_SECONDS)
+            runs = [HandlerRun(**run) for run in answer["runs"]]
+            end = time.monotonic() + EVENTS_SECONDS
+            while len(claims) < len(runs) and time.monotonic() < end:
+                time.sleep(TICK_SECONDS)
         workers = [worker.pid for worker in lane.workers]
-        for since, waiting in ((load, runs), (f"{load}, claimed", since_claims(lane.redis, runs))):
+        for since, waiting in ((load, runs), (f"{load}, claimed", since_claims(lane.redis, runs, claims))):
             for idle, slots in _IDLE:
                 figures.add(f"{since}: {idle}", 1000 * longest_idle_wait(waiting, workers, slots))
         waits = [1000 * (run.begun - run.submitted) for run in runs]
@@ -78,19 +87,39 @@ def measure(bench: Bench) -> Section:
     return Section("Fairness between two workers", _TEXT, [figures.table()], aims, failures=failures.values())
 
 
-def since_claims(redis: Redis, runs: Sequence[HandlerRun]) -> list[HandlerRun]:
+@contextmanager
+def claim_times(redis: Redis) -> Iterator[dict[str, float]]:
+    """Collect, by id, when workers claim calls (``time.monotonic()``): what their events say."""
+    claims: dict[str, float] = {}
+    to_monotonic = time.monotonic() - time.time()
+
+    def note(published: dict[str, Any]) -> None:
+        message = json.loads(published["data"])
+        events = json.loads(base64.b64decode(message["body"]))
+        for event in events if isinstance(events, list) else [events]:
+            if event["type"] == "task-received":
+                claims[event["uuid"]] = event["timestamp"] + to_monotonic
+
+    with redis.pubsub() as subscription:
+        subscription.psubscribe(**{"*celeryev*": note})
+        subscription.get_message(timeout=EVENTS_SECONDS)  # that it is subscribed
+        thread = subscription.run_in_thread(sleep_time=TICK_SECONDS, daemon=True)
+        yield claims
+        thread.stop()
+        thread.join()
+
+
+def since_claims(redis: Redis, runs: Sequence[HandlerRun], claims: Mapping[str, float]) -> list[HandlerRun]:
     """Return the runs as if each call had been submitted when it was claimed, for the last time."""
-    prefix, results = Keys().call(""), Keys().celery_result("")
+    prefix = Keys().call("")
     keys = [key.decode() for key in redis.scan_iter(f"{prefix}*", count=1_000)]
     with redis.pipeline(transaction=False) as pipe:
         for key in keys:
-            pipe.hget(key, "claimedAt")
-            pipe.get(results + key.removeprefix(prefix))
-        answers = pipe.execute()
-    to_monotonic = time.monotonic() - time.time()
-    claims = {
-        json.loads(result)["result"]["output"]["begun"]: float(claimed) / 1000 + to_monotonic
-        for claimed, result in zip(answers[::2], answers[1::2], strict=True)
-        if claimed and result and b'"begun"' in result
+            pipe.hget(key, "result")
+        results = pipe.execute()
+    begun = {
+        json.loads(result)["output"]["begun"]: key.removeprefix(prefix)
+        for key, result in zip(keys, results, strict=True)
+        if result and b'"begun"' in result
     }
-    return [replace(run, submitted=claims[run.begun]) for run in runs]
+    return [replace(run, submitted=claims[begun[run.begun]]) for run in runs]

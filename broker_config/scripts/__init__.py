@@ -6,10 +6,10 @@
 import hashlib
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import hiredis
 from redis import Redis
@@ -35,13 +35,31 @@ class Script:
         return cls.of("\n".join((folder / f"{name}.lua").read_text("utf-8") for name in names))
 
 
+T = TypeVar("T")
+
+
+def _as_it_came(answer: Any) -> Any:
+    return answer
+
+
 @dataclass(frozen=True, slots=True)
-class Errand:
-    """One script to be run on certain keys."""
+class ScriptCall(Generic[T]):
+    """One script to be run on certain keys, and what reads its answer."""
 
     script: Script
     keys: Sequence[Any]
     arguments: Sequence[Any]
+    parse: Callable[[Any], T] = _as_it_came
+
+    def run(self, redis: Redis) -> T:
+        """Run the script and return its answer, as ``parse`` reads it.
+
+        Raises:
+            redis.exceptions.RedisError: it failed, or Redis cannot be reached.
+            Exception: what ``parse`` raises.
+        """
+        answer: T = run_script_calls(redis, [self])[0]
+        return answer
 
     @property
     def command(self) -> tuple[Any, ...]:
@@ -55,7 +73,7 @@ class Errand:
 
 
 @dataclass(frozen=True, slots=True)
-class Companion:
+class ClaimOnReserve:
     """What claims calls in the very trip that reserves their messages (``reserve.lua``).
 
     ``lua`` defines ``claim_on_reserve(queue, message, tag, argument)``, which returns a claim, or false, and
@@ -66,17 +84,8 @@ class Companion:
     argument: str = ""
 
 
-def run_errand(redis: Redis, errand: Errand) -> Any:
-    """Run one script and return its answer.
-
-    Raises:
-        redis.exceptions.RedisError: it failed, or Redis cannot be reached.
-    """
-    return run_errands(redis, [errand])[0]
-
-
-def run_errands(redis: Redis, errands: Sequence[Errand]) -> list[Any]:
-    """Run scripts in one trip and return their answers in order; raises as :func:`run_errand` does.
+def run_script_calls(redis: Redis, script_calls: Sequence[ScriptCall[Any]]) -> list[Any]:
+    """Run scripts in one trip and return their answers in order; raises as :meth:`ScriptCall.run` does.
 
     They are sent again after a lost connection, as the client's retry policy says: they must do no harm
     when they are run twice.
@@ -84,9 +93,10 @@ def run_errands(redis: Redis, errands: Sequence[Errand]) -> list[Any]:
     pool = redis.connection_pool
     connection: Connection = pool.get_connection()
     try:
-        return _exchange_with_retry(connection, errands)
+        answers = _exchange_with_retry(connection, script_calls)
     finally:
         pool.release(connection)
+    return _parsed(script_calls, answers)
 
 
 class ScriptConnection:
@@ -101,39 +111,43 @@ class ScriptConnection:
         self._connection: Connection | None = None
         self._process = os.getpid()
 
-    def run(self, errands: Sequence[Errand]) -> list[Any]:
-        """Do what :func:`run_errands` does."""
+    def run(self, script_calls: Sequence[ScriptCall[Any]]) -> list[Any]:
+        """Do what :func:`run_script_calls` does."""
         if self._process != os.getpid() or not self._in_use.acquire(blocking=False):
-            return run_errands(self._redis, errands)
+            return run_script_calls(self._redis, script_calls)
         is_in_order = False
         try:
             connection = self._connection = self._connection or self._redis.connection_pool.get_connection()
             connection.connect()  # does nothing if it is; else an outage would be waited for twice below
-            answers = _exchange_with_retry(connection, errands)
+            answers = _exchange_with_retry(connection, script_calls)
             is_in_order = True
-            return answers
         finally:
             if not is_in_order and self._connection is not None:
                 self._connection.disconnect()  # an answer may be left unread
             self._in_use.release()
+        return _parsed(script_calls, answers)
 
 
-def _exchange_with_retry(connection: Connection, errands: Sequence[Errand]) -> list[Any]:
+def _parsed(script_calls: Sequence[ScriptCall[Any]], answers: Sequence[Any]) -> list[Any]:
+    return [script_call.parse(answer) for script_call, answer in zip(script_calls, answers, strict=True)]
+
+
+def _exchange_with_retry(connection: Connection, script_calls: Sequence[ScriptCall[Any]]) -> list[Any]:
     return connection.retry.call_with_retry(
-        lambda: exchange(connection, errands), lambda error: connection.disconnect()
+        lambda: exchange(connection, script_calls), lambda error: connection.disconnect()
     )
 
 
-def exchange(connection: Connection, errands: Sequence[Errand]) -> list[Any]:
+def exchange(connection: Connection, script_calls: Sequence[ScriptCall[Any]]) -> list[Any]:
     """Run scripts in one trip, once; redis-py's pipeline does the same in twice the time.
 
     Raises:
         redis.exceptions.RedisError: one failed, or Redis cannot be reached; the connection may be of no use.
     """
-    answers = _send(connection, [errand.command for errand in errands])
+    answers = _send(connection, [script_call.command for script_call in script_calls])
     unknown = [number for number, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
     if unknown:
-        again = _send(connection, [errands[number].full_command for number in unknown])
+        again = _send(connection, [script_calls[number].full_command for number in unknown])
         for number, answer in zip(unknown, again, strict=True):
             answers[number] = answer
     for answer in answers:

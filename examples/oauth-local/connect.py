@@ -41,7 +41,7 @@ def main(*, in_browser: bool) -> None:
         # worker and callback server share the place of the key that encrypts tokens
         settings = {"GOONDAN_HTTP_PORT": str(callbacks), "GOONDAN_STATE_ROOT": str(place / "state")}
         stack = everything.enter_context(LocalStack(bundle, environment=settings))
-        serve = [sys.executable, "-m", "goondan_tasks.cli", "oauth", "serve"]
+        serve = [sys.executable, "-m", "goondan_tasks", "oauth", "serve"]
         settings |= {"GOONDAN_REDIS_URL": stack.redis_url, "GOONDAN_BUNDLE": str(bundle)}
         everything.enter_context(running(serve, callbacks, **settings))
         tell(stack, in_browser=in_browser)

@@ -59,7 +59,7 @@ def git(folder: Path, *arguments: str) -> str:
 def goondan(stack: LocalStack, *arguments: str) -> str:
     """Run a command on the bundle and the Redis of the stack."""
     options = ["--bundle", str(stack.bundle), "--redis-url", stack.redis_url]
-    command = [sys.executable, "-m", "goondan_tasks.cli", *arguments, *options]
+    command = [sys.executable, "-m", "goondan_tasks", *arguments, *options]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 

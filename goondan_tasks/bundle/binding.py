@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from goondan_tasks.bundle.entries import entry_error
-from goondan_tasks.bundle.fields import Ref, Selector, Use, parse_ref, parse_use
+from goondan_tasks.bundle.fields import Ref, Use, parse_ref, parse_use
 from goondan_tasks.bundle.findings import ConfigCode, FieldError, FieldFault, field_faults
 from goondan_tasks.bundle.inventory import Declaration, Inventory, read_inventory
 from goondan_tasks.bundle.resources import (
@@ -49,10 +49,8 @@ def base_package_root() -> Path | None:
     return Path(locations[0]) if locations else None
 
 
-@functools.lru_cache(maxsize=8)
-def _base_package(root: Path) -> Inventory:
-    """Read the built-in package once per process; it ships with the code and does not change."""
-    return read_inventory(root)[0]
+#: reads the built-in package once per process: it ships with the code and does not change
+_read_once = functools.lru_cache(maxsize=8)(read_inventory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +62,7 @@ class Scope:
 
     @property
     def base(self) -> Inventory | None:
-        """The built-in package."""
-        return _base_package(self.base_root) if self.base_root else None
+        return _read_once(self.base_root)[0] if self.base_root else None
 
     def resolve(self, ref: Ref, kind: str) -> Declaration:
         """Return the resource that ``ref`` names, where one of ``kind`` is expected.
@@ -80,41 +77,36 @@ class Scope:
             found = package.find(kind, ref.name)
             if found is not None:
                 return found
-        packages = self._packages(ref.package)
-        packages = self._packages(ref.package)
-        names = [declaration.name for package in packages for declaration in package.of_kind(kind)]
+        names = [one.name for package in self._packages(ref.package) for one in package.of_kind(kind)]
         suggestion = hint(ref.name, names, f"Declare the {kind} first.")
         raise FieldError(f"there is no '{ref}'", suggestion, ConfigCode.REF_NOT_FOUND)
 
-    def select(self, selector: Selector, kind: str) -> list[Declaration]:
-        """Return the resources that ``selector`` matches, in order of declaration.
+    def targets(self, use: Use, kind: str) -> list[Declaration]:
+        """Return the resources that an item of ``tools`` or ``extensions`` means, in order of declaration.
 
         A name that this bundle does not have is looked up in the built-in package; labels alone select from
         this bundle.
 
         Raises:
-            FieldError: it asks for another kind, or matches nothing.
-        """
-        if selector.kind not in (None, kind):
-            message = f"the selector asks for another kind than {kind}"
-            raise FieldError(message, f"Write 'kind: {kind}'.", ConfigCode.INVALID_REF)
-        named = selector.name is not None
-        found = [self.resolve(Ref(kind, str(selector.name)), kind)] if named else self.own.of_kind(kind)
-        matching = [item for item in found if _has_labels(item, selector)]
-        if not matching:
-            message = f"the selector matches no {kind} ({selector})"
-            raise FieldError(message, "Correct its name or matchLabels.", ConfigCode.REF_NOT_FOUND)
-        return matching
-
-    def targets(self, use: Use, kind: str) -> list[Declaration]:
-        """Return the resources that an item of ``tools`` or ``extensions`` means.
-
-        Raises:
             FieldError: they have another kind, or do not exist.
         """
-        if isinstance(use.target, Ref):
-            return [self.resolve(use.target, kind)]
-        return self.select(use.target, kind)
+        target = use.target
+        if isinstance(target, Ref):
+            return [self.resolve(target, kind)]
+        if target.kind not in (None, kind):
+            message = f"the selector asks for another kind than {kind}"
+            raise FieldError(message, f"Write 'kind: {kind}'.", ConfigCode.INVALID_REF)
+        found = [self.resolve(Ref(kind, target.name), kind)] if target.name else self.own.of_kind(kind)
+        labels = [one.value(("metadata", "labels")) for one in found]
+        matching = [
+            one
+            for one, own in zip(found, labels, strict=True)
+            if target.match_labels.items() <= (own.items() if isinstance(own, dict) else set())
+        ]
+        if not matching:
+            message = f"the selector matches no {kind} ({target})"
+            raise FieldError(message, "Correct its name or matchLabels.", ConfigCode.REF_NOT_FOUND)
+        return matching
 
     def root_of(self, declaration: Declaration) -> Path:
         """Return the folder that the paths in a declaration start from."""
@@ -133,11 +125,6 @@ class Scope:
                 f"Only {BASE_PACKAGE} is built in; copy the resource into this bundle.",
                 ConfigCode.PACKAGE_NOT_INSTALLED,
             )
-
-
-def _has_labels(declaration: Declaration, selector: Selector) -> bool:
-    labels = declaration.value(("metadata", "labels"))
-    return selector.match_labels.items() <= (labels.items() if isinstance(labels, dict) else set())
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +222,8 @@ def bind_extensions(agent: Declaration, scope: Scope) -> tuple[dict[str, BoundEx
             if extension is not None:
                 config = copy.deepcopy({**extension.spec.config, **(use.config or {})})
                 entry_path = (root / extension.spec.entry).resolve()
-                name = extension.name
-                bound[name] = BoundExtension(name, config, entry_path, extension.is_v1)
+                found = BoundExtension(extension.name, config, entry_path, extension.is_v1)
+                bound[extension.name] = found
     if required:
         bound[REQUIRED_TOOLS_GUARD].config.setdefault("requiredTools", required)
     return bound, faults

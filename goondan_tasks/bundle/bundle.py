@@ -1,16 +1,20 @@
-"""A bundle that can be used, with valid resources and resolved references, and how it is loaded.
+"""A bundle that can be used, with valid resources and resolved references; how it is loaded and checked.
 
 :func:`load_bundle` is for programs that start: it imports no entry file. :func:`inspect_bundle` is for people
 (``goondan validate``): it reports warnings too, and imports the entries in child processes.
+
+The rules beyond the types of fields (000 §7.9 and §12.5.7, 002 §12.1, 003 §2.3, §4.2 and §13, DESIGN §3 and
+§6) read the YAML's own values, not the validated resources: a type error in one field hides no other finding.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
 from goondan_tasks.bundle.binding import (
+    BASE_PACKAGE,
     BoundExtension,
     BoundTool,
     Scope,
@@ -18,11 +22,21 @@ from goondan_tasks.bundle.binding import (
     bind_extensions,
     bind_tools,
     bound_exports,
+    parameter_faults,
+    tool_auth_faults,
 )
-from goondan_tasks.bundle.entries import entry_findings
-from goondan_tasks.bundle.fields import Ref
-from goondan_tasks.bundle.findings import BundleError, ConfigCode, Finding, in_order
-from goondan_tasks.bundle.inventory import read_inventory
+from goondan_tasks.bundle.entries import entry_findings, entry_path_findings, text_file_findings
+from goondan_tasks.bundle.fields import Ref, parse_ref
+from goondan_tasks.bundle.findings import (
+    OLDER_FIELDS,
+    BundleError,
+    ConfigCode,
+    FieldError,
+    Finding,
+    in_order,
+    unknown_field,
+)
+from goondan_tasks.bundle.inventory import Declaration, read_inventory
 from goondan_tasks.bundle.resources import (
     DEFAULT_SWARM,
     AgentResource,
@@ -38,11 +52,37 @@ from goondan_tasks.bundle.resources import (
     SwarmSpec,
     ToolResource,
 )
-from goondan_tasks.bundle.validation import bundle_findings
 from goondan_tasks.errors import AgentNotFoundError, ConfigError
-from goondan_tasks.wording import hint
+from goondan_tasks.names import SYSTEM_TOOL
+from goondan_tasks.schema import member
+from goondan_tasks.wording import FieldPath, hint
 
 _Kind = TypeVar("_Kind", bound=Resource)
+_AGENTS: FieldPath = ("spec", "agents")
+_EXPORTS: FieldPath = ("spec", "exports")
+_OPTIONS: FieldPath = ("spec", "options")
+_GOONDAN: FieldPath = (*_OPTIONS, "goondan")
+
+#: the parameters of a request for consent (RFC 6749 §4.1.1, RFC 7636 §4.3), or what replaces them (RFC 9101)
+RESERVED_PARAMETERS = frozenset({
+    *("client_id", "client_secret", "redirect_uri", "response_type", "scope", "state"),
+    *("code_challenge", "code_challenge_method", "request", "request_uri"),
+})  # fmt: skip
+#: the fields that a flow of an OAuthApp needs
+_FLOW_FIELDS: Mapping[str, tuple[FieldPath, ...]] = {
+    "authorizationCode": (("spec", "endpoints", "authorizationUrl"), ("spec", "redirect", "callbackPath")),
+    "deviceCode": (("spec", "endpoints", "deviceAuthorizationUrl"),),
+}
+#: fields of the older version that have no effect here, and what to do instead
+_WITHOUT_EFFECT: Mapping[str, Mapping[FieldPath, str]] = {
+    "Agent": {("spec", "hooks"): "Write an Extension that registers with api.pipelines."},
+    "Swarm": {
+        ("spec", "policy", "liveConfig"): OLDER_FIELDS["liveConfig"],
+        ("spec", "policy", "retry"): "Remove it: set 'retry' on a Tool or an export.",
+        ("spec", "policy", "timeout"): "Remove it: set 'timeoutSeconds' on a Tool or an export.",
+        ("spec", "policy", "lifecycle", "autoPauseIdleSeconds"): "Remove it: an idle instance costs nothing.",
+    },
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,3 +247,244 @@ def _bundle(scope: Scope) -> Bundle:
         _registry=MappingProxyType(registry),
         _extensions=MappingProxyType(extensions),
     )
+
+
+def bundle_findings(scope: Scope) -> list[Finding]:
+    """Check every declaration of the bundle; invalid ones as far as possible."""
+    findings = list(_unused_agents(scope))
+    for declaration in scope.own.declarations:
+        if declaration.kind in _RULES:
+            findings += _RULES[declaration.kind](declaration, scope)
+        if declaration.is_v1:
+            for path, suggestion in _WITHOUT_EFFECT.get(declaration.kind, {}).items():
+                if declaration.value(path) is not None:
+                    message = f"'{path[-1]}' has no effect here"
+                    findings.append(declaration.warning(path, message, suggestion))
+    return findings
+
+
+def _tool_findings(tool: Declaration, scope: Scope) -> Iterator[Finding]:
+    yield from entry_path_findings(tool, scope.own.root)
+    if tool.name == SYSTEM_TOOL:
+        message, suggestion = f"the name '{SYSTEM_TOOL}' is reserved", "Give the Tool another name."
+        yield tool.error(("metadata", "name"), message, suggestion, ConfigCode.INVALID_NAME)
+    yield from _export_name_findings(tool)
+    for path, export in tool.items(_EXPORTS):
+        if isinstance(export, dict):
+            yield from _parameter_findings(tool, (*path, "parameters"))
+            yield from _policy_findings(tool, path)
+    if tool.is_v1:
+        yield from (
+            tool.finding(*fault) for fault in tool_auth_faults(tool.name, tool.value(("spec",)), scope)
+        )
+
+
+def _export_name_findings(tool: Declaration) -> Iterator[Finding]:
+    seen: dict[str, FieldPath] = {}
+    for path, name in tool.item_names(_EXPORTS):
+        first = seen.setdefault(name, path)
+        if first != path:
+            message = f"duplicate export '{name[:80]}' (first in line {tool.document.line_of(first)})"
+            yield tool.error(path, message, "Rename or remove one of the two.", ConfigCode.DUPLICATE_NAME)
+        if name != name.lower():
+            message, suggestion = f"the export '{name[:80]}' has upper-case letters", f"'{name[:80].lower()}'"
+            yield tool.warning(path, message, f"Use lower case: {suggestion}.", ConfigCode.INVALID_NAME)
+
+
+def _parameter_findings(tool: Declaration, path: FieldPath) -> Iterator[Finding]:
+    parameters = tool.value(path)
+    if parameters is None:
+        suggestion = "Describe the arguments: parameters: {type: object, properties: {…}}."
+        yield tool.warning(path[:-1], "without 'parameters' any object is accepted", suggestion)
+    if not isinstance(parameters, dict):
+        return
+    faults = list(parameter_faults(parameters))
+    yield from (tool.finding((*path, *fault.path), fault.error) for fault in faults)
+    if not faults and "type" not in parameters:
+        yield tool.warning(path, "the parameters do not say 'type: object'", "Add 'type: object'.")
+    elif not faults and parameters["type"] != "object":
+        message = "the parameters must have the type object"
+        yield tool.error((*path, "type"), message, "Write 'type: object'.")
+
+
+def _policy_findings(tool: Declaration, export: FieldPath) -> Iterator[Finding]:
+    """Check the run policies that need each other, where the export or its Tool sets them."""
+
+    def place(name: str) -> FieldPath:
+        own = (*export, name)
+        return ("spec", name) if tool.value(own) is None else own
+
+    if tool.value(place("retry")) is not None and tool.value(place("idempotent")) is not True:
+        suggestion = "Add 'idempotent: true', or remove 'retry'."
+        yield tool.error(place("retry"), "only an idempotent export may be retried", suggestion)
+    if tool.value(place("memoryMb")) is not None and tool.value(place("isolation")) != "process":
+        message = "'memoryMb' needs a process of its own"
+        yield tool.warning(place("memoryMb"), message, "Add 'isolation: process'.")
+    properties = member(tool.value((*export, "parameters")), "properties")
+    for path, name in tool.items(place("idempotencyKey")) if isinstance(properties, dict) else ():
+        if isinstance(name, str) and name not in properties:
+            message = f"'{name[:80]}' is not an argument of the export '{tool.value((*export, 'name'))}'"
+            yield tool.error(path, message, hint(name, properties, "Declare it in the parameters."))
+
+
+def _agent_findings(agent: Declaration, scope: Scope) -> Iterator[Finding]:
+    yield from entry_path_findings(agent, scope.own.root)
+    for prompts in ("prompts", "prompt"):
+        yield from text_file_findings(agent, ("spec", prompts, "systemRef"), scope.own.root)
+    yield from _ref_findings(agent, ("spec", "modelConfig", "modelRef"), "Model", scope)
+    binding = bind_tools(agent, scope)
+    yield from (agent.finding(*fault) for fault in (*bind_extensions(agent, scope)[1], *binding.faults))
+    for path, name in agent.items(("spec", "requiredTools")):
+        if binding.is_complete and isinstance(name, str) and name not in binding.tools:
+            message = f"the required tool '{name[:80]}' is not in the Agent's catalog"
+            suggestion = hint(name, binding.tools, "Add its Tool to spec.tools.")
+            yield agent.error(path, message, suggestion, ConfigCode.REF_NOT_FOUND)
+
+
+def _swarm_findings(swarm: Declaration, scope: Scope) -> Iterator[Finding]:
+    for path, _ in swarm.items(_AGENTS):
+        yield from _ref_findings(swarm, path, "Agent", scope)
+    yield from _member_findings(swarm, ("spec", "entrypoint" if swarm.is_v1 else "entryAgent"), swarm, scope)
+
+
+def _unused_agents(scope: Scope) -> Iterator[Finding]:
+    swarms = scope.own.of_kind("Swarm")
+    members = {name for swarm in swarms for name in _members(swarm)}
+    for agent in scope.own.of_kind("Agent") if swarms else ():
+        if agent.name and agent.name not in members:
+            message = f"the Agent '{agent.name}' is in no Swarm"
+            suggestion = f"Add 'Agent/{agent.name}' to spec.agents of a Swarm, or remove the Agent."
+            yield agent.warning(("metadata", "name"), message, suggestion, ConfigCode.REF_NOT_FOUND)
+
+
+def _connector_findings(connector: Declaration, scope: Scope) -> Iterator[Finding]:
+    yield _not_run(connector)
+    yield from entry_path_findings(connector, scope.own.root, is_run=False)
+    names: set[str] = set()
+    for path, name in connector.item_names(("spec", "events")):
+        if name in names:
+            yield connector.error(path, f"duplicate event '{name[:80]}'", "Remove one of the two.")
+        names.add(name)
+    spec = None if connector.is_v1 else connector.value(("spec",))
+    for name in OLDER_FIELDS.keys() & spec.keys() if isinstance(spec, dict) else ():
+        yield connector.finding(("spec", name), unknown_field(name, []), "warning")
+
+
+def _connection_findings(connection: Declaration, scope: Scope) -> Iterator[Finding]:
+    yield _not_run(connection)
+    yield from _ref_findings(connection, ("spec", "connectorRef"), "Connector", scope)
+    yield from _ref_findings(connection, ("spec", "swarmRef"), "Swarm", scope)
+    if connection.is_v1:
+        return
+    connector = scope.own.find("Connector", _ref_name(connection, ("spec", "connectorRef")) or "")
+    # without a name, the only Swarm is meant
+    name, swarms = _ref_name(connection, ("spec", "swarmRef")), scope.own.of_kind("Swarm")
+    is_only = name is None and len(swarms) == 1
+    swarm = swarms[0] if is_only else scope.own.find("Swarm", DEFAULT_SWARM if name is None else name)
+    events = {event for _, event in connector.item_names(("spec", "events"))} if connector else set()
+    for path, _ in connection.items(("spec", "ingress", "rules")):
+        yield from _rule_findings(connection, path, events, swarm, scope)
+
+
+def _rule_findings(
+    connection: Declaration, rule: FieldPath, events: set[str], swarm: Declaration | None, scope: Scope
+) -> Iterator[Finding]:
+    """Check where a rule leads, and that its Connector emits the event that it is for."""
+    yield from _member_findings(connection, (*rule, "route", "agentRef"), swarm, scope)
+    event = connection.value((*rule, "match", "event"))
+    if isinstance(event, str) and events and event not in events:
+        suggestion = hint(event, sorted(events), "Add it to the Connector's spec.events.")
+        message = f"the Connector declares no event '{event[:80]}'"
+        yield connection.warning((*rule, "match", "event"), message, suggestion)
+
+
+def _not_run(declaration: Declaration) -> Finding:
+    message = f"nothing runs a {declaration.kind} here: it is checked and kept"
+    suggestion = "Receive the events in your own program and pass them on with client.send or client.request."
+    return declaration.warning(("kind",), message, suggestion)
+
+
+def _package_findings(package: Declaration, _: Scope) -> Iterator[Finding]:
+    for name in package.resource.spec.dependencies if isinstance(package.resource, PackageResource) else ():
+        if name != BASE_PACKAGE:
+            message = f"the package '{name[:80]}' is not installed: only {BASE_PACKAGE} is built in"
+            path, suggestion = ("spec", "dependencies", name), "Copy what you use of it into this bundle."
+            yield package.warning(path, message, suggestion, ConfigCode.PACKAGE_NOT_INSTALLED)
+
+
+def _oauth_app_findings(app: Declaration, _: Scope) -> Iterator[Finding]:
+    """Yield the fields that an OAuthApp's flow lacks, and options that contradict the flow or the subject."""
+    flow = app.value(("spec", "flow"))
+    for path in _FLOW_FIELDS.get(flow, ()) if isinstance(flow, str) else ():
+        if app.value(path) is None:
+            name = ".".join(map(str, path[1:]))
+            yield app.error(path[:-1], f"the flow '{flow}' needs '{name}'", f"Add '{name}'.")
+    mode = app.value(("spec", "subjectMode"))
+    is_known = app.value((*_GOONDAN, "subject")) is not None
+    is_anyone = app.value((*_GOONDAN, "anyone")) is True
+    # an account can only be compared with a known subject (000 §12.5.6 rule 5)
+    if mode == "global" and not is_known and not is_anyone:
+        message = "with subjectMode 'global' nothing says whose account may consent"
+        suggestion = (
+            "Add options.goondan.subject, such as slack:team:{team.id}, to be compared with the Turn's "
+            "subject; or options.goondan.anyone: true, if any account will do."
+        )
+        yield app.error(("spec", "subjectMode"), message, suggestion)
+    if is_anyone and (mode == "user" or is_known):
+        other = "options.goondan.subject" if is_known else "subjectMode 'user'"
+        message, suggestion = f"'anyone' contradicts {other}", "Remove 'anyone': the account is compared."
+        yield app.error((*_GOONDAN, "anyone"), message, suggestion)
+    options = app.value(_OPTIONS)
+    for name in options if isinstance(options, dict) else ():
+        if name.lower() in RESERVED_PARAMETERS:
+            message = f"the option '{name}' is reserved"
+            yield app.error((*_OPTIONS, name), message, "Remove it: the flow sets it by itself.")
+
+
+def _ref_findings(declaration: Declaration, path: FieldPath, kind: str, scope: Scope) -> Iterator[Finding]:
+    """Yield a finding if the reference at ``path`` leads nowhere; a malformed one has its own."""
+    try:
+        ref = parse_ref(declaration.value(path))
+    except FieldError:
+        return
+    try:
+        scope.resolve(ref, kind)
+    except FieldError as error:
+        yield declaration.finding(path, error)
+
+
+def _member_findings(
+    declaration: Declaration, path: FieldPath, swarm: Declaration | None, scope: Scope
+) -> Iterator[Finding]:
+    """Check that the reference at ``path`` leads to an Agent, and to one of the Swarm's."""
+    dangling = list(_ref_findings(declaration, path, "Agent", scope))
+    yield from dangling
+    agent = _ref_name(declaration, path)
+    if agent is not None and swarm is not None and not dangling and agent not in _members(swarm):
+        message = f"the {path[-1]} '{agent}' is not among the agents of {swarm.label}"
+        suggestion = f"Add 'Agent/{agent}' to spec.agents of the Swarm, or name one of its agents."
+        yield declaration.error(path, message, suggestion, ConfigCode.REF_NOT_FOUND)
+
+
+def _members(swarm: Declaration) -> set[str]:
+    names = (_ref_name(swarm, path) for path, _ in swarm.items(_AGENTS))
+    return {name for name in names if name is not None}
+
+
+def _ref_name(declaration: Declaration, path: FieldPath) -> str | None:
+    try:
+        return parse_ref(declaration.value(path)).name
+    except FieldError:
+        return None
+
+
+_RULES: Mapping[str, Callable[[Declaration, Scope], Iterator[Finding]]] = {
+    "Tool": _tool_findings,
+    "Extension": lambda extension, scope: entry_path_findings(extension, scope.own.root),
+    "Agent": _agent_findings,
+    "Swarm": _swarm_findings,
+    "Connector": _connector_findings,
+    "Connection": _connection_findings,
+    "Package": _package_findings,
+    "OAuthApp": _oauth_app_findings,
+}

@@ -10,8 +10,9 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, overload
 from urllib.parse import unquote
 
@@ -122,11 +123,18 @@ def _merged(parts: list[JsonObject]) -> JsonObject | None:
 def _wrapped(schema: JsonObject) -> JsonObject:
     """Return an object whose one property is the schema; definitions stay where references point."""
     name = _wrapper_name(schema)
+
+    def move(reference: str) -> str:
+        document, _, pointer = reference.partition("#")
+        is_pointer = not pointer or pointer.startswith("/")
+        stays = document or not is_pointer or _is_definition(pointer)
+        return reference if stays else f"#/properties/{name}{pointer}"
+
     described = {"description": schema["description"]} if "description" in schema else {}
     hoisted: JsonObject = {}
     inner = schema
     if "$id" not in schema:  # else its references are its own
-        moved = _with_references(schema, lambda reference: _moved(reference, f"#/properties/{name}"))
+        moved = _with_references(schema, move)
         hoisted = {key: moved[key] for key in ("$schema", *_DEFINITIONS) if key in moved}
         inner = {key: part for key, part in moved.items() if key not in hoisted}
     if "type" not in inner and not _refers_to_root(schema, deeper_only=False):
@@ -145,14 +153,6 @@ def _wrapper_name(schema: JsonObject) -> str:
     """Return a name that no property of the schema has, which marks wrapped arguments."""
     taken = {name for node in nodes_of(schema) for name in node}
     return next(name for n in itertools.count() if (name := WRAPPER + "_" * n) not in taken)
-
-
-def _moved(reference: str, place: str) -> str:
-    """Return a reference as it is written once the root stands at ``place``."""
-    document, _, pointer = reference.partition("#")
-    if document or (pointer and not pointer.startswith("/")) or _is_definition(pointer):
-        return reference
-    return place + pointer
 
 
 def _is_definition(pointer: str) -> bool:
@@ -226,7 +226,7 @@ class CatalogItem(WireModel):
     source: ToolSource
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ToolCatalog(Sequence[CatalogItem]):
     """The tools of one Step; of two with the same name, the last.
 
@@ -234,38 +234,46 @@ class ToolCatalog(Sequence[CatalogItem]):
     """
 
     items: tuple[CatalogItem, ...]
-    _by_name: dict[str, CatalogItem] = field(init=False, repr=False, compare=False)
-    _original: dict[str, str] = field(init=False, repr=False, compare=False)
-    _provided: dict[str, str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Index the items and choose the names that providers see."""
-        by_name = {item.name: item for item in self.items}
-        object.__setattr__(self, "items", tuple(by_name.values()))
-        original = _provider_names(by_name)
-        object.__setattr__(self, "_by_name", by_name)
-        object.__setattr__(self, "_original", original)
-        object.__setattr__(self, "_provided", {name: short for short, name in original.items()})
+        """Keep one item of each name."""
+        object.__setattr__(self, "items", tuple(self._by_name.values()))
+
+    @cached_property
+    def _by_name(self) -> dict[str, CatalogItem]:
+        return {item.name: item for item in self.items}
+
+    @cached_property
+    def _original(self) -> dict[str, str]:
+        """The full names by provider names: allowed ones stay, others get a digest, longer if it is taken."""
+        mapping = {name: name for name in self._by_name if _PROVIDER_NAME.fullmatch(name)}
+        for name in [name for name in self._by_name if name not in mapping]:
+            digest = hashlib.sha256(name.encode("utf-8", "backslashreplace")).hexdigest()
+            plain = _FORBIDDEN.sub("_", name)
+            lengths = itertools.count(_DIGEST_LENGTH)
+            shortened = (f"{plain[: 63 - length]}-{digest[:length]}" for length in lengths)
+            next(short for short in shortened if mapping.setdefault(short, name) == name)
+        return mapping
+
+    @cached_property
+    def _provided(self) -> dict[str, str]:
+        return {name: short for short, name in self._original.items()}
 
     @overload
     def __getitem__(self, index: int) -> CatalogItem: ...
     @overload
     def __getitem__(self, index: slice) -> Sequence[CatalogItem]: ...
     def __getitem__(self, index: int | slice) -> CatalogItem | Sequence[CatalogItem]:
-        """Return an item by its place."""
         return self.items[index]
 
     def __len__(self) -> int:
-        """Return the number of tools."""
         return len(self.items)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The full names of the tools."""
         return tuple(self._by_name)
 
     def item(self, name: str) -> CatalogItem | None:
-        """Return the tool of that full name."""
         return self._by_name.get(name)
 
     def provider_name(self, name: str) -> str:
@@ -329,18 +337,3 @@ def build_catalog(bundle: Bundle, agent: str) -> ToolCatalog:
         for bound in bundle.bound_tools(agent).values()
     )
     return ToolCatalog(tuple(items))
-
-
-def _provider_names(names: Collection[str]) -> dict[str, str]:
-    """Map provider names to full names: allowed ones stay, others get a digest, longer if it is taken."""
-    mapping = {name: name for name in names if _PROVIDER_NAME.fullmatch(name)}
-    for name in names:
-        if _PROVIDER_NAME.fullmatch(name):
-            continue
-        digest = hashlib.sha256(name.encode("utf-8", "backslashreplace")).hexdigest()
-        plain = _FORBIDDEN.sub("_", name)
-        shortened = (
-            f"{plain[: 63 - length]}-{digest[:length]}" for length in itertools.count(_DIGEST_LENGTH)
-        )
-        next(short for short in shortened if mapping.setdefault(short, name) == name)
-    return mapping

@@ -23,8 +23,7 @@ from pydantic import ValidationError
 
 from goondan_tasks.bundle.findings import ConfigCode, FieldError, Finding
 from goondan_tasks.bundle.inventory import Declaration, Inventory, read_text
-from goondan_tasks.entry import IMPORT_HINT
-from goondan_tasks.entry_probe import EntryKind, ProbeRecord
+from goondan_tasks.entry import IMPORT_HINT, EntryKind, ProbeRecord
 from goondan_tasks.wording import FieldPath, hint
 
 ENTRY: FieldPath = ("spec", "entry")
@@ -48,7 +47,7 @@ _LANGUAGES = {
 _LOADABLE = {".py", ".pyc", ".pyd", ".so", ".dylib", ".jsx", ".mts", ".cts", ".node", ".wasm", *_LANGUAGES}
 _LOADER_FILES = {"package.json", "tsconfig.json", "jsconfig.json", "bunfig.toml"}
 _KINDS: Mapping[str, EntryKind] = {"Tool": "tool", "Agent": "agent", "Extension": "extension"}
-_PROBE = (sys.executable, "-P", "-X", "utf8", "-m", "goondan_tasks.entry_probe")
+_PROBE = (sys.executable, "-P", "-X", "utf8", "-m", "goondan_tasks.entry")
 _TOO_LATE = "all entry files of the bundle together take too long to import"
 
 

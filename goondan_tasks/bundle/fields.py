@@ -11,7 +11,7 @@ names of :func:`secret_variables`. Only :func:`resolve_value` reads it.
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NoReturn, Self, TypeVar
 
@@ -36,15 +36,12 @@ from goondan_tasks.wording import hint, shown
 _REF_FORMS = 'Write "<Kind>/<name>", such as "Tool/bash", or {kind: …, name: …}.'
 #: by the unit of a :data:`Rate`
 RATE_PERIODS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000}
-_RATE = re.compile(r"[1-9][0-9]{0,8}/[smh]")
 _NOT_ALPHANUMERIC = re.compile(r"[^A-Z0-9]+")
 _CAMEL_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A reference to one resource."""
-
     kind: str
     name: str
     #: the package that has it; ``None`` means this bundle
@@ -54,7 +51,6 @@ class Ref:
         return f"{self.kind}/{self.name}"
 
     def to_wire(self) -> JsonObject:
-        """Return the reference as YAML may write it."""
         package = {} if self.package is None else {"package": self.package}
         return {"kind": self.kind, "name": self.name, **package}
 
@@ -72,7 +68,6 @@ class Selector:
         return " with ".join(part for part in (f"{self.kind or 'any'}/{self.name or '*'}", labels) if part)
 
     def to_wire(self) -> JsonObject:
-        """Return the selector as YAML may write it."""
         fields = {"kind": self.kind, "name": self.name, "matchLabels": dict(self.match_labels)}
         return {name: value for name, value in fields.items() if value}
 
@@ -88,7 +83,6 @@ class Use:
     config: JsonObject | None = None
 
     def to_wire(self) -> JsonObject:
-        """Return the item as YAML may write it."""
         if isinstance(self.target, Selector):
             overrides = {"overrides": self.overrides} if self.overrides else {}
             return {"selector": self.target.to_wire(), **overrides}
@@ -201,11 +195,15 @@ def check_tool_part(name: str) -> str:
     raise FieldError(f"'{name[:80]}' is not a valid name", suggestion, ConfigCode.INVALID_NAME)
 
 
-def _check_rate(rate: str) -> str:
-    if _RATE.fullmatch(rate) is None:
-        suggestion = "Write a count per s, m or h, such as 10/s or 100/m."
-        raise FieldError(f"'{rate[:80]}' is not a rate", suggestion)
-    return rate
+def checked(accepts: Callable[[str], object], what: str, suggestion: str) -> AfterValidator:
+    """Return the check of a text: one that ``accepts`` refuses is not ``what`` it must be."""
+
+    def check(text: str) -> str:
+        if accepts(text):
+            return text
+        raise FieldError(f"'{text[:80]}' is not {what}", suggestion)
+
+    return AfterValidator(check)
 
 
 def _parse_dependencies(raw: Any) -> dict[str, str]:
@@ -224,7 +222,14 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 RunSeconds = Annotated[float, Field(gt=0, le=LONGEST_RUN_SECONDS)]
 ExportName = Annotated[str, AfterValidator(check_tool_part)]
 #: a count per second, minute or hour: ``10/s``, ``100/m``, ``5/h``
-Rate = Annotated[str, AfterValidator(_check_rate)]
+Rate = Annotated[
+    str,
+    checked(
+        re.compile(r"[1-9][0-9]{0,8}/[smh]").fullmatch,
+        "a rate",
+        "Write a count per s, m or h, such as 10/s or 100/m.",
+    ),
+]
 OneRef = Annotated[Ref, PlainValidator(parse_ref), PlainSerializer(Ref.to_wire)]
 Dependencies = Annotated[dict[str, str], PlainValidator(_parse_dependencies)]
 OneUse = Annotated[Use, PlainValidator(parse_use), PlainSerializer(Use.to_wire)]
@@ -242,8 +247,6 @@ def _check_secret_ref(ref: str) -> str:
 
 
 class SecretRef(ResourceModel):
-    """A key of a secret."""
-
     ref: Annotated[str, AfterValidator(_check_secret_ref)]
     key: NonEmpty
 

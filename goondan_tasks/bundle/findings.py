@@ -5,6 +5,7 @@ not define what its resource needs; such a file gets ``E_CONFIG_SCHEMA_INVALID``
 """
 
 import copy
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -13,6 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from broker_config.value_faults import fault_text
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.redaction import is_named_as_secret
@@ -26,8 +28,6 @@ MAX_FINDINGS = 1000
 
 
 class ConfigCode(StrEnum):
-    """The codes of findings."""
-
     PARSE_ERROR = "E_CONFIG_PARSE_ERROR"
     FILE_TOO_LARGE = "E_CONFIG_FILE_TOO_LARGE"
     TOO_MANY_DOCUMENTS = "E_CONFIG_TOO_MANY_DOCUMENTS"
@@ -55,8 +55,6 @@ class FieldError(ValueError):
 
 
 class FieldFault(NamedTuple):
-    """A field of a resource and its error."""
-
     path: FieldPath
     error: FieldError
     #: a warning if the resource can be used without the field
@@ -125,17 +123,17 @@ OLDER_FIELDS = {
     "liveConfig": "Remove it: edit the bundle and restart, or use changesets.",
     "queueMode": "Remove it: events of one instance are always handled in order.",
 }
-#: wordings for the types of pydantic's errors: message and suggestion
-_WORDINGS = {
-    "string_type": ("must be text", "Quote it if it looks like a number or a word such as true."),
-    "int_type": ("must be a whole number", "Write digits alone, such as 4: no quotes, no unit."),
-    "float_type": ("must be a number", "Write it as 30 or 0.5: no quotes, no unit."),
-    "bool_type": ("must be true or false", "Write one of these words, without quotes."),
-    "tuple_type": ("must be a list", "Write one '- item' a line."),
-    "dict_type": ("must be a mapping", "Write one 'field: value' a line."),
-    "model_type": ("must be a mapping", "Write one 'field: value' a line."),
-    "too_short": ("must have at least one item", "Add an item, or remove the list."),
-    "string_too_short": ("must not be empty", "Write at least one character."),
+#: suggestions for the types of pydantic's errors
+_SUGGESTIONS = {
+    "string_type": "Quote it if it looks like a number or a word such as true.",
+    "int_type": "Write digits alone, such as 4: no quotes, no unit.",
+    "float_type": "Write it as 30 or 0.5: no quotes, no unit.",
+    "bool_type": "Write one of these words, without quotes.",
+    "tuple_type": "Write one '- item' a line.",
+    "dict_type": "Write one 'field: value' a line.",
+    "model_type": "Write one 'field: value' a line.",
+    "too_short": "Add an item, or remove the list.",
+    "string_too_short": "Write at least one character.",
 }
 
 
@@ -143,9 +141,7 @@ def field_faults(error: ValidationError, model: type[BaseModel], data: Any) -> I
     """Yield a fault for each error that ``model`` found in ``data``, in the terms of the YAML."""
     for details in error.errors(include_url=False):
         path: FieldPath = details["loc"]
-        value = data
-        for step in path:
-            value = member(value, str(step))
+        value = functools.reduce(member, map(str, path), data)
         # pydantic counts only the valid items; each other one has an error of its own
         if details["type"] == "too_short" and value:
             continue
@@ -162,8 +158,7 @@ def _field_error(details: ErrorDetails, model: type[BaseModel], value: Any) -> F
         return FieldError(f"'{name}' is required", f"Add '{name}'.")
     if kind == "extra_forbidden":
         return unknown_field(name, _known_fields(model, details["loc"][:-1]))
-    otherwise = details["msg"].replace("Input should be", "must be"), "Correct the value."
-    message, suggestion = _WORDINGS.get(kind, otherwise)
+    message, suggestion = fault_text(details), _SUGGESTIONS.get(kind, "Correct the value.")
     is_secret = any(is_named_as_secret(str(step)) for step in details["loc"])
     if kind not in ("too_short", "string_too_short") and not is_secret:
         message = f"{message}, not {shown(value)}"
@@ -198,12 +193,8 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def without(data: JsonObject, paths: Iterable[FieldPath]) -> JsonObject:
-    """Return a copy of a resource without the fields at ``paths``."""
     rest = copy.deepcopy(data)
     for path in paths:
-        owner: Any = rest
-        for step in path[:-1]:
-            owner = member(owner, str(step))
-        # an alias puts the same object in several places
-        owner.pop(path[-1], None)
+        owner: Any = functools.reduce(member, map(str, path[:-1]), rest)
+        owner.pop(path[-1], None)  # an alias puts the same object in several places
     return rest

@@ -6,6 +6,7 @@ YAML of other programs beside it (a compose file, a workflow) is never checked.
 """
 
 import codecs
+import functools
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -162,10 +163,7 @@ class Declaration:
 
     def value(self, path: FieldPath) -> Any:
         """Return the YAML's value at ``path``, or ``None``."""
-        value = self.document.data
-        for step in path:
-            value = member(value, str(step))
-        return value
+        return functools.reduce(member, map(str, path), self.document.data)
 
     def items(self, path: FieldPath) -> Iterator[tuple[FieldPath, Any]]:
         """Yield the items of the list at ``path``, each with its own path; nothing if it is not a list."""
@@ -181,7 +179,6 @@ class Declaration:
                 yield (*item_path, "name"), name
 
     def finding(self, path: FieldPath, error: FieldError, level: Level = "error") -> Finding:
-        """Return ``error`` as a finding at ``path``."""
         file, line, place = self.document.file, self.document.line_of(path), written(path, "")
         return Finding(
             level, error.code.value, error.message, file, line, place, self.label, error.suggestion
@@ -190,13 +187,11 @@ class Declaration:
     def error(
         self, path: FieldPath, message: str, suggestion: str, code: ConfigCode = ConfigCode.SCHEMA_INVALID
     ) -> Finding:
-        """Return an error at ``path``."""
         return self.finding(path, FieldError(message, suggestion, code))
 
     def warning(
         self, path: FieldPath, message: str, suggestion: str, code: ConfigCode = ConfigCode.SCHEMA_INVALID
     ) -> Finding:
-        """Return a warning at ``path``."""
         return self.finding(path, FieldError(message, suggestion, code), "warning")
 
 
@@ -210,7 +205,12 @@ def declare(document: Document) -> tuple[Declaration | None, list[Finding]]:
     named = Declaration(
         document, kind if isinstance(kind, str) else "", name if isinstance(name, str) else ""
     )
-    findings = list(_version_findings(named))
+    findings, version = [], named.value(("apiVersion",))
+    if version not in (API_VERSION, V1_API_VERSION):
+        message = "'apiVersion' is missing" if version is None else f"{shown(version)} is not supported"
+        suggestion = f"{'Add' if version is None else 'Write'} 'apiVersion: {API_VERSION}'."
+        unsupported = ConfigCode.UNSUPPORTED_API_VERSION
+        findings.append(named.error(("apiVersion",), message, suggestion, unsupported))
     model = (V1_RESOURCE_MODELS if named.is_v1 else RESOURCE_MODELS).get(named.kind)
     if model is None:
         message = "'kind' is missing" if kind is None else f"{shown(kind)} is not a kind"
@@ -239,14 +239,6 @@ def _read(model: type[Resource], data: JsonObject) -> tuple[Resource | None, lis
     return resource, older + rest
 
 
-def _version_findings(named: Declaration) -> Iterator[Finding]:
-    version = named.value(("apiVersion",))
-    if version not in (API_VERSION, V1_API_VERSION):
-        message = "'apiVersion' is missing" if version is None else f"{shown(version)} is not supported"
-        suggestion = f"{'Add' if version is None else 'Write'} 'apiVersion: {API_VERSION}'."
-        yield named.error(("apiVersion",), message, suggestion, ConfigCode.UNSUPPORTED_API_VERSION)
-
-
 def _name_error(named: Declaration) -> FieldError | None:
     if not isinstance(named.value(("metadata",)), dict):
         return None
@@ -269,8 +261,6 @@ def _name_error(named: Declaration) -> FieldError | None:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The declarations of a package."""
-
     #: the folder that paths in resources start from, as it was given
     folder: Path
     #: the same folder, absolute and without links
@@ -281,7 +271,6 @@ class Inventory:
     by_name: Mapping[tuple[str, str], Declaration]
 
     def find(self, kind: str, name: str) -> Declaration | None:
-        """Return the declaration of a resource."""
         return self.by_name.get((kind, name))
 
     def of_kind(self, kind: str) -> list[Declaration]:

@@ -23,6 +23,7 @@ from goondan_tasks.bundle.fields import (
     RunSeconds,
     Seconds,
     ValueSource,
+    checked,
 )
 from goondan_tasks.bundle.findings import FieldError
 from goondan_tasks.messages import JsonObject
@@ -35,7 +36,7 @@ DEFAULT_SWARM = "default"
 
 #: RFC 6749 §3.3
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
-_PATH = re.compile(r"/[A-Za-z0-9._~/-]*")
+_PATH = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]*)+")
 #: text with at least one {claim}, whose parts are separated by dots
 _TEMPLATE = re.compile(r"[^{}]*(\{[^{}\s]+\}[^{}]*)+")
 _NO_URL_CHARACTER = re.compile(r"[\x00-\x20\x7f-\uffff\\]")
@@ -48,15 +49,12 @@ class Metadata(ResourceModel):
 
 
 class Resource(ResourceModel):
-    """A document of the bundle."""
-
     api_version: Literal["goondan.ai/v1", "agents.example.io/v1alpha1"]
     kind: str
     metadata: Metadata
 
     @property
     def name(self) -> str:
-        """``metadata.name``."""
         return self.metadata.name
 
     @property
@@ -183,21 +181,15 @@ class ChangesetPolicy(ResourceModel):
 
 
 class LifecyclePolicy(ResourceModel):
-    """How long instances live."""
-
     ttl_seconds: Seconds | None = None
     gc_grace_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
 
 class ShutdownPolicy(ResourceModel):
-    """How long running work may take to end."""
-
     grace_period_seconds: Seconds | None = None
 
 
 class SwarmPolicy(ResourceModel):
-    """The rules of a Swarm."""
-
     max_steps_per_turn: Positive = 32
     tool_calls: ToolCallPolicy = Field(default_factory=ToolCallPolicy)
     changesets: ChangesetPolicy = Field(default_factory=ChangesetPolicy)
@@ -316,8 +308,6 @@ class IngressRule(ResourceModel):
 
 
 class Ingress(KeptSpec):
-    """How a Connection routes events."""
-
     rules: Items[IngressRule] = ()
 
 
@@ -368,38 +358,30 @@ def _split(url: str) -> SplitResult:
     return parts
 
 
-def _check_scope(scope: str) -> str:
-    if _SCOPE.fullmatch(scope):
-        return scope
-    raise FieldError(f"'{scope[:80]}' is not a scope", "Write one scope an item, without spaces and quotes.")
-
-
-def _check_path(path: str) -> str:
-    if _PATH.fullmatch(path) and not {".", ".."} & set(path.split("/")):
-        return path
-    raise FieldError(f"'{path[:80]}' is not a path", "Begin it with '/', such as /oauth/callback; no query.")
-
-
-def _check_template(template: str) -> str:
-    if _TEMPLATE.fullmatch(template):
-        return template
-    suggestion = "Write the provider's claims in braces, such as slack:user:{team.id}:{authed_user.id}."
-    raise FieldError(f"'{template[:80]}' is not a subject template", suggestion)
-
-
 EndpointUrl = Annotated[str, AfterValidator(_check_url)]
+OAuthScope = Annotated[
+    str, checked(_SCOPE.fullmatch, "a scope", "Write one scope an item, without spaces and quotes.")
+]
+UrlPath = Annotated[
+    str, checked(_PATH.fullmatch, "a path", "Begin it with '/', such as /oauth/callback; no query.")
+]
+#: text with the provider's claims in braces
+SubjectTemplate = Annotated[
+    str,
+    checked(
+        _TEMPLATE.fullmatch,
+        "a subject template",
+        "Write the provider's claims in braces, such as slack:user:{team.id}:{authed_user.id}.",
+    ),
+]
 
 
 class OAuthClient(ResourceModel):
-    """Our client at the provider."""
-
     client_id: ValueSource
     client_secret: ValueSource
 
 
 class OAuthEndpoints(ResourceModel):
-    """The URLs of the provider."""
-
     authorization_url: EndpointUrl | None = None
     token_url: EndpointUrl
     revoke_url: EndpointUrl | None = None
@@ -410,7 +392,7 @@ class OAuthEndpoints(ResourceModel):
 class OAuthRedirect(ResourceModel):
     """The URL to which the provider sends the user back."""
 
-    callback_path: Annotated[str, AfterValidator(_check_path)]
+    callback_path: UrlPath
     #: stands before the path; by default ``GOONDAN_PUBLIC_URL``
     base_url: Annotated[str, AfterValidator(_check_base_url)] | None = None
 
@@ -419,7 +401,7 @@ class GoondanOptions(ResourceModel):
     """How a provider differs from others, as far as this program has to know."""
 
     #: the subject that a token belongs to, built from the provider's claims
-    subject: Annotated[str, AfterValidator(_check_template)] | None = None
+    subject: SubjectTemplate | None = None
     #: of ``subjectMode: global``: any account may give the first consent for the subject
     anyone: bool = False
     #: how the client authenticates (RFC 6749 §2.3.1); the specification puts the secret into the form
@@ -435,7 +417,6 @@ class OAuthOptions(ResourceModel):
 
     @property
     def query(self) -> dict[str, str]:
-        """The parameters added to the authorization URL's query."""
         return {name: value for name, value in (self.model_extra or {}).items() if isinstance(value, str)}
 
 
@@ -447,9 +428,7 @@ class OAuthAppSpec(ResourceModel):
     subject_mode: Literal["global", "user"]
     client: OAuthClient
     endpoints: OAuthEndpoints
-    scopes: Annotated[
-        tuple[Annotated[str, AfterValidator(_check_scope)], ...], Field(strict=False, min_length=1)
-    ]
+    scopes: Annotated[tuple[OAuthScope, ...], Field(strict=False, min_length=1)]
     redirect: OAuthRedirect | None = None
     options: OAuthOptions = Field(default_factory=OAuthOptions)
 

@@ -1,7 +1,7 @@
 """The resources of the older version of the format, ``agents.example.io/v1alpha1`` (002 §2, §3).
 
 They extend the current classes by what the older version adds or calls by another name. Fields without effect
-are accepted with a warning (:mod:`goondan_tasks.bundle.validation`). Our own fields are allowed in them too.
+are accepted with a warning (:mod:`goondan_tasks.bundle.bundle`). Our own fields are allowed in them too.
 """
 
 import re

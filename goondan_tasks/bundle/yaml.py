@@ -45,8 +45,6 @@ _TEXT_TAGS = {"!", f"{_TAG_PREFIX}str"}
 
 
 class TextFault(NamedTuple):
-    """An error in a text, and its line."""
-
     line: int
     error: FieldError
 
@@ -60,7 +58,6 @@ class Unreadable(Exception):  # noqa: N818 - says what the rest of the text is
 
 
 def parse_fault(line: int, message: str, suggestion: str) -> TextFault:
-    """Return a fault of the text itself."""
     return TextFault(line, FieldError(message, suggestion, ConfigCode.PARSE_ERROR))
 
 
@@ -86,8 +83,6 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One YAML document of a file."""
-
     file: str
     #: its position among the documents of the file that are not empty, from 0
     index: int

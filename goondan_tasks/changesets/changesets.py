@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -29,14 +29,17 @@ from goondan_tasks.changesets.api import (
     RollbackResult,
 )
 from goondan_tasks.changesets.check import BundleCheck, Checked
-from goondan_tasks.changesets.commit import TRAILER, Committing, Draft, summary_of
-from goondan_tasks.changesets.open_changesets import (
+from goondan_tasks.changesets.commit import (
+    TRAILER,
     Changeset,
+    Committing,
+    Draft,
     OpenChangesets,
     WorkingFiles,
     new_changeset_id,
+    summary_of,
 )
-from goondan_tasks.changesets.policy import PERSON, Principal
+from goondan_tasks.changesets.policy import PERSON, ChangesetRules, Principal
 from goondan_tasks.errors import (
     BrokerUnreachableError,
     BundleRevisionUnavailableError,
@@ -45,11 +48,8 @@ from goondan_tasks.errors import (
 )
 from goondan_tasks.messages import JsonObject, iso_time, wall_clock
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange
-from goondan_tasks.revisions.checkouts import RevisionSource, unknown_revision
-from goondan_tasks.revisions.content import BundleRef
+from goondan_tasks.revisions.checkouts import BundleRef, RevisionSource, unknown_revision
 from goondan_tasks.revisions.git import (
-    Author,
-    Branch,
     GitError,
     Overtaken,
     Repository,
@@ -218,7 +218,6 @@ class Changesets:
         _require_enabled(principal)
         try:
             changeset = self._new(principal, reason)
-            self._make(changeset)
         except OSError as error:
             raise ChangesetError(f"The changeset cannot be opened: {error}", code="GIT_ERROR") from error
         root = self.repository.prefix.rstrip("/") or "."
@@ -264,29 +263,28 @@ class Changesets:
     def _commit(self, changeset_id: str, message: str, principal: Principal) -> CommitResult:
         # drafted without the lock: a check takes long
         with self._locked():
-            tip = _tried(self._branch.tip)
+            tip = _tried(self._open_changesets.branch.tip)
         committing = self._committing(changeset_id, principal, tip)
         draft = committing.draft(message)
         if draft.is_refused:
-            return draft.require_answer()
+            return draft.answer
         with self._locked():
-            return _tried(lambda: self._finished(committing, draft, principal=principal, message=message))
+            return _tried(lambda: self._finished(committing, draft, principal, message))
 
     def _committing(self, changeset_id: str, principal: Principal, tip: str) -> Committing:
-        changeset = self.find(changeset_id, principal)
-        before = self._check.check(tip, import_entries=False)
-        places = (self.repository, self._branch, self._open_changesets, self._check)
-        return Committing(*places, changeset, self._bound(principal, before), tip, before)
+        changeset, before = self.find(changeset_id, principal), self._committed(tip)
+        who = self._bound(principal, before)
+        return Committing(self._open_changesets, self._check, changeset, who, tip, before)
 
     def _finished(
-        self, committing: Committing, draft: Draft, *, principal: Principal, message: str
+        self, committing: Committing, draft: Draft, principal: Principal, message: str
     ) -> CommitResult:
         """Carry a draft out; drafted again, under the lock, if another commit was faster.
 
         Only a draft that has just passed is made again, so one that cannot be checked in time delays no
         other.
         """
-        changeset_id, tip = committing.changeset.changeset_id, self._branch.tip()
+        changeset_id, tip = committing.changeset.changeset_id, self._open_changesets.branch.tip()
         if (committing.changeset, committing.tip) != (self.find(changeset_id, principal), tip):
             committing = self._committing(changeset_id, principal, tip)
             draft = committing.draft(message)
@@ -308,11 +306,13 @@ class Changesets:
     def diff(self, changeset_id: str) -> str:
         """Return the changes of a changeset as a unified diff."""
         changeset = self.find(changeset_id)
-        base = self.repository.entries(changeset.base)
-        proposal = WorkingFiles(self.repository, changeset.workdir).proposal(base)
-        tree = self.repository.tree_with(changeset.base, proposal.changes)
-        options = ("--no-ext-diff", "--no-textconv", "--no-renames", "--no-color")
-        return self.repository.git.run("diff", *options, changeset.base, tree).decode("utf-8", "replace")
+        repository = self.repository
+        base = repository.bundle_tree(changeset.base)
+        proposal = WorkingFiles(repository, changeset.workdir).proposal(repository.entries(base))
+        sides = f"--src-prefix=a/{repository.prefix}", f"--dst-prefix=b/{repository.prefix}"
+        options = ("--no-ext-diff", "--no-textconv", "--no-renames", "--no-color", *sides)
+        trees = base or "", repository.tree_with(base, proposal.changes)
+        return repository.git.run("diff", *options, *trees).decode("utf-8", "replace")
 
     def log(self, limit: int = 20) -> list[JsonObject]:
         """Return the commits of the bundle, the last one first, with the changesets that they come from."""
@@ -331,14 +331,15 @@ class Changesets:
             return result.model_copy(update={"warning": self._announced(made)})
 
     def _roll_back(self, ref: str) -> RollbackResult:
-        tip = self._branch.tip()
+        tip = self._open_changesets.branch.tip()
         wanted = self.repository.commit_of(ref.removeprefix("git:"))
-        before, after = self.repository.entries(tip), self.repository.entries(wanted) if wanted else {}
-        if wanted is None or not after:
+        tree = self.repository.bundle_tree(wanted) if wanted else None
+        if wanted is None or tree is None:
             unknown = unknown_revision(ref)
             raise ChangesetError(unknown.message, code="GIT_ERROR", suggestion=unknown.suggestion)
-        changes = changes_between(before, after)
-        new = self._restored(tip, self.repository.tree_with(tip, changes), wanted) if changes else tip
+        before = self.repository.entries(self.repository.bundle_tree(tip))
+        changes = changes_between(before, self.repository.entries(tree))
+        new = self._restored(tip, tree, wanted) if changes else tip
         return RollbackResult(
             base_ref=str(BundleRef("git", tip)),
             new_ref=str(BundleRef("git", new)),
@@ -346,8 +347,7 @@ class Changesets:
         )
 
     def _restored(self, tip: str, tree: str, wanted: str) -> str:
-        before = self._check.check(tip, import_entries=False)
-        errors = self._check.errors(self._check.check(tree), before)
+        errors = self._check.errors(self._check.check(tree), self._committed(tip))
         if errors:
             raise ChangesetError(
                 f"The bundle of that revision has {len(errors)} error(s): {errors[0]}",
@@ -355,25 +355,35 @@ class Changesets:
                 suggestion="Roll back to another revision.",
             )
         message = f"Roll back to {BundleRef('git', wanted)}\n"
-        commit = self.repository.commit(tree, tip, message, Author.of(None))
-        self._branch.advance(tip, commit)
+        root = self.repository.with_bundle(tip, tree)
+        commit = self.repository.commit(root, tip, message)
+        self._open_changesets.branch.advance(tip, commit)
         return commit
 
-    def _new(self, principal: Principal, reason: str) -> Changeset:
-        with self._locked():
-            tip = _tried(self._branch.tip)
-        if not self.repository.entries(tip):
+    def _committed(self, commit: str) -> Checked:
+        """Validate the bundle in a commit, without importing its entries."""
+        return self._check.check(self._tree(commit), import_entries=False)
+
+    def _tree(self, commit: str) -> str:
+        tree = self.repository.bundle_tree(commit)
+        if tree is None:
             raise ChangesetError(
                 f"The bundle {self.source.bundle} is not committed.",
                 code="GIT_ERROR",
                 suggestion="Add its files to git, and commit them.",
             )
+        return tree
+
+    def _new(self, principal: Principal, reason: str) -> Changeset:
+        with self._locked():
+            tip = _tried(self._open_changesets.branch.tip)
+        self._tree(tip)
         if principal.is_bound:
-            principal = self._bound(principal, self._check.check(tip, import_entries=False))
+            principal = self._bound(principal, self._committed(tip))
             _require_enabled(principal)
         now = self.clock()
         changeset_id = new_changeset_id(now)
-        return Changeset(
+        changeset = Changeset(
             changeset_id=changeset_id,
             base_ref=str(BundleRef("git", tip)),
             workdir=principal.directory / changeset_id,
@@ -382,14 +392,13 @@ class Changesets:
             agent_name=principal.agent,
             instance_key=principal.instance_key,
         )
-
-    def _make(self, changeset: Changeset) -> None:
         files = WorkingFiles(self.repository, changeset.workdir)
         with contextlib.ExitStack() as undo:
             undo.callback(files.remove)
-            files.create(changeset.base)
+            files.create(tip)
             self._open_changesets.save(changeset)
             undo.pop_all()
+        return changeset
 
     def _announced(self, made: Committed) -> str | None:
         """Announce a commit, which is made in any case; return why that failed, if it did."""
@@ -408,7 +417,7 @@ class Changesets:
 
     def _bound(self, principal: Principal, tip: Checked) -> Principal:
         """Return a principal as the branch's tip binds it, too: its Step may be older than a prohibition."""
-        if not principal.is_bound:
+        if principal.agent is None or not principal.is_bound:
             return principal
         if tip.bundle is None:
             raise ChangesetError(
@@ -417,17 +426,14 @@ class Changesets:
                 suggestion="A person has to correct them, or to roll back.",
             )
         try:
-            return principal.bound_by(tip.bundle, self.swarm)
+            rules = ChangesetRules.of(tip.bundle, principal.agent, swarm=self.swarm)
         except ConfigError as error:
             raise ChangesetError(error.message, code="BUNDLE_INVALID", suggestion=error.suggestion) from error
+        return replace(principal, rules=principal.rules.narrowed(rules))
 
     @property
     def _check(self) -> BundleCheck:
-        return BundleCheck(self.source, self.swarm)
-
-    @property
-    def _branch(self) -> Branch:
-        return Branch(self.repository, self.source.remote)
+        return BundleCheck(self.repository, self.source.inside, self.swarm)
 
     @property
     def _open_changesets(self) -> OpenChangesets:

@@ -3,8 +3,7 @@
 Validation sees exactly the files that the commit would have. An agent's changeset is judged three times:
 
 - Files (``unnamed_files``): does the policy name each one as what the loader takes it for? A text becomes
-code
-  when a resource names it as its entry, in whatever folder it is.
+  code when a resource names it as its entry, in whatever folder it is.
 - Resources (``displaced_resources``): does one take the place of a built-in one, or reach, by a selector's
   labels, Agents that the policy does not allow to change?
 - Permissions (``changed_permissions``), unless the Swarm says ``allowPolicyChanges: true``. These are the
@@ -36,9 +35,8 @@ from goondan_tasks.bundle.resources import AgentResource, RunPolicy, ToolResourc
 from goondan_tasks.changesets.policy import ChangesetRules
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.revisions.bootstrap import changed_workspace
-from goondan_tasks.revisions.checkouts import RevisionSource, write_revision
-from goondan_tasks.revisions.content import Folder
-from goondan_tasks.revisions.git import Changes
+from goondan_tasks.revisions.checkouts import Folder
+from goondan_tasks.revisions.git import LINK, Changes, Repository
 
 #: limit of the imports of all entry files; more than that of one, so that the one that hangs is named
 IMPORT_SECONDS = 90.0
@@ -62,7 +60,7 @@ class Layout:
     def of(cls, folder: Path, path: Path, scope: Scope, bundle: Bundle | None) -> "Layout":
         """Read it from ``folder``, a resolved path; the bundle is ``path`` in it. Raises OSError."""
         found = list(Folder(folder).found())
-        links = [item.path for item in found if item.kind == "link"]
+        links = [item.path for item in found if item.mode == LINK]
         entries = [folder / entry for entry in _entries(scope, bundle)]
         code = [folder / item.path for item in found if is_code(item.path)]
         documents = _with_links({*bundle_files(folder), *bundle_files(path)}, folder)
@@ -99,20 +97,22 @@ class Checked:
 class BundleCheck:
     """Validates revisions of one bundle, in a directory of their own."""
 
-    source: RevisionSource
+    repository: Repository
+    #: the bundle from its folder: a file's name, or ``.``
+    inside: str = "."
     #: the Swarm that counts, if one is named
     swarm: str | None = None
 
     def check(self, tree: str, *, import_entries: bool = True) -> Checked:
-        """Validate the bundle in a tree; entry files are imported in child processes with limits.
+        """Validate the bundle of a tree; entry files are imported in child processes with limits.
 
         Raises:
             GitError, OSError: its files cannot be read or written.
         """
         with tempfile.TemporaryDirectory(prefix="goondan-check-") as name:
             folder = Path(name).resolve()
-            write_revision(self.source.tree_files(tree), Folder(folder))
-            path = folder / self.source.inside
+            self.repository.write_files(tree, folder)
+            path = folder / self.inside
             bundle, found = inspect_bundle(path, import_entries=import_entries, import_seconds=IMPORT_SECONDS)
             findings = [_without(folder, finding) for finding in found]
             scope = Scope(read_inventory(path)[0], base_package_root())

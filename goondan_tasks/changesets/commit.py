@@ -1,19 +1,30 @@
-"""One attempt to commit a changeset: read, judge, merge, check, commit (000 §12.4).
+"""An open changeset, and an attempt to commit it: read, judge, merge, check, commit (000 §12.4).
 
-What is committed differs from the branch's tip only in files that were found in the changeset's directory and
-that its rules allow: whatever else an agent does to the directory does not get in.
+``refs/goondan/changesets/<id>`` points to a commit without changes on top of the base, whose message says who
+opened the changeset, why and where. The ref keeps the base from being collected as garbage, and reaches other
+machines by the remote. There is no other record of it.
+
+An agent may put anything into the directory. So git never looks for a repository in it, nothing is run, no
+link is followed; what is proposed is read file by file, by its raw content. The directory has the layout of
+the repository, so that its ``.gitignore`` files mean what they mean there, but only the bundle's folder is
+in it. What is committed differs from the branch's tip only in files that were found there and that its rules
+allow: whatever else an agent does to the directory does not get in.
 """
 
 import contextlib
 import os
 import re
-import tempfile
-from collections.abc import Iterable
+import secrets
+import shutil
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Self
 
 from goondan_tasks.changesets.api import (
     ChangesetCode,
+    ChangesetError,
     ChangeSummary,
     CommitError,
     CommitResult,
@@ -26,130 +37,335 @@ from goondan_tasks.changesets.check import (
     displaced_resources,
     unnamed_files,
 )
-from goondan_tasks.changesets.open_changesets import (
-    Changeset,
-    OpenChangesets,
-    Proposal,
-    WorkingFiles,
-    parents,
-    theirs_suffix,
-)
-from goondan_tasks.changesets.policy import Principal
-from goondan_tasks.revisions.content import BundleRef
+from goondan_tasks.changesets.policy import Principal, plain_name
+from goondan_tasks.errors import BundleRevisionUnavailableError
+from goondan_tasks.messages import WireModel
+from goondan_tasks.revisions.checkouts import BundleRef, Folder, Found
 from goondan_tasks.revisions.git import (
-    Author,
+    FILE,
+    LINK,
+    SUBMODULE,
     Branch,
     Changes,
     Entries,
     Entry,
     GitError,
+    Remote,
     Repository,
+    changes_between,
+    parents,
 )
 
+#: bytes of one file, and of all changed files together
+MAX_FILE_BYTES = 16_777_216
+MAX_BYTES = 67_108_864
+#: how many files a changeset may change, and how many its directory may have, ignored ones included
+MAX_CHANGES = 2_000
+MAX_FILES = 50_000
+
+#: names that git, or a file system that folds case or shortens names, takes for its own directory
+_GIT_NAMES = {".git", "git~1"}
+_PARTS = re.compile(r"[/\\]")
+
+
+_REFS = "refs/goondan/changesets/"
+_ID = re.compile(r"cs-\d{1,15}-[0-9a-f]{8}")
 #: findings of an invalid bundle that are reported
 MAX_FINDINGS = 50
 #: the trailer of a commit's message that names its changeset
 TRAILER = "Goondan-Changeset"
-#: keeps git from a user's own attributes, which may name merge programs
-_NO_ATTRIBUTES = {
-    "GIT_CONFIG_COUNT": "1",
-    "GIT_CONFIG_KEY_0": "core.attributesFile",
-    "GIT_CONFIG_VALUE_0": os.devnull,
-}
+
+
+class Changeset(WireModel):
+    """A proposed change of the bundle, as ``goondan changeset list --json`` prints it."""
+
+    changeset_id: str
+    #: the revision that it changes
+    base_ref: str
+    #: its directory: the root of the repository, of which only the bundle's folder is there
+    workdir: Path
+    opened_at: str
+    reason: str = ""
+    agent_name: str | None = None
+    instance_key: str | None = None
+
+    @property
+    def base(self) -> str:
+        """The commit of the base."""
+        return BundleRef.parse(self.base_ref).digest
+
+    def rebased(self, commit: str) -> Self:
+        """Return the changeset with another base."""
+        return self.model_copy(update={"base_ref": str(BundleRef("git", commit))})
+
+
+def new_changeset_id(milliseconds: float) -> str:
+    """Make an id: the time, and eight random hex digits."""
+    return f"cs-{milliseconds:.0f}-{secrets.token_hex(4)}"
 
 
 @dataclass(frozen=True, slots=True)
-class Merge:
-    """The result of a merge."""
+class OpenChangesets:
+    """The open changesets of a repository, or of its remote if there is one. All methods raise GitError."""
 
-    #: the changes of the branch's tip
-    changes: dict[str, Entry | None] = field(default_factory=dict)
-    #: paths of conflicts; the entry holds both sides, marked, or is ``None`` if there are no lines to mark
-    conflicts: dict[str, Entry | None] = field(default_factory=dict)
+    repository: Repository
+    remote: Remote | None = None
 
+    @property
+    def branch(self) -> Branch:
+        """The branch that they are committed to."""
+        return Branch(self.repository, self.remote)
 
-def merge(repository: Repository, base: Entries, changes: Changes, theirs: Entries, *, label: str) -> Merge:
-    """Merge changes of ``base`` into ``theirs``, line by line, with ``git merge-tree``.
+    def find(self, changeset_id: str) -> Changeset | None:
+        """Return an open changeset, or ``None``."""
+        if _ID.fullmatch(changeset_id) is None:
+            return None
+        return next((item for item in self.all() if item.changeset_id == changeset_id), None)
 
-    Git sees only the changed paths, and what is in their way. So no other path is changed, not even where
-    git takes a removal and an addition for a rename, and a branch that was reset does not get back what the
-    reset has removed. Attributes play no part. ``label`` names our side in the marks of a conflict.
+    def all(self) -> list[Changeset]:
+        """Return all of them, the oldest first."""
+        if self.remote is not None:
+            self.remote.mirror(_REFS)
+        form = "%(refname:lstrip=3)%00%(parent)%00%(contents:body)%00"
+        listed = self.repository.git.run("for-each-ref", f"--format={form}", _REFS).decode("utf-8", "replace")
+        fields = listed.replace("\0\n", "\0").split("\0")[:-1]
+        parsed = [_parsed(*fields[at : at + 3]) for at in range(0, len(fields), 3)]
+        return [changeset for changeset in parsed if changeset is not None]
 
-    Raises:
-        GitError: git fails.
-    """
-    inside = {parent for path in changes for parent in parents(path)}
-    clashing = {path for path in theirs if path in inside or not changes.keys().isdisjoint(parents(path))}
-    paths = changes.keys() | clashing
-    before, after = ({path: side[path] for path in paths & side.keys()} for side in (base, theirs))
-    mine = {path: entry for path, entry in ({**before, **changes}).items() if entry}
-    root = _commit(repository, before)
-    ours, tip = (_commit(repository, side, root) for side in (mine, after))
-    with tempfile.TemporaryDirectory(prefix="goondan-merge-") as name:
-        empty = Path(name)  # git looks for attributes there
-        git = replace(
-            repository.git,
-            folder=empty,
-            work_tree=empty,
-            index=empty / "index",
-            environment=_NO_ATTRIBUTES,
+    def save(self, changeset: Changeset) -> None:
+        """Store a changeset, new or with another base."""
+        repository = self.repository
+        message = f"Open a changeset\n\n{changeset.model_dump_json(by_alias=True)}\n"
+        commit = repository.commit(
+            f"{changeset.base}^{{tree}}", changeset.base, message, changeset.agent_name
         )
-        wanted = ("merge-tree", "--write-tree", "-z", "--no-messages", ours, tip)
-        tree, *stages = os.fsdecode(git.status(*wanted, accepted=(0, 1))[1]).split("\0")
-    merged = repository.entries(tree)
-    found = (line.partition("\t")[2].removeprefix(repository.prefix) for line in stages if line)
-    # of a file against a directory or a link, git renames one side to "<path>~<its commit>"
-    clean = {path.removesuffix(f"~{ours}").removesuffix(f"~{tip}") for path in found}
-    conflicts = {path: _marked(repository, merged.get(path), (ours, label), tip) for path in sorted(clean)}
-    decided = {path: merged.get(path) for path in changes.keys() - conflicts.keys()}
-    return Merge({path: it for path, it in decided.items() if it != theirs.get(path)}, conflicts)
+        ref = _REFS + changeset.changeset_id
+        repository.set_ref(ref, commit, expected=repository.commit_of(ref) or "")
+        if self.remote is not None:
+            self.remote.push(commit, ref, force=True)
+
+    def delete(self, changeset: Changeset) -> None:
+        """Delete the ref of a changeset."""
+        ref = _REFS + changeset.changeset_id
+        if self.remote is not None:
+            self.remote.delete(ref)
+        self.repository.git.run("update-ref", "-d", ref)
 
 
-def _commit(repository: Repository, entries: Entries, parent: str | None = None) -> str:
-    return repository.commit(repository.tree_with(None, entries), parent, "merge", Author.of(None))
-
-
-def _marked(repository: Repository, entry: Entry | None, ours: tuple[str, str], tip: str) -> Entry | None:
-    """Store a file with the marks of a conflict that name the sides; ``None`` if it has no marks."""
-    commit, label = ours
-    content = repository.blob(entry.blob) if entry and entry.is_file else b""
-    # behind a commit, git names the path if one side has renamed it
-    named, count = re.subn(rf"(?m)^<<<<<<< {commit}(:.*)?$".encode(), f"<<<<<<< {label}".encode(), content)
-    if entry is None or not count:
+def _parsed(changeset_id: str, base: str, body: str) -> Changeset | None:
+    """Read a ref; ``None`` if it is not one of ours: others may write into the remote, too."""
+    if _ID.fullmatch(changeset_id) is None:
         return None
-    named = re.sub(rf"(?m)^>>>>>>> {tip}(:.*)?$".encode(), b">>>>>>> branch", named)
-    return Entry(entry.mode, repository.write_blob(named))
+    try:
+        told = Changeset.model_validate_json(body)
+        # whatever it says, no directory of another name is ever removed
+        place = {"changeset_id": changeset_id, "workdir": told.workdir.with_name(changeset_id)}
+        return told.model_copy(update={**place, "base_ref": str(BundleRef.parse(f"git:{base}"))})
+    except (ValueError, BundleRevisionUnavailableError):
+        return None
+
+
+@dataclass(slots=True)
+class Proposal:
+    """What a changeset proposes."""
+
+    #: new entries by path; ``None`` removes one
+    changes: dict[str, Entry | None] = field(default_factory=dict)
+    #: paths that cannot be part of a bundle, and why
+    misfits: dict[str, str] = field(default_factory=dict)
+    #: bytes of its new files
+    size: int = 0
+
+
+def no_objection(_path: str) -> None:
+    """Let any path be changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkingFiles:
+    """The files in the directory of one changeset. All methods raise OSError, or GitError."""
+
+    repository: Repository
+    directory: Path
+    #: returns why a path may not be changed: such a file is not even stored
+    objection: Callable[[str], str | None] = no_objection
+
+    @property
+    def folder(self) -> Path:
+        """The bundle's folder in it."""
+        return self.directory / self.repository.prefix
+
+    def create(self, commit: str) -> None:
+        """Make the directory, which must not exist, with the files of a commit.
+
+        Besides the bundle it has the ``.gitignore`` files of the directories that the bundle's folder is in.
+        """
+        parent = self.directory.parent
+        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if parent.is_symlink():
+            raise FileExistsError(f"{parent} is a link")
+        self.directory.mkdir(mode=0o700)
+        outer = ["", *(f"{parent}/" for parent in parents(self.repository.prefix.rstrip("/")))]
+        ignores = [f":(top,literal){folder}.gitignore" for folder in outer]
+        with self.repository.neutral(self.directory) as git:
+            git.run("read-tree", commit)
+            wanted = git.run("ls-files", "-z", "--", f":(top,literal){self.repository.prefix}", *ignores)
+            git.run("checkout-index", "--quiet", "-z", "--stdin", stdin=wanted)
+
+    def remove(self) -> None:
+        """Remove the directory, if it exists."""
+        if self.directory.is_symlink():
+            self.directory.unlink()
+        elif self.directory.exists():
+            shutil.rmtree(self.directory)
+
+    def bring(self, tree: str, wanted: str) -> None:
+        """Bring the bundle's folder from one tree to another."""
+        with self.repository.neutral(self.folder) as git:
+            git.run("read-tree", tree)
+            git.run("read-tree", "--reset", "-u", wanted)
+
+    def proposal(self, base: Entries) -> Proposal:
+        """Read what is proposed as a change of ``base``; new files are stored as blobs.
+
+        Raises:
+            ChangesetError: there are too many files.
+        """
+        found = self._found()
+        proposal = Proposal(changes=dict.fromkeys(_removed(base, found)))
+        beside = theirs_suffix(self.directory.name)
+        ignored = self._ignored(path for path in found if path not in base and not path.endswith(beside))
+        for path, item in found.items():
+            if path not in ignored:
+                self._propose(proposal, item, path, base)
+        return proposal
+
+    def _found(self) -> dict[str, Found]:
+        prefix = self.repository.prefix
+        found: dict[str, Found] = {}
+        for item in Folder(self.directory).found(prefix):
+            found[item.path.removeprefix(prefix)] = item
+            if len(found) > MAX_FILES:
+                message = f"The changeset's directory has more than {MAX_FILES} files."
+                raise ChangesetError(
+                    message, code="POLICY_VIOLATION", suggestion="Remove what is not needed."
+                )
+        return found
+
+    def _propose(self, proposal: Proposal, found: Found, path: str, base: Entries) -> None:
+        reason = _misfit(found, path, base)
+        if reason is not None:
+            proposal.misfits[path] = reason
+            return
+        if path in base and self._is_same(found, base[path]):
+            return
+        reason = self._objection(proposal, found, path)
+        if reason is not None:
+            proposal.misfits[path] = reason
+        elif found.mode == LINK:
+            self._propose_link(proposal, found, path)
+        else:
+            proposal.size += found.size
+            with Folder(self.directory).reading(found.path) as file:
+                proposal.changes[path] = Entry(found.mode or FILE, self.repository.write_blob(file))
+
+    def _is_same(self, found: Found, entry: Entry) -> bool:
+        # a file that is too large is only read if its size is the same
+        size = partial(self.repository.git.run, "cat-file", "-s", entry.blob)
+        if found.mode != entry.mode or (found.size > MAX_FILE_BYTES and found.size != int(size())):
+            return False
+        digest = Folder(self.directory).digest(found, self.repository.algorithm, head="blob {size}\0")
+        return digest == entry.blob
+
+    def _objection(self, proposal: Proposal, found: Found, path: str) -> str | None:
+        # checked before the blob is stored: git keeps unreferenced objects for a long time
+        if len(proposal.changes) >= MAX_CHANGES:
+            return f"more than {MAX_CHANGES} files are changed"
+        if found.size > MAX_FILE_BYTES:
+            return f"it is larger than {MAX_FILE_BYTES} bytes"
+        if proposal.size + found.size > MAX_BYTES:
+            return f"the files that are changed are larger than {MAX_BYTES} bytes together"
+        # what a conflict has left beside a file is reported as a conflict
+        return None if path.endswith(theirs_suffix(self.directory.name)) else self.objection(path)
+
+    def _propose_link(self, proposal: Proposal, found: Found, path: str) -> None:
+        target = Folder(self.directory).link_target(found.path)
+        if leads_out(path, os.fsdecode(target)):
+            proposal.misfits[path] = "it is a link that leads out of the bundle"
+        elif leads_into_git(os.fsdecode(target)):
+            proposal.misfits[path] = "it is a link into git's own directory"
+        else:
+            proposal.changes[path] = Entry(LINK, self.repository.write_blob(target))
+
+    def _ignored(self, paths: Iterable[str]) -> set[str]:
+        # "./" keeps a name that begins with a colon from being a pattern
+        start = f"./{self.repository.prefix}"
+        git = replace(self.repository.git, folder=self.directory, work_tree=self.directory)
+        asked = b"".join(os.fsencode(start + path) + b"\0" for path in paths)
+        if not asked:
+            return set()
+        printed = git.run("check-ignore", "-z", "--stdin", "--no-index", stdin=asked, accepted=(0, 1))
+        return {name.removeprefix(start) for name in os.fsdecode(printed).split("\0") if name}
+
+
+def theirs_suffix(changeset_id: str) -> str:
+    """Return what the others' version of a file has added to its name, if there are no lines to mark."""
+    return f".{changeset_id}.theirs"
+
+
+def leads_out(path: str, target: str) -> bool:
+    """Return whether a link at ``path`` may lead out of the bundle.
+
+    ``..`` is allowed only at the beginning: behind another part it would start from where that part leads.
+    """
+    parts = PurePosixPath(target).parts
+    ups = next((number for number, part in enumerate(parts) if part != ".."), len(parts))
+    return target.startswith("/") or ups > path.count("/") or ".." in parts[ups:]
+
+
+def leads_into_git(path: str) -> bool:
+    """Return whether git's own directory is on a path, under any name that a file system has for it."""
+    return any(plain_name(part) in _GIT_NAMES for part in _PARTS.split(path))
+
+
+def _misfit(found: Found, path: str, base: Entries) -> str | None:
+    if found.mode is None:
+        return "it is no regular file, or its directories are nested too deep"
+    if leads_into_git(path):
+        return "git keeps that name for itself"
+    places = (path, *parents(path))
+    if any(place in base and base[place].mode == SUBMODULE for place in places):
+        return "a submodule is there"
+    return None
+
+
+def _removed(base: Entries, found: dict[str, Found]) -> list[str]:
+    # a submodule is never in the directory, and stays
+    return [path for path, entry in base.items() if path not in found and entry.mode != SUBMODULE]
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a commit of the changeset would do now: bring conflicts, or give an answer."""
+    """What a commit of the changeset would answer now, and do."""
 
-    answer: CommitResult | None = None
-    conflicts: Merge | None = None
+    answer: CommitResult
     #: the commit that the branch is to move to
     commit: str | None = None
+    #: after a conflict: the tree of the directory as it is, and the one with the changes of both sides
+    trees: tuple[str, str] | None = None
     #: whether it is to be proposed to the workers, even if it changes nothing
     is_news: bool = False
 
     @property
     def is_refused(self) -> bool:
         """Whether the answer is all there is to it."""
-        return self.answer is not None and self.answer.status != "ok"
-
-    def require_answer(self) -> CommitResult:
-        """Return the answer of a draft without conflicts."""
-        if self.answer is None:
-            raise RuntimeError("a draft without conflicts has an answer")
-        return self.answer
+        return self.answer.status != "ok" and self.trees is None
 
 
 @dataclass(frozen=True, slots=True)
 class Committing:
     """The commit of one changeset by a principal."""
 
-    repository: Repository
-    branch: Branch
     open_changesets: OpenChangesets
     check: BundleCheck
     changeset: Changeset
@@ -164,28 +380,48 @@ class Committing:
         Raises:
             GitError, ChangesetError, OSError: it failed.
         """
-        base = self.repository.entries(self.changeset.base)
-        proposal = self._files.proposal(base)
-        refusal = self._judge(proposal)
+        repository = self.open_changesets.repository
+        base = repository.bundle_tree(self.changeset.base)
+        entries = repository.entries(base)
+        proposal = self._files.proposal(entries)
+        ours = repository.tree_with(base, proposal.changes) if proposal.changes else base
+        refusal = self._judge(proposal, ours)
         if refusal is not None:
-            return Draft(answer=refusal)
-        if not proposal.changes:
-            return Draft(answer=self._ok(self.changeset.base, ChangeSummary()))
-        theirs = self.repository.entries(self.tip)
-        merged = merge(self.repository, base, proposal.changes, theirs, label=self._label)
-        if merged.conflicts:
-            return Draft(conflicts=merged)
-        changes = merged.changes
+            return Draft(refusal)
+        if base is None or ours is None or ours == base:
+            return Draft(self._ok(self.changeset.base, ChangeSummary()))
+        theirs = repository.bundle_tree(self.tip) or repository.tree_with(None, {})
+        merged, met = repository.merge(base, ours, theirs, label=self.changeset.changeset_id)
+        if met:
+            return self._met(ours, theirs, merged, met)
+        before = repository.entries(theirs)
+        changes = changes_between(before, repository.entries(merged))
         if not changes:
             # a process that died right after the commit finds it here when it tries again
-            return Draft(answer=self._ok(self.tip, ChangeSummary()), is_news=True)
-        tree = self.repository.tree_with(self.tip, changes)
-        refusal = self._check(tree, changes)
+            return Draft(self._ok(self.tip, ChangeSummary()), is_news=True)
+        refusal = self._check(merged, changes)
         if refusal is not None:
-            return Draft(answer=refusal)
+            return Draft(refusal)
         text = f"{message}\n\n{TRAILER}: {self.changeset.changeset_id}\n"
-        commit = self.repository.commit(tree, self.tip, text, Author.of(self.principal.agent))
-        return Draft(answer=self._ok(commit, summary_of(changes, theirs)), commit=commit, is_news=True)
+        tree = repository.with_bundle(self.tip, merged)
+        commit = repository.commit(tree, self.tip, text, self.principal.agent)
+        return Draft(self._ok(commit, summary_of(changes, before)), commit, is_news=True)
+
+    def _met(self, ours: str, theirs: str, merged: str, paths: Iterable[str]) -> Draft:
+        """Draft the answer to a conflict: without lines to mark, ours stays and theirs comes beside it."""
+        repository, changes = self.open_changesets.repository, dict[str, Entry | None]()
+        mine, there = repository.entries(ours), repository.entries(theirs)
+        marked = set(repository.containing(merged, self._mark))
+        names = set()
+        for path in paths:
+            name = path.removesuffix(f"~{self.changeset.changeset_id}").removesuffix("~branch")
+            names.add(name)
+            if path != name:
+                changes[path] = None
+            if path not in marked:
+                changes[name] = mine.get(name)
+                changes[name + self._beside] = there.get(name) or Entry(FILE, repository.write_blob(b""))
+        return Draft(self._conflict(sorted(names)), trees=(ours, repository.tree_with(merged, changes)))
 
     def _check(self, tree: str, changes: Changes) -> CommitResult | None:
         """Return why the changed bundle cannot be committed; ``None`` if it can."""
@@ -232,13 +468,12 @@ class Committing:
             Overtaken: another commit was faster.
             GitError, OSError: it failed.
         """
-        if draft.conflicts is not None:
-            self._bring(draft.conflicts)
+        if draft.trees is not None:
+            self._files.bring(*draft.trees)
             self.open_changesets.save(self.changeset.rebased(self.tip))
-            return self._conflict(draft.conflicts.conflicts)
         if draft.commit is not None:
-            self.branch.advance(self.tip, draft.commit)
-        return draft.require_answer()
+            self.open_changesets.branch.advance(self.tip, draft.commit)
+        return draft.answer
 
     def remove(self) -> None:
         """Remove the changeset once it is committed; what cannot be removed can be discarded later."""
@@ -248,51 +483,27 @@ class Committing:
 
     @property
     def _files(self) -> WorkingFiles:
-        return WorkingFiles(self.repository, self.changeset.workdir, self.principal.objection)
+        return WorkingFiles(self.open_changesets.repository, self.changeset.workdir, self.principal.objection)
 
     @property
     def _beside(self) -> str:
         return theirs_suffix(self.changeset.changeset_id)
 
     @property
-    def _label(self) -> str:
-        return f"changeset {self.changeset.changeset_id}"
+    def _mark(self) -> str:
+        return f"<<<<<<< {self.changeset.changeset_id}"
 
-    def _judge(self, proposal: Proposal) -> CommitResult | None:
+    def _judge(self, proposal: Proposal, ours: str | None) -> CommitResult | None:
         """Refuse what still has the marks of a conflict, or is not allowed."""
-        undecided = self._undecided(proposal)
+        changes = proposal.changes
+        marked = self.open_changesets.repository.containing(ours, self._mark) if ours and changes else []
+        beside = (path.removesuffix(self._beside) for path in changes if path.endswith(self._beside))
+        undecided = {*changes.keys() & marked, *beside}
         if undecided:
-            return self._conflict(undecided)
-        judged = {path: self.principal.objection(path) for path in proposal.changes}
+            return self._conflict(sorted(undecided))
+        judged = {path: self.principal.objection(path) for path in changes}
         refused = {path: reason for path, reason in judged.items() if reason} | proposal.misfits
         return self._violation(refused) if refused else None
-
-    def _undecided(self, proposal: Proposal) -> list[str]:
-        beside = [path for path in proposal.changes if path.endswith(self._beside)]
-        texts = {path: entry for path, entry in proposal.changes.items() if entry and entry.is_file}
-        contents = self.repository.blobs(entry.blob for entry in texts.values())
-        mark = f"<<<<<<< {self._label}".encode()
-        marked = [path for path, data in zip(texts, contents, strict=True) if mark in data.splitlines()]
-        return sorted({*marked, *(path.removesuffix(self._beside) for path in beside)})
-
-    def _bring(self, merged: Merge) -> None:
-        """Put the others' changes into the directory, with marks where they meet ours."""
-        base, theirs = (self.repository.entries(commit) for commit in (self.changeset.base, self.tip))
-        conflicts, ours = merged.conflicts, merged.changes.keys() | merged.conflicts.keys()
-        for path in base.keys() - theirs.keys() - conflicts.keys():
-            self._files.take_away(path)
-        # where one side has a directory and the other a file, the directory stays as it is
-        kept = ours | {parent for path in conflicts for parent in parents(path)}
-        news = {
-            path: entry
-            for path, entry in theirs.items()
-            if base.get(path) != entry and path not in kept and ours.isdisjoint(parents(path))
-        }
-        self._files.put(news | {path: entry for path, entry in (merged.changes | conflicts).items() if entry})
-        for path, entry in conflicts.items():
-            if entry is None:
-                other = theirs.get(path)
-                self._files.write(path + self._beside, self.repository.blob(other.blob) if other else b"")
 
     def _ok(self, commit: str, summary: ChangeSummary) -> CommitResult:
         return CommitResult(

@@ -18,7 +18,6 @@ from typing import Self
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.bundle.entries import is_code
 from goondan_tasks.bundle.inventory import is_document_name
-from goondan_tasks.changesets.open_changesets import plain_name
 
 #: what is recommended where no policy limits the files
 USUAL_FILES = ("goondan.yaml", "resources/**", "prompts/**", "tools/**", "extensions/**")
@@ -26,6 +25,8 @@ USUAL_FILES = ("goondan.yaml", "resources/**", "prompts/**", "tools/**", "extens
 FOLDER = ".changesets"
 #: files from which git and its extensions take orders
 _OF_GIT = {".gitattributes", ".gitmodules", ".lfsconfig"}
+#: what a file system may leave out of a name, or git take for a part's end (git's own utf8.c and path.c)
+_UNSEEN = dict.fromkeys([*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF])
 
 
 def matches(glob: str, path: str) -> bool:
@@ -36,6 +37,11 @@ def matches(glob: str, path: str) -> bool:
     Braces and a leading ``!`` mean themselves, so that a pattern of another dialect allows nothing.
     """
     return _match(tuple(glob.removeprefix("./").replace("[^", "[!").split("/")), tuple(path.split("/")))
+
+
+def plain_name(name: str) -> str:
+    """Return a name as the most lenient file system reads it: HFS+ and NTFS ignore invisible characters."""
+    return name.translate(_UNSEEN).partition(":")[0].rstrip(" .").casefold()
 
 
 @functools.lru_cache(maxsize=4096)
@@ -113,13 +119,6 @@ class Principal:
     agent: str | None = None
     #: the instance whose changesets it can commit; a person can commit all
     instance_key: str | None = None
-
-    def bound_by(self, bundle: Bundle, swarm: str | None) -> Self:
-        """Return an agent as the rules of another revision bind it, too; raises as ChangesetRules.of."""
-        if self.agent is None:
-            return self
-        rules = ChangesetRules.of(bundle, self.agent, swarm=swarm)
-        return replace(self, rules=self.rules.narrowed(rules))
 
     @property
     def is_bound(self) -> bool:

@@ -1,8 +1,14 @@
-"""Bundles on disk: ``goondan validate`` and ``goondan init``."""
+"""Bundles on disk: ``goondan validate``, ``goondan migrate`` and ``goondan init``."""
 
+import codecs
+import errno
 import os
+import re
 import shlex
-from collections.abc import Sequence
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -12,10 +18,13 @@ from rich.text import Text
 
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Finding, inspect_bundle
-from goondan_tasks.cli.options import BundleArgument, this_bundle
-from goondan_tasks.cli.output import CONFIGURATION, Output, printable
+from goondan_tasks.cli.options import BundleArgument, argument, flag, this_bundle
+from goondan_tasks.cli.output import CONFIGURATION, Output, on_one_line, printable
 from goondan_tasks.errors import ConfigError
+from goondan_tasks.migration import migrate_bundle
 
+#: comments, and then a directive such as ``%YAML 1.2``
+_DIRECTIVE_FIRST = re.compile(r"(?:[ \t]*(?:#[^\r\n]*)?[\r\n])*%")
 _STYLES = {"error": "bold red", "warning": "bold yellow"}
 
 #: the bundle that ``goondan init`` writes, and a call of its tool
@@ -34,9 +43,9 @@ class Format(StrEnum):
 
 def validate(
     bundle: BundleArgument = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Let warnings fail too.")] = False,
-    form: Annotated[Format | None, typer.Option("--format", help="How to write the findings.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    strict: Annotated[bool, flag("Let warnings fail too.", "--strict")] = False,
+    form: Annotated[Format | None, flag("How to write the findings.", "--format")] = None,
+    as_json: Annotated[bool, flag("The same as --format json.", "--json")] = False,
 ) -> None:
     """Check a bundle, its references and its entry files; print all findings at once.
 
@@ -44,7 +53,7 @@ def validate(
     """
     if as_json and form not in {None, Format.JSON}:
         raise typer.BadParameter("--json goes only with --format json.")
-    path = bundle or Settings.load().bundle or this_bundle()
+    path = _bundle_of(bundle)
     _, findings = inspect_bundle(path)
     is_valid = not any(finding.level == "error" or strict for finding in findings)
     output = Output(as_json or form is Format.JSON)
@@ -58,13 +67,47 @@ def validate(
         raise typer.Exit(CONFIGURATION)
 
 
+def migrate(
+    bundle: BundleArgument = None,
+    write: Annotated[bool, flag("Write the files in place.", "--write")] = False,
+    as_json: Annotated[bool, flag("Print the files and findings as one JSON document.", "--json")] = False,
+) -> None:
+    """Rewrite a bundle's older resources for today's version of the format; comments and order stay.
+
+    Without --write the whole bundle is printed as one file. Resources that cannot be rewritten stay as they
+    are and are reported; then it ends with 3, else with 0. Python files are never changed.
+    """
+    path = _bundle_of(bundle)
+    migration = migrate_bundle(path)
+    if write:
+        _replace_files({file: migration.files[file] for file in migration.changed})
+    output = Output(as_json)
+    if as_json:
+        files = [
+            {"file": str(file), "changed": file in migration.changed, "text": text}
+            for file, text in migration.files.items()
+        ]
+        findings = [finding.to_wire() for finding in migration.findings]
+        output.document({"written": write, "files": files, "findings": findings})
+    else:
+        if not write:
+            output.stream([one_text(migration.files).encode()])
+        for finding in migration.findings:
+            output.note(finding_text(finding))
+        done = "written" if write else "to be changed"
+        share = f"{len(migration.changed)} of {len(migration.files)} files"
+        output.note(f"{path}: {share} {done}, {counts(migration.findings)}")
+    if any(finding.level == "error" for finding in migration.findings):
+        raise typer.Exit(CONFIGURATION)
+
+
 def init(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Where to write it; made if it is not there.")
+        Path, argument("DIR", "The directory to write; created if it does not exist.")
     ] = Path(),
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
+    as_json: Annotated[bool, flag("Print one JSON document on stdout.", "--json")] = False,
 ) -> None:
-    """Write a small bundle that runs: one agent with one tool. Files that are there are never overwritten."""
+    """Write a small bundle that runs: one agent with one tool. Existing files are never overwritten."""
     files = [directory / name for name in _STARTER_FILES]
     try:
         if present := [str(file) for file in files if os.path.lexists(file)]:
@@ -86,6 +129,10 @@ def init(
     )
     document = {"bundle": str(directory), "files": [str(file) for file in files], "next": steps}
     Output(as_json).give(document, text, note)
+
+
+def _bundle_of(given: Path | None) -> Path:
+    return given or Settings.load().bundle or this_bundle()
 
 
 def finding_text(finding: Finding) -> Text:
@@ -114,13 +161,89 @@ def counts(findings: Sequence[Finding]) -> str:
 
 def _annotation(finding: Finding) -> str:
     """Write a workflow command; in its values ``%``, line ends, ``:`` and ``,`` have codes of their own."""
-    place = f"file={_value(finding.file)},line={finding.line},title={_value(finding.code)}"
-    return f"::{finding.level} {place}::{_data(f'{_what_is_wrong(finding)}. {finding.suggestion}')}"
+
+    def data(text: str) -> str:
+        return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+    file, code = (data(text).replace(":", "%3A").replace(",", "%2C") for text in (finding.file, finding.code))
+    message = data(f"{_what_is_wrong(finding)}. {finding.suggestion}")
+    return f"::{finding.level} file={file},line={finding.line},title={code}::{message}"
 
 
-def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+def one_text(files: Mapping[Path, str]) -> str:
+    """Join the files of a bundle, each behind its name; a text that is alone stays as it is."""
+    if len(files) == 1:
+        return next(iter(files.values()))
+    parts: list[str] = []
+    for file, text in files.items():
+        # a directive must follow an end mark, and that a document, which may be empty
+        border = "---\n...\n" if _DIRECTIVE_FIRST.match(text) else "---\n"
+        line_end = "" if text.endswith(("\n", "\r")) else "\n"
+        parts.append(f"{border if parts else ''}# {on_one_line(str(file))}\n{text}{line_end}")
+    return "".join(parts)
 
 
-def _value(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+def _replace_files(texts: Mapping[Path, str]) -> None:
+    """Write all files or none, each with the mode and the byte order mark that it has; links stay.
+
+    Raises:
+        ConfigError: one of them cannot be written; those that were have their old text again.
+    """
+    leftovers: set[Path] = set()
+    prepared: list[tuple[Path, Path, Path, Path]] = []
+    try:
+        for file, text in texts.items():
+            with _refusal(file):
+                target = file.resolve()
+                # root may write any file; the owner's permissions count all the same
+                if not target.stat().st_mode & 0o222 or not os.access(target, os.W_OK):
+                    raise PermissionError(errno.EACCES, "it is read-only")
+                old = target.read_bytes()
+                mark = codecs.BOM_UTF8 if old.startswith(codecs.BOM_UTF8) else b""
+                new = _written_beside(target, mark + text.encode(), leftovers)
+                prepared.append((file, target, new, _written_beside(target, old, leftovers)))
+        with ExitStack() as undo:
+            for file, target, new, kept in prepared:
+                with _refusal(file):
+                    new.replace(target)
+                undo.callback(_put_back, file, target, kept, leftovers)
+            undo.pop_all()
+    finally:
+        for path in leftovers:
+            path.unlink(missing_ok=True)
+
+
+def _written_beside(target: Path, data: bytes, leftovers: set[Path]) -> Path:
+    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    os.close(descriptor)
+    path = Path(name)
+    leftovers.add(path)
+    path.write_bytes(data)
+    shutil.copymode(target, path)
+    return path
+
+
+def _put_back(file: Path, target: Path, kept: Path, leftovers: set[Path]) -> None:
+    try:
+        kept.replace(target)
+    except OSError as error:
+        leftovers.discard(kept)
+        raise ConfigError(
+            f"{file} is rewritten, another file cannot be, and it cannot be put back: {_reason(error)}.",
+            suggestion=f"Its old text is in {kept}; move it back by hand.",
+        ) from error
+
+
+@contextmanager
+def _refusal(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"{file} cannot be written: {_reason(error)}; nothing has been changed.",
+            suggestion="Check the permissions of the file and its directory.",
+        ) from error
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)

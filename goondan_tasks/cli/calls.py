@@ -1,5 +1,7 @@
-"""The commands about calls and requests: submit, wait, look, cancel, resolve."""
+"""Commands about calls and requests: submit, wait, look, cancel, resolve, approve."""
 
+import getpass
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -11,21 +13,26 @@ import typer
 from rich.text import Text
 
 from broker_config import serializer
+from goondan_tasks.calls import CallFields
 from goondan_tasks.cli.options import (
     SEARCHED,
     Auth,
     CallId,
+    CallIds,
     Instance,
     OfAgent,
     OfTool,
     Origin,
     Timeout,
     Watch,
+    argument,
+    flag,
+    name_option,
+    option,
     parse_input,
     parse_json,
-    parse_seconds,
     parse_some_seconds,
-    require_some_text,
+    seconds_option,
 )
 from goondan_tasks.cli.output import (
     FAILED,
@@ -41,23 +48,25 @@ from goondan_tasks.cli.output import (
     named_message,
     on_one_line,
     pretty,
+    show_progress,
     tell,
 )
-from goondan_tasks.cli.session import Session, takes_session
+from goondan_tasks.cli.session import Session, takes_client
 from goondan_tasks.cli.waiting import give, progress_text, wait_for_result
-from goondan_tasks.client import CallOutput, Client, OutputPart, PendingCall
+from goondan_tasks.client import Client, PendingCall
 from goondan_tasks.errors import HandoffError, HandoffTimeoutError, ToolNotInCatalogError, WaitTimeout
-from goondan_tasks.handoff import accepted, handoff_error, not_answered, request_result
+from goondan_tasks.handoff import EventFields, accepted, handoff_error, not_answered, request_result
 from goondan_tasks.ledger.record import CallRecord
-from goondan_tasks.messages import ToolCall, ToolCallError, ToolCallResult, wall_clock
+from goondan_tasks.messages import ToolCall, ToolCallResult, wall_clock
 from goondan_tasks.tool_api import REQUEST_TIMEOUT_MS
 from goondan_tasks.wording import closest
 
 _WHOLE_ID = 36
 _STYLES = {"ok": "bold green", "error": "bold red", "pending": "bold yellow"}
 
+Columns = dict[str, Callable[[CallRecord], object]]
 #: which call it is, in every list of calls
-CALL_COLUMNS: dict[str, Callable[[CallRecord], object]] = {
+CALL_COLUMNS: Columns = {
     "agent": lambda record: record.call.agent_name,
     "tool": lambda record: record.call.tool_name,
     "instance": lambda record: record.call.instance_key,
@@ -65,7 +74,7 @@ CALL_COLUMNS: dict[str, Callable[[CallRecord], object]] = {
 
 
 class Status(StrEnum):
-    """How a call stands; ``ok`` and ``error`` are the outcomes of those that are done."""
+    """The status of a call; ``ok`` and ``error`` are outcomes of calls that are done."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -76,40 +85,29 @@ class Status(StrEnum):
     ERROR = "error"
 
 
-Agent = Annotated[str, typer.Argument(metavar="AGENT", help="The agent that handles it.")]
-Input = Annotated[
-    Any,
-    typer.Argument(parser=parse_input, metavar="INPUT", help="Plain text, JSON text, @FILE, or - for stdin."),
-]
-EventType = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="The event's type.")]
+Agent = Annotated[str, argument("AGENT", "The agent that handles it.")]
+Input = Annotated[Any, argument("INPUT", "Plain text, JSON text, @FILE, or - for stdin.", parser=parse_input)]
+EventType = Annotated[str | None, option("TYPE", "The event's type.", "--type")]
+By = Annotated[str | None, option("NAME", "The person who decides; default: your login name.")]
 
 
-@takes_session
+@takes_client
 def call(
     session: Session,
-    agent: Annotated[str, typer.Argument(metavar="AGENT", help="The agent on whose queue the call goes.")],
-    tool: Annotated[str, typer.Argument(metavar="TOOL", help="The tool's full name, such as bash__exec.")],
-    args: Annotated[
-        Any, typer.Argument(parser=parse_json, metavar="ARGS", help="JSON text, @FILE, or - for stdin.")
-    ] = None,
+    client: Client,
+    agent: Annotated[str, argument("AGENT", "The agent on whose queue the call goes.")],
+    tool: Annotated[str, argument("TOOL", "The tool's full name, such as bash__exec.")],
+    args: Annotated[Any, argument("ARGS", "JSON text, @FILE, or - for stdin.", parser=parse_json)] = None,
     instance: Instance = None,
-    turn: Annotated[
-        str | None,
-        typer.Option(metavar="T", callback=require_some_text, help="The Turn the call belongs to."),
-    ] = None,
+    turn: Annotated[str | None, name_option("T", "The Turn the call belongs to.")] = None,
     tool_call_id: Annotated[
         str | None,
-        typer.Option(
-            "--id",
-            metavar="TOOL_CALL_ID",
-            callback=require_some_text,
-            help="Name the call: again with this id is the same call.",
-        ),
+        name_option("TOOL_CALL_ID", "The call's id: with the same id it is the same call.", "--id"),
     ] = None,
     auth: Auth = None,
     origin: Origin = None,
     timeout: Timeout = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Print the call's id and do not wait.")] = False,
+    detach: Annotated[bool, flag("Print the call's id and do not wait.", "--detach")] = False,
 ) -> None:
     """Call an agent's tool and print the result.
 
@@ -117,31 +115,24 @@ def call(
     """
     if detach and timeout is not None:
         raise typer.BadParameter("--timeout limits the waiting, and --detach does not wait.")
-    output = session.output
-    with session.client() as client:
-        pending = client.submit(
-            agent,
-            tool,
-            args,
-            instance_key=instance,
-            turn_id=turn,
-            tool_call_id=tool_call_id,
-            auth=auth,
-            origin=origin,
-        )
-        if detach:
-            return output.give({"id": pending.id}, pending.id)
-        result = wait_for_result(client, pending, agent=agent, timeout=timeout)
-        meant = _meant_tool(client, result, agent) if not output.as_json else None
-    show_result(result, output)
+    fields = CallFields(
+        instance_key=instance, turn_id=turn, tool_call_id=tool_call_id, auth=auth, origin=origin
+    )
+    pending = client.submit(agent, tool, args, **fields)
+    if detach:
+        return session.output.give({"id": pending.id}, pending.id)
+    result = wait_for_result(client, pending, agent=agent, timeout=timeout)
+    meant = _meant_tool(client, result, agent) if not session.output.as_json else None
+    show_result(result, session.output)
     if meant is not None:
-        output.note(f"Did you mean {meant}?")
+        session.output.note(f"Did you mean {meant}?")
     return _end_with(result)
 
 
-@takes_session
+@takes_client
 def request(
     session: Session,
+    client: Client,
     agent: Agent,
     input: Input,
     instance: Instance = None,
@@ -150,44 +141,41 @@ def request(
     origin: Origin = None,
     timeout: Annotated[
         float,
-        typer.Option(
-            parser=parse_some_seconds,
-            metavar="S",
-            help="Wait S seconds at most; the agent is then told to stop.",
-        ),
+        seconds_option("Wait S seconds at most; the agent is then told to stop.", parser=parse_some_seconds),
     ] = REQUEST_TIMEOUT_MS / 1000,
-    detach: Annotated[bool, typer.Option("--async", help="Print the request's id and do not wait.")] = False,
+    detach: Annotated[bool, flag("Print the request's id and do not wait.", "--async")] = False,
 ) -> None:
     """Ask an agent and print its answer.
 
     Ends with 0 if the agent answers, with 1 if it fails, with 4 if it does not answer in time.
     """
     output = session.output
-    with session.client() as client:
-        asked, pending = client.ask(
-            agent,
-            input,
-            timeout=timeout,
-            instance_key=instance,
-            event_type=event_type,
-            auth=auth,
-            origin=origin,
-        )
-        if detach:
-            receipt = accepted(asked)
-            return output.give(receipt.to_wire(), receipt.id)
-        try:
-            result = wait_for_result(client, pending, agent=agent, timeout=timeout)
-        except WaitTimeout as error:
-            client.call_off(pending)
-            _tell_failure(asked, not_answered(asked, timeout), output)
-            raise typer.Exit(WAIT_TIMED_OUT) from error
-        return _show_response(asked, result, output)
+    fields = EventFields(instance_key=instance, event_type=event_type, auth=auth, origin=origin)
+    asked, pending = client.ask(agent, input, timeout=timeout, **fields)
+    if detach:
+        receipt = accepted(asked)
+        return output.give(receipt.to_wire(), receipt.id)
+    try:
+        result = wait_for_result(client, pending, agent=agent, timeout=timeout)
+    except WaitTimeout as error:
+        client.call_off(pending)
+        _tell_failure(asked, not_answered(asked, timeout), output)
+        raise typer.Exit(WAIT_TIMED_OUT) from error
+    if (reason := result.error) is not None:
+        named = reason if output.as_json else reason.model_copy(update={"message": named_message(reason)})
+        failed = handoff_error(named)
+        _tell_failure(asked, failed, output)
+        raise typer.Exit(WAIT_TIMED_OUT if isinstance(failed, HandoffTimeoutError) else FAILED)
+    if output.as_json:
+        return output.document(request_result(asked, result).to_wire())
+    output.note(_headline(result, asked.agent_name))
+    return output.print(pretty(result.output))
 
 
-@takes_session
+@takes_client
 def send(
     session: Session,
+    client: Client,
     agent: Agent,
     input: Input,
     instance: Instance = None,
@@ -199,82 +187,85 @@ def send(
 
     Ends with 0 as soon as the event is in the agent's mailbox.
     """
-    with session.client() as client:
-        sent = client.send(
-            agent, input, instance_key=instance, event_type=event_type, auth=auth, origin=origin
-        )
+    fields = EventFields(instance_key=instance, event_type=event_type, auth=auth, origin=origin)
+    sent = client.send(agent, input, **fields)
     session.output.give(sent.to_wire(), sent.id)
 
 
-@takes_session
-def result(session: Session, call_id: CallId, timeout: Timeout = None) -> None:
-    """Print a call's result; if there is none yet, how the call stands.
+@takes_client
+def result(session: Session, client: Client, call_id: CallId, timeout: Timeout = None) -> None:
+    """Print a call's result; if there is none yet, its current state.
 
     Does not wait unless --timeout is given. Ends with 1 if the tool answered with an error.
     """
-    with session.client() as client:
-        pending = client.pending(whole_id(client, call_id))
-        record = client.record(pending.id)
+    pending = client.pending(whole_id(client, call_id))
+    record = client.record(pending.id)
+    if timeout is not None:
+        answer = wait_for_result(client, pending, agent=record.call.agent_name, timeout=timeout)
+    else:
         try:
-            if timeout is None:
-                answer = pending.result(0)
-            else:
-                answer = wait_for_result(client, pending, agent=record.call.agent_name, timeout=timeout)
+            answer = pending.result(0)
         except WaitTimeout:
-            if timeout is not None:
-                raise
             return session.output.give(record.to_wire(), _standing(record))
     show_result(answer, session.output)
     return _end_with(answer)
 
 
-@takes_session
+@takes_client
 def output(
     session: Session,
+    client: Client,
     call_id: CallId,
-    offset: Annotated[int, typer.Option(min=0, metavar="N", help="Begin with this byte.")] = 0,
+    offset: Annotated[int, option("N", "Begin with this byte.", min=0)] = 0,
     timeout: Timeout = None,
 ) -> None:
     """Write a call's output to stdout: all of it, as JSON text, however large it is.
 
-    With --json it stands in a document beside the call's id and its own size.
+    With --json it is part of a document that also has the call's id and the size of the output.
     """
     if offset and session.output.as_json:
         raise typer.BadParameter("a part is not a JSON document; leave out --json or --offset.")
-    with session.client() as client:
-        found = client.output(whole_id(client, call_id))
-        parts = _parts(client, found, offset, timeout)
-        if not session.output.as_json:
-            return session.output.stream(part.data for part in parts)
-        data = b"".join(part.data for part in parts)
+    found = client.output(whole_id(client, call_id))
+    began = time.monotonic()
+
+    def wait(asked: PendingCall) -> ToolCallResult:
+        rest = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
+        return wait_for_result(client, asked, agent=found.result.meta.agent_name, timeout=rest)
+
+    def parts() -> Iterator[bytes]:
+        for part in found.parts(offset, wait=wait):
+            yield part.data
+            is_last = part.next_offset is None
+            if not sys.stdout.isatty() and (part.offset or not is_last):
+                show_progress(part.offset + len(part.data), part.size, " bytes", is_last=is_last)
+
+    if not session.output.as_json:
+        return session.output.stream(parts())
+    data = b"".join(parts())
     document = {"id": found.result.meta.id, "size": len(data), "output": serializer.decode(data)}
     return session.output.document(document)
 
 
-@takes_session
-def cancel(session: Session, call_id: CallId) -> None:
+@takes_client
+def cancel(session: Session, client: Client, call_id: CallId) -> None:
     """Cancel a call, queued or running: its result will be E_TOOL_CANCELLED.
 
-    A queued call never runs; a running one ends as soon as its worker hears of it, well within a second.
+    A queued call never runs; a running one ends within a second.
     """
-    with session.client() as client:
-        found = whole_id(client, call_id)
-        client.cancel(found)
-        record = client.record(found)
+    found = whole_id(client, call_id)
+    client.cancel(found)
+    record = client.record(found)
     ending = "cancelled" if record.status == "done" else "its worker is told to end it"
     session.output.give(record.to_wire(), f"{_name_of(record)}: {ending}")
 
 
-@takes_session
+@takes_client
 def resolve(
     session: Session,
+    client: Client,
     call_id: CallId,
-    value: Annotated[
-        str | None, typer.Argument(metavar="VALUE", help="JSON text, @FILE, or - for stdin.")
-    ] = None,
-    error: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="End the call with an error that says so.")
-    ] = None,
+    value: Annotated[str | None, argument("VALUE", "JSON text, @FILE, or - for stdin.")] = None,
+    error: Annotated[str | None, option("TEXT", "End the call with an error that says so.")] = None,
 ) -> None:
     """Complete a pending call with its output, VALUE, or with an error.
 
@@ -283,28 +274,25 @@ def resolve(
     if (value is None) == (error is None):
         raise typer.BadParameter("a call ends either with VALUE or with --error.")
     completion = None if value is None else parse_json(value)
-    with session.client() as client:
-        found = whole_id(client, call_id)
-        if error is None:
-            client.resolve(found, completion)
-        else:
-            client.fail(found, error)
-        record = client.record(found)
+    found = whole_id(client, call_id)
+    if error is None:
+        client.resolve(found, completion)
+    else:
+        client.fail(found, error)
+    record = client.record(found)
     ending = "completed" if record.status == "done" else "will be completed as soon as its handler returns"
     session.output.give(record.to_wire(), f"{_name_of(record)}: {ending}")
 
 
-@takes_session
+@takes_client
 def calls(
     session: Session,
+    client: Client,
     agent: OfAgent = None,
-    limit: Annotated[int, typer.Option(min=1, max=SEARCHED, metavar="N", help="At most so many.")] = 20,
+    limit: Annotated[int, option("N", "Show at most N calls.", min=1, max=SEARCHED)] = 20,
     tool: OfTool = None,
-    instance: Annotated[str | None, typer.Option(metavar="K", help="Only those of this instance.")] = None,
-    since: Annotated[
-        float | None,
-        typer.Option(parser=parse_seconds, metavar="S", help="Only those of the last S seconds, or 10m, 2h."),
-    ] = None,
+    instance: Annotated[str | None, option("K", "Only those of this instance.")] = None,
+    since: Annotated[float | None, seconds_option("Only those of the last S seconds, or 10m, 2h.")] = None,
     status: Annotated[
         Status | None, typer.Option(help=f"Only calls with this status, of the {SEARCHED} most recent.")
     ] = None,
@@ -324,7 +312,7 @@ def calls(
             and record.queued_at >= earliest
         )
 
-    columns: dict[str, Callable[[CallRecord], object]] = {
+    columns: Columns = {
         "queued": lambda record: session.output.time(record.queued_at),
         **CALL_COLUMNS,
         "status": _outcome_of,
@@ -342,8 +330,50 @@ def calls(
         none = "There are no such calls." if agent or is_narrowed else "There are no calls."
         return listing(records, columns, wire=CallRecord.to_wire, none=none, unbroken="id", spare={"worker"})
 
-    with session.client() as client:
-        return give(look, session.output, watch)
+    return give(look, session.output, watch)
+
+
+@takes_client
+def list_approvals(session: Session, client: Client, agent: OfAgent = None) -> None:
+    """List the calls that wait for an approval, with their arguments; `goondan result ID` shows one."""
+    output = session.output
+    if agent is not None:
+        client.catalog(agent)
+    columns: Columns = {
+        "since": lambda one: output.time(one.suspended_at),
+        "until": lambda one: output.time(one.expires_at),
+        **CALL_COLUMNS,
+        "arguments": lambda one: json.dumps(one.call.args, ensure_ascii=False),
+        "id": lambda one: output.call_id(one.id),
+    }
+    answer = listing(
+        client.approvals(agent),
+        columns,
+        wire=lambda one: {**one.to_wire(), "args": one.call.args},
+        none="No call waits for an approval.",
+        unbroken="id",
+    )
+    output.write(answer)
+
+
+@takes_client
+def approve(session: Session, client: Client, ids: CallIds, by: By = None) -> None:
+    """Approve calls that wait for it: they run."""
+    who = _login() if by is None else by
+    _decide(session, client, ids, "approve", who, lambda call_id: client.approve(call_id, who))
+
+
+@takes_client
+def deny(
+    session: Session,
+    client: Client,
+    ids: CallIds,
+    reason: Annotated[str, option("TEXT", "Why they are denied.")] = "",
+    by: By = None,
+) -> None:
+    """Deny calls that wait for an approval: they end with E_APPROVAL_DENIED, which says why and by whom."""
+    who = _login() if by is None else by
+    _decide(session, client, ids, "deny", who, lambda call_id: client.deny(call_id, reason, who))
 
 
 def whole_id(client: Client, text: str) -> str:
@@ -367,12 +397,11 @@ def show_result(result: ToolCallResult, output: Output) -> None:
     if output.as_json:
         return output.document(result.to_wire())
     output.note(_headline(result, result.tool_name))
-    if result.error is not None:
-        error = result.error
+    if (error := result.error) is not None:
         return output.print(error_text(error.code, named_message(error), error.suggestion, error.help_url))
     output.print(pretty(result.output))
     if result.meta.output_file is not None:
-        output.note(f"The output is too large to stand here. See it with: goondan output {result.meta.id}")
+        output.note(f"The output is too large to print here. See it with: goondan output {result.meta.id}")
     return None
 
 
@@ -392,7 +421,7 @@ def _end_with(result: ToolCallResult) -> None:
 
 
 def _meant_tool(client: Client, result: ToolCallResult, agent: str) -> str | None:
-    """Return the agent's tool that a misspelt name most likely stands for."""
+    """Return the tool of the agent that a misspelt name most likely means."""
     if result.error is None or result.error.code != ToolNotInCatalogError.code:
         return None
     meant = closest(result.tool_name, [tool["name"] for tool in client.catalog(agent)])
@@ -400,23 +429,8 @@ def _meant_tool(client: Client, result: ToolCallResult, agent: str) -> str | Non
     return meant if meant != result.tool_name else None
 
 
-def _show_response(asked: ToolCall, result: ToolCallResult, output: Output) -> None:
-    if result.error is not None:
-        failed = handoff_error(result.error if output.as_json else _for_people(result.error))
-        _tell_failure(asked, failed, output)
-        raise typer.Exit(WAIT_TIMED_OUT if isinstance(failed, HandoffTimeoutError) else FAILED)
-    if output.as_json:
-        return output.document(request_result(asked, result).to_wire())
-    output.note(_headline(result, asked.agent_name))
-    return output.print(pretty(result.output))
-
-
-def _for_people(error: ToolCallError) -> ToolCallError:
-    return error.model_copy(update={"message": named_message(error)})
-
-
 def _tell_failure(asked: ToolCall, failed: HandoffError, output: Output) -> None:
-    """Tell why there is no answer, and by which id the request is found."""
+    """Say why there is no answer, and which id finds the request."""
     failure = {**describe_failure(failed), "correlationId": asked.correlation_id}
     if "suggestion" in failure:  # written for agents' code
         failure["suggestion"] = failure["suggestion"].replace("`async: true`", "--async")
@@ -448,23 +462,26 @@ def _duration_of(record: CallRecord) -> str | None:
     return duration_text((record.finished_at - record.claimed_at) / 1000)
 
 
-def _parts(client: Client, output: CallOutput, offset: int, timeout: float | None) -> Iterator[OutputPart]:
-    began = time.monotonic()
+def _decide(
+    session: Session,
+    client: Client,
+    ids: list[str],
+    decision: str,
+    who: str,
+    act: Callable[[str], object],
+) -> None:
+    decided = [whole_id(client, call_id) for call_id in ids]
+    done = {"approve": "approved", "deny": "denied"}[decision]
+    for call_id in decided:
+        act(call_id)
+        if not session.output.as_json:
+            session.output.print(f"{done} {call_id}")
+    if session.output.as_json:
+        session.output.document([{"id": call_id, "decision": decision, "by": who} for call_id in decided])
 
-    def wait(asked: PendingCall) -> ToolCallResult:
-        rest = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
-        return wait_for_result(client, asked, agent=output.result.meta.agent_name, timeout=rest)
 
-    for part in output.parts(offset, wait=wait):
-        yield part
-        _show_progress(part)
-
-
-def _show_progress(part: OutputPart) -> None:
-    """Renew one line, where a person sees it and the output goes elsewhere."""
-    if part.offset == 0 and part.next_offset is None:
-        return
-    if sys.stderr.isatty() and not sys.stdout.isatty():
-        end = "\n" if part.next_offset is None else "\r"
-        sys.stderr.write(f"{part.offset + len(part.data):,} of {part.size:,} bytes{end}")
-        sys.stderr.flush()
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in containers
+        return ""

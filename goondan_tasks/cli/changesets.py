@@ -2,14 +2,12 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
-from types import TracebackType
-from typing import Annotated, Self
+from typing import Annotated, TypeVar
 
 import typer
+from redis import Redis
 
 from broker_config.connections import connect
 from broker_config.keys import Keys
@@ -26,12 +24,12 @@ from goondan_tasks.changesets.changesets import (
     to_nobody,
 )
 from goondan_tasks.changesets.policy import UNRESTRICTED, ChangesetRules, Principal
-from goondan_tasks.cli.options import Yes, parse_seconds
+from goondan_tasks.cli.options import Yes, argument, flag, option, seconds_option
 from goondan_tasks.cli.output import (
     CONFIGURATION,
-    OK,
     WAIT_TIMED_OUT,
     Answer,
+    Columns,
     Output,
     error_text,
     exit_code_of,
@@ -42,7 +40,7 @@ from goondan_tasks.cli.output import (
     printable,
 )
 from goondan_tasks.cli.session import Session, chosen_agents, chosen_bundle, takes_session
-from goondan_tasks.client.broker_errors import broker_errors
+from goondan_tasks.client.known_agents import broker_errors
 from goondan_tasks.errors import BrokerUnreachableError, ConfigError
 from goondan_tasks.instances.table import encoded
 from goondan_tasks.messages import JsonObject, epoch_milliseconds, iso_time, wall_clock
@@ -60,35 +58,32 @@ _TIMEOUT_SECONDS = 60.0
 #: the length of a ref on a narrow terminal; git takes fewer digits for a commit, too
 _SHORT_REF = len("git:") + 12
 
-ChangesetId = Annotated[str, typer.Argument(metavar="ID", help="The changeset.")]
-Message = Annotated[str, typer.Option("--message", "-m", metavar="TEXT", help="The message of the commit.")]
+ChangesetId = Annotated[str, argument("ID", "The changeset.")]
+Reason = Annotated[str, option("TEXT", "The reason for the change.", "--message", "-m")]
+Message = Annotated[str, option("TEXT", "The message of the commit.", "--message", "-m")]
 ActingAgent = Annotated[
-    str | None,
-    typer.Option("--agent", metavar="A", help="Act as this agent, within what the policy allows it."),
+    str | None, option("A", "Act as this agent, within what the policy allows it.", "--agent")
 ]
-Wait = Annotated[
-    bool, typer.Option("--wait/--no-wait", help="Wait until a worker has loaded the revision, or cannot.")
-]
+Wait = Annotated[bool, flag("Wait until a worker has loaded the revision, or cannot.", "--wait/--no-wait")]
 Timeout = Annotated[
-    float,
-    typer.Option(parser=parse_seconds, metavar="S", help="Wait S seconds at most; the proposal stands."),
+    float | None, seconds_option("Wait S seconds at most; default: 60. The proposal remains.")
 ]
+
+Found = TypeVar("Found")
 
 _TOLD = {
     "active": "Active: Steps that open now run it.",
     "superseded": "Another revision was proposed after it.",
     "unfollowed": "No worker follows the revisions of this bundle: workers run it when they start.",
+    "proposed": "Proposed: a worker that loads it makes it active; `goondan changeset active` shows when.",
 }
 _WAITED = "Not active yet: no worker has loaded it in time. `goondan changeset active` shows how it goes on."
-_PROPOSED = "Proposed: a worker that loads it makes it active. `goondan changeset active` shows how it goes."
 
 
 @takes_session
 def open_(
     session: Session,
-    message: Annotated[
-        str, typer.Option("--message", "-m", metavar="TEXT", help="The reason for the change.")
-    ] = "",
+    message: Reason = "",
     agent: ActingAgent = None,
 ) -> None:
     """Open a changeset, and print its id and the directory in which to edit the bundle.
@@ -120,20 +115,21 @@ def commit(
     message: Message = "",
     agent: ActingAgent = None,
     wait: Wait = True,
-    timeout: Timeout = _TIMEOUT_SECONDS,
+    timeout: Timeout = None,
 ) -> None:
     """Commit a changeset. The workers run what is committed from their next Steps on.
 
     Ends with 2 if there is no such changeset, with 3 if the changed bundle is not valid.
     """
-    with _git_errors(), Followers(session.settings) as followers:
+    patience = _patience(wait, timeout)
+    with _git_errors(), _followers(session.settings) as followers:
         changesets = _changesets(session.settings, followers)
         result = changesets.commit(changeset_id, message, _principal(session.settings, agent))
         if (error := result.error) is not None:
             told = error_text("Error", f"{error.code}: {error.message}", error.suggestion, error.help_url)
             session.output.document(result.to_wire()) if session.output.as_json else session.output.note(told)
             raise typer.Exit(exit_code_of(error.code))
-        _show_committed(result, followers, _Patience(wait, timeout), session.output)
+        _show_committed(result, followers, session.output, patience)
 
 
 @takes_session
@@ -151,13 +147,13 @@ def list_open(session: Session) -> None:
     """List the open changesets."""
     with _git_errors():
         found = [one.model_dump(mode="json", by_alias=True) for one in _changesets(session.settings).all()]
-    columns: dict[str, Callable[[JsonObject], object]] = {
-        "opened": lambda one: session.output.time(epoch_milliseconds(one["openedAt"])),
-        "agent": itemgetter("agentName"),
-        "instance": itemgetter("instanceKey"),
-        "reason": itemgetter("reason"),
-        "directory": itemgetter("workdir"),
-        "changeset": itemgetter("changesetId"),
+    columns = {
+        "opened": "openedAt",
+        "agent": "agentName",
+        "instance": "instanceKey",
+        "reason": "reason",
+        "directory": "workdir",
+        "changeset": "changesetId",
     }
     none = "No changeset is open: `goondan changeset open` begins one."
     session.output.write(listing(found, columns, none=none, unbroken="changeset"))
@@ -166,29 +162,28 @@ def list_open(session: Session) -> None:
 @takes_session
 def log(
     session: Session,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many commits.")] = 20,
+    limit: Annotated[int, option("N", "Show at most N commits.", min=1)] = 20,
 ) -> None:
     """List the commits of the bundle."""
-    output = session.output
     with _git_errors():
         commits = _changesets(session.settings).log(limit)
-    shown = _SHORT_REF if output.is_narrow else None
-    columns: dict[str, Callable[[JsonObject], object]] = {
-        "committed": lambda one: output.time(epoch_milliseconds(one["committedAt"])),
-        "author": itemgetter("author"),
-        "message": itemgetter("message"),
-        "changeset": itemgetter("changesetId"),
+    shown = _SHORT_REF if session.output.is_narrow else None
+    columns: Columns[JsonObject] = {
+        "committed": "committedAt",
+        "author": "author",
+        "message": "message",
+        "changeset": "changesetId",
         "ref": lambda one: one["ref"][:shown],
     }
     none = "The bundle has no commit."
-    output.write(listing(commits, columns, none=none, unbroken="ref", spare={"changeset"}))
+    session.output.write(listing(commits, columns, none=none, unbroken="ref", spare={"changeset"}))
 
 
 @takes_session
 def active(session: Session) -> None:
     """Show which revision the workers run, which is proposed, and which could not be loaded, and why."""
-    with Followers(session.settings) as followers:
-        state = followers.state()
+    with _followers(session.settings) as followers:
+        state = followers.ask(ActiveRevision.state)
     if state is None:
         return session.output.give({"active": None}, "No worker follows the revisions of this bundle.")
     columns = ("state", "ref", "since", "changeset", "by", "reason")
@@ -198,23 +193,22 @@ def active(session: Session) -> None:
 @takes_session
 def activate(
     session: Session,
-    revision: Annotated[
-        str | None, typer.Argument(metavar="ID", help="A revision; else the branch's last commit.")
-    ] = None,
+    revision: Annotated[str | None, argument("ID", "A revision; else the branch's last commit.")] = None,
     wait: Wait = True,
-    timeout: Timeout = _TIMEOUT_SECONDS,
+    timeout: Timeout = None,
 ) -> None:
     """Propose a revision that was committed without a changeset, or that was active before.
 
     Ends with 3 if no worker can load it or none follows revisions, with 4 if none has loaded it in time.
     """
-    patience = _Patience(wait, timeout)
-    with _git_errors(), Followers(session.settings) as followers:
+    patience = _patience(wait, timeout)
+    with _git_errors(), _followers(session.settings) as followers:
         ref = str(_source(session.settings).named(revision))
-        followers.propose(RevisionChange(new_ref=ref, timestamp=iso_time(wall_clock())))
-        activation = patience.outcome(followers, ref)
+        change = RevisionChange(new_ref=ref, timestamp=iso_time(wall_clock()))
+        followers.ask(lambda revisions: revisions.propose(change))
+        activation = followers.outcome(ref, patience)
     session.output.give(activation.to_wire(), ref)
-    patience.end(activation, session.output)
+    _end(activation, session.output, patience)
     if activation.status == "unfollowed":
         raise typer.Exit(CONFIGURATION)
 
@@ -223,125 +217,97 @@ def activate(
 def rollback(
     session: Session,
     ref: Annotated[
-        str,
-        typer.Argument(
-            metavar="REF", help="git:<commit>, its first digits, or any name of a commit such as HEAD~1."
-        ),
+        str, argument("REF", "git:<commit>, its first digits, or any name of a commit such as HEAD~1.")
     ],
     wait: Wait = True,
-    timeout: Timeout = _TIMEOUT_SECONDS,
+    timeout: Timeout = None,
 ) -> None:
     """Commit the bundle as it was at REF. Nothing is lost: what came since stays in the history."""
-    with _git_errors(), Followers(session.settings) as followers:
+    patience = _patience(wait, timeout)
+    with _git_errors(), _followers(session.settings) as followers:
         result = _changesets(session.settings, followers).roll_back(ref)
-        _show_committed(result, followers, _Patience(wait, timeout), session.output)
+        _show_committed(result, followers, session.output, patience)
 
 
 class Followers:
     """The workers that follow the bundle's revisions; once Redis is away, it is not asked again."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._redis = connect(settings.redis_url, name="goondan-changeset")
+    def __init__(self, settings: Settings, redis: Redis) -> None:
+        self._settings, self._redis = settings, redis
         self._keys = Keys(settings.namespace)
         self._away: BrokerUnreachableError | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._redis.close()
-
-    def locks(self) -> tuple[CommitLock, ...]:
-        """Return the lock that the machines share; none if Redis is away, or the bundle has no name now."""
-        try:
-            self.state()
-        except (BrokerUnreachableError, ConfigError):
-            return ()
-        return (partial(redis_lock, self._redis, self._keys.commit_lock(encoded(self._workspace()))),)
-
-    def announce(self, committed: Committed) -> None:
-        """Propose what was committed.
+    def ask(self, act: Callable[[ActiveRevision], Found]) -> Found:
+        """Return what ``act`` returns for the record of the active revision.
 
         Raises:
             BrokerUnreachableError: Redis cannot be reached.
             ConfigError: the bundle is not valid, as it stands on disk.
         """
-        revision = self._revision()
-        with self._reached():
-            propose_commit(revision, committed)
+        if self._away is not None:
+            raise self._away
+        revision = ActiveRevision(self._redis, self._keys, self._workspace())
+        try:
+            with broker_errors(self._settings.redis_url):
+                return act(revision)
+        except BrokerUnreachableError as error:
+            self._away = error
+            raise
 
-    def propose(self, change: RevisionChange) -> None:
-        """Propose a revision; raises as :meth:`announce`."""
-        revision = self._revision()
-        with self._reached():
-            revision.propose(change)
+    def announce(self, committed: Committed) -> None:
+        """Propose what was committed; raises as :meth:`ask`."""
+        self.ask(lambda revision: propose_commit(revision, committed))
 
-    def state(self) -> RevisionState | None:
-        """Return which revision is active; ``None`` if none is followed. Raises as :meth:`announce`."""
-        revision = self._revision()
-        with self._reached():
-            return revision.state()
+    def locks(self) -> tuple[CommitLock, ...]:
+        """Return the lock that the machines share; none if Redis is away, or the bundle has no name now."""
+        try:
+            self.ask(ActiveRevision.state)
+        except (BrokerUnreachableError, ConfigError):
+            return ()
+        return (partial(redis_lock, self._redis, self._keys.commit_lock(encoded(self._workspace()))),)
 
-    def outcome(self, ref: str, seconds: float) -> Activation:
-        """Return what becomes of a proposal; without workers it is not waited for. Raises as above."""
-        with self._reached():
-            has_workers = bool(AgentRegistry(self._redis, self._keys).workers())
-        return await_activation(ref, self.state, seconds if has_workers else 0.0)
-
-    def _revision(self) -> ActiveRevision:
-        return ActiveRevision(self._redis, self._keys, self._workspace())
+    def outcome(self, ref: str, patience: float | None) -> Activation:
+        """Wait so many seconds for a proposal to be decided, if there are workers; raises as :meth:`ask`."""
+        workers = self.ask(lambda _: AgentRegistry(self._redis, self._keys).workers())
+        seconds = patience if patience is not None and workers else 0.0
+        return await_activation(ref, lambda: self.ask(ActiveRevision.state), seconds)
 
     def _workspace(self) -> str:
         settings = self._settings
         return settings.workspace or load_bundle(chosen_bundle(settings)).workspace_name(settings.swarm)
 
-    @contextlib.contextmanager
-    def _reached(self) -> Iterator[None]:
-        if self._away is not None:
-            raise self._away
-        try:
-            with broker_errors(self._settings.redis_url):
-                yield
-        except BrokerUnreachableError as error:
-            self._away = error
-            raise
+
+@contextlib.contextmanager
+def _followers(settings: Settings) -> Iterator[Followers]:
+    with connect(settings.redis_url, name="goondan-changeset") as redis:
+        yield Followers(settings, redis)
 
 
-@dataclass(frozen=True, slots=True)
-class _Patience:
-    """How long a command waits for a revision to become active."""
+def _patience(wait: bool, timeout: float | None) -> float | None:
+    """Return how many seconds to wait for a proposal; ``None`` for not at all."""
+    if not wait and timeout is not None:
+        raise typer.BadParameter("--timeout limits the waiting, and --no-wait does not wait.")
+    return (_TIMEOUT_SECONDS if timeout is None else timeout) if wait else None
 
-    is_wanted: bool
-    seconds: float
 
-    def outcome(self, followers: Followers, ref: str) -> Activation:
-        return followers.outcome(ref, self.seconds if self.is_wanted else 0.0)
-
-    def end(self, activation: Activation, output: Output) -> None:
-        """Tell people how it stands (a program has the document), and end the command if it is not well."""
-        is_late = activation.status == "proposed" and self.is_wanted
-        code = CONFIGURATION if activation.status == "failed" else WAIT_TIMED_OUT if is_late else OK
-        if not output.as_json:
-            self._tell(activation, output)
-        if code != OK:
-            raise typer.Exit(code)
-
-    def _tell(self, activation: Activation, output: Output) -> None:
-        if activation.status == "failed":
-            told = f"The workers stay with the revision before: {activation.code}: {activation.reason}"
-            return output.note(error_text("Not active", told, "Correct the bundle, and commit again."))
-        if activation.status == "proposed":
-            return output.note(_WAITED if self.is_wanted else _PROPOSED)
-        return output.note(_TOLD[activation.status])
+def _end(activation: Activation, output: Output, patience: float | None) -> None:
+    """Tell people what became of a proposal, and end the command if it is not active as it should be."""
+    is_late = activation.status == "proposed" and patience is not None
+    if not output.as_json and activation.status == "failed":
+        told = f"The workers stay with the revision before: {activation.code}: {activation.reason}"
+        output.note(error_text("Not active", told, "Correct the bundle, and commit again."))
+    elif not output.as_json:
+        output.note(_WAITED if is_late else _TOLD[activation.status])
+    if activation.status == "failed":
+        raise typer.Exit(CONFIGURATION)
+    if is_late:
+        raise typer.Exit(WAIT_TIMED_OUT)
 
 
 def _show_committed(
-    result: CommitResult | RollbackResult, followers: Followers, patience: _Patience, output: Output
+    result: CommitResult | RollbackResult, followers: Followers, output: Output, patience: float | None
 ) -> None:
-    """Tell what was committed, and what the workers make of it; end the command if that is not well."""
+    """Show what was committed, and what the workers make of it; end the command if they cannot load it."""
     summary, warning, activation = result.summary, result.warning, None
     if not output.as_json and summary is not None:
         output.print(f"{result.new_ref}")
@@ -353,7 +319,7 @@ def _show_committed(
                 output.print(f"{letter} {on_one_line(path)}")
     if warning is None and summary is not None and not summary.is_empty:
         try:
-            activation = patience.outcome(followers, f"{result.new_ref}")
+            activation = followers.outcome(f"{result.new_ref}", patience)
         except (BrokerUnreachableError, ConfigError) as error:
             warning = f"What becomes of it is not known: {error}"
     if output.as_json:
@@ -363,7 +329,7 @@ def _show_committed(
         remedy = "`goondan changeset activate` tells them, when they can be reached."
         output.note(error_text("Warning", warning, remedy))
     if activation is not None:
-        patience.end(activation, output)
+        _end(activation, output, patience)
 
 
 def _states(state: RevisionState) -> Iterator[tuple[object, ...]]:

@@ -3,18 +3,19 @@
 One task for the swarm, a few mistakes, and the trace of it all; what happens is shown while it happens.
 """
 
+import contextlib
 import json
 import textwrap
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.text import Text
 
+from goondan_tasks.cli.options import flag
 from goondan_tasks.cli.output import INTERRUPTED, Output, Screen, on_one_line
 from goondan_tasks.cli.trace import trace_text
 from goondan_tasks.client import Client
@@ -27,7 +28,7 @@ CONCURRENCY = 4
 TIMEOUT_SECONDS = 45.0
 LOOK_SECONDS = 0.05
 
-#: it looks well where there is no terminal, too
+#: of the output without a terminal
 WIDTH, WHAT_WIDTH = 80, 34
 
 OUTSIDE = "you"
@@ -62,7 +63,7 @@ class UnexpectedResult(GoondanError):  # noqa: N818 - it is the result that is u
 
 
 def demo(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
+    as_json: Annotated[bool, flag("Print one JSON document on stdout.", "--json")] = False,
 ) -> None:
     """Show the example swarm at work: embedded Redis, a worker for each agent, handoffs, their trace."""
     screen = Screen(stderr=as_json)
@@ -77,7 +78,10 @@ def demo(
 
 def _run(screen: Screen) -> JsonObject:
     began = time.monotonic()
-    bundle = _example_bundle()
+    here = Path(__file__).parent
+    # inside the installed package, or in the source tree
+    places = (root / "examples" / "coding-swarm" for root in (here.parent, here.parents[1]))
+    bundle = next(place for place in places if place.is_dir())
     screen.say(f"Starting a private Redis, and a worker for each agent of\n{bundle} …")
     environment = {"GOONDAN_SWARM": "coding"}
     with LocalStack(bundle, concurrency=CONCURRENCY, environment=environment, apart=True) as stack:
@@ -85,12 +89,10 @@ def _run(screen: Screen) -> JsonObject:
         for worker in stack.client.workers():
             screen.say(f"  {', '.join(worker.agents):<10} process {worker.pid}")
         screen.say(f"They take work after {started - began:.1f} s.")
-        story = Story(stack.client, screen)
-        story.tell()
+        report = Story(stack.client, screen).tell()
         ended = time.monotonic()
-    start, work, stop = started - began, ended - started, time.monotonic() - ended
-    seconds = {"start": round(start, 2), "work": round(work, 2), "stop": round(stop, 2)}
-    report = {**story.report(), "seconds": seconds}
+    durations = {"start": started - began, "work": ended - started, "stop": time.monotonic() - ended}
+    seconds = {name: round(duration, 2) for name, duration in durations.items()}
     nodes = report["traces"][0]["nodes"]
     handoffs = sum(node["kind"] != "call" for node in nodes)
     screen.say(
@@ -99,29 +101,20 @@ def _run(screen: Screen) -> JsonObject:
         f"Started in {seconds['start']} s, at work for {seconds['work']} s, "
         f"stopped in {seconds['stop']} s.\nNothing is left running."
     )
-    return report
-
-
-def _example_bundle() -> Path:
-    """Return where ``examples/coding-swarm`` is: inside the installed package, or in the source tree."""
-    here = Path(__file__).parent
-    installed = here.parent / "examples" / "coding-swarm"
-    return installed if installed.is_dir() else here.parents[1] / "examples" / "coding-swarm"
+    return {**report, "seconds": seconds}
 
 
 class Story:
     """Asks the example swarm, as a program outside of it would, and checks what comes of it."""
 
     def __init__(self, client: Client, screen: Screen) -> None:
-        self._client = client
-        self._screen = screen
+        self._client, self._screen = client, screen
         self._instance_key = f"demo-{uuid.uuid4().hex[:4]}"
-        self._answer: JsonObject = {}
         self._errors: list[JsonObject] = []
         self._traces: list[Trace] = []
 
-    def tell(self) -> None:
-        """Tell all of it.
+    def tell(self) -> JsonObject:
+        """Tell all of it, and return the report.
 
         Raises:
             UnexpectedResult: something did not end as it should.
@@ -129,15 +122,15 @@ class Story:
         self._chapter("One request; planner, coder and reviewer hand the work to each other")
         done = self._request(TASK)
         _check(done.error is None, f"the swarm answered with an error: {done.error}")
-        self._answer = done.output
-        _check(self._answer["tests"] == 2 and self._answer["rounds"] == 2, "two rounds, and two tests pass")
+        answer = done.output
+        _check(answer["tests"] == 2 and answer["rounds"] == 2, "two rounds, and two tests pass")
         nodes = self._traces[0].nodes
         _check(all(node.state == "ok" for node in nodes), "every call and handoff ends well")
         _check({node.agent for node in nodes} == {"planner", "coder", "reviewer"}, "each agent has its part")
 
         self._chapter("The answer")
-        self._wrapped(str(self._answer["summary"]), "  ")
-        self._wrapped(f"It counts its own words: {json.dumps(self._answer['output'])}", "  ")
+        self._wrapped(str(answer["summary"]), "  ")
+        self._wrapped(f"It counts its own words: {json.dumps(answer['output'])}", "  ")
 
         self._chapter("Mistakes are answers too")
         for agent, tool, args, code in MISTAKES:
@@ -149,27 +142,19 @@ class Story:
         self._chapter("The trace of the task, as `goondan trace` draws it")
         width = self._screen.width if self._screen.is_terminal else WIDTH
         self._screen.say(trace_text(self._traces[0], width=width, limit=len(nodes)))
-
-    def report(self) -> JsonObject:
-        """Sum up what has happened."""
-        return {
-            "instanceKey": self._instance_key,
-            "task": TASK,
-            "answer": self._answer,
-            "errors": self._errors,
-            "traces": [trace.to_wire() for trace in self._traces],
-        }
+        traces = [trace.to_wire() for trace in self._traces]
+        known = {"instanceKey": self._instance_key, "task": TASK, "answer": answer}
+        return {**known, "errors": self._errors, "traces": traces}
 
     def _request(self, task: str) -> ToolCallResult:
         call, pending = self._client.ask(
             "planner", task, timeout=TIMEOUT_SECONDS, instance_key=self._instance_key
         )
-        following = Following(self._client, call.correlation_id)
         self._wrapped(f"To the planner: {task}", "  ")
         with self._screen.status("The swarm works"):
-            for news in following.news():
+            for news in news_of(self._client, call.correlation_id):
                 _show_news(self._screen, news)
-        self._traces.append(following.trace())
+        self._traces.append(self._client.trace(call.correlation_id))
         return pending.result(TIMEOUT_SECONDS)
 
     def _mistake(self, agent: str, tool: str, args: JsonObject, code: str) -> None:
@@ -186,9 +171,9 @@ class Story:
 
     def _note_error(self, result: ToolCallResult, code: str) -> None:
         error = result.error
-        _check(error is not None and error.code == code, f"{result.tool_name} should have answered {code}")
-        if error is not None:
-            self._errors.append(error.to_wire())
+        if error is None or error.code != code:
+            raise UnexpectedResult(f"{result.tool_name} should have answered {code}")
+        self._errors.append(error.to_wire())
 
     def _chapter(self, title: str) -> None:
         self._screen.say(Text(f"\n{title}", style="bold"))
@@ -197,8 +182,7 @@ class Story:
         self._screen.say(textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=indent))
 
 
-@dataclass(frozen=True, slots=True)
-class News:
+class News(NamedTuple):
     """A call or request was made; or, with a result, it has ended."""
 
     node: TraceNode
@@ -208,77 +192,58 @@ class News:
 
     @property
     def order(self) -> tuple[str, int]:
-        """When it happened; at the same moment an answer comes after what it rests on."""
+        """When it happened; of the same moment, an answer comes after the calls that it used."""
         if self.result is None:
             return self.node.queued_at, self.node.depth
         return self.node.finished_at or "", -self.node.depth
 
 
-class Following:
-    """Looks at the trace of a request again and again, until the request has ended."""
+def news_of(client: Client, correlation_id: str) -> Iterator[News]:
+    """Yield what happens to a request, in order of time, until it has ended."""
+    pending = client.pending(correlation_id)
+    told: set[tuple[str, bool]] = set()
+    has_ended = False
+    while not has_ended:
+        with contextlib.suppress(WaitTimeout):
+            pending.result(LOOK_SECONDS)
+            has_ended = True
+        happened = [
+            one for one in _events(client, correlation_id) if (one.node.id, one.result is None) not in told
+        ]
+        told.update((one.node.id, one.result is None) for one in happened)
+        yield from sorted(happened, key=lambda one: one.order)
 
-    def __init__(self, client: Client, correlation_id: str) -> None:
-        self._client = client
-        self._correlation_id = correlation_id
-        self._told: set[tuple[str, bool]] = set()
 
-    def trace(self) -> Trace:
-        """Return the trace as it stands."""
-        return self._client.trace(self._correlation_id)
-
-    def news(self) -> Iterator[News]:
-        """Yield everything that happens, in order of time."""
-        pending = self._client.pending(self._correlation_id)
-        has_ended = False
-        while not has_ended:
-            try:
-                has_ended = pending.result(LOOK_SECONDS) is not None
-            except WaitTimeout:
-                has_ended = False
-            yield from sorted(self._new(), key=lambda news: news.order)
-
-    def _new(self) -> Iterator[News]:
-        path: list[TraceNode] = []
-        for node in self.trace().nodes:
-            del path[node.depth :]
-            asker = path[-1].agent if path else None
-            path.append(node)
-            if self._is_new(node, has_ended=False):
-                yield News(node, asker)
-            if node.finished_at is not None and self._is_new(node, has_ended=True):
-                yield News(node, asker, self._client.pending(node.id).result())
-
-    def _is_new(self, node: TraceNode, *, has_ended: bool) -> bool:
-        is_new = (node.id, has_ended) not in self._told
-        self._told.add((node.id, has_ended))
-        return is_new
+def _events(client: Client, correlation_id: str) -> Iterator[News]:
+    path: list[TraceNode] = []
+    for node in client.trace(correlation_id).nodes:
+        del path[node.depth :]
+        asker = path[-1].agent if path else None
+        path.append(node)
+        yield News(node, asker)
+        if node.finished_at is not None:
+            yield News(node, asker, client.pending(node.id).result())
 
 
 def _show_news(screen: Screen, news: News) -> None:
     """Show that work was handed over, that it came back, or how a tool call has ended."""
-    node, asker = news.node, news.asker or OUTSIDE
+    node, result = news.node, news.result
     is_call = node.kind == "call"
-    if news.result is None and is_call:
+    if result is None and is_call:
         return
-    arrow = "→" if news.result is None else "←"
     what = node.tool if is_call else node.agent
-    shown = Text(what) if is_call else Text(f"{asker} {arrow} {what}", style="bold cyan")
-    line = Text("  " * (node.depth + 1)).append_text(shown)
-    if news.result is not None:
+    handoff = f"{news.asker or OUTSIDE} {'→' if result is None else '←'} {what}"
+    line = Text("  " * (node.depth + 1)).append(what if is_call else handoff, "" if is_call else "bold cyan")
+    if result is not None:
         line.pad_right(max(1, WHAT_WIDTH - line.cell_len))
-        duration = f"{news.result.meta.duration_ms or 0:.0f} ms"
-        line.append(f"{duration:>8}  ").append_text(
-            _outcome(news.result, node.tool if is_call else node.agent)
-        )
+        line.append(f"{f'{result.meta.duration_ms or 0:.0f} ms':>8}  ")
+        if result.error is not None:
+            line.append(result.error.code, style="red")
+        else:
+            gist = on_one_line(_GISTS.get(what, str)(result.output))
+            line.append("ok", style="green").append(f"  {gist}")
     line.truncate(WIDTH, overflow="ellipsis")
     screen.say(line)
-
-
-def _outcome(result: ToolCallResult, about: str) -> Text:
-    if result.error is not None:
-        return Text(result.error.code, style="red")
-    gist = on_one_line(_GISTS.get(about, str)(result.output))
-    return Text().append("ok", style="green").append(f"  {gist}")
 
 
 def _check(holds: bool, what: str) -> None:

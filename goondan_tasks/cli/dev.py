@@ -6,8 +6,7 @@ import os
 import shlex
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,12 +20,19 @@ from watchfiles import PythonFilter, watch
 from broker_config.connections import connect
 from broker_config.embedded import EmbeddedRedis, PortInUse
 from broker_config.keys import Keys
-from broker_config.process_group import ProcessGroup, end_processes
+from broker_config.process_group import ProcessGroup
 from broker_config.settings import Settings, hidden_password
 from goondan_tasks.agent_registry import AgentRecord, AgentRegistry, describe_agents
 from goondan_tasks.bundle import BundleError, inspect_bundle, load_bundle
 from goondan_tasks.cli.bundles import finding_text
-from goondan_tasks.cli.options import BundleArgument, Concurrency, ServedAgents, Verbose, parse_seconds
+from goondan_tasks.cli.options import (
+    BundleArgument,
+    Concurrency,
+    ServedAgents,
+    Verbose,
+    flag,
+    seconds_option,
+)
 from goondan_tasks.cli.output import Screen, printable
 from goondan_tasks.cli.servers import FLOWER_PORT, LOOPBACK, metrics_server, why_not_free
 from goondan_tasks.cli.session import (
@@ -42,9 +48,10 @@ from goondan_tasks.logs import configure_logging
 from goondan_tasks.orchestrator.orchestrator import IDLE_SECONDS, Fleet, Orchestrator, Rules, patience_of
 from goondan_tasks.orchestrator.supervisor import (
     PROGRAM,
-    GroupProcess,
+    LoggedProcess,
     Supervisor,
-    WorkerProcess,
+    start_detached,
+    start_in_group,
     worker_command,
 )
 from goondan_tasks.revisions.active import ActiveRevision
@@ -52,14 +59,6 @@ from goondan_tasks.revisions.checkouts import RevisionSource
 
 #: how often the orchestrator and dev look
 LOOK_SECONDS, TICK_SECONDS = 0.5, 0.2
-
-#: the delays before Flower is started again after it died
-FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 1.0, 30.0
-#: a process that ran so long had not failed at its start: the delays begin with the first again
-HEALTHY_SECONDS = 60.0
-#: what a process may take to end beyond the grace period of running calls
-STOP_MARGIN_SECONDS = 5.0
-
 #: how long a commit may take from the first file that it changes here to its proposal
 COMMIT_SECONDS = 2.0
 
@@ -67,7 +66,7 @@ _FLOWER_PORTS = range(FLOWER_PORT, FLOWER_PORT + 100)
 _OWN_NAME, _NARROWEST = "dev", 15
 _COLORS = ("cyan", "yellow", "green", "magenta", "blue", "bright_cyan", "bright_yellow", "bright_magenta")
 
-#: what is said of these events of the orchestrator; of the others the workers' own lines tell
+#: the orchestrator's events that dev shows; the workers' own lines cover the others
 _EVENTS = {
     "orchestrator.worker_crashed": (
         "a worker of {agent} has crashed ({crashes} in a row), next start {next_start}"
@@ -78,17 +77,13 @@ _EVENTS = {
     "orchestrator.redis_back": "Redis can be reached again.",
 }
 
-#: takes the name of a process and what it says
-Show = Callable[[str, str], None]
-
 
 @takes_session
 def orchestrator(
     session: Session,
     agent: ServedAgents = None,
     idle_seconds: Annotated[
-        float,
-        typer.Option(parser=parse_seconds, metavar="S", help="Stop a worker that has been idle for S s."),
+        float, seconds_option("Stop a worker that has been idle for S s.")
     ] = IDLE_SECONDS,
     concurrency: Concurrency = 8,
     verbose: Verbose = False,
@@ -104,25 +99,26 @@ def orchestrator(
     agents = chosen_agents(bundle, settings.swarm, agent or ())
     require_broker(settings)
     configure_logging(settings)
-    name = f"orchestrator-{os.getpid()}@{socket.gethostname()}"
+    name = _node_name("orchestrator")
     if output.as_json:
         output.document({"orchestrator": name, "agents": agents})
     output.note(f"Looking after {', '.join(agents)} on {hidden_password(settings.redis_url)}")
     options, environment = _worker_options(concurrency, verbose), session.environment(bundle=path)
+    supervisor = Supervisor(
+        lambda one: start_detached(worker_command(one, options), environment), patience_of(settings, bundle)
+    )
     known = describe_agents(bundle, settings.swarm, settings.workspace)
-    interruption = Interruption()
-    with contextlib.ExitStack() as resources:
-        resources.enter_context(interruption.listening())
-        redis = resources.enter_context(connect(settings.redis_url, name="goondan-orchestrator"))
-        if settings.metrics_port is not None:
-            url = resources.enter_context(metrics_server(session, settings.metrics_port))
+    interruption, port = Interruption(), settings.metrics_port
+    metrics = contextlib.nullcontext() if port is None else metrics_server(session, port)
+    with (
+        interruption.listening(),
+        connect(settings.redis_url, name="goondan-orchestrator") as redis,
+        metrics as url,
+    ):
+        if url is not None:
             output.note(f"Metrics: {url}")
-        members = Supervisor(
-            lambda one: WorkerProcess.start(worker_command(one, options), environment),
-            patience_of(settings, bundle),
-        )
         fleet = Fleet(redis, settings, known, name)
-        orchestrating = Orchestrator(agents, fleet, members, rules=Rules(idle_seconds))
+        orchestrating = Orchestrator(agents, fleet, supervisor, rules=Rules(idle_seconds))
         while not interruption.asked.wait(LOOK_SECONDS):
             orchestrating.look()
         orchestrating.stop()
@@ -134,7 +130,7 @@ def dev(
     context: typer.Context,
     path: BundleArgument = None,
     concurrency: Concurrency = 8,
-    with_flower: Annotated[bool, typer.Option("--flower/--no-flower", help="Run Flower too.")] = True,
+    with_flower: Annotated[bool, flag("Run Flower too.", "--flower/--no-flower")] = True,
     verbose: Verbose = False,
 ) -> None:
     """Run Redis, a worker for every agent and Flower, until Ctrl-C.
@@ -151,20 +147,13 @@ def dev(
     with interruption.listening(), _dev_redis(session.settings, bundle) as (settings, own):
         session = replace(session, settings=settings)
         with ProcessGroup() as group, connect(settings.redis_url, name="goondan-dev") as redis:
-            options = _worker_options(concurrency, verbose)
-            running = _Dev(session, bundle, screen, group, redis, options)
+            running = _Dev(session, bundle, screen, group, redis, _worker_options(concurrency, verbose))
             running.serve(agents)
-            flower_url = running.start_flower() if with_flower else None
-            screen.places(settings.redis_url, flower_url, bundle, is_own_redis=own is not None)
+            url = running.start_flower() if with_flower else None
+            screen.places(settings.redis_url, url, bundle, is_own_redis=own is not None)
             if session.output.as_json:
-                session.output.document(
-                    {
-                        "bundle": str(bundle),
-                        "agents": [agent.name for agent in agents],
-                        "redisUrl": settings.redis_url,
-                        "flowerUrl": flower_url,
-                    }
-                )
+                started = {"bundle": str(bundle), "agents": [agent.name for agent in agents]}
+                session.output.document({**started, "redisUrl": settings.redis_url, "flowerUrl": url})
             for has_changed in changes_of(bundle, settings.state_root_path, interruption.asked):
                 if own is not None and own.process.poll() is not None:
                     own.launch()
@@ -172,12 +161,15 @@ def dev(
                 running.look()
                 if has_changed:
                     running.follow(interruption.asked)
-            running.end()
+            screen.say(
+                f"Stopping: running calls have {settings.grace_seconds:g} s; again Ctrl-C ends them now."
+            )
+            running.orchestrator.stop()
     raise typer.Exit(interruption.exit_code)
 
 
 class _Dev:
-    """The workers of a bundle, which an orchestrator keeps, and Flower."""
+    """The workers of a bundle, which an orchestrator keeps, and Flower; :meth:`serve` starts workers."""
 
     def __init__(
         self,
@@ -188,26 +180,24 @@ class _Dev:
         redis: Redis,
         options: Sequence[str],
     ) -> None:
-        self._settings = session.settings
-        self._bundle, self._screen, self._redis = bundle, screen, redis
+        self._settings, self._bundle, self._screen, self._redis = session.settings, bundle, screen, redis
         self._group, self._environment = group, session.environment(bundle=bundle)
-        self._members = Supervisor(
+        self._supervisor = Supervisor(
             lambda agent: self._start(f"worker {agent}", worker_command(agent, options)),
             patience_of(self._settings, load_bundle(bundle)),
         )
-        self._orchestrator = self._made(())
         self._agents: list[str] = []
+        self.orchestrator = self._orchestrator_of(())
         self._is_ready = False
-        self._flower: KeptProcess | None = None
 
     def serve(self, agents: Sequence[AgentRecord]) -> None:
-        """Start workers of the bundle as it is now; those of before finish their calls."""
-        self._orchestrator = self._made(agents)
+        """Start workers of the bundle as it is now; the previous ones finish their calls."""
         self._agents = [agent.name for agent in agents]
+        self.orchestrator = self._orchestrator_of(agents)
         with contextlib.suppress(RedisError):
             _forget_dead_workers(AgentRegistry(self._redis, Keys(self._settings.namespace)))
-        self._orchestrator.begin_anew()
-        self._orchestrator.look()
+        self.orchestrator.restart()
+        self.orchestrator.look()
         self._is_ready = False
 
     def start_flower(self) -> str | None:
@@ -216,93 +206,50 @@ class _Dev:
         if port is None:
             return None
         command = [*PROGRAM, "flower", "--address", LOOPBACK, "--port", str(port)]
-        self._flower = KeptProcess(
+        self._supervisor.keep(
             lambda: self._start("flower", command), lambda text: self._screen.line("flower", text)
         )
         return f"http://{LOOPBACK}:{port}"
 
     def look(self) -> None:
-        """Start again what died, and say once after each :meth:`serve` that every agent has a worker."""
-        if self._flower is not None:
-            self._flower.look()
-        self._orchestrator.look()
+        """Restart what has ended, and say once after each :meth:`serve` that every agent has a worker."""
+        self.orchestrator.look()
         if not self._is_ready:
             with contextlib.suppress(RedisError):
-                self._is_ready = self._orchestrator.are_served()
+                self._is_ready = self.orchestrator.are_served()
             if self._is_ready:
                 self._screen.say("Ready: every agent has a worker.")
 
     def follow(self, stop: threading.Event) -> None:
         """Restart the workers for a changed bundle, unless it has errors or they take the change."""
+        say = self._screen.say
         try:
             agents = _checked_agents(self._bundle, self._settings, self._screen)
         except ConfigError as error:
-            self._screen.say(
+            return say(
                 f"The bundle has changed, and is not valid; the workers go on as before.\n{error.message}"
             )
-            return
         has_same_agents = [agent.name for agent in agents] == self._agents
         if has_same_agents and is_followed(self._bundle, agents[0], self._settings, self._redis, stop=stop):
-            self._screen.say(
+            return say(
                 "The bundle has changed by a commit: its workers go on, and take it with their next Steps."
             )
-        else:
-            self._screen.say("The bundle has changed: its workers are restarted.")
-            self.serve(agents)
+        say("The bundle has changed: its workers are restarted.")
+        return self.serve(agents)
 
-    def end(self) -> None:
-        """End everything: running calls have the grace period."""
-        grace = self._settings.grace_seconds
-        self._screen.say(f"Stopping: running calls have {grace:g} s; again Ctrl-C ends them now.")
-        self._orchestrator.stop()
-        if self._flower is not None:
-            end_processes([self._flower.current.process], grace + STOP_MARGIN_SECONDS)
+    def _start(self, name: str, command: Sequence[str]) -> LoggedProcess:
+        tell = self._screen.line
+        return start_in_group(self._group, name, command, environment=self._environment, tell=tell)
 
-    def _start(self, name: str, command: Sequence[str]) -> GroupProcess:
-        return GroupProcess.start(
-            self._group, name, command, environment=self._environment, tell=self._screen.line
-        )
-
-    def _made(self, agents: Sequence[AgentRecord]) -> Orchestrator:
-        name = f"dev-{os.getpid()}@{socket.gethostname()}"
-        fleet = Fleet(self._redis, self._settings, agents, name)
-        rules, names = Rules(is_always_needed=True), [agent.name for agent in agents]
-        return Orchestrator(names, fleet, self._members, rules=rules, log=self._screen)
-
-
-class KeptProcess:
-    """A process that is started again when it dies, each time after a longer delay."""
-
-    def __init__(
-        self,
-        start: Callable[[], GroupProcess],
-        say: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._start, self._say, self._clock = start, say, clock
-        self.current, self._started_at = start(), clock()
-        self._delay = FIRST_DELAY_SECONDS
-        self._restart_at: float | None = None
-
-    def look(self) -> None:
-        """Start it again if it has died and the delay is over."""
-        now, code = self._clock(), self.current.process.poll()
-        if self._restart_at is None and code is not None:
-            if now - self._started_at >= HEALTHY_SECONDS:
-                self._delay = FIRST_DELAY_SECONDS
-            how = f"was ended by signal {-code}" if code < 0 else f"ended with {code}"
-            self._say(f"{how}; starting it again in {self._delay:g} s")
-            self._restart_at = now + self._delay
-            self._delay = min(2 * self._delay, LONGEST_DELAY_SECONDS)
-        elif self._restart_at is not None and self._restart_at <= now:
-            self.current, self._started_at, self._restart_at = self._start(), now, None
+    def _orchestrator_of(self, agents: Sequence[AgentRecord]) -> Orchestrator:
+        fleet = Fleet(self._redis, self._settings, agents, _node_name("dev"))
+        rules = Rules(is_always_needed=True)
+        names = [agent.name for agent in agents]
+        return Orchestrator(names, fleet, self._supervisor, rules=rules, log=self._screen)
 
 
 class DevScreen:
-    """What dev shows, on stderr: its processes' lines behind their names, and what it does itself.
-
-    Threads may share it.
-    """
+    """Shows on stderr what dev does, and its processes' lines behind their names; it is thread-safe."""
 
     def __init__(self) -> None:
         self._screen = Screen(stderr=True)
@@ -311,7 +258,7 @@ class DevScreen:
         self._width = _NARROWEST
 
     def line(self, name: str, text: str | Text) -> None:
-        """Write what a process says, each line behind its name."""
+        """Write text from a process, each line behind the process's name."""
         content = text if isinstance(text, Text) else Text(printable(text))
         with self._lock:
             self._width = max(self._width, len(name))
@@ -325,7 +272,7 @@ class DevScreen:
         self.line(_OWN_NAME, text)
 
     def debug(self, event: str, *_: Any, **fields: Any) -> None:
-        """Write what the orchestrator logs, as far as its workers' own lines do not tell it."""
+        """Write an event that the orchestrator logs, if its workers' own lines do not show it."""
         if event in _EVENTS:
             self.say(_EVENTS[event].format(**fields))
 
@@ -386,6 +333,10 @@ def is_followed(
     return False
 
 
+def _node_name(kind: str) -> str:
+    return f"{kind}-{os.getpid()}@{socket.gethostname()}"
+
+
 def _worker_options(concurrency: int, verbose: bool) -> list[str]:
     return ["--concurrency", str(concurrency), *(["--verbose"] if verbose else [])]
 
@@ -406,10 +357,10 @@ def _checked_agents(bundle: Path, settings: Settings, screen: DevScreen) -> list
 
 @contextlib.contextmanager
 def _dev_redis(settings: Settings, bundle: Path) -> Iterator[tuple[Settings, EmbeddedRedis | None]]:
-    """Yield the settings with a Redis that answers, and that Redis if it is a private one, which ends here.
+    """Yield settings whose Redis answers, and that Redis if it is a private one, which ends with the block.
 
     Raises:
-        BrokerUnreachableError: the one that was named does not answer.
+        BrokerUnreachableError: the Redis that was named does not answer.
         EmbeddedRedisError: the private one does not start.
         ConfigError: there is no place for its data.
     """
@@ -434,16 +385,14 @@ def _dev_redis(settings: Settings, bundle: Path) -> Iterator[tuple[Settings, Emb
 def _start_kept_redis(directory: Path) -> EmbeddedRedis:
     """Start a Redis with the data, the password and, if it is still free, the port of the last time.
 
-    So a URL that was copied into another terminal stays valid.
+    A URL that was copied into another terminal stays valid.
     """
     kept = directory / "port"
-    try:
+    port = None
+    with contextlib.suppress(FileNotFoundError, ValueError):
         port = int(kept.read_text(encoding="ascii"))
-    except (FileNotFoundError, ValueError):
-        port = None
-    redis = EmbeddedRedis(directory=directory, port=port)
     try:
-        redis.start()
+        redis = EmbeddedRedis(directory=directory, port=port).start()
     except PortInUse:
         redis = EmbeddedRedis(directory=directory).start()
     kept.write_text(str(redis.port), encoding="ascii")

@@ -5,11 +5,10 @@ import platform
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import typer
 from redis import Redis
@@ -28,7 +27,7 @@ from goondan_tasks.agent_registry import (
     describe_agents,
 )
 from goondan_tasks.bundle import Bundle, Finding, inspect_bundle
-from goondan_tasks.cli.output import BROKER_UNREACHABLE, CONFIGURATION, Output, duration_text, printable
+from goondan_tasks.cli.output import BROKER_UNREACHABLE, CONFIGURATION, OK, duration_text, printable
 from goondan_tasks.cli.session import Session, require_other_broker, takes_session
 from goondan_tasks.client.status import (
     AgentState,
@@ -52,11 +51,9 @@ CLOCK_SECONDS = 1.0
 #: a producer that works at a Turn for so long is asked for, too
 UNFETCHED_SECONDS = 300.0
 
-_TRIPS = 5
-_SAMPLED_KEYS = 2000
-#: keys of another program that are named
-_NAMED = 3
-#: what stands between the name of a queue and a priority
+#: how often the latency is measured, how many keys are looked at, how many of another program are named
+_TRIPS, _SAMPLED_KEYS, _NAMED = 5, 2000, 3
+#: separates the name of a queue from a priority
 _PRIORITY_MARK = "\x06\x16"
 _PACKAGES = ("goondan-workers", "celery", "kombu", "redis", "flower")
 _REMEDY = "Start Redis, or set GOONDAN_REDIS_URL; behind a firewall, open the port for this machine."
@@ -65,8 +62,7 @@ _STYLES = {"ok": "bold green", "warning": "bold yellow", "problem": "bold red"}
 Info = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(NamedTuple):
     """What was looked at, how it is, and what to do unless it is ``ok``."""
 
     name: str
@@ -76,8 +72,7 @@ class Check:
 
     def to_wire(self) -> JsonObject:
         """Return the check as ``goondan doctor --json`` prints it."""
-        wire = {"name": self.name, "level": self.level, "message": self.message}
-        return wire if self.remedy is None else {**wire, "remedy": self.remedy}
+        return {name: value for name, value in self._asdict().items() if value is not None}
 
 
 @takes_session
@@ -96,6 +91,7 @@ def doctor(session: Session) -> None:
         bundle_check(settings.bundle, findings),
         *oauth_key_check(settings, bundle),
     ]
+    code = OK
     try:
         checks += _redis_checks(settings, bundle)
         if (url := settings.effective_broker_url) != settings.redis_url:
@@ -103,11 +99,18 @@ def doctor(session: Session) -> None:
             checks.append(Check("broker", "ok", hidden_password(url)))
     except BrokerUnreachableError as error:
         checks.append(Check("broker", "problem", error.message, error.suggestion))
-        _show(checks, session.output)
-        raise typer.Exit(BROKER_UNREACHABLE) from error
-    _show(checks, session.output)
-    if any(check.level == "problem" for check in checks):
-        raise typer.Exit(CONFIGURATION)
+        code = BROKER_UNREACHABLE
+    healthy = all(check.level != "problem" for check in checks)
+    text = Text("\n").join(map(_text_of, checks))
+    session.output.give({"healthy": healthy, "checks": [check.to_wire() for check in checks]}, text)
+    if not healthy:
+        raise typer.Exit(code or CONFIGURATION)
+
+
+def _text_of(check: Check) -> Text:
+    text = Text().append(f"{check.level:<8} ", style=_STYLES[check.level])
+    text.append(printable(f"{check.name}: "), style="bold").append(printable(check.message))
+    return text if check.remedy is None else text.append(printable(f"\n         {check.remedy}"))
 
 
 def package_check() -> Check:
@@ -118,6 +121,13 @@ def package_check() -> Check:
     if versions["celery"].startswith(f"{CELERY}."):
         return Check("packages", "ok", message)
     return Check("packages", "problem", message, f"Install Celery {CELERY}: pip install 'celery~={CELERY}.0'")
+
+
+def _version_of(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "missing"
 
 
 def embedded_redis_check() -> Check:
@@ -132,7 +142,11 @@ def settings_check(unread: Sequence[str], known: Sequence[str]) -> Check:
     """Check whether every GOONDAN_ variable is a setting: a misspelt one has no effect."""
     if not unread:
         return Check("settings", "ok", "every GOONDAN_ variable is one")
-    remedies = (_meant_setting(name, known) for name in unread)
+    remedies = []
+    for name in unread:
+        # without the common prefix, which would make all of them alike
+        meant = closest(name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in known])
+        remedies.append(f"Remove {name}." if meant is None else f"Write {PREFIX}{meant} for {name}.")
     return Check("settings", "warning", f"not read: {', '.join(unread)}", " ".join(remedies))
 
 
@@ -140,8 +154,7 @@ def state_root_check(root: Path) -> Check:
     """Check whether a worker could write the state root, or make it."""
     nearest = next(place for place in (root, *root.parents) if place.exists())
     if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
-        made = "" if nearest == root else " (made by the first worker)"
-        return Check("state root", "ok", f"{root}{made}")
+        return Check("state root", "ok", f"{root}{'' if nearest == root else ' (made by the first worker)'}")
     remedy = "Make it writable for the workers' user, or set GOONDAN_STATE_ROOT to another directory."
     return Check("state root", "problem", f"{nearest} cannot be written", remedy)
 
@@ -219,67 +232,51 @@ def priority_checks(keys: Iterable[str]) -> list[Check]:
     return [Check("priorities", "problem", message, remedy)]
 
 
+def _quoted(keys: Sequence[str]) -> str:
+    return ", ".join(repr(key) for key in keys[:_NAMED])
+
+
 def server_checks(info: Info) -> list[Check]:
     """Check whether the server is fit for a broker, by its INFO, which managed servers allow too."""
-    return [check(info) for check in _SERVER_CHECKS]
-
-
-def _version_check(info: Info) -> Check:
     number = str(info.get("redis_version", "0"))
     name = "Valkey" if info.get("server_name") == "valkey" else "Redis"
-    shown = info.get("valkey_version", number)
-    if tuple(int(part) for part in number.split(".")[:2] if part.isdigit()) >= OLDEST:
-        return Check("version", "ok", f"{name} {shown}")
-    oldest = ".".join(map(str, OLDEST))
-    return Check("version", "problem", f"{name} {shown} is too old", f"Upgrade to Redis {oldest} or newer.")
+    limit = int(info.get("maxmemory", 0))
+    of_limit = f"of {limit / 1e6:.0f} MB" if limit else "used, no limit"
+    sound = {
+        "version": f"{name} {info.get('valkey_version', number)}",
+        "role": "a master, not part of a cluster",
+        "eviction": "noeviction",
+        "persistence": "append-only file",
+        "memory": f"{int(info.get('used_memory', 0)) / 1e6:.0f} MB {of_limit}",
+    }
+    faults = {fault.name: fault for fault in _server_faults(info, sound)}
+    return [faults.get(name) or Check(name, "ok", message) for name, message in sound.items()]
 
 
-def _role_check(info: Info) -> Check:
+def _server_faults(info: Info, sound: Mapping[str, str]) -> Iterator[Check]:
+    number = str(info.get("redis_version", "0")).split(".")[:2]
+    if tuple(int(part) for part in number if part.isdigit()) < OLDEST:
+        remedy = f"Upgrade to Redis {'.'.join(map(str, OLDEST))} or newer."
+        yield Check("version", "problem", f"{sound['version']} is too old", remedy)
     if info.get("cluster_enabled"):
         remedy = "Use a single server, or one with a replica; a queue cannot be spread over a cluster."
-        return Check("role", "problem", "the server is part of a Redis Cluster", remedy)
-    if info.get("role", "master") != "master":
-        return Check("role", "problem", "the server is a read-only replica", "Use the URL of its master.")
-    return Check("role", "ok", "a master, not part of a cluster")
-
-
-def _eviction_check(info: Info) -> Check:
-    policy = info.get("maxmemory_policy", "unknown")
-    if policy == "noeviction":
-        return Check("eviction", "ok", "noeviction")
-    message = f"maxmemory-policy is {policy}: Redis may drop accepted calls"
-    setting = "maxmemory-policy noeviction"
-    remedy = f"Set `{setting}` in redis.conf, and now: redis-cli CONFIG SET {setting}."
-    return Check("eviction", "problem", message, remedy)
-
-
-def _persistence_check(info: Info) -> Check:
+        yield Check("role", "problem", "the server is part of a Redis Cluster", remedy)
+    elif info.get("role", "master") != "master":
+        yield Check("role", "problem", "the server is a read-only replica", "Use the URL of its master.")
+    if (policy := info.get("maxmemory_policy", "unknown")) != "noeviction":
+        setting = "maxmemory-policy noeviction"
+        remedy = f"Set `{setting}` in redis.conf, and now: redis-cli CONFIG SET {setting}."
+        message = f"maxmemory-policy is {policy}: Redis may drop accepted calls"
+        yield Check("eviction", "problem", message, remedy)
     if not info.get("aof_enabled"):
         remedy = "Set `appendonly yes` in redis.conf, and now: redis-cli CONFIG SET appendonly yes."
-        return Check("persistence", "warning", "no append-only file: a restart loses accepted calls", remedy)
-    if info.get("aof_last_write_status", "ok") != "ok":
+        yield Check("persistence", "warning", "no append-only file: a restart loses accepted calls", remedy)
+    elif info.get("aof_last_write_status", "ok") != "ok":
         remedy = "Look at the server's log and the space on its disk."
-        return Check("persistence", "problem", "the append-only file cannot be written", remedy)
-    return Check("persistence", "ok", "append-only file")
-
-
-def _memory_check(info: Info) -> Check:
-    used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
-    of_limit = f"of {limit / 1e6:.0f} MB" if limit else "used, no limit"
-    message = f"{used / 1e6:.0f} MB {of_limit}"
-    if limit and used > FULL * limit:
+        yield Check("persistence", "problem", "the append-only file cannot be written", remedy)
+    if 0 < FULL * int(info.get("maxmemory", 0)) < int(info.get("used_memory", 0)):
         remedy = "Raise maxmemory, or lower GOONDAN_RESULT_TTL_SECONDS; a full server accepts no call."
-        return Check("memory", "warning", message, remedy)
-    return Check("memory", "ok", message)
-
-
-_SERVER_CHECKS: tuple[Callable[[Info], Check], ...] = (
-    _version_check,
-    _role_check,
-    _eviction_check,
-    _persistence_check,
-    _memory_check,
-)
+        yield Check("memory", "warning", sound["memory"], remedy)
 
 
 def fleet_checks(
@@ -292,13 +289,13 @@ def fleet_checks(
     """Check whether every agent has workers, and whether these belong together.
 
     ``agents`` are those of our bundle, if there is one; ``announced`` are those of the workers;
-    ``statuses`` say how their queues and starts stand.
+    ``statuses`` have the state of their queues and starts.
     """
     if not agents:
         return [Check("agents", "warning", "none is known", "Set GOONDAN_BUNDLE, or start a worker.")]
-    standing = {status.record.name: status for status in statuses}
+    by_name = {status.record.name: status for status in statuses}
     return [
-        *(_workers_check(name, workers, standing.get(name)) for name in agents),
+        *(_workers_check(name, workers, by_name.get(name)) for name in agents),
         *_system_checks(workers),
         *_state_root_checks(workers),
         *_catalog_checks(agents, announced, workers),
@@ -307,8 +304,7 @@ def fleet_checks(
 
 def _workers_check(agent: str, workers: Iterable[WorkerRecord], status: AgentStatus | None) -> Check:
     name = f"workers of {agent}"
-    names = [worker.name for worker in workers if agent in worker.agents]
-    if names:
+    if names := [worker.name for worker in workers if agent in worker.agents]:
         return Check(name, "ok", ", ".join(names))
     if status is not None and status.state is AgentState.CRASH_LOOP:
         message = f"crash as soon as they start: {status.backoff.reason or 'for an unknown reason'}"
@@ -319,33 +315,42 @@ def _workers_check(agent: str, workers: Iterable[WorkerRecord], status: AgentSta
     return Check(name, "warning", message, f"Start one: goondan worker --agent {agent}")
 
 
-def _system_checks(workers: Iterable[WorkerRecord]) -> list[Check]:
+def _grouped(rows: Iterable[tuple[str, str, str]]) -> dict[str, dict[str, list[str]]]:
+    """Group the names of workers by agent, and then by what they have to have in common."""
+    found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for agent, common, worker in rows:
+        found[agent][common].append(worker)
+    return dict(sorted(found.items()))
+
+
+def _system_checks(workers: Iterable[WorkerRecord]) -> Iterator[Check]:
     """Warn of agents whose name two systems have: their calls are in one queue."""
-    systems: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for worker in workers:
-        for agent in worker.agents if worker.swarm else ():
-            systems[agent][f"swarm {worker.swarm} in workspace {worker.workspace}"].append(worker.name)
+    systems = _grouped(
+        (agent, f"swarm {worker.swarm} in workspace {worker.workspace}", worker.name)
+        for worker in workers
+        if worker.swarm
+        for agent in worker.agents
+    )
     remedy = "Give each system a database of its own: GOONDAN_REDIS_URL=redis://HOST:6379/1."
-    checks = []
-    for agent, found in sorted(systems.items()):
+    for agent, found in systems.items():
         if len(found) > 1:
             named = "; ".join(f"{system} ({', '.join(names)})" for system, names in found.items())
             message = f"workers of {len(found)} share its queue: {named}"
-            checks.append(Check(f"systems of {agent}", "warning", message, remedy))
-    return checks
+            yield Check(f"systems of {agent}", "warning", message, remedy)
 
 
 def _state_root_checks(workers: Iterable[WorkerRecord]) -> list[Check]:
-    roots: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for worker in workers:
-        for agent in set(worker.agents) - set(worker.local_workdir):
-            roots[agent][worker.root_id].append(worker.name)
+    roots = _grouped(
+        (agent, worker.root_id, worker.name)
+        for worker in workers
+        for agent in set(worker.agents) - set(worker.local_workdir)
+    )
     remedy = (
         "Put GOONDAN_STATE_ROOT of all of them on one shared volume, "
         "or give the Agent `workdir: local` if it may work on separate files."
     )
     checks = []
-    for agent, by_root in sorted(roots.items()):
+    for agent, by_root in roots.items():
         if len(by_root) > 1:
             groups = " and ".join(", ".join(names) for names in by_root.values())
             message = f"workers of {agent} see different files: {groups}"
@@ -355,18 +360,14 @@ def _state_root_checks(workers: Iterable[WorkerRecord]) -> list[Check]:
 
 def _catalog_checks(
     agents: Mapping[str, AgentRecord], announced: Mapping[str, AgentRecord], workers: Iterable[WorkerRecord]
-) -> list[Check]:
-    served = {agent for worker in workers for agent in worker.agents}
+) -> Iterator[Check]:
     message = "its workers serve another version of the bundle"
     remedy = "Restart the workers with this bundle, or set GOONDAN_BUNDLE to theirs."
-    return [
-        Check(f"catalog of {name}", "warning", message, remedy)
-        for name, record in agents.items()
-        if name in served
-        and name in announced
+    for name in {agent: None for worker in workers for agent in worker.agents if agent in agents}:
+        theirs = announced.get(name)
         # workers with the same bundle announce this; the tools of extensions are not in it
-        and announced[name].catalog != record.with_dynamic_tools(announced[name]).catalog
-    ]
+        if theirs is not None and theirs.catalog != agents[name].with_dynamic_tools(theirs).catalog:
+            yield Check(f"catalog of {name}", "warning", message, remedy)
 
 
 def mail_check(mail: UnfetchedMail) -> Check:
@@ -408,45 +409,36 @@ def revision_checks(
     states: Mapping[str, RevisionState], agents: Mapping[str, AgentRecord], workers: Sequence[WorkerRecord]
 ) -> list[Check]:
     """Check whether the workers of each workspace in which revisions are followed run the same one."""
-    checks = []
+    checks: list[Check] = []
     for workspace, state in states.items():
         inside = {name for name, record in agents.items() if record.workspace == workspace}
         own = [worker for worker in workers if inside.intersection(worker.agents)]
-        checks += [_active_check(workspace, state, own), *_proposed_checks(state), *_failed_checks(state)]
+        checks += _revision_checks(f"revision of {workspace}", state, own)
     return checks
 
 
-def _active_check(workspace: str, state: RevisionState, workers: Iterable[WorkerRecord]) -> Check:
-    name = f"revision of {workspace}"
+def _revision_checks(name: str, state: RevisionState, workers: Iterable[WorkerRecord]) -> Iterator[Check]:
     others = [
         f"{worker.name} runs {worker.bundle_ref or 'what it started with'}"
         for worker in workers
         if worker.bundle_ref != state.active
     ]
-    if not others:
-        return Check(name, "ok", f"{state.active} is active")
-    remedy = (
-        "A worker takes a moment to follow. One that does not cannot get it: its log says why; "
-        "GOONDAN_BUNDLE_REMOTE must name a remote that has it."
-    )
-    return Check(name, "warning", f"{state.active} is active, but {', '.join(others)}", remedy)
-
-
-def _proposed_checks(state: RevisionState) -> list[Check]:
-    if (proposed := state.proposed) is None:
-        return []
-    message = f"{proposed.new_ref} was proposed at {proposed.timestamp}, and no worker has loaded it"
-    remedy = "Start a worker, or look at the logs of those that run."
-    return [Check("proposed revision", "warning", message, remedy)]
-
-
-def _failed_checks(state: RevisionState) -> list[Check]:
-    failed = state.failed
-    if failed is None or failed.ref == state.active:
-        return []
-    place = f"by {failed.worker} at {failed.timestamp}: {failed.code}: {failed.reason}"
-    remedy = f"Correct the bundle and commit it; {state.active} goes on."
-    return [Check("failed revision", "warning", f"{failed.ref} could not be loaded {place}", remedy)]
+    if others:
+        remedy = (
+            "A worker takes a moment to follow. One that does not cannot get it: its log says why; "
+            "GOONDAN_BUNDLE_REMOTE must name a remote that has it."
+        )
+        yield Check(name, "warning", f"{state.active} is active, but {', '.join(others)}", remedy)
+    else:
+        yield Check(name, "ok", f"{state.active} is active")
+    if (proposed := state.proposed) is not None:
+        message = f"{proposed.new_ref} was proposed at {proposed.timestamp}, and no worker has loaded it"
+        remedy = "Start a worker, or look at the logs of those that run."
+        yield Check("proposed revision", "warning", message, remedy)
+    if (failed := state.failed) is not None and failed.ref != state.active:
+        place = f"by {failed.worker} at {failed.timestamp}: {failed.code}: {failed.reason}"
+        remedy = f"Correct the bundle and commit it; {state.active} goes on."
+        yield Check("failed revision", "warning", f"{failed.ref} could not be loaded {place}", remedy)
 
 
 def _redis_checks(settings: Settings, bundle: Bundle | None) -> list[Check]:
@@ -519,31 +511,3 @@ def _some_keys(redis: Redis) -> tuple[set[str], bool]:
         cursor, names = redis.scan(max(cursor, 0), count=500)
         found.update(name.decode("utf-8", "backslashreplace") for name in cast("list[bytes]", names))
     return found, cursor != 0
-
-
-def _quoted(keys: Sequence[str]) -> str:
-    return ", ".join(repr(key) for key in keys[:_NAMED])
-
-
-def _meant_setting(name: str, known: Sequence[str]) -> str:
-    # without the common prefix, which would make all of them alike
-    meant = closest(name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in known])
-    return f"Remove {name}." if meant is None else f"Write {PREFIX}{meant} for {name}."
-
-
-def _version_of(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "missing"
-
-
-def _show(checks: list[Check], output: Output) -> None:
-    text = Text()
-    for number, check in enumerate(checks):
-        text.append("\n" if number else "").append(f"{check.level:<8} ", style=_STYLES[check.level])
-        text.append(printable(f"{check.name}: "), style="bold").append(printable(check.message))
-        if check.remedy is not None:
-            text.append(printable(f"\n         {check.remedy}"))
-    healthy = all(check.level != "problem" for check in checks)
-    output.give({"healthy": healthy, "checks": [check.to_wire() for check in checks]}, text)

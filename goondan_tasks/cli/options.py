@@ -1,9 +1,11 @@
-"""How words of the command line are read, and the options that commands share."""
+"""Parsers for values on the command line, and the options that commands share."""
 
 import math
 import sys
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
 import typer
 
@@ -14,12 +16,11 @@ from goondan_tasks.wording import shown
 
 #: far above any limit of a payload: a file that never ends is refused, not read
 MAX_BYTES = 64 * 1024 * 1024
-
-#: filters, and beginnings of ids, look through so many of the most recent calls
+#: how many of the most recent calls filters and beginnings of ids search
 SEARCHED = 1000
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-_SHORTEST_INTERVAL, _LONGEST_INTERVAL, _DEFAULT_INTERVAL = 0.1, 86_400.0, 2.0
+_DEFAULT_INTERVAL = 2.0
 
 
 def parse_seconds(given: str | float) -> float:
@@ -51,10 +52,8 @@ def parse_some_seconds(given: str | float) -> float:
 def parse_interval(given: str | float) -> float:
     """Read how long ``--watch`` waits between two looks, in seconds; an empty text is the default."""
     seconds = parse_seconds(given) if given != "" else _DEFAULT_INTERVAL
-    if not _SHORTEST_INTERVAL <= seconds <= _LONGEST_INTERVAL:
-        raise typer.BadParameter(
-            f"must be from {_SHORTEST_INTERVAL:g} to {_LONGEST_INTERVAL:g} seconds (a day)."
-        )
+    if not 0.1 <= seconds <= _UNITS["d"]:
+        raise typer.BadParameter(f"must be from 0.1 to {_UNITS['d']} seconds (a day).")
     return seconds
 
 
@@ -64,9 +63,8 @@ def parse_json(text: str) -> Any:
     Raises:
         typer.BadParameter: there is no such file, or its content is not JSON.
     """
-    content = _content(text)
     try:
-        return serializer.decode(content)
+        return serializer.decode(_content(text))
     except serializer.NotJsonError as error:
         raise typer.BadParameter(
             f'is not JSON ({error}). Write JSON text such as \'{{"path": "a.txt"}}\', @FILE, or - for stdin.'
@@ -95,11 +93,7 @@ def parse_input(text: str) -> Any:
 
 
 def require_some_text(text: str | None) -> str | None:
-    """Refuse an empty name, such as that of a shell's variable which is not set.
-
-    Raises:
-        typer.BadParameter: it is empty.
-    """
+    """Refuse an empty name, such as that of a shell's variable which is not set."""
     if text == "":
         raise typer.BadParameter("it is empty: write one character at least, or leave the option out.")
     return text
@@ -120,86 +114,82 @@ def this_bundle() -> Path:
 
 
 def _content(text: str) -> str:
+    if text != "-" and not text.startswith("@"):
+        return text
     name = "stdin" if text == "-" else f"the file {text[1:]!r}"
+    if text == "-" and (sys.stdin is None or sys.stdin.closed):
+        raise typer.BadParameter("- reads stdin, but stdin is closed.")
     try:
-        if text == "-":
-            if sys.stdin is None or sys.stdin.closed:
-                raise typer.BadParameter("- reads stdin, but stdin is closed.")
-            return _bounded(sys.stdin.buffer, name)
-        if text.startswith("@"):
-            with Path(text[1:]).open("rb") as file:
-                return _bounded(file, name)
+        with nullcontext(sys.stdin.buffer) if text == "-" else Path(text[1:]).open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise typer.BadParameter(f"{name} is larger than {MAX_BYTES // 1024**2} MiB.")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise typer.BadParameter(f"{name} is not UTF-8 text.") from error
     except OSError as error:
         raise typer.BadParameter(f"{name} cannot be read: {error.strerror or error}.") from error
-    return text
 
 
-def _bounded(file: BinaryIO, name: str) -> str:
-    data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise typer.BadParameter(f"{name} is larger than {MAX_BYTES // 1024**2} MiB.")
-    return data.decode("utf-8-sig")
+def argument(metavar: str, help: str, **more: Any) -> Any:
+    """Declare an argument; ``more`` is what :class:`typer.Argument` takes besides."""
+    return typer.Argument(metavar=metavar, help=help, **more)
+
+
+def option(metavar: str, help: str, *names: str, **more: Any) -> Any:
+    """Declare an option with a value; without ``names`` it is named as its parameter."""
+    return typer.Option(*names, metavar=metavar, help=help, **more)
+
+
+def name_option(metavar: str, help: str, *names: str) -> Any:
+    """Declare an option whose value must not be empty."""
+    return option(metavar, help, *names, callback=require_some_text)
+
+
+def seconds_option(help: str, *names: str, parser: Callable[[str], float] = parse_seconds) -> Any:
+    """Declare an option whose value is a time."""
+    return option("S", help, *names, parser=parser)
+
+
+def flag(help: str, *names: str) -> Any:
+    """Declare an option without a value."""
+    return typer.Option(*names, help=help)
 
 
 CallId = Annotated[
-    str,
-    typer.Argument(
-        metavar="ID", help="The call's id, as `goondan calls` lists it, or its first 8 characters or more."
-    ),
+    str, argument("ID", "The call's id, as `goondan calls` lists it, or its first 8 characters or more.")
 ]
-CallIds = Annotated[list[str], typer.Argument(metavar="IDS", help="The calls.")]
-OfAgent = Annotated[str | None, typer.Option("--agent", metavar="A", help="Only those of this agent.")]
-OfTool = Annotated[
-    str | None, typer.Option("--tool", metavar="GLOB", help="Only those of tools such as 'image__*'.")
-]
-ServedAgents = Annotated[
-    list[str] | None, typer.Option("--agent", metavar="A", help="An agent; repeatable. Default: all.")
-]
-Concurrency = Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="Calls at once in a worker.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log at level debug.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask first.")]
-Timeout = Annotated[
-    float | None,
-    typer.Option(
-        parser=parse_seconds, metavar="S", help="Wait S seconds at most; the call goes on after that."
-    ),
-]
+CallIds = Annotated[list[str], argument("IDS", "The calls.")]
+OfAgent = Annotated[str | None, option("A", "Only those of this agent.", "--agent")]
+OfTool = Annotated[str | None, option("GLOB", "Only those of tools such as 'image__*'.", "--tool")]
+ServedAgents = Annotated[list[str] | None, option("A", "An agent; repeatable. Default: all.", "--agent")]
+Concurrency = Annotated[int, option("N", "Calls at once in a worker.", min=1, max=10_000)]
+Verbose = Annotated[bool, flag("Log at level debug.", "--verbose", "-v")]
+Yes = Annotated[bool, flag("Do not ask first.", "--yes")]
+Timeout = Annotated[float | None, seconds_option("Wait S seconds at most; the call goes on after that.")]
 Watch = Annotated[
     float | None,
-    typer.Option(
+    option(
+        "[SECONDS]",
+        f"Repeat every so many seconds, by default {_DEFAULT_INTERVAL:g}, until Ctrl-C.",
         "--watch",
         parser=parse_interval,
-        metavar="[SECONDS]",
-        help=f"Look again every so many seconds, {_DEFAULT_INTERVAL:g} if none are given, until Ctrl-C.",
     ),
 ]
-Instance = Annotated[
-    str | None, typer.Option(metavar="K", callback=require_some_text, help="The instance; default: default.")
-]
+Instance = Annotated[str | None, name_option("K", "The instance; default: default.")]
 Auth = Annotated[
     Any,
-    typer.Option(
+    option(
+        "JSON",
+        'The Turn\'s auth, an object: JSON text, @FILE, or -, such as \'{"subjects": {"user": "U1"}}\'.',
         parser=parse_object,
-        metavar="JSON",
-        help='The Turn\'s auth, an object: JSON text, @FILE, or -, such as \'{"subjects": {"user": "U1"}}\'.',
     ),
 ]
 Origin = Annotated[
-    Any,
-    typer.Option(
-        parser=parse_object, metavar="JSON", help="The Turn's origin, an object: JSON text, @FILE, or -."
-    ),
+    Any, option("JSON", "The Turn's origin, an object: JSON text, @FILE, or -.", parser=parse_object)
 ]
 BundleArgument = Annotated[
-    Path | None,
-    typer.Argument(metavar="BUNDLE", help="A directory or file; else GOONDAN_BUNDLE, else this directory."),
+    Path | None, argument("BUNDLE", "A directory or file; else GOONDAN_BUNDLE, else this directory.")
 ]
-Port = Annotated[
-    int | None,
-    typer.Option(min=0, max=65_535, metavar="P", help="The port to listen on; else GOONDAN_HTTP_PORT."),
-]
-Address = Annotated[
-    str | None, typer.Option(metavar="HOST", help="The address to listen on; else GOONDAN_HTTP_HOST.")
-]
+Port = Annotated[int | None, option("P", "The port to listen on; else GOONDAN_HTTP_PORT.", min=0, max=65_535)]
+Address = Annotated[str | None, option("HOST", "The address to listen on; else GOONDAN_HTTP_HOST.")]

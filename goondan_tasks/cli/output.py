@@ -24,7 +24,7 @@ from broker_config.embedded import EmbeddedRedisError
 from broker_config.settings import Settings, SettingsError
 from goondan_tasks.errors import ConfigError, GoondanError, HandoffError, ToolError, WaitTimeout
 from goondan_tasks.failure import has_page
-from goondan_tasks.messages import JsonObject, ToolCallError
+from goondan_tasks.messages import JsonObject, ToolCallError, epoch_milliseconds
 
 # Exit codes (DESIGN "Commands", frozen).
 #: also for a call that is queued, running or pending
@@ -69,12 +69,13 @@ _REMEDY = "Correct it in the environment, or give the option of that name."
 
 _GENERAL = (HandoffError, ToolError)
 #: codes of exceptions without a code of their own, whose message alone may be no more than a key's name
-_GENERAL_CODES = {kind.code for kind in _GENERAL}
-_GENERAL_NAMES = {kind.__name__ for kind in _GENERAL}
+_GENERAL_CODES, _GENERAL_NAMES = {kind.code for kind in _GENERAL}, {kind.__name__ for kind in _GENERAL}
 
 Command = Callable[..., None]
 Content = Table | Text | str
 Item = TypeVar("Item")
+#: the headings of a table, and how each cell is read: a function, or the name of a field of JSON
+Columns = Mapping[str, Callable[[Item], object] | str]
 
 
 def exit_code_of(error_code: str) -> int:
@@ -89,7 +90,7 @@ class Screen(Console):
         super().__init__(stderr=stderr, markup=False, highlight=False, emoji=False)
         self.width = max(self.width, _NARROWEST) if self.is_terminal else _UNLIMITED
 
-    def say(self, content: "Content") -> None:
+    def say(self, content: Content) -> None:
         """Write text unwrapped and safe for the terminal; a table as wide as the screen."""
         if not isinstance(content, Table):
             return self.print(_safe(content), soft_wrap=True)
@@ -110,7 +111,7 @@ class Answer:
     document: Any
     #: ``None`` where there is nothing to show
     content: Content | None
-    #: what people are told beside it, on stderr
+    #: notes for people, on stderr
     notes: tuple[str, ...] = ()
 
     def drawn(self) -> Group:
@@ -130,10 +131,10 @@ class Output:
     @property
     def is_narrow(self) -> bool:
         """Whether stdout is a terminal on which whole ids leave too little room beside them."""
-        return _is_narrow()
+        return Screen().width < _ROOMY
 
     def write(self, answer: Answer) -> None:
-        """Write an answer in the form that is wanted."""
+        """Write an answer as a document for programs, or as content and notes for people."""
         if self.as_json:
             return self.document(answer.document)
         if answer.content is not None:
@@ -158,10 +159,9 @@ class Output:
         """Write UTF-8 text to stdout byte by byte; on a terminal, made safe for it."""
         raw: BinaryIO | None = getattr(sys.stdout, "buffer", None)
         if raw is None or sys.stdout.isatty():
-            decoder = codecs.getincrementaldecoder("utf-8")("replace")
-            for part in parts:
-                sys.stdout.write(printable(decoder.decode(part)))
-            sys.stdout.write(printable(decoder.decode(b"", final=True)) + "\n")
+            for text in codecs.iterdecode(parts, "utf-8", "replace"):
+                sys.stdout.write(printable(text))
+            sys.stdout.write("\n")
         else:
             for part in parts:
                 raw.write(part)
@@ -172,14 +172,13 @@ class Output:
         Screen().say(content)
 
     def note(self, content: Content) -> None:
-        """Tell the person something that does not belong to the answer."""
+        """Write something on stderr that is not part of the answer."""
         Screen(stderr=True).say(content)
 
     def time(self, milliseconds: int | None) -> str | None:
         """Write a time for a table: without its year where the screen is narrow."""
-        if milliseconds is None:
-            return None
-        return local_time(milliseconds).partition("-")[2] if self.is_narrow else local_time(milliseconds)
+        text = None if milliseconds is None else local_time(milliseconds)
+        return text and text.partition("-")[2] if self.is_narrow else text
 
     def call_id(self, text: str | None) -> str | None:
         """Write a call's id for a table: as much of it as a command takes where the screen is narrow."""
@@ -188,7 +187,7 @@ class Output:
 
 def listing(
     items: Iterable[Item],
-    columns: Mapping[str, Callable[[Item], object]],
+    columns: Columns[Item],
     *,
     wire: Callable[[Item], Any] | None = None,
     none: str | None = None,
@@ -203,8 +202,21 @@ def listing(
     document = found if wire is None else [wire(item) for item in found]
     if not found and none is not None:
         return Answer(document, None, (none,))
-    rows = ([value(item) for value in columns.values()] for item in found)
+    reads = [_field(read) if isinstance(read, str) else read for read in columns.values()]
+    rows = ([read(item) for read in reads] for item in found)
     return Answer(document, make_table(list(columns), rows, unbroken=unbroken, spare=spare))
+
+
+def _field(name: str) -> Callable[[Any], object]:
+    """Return what writes a field of JSON for people: a list's items in a row, a time by the local clock."""
+
+    def read(item: JsonObject) -> object:
+        value = item.get(name)
+        if name.endswith("At") and isinstance(value, str):
+            return Output().time(epoch_milliseconds(value))
+        return " ".join(map(str, value)) if isinstance(value, list | tuple) else value
+
+    return read
 
 
 def make_table(
@@ -214,34 +226,36 @@ def make_table(
     unbroken: str | None = None,
     spare: Collection[str] = (),
 ) -> Table:
-    """Make a table: numbers stand to the right, ``None`` is a dash, nothing is cut off.
+    """Make a table: numbers are right-aligned, ``None`` is a dash, nothing is cut off.
 
     Where the screen is narrow, ``spare`` columns are left out, and cells continue on the next line, except
     those of the column ``unbroken``, which are to be copied.
     """
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    kept = [number for number, column in enumerate(columns) if column not in spare or not _is_narrow()]
+    is_narrow = Output().is_narrow
+    kept = [number for number, column in enumerate(columns) if column not in spare or not is_narrow]
     filled = [[row[number] for number in kept] for row in rows]
-    for number, column in enumerate(columns[number] for number in kept):
-        values = [row[number] for row in filled if row[number] is not None]
+    for place, number in enumerate(kept):
+        values = [row[place] for row in filled if row[place] is not None]
+        is_number = all(isinstance(one, int | float) and not isinstance(one, bool) for one in values)
+        is_whole = columns[number] == unbroken
+        widest = max((_cell(value).cell_len for value in values), default=0)
         table.add_column(
-            column,
-            justify="right" if values and all(map(_is_number, values)) else "left",
+            columns[number],
+            justify="right" if values and is_number else "left",
             overflow="fold",
-            no_wrap=column == unbroken,
-            min_width=max((_cell(value).cell_len for value in values), default=0)
-            if column == unbroken
-            else None,
+            no_wrap=is_whole,
+            min_width=widest if is_whole else None,
         )
     for row in filled:
-        table.add_row(*(_cell(value) for value in row))
+        table.add_row(*map(_cell, row))
     return table
 
 
 def printable(text: str) -> str:
     """Write control characters, bidi overrides and lone surrogates as escapes; line breaks and tabs stay.
 
-    What a tool, a name or another program's answer contains must not steer the reader's terminal.
+    The output of a tool or of another program must not control the reader's terminal.
     """
     return "".join(
         char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode("ascii")
@@ -250,7 +264,7 @@ def printable(text: str) -> str:
 
 
 def on_one_line(text: str) -> str:
-    """Escape line breaks too, where a name in a row must not forge another row."""
+    """Escape line breaks too: a name in a row must not forge another row."""
     return printable(text.replace("\n", "\\n"))
 
 
@@ -269,8 +283,15 @@ def duration_text(seconds: float) -> str:
 
 
 def local_time(milliseconds: int) -> str:
-    """Write a time as the clock on the wall shows it."""
+    """Write a time in the local time zone."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def show_progress(done: int, total: int, unit: str = "", *, is_last: bool) -> None:
+    """Renew a line with numbers on stderr, if that is a terminal."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"{done:,} of {total:,}{unit}{chr(10) if is_last else chr(13)}")
+        sys.stderr.flush()
 
 
 def error_text(label: str, message: str, suggestion: str | None, help_url: str | None = None) -> Text:
@@ -341,14 +362,6 @@ def _help_url() -> str:
 
 def _safe(content: Content) -> Content:
     return printable(content) if isinstance(content, str) else content
-
-
-def _is_narrow() -> bool:
-    return Screen().width < _ROOMY
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _cell(value: object) -> Text:

@@ -38,25 +38,25 @@ COMMANDS = {
     "worker": CommandPlace("worker:worker", "Run a worker for one or more agents."),
     "orchestrator": CommandPlace("dev:orchestrator", "Keep a worker for every agent that needs one."),
     "shutdown": CommandPlace("agents:shutdown", "Ask an agent's workers, or one worker, to drain and end."),
-    "metrics": CommandPlace("servers:metrics", "Serve the figures of all queues to Prometheus."),
+    "metrics": CommandPlace("servers:metrics", "Serve metrics of all queues to Prometheus."),
     "call": CommandPlace("calls:call", "Call an agent's tool and print the result."),
     "request": CommandPlace("calls:request", "Ask an agent and print its answer."),
     "send": CommandPlace("calls:send", "Tell an agent something, without an answer."),
-    "result": CommandPlace("calls:result", "Print the result of a call, or how it stands."),
+    "result": CommandPlace("calls:result", "Print a call's result, or its current state."),
     "output": CommandPlace("calls:output", "Write the whole output of a call, however large."),
     "cancel": CommandPlace("calls:cancel", "Cancel a call, queued or running."),
     "resolve": CommandPlace("calls:resolve", "Complete a pending call with an output or an error."),
-    "approvals list": CommandPlace("decisions:list_approvals", "List the calls that wait for an approval."),
-    "approvals approve": CommandPlace("decisions:approve", "Let calls run."),
-    "approvals deny": CommandPlace("decisions:deny", "End calls with E_APPROVAL_DENIED."),
+    "approvals list": CommandPlace("calls:list_approvals", "List the calls that wait for an approval."),
+    "approvals approve": CommandPlace("calls:approve", "Let calls run."),
+    "approvals deny": CommandPlace("calls:deny", "End calls with E_APPROVAL_DENIED."),
     "callbacks serve": CommandPlace("servers:callbacks", "Serve the addresses of ctx.callback_url."),
     "calls": CommandPlace("calls:calls", "List the most recent calls."),
     "trace": CommandPlace("trace:trace", "Draw the calls and handoffs that belong together."),
-    "dead-letters list": CommandPlace("decisions:list_letters", "List the dead letters."),
-    "dead-letters show": CommandPlace("decisions:show", "Show one, with its arguments and its result."),
-    "dead-letters replay": CommandPlace("decisions:replay", "Submit calls again, as new ones."),
-    "dead-letters drop": CommandPlace("decisions:drop", "Forget dead letters."),
-    "queues": CommandPlace("agents:queues", "Show how every agent's queue stands."),
+    "dead-letters list": CommandPlace("dead_letters:list_letters", "List the dead letters."),
+    "dead-letters show": CommandPlace("dead_letters:show", "Show one, with its arguments and its result."),
+    "dead-letters replay": CommandPlace("dead_letters:replay", "Submit calls again, as new ones."),
+    "dead-letters drop": CommandPlace("dead_letters:drop", "Forget dead letters."),
+    "queues": CommandPlace("agents:queues", "Show the state of every agent's queue."),
     "agents": CommandPlace("agents:agents", "List the agents that can be called."),
     "instances list": CommandPlace("agents:list_instances", "List the instances; the default."),
     "instances delete": CommandPlace("agents:delete_instance", "Delete an instance with its files."),
@@ -64,14 +64,14 @@ COMMANDS = {
     "catalog": CommandPlace("agents:catalog", "Print the tools that an agent may call."),
     "mcp-server": CommandPlace("servers:mcp_server", "Serve an agent's tools to MCP clients."),
     "oauth apps": CommandPlace("oauth:apps", "List the OAuthApps of the bundle."),
-    "oauth grants": CommandPlace("oauth:grants", "List who has consented to what."),
-    "oauth sessions": CommandPlace("oauth:sessions", "List the consents that are asked for."),
+    "oauth grants": CommandPlace("oauth:grants", "List the consents that users have given."),
+    "oauth sessions": CommandPlace("oauth:sessions", "List the pending and recent consent requests."),
     "oauth login": CommandPlace("oauth:login", "Ask a user for consent, in a browser."),
     "oauth serve": CommandPlace("oauth:serve", "Serve the callbacks of all OAuthApps."),
     "oauth revoke": CommandPlace("oauth:revoke", "Revoke a grant, or remove a record."),
     "oauth rotate-key": CommandPlace("oauth:rotate_key", "Encrypt the store with another key."),
     "validate": CommandPlace("bundles:validate", "Check a bundle: every finding at once."),
-    "migrate": CommandPlace("migrate:migrate", "Rewrite a bundle for today's version of the format."),
+    "migrate": CommandPlace("bundles:migrate", "Rewrite a bundle for today's version of the format."),
     "changeset open": CommandPlace("changesets:open_", "Open a changeset, and print its directory."),
     "changeset diff": CommandPlace("changesets:diff", "Print what a changeset changes."),
     "changeset commit": CommandPlace("changesets:commit", "Commit a changeset, and propose the revision."),
@@ -96,7 +96,7 @@ GROUPS = {
 
 #: what a group runs if no sub-command is named
 _DEFAULTS = {"instances": "list"}
-#: options without a value that may stand before a sub-command
+#: options without a value that may precede a subcommand
 _FLAGS = {"--json", "--yes", "--all", "--again", "--wait", "--no-wait", "--no-browser", "-h", "--help"}
 
 
@@ -109,7 +109,7 @@ class LazyGroup(TyperGroup):
         return list(names) if ctx.parent is None else super().list_commands(ctx)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the words; the options of a sub-command may stand before it, too."""
+        """Parse the arguments; options of a subcommand may precede it."""
         return super().parse_args(ctx, args if ctx.parent is None else self._command_first(args))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -131,7 +131,7 @@ class LazyGroup(TyperGroup):
 
 
 class WordedCommand(TyperCommand):
-    """A command whose usage errors say what a value must be, and which word was most likely meant."""
+    """A command whose usage errors say what a value must be, and suggest the word that was likely meant."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         """Read the command line.
@@ -149,15 +149,15 @@ class WordedCommand(TyperCommand):
             raise
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the words."""
+        """Parse the arguments."""
         return super().parse_args(ctx, with_values(args, self.params))
 
 
 def with_values(words: Sequence[str], parameters: Sequence[Any]) -> list[str]:
     """Return the words of a command line, each option whose value may be missing as one: ``--watch=5``.
 
-    Typer knows no such options. Their metavar stands in brackets. Where a command has arguments, the word
-    behind the option is one of those: there a value needs the ``=``.
+    Typer has no such options. Ours have a metavar in brackets. If the command has arguments, the word after
+    the option is one of those, and a value needs the ``=``.
     """
     options = (one for one in parameters if one.param_type_name == "option")
     names = {name for one in options if (one.metavar or "").startswith("[") for name in one.opts}
@@ -209,19 +209,15 @@ def main() -> NoReturn:
         sys.exit(error.exit_code)
 
 
-def _make_group(callback: Any = None) -> typer.Typer:
+def _make_group(**options: Any) -> typer.Typer:
     # plain help: rich's needs its Markdown and its tracebacks, and twice the time
     return typer.Typer(
-        rich_markup_mode=None,
-        cls=LazyGroup,
-        no_args_is_help=True,
-        callback=callback,
-        context_settings=_SETTINGS,
+        rich_markup_mode=None, cls=LazyGroup, no_args_is_help=True, context_settings=_SETTINGS, **options
     )
 
 
 def _prepare_streams() -> None:
-    """Let no character and no closed stream stop us: what cannot be encoded is written as an escape."""
+    """Replace closed streams, and write characters that cannot be encoded as escapes."""
     sys.stdout, sys.stderr = sys.stdout or io.StringIO(), sys.stderr or io.StringIO()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -245,7 +241,7 @@ def _goondan(
 
 
 def _not_imported() -> None:
-    """Stand for a command in the help."""
+    """Take the place of a command in the help: its module is imported when it runs."""
 
 
 def _imported(place: str) -> Any:

@@ -11,12 +11,13 @@ from typing import Annotated
 import typer
 
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.cli.extras import extra
-from goondan_tasks.cli.options import Address, Port, require_some_text
-from goondan_tasks.cli.session import Interruption, Session, require_broker, takes_session
-from goondan_tasks.client import AsyncClient
+from goondan_tasks.cli.options import Address, Port, argument, flag, name_option, option
+from goondan_tasks.cli.session import Interruption, Session, require_broker, takes_client, takes_session
+from goondan_tasks.client import AsyncClient, Client
+from goondan_tasks.errors import extra
 from goondan_tasks.logs import configure_logging
 from goondan_tasks.metrics import serving
+from goondan_tasks.process import listening, url_of
 
 LOOPBACK = "127.0.0.1"
 FLOWER_PORT = 5555
@@ -27,20 +28,16 @@ _FLOWER = (sys.executable, "-P", "-m", "goondan_tasks.flower_program")
 _TASK_COLUMNS = "name,state,kwargs,result,worker,runtime,received,uuid"
 
 
-@takes_session
+@takes_client
 def mcp_server(
     session: Session,
-    agent: Annotated[str, typer.Option(metavar="A", help="The agent whose tools are served.")],
-    http: Annotated[bool, typer.Option("--http", help="Serve streamable HTTP at /mcp, not stdio.")] = False,
+    client: Client,
+    agent: Annotated[str, option("A", "The agent whose tools are served.")],
+    http: Annotated[bool, flag("Serve streamable HTTP at /mcp, not stdio.", "--http")] = False,
     port: Port = None,
     address: Address = None,
     instance: Annotated[
-        str | None,
-        typer.Option(
-            metavar="K",
-            callback=require_some_text,
-            help="The instance of every call; else each MCP session has its own.",
-        ),
+        str | None, name_option("K", "The instance of every call; else each MCP session has its own.")
     ] = None,
 ) -> None:
     """Let MCP clients list an agent's tools and call them on its workers.
@@ -56,19 +53,17 @@ def mcp_server(
     settings = session.settings
     require_broker(settings)
     configure_logging(settings)
-    with session.client() as client:
-        client.catalog(agent)
-        served = AgentServer(AsyncClient(client), agent, instance_key=instance, help_url=settings.help_url)
-        if not http:
-            return serve_stdio(served)
-        app = make_app(served, settings, address or settings.http_host)
-        with Interruption().listening(), announced(session, address, port, PATH) as server:
-            serve(app, server, partial(end, served))
-    return None
+    client.catalog(agent)
+    served = AgentServer(AsyncClient(client), agent, instance_key=instance, help_url=settings.help_url)
+    if not http:
+        return serve_stdio(served)
+    app = make_app(served, settings, address or settings.http_host)
+    with Interruption().listening(), announced(session, address, port, PATH) as server:
+        return serve(app, server, partial(end, served))
 
 
-@takes_session
-def callbacks(session: Session, port: Port = None, address: Address = None) -> None:
+@takes_client
+def callbacks(session: Session, client: Client, port: Port = None, address: Address = None) -> None:
     """Serve the addresses that tools get from ctx.callback_url, until Ctrl-C.
 
     POST {"output": …} or {"error": {"message": …}} to one completes its call, once. Workers make the
@@ -80,11 +75,7 @@ def callbacks(session: Session, port: Port = None, address: Address = None) -> N
     settings = session.settings
     require_broker(settings)
     configure_logging(settings)
-    with (
-        session.client() as client,
-        Interruption().listening(),
-        announced(session, address, port, "/callbacks") as server,
-    ):
+    with Interruption().listening(), announced(session, address, port, "/callbacks") as server:
         if settings.public_url is None:
             session.output.note("GOONDAN_PUBLIC_URL is not set here; workers need it to make addresses.")
         serve(make_app(AsyncClient(client), settings), server)
@@ -94,7 +85,7 @@ def callbacks(session: Session, port: Port = None, address: Address = None) -> N
 def metrics(
     session: Session,
     port: Annotated[
-        int | None, typer.Option(min=0, max=65_535, metavar="P", help="Else GOONDAN_METRICS_PORT, else 9464.")
+        int | None, option("P", "Else GOONDAN_METRICS_PORT, else 9464.", min=0, max=65_535)
     ] = None,
     address: Address = None,
 ) -> None:
@@ -104,12 +95,9 @@ def metrics(
     """
     settings = session.settings
     require_broker(settings)
-    chosen = settings.metrics_port if port is None else port
+    default = _METRICS_PORT if settings.metrics_port is None else settings.metrics_port
     interruption = Interruption()
-    with (
-        interruption.listening(),
-        metrics_server(session, _METRICS_PORT if chosen is None else chosen, address) as url,
-    ):
+    with interruption.listening(), metrics_server(session, default if port is None else port, address) as url:
         _announce(session, "Metrics", url)
         interruption.asked.wait()
 
@@ -117,15 +105,11 @@ def metrics(
 @takes_session
 def flower(
     session: Session,
-    port: Annotated[
-        int, typer.Option(min=1, max=65_535, metavar="P", help="The port to listen on.")
-    ] = FLOWER_PORT,
-    address: Annotated[str, typer.Option(metavar="HOST", help="The address to listen on.")] = LOOPBACK,
+    port: Annotated[int, option("P", "The port to listen on.", min=1, max=65_535)] = FLOWER_PORT,
+    address: Annotated[str, option("HOST", "The address to listen on.")] = LOOPBACK,
     options: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="OPTIONS", help="Flower's own options, after --: -- --basic-auth=user:password."
-        ),
+        argument("OPTIONS", "Flower's own options, after --: -- --basic-auth=user:password."),
     ] = None,
 ) -> None:
     """Run Flower: workers, tasks, results and the length of every agent's queue, in a browser.
@@ -153,26 +137,22 @@ def announced(session: Session, address: str | None, port: int | None, path: str
     """Listen for HTTP for the length of a ``with`` block, and say at which URL.
 
     Raises:
-        ConfigError: the extra is not installed.
         typer.BadParameter: nothing can listen there.
     """
-    with extra("serve"):  # optional: only now
-        from goondan_tasks.http import listening, url_of
     host = address or session.settings.http_host
     chosen = session.settings.http_port if port is None else port
     with contextlib.ExitStack() as resources:
         try:
             server = resources.enter_context(listening(host, chosen))
-        except (OSError, UnicodeError) as error:
-            reason = getattr(error, "strerror", None) or "that is not the name of a host"
-            raise typer.BadParameter(f"Nothing can listen on {host} port {chosen}: {reason}.") from error
+        except OSError as error:
+            raise _no_listener(host, chosen, error.strerror or str(error)) from error
         _announce(session, "Listening", url_of(server) + path)
         yield server
 
 
 @contextlib.contextmanager
 def metrics_server(session: Session, port: int, address: str | None = None) -> Iterator[str]:
-    """Serve the figures for the length of a ``with`` block; yield their URL.
+    """Serve the metrics for the length of a ``with`` block; yield their URL.
 
     Raises:
         typer.BadParameter: nothing can listen there.
@@ -186,20 +166,19 @@ def metrics_server(session: Session, port: int, address: str | None = None) -> I
 def why_not_free(address: str, port: int) -> str | None:
     """Say why no server can listen on ``port``, ``None`` if one can."""
     try:
-        [(family, _, _, _, place), *_] = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
-        with socket.socket(family, socket.SOCK_STREAM) as server:
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            server.bind(place)
+        with listening(address, port):
+            return None
     except OSError as error:
         return error.strerror or str(error)
-    except UnicodeError:
-        return "that is not the name of a host"
-    return None
 
 
 def _require_free(address: str, port: int) -> None:
     if reason := why_not_free(address, port):
-        raise typer.BadParameter(f"Nothing can listen on {address} port {port}: {reason}.")
+        raise _no_listener(address, port, reason)
+
+
+def _no_listener(address: str, port: int, reason: str) -> typer.BadParameter:
+    return typer.BadParameter(f"Nothing can listen on {address} port {port}: {reason}.")
 
 
 def _announce(session: Session, what: str, url: str) -> None:

@@ -1,4 +1,4 @@
-"""What nearly every command needs: settings, a client, the bundle, its agents, the broker."""
+"""What most commands need: settings, a client, the bundle, its agents, the broker, signals."""
 
 import contextlib
 import functools
@@ -14,31 +14,27 @@ from typing import Annotated, Any, Concatenate, ParamSpec
 import typer
 from kombu import Connection
 from kombu.exceptions import KombuError
-from redis.exceptions import RedisError
 
-from broker_config.connections import connect, reason_unreachable
+from broker_config.connections import connect
 from broker_config.options import celery_url
 from broker_config.settings import Settings, hidden_password
 from goondan_tasks.bundle import Bundle, load_bundle
-from goondan_tasks.cli.options import this_bundle
+from goondan_tasks.cli.options import flag, option, this_bundle
 from goondan_tasks.cli.output import Output
 from goondan_tasks.client import Client
+from goondan_tasks.client.known_agents import broker_errors
 from goondan_tasks.errors import AgentNotFoundError, BrokerUnreachableError, ConfigError
-from goondan_tasks.process import close_to_other_processes, heeds_hangup
+from goondan_tasks.process import close_to_other_processes, hangup_ends_process
 from goondan_tasks.wording import closest
 
 Own = ParamSpec("Own")
 
-RedisUrl = Annotated[
-    str | None, typer.Option(metavar="URL", help="The Redis to use; else GOONDAN_REDIS_URL.")
-]
-BundlePath = Annotated[Path | None, typer.Option(metavar="PATH", help="The bundle; else GOONDAN_BUNDLE.")]
-SwarmName = Annotated[
-    str | None, typer.Option(metavar="NAME", help="The Swarm of the bundle; else GOONDAN_SWARM.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, logs on stderr.")]
+RedisUrl = Annotated[str | None, option("URL", "The Redis to use; else GOONDAN_REDIS_URL.")]
+BundlePath = Annotated[Path | None, option("PATH", "The bundle; else GOONDAN_BUNDLE.")]
+SwarmName = Annotated[str | None, option("NAME", "The Swarm of the bundle; else GOONDAN_SWARM.")]
+AsJson = Annotated[bool, flag("Print one JSON document on stdout, logs on stderr.", "--json")]
 
-CONNECT_SECONDS = 4
+_CONNECT_SECONDS = 4
 #: what kombu raises for a URL that it cannot use: no such transport, no such option
 _UNUSABLE = (KeyError, TypeError, ValueError)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -51,16 +47,13 @@ class Session:
     settings: Settings
     output: Output
 
-    @contextlib.contextmanager
-    def client(self) -> Iterator[Client]:
-        """Connect to the broker for the length of a ``with`` block.
+    def client(self) -> Client:
+        """Return a client for these settings, to be used in a ``with`` block.
 
         Raises:
             ConfigError: the bundle is not valid.
         """
-        bundle = load_bundle(self.settings.bundle) if self.settings.bundle else None
-        with Client(self.settings, bundle) as client:
-            yield client
+        return Client(self.settings, load_bundle(self.settings.bundle) if self.settings.bundle else None)
 
     def bundle(self) -> Bundle:
         """Load the bundle that is set.
@@ -115,14 +108,26 @@ def takes_session(command: Callable[Concatenate[Session, Own], None]) -> Callabl
             settings = settings.model_copy(update={"broker_url": redis_url})
         command(Session(settings, Output(as_json)), **own)  # type: ignore[call-arg]
 
-    return _with_parameters(run, command)
-
-
-def _with_parameters(run: Callable[..., None], command: Callable[..., None]) -> Callable[..., None]:
-    """Let ``run`` look to typer as if it had the parameters of ``command`` and its own."""
     _, *own = inspect.signature(command).parameters.values()
     *shared, _ = inspect.signature(run).parameters.values()
-    parameters = [*own, *shared]
+    return _with_parameters(run, command, [*own, *shared])
+
+
+def takes_client(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the shared options, and a client that is connected while it runs."""
+
+    def run(session: Session, **own: Any) -> None:
+        with session.client() as client:
+            command(session, client, **own)
+
+    session, _, *own = inspect.signature(command).parameters.values()
+    return takes_session(_with_parameters(run, command, [session, *own]))
+
+
+def _with_parameters(
+    run: Callable[..., None], command: Callable[..., None], parameters: Sequence[inspect.Parameter]
+) -> Callable[..., None]:
+    """Let ``run`` look to typer like ``command``, with these parameters."""
     functools.update_wrapper(run, command)
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -165,11 +170,8 @@ def require_broker(settings: Settings) -> None:
     Raises:
         BrokerUnreachableError: one of them does not answer.
     """
-    with connect(settings.redis_url) as redis:
-        try:
-            redis.ping()
-        except RedisError as error:
-            raise BrokerUnreachableError(reason_unreachable(settings.redis_url, error)) from error
+    with connect(settings.redis_url) as redis, broker_errors(settings.redis_url):
+        redis.ping()
     if settings.effective_broker_url != settings.redis_url:
         require_other_broker(settings.effective_broker_url)
 
@@ -181,8 +183,8 @@ def require_other_broker(url: str) -> None:
         BrokerUnreachableError: it does not.
     """
     try:
-        with Connection(celery_url(url), connect_timeout=CONNECT_SECONDS) as connection:
-            connection.ensure_connection(max_retries=1, timeout=CONNECT_SECONDS)
+        with Connection(celery_url(url), connect_timeout=_CONNECT_SECONDS) as connection:
+            connection.ensure_connection(max_retries=1, timeout=_CONNECT_SECONDS)
     except (KombuError, OSError, *_UNUSABLE) as error:
         reason = f"The broker at {hidden_password(url)} cannot be reached: {error}"
         raise BrokerUnreachableError(reason, suggestion="Start it, or correct GOONDAN_BROKER_URL.") from error
@@ -204,7 +206,7 @@ class Interruption:
         Raises:
             KeyboardInterrupt: with the second signal; of SIGHUP, a terminal's end may send two.
         """
-        taken = (number for number in _SIGNALS if number != signal.SIGHUP or heeds_hangup())
+        taken = (number for number in _SIGNALS if number != signal.SIGHUP or hangup_ends_process())
         before = {number: signal.signal(number, self._on_signal) for number in taken}
         try:
             yield

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-import typer
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from goondan_tasks.cli.calls import whole_id
-from goondan_tasks.cli.options import Watch
+from goondan_tasks.cli.options import Watch, argument, option
 from goondan_tasks.cli.output import Answer, Screen, duration_text, on_one_line
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.cli.waiting import give
@@ -48,15 +47,15 @@ def trace(
     session: Session,
     correlation_id: Annotated[
         str,
-        typer.Argument(
-            metavar="CORRELATION_ID",
-            help="The correlationId; or the id of a call, its first 8 characters or more, or a traceId.",
+        argument(
+            "CORRELATION_ID",
+            "The correlationId; or the id of a call, its first 8 characters or more, or a traceId.",
         ),
     ],
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Draw at most so many calls.")] = 200,
+    limit: Annotated[int, option("N", "Draw at most N calls.", min=1)] = 200,
     watch: Watch = None,
 ) -> None:
-    """Draw the tree of calls and handoffs that come from one another: how each stands, waited and ran."""
+    """Draw the tree of calls and handoffs that caused one another, with states and times."""
 
     def look() -> Answer:
         found = next(traces)
@@ -84,7 +83,7 @@ def trace_text(trace: Trace, *, width: int, limit: int) -> Text:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where the columns stand, what the workers are called in theirs, and the time axis of the bars."""
+    """The width of the columns, the short names of the workers, and the time axis of the bars."""
 
     tree: int
     has_bars: bool
@@ -151,29 +150,25 @@ def _span(node: TraceNode) -> tuple[float, float, float]:
 def _guides(depths: Sequence[int]) -> list[tuple[str, str]]:
     """Return for each entry, given by its depth, what stands before it and before the lines below it.
 
-    The tree is walked from its end: only so it is known which lines go on.
+    The tree is walked from its end, where it is known which lines go on.
     """
     found = []
     goes_on: list[bool] = []
     for depth in reversed(depths):
-        has_children = len(goes_on) > depth + 1
+        inner = _GOES_ON if len(goes_on) > depth + 1 else _ENDS
         goes_on += [False] * (depth + 1 - len(goes_on))
-        found.append(_guide(goes_on, depth, has_children))
+        if depth == 0:
+            found.append(("", inner))
+        elif depth > DEEPEST:
+            number = f"[{depth}] "
+            found.append((number, " " * len(number)))
+        else:
+            upper = "".join(_GOES_ON if line else _ENDS for line in goes_on[1:depth])
+            branch, trunk = ("├─ ", _GOES_ON) if goes_on[depth] else ("└─ ", _ENDS)
+            found.append((upper + branch, upper + trunk + inner))
         del goes_on[depth + 1 :]
         goes_on[depth] = True
     return found[::-1]
-
-
-def _guide(goes_on: Sequence[bool], depth: int, has_children: bool) -> tuple[str, str]:
-    inner = _GOES_ON if has_children else _ENDS
-    if depth == 0:
-        return "", inner
-    if depth > DEEPEST:
-        number = f"[{depth}] "
-        return number, " " * len(number)
-    upper = "".join(_GOES_ON if line else _ENDS for line in goes_on[1:depth])
-    branch, trunk = ("├─ ", _GOES_ON) if goes_on[depth] else ("└─ ", _ENDS)
-    return upper + branch, upper + trunk + inner
 
 
 def _headline(trace: Trace) -> Text:

@@ -1,4 +1,4 @@
-"""What a person sees while time passes: where an awaited call stands, and answers renewed by ``--watch``."""
+"""What the terminal shows while a call is awaited, and while ``--watch`` renews an answer."""
 
 import contextlib
 import signal
@@ -27,6 +27,7 @@ from goondan_tasks.cli.output import (
     tell,
 )
 from goondan_tasks.client import Client, PendingCall
+from goondan_tasks.client.status import AgentStatus
 from goondan_tasks.errors import BrokerUnreachableError, WaitTimeout
 from goondan_tasks.events import is_event
 from goondan_tasks.ledger.record import CallRecord
@@ -45,22 +46,36 @@ _Found = Iterator[Answer | BrokerUnreachableError]
 def wait_for_result(
     client: Client, pending: PendingCall, *, agent: str, timeout: float | None
 ) -> ToolCallResult:
-    """Wait for the result, and tell on stderr how it stands.
+    """Wait for the result, and show the call's state on stderr.
+
+    A terminal gets one line that is renewed; anything else one note, if the call cannot run yet.
 
     Raises:
         WaitTimeout: it did not come within ``timeout`` seconds; the call goes on.
     """
-    with contextlib.ExitStack() as screen:
-        show = _status_line if sys.stderr.isatty() else _warning
-        try:
-            return _wait(pending, timeout, show(client, pending, agent, screen))
-        except (KeyboardInterrupt, BrokerUnreachableError):
-            screen.close()
-            Output().note(
-                f"Stopped waiting; the call goes on. See it with: goondan result {pending.id}, "
-                f"end it with: goondan cancel {pending.id}"
-            )
-            raise
+    began, is_terminal, is_noted = monotonic(), sys.stderr.isatty(), False
+    status = Status("", console=Screen(stderr=True))
+    try:
+        while (result := _result_in_time(pending, began, timeout)) is None:
+            waited = monotonic() - began
+            if is_terminal:
+                status.update(_status_line(client, client.record(pending.id), agent, waited))
+                status.start()
+            elif not is_noted and waited >= PATIENCE_SECONDS:
+                is_noted, record = True, client.record(pending.id)
+                missing = _missing(_status_of(client, agent), record, agent) or _limit(record)
+                if missing and record.worker is None:
+                    Output().note(missing)
+    except (KeyboardInterrupt, BrokerUnreachableError):
+        status.stop()
+        Output().note(
+            f"Stopped waiting; the call goes on. See it with: goondan result {pending.id}, "
+            f"end it with: goondan cancel {pending.id}"
+        )
+        raise
+    finally:
+        status.stop()
+    return result
 
 
 def give(look: Callable[[], Answer], output: Output, every: float | None) -> None:
@@ -68,14 +83,19 @@ def give(look: Callable[[], Answer], output: Output, every: float | None) -> Non
 
     A terminal shows the newest answer in place; anything else gets them one after the other, programs
     as one line of JSON each. The first look raises as it would alone. A later outage of the broker is
-    reported, and the watch goes on when it is over.
+    reported, and the watch goes on when it is over. SIGTERM, as ``timeout`` sends it, ends a watch as
+    Ctrl-C does: with the cursor back.
     """
     first = look()
     if every is None:
         return output.write(first)
     show = _draw if Screen().is_terminal and not output.as_json else _write
-    with contextlib.suppress(KeyboardInterrupt), _ended_like_ctrl_c():
-        return show(_found(first, look, every), output, every)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            return show(_found(first, look, every), output, every)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def progress_text(progress: Progress) -> str:
@@ -84,92 +104,22 @@ def progress_text(progress: Progress) -> str:
     return numbers if progress.message is None else f"{numbers} · {on_one_line(progress.message)}"
 
 
-def _wait(pending: PendingCall, timeout: float | None, show: Callable[[float], None]) -> ToolCallResult:
-    began = monotonic()
-    while True:
-        waited = monotonic() - began
-        rest = TICK_SECONDS if timeout is None else min(TICK_SECONDS, timeout - waited)
-        try:
-            return pending.result(max(0.0, rest))
-        except WaitTimeout:
-            waited = monotonic() - began
-            if timeout is not None and waited >= timeout:
-                raise WaitTimeout(pending.id, timeout) from None
-            show(waited)
-
-
-def _status_line(
-    client: Client, pending: PendingCall, agent: str, screen: contextlib.ExitStack
-) -> Callable[[float], None]:
-    """Return what renews one line with a spinner; the line comes with the first tick."""
-    status = Status("", console=Screen(stderr=True))
-    is_shown = False
-
-    def show(waited: float) -> None:
-        nonlocal is_shown
-        record = client.record(pending.id)
-        line = f"{_standing(client, record, agent)} · {waited:.0f} s"
-        status.update(line if record.progress is None else _with_bar(line, record.progress))
-        if not is_shown:
-            is_shown = True
-            screen.enter_context(status)
-
-    return show
-
-
-def _warning(
-    client: Client, pending: PendingCall, agent: str, _screen: contextlib.ExitStack
-) -> Callable[[float], None]:
-    """Return what notes once, if that is so, what is missing before the call can run."""
-    told = False
-
-    def show(waited: float) -> None:
-        nonlocal told
-        if not told and waited >= PATIENCE_SECONDS:
-            told = True
-            record = client.record(pending.id)
-            if record.worker is None and (missing := _missing(client, record, agent) or _limit(record)):
-                Output().note(missing)
-
-    return show
-
-
-def _standing(client: Client, record: CallRecord, agent: str) -> str:
-    if record.worker is not None:
-        return f"{record.status} on {record.worker}, attempt {record.attempt}"
-    if missing := _missing(client, record, agent):
-        return missing
-    workers = _worker_count(client, agent)
-    queue = next(row for row in client.queues() if row.agent == agent)
-    if record.waiting_for is not None:
-        return f"{_limit(record)}: {queue.waiting_for_limit} wait for limits"
-    name = events_queue(agent) if is_event(record.call) else queue.queue
-    count = f"{workers} worker{'' if workers == 1 else 's'}"
-    return f"queued on {name}: {queue.backlog} waiting, {queue.running} running, {count}"
-
-
-def _limit(record: CallRecord) -> str | None:
-    return None if record.waiting_for is None else f"queued, waits for {record.waiting_for}"
-
-
-def _worker_count(client: Client, agent: str) -> int:
-    return sum(agent in worker.agents for worker in client.workers())
-
-
-def _missing(client: Client, record: CallRecord, agent: str) -> str | None:
-    """Say what is missing before the call goes on; ``None`` if nothing is."""
-    known = client.agents().get(agent)
-    if known is not None and is_event(record.call) and not known.has_entry:
-        return f"no producer has fetched it yet: {agent} has no entry, so one has to call Client.receive"
-    if _worker_count(client, agent):
+def _result_in_time(pending: PendingCall, began: float, timeout: float | None) -> ToolCallResult | None:
+    """Wait for one tick; ``None`` if there is no result yet."""
+    rest = TICK_SECONDS if timeout is None else min(TICK_SECONDS, timeout - (monotonic() - began))
+    try:
+        return pending.result(max(0.0, rest))
+    except WaitTimeout:
+        if timeout is not None and monotonic() - began >= timeout:
+            raise WaitTimeout(pending.id, timeout) from None
         return None
-    if any(one.record.name == agent and one.is_orchestrated for one in client.agent_statuses()):
-        return f"no worker serves agent {agent!r} yet; an orchestrator looks after it (`goondan agents`)"
-    return f"no worker serves agent {agent!r}; start one with: goondan worker --agent {agent}"
 
 
-def _with_bar(line: str, progress: Progress) -> RenderableType:
-    """Put a call's progress behind ``line``: a bar if there is a total, else only the numbers."""
+def _status_line(client: Client, record: CallRecord, agent: str, waited: float) -> RenderableType:
+    """Write a call's state and its progress, with a bar if there is a total."""
+    line = f"{_standing(client, record, agent)} · {waited:.0f} s"
+    if (progress := record.progress) is None:
+        return line
     row = Table.grid(padding=(0, 1))
     cells: list[RenderableType] = [Text(line)]
     if progress.total is not None:
@@ -178,6 +128,40 @@ def _with_bar(line: str, progress: Progress) -> RenderableType:
         cells.append(ProgressBar(total=progress.total or 1, completed=completed, width=_BAR_WIDTH))
     row.add_row(*cells, Text(progress_text(progress)))
     return row
+
+
+def _standing(client: Client, record: CallRecord, agent: str) -> str:
+    if record.worker is not None:
+        return f"{record.status} on {record.worker}, attempt {record.attempt}"
+    status = _status_of(client, agent)
+    missing = _missing(status, record, agent)
+    if status is None or missing:
+        return missing
+    queue, workers = status.queue, len(status.workers)
+    if record.waiting_for is not None:
+        return f"{_limit(record)}: {queue.waiting_for_limit} wait for limits"
+    name = events_queue(agent) if is_event(record.call) else queue.queue
+    count = f"{workers} worker{'' if workers == 1 else 's'}"
+    return f"queued on {name}: {queue.backlog} waiting, {queue.running} running, {count}"
+
+
+def _status_of(client: Client, agent: str) -> AgentStatus | None:
+    return next((status for status in client.agent_statuses() if status.record.name == agent), None)
+
+
+def _limit(record: CallRecord) -> str:
+    return "" if record.waiting_for is None else f"queued, waits for {record.waiting_for}"
+
+
+def _missing(status: AgentStatus | None, record: CallRecord, agent: str) -> str:
+    """Say what is missing before the call goes on; empty if nothing is."""
+    if status is not None and is_event(record.call) and not status.record.has_entry:
+        return f"no producer has fetched it yet: {agent} has no entry, so one has to call Client.receive"
+    if status is not None and status.workers:
+        return ""
+    if status is not None and status.is_orchestrated:
+        return f"no worker serves agent {agent!r} yet; an orchestrator looks after it (`goondan agents`)"
+    return f"no worker serves agent {agent!r}; start one with: goondan worker --agent {agent}"
 
 
 def _found(first: Answer, look: Callable[[], Answer], every: float) -> _Found:
@@ -203,7 +187,7 @@ def _write(answers: _Found, output: Output, _every: float) -> None:
 
 
 def _draw(answers: _Found, _output: Output, every: float) -> None:
-    """Draw the newest answer; above it, while the broker is away, why there is none that is newer."""
+    """Draw the newest answer; during an outage, above it, the reason why there is no newer one."""
     screen = Screen()
     drawn, seen_at = Group(), ""
     with Live(console=screen, auto_refresh=False) as live:
@@ -217,13 +201,3 @@ def _draw(answers: _Found, _output: Output, every: float) -> None:
             # what does not fit is cut off below
             heading = Text(f"as of {seen_at} · every {every:g} s · Ctrl-C ends", style="dim")
             live.update(Group(heading, *trouble, drawn), refresh=True)
-
-
-@contextlib.contextmanager
-def _ended_like_ctrl_c() -> Iterator[None]:
-    """Let SIGTERM, as ``timeout`` sends it, end a watch as Ctrl-C does: with the cursor back."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -38,11 +38,10 @@ from goondan_tasks.handoff import (
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
 from goondan_tasks.ledger.dead_letters import LetterFilter, batches
-from goondan_tasks.ledger.outcome import Outcome
-from goondan_tasks.ledger.record import CallRecord
+from goondan_tasks.ledger.record import CallRecord, Outcome
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
+from goondan_tasks.names import current_span
 from goondan_tasks.output import encoded_output
-from goondan_tasks.spans import current_span
 from goondan_tasks.tool_api import REQUEST_TIMEOUT_MS, RequestResult, SendResult
 from goondan_tasks.trace import Trace, read_trace
 from goondan_tasks.wording import require_keywords

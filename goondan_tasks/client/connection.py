@@ -10,9 +10,8 @@ from broker_config.settings import Settings, SettingsError
 from goondan_tasks.agent_registry import AgentRecord, AgentRegistry, describe_agents
 from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.calls import CallDraft
-from goondan_tasks.client.broker_errors import broker_errors
 from goondan_tasks.client.event_receiver import EventReceiver
-from goondan_tasks.client.known_agents import ActiveRefs, KnownAgents
+from goondan_tasks.client.known_agents import ActiveRefs, KnownAgents, broker_errors
 from goondan_tasks.client.pending_call import CallService, ExpectedCall, PendingCall
 from goondan_tasks.client.submitter import Submitter, producer_span
 from goondan_tasks.dispatch import dispatch_for

@@ -115,7 +115,8 @@ class EventReceiver:
         token = new_token()
         with mail_news(self._ledger.redis, self._ledger.keys, agent) as news:
             while True:
-                claim = self._ledger.fetch(agent, box, taker, terms=terms, token=token)
+                fetch = self._ledger.fetch(agent, box, taker, terms=terms, token=token)
+                claim = fetch.run(self._ledger.redis)
                 received = None if claim is None else self._received(claim)
                 rest = LOOK_SECONDS if end is None else end - time.monotonic()
                 if received is not None or rest <= 0:
@@ -161,7 +162,8 @@ class EventReceiver:
         except ToolInputValidationError as error:
             self._settlement.fail(claim, error)
             return None
-        if self._ledger.start(claim) is Stored.LOST:
+        [marked] = self._ledger.start([claim.id_and_token]).run(self._ledger.redis)
+        if marked == Stored.LOST:
             return None
         self._leases.hold(claim)
         return received
@@ -255,7 +257,7 @@ class EventLeases:
                     logger.warning("events.not_looked_after", reason=str(error))
 
     def _end_due(self, held: dict[str, _Held]) -> None:
-        cancelled = self._ledger.marked(list(held))
+        cancelled = self._ledger.cancelled_ids(list(held)).run(self._ledger.redis)
         for call_id, one in held.items():
             error = _end_of(one, is_cancelled=call_id in cancelled)
             if error is not None:

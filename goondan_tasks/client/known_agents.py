@@ -1,19 +1,36 @@
-"""What a producer knows of the swarm: the agents it may call, and the active revision of their bundle."""
+"""What a producer knows of the swarm: its agents, the active revision, and whether Redis is there."""
 
+import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from redis import Redis
+from redis.exceptions import RedisError
 
+from broker_config.connections import reason_unreachable, remedy_of
 from broker_config.keys import Keys
 from goondan_tasks.agent_registry import AgentRecord, AgentRegistry
 from goondan_tasks.calls import CallDraft
-from goondan_tasks.errors import AgentNotFoundError
+from goondan_tasks.errors import AgentNotFoundError, BrokerUnreachableError
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import SEPARATOR, SYSTEM_TOOL
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.wording import closest
+
+
+@contextlib.contextmanager
+def broker_errors(url: str) -> Iterator[None]:
+    """Turn the errors of the Redis at ``url`` into ours, for the length of a ``with`` block.
+
+    Raises:
+        BrokerUnreachableError: it cannot be reached, or refuses what was asked.
+    """
+    try:
+        yield
+    except RedisError as error:
+        raise BrokerUnreachableError(reason_unreachable(url, error), suggestion=remedy_of(error)) from error
+
 
 _SYSTEM_TOOLS = f"{SYSTEM_TOOL}{SEPARATOR}"
 

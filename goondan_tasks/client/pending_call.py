@@ -9,15 +9,39 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from goondan_tasks.client.broker_errors import broker_errors
+from goondan_tasks.client.known_agents import broker_errors
 from goondan_tasks.client.results import Expected, ResultListener
-from goondan_tasks.client.sweeper import Sweeper
 from goondan_tasks.errors import BrokerUnreachableError, CallNotFoundError, WaitTimeout
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.output import Progress
+
+
+class Sweeper:
+    """Sweeps at most once in ``seconds``, however many threads ask for it."""
+
+    def __init__(self, sweep: Callable[[], object], seconds: float) -> None:
+        self._sweep = sweep
+        self._seconds = seconds
+        self._due = 0.0
+        self._lock = threading.Lock()
+
+    def sweep(self) -> bool:
+        """Sweep if it is time; say whether that was so.
+
+        Raises:
+            redis.exceptions.RedisError: Redis cannot be reached.
+        """
+        with self._lock:
+            now = time.monotonic()
+            if now < self._due:
+                return False
+            self._due = now + self._seconds
+        self._sweep()
+        return True
+
 
 logger = logging.getLogger(__name__)
 

@@ -23,8 +23,7 @@ from goondan_tasks.ledger.record import Admission, CallRecord
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.ledger.submission import Submission, call_json, digest_of, event_submission
 from goondan_tasks.messages import ToolCall, ToolCallResult
-from goondan_tasks.names import NO_CALL_TOOL
-from goondan_tasks.spans import current_span, open_telemetry, span_ids
+from goondan_tasks.names import NO_CALL_TOOL, current_span, open_telemetry, span_ids
 
 
 class Submitter:
@@ -131,7 +130,7 @@ class Submitter:
 
     def _refuse(self, submission: Submission) -> None:
         request = ClaimRequest(submission.id, submission.call, "producer", ClaimTerms())
-        claim = self._ledger.claim(request)
+        claim = self._ledger.claim(request).run(self._ledger.redis)
         self._settlement.fail(claim, ToolInputValidationError(submission.fault))
 
 

@@ -5,7 +5,7 @@ Waiting methods exist twice, blocking and for asyncio; the rest is shared.
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,14 +25,12 @@ from goondan_tasks.model_messages import StepCallResult
 from goondan_tasks.names import STEP_TOOL
 from goondan_tasks.steps import (
     KeptStep,
-    StepCall,
+    ReplyCalls,
     StepInput,
     StepRecord,
     TurnCalls,
     TurnEntry,
-    in_order,
     opening_id,
-    refused,
 )
 
 
@@ -68,22 +66,6 @@ class TurnScope:
 
 
 @dataclass(frozen=True, slots=True)
-class SubmittedCalls:
-    """The calls of one reply of the model, after their submission."""
-
-    calls: Sequence[StepCall]
-    refusals: Sequence[StepCallResult | None]
-    #: those that are not refused, in call order
-    pending: Sequence[PendingCall]
-
-    def answered(self, results: Iterable[ToolCallResult]) -> list[StepCallResult]:
-        """Return the answers to all of them, given the results of ``pending``."""
-        asked = [call for call in self.calls if call.asked.fault is None]
-        answers = (call.answered(result) for call, result in zip(asked, results, strict=True))
-        return in_order(self.refusals, answers)
-
-
-@dataclass(frozen=True, slots=True)
 class ProducerStep:
     """A Step that has opened: its catalog is fixed, and its calls may use nothing else."""
 
@@ -107,14 +89,14 @@ class ProducerStep:
         """What the model is told besides its messages: ``{type, data?, items?, priority?}``."""
         return self.record.blocks
 
-    def submit(self, reply: Any, *, timeout_seconds: float | None = None) -> SubmittedCalls:
+    def submit(
+        self, reply: Any, *, timeout_seconds: float | None = None
+    ) -> tuple[ReplyCalls, Sequence[PendingCall]]:
         """Submit the tool calls of the model without waiting; raises as :meth:`Step.run`."""
         scope, connection, settings = self.scope, self.scope.connection, self.scope.connection.settings
-        calls = scope.calls.of_step(self.record, self.catalog, reply, max_args_bytes=settings.max_args_bytes)
-        refusals = [
-            refused(call, self.record, help_url=settings.help_url, correlation_id=scope.correlation_id)
-            for call in calls
-        ]
+        asked = scope.calls.of_step(self.record, self.catalog, reply, max_args_bytes=settings.max_args_bytes)
+        names = {"help_url": settings.help_url, "correlation_id": scope.correlation_id}
+        calls = ReplyCalls.of(asked, self.record, **names)
         drafts = [
             scope.draft(
                 call.tool_name,
@@ -126,15 +108,14 @@ class ProducerStep:
                 message=call.message,
                 modelCallId=call.model_call_id,
             )
-            for call in calls
-            if call.asked.fault is None
+            for call in calls.submitted()
         ]
         if not drafts:
-            return SubmittedCalls(calls, refusals, [])
+            return calls, []
         pending = connection.submit_drafts(drafts)
         with connection.broker_errors():
             connection.step_store.note_calls(self.record, [one.id for one in pending])
-        return SubmittedCalls(calls, refusals, pending)
+        return calls, pending
 
 
 class Step(ProducerStep):
@@ -165,11 +146,9 @@ class Step(ProducerStep):
             WaitTimeout: the results did not arrive in time; the calls continue.
             BrokerUnreachableError, ToolCallConflictError: as :meth:`Client.submit`.
         """
-        submitted = self.submit(reply, timeout_seconds=timeout_seconds)
+        calls, pending = self.submit(reply, timeout_seconds=timeout_seconds)
         end = None if timeout is None else time.monotonic() + timeout
-        return submitted.answered(
-            [one.result(_left(end), wait_pending=wait_pending) for one in submitted.pending]
-        )
+        return calls.answered([one.result(_left(end), wait_pending=wait_pending) for one in pending])
 
 
 class AsyncStep(ProducerStep):
@@ -186,9 +165,9 @@ class AsyncStep(ProducerStep):
         wait_pending: bool = False,
     ) -> list[StepCallResult]:
         """Run the tool calls of the model side by side; see :meth:`Step.run`."""
-        submitted = await asyncio.to_thread(self.submit, reply, timeout_seconds=timeout_seconds)
-        waits = (one.wait(timeout, wait_pending=wait_pending) for one in submitted.pending)
-        return submitted.answered(await asyncio.gather(*waits))
+        calls, pending = await asyncio.to_thread(self.submit, reply, timeout_seconds=timeout_seconds)
+        waits = (one.wait(timeout, wait_pending=wait_pending) for one in pending)
+        return calls.answered(await asyncio.gather(*waits))
 
 
 @dataclass(slots=True)

@@ -18,8 +18,9 @@ from typing import Any, Self, cast
 from redis import Redis
 
 from broker_config import serializer
+from broker_config.connections import redis_time
 from broker_config.keys import Keys
-from broker_config.scripts import Errand, Script, run_errand, run_errands
+from broker_config.scripts import Script, ScriptCall, run_script_calls
 from goondan_tasks.messages import LONGEST_RUN_SECONDS, iso_time
 from goondan_tasks.names import OUTSIDE
 from goondan_tasks.tool_api import SpawnedAgentInfo
@@ -242,7 +243,7 @@ class Instances:
         """Register that an agent is about to work in an instance, below the state root of that id."""
         home = Home.of(workspace, instance_key)
         arguments = (agent, workspace, instance_key, root_id, INSTANCE_TTL_SECONDS)
-        word, *rest = run_errand(self._redis, self._errand(self._open, home, *arguments))
+        word, *rest = self._script_call(self._open, home, *arguments).run(self._redis)
         if word == b"held":
             return Opened(held_seconds=rest[0] / 1000)
         return Opened(rest[0].decode() or None, tuple(rest[1].decode().split()))
@@ -271,8 +272,8 @@ class Instances:
         request = request or uuid.uuid4().hex
         place = (serializer.encode(owner), cwd or "", _guest_field(home, target))
         arguments = (target, workspace, instance_key, *place, request, INSTANCE_TTL_SECONDS)
-        errand = self._errand(self._spawn, home, *arguments, host=host)
-        word, value = run_errand(self._redis, errand)
+        script_call = self._script_call(self._spawn, home, *arguments, host=host)
+        word, value = script_call.run(self._redis)
         if word == b"held":
             return Spawned(is_new=False, held_seconds=value / 1000)
         return Spawned(word == b"spawned", value.decode() or None)
@@ -307,8 +308,7 @@ class Instances:
 
     def now(self) -> int:
         """Return Redis time in ms."""
-        seconds, micros = self._redis.time()
-        return seconds * 1000 + micros // 1000
+        return int(redis_time(self._redis))
 
     def hold(self, homes: Sequence[Home], token: str, unused_since: float | None = None) -> list[Hold]:
         """Hold one or more directories for a deletion: until it ends or the hold expires, none is opened.
@@ -317,15 +317,15 @@ class Instances:
         """
         since = "" if unused_since is None else unused_since
         arguments = (token, round(HOLD_SECONDS * 1000), since, INSTANCE_TTL_SECONDS)
-        errands = [self._errand(self._hold, home, *arguments) for home in homes]
+        script_calls = [self._script_call(self._hold, home, *arguments) for home in homes]
         return [
             Hold(word.decode(), now, tuple(aside[0].decode().split()) if aside else ())
-            for word, now, *aside in run_errands(self._redis, errands)
+            for word, now, *aside in run_script_calls(self._redis, script_calls)
         ]
 
     def forget(self, record: InstanceRecord, token: str) -> bool:
         """Remove a held instance; false if the hold was lost."""
-        if not run_errand(self._redis, self._errand(self._let_go, record.home, token, 1)):
+        if not self._script_call(self._let_go, record.home, token, 1).run(self._redis):
             return False
         self._remove_guests(record.home, record.tenants)
         return True
@@ -333,21 +333,21 @@ class Instances:
     def let_go(self, homes: Sequence[Home], token: str) -> None:
         """End holds without changing the instances."""
         if homes:
-            run_errands(self._redis, [self._errand(self._let_go, home, token, 0) for home in homes])
+            run_script_calls(self._redis, [self._script_call(self._let_go, home, token, 0) for home in homes])
 
     def leave(self, home: Home, tenant: Tenant) -> bool:
         """Remove one agent's part.
 
         False if the agent has none, if no other agent has one, or if a deletion holds the directory.
         """
-        if not run_errand(self._redis, self._errand(self._leave, home, tenant.agent)):
+        if not self._script_call(self._leave, home, tenant.agent).run(self._redis):
             return False
         self._remove_guests(home, [tenant])
         return True
 
     def settled(self, home: Home, token: str) -> None:
         """Record that the files of an interrupted deletion have been restored."""
-        run_errand(self._redis, Errand(self._settled, [self._key(home)], [token]))
+        ScriptCall(self._settled, [self._key(home)], [token]).run(self._redis)
 
     def _remove_guests(self, home: Home, tenants: Iterable[Tenant]) -> None:
         """Remove the tenants' guest entries in other directories; a stale entry is harmless."""
@@ -355,9 +355,11 @@ class Instances:
             if tenant.cwd is not None:
                 self._redis.hdel(self._key(home.beside(tenant.cwd)), _guest_field(home, tenant.agent))
 
-    def _errand(self, script: Script, home: Home, *arguments: Any, host: Home | None = None) -> Errand:
+    def _script_call(
+        self, script: Script, home: Home, *arguments: Any, host: Home | None = None
+    ) -> ScriptCall[Any]:
         keys = [self._keys.instances, self._key(home), *([] if host is None else [self._key(host)])]
-        return Errand(script, keys, [str(home), *arguments])
+        return ScriptCall(script, keys, [str(home), *arguments])
 
     def _key(self, home: Home) -> str:
         return self._keys.instance(str(home))

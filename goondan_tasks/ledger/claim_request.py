@@ -11,8 +11,9 @@ from typing import Any
 
 from broker_config import serializer
 from goondan_tasks.calls import Run
+from goondan_tasks.errors import CallClosedError, CallNotFoundError, CallNotPendingError
 from goondan_tasks.ledger.record import Claim, Verdict
-from goondan_tasks.messages import ToolCall, redis_clock
+from goondan_tasks.messages import ToolCall, redis_clock, wall_clock
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,16 @@ class _Tokens:
 
 
 _TOKENS = _Tokens()
+
+
+#: how a call stands that cannot be completed, or approved, now
+_STANDING = {
+    b"queued": "it is queued",
+    b"running": "it is running",
+    b"completion": "it waits for its completion, and needs no approval",
+    b"approval": "it waits for an approval, and has not been run",
+    b"event": "it is an event, which its agent answers",
+}
 
 
 def new_token() -> str:
@@ -103,3 +114,42 @@ def _read_retried(kept: bytes | None = None) -> tuple[int, float | None]:
         return 0, None
     retries, begun_at = kept.split()
     return int(retries), float(begun_at)
+
+
+def taken_claim(row: Sequence[Any], taker: str, token: str) -> Claim | None:
+    """Read the claim of a call that was taken to be settled; ``None`` if its record cannot be read."""
+    call_id, verdict, attempt, queued_at, call_json, suspended_at, completion = (*row, None, None)[:7]
+    try:
+        call = ToolCall.from_wire(serializer.decode(call_json or b""))
+    except ValueError as error:
+        logger.error("call %r must be settled, but its record cannot be read: %s", call_id, error)
+        return None
+    run = Run(call_id.decode(), call, taker, attempt or 0, queued_at or 0, wall_clock)
+    return Claim(
+        run,
+        token,
+        Verdict(verdict.decode()),
+        was_suspended=suspended_at is not None,
+        completion=completion or b"",
+    )
+
+
+def answered(call_id: str, word: bytes, row: Sequence[Any], taker: str, token: str) -> Claim:
+    """Read the claim of a pending call; raises as the answer of :meth:`Ledger.resolve`."""
+    if word == b"closed":
+        raise CallClosedError(f"Call {call_id} has its final result, or was completed before.")
+    if word == b"other":
+        raise CallNotPendingError(f"Call {call_id} does not wait for this: {_STANDING[row[0]]}.")
+    return taken(call_id, row, taker, token)
+
+
+def taken(call_id: str, row: Sequence[Any], taker: str, token: str) -> Claim:
+    """Read the claim of a call that was taken to be settled.
+
+    Raises:
+        CallNotFoundError: there is none.
+    """
+    claim = taken_claim([call_id.encode(), *row], taker, token) if row else None
+    if claim is None:
+        raise CallNotFoundError(f"No call {call_id!r}: it is unknown, expired or cannot be read.")
+    return claim

@@ -8,8 +8,7 @@ from broker_config import serializer
 from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.errors import CallClosedError, CallNotFoundError
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.outcome import Outcome
-from goondan_tasks.ledger.record import CallRecord, Claim, Verdict
+from goondan_tasks.ledger.record import CallRecord, Claim, Outcome, Verdict
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.names import CallbackToken, callback_token
 
@@ -32,7 +31,8 @@ class Completions:
             CallNotFoundError, CallClosedError, CallNotPendingError: see :meth:`Ledger.resolve`.
             NotJsonError: the outcome has no JSON form.
         """
-        self._end(call_id, self._ledger.resolve(call_id, outcome, completer, is_decision=is_decision))
+        resolve = self._ledger.resolve(call_id, outcome, completer, is_decision=is_decision)
+        self._end(call_id, resolve.run(self._ledger.redis))
 
     def complete_with_token(self, call_id: str, token: str, outcome: Outcome) -> None:
         """End a pending call on behalf of whoever was given its callback; raises as :meth:`complete` does.
@@ -41,7 +41,8 @@ class Completions:
             CallNotFoundError: the token is not the callback's, or there is no such call: nobody learns which.
         """
         callback = self._callback(call_id, token)
-        self._end(call_id, self._ledger.resolve(call_id, outcome, "callback", callback=callback))
+        resolve = self._ledger.resolve(call_id, outcome, "callback", callback=callback)
+        self._end(call_id, resolve.run(self._ledger.redis))
 
     def approve(self, record: CallRecord, by: str) -> None:
         """Let a call be run that waits for an approval.
@@ -54,7 +55,7 @@ class Completions:
         """
         call_id, call = record.id, record.call
         message = self._dispatch.inline(call_id, call, serializer.encode(call.to_wire()))
-        claim = self._ledger.approve(call_id, call, message, by)
+        claim = self._ledger.approve(call_id, call, message, by).run(self._ledger.redis)
         if claim is None:
             self._dispatch.send(call_id, call)
         self._end(call_id, claim)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import TypedDict, TypeVar
 
-from broker_config.scripts import run_errands
+from broker_config.scripts import run_script_calls
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord
 
@@ -72,9 +72,9 @@ class DeadLetters:
 
     def note_replayed(self, records: Sequence[CallRecord], by: Sequence[str]) -> None:
         """Note which call replays each of ``records`` now (``replayed.lua``)."""
-        replayed = self._ledger.errands.replayed
-        errands = [replayed(old.id, new, old.replays + 1) for old, new in zip(records, by, strict=True)]
-        run_errands(self._redis, errands)
+        replayed = self._ledger.replayed
+        script_calls = [replayed(old.id, new, old.replays + 1) for old, new in zip(records, by, strict=True)]
+        run_script_calls(self._redis, script_calls)
 
     def _ids(self, agents: Iterable[str], earliest: float, latest: float) -> list[str]:
         with self._redis.pipeline(transaction=False) as pipe:

@@ -94,7 +94,7 @@ class LeaseKeeper:
         claims = [claim.id_and_token for claim in held]
         claims += [claim for others in self._others for claim in others()]
         try:
-            lost = self._ledger.renew(claims)
+            lost = self._ledger.renew(claims).run(self._ledger.redis) if claims else set()
         except RedisError as error:
             if not self._is_failing:  # once, not every second while Redis is away
                 logger.warning("leases.not_renewed", reason=str(error))

@@ -1,83 +1,292 @@
-"""The ledger's verbs: submit, claim, start, renew, finish, release, cancel, sweep, read.
+"""The ledger's verbs: submit, claim, start, renew, finish, release, cancel, sweep; and what it says of calls.
 
 Every change is one script, so a process that dies leaves nothing half-done. Only Redis time decides
-(DESIGN "Delivery"). Methods wait for the answer and raise ``redis.exceptions.RedisError`` as it comes;
-workers send the errands of the hot path by :class:`broker_config.courier.Courier` instead.
+(DESIGN "Delivery"). Each verb returns a script call. Its ``run(ledger.redis)`` waits for
+the answer and raises ``redis.exceptions.RedisError`` as it comes; a
+:class:`broker_config.pipelined_writer.PipelinedWriter` or a :class:`broker_config.queue_reader.QueueReader`
+sends it without waiting.
 """
 
+import itertools
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from redis import Redis
 
 from broker_config import serializer
-from broker_config.scripts import ScriptConnection, run_errand
+from broker_config.keys import Keys
+from broker_config.queues import events_queue, wake_up_key
+from broker_config.scripts import ClaimOnReserve, Script, ScriptCall, ScriptConnection
 from broker_config.settings import Settings
 from goondan_tasks.calls import Run
-from goondan_tasks.errors import CallClosedError, CallNotFoundError, CallNotPendingError
-from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
-from goondan_tasks.ledger.errands import BATCH_BYTES, BATCH_CALLS, Errands
-from goondan_tasks.ledger.outcome import Outcome
-from goondan_tasks.ledger.record import Admission, CallRecord, Claim, Finished, Stored, Verdict
-from goondan_tasks.ledger.submission import Submission
-from goondan_tasks.messages import ToolCall, ToolCallResult, wall_clock
-from goondan_tasks.names import NO_CALLBACK, CallbackToken
+from goondan_tasks.errors import (
+    CallClosedError,
+    ToolCancelledError,
+)
+from goondan_tasks.events import is_event, mailbox_of, queue_of
+from goondan_tasks.ledger.claim_request import (
+    ClaimRequest,
+    ClaimTerms,
+    answered,
+    new_token,
+    taken,
+    taken_claim,
+)
+from goondan_tasks.ledger.record import (
+    Admission,
+    CallRecords,
+    Claim,
+    Finished,
+    Outcome,
+    Verdict,
+    celery_record,
+    notification,
+)
+from goondan_tasks.ledger.scripts import Scripts
+from goondan_tasks.ledger.submission import Submission, batches, digest_of, trace_names
+from goondan_tasks.messages import ToolCall, ToolCallResult, epoch_milliseconds, iso_time
+from goondan_tasks.names import NO_CALLBACK, CallbackToken, callback_token
 
 logger = logging.getLogger(__name__)
 
-#: how many mailboxes one script looks at, so that it holds up nobody
-MAILBOX_BATCH = 200
-
-#: how a call stands that cannot be completed, or approved, now
-_STANDING = {
-    b"queued": "it is queued",
-    b"running": "it is running",
-    b"completion": "it waits for its completion, and needs no approval",
-    b"approval": "it waits for an approval, and has not been run",
-    b"event": "it is an event, which its agent answers",
-}
+#: how many calls one sweep takes at most
+SWEEP_BATCH = 50
 
 
-class Ledger:
-    """The calls' records in one Redis, under one namespace."""
+def sweep_seconds(settings: Settings) -> float:
+    """How often every worker sweeps: often enough to notice that renewals were impossible."""
+    return min(5.0, settings.lease_seconds / 3)
+
+
+class Ledger(CallRecords):
+    """The calls of one Redis, under one namespace."""
 
     def __init__(self, redis: Redis, settings: Settings) -> None:
-        self.redis = redis
+        super().__init__(redis, Keys(settings.namespace))
         self.settings = settings
         self._submissions = ScriptConnection(redis)
-        self.errands = Errands(settings)
-        self.keys = self.errands.keys
+        self._scripts = Scripts.read()
+        self._lease_ms = round(settings.lease_seconds * 1000)
+        keys = self.keys
+        self._finish_terms = (
+            settings.result_ttl_seconds,
+            keys.results(""),
+            keys.running(""),
+            keys.celery_result(""),
+            keys.dead_letters(""),
+        )
+        self._longest_pause_ms = round(2 * sweep_seconds(settings) * 1000)
+        self._queue_timeout_ms = round(settings.queue_timeout_seconds * 1000)
+        self._result_ttl = settings.result_ttl_seconds
+        # a record must outlive the longest wait and the longest run
+        self._record_ttl = self._result_ttl + round(
+            settings.queue_timeout_seconds + settings.call_timeout_seconds
+        )
+
+    @property
+    def unawaited_scripts(self) -> tuple[Script, ...]:
+        """The scripts whose answers nobody waits for: of :meth:`start`, :meth:`progress`, :meth:`finish` and
+        :meth:`release`.
+
+        Redis must know them beforehand: sent once more, the first two would come after the result, the result
+        late, and calls that are given back out of their order.
+        """
+        scripts = self._scripts
+        return scripts.start, scripts.progress, scripts.finish, scripts.finish_event, scripts.release
 
     def submit_all(self, submissions: Sequence[Submission], producer: str) -> list[Admission]:
-        """Accept calls in one trip; say of each how it went. A known one stays as it is."""
-        batches = list(_batches(submissions))
-        errands = [self.errands.submit_batch(batch, producer) for batch in batches]
-        answers = self._submissions.run(errands)
-        return [
-            admission
-            for batch, answer in zip(batches, answers, strict=True)
-            for admission in Admission.of_batch(answer, len(batch))
-        ]
+        """Accept calls in one trip; say of each how it went. A known one stays as it is.
 
-    def claim(self, request: ClaimRequest) -> Claim:
-        """Take a call for one run; :attr:`Claim.verdict` says what is to be done with it."""
-        return request.claim(run_errand(self.redis, self.errands.claim(request)))
-
-    def start(self, claim: Claim) -> Stored:
-        """Mark the run as started, just before its handler, and renew its lease.
-
-        Neither is done if the claim was lost or the call is cancelled.
+        Raises:
+            redis.exceptions.RedisError: Redis cannot be reached, or refuses.
         """
-        return Stored(run_errand(self.redis, self.errands.start([claim.id_and_token]))[0])
+        calls = [self.submit_batch(batch, producer) for batch in batches(submissions)]
+        return list(itertools.chain.from_iterable(self._submissions.run(calls)))
 
-    def renew(self, claims: Sequence[tuple[str, str]]) -> set[str]:
-        """Renew the leases of claims, each ``(id, token)``; return the ids of those that are lost."""
-        if not claims:
-            return set()
-        return {call_id.decode() for call_id in run_errand(self.redis, self.errands.renew(claims))}
+    def submit(self, submission: Submission, producer: str) -> ScriptCall[Admission]:
+        """Accept one call; the answer is its :class:`Admission`."""
+        batch = self.submit_batch([submission], producer)
+        return ScriptCall(batch.script, batch.keys, batch.arguments, Admission.of)
+
+    def submit_batch(self, submissions: Sequence[Submission], producer: str) -> ScriptCall[list[Admission]]:
+        """Accept at most ``BATCH_CALLS`` calls (``submit.lua``); the answer has an Admission for each."""
+        keys: list[str] = [self.keys.due]
+        arguments: list[Any] = [self.keys.prefix, producer, self._record_ttl]
+        numbers: dict[str, int] = {}
+        for one in submissions:
+            queue = queue_of(one.call)
+            number = numbers.setdefault(queue, len(numbers))
+            if 3 * number == len(keys) - 1:
+                keys += (self.keys.calls(one.call.agent_name), queue, wake_up_key(queue))
+            arguments += (
+                one.id,
+                one.call_json,
+                one.digest,
+                number,
+                # how long it may wait is counted by Redis, where that is known
+                _deadline_of(one.call) if one.patience_ms is None else "",
+                self._patience(one),
+                one.message,
+                "".join(self._indexes(one.id, one.call)),
+                one.mailbox,
+            )
+        return ScriptCall(
+            self._scripts.submit, keys, arguments, partial(Admission.of_batch, count=len(submissions))
+        )
+
+    def _patience(self, submission: Submission) -> int:
+        return self._queue_timeout_ms if submission.patience_ms is None else submission.patience_ms
+
+    def claim(self, request: ClaimRequest, *, with_call: bool = True) -> ScriptCall[Claim]:
+        """Take a call for one run; :attr:`Claim.verdict` says what is to be done with it (``claim.lua``).
+
+        Without the call's JSON only one is taken that is recorded.
+        """
+        call, keys = request.call, self.keys
+        agent = call.agent_name
+        arguments = [
+            request.call_id,
+            request.token,
+            request.worker,
+            self._lease_ms,
+            self._record_ttl,
+            int(request.terms.idempotent),
+            request.terms.max_attempts,
+        ]
+        if with_call:
+            wire = serializer.encode(call.to_wire())
+            arguments += [
+                wire,
+                digest_of(call),
+                _deadline_of(call),
+                self._queue_timeout_ms,
+                *self._indexes(request.call_id, call),
+            ]
+        return ScriptCall(
+            self._scripts.claim,
+            [keys.call(request.call_id), keys.due, keys.running(agent), keys.calls(agent)],
+            arguments,
+            request.claim,
+        )
+
+    def _indexes(self, call_id: str, call: ToolCall) -> tuple[str, ...]:
+        """Return the indexes of the traces that a call belongs into, as one argument; or nothing."""
+        names = trace_names(call_id, call)
+        return (" ".join(self.keys.trace(name) for name in names),) if names else ()
+
+    def claim_event(
+        self, request: ClaimRequest, message: bytes, *, is_handled_here: bool
+    ) -> ScriptCall[Claim]:
+        """Take an event for one run, if it is the first in its mailbox (``claim_event.lua``)."""
+        claim, call = self.claim(request), request.call
+        queue = queue_of(call)
+        unattended = int(not is_handled_here)
+        return ScriptCall(
+            self._scripts.claim_event,
+            [*claim.keys, queue, wake_up_key(queue)],
+            [*claim.arguments, self.keys.prefix, mailbox_of(call), message, unattended],
+            request.claim,
+        )
+
+    def fetch(
+        self, agent: str, mailbox: str, taker: str, *, terms: ClaimTerms, token: str
+    ) -> ScriptCall[Claim | None]:
+        """Take the next event of an agent whose events are not handled by workers (``fetch.lua``).
+
+        It is of one mailbox, or of any. The answer is its claim, ``None`` if there is no event; asked again
+        with the same token, it is the same event.
+        """
+        keys, asked_at = self.keys, time.monotonic()
+
+        def parse(found: Any) -> Claim | None:
+            if found is None:
+                return None
+            call_id, call_json, answer = found
+            call = ToolCall.from_wire(serializer.decode(call_json))
+            return ClaimRequest(call_id.decode(), call, taker, terms, token, asked_at).claim(answer)
+
+        return ScriptCall(
+            self._scripts.fetch,
+            [keys.due, keys.running(agent), keys.calls(agent), events_queue(agent)],
+            [
+                token,
+                taker,
+                self._lease_ms,
+                self._record_ttl,
+                int(terms.idempotent),
+                terms.max_attempts,
+                keys.prefix,
+                agent,
+                mailbox,
+            ],
+            parse,
+        )
+
+    def release_events(self, agent: str, mailboxes: Sequence[str]) -> ScriptCall[dict[str, bytes]]:
+        """Push the messages that workers have parked of the first event of each (``release_events.lua``).
+
+        The answer has by id the JSON of those that must be sent by other means.
+        """
+        queue = events_queue(agent)
+        return ScriptCall(
+            self._scripts.release_events,
+            [queue, wake_up_key(queue)],
+            [self.keys.prefix, *mailboxes],
+            lambda found: {one.decode(): call for one, call in zip(found[::2], found[1::2], strict=True)},
+        )
+
+    def claim_on_reserve(
+        self,
+        worker: str,
+        most: int,
+        terms: Mapping[str, Mapping[str, ClaimTerms | None]],
+        *,
+        bundle_ref: str | None = None,
+    ) -> ClaimOnReserve:
+        """Return what claims calls while their messages are reserved (``claim_on_reserve.lua``).
+
+        ``terms`` are by agent and tool; a tool without an entry is claimed as not idempotent, for ``most``
+        attempts; one whose entry is ``None`` is left alone. So are calls of another revision of the bundle
+        than ``bundle_ref``, whose terms may be others.
+        """
+        argument = {
+            "worker": worker,
+            "lease": self._lease_ms,
+            "ttl": self._record_ttl,
+            "call": self.keys.call(""),
+            "due": self.keys.due,
+            "running": self.keys.running(""),
+            "calls": self.keys.calls(""),
+            "most": most,
+            "ref": bundle_ref or "",
+            "terms": {
+                agent: {
+                    tool: one is not None and [str(int(one.idempotent)), one.max_attempts]
+                    for tool, one in tools.items()
+                }
+                for agent, tools in terms.items()
+            },
+        }
+        return ClaimOnReserve(self._scripts.claim_on_reserve.text, serializer.encode(argument).decode())
+
+    def start(self, claims: Sequence[tuple[str, str]]) -> ScriptCall[list[int]]:
+        """Mark runs as started, each ``(id, token)``, just before their handlers (``start.lua``).
+
+        Their leases are renewed. The answer has a :class:`Stored` for each: neither is done if the claim was
+        lost or the call is cancelled.
+        """
+        keys = [self.keys.due, *(self.keys.call(call_id) for call_id, _ in claims)]
+        return ScriptCall(self._scripts.start, keys, [self._lease_ms, *itertools.chain(*claims)])
+
+    def renew(self, claims: Sequence[tuple[str, str]]) -> ScriptCall[set[str]]:
+        """Renew leases, each claim ``(id, token)``; the answer has the ids of those lost (``renew.lua``)."""
+        keys = [self.keys.due, *(self.keys.call(call_id) for call_id, _ in claims)]
+        arguments = [self._lease_ms, self._record_ttl, *itertools.chain(*claims)]
+        return ScriptCall(self._scripts.renew, keys, arguments, _ids)
 
     def finish(
         self,
@@ -86,66 +295,133 @@ class Ledger:
         answer: Submission | None = None,
         *,
         still_runs: bool = False,
-    ) -> Finished:
-        """Store the final result and tell everybody who waits; see :meth:`Errands.finish`."""
-        errand = self.errands.finish(claim, result, answer, still_runs=still_runs)
-        return Finished.of(run_errand(self.redis, errand))
+    ) -> ScriptCall[Finished]:
+        """Store a final result and tell everybody who waits (``finish.lua``, ``finish_event.lua``).
 
-    def fetch(self, agent: str, mailbox: str, taker: str, *, terms: ClaimTerms, token: str) -> Claim | None:
-        """Take the next event of an agent whose events are not handled by workers, if there is one.
-
-        Asked again with the same token, it gives the same event.
+        ``answer`` goes to the agent that asked, if the call is an event; if it was pending, to its own. An
+        event that ``still_runs`` keeps its claim, and the others of its mailbox waiting, until it is finished
+        again. The answer is :class:`Finished`.
         """
-        asked_at = time.monotonic()
-        errand = self.errands.fetch(agent, mailbox, taker, terms=terms, token=token)
-        found = run_errand(self.redis, errand)
-        if found is None:
-            return None
-        call_id, call_json, answer = found
-        call = ToolCall.from_wire(serializer.decode(call_json))
-        return ClaimRequest(call_id.decode(), call, taker, terms, token, asked_at).claim(answer)
+        run = claim.run
+        ended = self.ended(
+            claim,
+            serializer.encode(result.to_wire()),
+            outcome=result.status,
+            kind=_kind_of(result),
+        )
+        if not (is_event(run.call) or answer is not None):
+            many = self.finish_many([ended])
+            return ScriptCall(many.script, many.keys, many.arguments, Finished.of)
+        return ScriptCall(
+            self._scripts.finish_event,
+            [self.keys.due, self.keys.call(run.id), *self._event_keys(run.call, answer)],
+            [
+                *self._finish_terms,
+                *ended,
+                self.keys.prefix,
+                self._lease_ms if still_runs else "",
+                new_token(),
+                *self._answer(answer),
+            ],
+            Finished.of,
+        )
 
-    def let_events_come(self, agent: str) -> dict[str, bytes]:
-        """Push the message of each event that is the next of its mailbox, if it was parked.
+    def ended(self, claim: Claim, result: bytes, *, outcome: str, kind: str) -> tuple[Any, ...]:
+        """Write down how a run has ended, for :meth:`finish_many`."""
+        run, is_dead = claim.run, claim.verdict is Verdict.POISONED
+        return (
+            run.id,
+            claim.token,
+            run.call.agent_name,
+            "dead" if is_dead else "done",
+            outcome,
+            kind,
+            result,
+            iso_time(run.clock()),
+        )
 
-        Returns by id the JSON of those that must be sent by other means.
-        """
-        boxes = cast("list[bytes]", self.redis.zrange(self.keys.mailboxes(agent), 0, -1))
-        unsent: dict[str, bytes] = {}
-        for start in range(0, len(boxes), MAILBOX_BATCH):
-            errand = self.errands.let_events_come(
-                agent, [box.decode() for box in boxes[start : start + MAILBOX_BATCH]]
-            )
-            found = run_errand(self.redis, errand)
-            unsent |= {call_id.decode(): call for call_id, call in zip(found[::2], found[1::2], strict=True)}
-        return unsent
+    def finish_many(self, ended: Sequence[tuple[Any, ...]]) -> ScriptCall[list[int]]:
+        """Store final results of tool calls in one script (``finish.lua``), each ``(id, token, agent, done or
+        dead, outcome, kind as finish_call takes it, result as JSON, time as ISO 8601)``."""
+        keys = [self.keys.due, *(self.keys.call(one[0]) for one in ended)]
+        return ScriptCall(self._scripts.finish, keys, [*self._finish_terms, *itertools.chain(*ended)])
 
-    def release(self, claim: Claim, *, died: bool, message: bytes = b"", is_untouched: bool = False) -> bool:
-        """Queue the call again, with ``message`` pushed onto its queue if the broker has none.
+    def _event_keys(self, call: ToolCall, answer: Submission | None) -> list[str]:
+        queues = [queue_of(one) for one in (call, *([answer.call] if answer else []))]
+        keys = [key for queue in queues for key in (queue, wake_up_key(queue))]
+        if answer is not None and answer.mailbox:
+            keys += [self.keys.call(answer.id), self.keys.calls(answer.call.agent_name)]
+        return keys
 
-        ``died`` counts the death of its worker. A run that has not started then does not count. False if
-        the claim was lost, the call is cancelled, or it has started and is not idempotent; one that
+    def _answer(self, answer: Submission | None) -> list[Any]:
+        if answer is None:
+            return []
+        if not answer.mailbox:
+            return [answer.message]
+        return [
+            answer.message,
+            answer.id,
+            answer.call_json,
+            answer.digest,
+            self._patience(answer),
+            self._record_ttl,
+            answer.mailbox,
+            *self._indexes(answer.id, answer.call),
+        ]
+
+    def release(
+        self, claim: Claim, *, died: bool, message: bytes = b"", is_untouched: bool = False
+    ) -> ScriptCall[bool]:
+        """Queue a claimed call again, with ``message`` pushed if the broker has none (``release.lua``).
+
+        ``died`` counts the death of its worker. A run that has not started then does not count. The answer is
+        false if the claim was lost, the call is cancelled, or it has started and is not idempotent; one that
         ``is_untouched`` counts as not started.
         """
-        errand = self.errands.release(claim, died=died, message=message, is_untouched=is_untouched)
-        return bool(run_errand(self.redis, errand))
+        run, keys = claim.run, self.keys
+        queue = queue_of(run.call)
+        return ScriptCall(
+            self._scripts.release,
+            [keys.call(run.id), keys.due, keys.running(run.call.agent_name), queue, wake_up_key(queue)],
+            [run.id, claim.token, message, int(died), int(is_untouched)],
+            bool,
+        )
 
-    def cancel(self, call_id: str, canceller: str) -> Claim | None:
-        """Cancel a call. The caller settles the claim that it gets; without one, the call's worker will.
+    def suspend(self, claim: Claim, result: ToolCallResult) -> ScriptCall[Any]:
+        """Let a call wait for its completion, or for an approval (``suspend.lua``)."""
+        run, keys, meta = claim.run, self.keys, result.meta
+        agent, wire = run.call.agent_name, serializer.encode(result.to_wire())
+        is_approval = meta.awaits == "approval"
+        return ScriptCall(
+            self._scripts.suspend,
+            [
+                keys.call(run.id),
+                keys.due,
+                keys.running(agent),
+                keys.celery_result(run.id),
+                keys.pending(agent),
+                keys.approvals(agent),
+            ],
+            [
+                run.id,
+                claim.token,
+                celery_record(run, wire),
+                self._expiry(run, result),
+                self._record_ttl,
+                keys.results(""),
+                notification(run, wire),
+                "" if is_approval else callback_token(claim.token),
+                result.handle or "",
+                int(is_approval),
+                wire,
+            ],
+        )
 
-        Cancelling what is cancelled already does nothing.
-
-        Raises:
-            CallNotFoundError: unknown, expired, or unreadable.
-            CallClosedError: it has its final result.
-        """
-        token = uuid.uuid4().hex
-        word, *row = run_errand(self.redis, self.errands.cancel(call_id, token))
-        if word == b"closed":
-            raise CallClosedError(f"Call {call_id} has its final result.")
-        if word == b"marked":
-            return None
-        return self._taken(call_id, [b"cancelled", *row] if row else [], canceller, token)
+    def _expiry(self, run: Run, result: ToolCallResult) -> int:
+        """Return the ms at which a pending call expires; a middleware's result may not say."""
+        if result.meta.expires_at is None:
+            return round(run.clock() + self._result_ttl * 1000)
+        return epoch_milliseconds(result.meta.expires_at)
 
     def resolve(
         self,
@@ -155,137 +431,156 @@ class Ledger:
         *,
         is_decision: bool = False,
         callback: CallbackToken = NO_CALLBACK,
-    ) -> Claim | None:
-        """Complete a pending call, or decide one that waits for an approval.
+    ) -> ScriptCall[Claim | None]:
+        """Complete a pending call, or decide one that waits for an approval (``resolve.lua``).
 
-        The caller settles the claim that it gets. Without one the call still runs, and the outcome is kept
-        until its handler says that it is pending. ``callback`` is that by which it came.
+        The answer is a claim that the caller settles. It is ``None`` if the call still runs: the outcome is
+        kept until its handler says that it is pending. ``callback`` is that by which it came.
+
+        The answer raises CallNotFoundError (unknown, expired, or unreadable; or the callback is not that of
+        its run), CallClosedError (it has its final result, or was completed before) and CallNotPendingError
+        (it waits for something else).
 
         Raises:
             NotJsonError: the outcome has no JSON form.
-            CallNotFoundError: unknown, expired, or unreadable; or the callback is not that of its run.
-            CallClosedError: it has its final result, or was completed before.
-            CallNotPendingError: it waits for something else.
         """
         token = uuid.uuid4().hex
-        errand = self.errands.resolve(
-            call_id, token, outcome.to_json(), is_decision=is_decision, callback=callback
+
+        def parse(answer: Sequence[Any]) -> Claim | None:
+            word, *row = answer
+            return None if word == b"kept" else answered(call_id, word, row, completer, token)
+
+        return ScriptCall(
+            self._scripts.resolve,
+            [self.keys.call(call_id), self.keys.due],
+            [
+                call_id,
+                token,
+                self._lease_ms,
+                outcome.to_json(),
+                int(is_decision),
+                callback.text,
+                callback.claim_token,
+            ],
+            parse,
         )
-        word, *row = run_errand(self.redis, errand)
-        return None if word == b"kept" else self._answered(call_id, word, row, completer, token)
 
-    def approve(self, call_id: str, call: ToolCall, message: bytes, by: str) -> Claim | None:
-        """Queue a call that waits for an approval, with ``message``; raises as :meth:`resolve` does.
+    def approve(self, call_id: str, call: ToolCall, message: bytes, by: str) -> ScriptCall[Claim | None]:
+        """Queue a call that waits for an approval, with ``message`` (``approve.lua``).
 
-        If its time was over the caller settles the claim that it gets. Without a message to push, one that
-        is queued since an approval may be sent again.
+        If its time was over the answer is a claim that the caller settles, else ``None``; it raises as that
+        of :meth:`resolve`. Without a message to push, one that is queued since an approval may be sent again.
+        """
+        keys, agent, queue = self.keys, call.agent_name, queue_of(call)
+        token = uuid.uuid4().hex
+
+        def parse(answer: Sequence[Any]) -> Claim | None:
+            word, *row = answer
+            return None if word == b"approved" else answered(call_id, word, row, by, token)
+
+        return ScriptCall(
+            self._scripts.approve,
+            [
+                keys.call(call_id),
+                keys.due,
+                keys.pending(agent),
+                keys.approvals(agent),
+                keys.celery_result(call_id),
+                queue,
+                wake_up_key(queue),
+            ],
+            [
+                call_id,
+                token,
+                self._lease_ms,
+                by,
+                _deadline_of(call),
+                self._queue_timeout_ms,
+                self._record_ttl,
+                message,
+            ],
+            parse,
+        )
+
+    def cancel(self, call_id: str, canceller: str) -> ScriptCall[Claim | None]:
+        """Cancel a call (``cancel.lua``); to cancel what is cancelled already does nothing.
+
+        The answer is a claim that the caller settles, or ``None``: then the call's worker will. It raises
+        CallNotFoundError (unknown, expired, or unreadable) and CallClosedError (it has its final result).
         """
         token = uuid.uuid4().hex
-        errand = self.errands.approve(call_id, call, token, by=by, message=message)
-        word, *row = run_errand(self.redis, errand)
-        return None if word == b"approved" else self._answered(call_id, word, row, by, token)
 
-    def _answered(self, call_id: str, word: bytes, row: Sequence[Any], taker: str, token: str) -> Claim:
-        if word == b"closed":
-            raise CallClosedError(f"Call {call_id} has its final result, or was completed before.")
-        if word == b"other":
-            raise CallNotPendingError(f"Call {call_id} does not wait for this: {_STANDING[row[0]]}.")
-        return self._taken(call_id, row, taker, token)
+        def parse(answer: Sequence[Any]) -> Claim | None:
+            word, *row = answer
+            if word == b"closed":
+                raise CallClosedError(f"Call {call_id} has its final result.")
+            if word == b"marked":
+                return None
+            return taken(call_id, [b"cancelled", *row] if row else [], canceller, token)
 
-    def _taken(self, call_id: str, row: Sequence[Any], taker: str, token: str) -> Claim:
-        claim = _taken_claim([call_id.encode(), *row], taker, token) if row else None
-        if claim is None:
-            raise CallNotFoundError(f"No call {call_id!r}: it is unknown, expired or cannot be read.")
-        return claim
+        return ScriptCall(
+            self._scripts.cancel,
+            [self.keys.call(call_id), self.keys.due],
+            [call_id, token, self._lease_ms, self._record_ttl],
+            parse,
+        )
 
-    def marked(self, call_ids: Sequence[str]) -> set[str]:
-        """Return the ids of those calls that are cancelled."""
-        return {call_id.decode() for call_id in run_errand(self.redis, self.errands.marked(call_ids))}
+    def cancelled_ids(self, call_ids: Sequence[str]) -> ScriptCall[set[str]]:
+        """Find out which calls are cancelled; the answer has their ids (``cancelled_ids.lua``)."""
+        keys = [self.keys.call(call_id) for call_id in call_ids]
+        return ScriptCall(self._scripts.cancelled_ids, keys, call_ids, _ids)
 
-    def sweep(self, sweeper: str) -> list[Claim]:
-        """Take the calls that are past their deadline or their lease; the caller settles each.
+    def progress(self, claim: Claim, report: bytes) -> ScriptCall[Any]:
+        """Keep how far a run has come (``progress.lua``)."""
+        return ScriptCall(self._scripts.progress, [self.keys.call(claim.run.id)], [claim.token, report])
 
-        One that cannot be read is left to a process that can: the next sweep after a lease.
+    def retry(self, claim: Claim, *, pause_ms: int, begun_at: float) -> ScriptCall[int]:
+        """Ask for one more run of a call whose run has failed (``retry.lua``)."""
+        return ScriptCall(
+            self._scripts.retry,
+            [self.keys.call(claim.run.id)],
+            [claim.token, pause_ms, f"{claim.run.retries + 1} {begun_at:.0f}"],
+        )
+
+    def replayed(self, call_id: str, by: str, number: int) -> ScriptCall[int]:
+        """Note that a call was replayed (``replayed.lua``)."""
+        return ScriptCall(self._scripts.replayed, [self.keys.call(call_id)], [by, number])
+
+    def sweep(self, sweeper: str) -> ScriptCall[list[Claim]]:
+        """Take the calls that are past their deadline or their lease (``sweep.lua``).
+
+        The answer has a claim for each, which the caller settles. One that cannot be read is left to a
+        process that can: the next sweep after a lease.
         """
         token = uuid.uuid4().hex
-        rows = run_errand(self.redis, self.errands.sweep(token))
-        claims = [_taken_claim(row, sweeper, token) for row in rows]
-        return [claim for claim in claims if claim is not None]
 
-    def record(self, call_id: str) -> CallRecord | None:
-        """Read one call's record."""
-        return self.records([call_id])[0]
+        def parse(rows: Sequence[Any]) -> list[Claim]:
+            claims = [taken_claim(row, sweeper, token) for row in rows]
+            return [claim for claim in claims if claim is not None]
 
-    def records(self, call_ids: Sequence[str]) -> list[CallRecord | None]:
-        """Read calls' records in one trip, in the order of ``call_ids``.
-
-        ``None`` stands for one that is unknown or expired, and for one that cannot be read.
-        """
-        with self.redis.pipeline(transaction=False) as pipe:
-            for call_id in call_ids:
-                pipe.hgetall(self.keys.call(call_id))
-            rows = pipe.execute()
-        return [_readable_record(call_id, row) for call_id, row in zip(call_ids, rows, strict=True)]
-
-    def recent(self, agents: Iterable[str], limit: int) -> list[CallRecord]:
-        """Return the most recent calls of ``agents``, the newest first."""
-        names = list(agents)
-        with self.redis.pipeline(transaction=False) as pipe:
-            for agent in names:
-                pipe.zrevrange(self.keys.calls(agent), 0, limit - 1)
-            ids = [call_id.decode() for row in pipe.execute() for call_id in row]
-        found = [record for record in self.records(ids) if record is not None]
-        return sorted(found, key=lambda record: record.queued_at, reverse=True)[:limit]
-
-    def forget(self, call_id: str, agent: str) -> None:
-        """Remove what is kept of a call that has ended: record, result, and place among recent calls."""
-        with self.redis.pipeline() as pipe:
-            pipe.delete(self.keys.call(call_id), self.keys.celery_result(call_id))
-            pipe.zrem(self.keys.calls(agent), call_id)
-            pipe.execute()
-
-    def result(self, call_id: str) -> ToolCallResult | None:
-        """Read a call's result, if there is one.
-
-        Raises:
-            ValueError: what is stored cannot be read, or is of a newer version.
-        """
-        stored = cast("bytes | None", self.redis.hget(self.keys.call(call_id), "result"))
-        return None if stored is None else ToolCallResult.from_json(stored)
+        return ScriptCall(
+            self._scripts.sweep,
+            [self.keys.due, self.keys.swept],
+            [
+                token,
+                self._lease_ms,
+                SWEEP_BATCH,
+                self.keys.call(""),
+                self._longest_pause_ms,
+                self._record_ttl,
+            ],
+            parse,
+        )
 
 
-def _batches(submissions: Sequence[Submission]) -> Iterator[Sequence[Submission]]:
-    """Cut submissions into what one script each may take."""
-    begin = size = 0
-    for end, one in enumerate(submissions):
-        size += len(one.call_json) + len(one.message)
-        if end > begin and (end - begin == BATCH_CALLS or size > BATCH_BYTES):
-            yield submissions[begin:end]
-            begin, size = end, len(one.call_json) + len(one.message)
-    if begin < len(submissions):
-        yield submissions[begin:]
+def _ids(answer: Sequence[bytes]) -> set[str]:
+    return {call_id.decode() for call_id in answer}
 
 
-def _taken_claim(row: Sequence[Any], taker: str, token: str) -> Claim | None:
-    call_id, verdict, attempt, queued_at, call_json, suspended_at, completion = (*row, None, None)[:7]
-    try:
-        call = ToolCall.from_wire(serializer.decode(call_json or b""))
-    except ValueError as error:
-        logger.error("call %r must be settled, but its record cannot be read: %s", call_id, error)
-        return None
-    run = Run(call_id.decode(), call, taker, attempt or 0, queued_at or 0, wall_clock)
-    return Claim(
-        run,
-        token,
-        Verdict(verdict.decode()),
-        was_suspended=suspended_at is not None,
-        completion=completion or b"",
-    )
+def _deadline_of(call: ToolCall) -> int | str:
+    return "" if call.deadline is None else epoch_milliseconds(call.deadline)
 
 
-def _readable_record(call_id: str, row: Mapping[bytes, bytes]) -> CallRecord | None:
-    try:
-        return CallRecord.from_redis(call_id, row) if row else None
-    except ValueError as error:
-        logger.error("the record of call %r cannot be read: %s", call_id, error)
-        return None
+def _kind_of(result: ToolCallResult) -> str:
+    is_cancelled = result.error is not None and result.error.code == ToolCancelledError.code
+    return "cancelled" if is_cancelled else ""

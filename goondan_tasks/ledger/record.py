@@ -1,14 +1,28 @@
 """What the ledger tells about calls: their records, and the claims on them."""
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Any, Self
+from typing import Any, Self, cast
+
+from redis import Redis
 
 from broker_config import serializer
-from goondan_tasks.calls import Run
-from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult, epoch_milliseconds, iso_time
+from broker_config.keys import Keys
+from goondan_tasks.calls import Run, with_meta
+from goondan_tasks.errors import ToolOutputError
+from goondan_tasks.messages import (
+    JsonObject,
+    ToolCall,
+    ToolCallError,
+    ToolCallResult,
+    epoch_milliseconds,
+    iso_time,
+)
 from goondan_tasks.output import Progress
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +121,7 @@ class Claim:
     about: str = ""
     #: whether the call was pending before; it may have been approved since, and queued or run
     was_suspended: bool = False
-    #: what it was completed with, see :mod:`goondan_tasks.ledger.outcome`
+    #: what it was completed with, see :mod:`goondan_tasks.ledger.record`
     completion: bytes = b""
 
     @property
@@ -150,7 +164,7 @@ class CallRecord:
     #: the call that last ran it again, and how many have
     replayed_by: str | None = None
     replays: int = 0
-    #: the gate at which the call waits, see :mod:`goondan_tasks.limits.gates`
+    #: the gate at which the call waits, see :mod:`goondan_tasks.limits.limiter`
     waiting_for: str | None = None
     #: of a pending call: since when, until when, and for what: ``completion`` or ``approval``
     suspended_at: int | None = None
@@ -278,3 +292,136 @@ def _parts_of(args: bytes) -> tuple[bytes, bytes, bytes]:
     """Return digest, time of the end (ms) and arguments as ``finishing.lua`` has written them."""
     digest, finished_at, written = args.split(b" ", 2)
     return digest, finished_at, written
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """An output, or an error."""
+
+    output: Any = None
+    error: ToolCallError | None = None
+
+    def to_json(self) -> bytes:
+        """Write it as the ledger keeps it.
+
+        Raises:
+            NotJsonError: the output has no JSON form.
+        """
+        if self.error is not None:
+            return serializer.encode({"error": self.error.to_wire()})
+        return serializer.encode({"output": self.output})
+
+    @classmethod
+    def of(cls, completion: bytes) -> Self:
+        """Read what ``resolve.lua`` has kept: a token, and the outcome.
+
+        A damaged one is an error: it must not stand in the way of the call's end, nor of others.
+        """
+        try:
+            wire = serializer.decode(completion.partition(b" ")[2])
+            error = wire.get("error")
+            return cls(wire.get("output"), None if error is None else ToolCallError.from_wire(error))
+        except (ValueError, AttributeError) as damage:
+            message = f"What the call was completed with cannot be read: {damage}"
+            lost = ToolOutputError(message[:500])
+            name = type(lost).__name__
+            return cls(error=ToolCallError(code=lost.code, name=name, message=lost.message))
+
+
+def completed(run: Run, interim: ToolCallResult | None, outcome: Outcome) -> ToolCallResult:
+    """Return the final result of a pending call; the interim one tells who has begun it, and when."""
+    result = run.ok(None, None) if interim is None else interim
+    now, started_at = run.clock(), result.meta.started_at
+    final = result.model_copy(
+        update={
+            "status": "ok" if outcome.error is None else "error",
+            "output": outcome.output,
+            "error": outcome.error,
+        }
+    )
+    return with_meta(
+        final,
+        finished_at=iso_time(now),
+        duration_ms=None if started_at is None else round(now - epoch_milliseconds(started_at), 3),
+        output_file=None,
+        expires_at=None,
+        awaits=None,
+    )
+
+
+#: a notification beyond this carries the id alone, and the waiter reads the result itself
+INLINE_RESULT_BYTES = 16_384
+
+
+def notification(run: Run, wire: bytes) -> bytes:
+    """Write what is published: the call's id, and behind a space its result as JSON, unless that is large."""
+    return run.id.encode() + (b" " + wire if len(wire) <= INLINE_RESULT_BYTES else b"")
+
+
+def celery_record(run: Run, wire: bytes) -> bytes:
+    """Write what ``AsyncResult.get()`` reads (celery/backends/base.py ``_get_result_meta``)."""
+    date_done = iso_time(run.clock())
+    return (
+        b'{"task_id":"%b","status":"SUCCESS","traceback":null,"children":[],"date_done":"%b","result":%b}'
+        % (run.id.encode(), date_done.encode(), wire)
+    )
+
+
+class CallRecords:
+    """Reads the calls' records in one Redis, under one namespace.
+
+    Methods raise ``redis.exceptions.RedisError`` as it comes.
+    """
+
+    def __init__(self, redis: Redis, keys: Keys) -> None:
+        self.redis = redis
+        self.keys = keys
+
+    def record(self, call_id: str) -> CallRecord | None:
+        """Read one call's record."""
+        return self.records([call_id])[0]
+
+    def records(self, call_ids: Sequence[str]) -> list[CallRecord | None]:
+        """Read calls' records in one trip, in the order of ``call_ids``.
+
+        ``None`` stands for one that is unknown or expired, and for one that cannot be read.
+        """
+        with self.redis.pipeline(transaction=False) as pipe:
+            for call_id in call_ids:
+                pipe.hgetall(self.keys.call(call_id))
+            rows = pipe.execute()
+        return [_readable_record(call_id, row) for call_id, row in zip(call_ids, rows, strict=True)]
+
+    def recent(self, agents: Iterable[str], limit: int) -> list[CallRecord]:
+        """Return the most recent calls of ``agents``, the newest first."""
+        names = list(agents)
+        with self.redis.pipeline(transaction=False) as pipe:
+            for agent in names:
+                pipe.zrevrange(self.keys.calls(agent), 0, limit - 1)
+            ids = [call_id.decode() for row in pipe.execute() for call_id in row]
+        found = [record for record in self.records(ids) if record is not None]
+        return sorted(found, key=lambda record: record.queued_at, reverse=True)[:limit]
+
+    def forget(self, call_id: str, agent: str) -> None:
+        """Remove what is kept of a call that has ended: record, result, and place among recent calls."""
+        with self.redis.pipeline() as pipe:
+            pipe.delete(self.keys.call(call_id), self.keys.celery_result(call_id))
+            pipe.zrem(self.keys.calls(agent), call_id)
+            pipe.execute()
+
+    def result(self, call_id: str) -> ToolCallResult | None:
+        """Read a call's result, if there is one.
+
+        Raises:
+            ValueError: what is stored cannot be read, or is of a newer version.
+        """
+        stored = cast("bytes | None", self.redis.hget(self.keys.call(call_id), "result"))
+        return None if stored is None else ToolCallResult.from_json(stored)
+
+
+def _readable_record(call_id: str, row: Mapping[bytes, bytes]) -> CallRecord | None:
+    try:
+        return CallRecord.from_redis(call_id, row) if row else None
+    except ValueError as error:
+        logger.error("the record of call %r cannot be read: %s", call_id, error)
+        return None

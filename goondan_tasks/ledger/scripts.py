@@ -7,16 +7,16 @@ from broker_config.scripts import Script
 
 #: the files of the scripts that are made of more than the one of their name
 _MADE_OF = {
-    "submit": ("keeping", "tracing", "mailboxes", "accepting", "submit"),
-    "claim": ("keeping", "tracing", "claiming", "claim"),
-    "claim_on_reserve": ("keeping", "tracing", "claiming", "claim_on_reserve"),
-    "meet": ("keeping", "tracing", "mailboxes", "accepting", "claiming", "meet"),
-    "fetch": ("keeping", "tracing", "mailboxes", "claiming", "fetch"),
-    "let_events_come": ("keeping", "mailboxes", "let_events_come"),
-    "renew": ("keeping", "mailboxes", "renew"),
+    "submit": ("ttl", "tracing", "mailboxes", "accept", "submit"),
+    "claim": ("ttl", "tracing", "claiming", "claim"),
+    "claim_on_reserve": ("ttl", "tracing", "claiming", "claim_on_reserve"),
+    "claim_event": ("ttl", "tracing", "mailboxes", "accept", "claiming", "claim_event"),
+    "fetch": ("ttl", "tracing", "mailboxes", "claiming", "fetch"),
+    "release_events": ("ttl", "mailboxes", "release_events"),
+    "renew": ("ttl", "mailboxes", "renew"),
     "finish": ("finishing", "finish"),
-    "suspend": ("keeping", "suspend"),
-    "finish_event": ("keeping", "tracing", "mailboxes", "accepting", "finishing", "finish_event"),
+    "suspend": ("ttl", "suspend"),
+    "finish_event": ("ttl", "tracing", "mailboxes", "accept", "finishing", "finish_event"),
 }
 
 
@@ -26,9 +26,9 @@ class Scripts:
 
     submit: Script
     claim: Script
-    meet: Script
+    claim_event: Script
     fetch: Script
-    let_events_come: Script
+    release_events: Script
     start: Script
     renew: Script
     finish: Script
@@ -40,7 +40,7 @@ class Scripts:
     sweep: Script
     replayed: Script
     cancel: Script
-    marked: Script
+    cancelled_ids: Script
     progress: Script
     retry: Script
     #: the beginning of the transport's ``reserve.lua``

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from time import monotonic
+from typing import cast
 
 from broker_config import serializer
 from goondan_tasks.dispatch import Dispatch
@@ -22,8 +23,7 @@ from goondan_tasks.errors import (
 from goondan_tasks.events import answer_to, completed_event, handling_agent, is_event
 from goondan_tasks.failure import describe, with_error_in_output_by_name
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.outcome import Outcome, completed
-from goondan_tasks.ledger.record import Claim, Finished, Stored, Verdict
+from goondan_tasks.ledger.record import Claim, Finished, Outcome, Stored, Verdict, completed
 from goondan_tasks.ledger.submission import Submission, event_submission
 from goondan_tasks.limits.limiter import Limiter, conflict, shared
 from goondan_tasks.messages import ToolCall, ToolCallResult
@@ -55,6 +55,9 @@ _EVENT_ERRORS: dict[Verdict, type[GoondanError]] = {
     Verdict.EXPIRED: HandoffTimeoutError,
     Verdict.UNKNOWN: AgentOutcomeUnknownError,
 }
+
+#: how many mailboxes one script looks at, so that it holds up nobody
+MAILBOX_BATCH = 200
 
 #: about how long one sweep may take
 SWEEP_SECONDS = 1.0
@@ -129,7 +132,7 @@ class Settlement:
         """Store a result; say whether it is the call's. One that is cancelled ends so."""
         result = with_error_in_output_by_name(result)
         answer = self.answer(claim, result)
-        finished = self._ledger.finish(claim, result, answer)
+        finished: Finished = self._ledger.finish(claim, result, answer).run(self._ledger.redis)
         if finished.stored is Stored.CANCELLED:
             self.finish(claim, self.cancelled(result))
         else:
@@ -176,7 +179,7 @@ class Settlement:
         Raises:
             CallNotFoundError, CallClosedError: as :meth:`Ledger.cancel`.
         """
-        claim = self._ledger.cancel(call_id, canceller)
+        claim = self._ledger.cancel(call_id, canceller).run(self._ledger.redis)
         if claim is not None:
             self.settle(claim)
 
@@ -197,7 +200,7 @@ class Settlement:
         Whoever sweeps has other things to do: what is not settled in time is left to the next sweep.
         """
         count, end = 0, monotonic() + SWEEP_SECONDS
-        while claims := self._ledger.sweep(sweeper):
+        while claims := self._ledger.sweep(sweeper).run(self._ledger.redis):
             for claim in claims:
                 self._settle_late(claim)
             count += len(claims)
@@ -211,7 +214,11 @@ class Settlement:
         Raises:
             BrokerUnreachableError: the broker beside Redis is away.
         """
-        self.send(self._ledger.let_events_come(agent))
+        boxes = cast("list[bytes]", self._ledger.redis.zrange(self._ledger.keys.mailboxes(agent), 0, -1))
+        for start in range(0, len(boxes), MAILBOX_BATCH):
+            some = [box.decode() for box in boxes[start : start + MAILBOX_BATCH]]
+            release = self._ledger.release_events(agent, some)
+            self.send(release.run(self._ledger.redis))
 
     def _settle_late(self, claim: Claim) -> None:
         """Settle a claim if that is possible; one that is damaged must not stand in the way of the others."""
@@ -224,7 +231,8 @@ class Settlement:
 
     def return_event(self, claim: Claim) -> None:
         """Put an event that nobody has looked at back to where it is fetched from; a cancelled one ends."""
-        if not self._ledger.release(claim, died=False, is_untouched=True):
+        release = self._ledger.release(claim, died=False, message=b"", is_untouched=True)
+        if not release.run(self._ledger.redis):
             self.fail(claim, ToolCancelledError())
 
     def requeue(self, claim: Claim, *, died: bool = False) -> bool:
@@ -233,7 +241,8 @@ class Settlement:
         False if its handler has started and is not idempotent, the call is cancelled, or the claim was lost.
         """
         call_id, call = claim.run.id, claim.run.call
-        if not self._ledger.release(claim, died=died, message=self.message(call_id, call)):
+        release = self._ledger.release(claim, died=died, message=self.message(call_id, call))
+        if not release.run(self._ledger.redis):
             return False
         self._dispatch.send(call_id, call)
         return True

@@ -1,6 +1,7 @@
 """A call on its way into the ledger."""
 
 import hashlib
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pydantic_core import PydanticSerializationError
@@ -32,6 +33,11 @@ _PLAIN_JSON = (
     '{"v":1,"toolCallId":%s,"toolName":%s,"agentName":%s,"instanceKey":%s,"turnId":%s,"traceId":%s,'
     '"spanId":%s,"correlationId":%s,"callChain":[],"args":'
 )
+
+
+#: how many calls one script accepts at most, and about how many bytes: others wait for Redis meanwhile
+BATCH_CALLS = 200
+BATCH_BYTES = 4 * 2**20
 
 
 class Submission(NamedTuple):
@@ -109,3 +115,30 @@ def event_submission(dispatch: Dispatch, call: ToolCall, *, in_mailbox: bool = T
         mailbox=mailbox_of(call) if in_mailbox else "",
         patience_ms=None if call.timeout_seconds is None else round(call.timeout_seconds * 1000),
     )
+
+
+def batches(submissions: Sequence[Submission]) -> Iterator[Sequence[Submission]]:
+    """Cut submissions into what one script each may take."""
+    begin = size = 0
+    for end, one in enumerate(submissions):
+        size += len(one.call_json) + len(one.message)
+        if end > begin and (end - begin == BATCH_CALLS or size > BATCH_BYTES):
+            yield submissions[begin:end]
+            begin, size = end, len(one.call_json) + len(one.message)
+    if begin < len(submissions):
+        yield submissions[begin:]
+
+
+def trace_names(call_id: str, call: ToolCall) -> list[str]:
+    """Return the traceId and the correlationId of a call, each if it joins the call with others.
+
+    What a run asks for is found by its traceId. A correlationId that is no traceId, and no call's id, is
+    one that somebody has chosen. A tool call that stands alone has neither.
+    """
+    is_asked_for = call.parent_id is not None
+    names = []
+    if is_asked_for or is_event(call) or call.parent_span_id is not None or call.replay_of is not None:
+        names.append(call.trace_id)
+    if call.correlation_id not in {call.trace_id, call_id} and (not is_asked_for or is_event(call)):
+        names.append(call.correlation_id)
+    return names

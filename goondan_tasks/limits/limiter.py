@@ -1,16 +1,182 @@
 """The results that limits lead to: too late for a limit, shared with another call, in conflict with one."""
 
+import hashlib
+import json
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-from urllib.parse import unquote
+from importlib.resources import files
+from typing import Any, Self
+from urllib.parse import quote, unquote
 
-from broker_config.scripts import run_errand
+from broker_config.keys import Keys
+from broker_config.queues import call_queue, wake_up_key
+from broker_config.scripts import Script, ScriptCall
+from broker_config.settings import Settings
+from goondan_tasks.bundle import BoundTool
+from goondan_tasks.bundle.fields import RATE_PERIODS_MS
 from goondan_tasks.errors import LimitError, ToolCallConflictError
-from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.ledger import Ledger, sweep_seconds
 from goondan_tasks.ledger.record import Claim
-from goondan_tasks.limits.errands import LimitErrands
-from goondan_tasks.messages import ToolCallResult, iso_time
+from goondan_tasks.messages import ToolCall, ToolCallResult, iso_time
+
+#: stands for a digest where equal keys are enough
+_ANY = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one export declares, resolved."""
+
+    #: the gates of ``maxConcurrency`` and ``rateLimit``, lines of ``gates.lua``
+    concurrency: str | None = None
+    rate: str | None = None
+    #: the Tool or export of which one call runs at a time per instance
+    serial_scope: str | None = None
+    key_arguments: tuple[str, ...] = ()
+    #: the export's own limit of a run, in seconds
+    timeout_seconds: float = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing limits the export's calls but what they say themselves."""
+        return not (self.concurrency or self.rate or self.serial_scope or self.key_arguments)
+
+    def run_seconds(self, call: ToolCall) -> float:
+        """Return how long the call's run may take; 0 if neither it nor its export says."""
+        return max(self.timeout_seconds, call.timeout_seconds or 0)
+
+    @classmethod
+    def of(cls, bound: BoundTool) -> "Limits":
+        """Read what a bound tool declares."""
+        export = bound.export
+        most, rate = export.max_concurrency, export.rate_limit
+        return cls(
+            concurrency=None
+            if most is None
+            else _seats(most, f"concurrency:{_scope(bound, 'max_concurrency')}"),
+            rate=None if rate is None else _rate(rate, f"rate:{_scope(bound, 'rate_limit')}"),
+            serial_scope=_scope(bound, "serial") if export.serial else None,
+            key_arguments=export.idempotency_key or (),
+            timeout_seconds=export.timeout_seconds or 0,
+        )
+
+    def gates(self, call: ToolCall) -> str:
+        """Return a call's gates in the order in which it waits at them: a text for ``gates.lua``."""
+        gates = (self._key(call), self._serial(call), self.concurrency, self.rate)
+        return "\n".join(gate for gate in gates if gate)
+
+    def _serial(self, call: ToolCall) -> str | None:
+        if self.serial_scope is None:
+            return None
+        return _seats(1, f"serial:{self.serial_scope}@{quote(call.instance_key, safe='')}")
+
+    def _key(self, call: ToolCall) -> str | None:
+        """Return the gate of the call's idempotencyKey; one that the caller gives goes before the export's.
+
+        It holds for calls of one agent and tool, whatever their instance.
+        """
+        digest = _ANY
+        key: list[Any] = []
+        if call.idempotency_key:
+            digest, key = _digest(call.args), ["given", call.idempotency_key]
+        elif self.key_arguments and isinstance(call.args, dict):
+            key = ["declared", [[name, call.args.get(name)] for name in self.key_arguments]]
+        if not key:
+            return None
+        return f"key 1 0 {digest} key:{_digest([call.agent_name, call.tool_name, key])}"
+
+
+def _scope(bound: BoundTool, field: str) -> str:
+    """Return whose limit it is: the export's own name if it declares the field itself, else the Tool's."""
+    declared = (export for export in bound.tool.spec.exports if export.name == bound.export.name)
+    is_own = any(getattr(export, field) is not None for export in declared)
+    if bound.is_v1:  # the name of an older export does not say its Tool
+        return f"{bound.tool.name}/{bound.export.name if is_own else '*'}"
+    return bound.name if is_own else bound.tool.name
+
+
+def _seats(most: int, name: str) -> str:
+    return f"seats {most} 0 {_ANY} {name}"
+
+
+def _rate(rate: str, name: str) -> str:
+    count, _, unit = rate.partition("/")
+    return f"rate {count} {RATE_PERIODS_MS[unit]} {_ANY} {name}"
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a script said (see ``gates.lua`` and ``admit.lua``)."""
+
+    word: str
+    #: the call or the gate that the word is about
+    about: str
+    #: ms until somebody must look at the lines; ``None`` if nobody waits
+    look_in: int | None
+    #: Redis time in ms
+    now: int
+    #: ids and JSON of the calls that were let in and need a message
+    unsent: Mapping[str, bytes]
+
+    @classmethod
+    def of(cls, answer: Sequence[Any]) -> Self:
+        """Read a script's answer."""
+        word, about, look_in, now, unsent = answer
+        calls = {call_id.decode(): call for call_id, call in zip(unsent[::2], unsent[1::2], strict=True)}
+        return cls(word.decode(), about.decode(), None if look_in < 0 else look_in, now, calls)
+
+
+class LimitScripts:
+    """Makes the script calls of limits."""
+
+    def __init__(self, settings: Settings) -> None:
+        keys = self._keys = Keys(settings.namespace)
+        shared = _read("gates")
+        self._admit, self._leave, self._look = (
+            Script.of(shared + _read(name)) for name in ("admit", "leave", "look")
+        )
+        self._shared = [
+            *(family("") for family in (keys.call, keys.limit, keys.holders, keys.line, keys.waiter)),
+            keys.waiting(""),
+            round(settings.lease_seconds * 1000),
+            round(sweep_seconds(settings) * 1000),
+        ]
+        self._ttl = round(settings.result_ttl_seconds + settings.queue_timeout_seconds)
+        self._call_timeout = settings.call_timeout_seconds
+
+    def admit(
+        self, call_id: str, call: ToolCall, gates: str, *, message: bytes, run_seconds: float
+    ) -> ScriptCall[Any]:
+        """Ask whether a call may run now, for ``run_seconds`` at most (``admit.lua``)."""
+        queue = call_queue(call.agent_name)
+        # the space marks a message that was let in, see gates.lua
+        turn = b" " + message if message else b""
+        arguments = (call_id, call.agent_name, queue, wake_up_key(queue), gates, turn)
+        return self._script_call(self._admit, *arguments, run_seconds=run_seconds)
+
+    def leave(self, call_id: str, gates: str, admitted_at: int, *, pauses: bool = False) -> ScriptCall[Any]:
+        """Give back what a call holds (``leave.lua``), also one that ``pauses`` before its next run."""
+        return self._script_call(self._leave, call_id, gates, admitted_at, int(pauses))
+
+    def look(self) -> ScriptCall[Any]:
+        """Let in the calls whose time has come (``look.lua``)."""
+        return self._script_call(self._look)
+
+    def _script_call(self, script: Script, *arguments: Any, run_seconds: float = 0) -> ScriptCall[Any]:
+        # what a call holds must outlive it, or the limit would be forgotten
+        ttl = self._ttl + round(max(run_seconds, self._call_timeout))
+        return ScriptCall(script, [self._keys.limits], [*self._shared, ttl, *arguments])
+
+
+def _read(name: str) -> str:
+    return (files("goondan_tasks.limits") / "scripts" / f"{name}.lua").read_text("utf-8")
+
 
 _UNITS = {1_000: "s", 60_000: "m", 3_600_000: "h"}
 
@@ -48,11 +214,11 @@ class Limiter:
     def __init__(self, ledger: Ledger) -> None:
         self._redis = ledger.redis
         self._keys = ledger.keys
-        self._errands = LimitErrands(ledger.settings)
+        self._limit_scripts = LimitScripts(ledger.settings)
 
     def forget(self, call_id: str) -> None:
         """Take a call that has ended out of its line."""
-        run_errand(self._redis, self._errands.leave(call_id, "", 0))
+        self._limit_scripts.leave(call_id, "", 0).run(self._redis)
 
     def too_late(self, claim: Claim) -> LimitError:
         """Return the error of a call that its limits let in only after its deadline."""

@@ -12,8 +12,7 @@ from pydantic import SecretStr
 from goondan_tasks.bundle.fields import ValueSource, resolve_value
 from goondan_tasks.bundle.resources import OAuthAppResource, OAuthClient, OAuthEndpoints
 from goondan_tasks.errors import ConfigError
-from goondan_tasks.oauth.oauth_errors import OAuthError
-from goondan_tasks.oauth.records import Flow, SubjectMode
+from goondan_tasks.oauth.records import Flow, OAuthError, SubjectMode
 from goondan_tasks.redaction import KNOWN_SECRETS
 
 _CLAIM = re.compile(r"\{([^{}]+)\}")
@@ -47,7 +46,6 @@ class OAuthApp:
 
     @classmethod
     def of(cls, resource: OAuthAppResource) -> "OAuthApp":
-        """Make it from a bundle's resource."""
         spec, own = resource.spec, resource.spec.options.goondan
         return cls(
             name=resource.name,
@@ -80,7 +78,11 @@ class OAuthApp:
         A subject that all users share cannot be compared: anyone may consent if the app allows it.
         """
         if self.subject_template is not None:
-            return _filled(self.subject_template, claims) == expected
+            values = {
+                name: _identifier(_claim(claims, name)) for name in _CLAIM.findall(self.subject_template)
+            }
+            filled = _CLAIM.sub(lambda match: str(values[match[1]]), self.subject_template)
+            return None not in values.values() and filled == expected
         if self.subject_mode == "global":
             return self.is_for_anyone
         owner = _identifier(claims.get("sub")) or _identifier(claims.get("id"))
@@ -119,14 +121,6 @@ class OAuthApp:
 def apps_of(resources: Mapping[str, OAuthAppResource]) -> Mapping[str, OAuthApp]:
     """Return a bundle's OAuthApps by name."""
     return MappingProxyType({name: OAuthApp.of(resource) for name, resource in resources.items()})
-
-
-def _filled(template: str, claims: Mapping[str, Any]) -> str | None:
-    """Fill a template with claims; ``None`` if one of them is missing."""
-    values = {name: _identifier(_claim(claims, name)) for name in _CLAIM.findall(template)}
-    if None in values.values():
-        return None
-    return _CLAIM.sub(lambda match: str(values[match[1]]), template)
 
 
 def _claim(claims: Mapping[str, Any], name: str) -> Any:

@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from goondan_tasks.errors import GoondanError
 from goondan_tasks.oauth.consent import Callback
-from goondan_tasks.oauth.oauth_errors import ConsentError
+from goondan_tasks.oauth.records import ConsentError
 
 _log = structlog.get_logger(__name__)
 

@@ -20,16 +20,18 @@ from broker_config.vital_thread import vital_thread
 from goondan_tasks.errors import GoondanError, OAuthStoreError, ToolCallConflictError
 from goondan_tasks.messages import AgentEvent, Clock, EventSource, JsonObject, epoch_milliseconds, iso_time
 from goondan_tasks.oauth.apps import OAuthApp
-from goondan_tasks.oauth.manager import AuthorizationRequired, OAuthManager
-from goondan_tasks.oauth.oauth_errors import (
+from goondan_tasks.oauth.manager import AuthorizationRequired, OAuthManager, Refresher, RefreshesInFlight
+from goondan_tasks.oauth.provider import Provider, TokenReply, error_code
+from goondan_tasks.oauth.records import (
+    AuthSession,
     ConsentError,
+    DeviceCode,
     OAuthError,
+    OAuthGrant,
     ProviderRefusedError,
     ProviderUnavailableError,
+    Resume,
 )
-from goondan_tasks.oauth.provider import Provider, TokenReply, error_code
-from goondan_tasks.oauth.records import AuthSession, DeviceCode, OAuthGrant, Resume
-from goondan_tasks.oauth.refresh import Refresher, RefreshesInFlight
 from goondan_tasks.oauth.store import OAuthStore, UnreadableRecord
 from goondan_tasks.process import is_loopback
 
@@ -193,7 +195,6 @@ class Callback:
 
     @property
     def paths(self) -> frozenset[str]:
-        """The paths at which redirects may arrive."""
         return frozenset(path for app in self.apps.values() for path in app.callback_paths(self.public_url))
 
     def receive(self, query: Mapping[str, str], path: str) -> OAuthGrant:
@@ -343,7 +344,6 @@ class Schedule:
     due: float = field(init=False)
 
     def __post_init__(self) -> None:
-        """Wait for one interval."""
         self.wait()
 
     def wait(self) -> None:

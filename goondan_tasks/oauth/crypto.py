@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -55,22 +55,11 @@ class Key:
         return cls(f"k-{digest[:12]}", AESGCM(data))
 
 
-class KeySource(Protocol):
-    """A source of keys."""
-
-    @property
-    def current(self) -> Key:
-        """The key that encrypts."""
-
-    def find(self, key_id: str) -> Key | None:
-        """Return the key with that id; ``None`` if it is unknown."""
-
-
-@dataclass(frozen=True, slots=True)
 class Keyring:
-    """Keys that do not change while the process runs."""
+    """The keys of the store: the first encrypts, and any of them decrypts."""
 
-    keys: tuple[Key, ...]
+    def __init__(self, keys: tuple[Key, ...]) -> None:
+        self.keys = keys
 
     @classmethod
     def parse(cls, text: SecretStr) -> "Keyring":
@@ -91,21 +80,18 @@ class Keyring:
 
     @property
     def current(self) -> Key:
-        """The key that encrypts."""
         return self.keys[0]
 
     def find(self, key_id: str) -> Key | None:
-        """Return the key with that id; ``None`` if it is unknown."""
         return next((key for key in self.keys if key.id == key_id), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The field that a secret is encrypted for; moved to another one it does not decrypt."""
+class SecretField(NamedTuple):
+    """The field of a record that a secret is encrypted for; moved to another one it does not decrypt."""
 
     kind: str
     name: str
-    field: str
+    field: str = ""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name} {self.field}"
@@ -115,9 +101,9 @@ class Place:
 class Cipher:
     """Converts secrets to EncryptedValues ``{algorithm, keyId, iv, ciphertext}`` (base64), and back."""
 
-    keys: KeySource
+    keys: Keyring
 
-    def encrypt(self, secret: SecretStr, place: Place) -> JsonObject:
+    def encrypt(self, secret: SecretStr, place: SecretField) -> JsonObject:
         """Encrypt with the current key."""
         _redact(secret, place)
         key, iv = self.keys.current, os.urandom(_IV_BYTES)
@@ -126,7 +112,7 @@ class Cipher:
         texts = {name: base64.b64encode(value).decode() for name, value in (("iv", iv), ("ciphertext", data))}
         return {"algorithm": ALGORITHM, "keyId": key.id, **texts}
 
-    def decrypt(self, value: Any, place: Place) -> SecretStr:
+    def decrypt(self, value: Any, place: SecretField) -> SecretStr:
         """Decrypt with the key that the value names.
 
         Raises:
@@ -150,10 +136,10 @@ class Cipher:
         return secret
 
 
-def _associated_data(place: Place, key: Key) -> bytes:
+def _associated_data(place: SecretField, key: Key) -> bytes:
     return f"{place.kind}|{place.name}|{place.field}|{key.id}".encode()
 
 
-def _redact(secret: SecretStr, place: Place) -> None:
+def _redact(secret: SecretStr, place: SecretField) -> None:
     # a state is part of the link that a user is given
     KNOWN_SECRETS.add(secret.get_secret_value(), is_handed_out=place.field == "state")

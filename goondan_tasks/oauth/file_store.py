@@ -26,6 +26,7 @@ from goondan_tasks.oauth.records import (
     AuthSession,
     OAuthGrant,
     SessionStatus,
+    SessionSummary,
     as_of,
     grant_name,
     read_grant,
@@ -34,7 +35,7 @@ from goondan_tasks.oauth.records import (
     write_grant,
     write_session,
 )
-from goondan_tasks.oauth.store import KEPT_AFTER_SECONDS, ExtendLock, OAuthStore, Unreadable, UnreadableRecord
+from goondan_tasks.oauth.store import KEPT_AFTER_SECONDS, ExtendLock, OAuthStore
 
 _log = structlog.get_logger(__name__)
 
@@ -120,26 +121,20 @@ def _lock_file(path: Path, *, wait_seconds: float) -> Iterator[bool]:
     The lock belongs to the descriptor (flock(2)): it excludes other threads, too, and ends with the process.
     """
     deadline = time.monotonic() + wait_seconds
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, _FILE_MODE)
-    try:
-        yield _is_locked(descriptor, deadline)
-    finally:
-        os.close(descriptor)
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, _FILE_MODE)) as file:
+        is_mine = False
+        while not is_mine:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                is_mine = True
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    break
+                time.sleep(_POLL_SECONDS)
+        yield is_mine
 
 
-def _is_locked(descriptor: int, deadline: float) -> bool:
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(_POLL_SECONDS)
-        else:
-            return True
-
-
-class KeyFile:
+class KeyFile(Keyring):
     """The keys of a machine without ``GOONDAN_OAUTH_KEY``, one a line; the first encrypts; thread-safe.
 
     The file is created with a new key if it is missing. A rotation adds a key and keeps the previous ones. If
@@ -159,7 +154,7 @@ class KeyFile:
                 _make_private_directory(path.parent)
                 with contextlib.suppress(FileExistsError):
                     write_private(path, _new_key(), replace=False)
-        self._ring = self._load()
+        super().__init__(self._load())
 
     @property
     def current(self) -> Key:
@@ -167,13 +162,13 @@ class KeyFile:
         with contextlib.suppress(OSError):  # without its file the keys that were read stay in use
             if _version(self._path) != self._loaded:
                 self._reload()
-        return self._ring.current
+        return super().current
 
     def find(self, key_id: str) -> Key | None:
         """Return the key with that id; an unknown one may have been added by a rotation elsewhere."""
-        if self._ring.find(key_id) is None:
+        if super().find(key_id) is None:
             self._reload()
-        return self._ring.find(key_id)
+        return super().find(key_id)
 
     def rotate(self) -> Key:
         """Put a new key before the others, so that it encrypts from now on.
@@ -193,14 +188,14 @@ class KeyFile:
         """Use the keys that the file holds now, if it still holds the current one."""
         before = self._loaded
         try:
-            ring = self._load()
+            keys = self._load()
         except (ConfigError, OAuthStoreError) as error:
             reason = error.message
         else:
-            if ring.find(self._ring.current.id) is not None:
-                self._ring = ring
+            if self.keys[0].id in {key.id for key in keys}:
+                self.keys = keys
                 return
-            reason = f"{self._path} no longer holds the key {self._ring.current.id}."
+            reason = f"{self._path} no longer holds the key {self.keys[0].id}."
         if self._loaded != before:
             _log.error(
                 "oauth.key_file_changed",
@@ -209,12 +204,12 @@ class KeyFile:
                 "file from a backup, and find out what may write there; or set GOONDAN_OAUTH_KEY.",
             )
 
-    def _load(self) -> Keyring:
+    def _load(self) -> tuple[Key, ...]:
         with _usable(self._path):
             self._loaded = _version(self._path)  # first: a file replaced meanwhile is read next time
             _require_private(self._path)
             lines = self._path.read_text("ascii", errors="replace").splitlines()
-        return Keyring.of(line for line in lines if line.strip())
+        return Keyring.of(line for line in lines if line.strip()).keys
 
 
 def _version(path: Path) -> tuple[int, int, int]:
@@ -227,8 +222,6 @@ def _new_key() -> bytes:
 
 
 class FileStore(OAuthStore):
-    """The grants and sessions below a directory."""
-
     def __init__(self, root: Path, cipher: Cipher, clock: Clock) -> None:
         """Open the store; its directories are created for their owner alone.
 
@@ -319,36 +312,32 @@ class FileStore(OAuthStore):
     def _grant_names(self) -> list[str]:
         return [f"sha256:{path.stem}" for path in sorted((self._root / "grants").glob("[!.]*.json"))]
 
-    def _grant_documents(self, unreadable: Unreadable) -> Iterator[tuple[str, bytes]]:
-        for name in self._grant_names():
-            try:
-                document = self._read(_record_file(name))
-            except OAuthStoreError as error:
-                unreadable(UnreadableRecord(name, error))
-            else:
-                if document is not None:
-                    yield name, document
-
     def _session_ids(self) -> list[str]:
         return sorted(path.stem for path in (self._root / "sessions").glob("[!.]*.json"))
 
     def _session_ids_of(self, oauth_app: str, subject: str) -> list[str]:
         return (self._read(_asked_file(oauth_app, subject)) or b"").decode("ascii", "replace").split()
 
-    def _session_documents(self, ids: Iterable[str]) -> Iterator[tuple[str, bytes, JsonObject]]:
-        for session_id in ids:
-            document = self._read(_record_file(session_id))
-            if document is not None and not self._is_over(document, session_id):
-                yield session_id, document, {}
+    def _documents(self, names: Iterable[str]) -> Iterator[tuple[str, bytes | OAuthStoreError, JsonObject]]:
+        for name in names:
+            try:
+                document = self._read(_record_file(name))
+            except OAuthStoreError as error:
+                yield name, error, {}
+            else:
+                if document is not None and self._finished(document, name) is None:
+                    yield name, document, {}
 
-    def _is_over(self, document: bytes, session_id: str) -> bool:
-        """Say whether a session was kept for long enough; a damaged one is kept for people to see."""
-        with contextlib.suppress(OAuthStoreError):
-            expires_at = epoch_milliseconds(read_session_summary(document, session_id).expires_at)
-            return expires_at + KEPT_AFTER_SECONDS * 1000 <= self._clock()
-        return False
+    def _finished(self, document: bytes, name: str) -> SessionSummary | None:
+        """Return a session that was kept for long enough; a damaged one is kept for people to see."""
+        if name.startswith("as-"):
+            with contextlib.suppress(OAuthStoreError):
+                session = read_session_summary(document, name)
+                end = epoch_milliseconds(session.expires_at) + KEPT_AFTER_SECONDS * 1000
+                return session if end <= self._clock() else None
+        return None
 
-    def _forget(self, name: str) -> bool:
+    def forget(self, name: str) -> bool:
         with self._writing():
             try:
                 (self._root / _record_file(name)).unlink()
@@ -367,15 +356,12 @@ class FileStore(OAuthStore):
     def _remove_expired(self) -> None:
         for session_id in self._session_ids():
             document = self._read(_record_file(session_id))
-            if document is not None and self._is_over(document, session_id):
-                summary = read_session_summary(document, session_id)
+            session = None if document is None else self._finished(document, session_id)
+            if session is not None:
                 (self._root / _record_file(session_id)).unlink()
-                others = [
-                    one
-                    for one in self._session_ids_of(summary.oauth_app, summary.subject)
-                    if one != session_id
-                ]
-                asked = _asked_file(summary.oauth_app, summary.subject)
+                asked = _asked_file(session.oauth_app, session.subject)
+                ids = self._session_ids_of(session.oauth_app, session.subject)
+                others = [one for one in ids if one != session_id]
                 if others:
                     self._write({asked: "\n".join(others)})
                 else:
@@ -394,7 +380,6 @@ class FileStore(OAuthStore):
         return {_record_file(session.id): write_session(session, self._cipher)}
 
     def _stored_session(self, session_id: str) -> AuthSession | None:
-        """Return a session as it was written."""
         document = self._read(_record_file(session_id))
         return None if document is None else read_session(document, session_id, self._cipher)
 

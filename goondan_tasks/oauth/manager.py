@@ -1,20 +1,42 @@
-"""Requests for tokens, and what they are answered with (000 §12.5.1, §12.5.2, 002 §8.1)."""
+"""The source of tokens: its store, requests for tokens, and refreshes (000 §12.5.1 to §12.5.3, 002 §8.1).
 
+One refresh runs at a time per (OAuthApp, subject), in all processes (000 §12.5.1 rule 6, §12.5.3 rule 3).
+"""
+
+import contextlib
+import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+import structlog
+from pydantic import SecretStr
+from redis import Redis
+from redis.exceptions import RedisError
+
+from broker_config.keys import Keys
+from broker_config.settings import Settings
 from goondan_tasks.bundle.fields import parse_ref
 from goondan_tasks.bundle.findings import FieldError
 from goondan_tasks.bundle.resources import scopes_beyond
 from goondan_tasks.errors import OAuthStoreError
-from goondan_tasks.messages import Clock, JsonObject, WireModel, iso_time
+from goondan_tasks.messages import Clock, JsonObject, WireModel, iso_time, wall_clock
 from goondan_tasks.oauth.apps import OAuthApp
-from goondan_tasks.oauth.oauth_errors import OAuthError
-from goondan_tasks.oauth.records import Resume
-from goondan_tasks.oauth.refresh import Refresher
-from goondan_tasks.oauth.store import OAuthStore
+from goondan_tasks.oauth.crypto import Cipher, Keyring
+from goondan_tasks.oauth.file_store import FileStore, KeyFile
+from goondan_tasks.oauth.records import (
+    OAuthError,
+    OAuthGrant,
+    ProviderRefusedError,
+    ProviderUnavailableError,
+    Resume,
+)
+from goondan_tasks.oauth.redis_store import RedisClock, RedisStore
+from goondan_tasks.oauth.store import ExtendLock, OAuthStore, leave_out
 from goondan_tasks.schema import member
 from goondan_tasks.wording import hint, shown
 
@@ -22,8 +44,208 @@ if TYPE_CHECKING:  # they need the extra ``oauth``
     from goondan_tasks.oauth.consent import Consent
     from goondan_tasks.oauth.provider import Provider
 
+_log = structlog.get_logger(__name__)
+
+#: a changed key concerns all grants, so a sample is enough
+_CHECKED_GRANTS = 500
 #: how long a token must still be valid by default (000 §12.5)
 MIN_TTL_SECONDS = 300
+#: limit of the request: hanging up loses the grant if the provider has rotated the token by then
+REFRESH_SECONDS = 60.0
+#: how long to try to store the provider's answer
+STORE_SECONDS = 60.0
+#: limit from the request until the answer is stored, with a margin for the last attempt
+LONGEST_SECONDS = REFRESH_SECONDS + STORE_SECONDS + 10.0
+#: How long a refresh token whose answer is unknown is not sent again. A provider that rotates takes a token
+#: that comes twice for stolen, and revokes the whole grant (RFC 9700 §4.14.2). So a frozen process has this
+#: long to go on, and after one that was killed no process refreshes for as long. It is less than the five
+#: minutes before its expiry at which a token is refreshed by default: meanwhile the old one is valid.
+IN_DOUBT_SECONDS = 240.0
+#: errors that say that a refresh token is no longer valid: RFC 6749 §5.2, GitHub, Slack
+_REFRESH_TOKEN_GONE = frozenset({"invalid_grant", "bad_refresh_token", "invalid_refresh_token"})
+#: how long to wait for another process's refresh while the old token is valid
+_SHORT_WAIT_SECONDS = 5.0
+_STORE_RETRY_SECONDS = 0.5
+
+
+def open_keys(settings: Settings) -> Keyring:
+    """Return the keys of ``GOONDAN_OAUTH_KEY``, else those of the key file, which is created if missing.
+
+    Raises:
+        ConfigError: one of them is malformed.
+        OAuthStoreError: other users may read the file.
+    """
+    if settings.oauth_key is not None:
+        return Keyring.parse(settings.oauth_key)
+    return KeyFile(settings.oauth_key_path)
+
+
+def require_keys(store: OAuthStore, keys: Keyring) -> None:
+    """Compare the keys with those of the grants, so that a changed key is reported at the start.
+
+    Raises:
+        OAuthStoreError: there are grants, and none of those checked can be read.
+    """
+    grants = [grant.key_ids for grant in itertools.islice(store.grants(leave_out), _CHECKED_GRANTS)]
+    missing = sorted({key_id for ids in grants for key_id in ids if keys.find(key_id) is None})
+    if not missing:
+        return
+    message = f"Grants are encrypted with {', '.join(missing)}; this process has {keys.current.id}."
+    what_to_do = (
+        "Set GOONDAN_OAUTH_KEY to the key with which they were written, or restore its key file. If it is "
+        "lost, remove the grants that `goondan oauth grants` lists with `goondan oauth revoke`."
+    )
+    if all(set(ids) & set(missing) for ids in grants):
+        raise OAuthStoreError(message, suggestion=what_to_do)
+    _log.error("oauth.key_missing", error=message, what_to_do=what_to_do)
+
+
+def open_store(settings: Settings, redis: Redis, keys: Keyring | None = None) -> OAuthStore:
+    """Return the store that ``GOONDAN_OAUTH_STORE`` names, by default with the keys of :func:`open_keys`.
+
+    Raises as :func:`open_keys` does.
+    """
+    cipher = Cipher(keys or open_keys(settings))
+    if settings.oauth_store == "file":
+        return FileStore(settings.state_root_path / "oauth", cipher, wall_clock)
+    return RedisStore(redis, Keys(settings.namespace), cipher)
+
+
+def store_clock(settings: Settings, redis: Redis) -> Clock:
+    """Return the clock by which that store's records expire: of this machine, or of Redis."""
+    return wall_clock if settings.oauth_store == "file" else RedisClock(redis)
+
+
+class RefreshesInFlight:
+    """Counts this process's refreshes from the request until the answer is stored; thread-safe.
+
+    They must not be cut off: an answer is the only copy of a refresh token.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+        self._is_closed = False
+
+    @contextlib.contextmanager
+    def one(self) -> Iterator[None]:
+        """Count a refresh for the length of a ``with`` block.
+
+        Raises:
+            OAuthError: the process is stopping.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise OAuthError("This process is stopping, and begins no refresh.")
+            self._count += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._count -= 1
+
+    def close(self) -> bool:
+        """Let no more refreshes begin; return whether none is in flight any more."""
+        with self._lock:
+            self._is_closed = True
+            return self._count == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Refresher:
+    store: OAuthStore
+    provider: "Provider"
+    clock: Clock
+    #: how long to wait for another process's refresh when the token has expired
+    wait_seconds: float = REFRESH_SECONDS + 5
+    in_doubt_seconds: float = IN_DOUBT_SECONDS
+    store_seconds: float = STORE_SECONDS
+    in_flight: RefreshesInFlight = field(default_factory=RefreshesInFlight)
+
+    def refresh(self, app: OAuthApp, stale: OAuthGrant) -> OAuthGrant | None:
+        """Return the grant after a refresh by this or another process; it may be revoked by now, or gone.
+
+        If the refresh fails while the token is still valid, the grant stays as it is.
+
+        Raises:
+            OAuthError: ``refreshFailed``: the token has expired; or the app cannot be used.
+            OAuthStoreError: the grant cannot be read.
+        """
+        is_valid = stale.outlives(self.clock())
+        patience = min(self.wait_seconds, _SHORT_WAIT_SECONDS) if is_valid else self.wait_seconds
+        # the flight is left last: a refresh counts until its lock is released
+        with (
+            contextlib.ExitStack() as flight,
+            self.store.lock(stale.oauth_app, stale.subject, wait_seconds=patience) as extend,
+        ):
+            grant = self.store.grant(stale.oauth_app, stale.subject)
+            if grant is None or grant.revoked or grant.generation != stale.generation:
+                return grant
+            if grant.token.refresh_token is None:
+                return grant
+            try:
+                flight.enter_context(self.in_flight.one())
+                newer = self._request(app, grant, grant.token.refresh_token, extend)
+            except OAuthError as error:
+                if grant.outlives(self.clock()):
+                    return grant
+                raise OAuthError(
+                    f"The token has expired, and was not refreshed: {error.message}",
+                    code="refreshFailed",
+                    suggestion="Try again later; if it persists, revoke the grant and ask for a new consent.",
+                ) from error
+            if newer is not None:
+                # keeps a newer grant; there is no other copy of a new refresh token
+                self._insist(partial(self.store.replace_grant, newer, generation=grant.generation))
+                return self.store.grant(grant.oauth_app, grant.subject)
+        return self.refresh(app, grant)
+
+    def _request(
+        self, app: OAuthApp, grant: OAuthGrant, refresh_token: SecretStr, extend: ExtendLock | None
+    ) -> OAuthGrant | None:
+        """Return what the provider makes of a grant.
+
+        ``None`` if the provider no longer knows the token, and this process was frozen for so long that
+        another one may have used it.
+
+        Raises:
+            OAuthError: the outcome is unknown, or the provider refused for another reason.
+        """
+        if self.store.is_doubted(grant):
+            raise OAuthError("The answer to its last refresh was lost; it is not repeated for a few minutes.")
+        if extend is None or not extend(self.in_doubt_seconds):
+            raise OAuthError("Another process is refreshing it, and has not ended yet.")
+        begun = time.monotonic()
+        try:
+            return self.provider.refresh(app, refresh_token).refreshed(grant, self.clock())
+        except ProviderRefusedError as error:
+            if error.error not in _REFRESH_TOKEN_GONE:
+                raise
+            if not extend(self.in_doubt_seconds):
+                return None
+            return grant.model_copy(update={"revoked": True, "updated_at": iso_time(self.clock())})
+        except ProviderUnavailableError as error:
+            left = self.in_doubt_seconds - (time.monotonic() - begun)
+            if error.is_in_doubt and left > 0:
+                self._insist(partial(self.store.doubt, grant, seconds=left))
+            raise
+
+    def _insist(self, write: Callable[[], object]) -> None:
+        """Write to the store, and try again while Redis is away.
+
+        Raises:
+            RedisError: it was away for ``store_seconds``.
+        """
+        end = time.monotonic() + self.store_seconds
+        while True:
+            try:
+                write()
+            except RedisError:
+                if time.monotonic() >= end:
+                    raise
+                time.sleep(_STORE_RETRY_SECONDS)
+            else:
+                return
 
 
 class TokenReady(WireModel):
@@ -73,8 +295,6 @@ OAuthTokenResult = TokenReady | AuthorizationRequired | TokenError
 
 @dataclass(frozen=True, slots=True)
 class TokenRequest:
-    """A valid request for a token."""
-
     app: OAuthApp
     subject: str
     #: the named ones, else the app's

@@ -23,9 +23,16 @@ from pydantic import SecretStr, ValidationError
 
 from goondan_tasks.messages import JsonObject, iso_time
 from goondan_tasks.oauth.apps import OAuthApp
-from goondan_tasks.oauth.oauth_errors import OAuthError, ProviderRefusedError, ProviderUnavailableError
-from goondan_tasks.oauth.records import AuthSession, DeviceCode, OAuthGrant, OAuthToken
-from goondan_tasks.oauth.refresh import REFRESH_SECONDS
+from goondan_tasks.oauth.manager import REFRESH_SECONDS
+from goondan_tasks.oauth.records import (
+    AuthSession,
+    DeviceCode,
+    OAuthError,
+    OAuthGrant,
+    OAuthToken,
+    ProviderRefusedError,
+    ProviderUnavailableError,
+)
 
 #: shorter than the whole exchange, so that a host that does not exist is reported soon
 _CONNECT_SECONDS = 5.0
@@ -64,8 +71,6 @@ _MOST_DATA = 16_384
 
 @dataclass(frozen=True, slots=True)
 class ProviderResponse:
-    """A provider's answer."""
-
     status: int
     text: str
 

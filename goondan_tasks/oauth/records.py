@@ -1,4 +1,4 @@
-"""What the OAuth store keeps: grants and sessions, and their documents (000 §12.5.4, §12.5.5).
+"""OAuth's records: grants and sessions, their documents (000 §12.5.4, §12.5.5), and the errors of OAuth.
 
 Secrets are ``SecretStr``, which does not print; documents hold them encrypted. The fields ``v``,
 ``generation``, ``redirectUri``, ``device``, ``reason``, ``alsoResume`` and the trace are additions of ours.
@@ -7,16 +7,15 @@ Secrets are ``SecretStr``, which does not print; documents hold them encrypted. 
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_serializer, field_validator
+from pydantic import Field, SecretStr, ValidationError, field_serializer, field_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core.core_schema import FieldSerializationInfo, ValidationInfo
 
-from goondan_tasks.errors import OAuthStoreError
-from goondan_tasks.messages import WIRE_VERSION, JsonObject, WireModel, epoch_milliseconds
-from goondan_tasks.oauth.crypto import Cipher, Place
+from goondan_tasks.errors import GoondanError, OAuthStoreError
+from goondan_tasks.messages import WIRE_VERSION, IsoTime, JsonObject, WireModel, epoch_milliseconds
+from goondan_tasks.oauth.crypto import Cipher, SecretField
 
 API_VERSION = "agents.example.io/v1alpha1"
 GRANT = "OAuthGrantRecord"
@@ -29,59 +28,59 @@ SubjectMode = Literal["global", "user"]
 SessionStatus = Literal["pending", "exchanging", "completed", "failed", "expired"]
 
 
-def _require_time(text: str) -> str:
-    epoch_milliseconds(text)
-    return text
+_SECRETS = ("access_token", "refresh_token", "code_verifier", "state", "device_code")
 
 
-#: ISO 8601
-Time = Annotated[str, AfterValidator(_require_time)]
+class OAuthError(GoondanError):
+    """There is no token; ``code`` is one of those of ``docs/reference/oauth.md`` (000 §12.5.2)."""
+
+    code = "configurationError"
+    suggestion = "Read the message; `goondan oauth apps` and `goondan oauth sessions` show the current state."
 
 
-@dataclass(frozen=True, slots=True)
-class _Seal:
-    """The validation or serialization context of a document: it encrypts the record's secrets."""
+class ConsentError(OAuthError):
+    """Nothing was granted; ``code`` is one of the documents' or the provider's own."""
 
-    cipher: Cipher
-    kind: str
-    name: str
+    code = "token_exchange_failed"
+    suggestion = "Ask for the token again: it comes with a new link for the user."
 
-    def place(self, field: str) -> Place:
-        """Return the place that the secret of a field is bound to."""
-        return Place(self.kind, self.name, to_camel(field))
+
+class ProviderRefusedError(OAuthError):
+    """The provider refused; ``error`` is its own code (RFC 6749 §5.2)."""
+
+    def __init__(self, message: str, *, error: str) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+class ProviderUnavailableError(OAuthError):
+    """The provider gave no usable answer; the same request may succeed later.
+
+    ``is_in_doubt`` says that the provider may have acted on the request all the same.
+    """
+
+    def __init__(self, message: str, *, is_in_doubt: bool = True) -> None:
+        super().__init__(message)
+        self.is_in_doubt = is_in_doubt
 
 
 class _Record(WireModel):
-    """A record whose secrets are encrypted where the context is a ``_Seal``."""
+    """A record; a context ``(cipher, place)`` encrypts its secrets for fields of that place."""
 
-    @field_serializer(
-        "access_token", "refresh_token", "code_verifier", "state", "device_code", check_fields=False
-    )
+    @field_serializer(*_SECRETS, check_fields=False)
     def _encrypt(self, secret: SecretStr | None, info: FieldSerializationInfo) -> Any:
-        seal: _Seal | None = info.context
-        return (
-            secret
-            if secret is None or seal is None
-            else seal.cipher.encrypt(secret, seal.place(info.field_name))
-        )
+        if secret is None or info.context is None:
+            return secret
+        cipher, place = info.context
+        return cipher.encrypt(secret, place._replace(field=to_camel(info.field_name)))
 
-    @field_validator(
-        "access_token",
-        "refresh_token",
-        "code_verifier",
-        "state",
-        "device_code",
-        mode="before",
-        check_fields=False,
-    )
+    @field_validator(*_SECRETS, mode="before", check_fields=False)
     @classmethod
     def _decrypt(cls, value: Any, info: ValidationInfo) -> Any:
-        seal: _Seal | None = info.context
-        return (
-            value
-            if value is None or seal is None
-            else seal.cipher.decrypt(value, seal.place(info.field_name or ""))
-        )
+        if value is None or info.context is None:
+            return value
+        cipher, place = info.context
+        return cipher.decrypt(value, place._replace(field=to_camel(info.field_name or "")))
 
 
 class OAuthToken(_Record):
@@ -90,7 +89,7 @@ class OAuthToken(_Record):
     token_type: str = "bearer"  # noqa: S105 - a kind, no secret
     access_token: SecretStr
     refresh_token: SecretStr | None = None
-    expires_at: Time | None = None
+    expires_at: IsoTime | None = None
 
 
 class _GrantFacts(WireModel):
@@ -104,7 +103,7 @@ class _GrantFacts(WireModel):
     scopes_granted: tuple[str, ...]
     created_at: str
     #: also when the token was issued, unless the grant is revoked
-    updated_at: Time
+    updated_at: IsoTime
     revoked: bool = False
 
 
@@ -130,7 +129,6 @@ class OAuthGrant(_GrantFacts):
 
     @property
     def name(self) -> str:
-        """The record's name."""
         return grant_name(self.oauth_app, self.subject)
 
     def allows(self, scopes: tuple[str, ...]) -> bool:
@@ -173,11 +171,9 @@ class Resume(WireModel):
 
     @classmethod
     def from_document(cls, document: JsonObject) -> "Resume":
-        """Read a ``resume`` of a session's document."""
         return cls.from_wire({**document, "swarm": document["swarmRef"]["name"]})
 
     def to_document(self) -> JsonObject:
-        """Write it as documents do."""
         wire = self.to_wire()
         return {"swarmRef": {"kind": "Swarm", "name": wire.pop("swarm")}, **wire}
 
@@ -201,7 +197,7 @@ class SessionSummary(WireModel):
     #: whose consent is expected
     subject: str
     requested_scopes: tuple[str, ...] = ()
-    expires_at: Time
+    expires_at: IsoTime
 
 
 class AuthSession(SessionSummary, _Record):
@@ -259,8 +255,8 @@ def as_of(session: AuthSession, now: float) -> AuthSession:
 
 
 def write_grant(grant: OAuthGrant, cipher: Cipher) -> str:
-    """Write a grant as a JSON document."""
-    spec = grant.model_dump(by_alias=True, exclude_none=True, context=_Seal(cipher, GRANT, grant.name))
+    context = cipher, SecretField(GRANT, grant.name)
+    spec = grant.model_dump(by_alias=True, exclude_none=True, context=context)
     return _document(GRANT, grant.name, spec)
 
 
@@ -270,8 +266,8 @@ def read_grant(text: str | bytes, name: str, cipher: Cipher) -> OAuthGrant:
     Raises:
         OAuthStoreError: it is damaged, or was encrypted with a key that this process lacks.
     """
-    seal = _Seal(cipher, GRANT, name)
-    grant = _read(text, GRANT, name, lambda spec: OAuthGrant.model_validate(spec, context=seal))
+    context = cipher, SecretField(GRANT, name)
+    grant = _read(text, GRANT, name, lambda spec: OAuthGrant.model_validate(spec, context=context))
     if grant.name != name:
         raise OAuthStoreError.of_record(name, f"{GRANT} {name} is damaged: it is of another app or subject.")
     return grant
@@ -293,16 +289,13 @@ def read_summary(text: str | bytes, name: str) -> GrantSummary:
 
 
 def write_session(session: AuthSession, cipher: Cipher) -> str:
-    """Write a session as a JSON document."""
-    spec = session.model_dump(by_alias=True, exclude_none=True, context=_Seal(cipher, SESSION, session.id))
+    context = cipher, SecretField(SESSION, session.id)
+    spec = session.model_dump(by_alias=True, exclude_none=True, exclude={"id"}, context=context)
     flow: JsonObject = {"type": spec["flow"]}
     flow |= {field: spec.pop(field) for field in ("redirectUri", "state", "device") if field in spec}
     if "codeVerifier" in spec:
-        flow["pkce"] = {
-            "method": "S256",
-            **{field: spec.pop(field) for field in ("codeVerifier", "codeChallenge")},
-        }
-    del spec["id"]
+        pkce = {field: spec.pop(field) for field in ("codeVerifier", "codeChallenge")}
+        flow["pkce"] = {"method": "S256", **pkce}
     spec |= {
         "flow": flow,
         "resume": session.resume and session.resume.to_document(),
@@ -321,7 +314,7 @@ def read_session(text: str | bytes, name: str, cipher: Cipher) -> AuthSession:
             "alsoResume": [Resume.from_document(one) for one in spec.get("alsoResume", ())],
         }
         fields = {**spec, **flow, **flow.get("pkce", {}), **resumes, "id": name, "flow": flow["type"]}
-        return AuthSession.model_validate(fields, context=_Seal(cipher, SESSION, name))
+        return AuthSession.model_validate(fields, context=(cipher, SecretField(SESSION, name)))
 
     return _read(text, SESSION, name, build)
 

@@ -19,8 +19,9 @@ from redis.client import Pipeline
 from redis.exceptions import LockError, RedisError
 from redis.lock import Lock
 
+from broker_config.connections import redis_time
 from broker_config.keys import Keys
-from broker_config.scripts import Errand, Script, run_errand
+from broker_config.scripts import Script, ScriptCall
 from goondan_tasks.errors import OAuthStoreError
 from goondan_tasks.messages import JsonObject, epoch_milliseconds
 from goondan_tasks.oauth.crypto import Cipher
@@ -34,7 +35,7 @@ from goondan_tasks.oauth.records import (
     write_grant,
     write_session,
 )
-from goondan_tasks.oauth.store import KEPT_AFTER_SECONDS, ExtendLock, OAuthStore, Unreadable
+from goondan_tasks.oauth.store import KEPT_AFTER_SECONDS, ExtendLock, OAuthStore
 
 GRANT_TTL_SECONDS = 366 * 86_400
 #: the first life of a lock; longer than one exchange with a provider takes, refreshes apart
@@ -49,8 +50,6 @@ _LEAP_SECONDS = 1.0
 
 
 class RedisStore(OAuthStore):
-    """The grants and sessions of one namespace."""
-
     def __init__(
         self, redis: Redis, keys: Keys, cipher: Cipher, *, lock_seconds: float = LOCK_SECONDS
     ) -> None:
@@ -167,15 +166,10 @@ class RedisStore(OAuthStore):
         return self._keys.oauth_lock(f"{grant.name}:{grant.generation}")
 
     def _now(self) -> float:
-        seconds, micros = self._redis.time()
-        return float(seconds * 1000 + micros // 1000)
+        return redis_time(self._redis)
 
     def _grant_names(self) -> Iterator[str]:
         return self._members(self._keys.oauth_grants)
-
-    def _grant_documents(self, unreadable: Unreadable) -> Iterator[tuple[str, bytes]]:
-        for name, facts in self._rows(self._grant_names(), self._keys.oauth_grant):
-            yield name, facts[b"document"]
 
     def _session_ids(self) -> Iterator[str]:
         return self._members(self._keys.oauth_sessions)
@@ -183,34 +177,24 @@ class RedisStore(OAuthStore):
     def _session_ids_of(self, oauth_app: str, subject: str) -> Iterator[str]:
         return self._members(self._keys.oauth_asked(grant_name(oauth_app, subject)))
 
-    def _session_documents(self, ids: Iterable[str]) -> Iterator[tuple[str, bytes, JsonObject]]:
-        for session_id, facts in self._rows(iter(ids), self._keys.oauth_session):
-            resumes = (text for name, text in facts.items() if name.startswith(b"resume:"))
-            changes = {
-                "status": facts[b"status"].decode(),
-                "reason": facts[b"reason"].decode() or None,
-                "also_resume": tuple(Resume.from_document(json.loads(text)) for text in resumes),
-            }
-            yield session_id, facts[b"document"], changes
+    def _documents(self, names: Iterable[str]) -> Iterator[tuple[str, bytes | OAuthStoreError, JsonObject]]:
+        remaining = iter(names)
+        while batch := list(itertools.islice(remaining, _BATCH)):
+            with self._redis.pipeline(transaction=False) as pipe:
+                for name in batch:
+                    pipe.hgetall(self._key(name))
+                rows = pipe.execute()
+            for name, row in zip(batch, rows, strict=True):
+                if row:
+                    yield name, row[b"document"], _changes(row)
 
     def _members(self, key: str) -> Iterator[str]:
         return (member.decode() for member in cast("list[bytes]", self._redis.zrange(key, 0, -1)))
 
-    def _rows(
-        self, names: Iterator[str], key_of: Callable[[str], str]
-    ) -> Iterator[tuple[str, dict[bytes, bytes]]]:
-        """Yield the fields of each record that still exists."""
-        while batch := list(itertools.islice(names, _BATCH)):
-            with self._redis.pipeline(transaction=False) as pipe:
-                for name in batch:
-                    pipe.hgetall(key_of(name))
-                rows = pipe.execute()
-            yield from ((name, facts) for name, facts in zip(batch, rows, strict=True) if facts)
-
     def _key(self, name: str) -> str:
         return self._keys.oauth_session(name) if name.startswith("as-") else self._keys.oauth_grant(name)
 
-    def _forget(self, name: str) -> bool:
+    def forget(self, name: str) -> bool:
         with self._redis.pipeline() as pipe:
             pipe.delete(self._key(name))
             for index in (self._keys.oauth_grants, self._keys.oauth_sessions):
@@ -231,7 +215,19 @@ class RedisStore(OAuthStore):
         return bool(self._redis.transaction(rewrite, key, value_from_callable=True))
 
     def _run(self, script: Script, keys: list[str], *arguments: Any) -> Any:
-        return run_errand(self._redis, Errand(script, keys, arguments))
+        return ScriptCall(script, keys, arguments).run(self._redis)
+
+
+def _changes(row: dict[bytes, bytes]) -> JsonObject:
+    """Return the fields of a session that have changed since its document was written; a grant has none."""
+    if b"status" not in row:
+        return {}
+    resumes = (text for name, text in row.items() if name.startswith(b"resume:"))
+    return {
+        "status": row[b"status"].decode(),
+        "reason": row[b"reason"].decode() or None,
+        "also_resume": tuple(Resume.from_document(json.loads(text)) for text in resumes),
+    }
 
 
 class _Lock(Lock):
@@ -264,7 +260,6 @@ class RedisClock:
         self._answer = self._ask()
 
     def __call__(self) -> float:
-        """Return the time."""
         _, asked_at, wall = self._answer
         passed = self._monotonic() - asked_at
         if passed > _TRUSTED_SECONDS or abs(self._wall() - wall - passed) > _LEAP_SECONDS:
@@ -274,5 +269,4 @@ class RedisClock:
         return redis_ms + (self._monotonic() - asked_at) * 1000
 
     def _ask(self) -> tuple[float, float, float]:
-        seconds, micros = self._redis.time()
-        return seconds * 1000 + micros / 1000, self._monotonic(), self._wall()
+        return redis_time(self._redis), self._monotonic(), self._wall()

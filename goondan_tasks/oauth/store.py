@@ -34,8 +34,6 @@ ExtendLock = Callable[[float], bool]
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRecord:
-    """A stored grant or session that cannot be read."""
-
     name: str
     error: OAuthStoreError
     #: the part of a session that needs no key; ``None`` if the record is damaged
@@ -70,9 +68,9 @@ class OAuthStore(ABC):
 
     def grants(self, unreadable: Unreadable = refuse) -> Iterator[GrantSummary]:
         """Yield the public part of all grants, for which no key is needed."""
-        for name, document in self._grant_documents(unreadable):
+        for name, document, _ in self._documents(self._grant_names()):
             try:
-                summary = read_summary(document, name)
+                summary = read_summary(_content(document), name)
             except OAuthStoreError as error:
                 unreadable(UnreadableRecord(name, error))
             else:
@@ -82,26 +80,21 @@ class OAuthStore(ABC):
     def replace_grant(self, grant: OAuthGrant, *, generation: int) -> bool:
         """Replace the grant of that ``generation`` (0: none); False if another generation is stored."""
 
-    def forget_grant(self, name: str) -> bool:
-        """Remove the grant with that record name, readable or not; False if there is none."""
-        return self._forget(name)
+    @abstractmethod
+    def forget(self, name: str) -> bool:
+        """Remove the grant or session with that record name, readable or not; False if there is none."""
 
     def session(self, session_id: str) -> AuthSession | None:
         """Return a session; it has the status ``expired`` for an hour after its time, and is gone then."""
         return next(self._sessions([session_id], refuse), None)
 
     def sessions(self, unreadable: Unreadable = refuse) -> Iterator[AuthSession]:
-        """Yield all sessions."""
         return self._sessions(self._session_ids(), unreadable)
 
     def pending_sessions(self, oauth_app: str, subject: str) -> Iterator[AuthSession]:
         """Yield a subject's live pending sessions; those that cannot be read are left out."""
         found = self._sessions(self._session_ids_of(oauth_app, subject), leave_out)
         return (session for session in found if session.status == "pending")
-
-    def forget_session(self, session_id: str) -> bool:
-        """Remove a session, readable or not; False if there is none."""
-        return self._forget(session_id)
 
     @abstractmethod
     def open_session(self, session: AuthSession) -> AuthSession:
@@ -162,20 +155,14 @@ class OAuthStore(ABC):
     def _grant_names(self) -> Iterable[str]: ...
 
     @abstractmethod
-    def _grant_documents(self, unreadable: Unreadable) -> Iterator[tuple[str, bytes]]: ...
-
-    @abstractmethod
     def _session_ids(self) -> Iterable[str]: ...
 
     @abstractmethod
     def _session_ids_of(self, oauth_app: str, subject: str) -> Iterable[str]: ...
 
     @abstractmethod
-    def _session_documents(self, ids: Iterable[str]) -> Iterator[tuple[str, bytes, JsonObject]]:
-        """Yield the id and document of each session that is kept, and its fields that have changed since."""
-
-    @abstractmethod
-    def _forget(self, name: str) -> bool: ...
+    def _documents(self, names: Iterable[str]) -> Iterator[tuple[str, bytes | OAuthStoreError, JsonObject]]:
+        """Yield the name and document of each record that is kept, and its fields that have changed since."""
 
     @abstractmethod
     def _rewrite(self, name: str, change: Callable[[bytes], str | None]) -> bool:
@@ -186,13 +173,19 @@ class OAuthStore(ABC):
 
     def _sessions(self, ids: Iterable[str], unreadable: Unreadable) -> Iterator[AuthSession]:
         now = self._now()
-        for session_id, document, changes in self._session_documents(ids):
+        for session_id, document, changes in self._documents(ids):
             try:
-                session = read_session(document, session_id, self._cipher)
+                session = read_session(_content(document), session_id, self._cipher)
             except OAuthStoreError as error:
                 summary = None
                 with suppress(OAuthStoreError):
-                    summary = read_session_summary(document, session_id)
+                    summary = read_session_summary(_content(document), session_id)
                 unreadable(UnreadableRecord(session_id, error, summary))
             else:
                 yield as_of(session.model_copy(update=changes), now)
+
+
+def _content(document: bytes | OAuthStoreError) -> bytes:
+    if isinstance(document, OAuthStoreError):
+        raise document
+    return document

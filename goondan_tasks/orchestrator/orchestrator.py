@@ -1,17 +1,18 @@
 """Keeps a worker for every agent that needs one, and stops it after it has been idle.
 
 An agent needs a worker while calls or events wait for it and no live worker serves it, no matter who started
-that. Several orchestrators may look after the same agents: each claims a start in Redis
+that. Several orchestrators may serve the same agents: each claims a start in Redis
 (:class:`~goondan_tasks.crash_backoff.CrashBackoff`) and then reads the agent registry again, so only one
 worker is started. Workers outlive their orchestrator: they are in the agent registry.
 """
 
 import base64
 import binascii
+import contextlib
 import time
 import uuid
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
@@ -21,28 +22,27 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from broker_config import serializer
-from broker_config.left_messages import LeftMessages
+from broker_config.in_flight import LeftMessages
 from broker_config.queues import call_queue, events_queue
-from broker_config.scripts import Errand, Script, run_errand
+from broker_config.scripts import Script, ScriptCall
 from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRecord, AgentRegistry, WorkerRecord
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.calls import Run, draft_call
+from goondan_tasks.client.pending_call import Sweeper
 from goondan_tasks.client.status import Backlog, read_backlogs
-from goondan_tasks.client.sweeper import Sweeper
 from goondan_tasks.crash_backoff import BackoffRules, CrashBackoff, CrashBackoffs
 from goondan_tasks.dispatch import dispatch_for
 from goondan_tasks.errors import AgentUnavailableError, BrokerUnreachableError, GoondanError
 from goondan_tasks.ledger.dead_letters import batches
-from goondan_tasks.ledger.errands import sweep_seconds
-from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.record import CallRecord, Claim, Verdict
+from goondan_tasks.ledger.ledger import Ledger, sweep_seconds
+from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.ledger.submission import Submission, digest_of
 from goondan_tasks.limits.limiter import Limiter
 from goondan_tasks.messages import iso_time, wall_clock
 from goondan_tasks.names import DELEGATE_RESULT_TOOL, EVENT_TOOL, EVENT_TOOLS
-from goondan_tasks.oauth.refresh import LONGEST_SECONDS
+from goondan_tasks.oauth.manager import LONGEST_SECONDS
 from goondan_tasks.orchestrator.supervisor import Member, Supervisor
 from goondan_tasks.tool_api import Logger
 
@@ -50,28 +50,21 @@ logger = structlog.get_logger(__name__)
 
 #: how long a worker may be idle
 IDLE_SECONDS = 300.0
-
 #: how long a start without news of its worker blocks other starts
 START_MS = 30_000
-
 #: how long workers have to return to the agent registry after an outage of Redis
 OUTAGE_SECONDS = 10.0
-
 #: how long an orchestrator counts as present after a look
 SEEN_SECONDS = 10
-
 #: how often the table of agents is published
 PUBLISH_SECONDS = 60.0
 
 #: events without a waiting caller: they stay for the next worker
 UNAWAITED_TOOLS = frozenset({EVENT_TOOL, DELEGATE_RESULT_TOOL})
-
 #: how many calls of an agent one look ends
 MOST_CALLS_AT_ONCE = 500
-
 #: how many messages of a queue one look reads, starting with those that a worker would take first
 MOST_MESSAGES_AT_ONCE = 500
-
 #: how many of an agent's ended calls are searched for a finished run
 MOST_ENDED = 50
 
@@ -100,10 +93,8 @@ class Fleet:
     """
 
     def __init__(self, redis: Redis, settings: Settings, agents: Iterable[AgentRecord], name: str) -> None:
-        self._redis = redis
-        self._settings = settings
+        self._redis, self._settings, self._name = redis, settings, name
         self._agents = {agent.name: agent for agent in agents}
-        self._name = name
         self._ledger = Ledger(redis, settings)
         self._keys = self._ledger.keys
         self._settlement = Settlement(self._ledger, dispatch_for(settings), settings.help_url)
@@ -112,10 +103,8 @@ class Fleet:
         self._sweeper = Sweeper(lambda: self._settlement.sweep(name), sweep_seconds(settings))
         left = LeftMessages(redis, settings.lease_seconds)
         self._left = Sweeper(left.put_back, sweep_seconds(settings))
-        self._publisher = Sweeper(
-            lambda: self.agent_registry.publish_agents(self._agents.values()), PUBLISH_SECONDS
-        )
-        self.agent_registry = AgentRegistry(redis, self._keys)
+        self.agent_registry = registry = AgentRegistry(redis, self._keys)
+        self._publisher = Sweeper(lambda: registry.publish_agents(self._agents.values()), PUBLISH_SECONDS)
         self.backoffs = CrashBackoffs(redis, self._keys)
         scripts = files("goondan_tasks.orchestrator") / "scripts"
         self._queued, self._take, self._ended = (
@@ -166,16 +155,20 @@ class Fleet:
 
     def queued_ids(self, agent: str, *, with_events: bool = True) -> list[str]:
         """Return the ids of the queued calls among an agent's latest 10,000, the oldest first."""
-        errand = Errand(self._queued, [self._keys.calls(agent)], [self._keys.call(""), int(with_events)])
-        return [call_id.decode() for call_id in run_errand(self._redis, errand)]
+        script_call: ScriptCall[list[bytes]] = ScriptCall(
+            self._queued, [self._keys.calls(agent)], [self._keys.call(""), int(with_events)]
+        )
+        return [call_id.decode() for call_id in script_call.run(self._redis)]
 
     def has_finished_run(self, agent: str, since: int) -> bool:
         """Say whether a worker of the agent has finished a run since ``since`` (ms, Redis time).
 
         Results that a sweep or an orchestrator has made do not count: they have no start.
         """
-        errand = Errand(self._ended, [self._keys.calls(agent)], [self._keys.call(""), since, MOST_ENDED])
-        return any(self._was_run(call_id.decode()) for call_id in run_errand(self._redis, errand))
+        script_call: ScriptCall[list[bytes]] = ScriptCall(
+            self._ended, [self._keys.calls(agent)], [self._keys.call(""), since, MOST_ENDED]
+        )
+        return any(self._was_run(call_id.decode()) for call_id in script_call.run(self._redis))
 
     def end_queued(self, agent: str, error: GoondanError) -> int:
         """End the calls and requests that wait for the agent with ``error``; return how many."""
@@ -193,9 +186,9 @@ class Fleet:
         """Remove the messages of ended calls, and record the calls that plain Celery queued."""
         for queue in (call_queue(agent), events_queue(agent)):
             messages = self._redis.lrange(queue, -MOST_MESSAGES_AT_ONCE, -1)
-            ids = [_id_of(message) for message in messages]
+            read = [_read(message) for message in messages]
             with self._redis.pipeline(transaction=False) as pipe:
-                for call_id in ids:
+                for call_id, _ in read:
                     pipe.hget(self._keys.call(call_id), "status")
                 statuses = pipe.execute()
                 for message, status in zip(messages, statuses, strict=True):
@@ -203,7 +196,7 @@ class Fleet:
                         pipe.lrem(queue, -1, message)  # type: ignore[arg-type]
                 pipe.execute()
             if queue == call_queue(agent):
-                unknown = [one[:2] for one in zip(ids, messages, statuses, strict=True) if not one[2]]
+                unknown = [one for one, status in zip(read, statuses, strict=True) if not status]
                 if found := [new for one in unknown if (new := _submission(agent, *one)) is not None]:
                     self._ledger.submit_all(found, "")
 
@@ -211,30 +204,21 @@ class Fleet:
         records = {record.id: record for record in self._ledger.records(ids) if record is not None}
         # requests to an agent without an entry wait for its producer, not for a worker
         kept = UNAWAITED_TOOLS if agent.has_entry else EVENT_TOOLS
-        self._staying[agent.name].update(one.id for one in records.values() if one.call.tool_name in kept)
-        claims = list(self._claims([one for one in records.values() if one.call.tool_name not in kept]))
-        for claim in claims:
-            self._settlement.fail(claim, error)
-            if records[claim.run.id].waiting_for is not None:
-                self._limiter.forget(claim.run.id)
-        return len(claims)
-
-    def _claims(self, records: Sequence[CallRecord]) -> Iterator[Claim]:
-        """Claim the calls that are still queued."""
-        calls = {record.id: record.call for record in records}
-        settings, token = self._settings, uuid.uuid4().hex
-        terms = [
-            token,
-            round(settings.lease_seconds * 1000),
-            settings.result_ttl_seconds,
-            self._keys.call(""),
-        ]
-        taken = run_errand(self._redis, Errand(self._take, [self._keys.due], [*terms, *calls]))
-        for call_id, attempt, queued_at in taken:
-            name = call_id.decode()
-            yield Claim(
-                Run(name, calls[name], self._name, attempt, queued_at, wall_clock), token, Verdict.RUN
-            )
+        staying = {call_id for call_id, record in records.items() if record.call.tool_name in kept}
+        self._staying[agent.name] |= staying
+        token, lease_ms = uuid.uuid4().hex, round(self._settings.lease_seconds * 1000)
+        terms = [token, lease_ms, self._settings.result_ttl_seconds, self._keys.call("")]
+        queued = [call_id for call_id in records if call_id not in staying]
+        # those that are still queued
+        take: ScriptCall[list[Any]] = ScriptCall(self._take, [self._keys.due], [*terms, *queued])
+        taken = take.run(self._redis)
+        for name, attempt, queued_at in taken:
+            record = records[name.decode()]
+            run = Run(record.id, record.call, self._name, attempt, queued_at, wall_clock)
+            self._settlement.fail(Claim(run, token, Verdict.RUN), error)
+            if record.waiting_for is not None:
+                self._limiter.forget(record.id)
+        return len(taken)
 
     def _was_run(self, call_id: str) -> bool:
         try:
@@ -244,16 +228,21 @@ class Fleet:
         return result is not None and result.meta.started_at is not None
 
 
-def _id_of(message: Any) -> str:
-    try:
-        return str(serializer.decode(message)["headers"]["id"])
-    except (serializer.NotJsonError, LookupError, TypeError):
-        return ""  # not a Celery message; the next worker refuses it
+def _read(message: Any) -> tuple[str, Any]:
+    """Return the id and the call in a Celery message; "" and ``None`` for what is not there."""
+    call_id, wire = "", None
+    with contextlib.suppress(serializer.NotJsonError, binascii.Error, LookupError, TypeError, AttributeError):
+        envelope = serializer.decode(message)
+        call_id = str(envelope["headers"]["id"])
+        body = envelope["body"]
+        if envelope["properties"].get("body_encoding") == "base64":
+            body = base64.b64decode(body)
+        wire = serializer.decode(body)[1]["call"]
+    return call_id, wire
 
 
-def _submission(agent: str, call_id: str, message: Any) -> Submission | None:
-    """Return the call that plain Celery has queued; ``None`` if a worker must refuse it."""
-    wire = _wire_of(message)
+def _submission(agent: str, call_id: str, wire: Any) -> Submission | None:
+    """Return a call that plain Celery has queued; ``None`` if a worker must refuse it."""
     if not call_id or not isinstance(wire, Mapping):
         return None
     draft = draft_call({"agentName": agent, "toolCallId": call_id, **wire})
@@ -261,17 +250,6 @@ def _submission(agent: str, call_id: str, message: Any) -> Submission | None:
         return None
     digest = digest_of(draft.call, serializer.encode(draft.call.args))
     return Submission(call_id, draft.call, serializer.encode(draft.call.to_wire()), digest)
-
-
-def _wire_of(message: Any) -> Any:
-    try:
-        envelope = serializer.decode(message)
-        body = envelope["body"]
-        if envelope["properties"].get("body_encoding") == "base64":
-            body = base64.b64decode(body)
-        return serializer.decode(body)[1]["call"]
-    except (serializer.NotJsonError, binascii.Error, LookupError, TypeError, AttributeError):
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +263,7 @@ class Rules:
 
 
 class Orchestrator:
-    """Looks after some agents, with worker processes of its own."""
+    """Starts and stops the workers of some agents."""
 
     def __init__(
         self,
@@ -297,12 +275,8 @@ class Orchestrator:
         log: Logger = logger,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._agents = tuple(agents)
-        self._fleet = fleet
-        self._supervisor = supervisor
-        self._rules = rules or Rules()
-        self._log = log
-        self._clock = clock
+        self._agents, self._fleet, self._supervisor = tuple(agents), fleet, supervisor
+        self._rules, self._log, self._clock = rules or Rules(), log, clock
         self._no_start_before = 0.0
         self._is_redis_away = False
         #: workers that have ended, whose ends are still to be recorded
@@ -329,15 +303,15 @@ class Orchestrator:
 
     def stop(self) -> None:
         """Drain and end the workers started here."""
-        supervisor = list(self._supervisor.present.values())
+        members = list(self._supervisor.present.values())
         self._supervisor.end()
         try:
-            for member in supervisor:
+            for member in members:
                 self._settle(member)
         except RedisError as error:
             self._log.warning("orchestrator.redis_away", reason=str(error))  # claims on starts expire
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Drain the workers started here, and forget all crashes.
 
         The next look starts workers with the bundle as it is then.
@@ -362,7 +336,7 @@ class Orchestrator:
     def _look(self) -> None:
         self._ended += self._supervisor.ended()
         while self._ended:
-            self._bury(self._ended[0])
+            self._record_end(self._ended[0])
             self._ended.popleft()
         sight = self._fleet.look(self._agents)
         for agent in self._agents:
@@ -393,7 +367,7 @@ class Orchestrator:
         if now - member.silent_since < self._supervisor.silent_seconds:
             return False
         self._log.error("orchestrator.worker_silent", agent=member.agent, pid=member.process.pid)
-        self._supervisor.replace(member)
+        self._supervisor.stop(member, may_kill=False)
         return True
 
     def _attend(self, member: Member, backlog: Backlog, servers: Iterable[WorkerRecord]) -> None:
@@ -443,7 +417,7 @@ class Orchestrator:
     def _settle(self, member: Member) -> None:
         self._fleet.backoffs.change(member.agent, lambda state, _: state.settled(member.generation))
 
-    def _bury(self, member: Member) -> None:
+    def _record_end(self, member: Member) -> None:
         """Record the end of a worker that was not told to stop."""
         code = member.process.poll()
         for worker in self._fleet.workers():

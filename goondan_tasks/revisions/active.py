@@ -8,6 +8,7 @@ it withdraws it, with the reason. So a revision that does not load never becomes
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Literal, cast
 
 from pydantic import Field
@@ -21,9 +22,9 @@ from goondan_tasks.events import SYSTEM, system_event
 from goondan_tasks.messages import AgentEvent, JsonObject, ToolCall, Versioned, WireModel
 
 #: after so many loads that ended their worker, a revision is not loaded again
-MOST_LOST_LOADINGS = 2
-#: how many loads are noted at a time
-MOST_LOADINGS = 8
+MOST_LOST_LOADS = 2
+#: how long the claim on a load holds without renewal: an import of a large C library may stop all threads
+LOAD_LEASE_SECONDS = 15
 #: how many revisions that were replaced are remembered
 MOST_ABANDONED = 16
 #: the start of refs of uncommitted files
@@ -33,8 +34,6 @@ TTL_SECONDS = 7 * 86_400
 #: how often a waiting command reads the record
 LOOK_SECONDS = 0.2
 
-#: which worker loads a revision: this one, another living one, or none ever again
-LoadingTurn = Literal["ours", "theirs", "nobody's"]
 #: ``proposed``: no worker has loaded it yet. ``failed``: one could not, and it was withdrawn.
 #: ``superseded``: another one was proposed after it. ``unfollowed``: no worker follows revisions.
 ActivationStatus = Literal["active", "proposed", "failed", "superseded", "unfollowed"]
@@ -72,21 +71,6 @@ class RevisionFailure(WireModel):
     change: RevisionChange | None = None
 
 
-class RevisionLoading(WireModel):
-    """A load that has begun. A worker that never ends it has died of it."""
-
-    ref: str
-    #: its process id and host
-    worker: str
-    #: its ``WorkerRecord.id``, and the kernel and namespace that its process id belongs to
-    worker_id: str = ""
-    place: str = ""
-    #: ISO 8601
-    since: str
-    #: how many loads of this revision have begun and not ended
-    times: int = 1
-
-
 class RevisionState(Versioned):
     """The record in Redis."""
 
@@ -98,14 +82,8 @@ class RevisionState(Versioned):
     proposed: RevisionChange | None = None
     #: the last one that could not be loaded
     failed: RevisionFailure | None = None
-    #: the loads that have begun, one for each ref
-    loading: tuple[RevisionLoading, ...] = ()
     #: commits that were active, the latest last: a worker that starts proposes none of them
     abandoned: tuple[str, ...] = Field(default=(), alias="left")
-
-    def loading_of(self, ref: str) -> RevisionLoading | None:
-        """Return the load of a revision that has begun and not ended."""
-        return next((one for one in self.loading if one.ref == ref), None)
 
 
 class Activation(WireModel):
@@ -150,6 +128,7 @@ class ActiveRevision:
     def __init__(self, redis: Redis, keys: Keys, workspace: str) -> None:
         self._redis = redis
         self._key = keys.revision(workspace)
+        self._load_key = partial(keys.revision_load, workspace)
 
     def state(self) -> RevisionState | None:
         """Return the record; ``None`` if no worker follows revisions."""
@@ -157,10 +136,8 @@ class ActiveRevision:
 
     def begin(self, ref: str) -> RevisionState:
         """Make a revision active if none is; return the record."""
-        stored = self._edited(lambda state: state or RevisionState(active=ref))
-        if stored is None:
-            raise RuntimeError("an edit that begins a record leaves one")
-        return stored
+        _, stored = self._edited(lambda state: state or RevisionState(active=ref))
+        return stored or RevisionState(active=ref)
 
     def propose(self, change: RevisionChange) -> None:
         """Ask for another revision; a later proposal replaces an earlier one."""
@@ -175,25 +152,22 @@ class ActiveRevision:
 
     def activate(self, ref: str) -> RevisionChange | None:
         """Make the proposed revision active; return the change if this call did so."""
-        done: list[RevisionChange] = []
 
         def activated(state: RevisionState | None) -> RevisionState | None:
-            done.clear()
             if state is None or state.proposed is None or state.proposed.new_ref != ref:
                 return state
-            done.append(state.proposed)
             failed = state.failed if state.failed and state.failed.ref != ref else None
             now = {"active": ref, "change": state.proposed, "proposed": None, "failed": failed}
             return state.model_copy(update={**now, "abandoned": _abandoned(state, ref)})
 
-        self._edited(activated)
-        return done[0] if done else None
+        before, after = self._edited(activated)
+        return after.change if after and after != before else None
 
     def withdraw(self, failure: RevisionFailure, *, is_proposed: bool = False) -> RevisionFailure | None:
         """Withdraw a revision that cannot be loaded; if it is active, the one before it becomes active again.
 
-        A proposal (``is_proposed``) is left alone if another worker has made it active meanwhile. Return the
-        recorded failure, with its change, if this call recorded it.
+        A proposal (``is_proposed``) is left alone if another worker has made it active. Return the recorded
+        failure, with its change, if this call recorded it.
         """
 
         def withdrawn(state: RevisionState | None) -> RevisionState | None:
@@ -201,58 +175,52 @@ class ActiveRevision:
                 return None
             proposed, change = state.proposed, state.change
             made = next((it for it in (proposed, change) if it and it.new_ref == failure.ref), None)
-            noted = _with_loading(state, failure.ref, None).model_copy(
-                update={"failed": failure.model_copy(update={"change": made})}
-            )
-            if proposed is not None and proposed.new_ref == failure.ref:
+            noted = state.model_copy(update={"failed": failure.model_copy(update={"change": made})})
+            if made is not None and made is proposed:
                 return noted.model_copy(update={"proposed": None})
             if is_proposed:
                 decided = {state.active, state.failed.ref if state.failed else None}
                 return state if failure.ref in decided else noted
-            if state.active == failure.ref and change is not None and change.previous_ref is not None:
-                return noted.model_copy(update={"active": change.previous_ref, "change": None})
+            if made is not None and state.active == failure.ref and made.previous_ref is not None:
+                return noted.model_copy(update={"active": made.previous_ref, "change": None})
             return noted
 
-        after = self._edited(withdrawn)
-        recorded = after.failed if after else None
-        is_ours = recorded and (recorded.ref, recorded.worker) == (failure.ref, failure.worker)
-        return recorded if is_ours else None
+        before, after = self._edited(withdrawn)
+        return after.failed if after and after != before else None
 
-    def begin_loading(
-        self, loading: RevisionLoading, *, is_lost: Callable[[RevisionLoading], bool]
-    ) -> LoadingTurn:
-        """Note that a worker begins to load a revision; return whose turn it is.
+    def claim_load(self, ref: str, worker_id: str) -> int | None:
+        """Claim the load of a revision; return how many loads have begun and not ended, this one included.
 
-        After MOST_LOST_LOADINGS loads that died with their workers (``is_lost``) it is nobody's, once. The
-        note stays then, so that no other worker begins before the revision is withdrawn.
+        ``None``: another worker loads it. The claim ends with :meth:`end_load`, or LOAD_LEASE_SECONDS after
+        the last :meth:`renew_load`; then the worker counts as dead. After MOST_LOST_LOADS such deaths the
+        count begins again, and the caller withdraws the revision.
         """
-        turn: list[LoadingTurn] = []
+        claim, begun = self._load_keys(ref)
+        if not self._redis.set(claim, worker_id, nx=True, ex=LOAD_LEASE_SECONDS):
+            return None
+        with self._redis.pipeline() as pipe:
+            pipe.incr(begun)
+            pipe.expire(begun, TTL_SECONDS)
+            count = int(pipe.execute()[0])
+        if count > MOST_LOST_LOADS:
+            self._redis.delete(begun)
+        return count
 
-        def begun(state: RevisionState | None) -> RevisionState | None:
-            before = state.loading_of(loading.ref) if state else None
-            turn[:] = ["ours"]
-            if state is None:
-                return None
-            if before is not None and not is_lost(before):
-                turn[:] = ["ours" if before.worker_id == loading.worker_id else "theirs"]
-                return state
-            times = 1 if before is None else before.times + 1
-            turn[:] = ["ours" if times <= MOST_LOST_LOADINGS else "nobody's"]
-            return _with_loading(state, loading.ref, loading.model_copy(update={"times": times}))
+    def renew_load(self, ref: str) -> None:
+        """Renew the claim on a load."""
+        self._redis.expire(self._load_keys(ref)[0], LOAD_LEASE_SECONDS)
 
-        self._edited(begun)
-        return turn[0]
+    def end_load(self, ref: str) -> None:
+        """Give up the claim on a load that has ended, well or not."""
+        self._redis.delete(*self._load_keys(ref))
 
-    def end_loading(self, ref: str, worker_id: str) -> None:
-        """Remove the note of :meth:`begin_loading`, if it is this worker's."""
+    def is_loading(self, ref: str) -> bool:
+        """Return whether a worker has the claim on a load."""
+        return bool(self._redis.exists(self._load_keys(ref)[0]))
 
-        def ended(state: RevisionState | None) -> RevisionState | None:
-            noted = state.loading_of(ref) if state else None
-            if state is None or noted is None or noted.worker_id != worker_id:
-                return state
-            return _with_loading(state, ref, None)
-
-        self._edited(ended)
+    def _load_keys(self, ref: str) -> tuple[str, str]:
+        claim = self._load_key(ref)
+        return claim, f"{claim}:begun"
 
     def end(self, seen: RevisionState) -> None:
         """Remove the record, unless it has changed since it was ``seen``."""
@@ -262,22 +230,22 @@ class ActiveRevision:
         """Renew the record's time to live."""
         self._redis.expire(self._key, TTL_SECONDS)
 
-    def _edited(self, edit: Edit) -> RevisionState | None:
-        """Edit the record, repeatedly if it changes meanwhile; return the result."""
-        after: list[RevisionState | None] = []
+    def _edited(self, edit: Edit) -> tuple[RevisionState | None, RevisionState | None]:
+        """Edit the record, repeatedly if others change it; return it as it was and as it is."""
+        edited: list[RevisionState | None] = []
 
         def transaction(pipe: "Pipeline") -> None:
             before = _state(cast("bytes | None", pipe.get(self._key)))
-            state = edit(before)
-            after[:] = [state]
+            after = edit(before)
+            edited[:] = before, after
             pipe.multi()
-            if state is None:
+            if after is None:
                 pipe.delete(self._key)
-            elif state != before:
-                pipe.set(self._key, serializer.encode(state.to_wire()), ex=TTL_SECONDS)
+            elif after != before:
+                pipe.set(self._key, serializer.encode(after.to_wire()), ex=TTL_SECONDS)
 
         self._redis.transaction(transaction, self._key)
-        return after[0]
+        return edited[0], edited[1]
 
 
 def await_activation(ref: str, look: Callable[[], RevisionState | None], seconds: float) -> Activation:
@@ -314,25 +282,18 @@ def _abandoned(state: RevisionState, ref: str) -> tuple[str, ...]:
     return tuple(one for one in behind if one != ref)[-MOST_ABANDONED:]
 
 
-def _with_loading(state: RevisionState, ref: str, loading: RevisionLoading | None) -> RevisionState:
-    others = [one for one in state.loading if one.ref != ref]
-    loadings = [*others, loading] if loading else others
-    return state.model_copy(update={"loading": tuple(loadings[-MOST_LOADINGS:])})
-
-
 def revision_event(change: RevisionChange) -> ToolCall | None:
     """Return the event for the instance that committed the change; ``None`` if no agent did.
 
-    It is the same whoever makes it: sent by every worker that changes its revision, it is one.
+    Its identity is that of the change: sent by every worker that changes its revision, it arrives once.
     """
     return _event(CHANGED, change, change.to_wire(), change.timestamp)
 
 
 def failure_event(failure: RevisionFailure) -> ToolCall | None:
     """Return the event that tells the instance why its change is not active; ``None`` if no agent made it."""
-    if failure.change is None:
-        return None
-    return _event(FAILED, failure.change, failure.to_wire(), failure.timestamp)
+    change = failure.change
+    return _event(FAILED, change, failure.to_wire(), failure.timestamp) if change else None
 
 
 def _event(kind: str, change: RevisionChange, told: JsonObject, timestamp: str) -> ToolCall | None:

@@ -19,18 +19,13 @@ from goondan_tasks.bundle import Bundle, BundleError, load_bundle
 from goondan_tasks.bundle.inventory import read_inventory
 from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, GoondanError
 from goondan_tasks.revisions.active import ActiveRevision
-from goondan_tasks.revisions.checkouts import Checkout, Checkouts, RevisionSource
-from goondan_tasks.revisions.content import BundleRef
+from goondan_tasks.revisions.checkouts import BundleRef, Checkout, Checkouts, RevisionSource
 from goondan_tasks.revisions.git import GitError
 
 logger = structlog.get_logger(__name__)
 
-#: how often a folder that changes meanwhile is checked out again
+#: how often the check-out of a folder that is being edited is tried
 ATTEMPTS = 3
-
-
-class UnfollowableError(ConfigError):
-    """The revisions of the bundle cannot be followed."""
 
 
 def workspace_of(bundle: Bundle, settings: Settings) -> str:
@@ -84,23 +79,19 @@ class FollowedBundle:
             raise _unfollowable(path, error) from error
         return cls(Checkouts(settings.cache_path, source), settings.swarm)
 
-    def begin(self) -> tuple[str, Bundle, Checkout]:
+    def begin(self, attempts: int = ATTEMPTS) -> tuple[str, Bundle, Checkout]:
         """Return what is in the folder now: its ref, bundle and checkout, which the caller closes.
 
         Raises:
             ConfigError: it is not valid, or cannot be read or checked out.
         """
-        for _ in range(ATTEMPTS - 1):
-            with contextlib.suppress(UnfollowableError):  # it may just be edited
-                return self._begin()
-        return self._begin()
-
-    def _begin(self) -> tuple[str, Bundle, Checkout]:
         source = self.checkouts.source
         try:
             ref = str(source.current())
             return (ref, *self.load(ref))
         except (BundleRevisionUnavailableError, GitError) as error:
+            if attempts > 1:  # it may just be edited
+                return self.begin(attempts - 1)
             raise _unfollowable(source.bundle, error) from error
 
     def load(self, ref: str, *, workspace: str | None = None) -> tuple[Bundle, Checkout]:
@@ -127,7 +118,7 @@ class FollowedBundle:
     def supersedes(self, ours: str, active: str) -> bool:
         """Return whether what is in the folder is to replace what is active.
 
-        A commit is if it comes after the active one: somebody has pulled. Uncommitted changes are, unless
+        A commit is if it comes after the active one: a person has pulled. Uncommitted changes are, unless
         there is a remote: other machines could not fetch them. A ``sha256:`` ref that is active is always
         replaced: only one machine has its files.
 
@@ -146,9 +137,9 @@ class FollowedBundle:
         return repository.is_ancestor(there.digest, here.digest)
 
 
-def _unfollowable(path: Path, error: GoondanError) -> UnfollowableError:
+def _unfollowable(path: Path, error: GoondanError) -> ConfigError:
     message = f"The revisions of the bundle {path} cannot be followed: {error.message}"
-    return UnfollowableError(message, suggestion=error.suggestion)
+    return ConfigError(message, suggestion=error.suggestion)
 
 
 def require_followable(bundle: Bundle, path: Path, settings: Settings) -> None:

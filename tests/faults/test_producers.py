@@ -161,7 +161,9 @@ def test_a_call_whose_every_sweeper_dies_still_gets_its_expiry(log: HandlerLog) 
     environment = {**ENVIRONMENT, "GOONDAN_QUEUE_TIMEOUT_SECONDS": "1"}
     with LocalStack(PROVING_GROUND, workers=0, environment=environment) as stack:
         call = submit_work(stack.client, log)
-        wait_until(lambda: stack.client._ledger.sweep("dies before it settles"))
+        wait_until(
+            lambda: stack.client._ledger.sweep("dies before it settles").run(stack.client._ledger.redis)
+        )
         result = call.result(LEASE_SECONDS + MARGIN_SECONDS)
         assert result.error is not None
         assert result.error.code == "E_TOOL_EXPIRED"

@@ -62,7 +62,7 @@ def said(stack: LocalStack, since: int) -> str:
 
 def doctor(url: str) -> str:
     """Return what the doctor finds fault with."""
-    command = [sys.executable, "-m", "goondan_tasks.cli", "doctor", "--json"]
+    command = [sys.executable, "-m", "goondan_tasks", "doctor", "--json"]
     environment = {**os.environ, "GOONDAN_REDIS_URL": url}
     done = subprocess.run(command, env=environment, capture_output=True, check=False)
     found = json.loads(done.stdout)

@@ -8,7 +8,7 @@ from redis import Redis
 
 from broker_config import serializer
 from broker_config.keys import Keys
-from broker_config.queues import bell
+from broker_config.queues import wake_up_key
 from goondan_tasks.client import PendingCall
 from goondan_tasks.testing import LocalStack
 from tests.faults.conftest import PROVING_GROUND
@@ -117,7 +117,7 @@ def write_messages_in_another_way(redis: Redis) -> None:
         elif number % 3 == 1:
             message["later"], message["properties"]["later"] = {"v": 9}, None
         redis.rpush(AGENT_QUEUE, serializer.encode(message))
-    redis.lpush(bell(AGENT_QUEUE), "1")
+    redis.lpush(wake_up_key(AGENT_QUEUE), "1")
 
 
 def test_a_call_that_this_version_cannot_read_is_left_to_one_that_can(
@@ -173,7 +173,7 @@ def test_records_of_another_layout_hold_up_no_call_of_a_dead_worker(
     for call_id in odd:
         redis.set(Keys().call(call_id), "packed")
         redis.zadd(Keys().due, {call_id: 1})  # long ago
-    redis.delete(AGENT_QUEUE, bell(AGENT_QUEUE))
+    redis.delete(AGENT_QUEUE, wake_up_key(AGENT_QUEUE))
     worker = stack.start_worker()
     again = submit_work(stack.client, log, "again__sync", number=CALLS, seconds=2 * LEASE_SECONDS)
     wait_until(lambda: log.runs_of(CALLS), PATIENCE)

@@ -7,9 +7,8 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from broker_config.envelope import LONGEST_BODY
 from broker_config.queues import EVENT_TASK, TOOL_CALL_TASK, events_queue
-from broker_config.task_message import TaskMessage
+from broker_config.task_message import LONGEST_BODY, TaskMessage
 
 MISSING = object()
 

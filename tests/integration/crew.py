@@ -12,7 +12,7 @@ class Crew:
 
     def __init__(self, stack: LocalStack) -> None:
         self.stack = stack
-        self._places: dict[int, int] = {}
+        self._slots: dict[int, int] = {}
 
     def muster(self, count: int = 1, *, concurrency: int = 8) -> list[Worker]:
         """Return so many workers with so many places each; no other is left beside them."""
@@ -28,7 +28,7 @@ class Crew:
         return self._start(1, concurrency)[0]
 
     def _serves(self, worker: Worker, concurrency: int) -> bool:
-        return worker.poll() is None and self._places.get(worker.pid) == concurrency
+        return worker.poll() is None and self._slots.get(worker.pid) == concurrency
 
     def _forget_all_but(self, pids: set[int]) -> None:
         """Take those who were killed off the list; they would stand there for a while."""
@@ -39,6 +39,6 @@ class Crew:
 
     def _start(self, count: int, concurrency: int) -> list[Worker]:
         new = [self.stack._launch(self.stack._agents, concurrency) for _ in range(count)]
-        self._places |= {worker.pid: concurrency for worker in new}
+        self._slots |= {worker.pid: concurrency for worker in new}
         self.stack._wait_until_they_consume(new)
         return new

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-PROGRAM = (sys.executable, "-m", "goondan_tasks.cli")
+PROGRAM = (sys.executable, "-m", "goondan_tasks")
 #: what a server may take to end
 SERVER_SECONDS = 60
 

@@ -207,7 +207,7 @@ class Machines:
             "GOONDAN_CACHE_DIR": str(self.cache(name)),
         }
         with log.open("wb") as output:
-            command = [sys.executable, "-P", "-m", "goondan_tasks.cli", "worker", *chosen]
+            command = [sys.executable, "-P", "-m", "goondan_tasks", "worker", *chosen]
             worker = stack._group.start(command, env=environment, output=output)
         stack._logs[worker.pid] = log
         stack._workers.append(worker)

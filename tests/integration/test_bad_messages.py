@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from broker_config.queues import bell, call_queue, events_queue
+from broker_config.queues import call_queue, events_queue, wake_up_key
 from goondan_tasks.errors import NotReplayableError
 from goondan_tasks.testing import LocalStack
 from tests.integration.bad_messages import bad_messages
@@ -32,7 +32,7 @@ def push(stack: LocalStack, queue: str, *messages: bytes) -> None:
     """Put messages into a queue, as a producer does that knows its bell."""
     redis = stack.client._redis
     redis.lpush(queue, *messages)
-    redis.lpush(bell(queue), "1")
+    redis.lpush(wake_up_key(queue), "1")
 
 
 def sizes() -> list["pytest.ParameterSet"]:
@@ -111,7 +111,7 @@ def test_who_waits_for_a_call_that_celery_cannot_read_is_told(stack: LocalStack,
 
 def goondan(stack: LocalStack, *arguments: str) -> Any:
     """Run a command of the command line; return its document."""
-    command = [sys.executable, "-m", "goondan_tasks.cli", *arguments, "--json"]
+    command = [sys.executable, "-m", "goondan_tasks", *arguments, "--json"]
     environment = {**os.environ, "GOONDAN_REDIS_URL": stack.redis_url}
     done = subprocess.run(command, env=environment, capture_output=True, check=True)
     return json.loads(done.stdout)

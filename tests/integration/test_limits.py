@@ -264,3 +264,21 @@ def test_limits_hold_under_celerys_own_pools(crew: Crew, stack: LocalStack, diar
         finally:
             process.terminate()
     assert diary.most_at_once() == 1
+
+
+def test_calls_of_a_plain_celery_program_wait_in_the_order_in_which_they_were_sent(
+    crew: Crew, stack: LocalStack, diary: Diary
+) -> None:
+    crew.muster(concurrency=8)
+    names = [f"p{number}" for number in range(20)]
+    with Celery(broker=stack.redis_url, backend=stack.redis_url) as app:
+        sent = [
+            app.send_task(
+                "goondan.tool_call",
+                kwargs={"call": {"toolName": "desk__solo", "args": diary.call("desk__solo", name)["args"]}},
+                queue="agent.clerk",
+            )
+            for name in names
+        ]
+        assert [one.get(timeout=PATIENCE)["status"] for one in sent] == ["ok"] * len(sent)
+    assert diary.started() == names

@@ -46,7 +46,7 @@ def worker_of(bundle: Path, redis_url: str, broker_url: str) -> Iterator[None]:
         root = resources.enter_context(tempfile.TemporaryDirectory())
         group = resources.enter_context(ProcessGroup())
         env = environment(redis_url=redis_url, broker_url=broker_url, bundle=bundle, state_root=root)
-        process = group.start([sys.executable, "-P", "-m", "goondan_tasks.cli", "worker"], env=env)
+        process = group.start([sys.executable, "-P", "-m", "goondan_tasks", "worker"], env=env)
         resources.callback(lambda: end_processes([process], 5))
         yield
 

@@ -157,8 +157,8 @@ def test_a_revision_that_does_not_load_stays_inactive_and_the_failure_is_visible
     doctor = goondan("doctor", "--json", env=environment(redis_url=machines.stack.redis_url))
     checks = {check["name"]: check for check in json.loads(doctor.stdout)["checks"]}
     assert bad in checks["failed revision"]["message"]
-    machines.switch({"ear.py": ear, **colour("mended")})
-    require_outputs(machines, "mended")
+    machines.switch({"ear.py": ear, **colour("corrected")})
+    require_outputs(machines, "corrected")
 
 
 def test_a_bundle_that_is_not_valid_stays_inactive(machines: Machines) -> None:
@@ -172,7 +172,7 @@ def test_a_bundle_that_is_not_valid_stays_inactive(machines: Machines) -> None:
     machines.switch({"goondan.yaml": yaml})
 
 
-def test_a_call_of_a_revision_that_nobody_has_says_so(machines: Machines) -> None:
+def test_call_of_an_unavailable_revision_fails_with_the_reason(machines: Machines) -> None:
     call = {"agentName": "lizard", "toolName": "skin__colour"}
     refs = [LOST, f"sha256:{'0' * 64}", "HEAD", "git:--upload-pack=x", "../../etc"]
     pending = machines.client.submit_many([{**call, "bundleRef": ref} for ref in refs])
@@ -207,7 +207,7 @@ def test_a_machine_with_an_old_clone_begins_with_what_is_active(machines: Machin
     machines.stack.stop_worker(worker)
 
 
-def test_who_has_pulled_and_started_again_brings_the_others_along(machines: Machines) -> None:
+def test_worker_restarted_after_a_pull_proposes_the_later_commit(machines: Machines) -> None:
     ref = machines.commit(colour("pulled"))
     machines.clone("late").git("pull", "--quiet", "origin", "main")
     worker = machines.start("late", "lizard")
@@ -228,7 +228,7 @@ def test_a_worker_that_is_killed_amid_a_switch_costs_no_call(machines: Machines)
     machines.stack._workers.remove(victim)
 
     results = [call.result(60) for call in pending]
-    # a call that its worker had begun is not run again: nobody knows how far it has come
+    # a call that its worker had begun is not run again: how far it has come is not known
     codes = {result.error.code for result in results if result.error is not None}
     assert codes <= {"E_TOOL_OUTCOME_UNKNOWN"}
     wait_until(lambda: machines.state.active == ref, show=machines.logs)
@@ -239,7 +239,7 @@ def test_a_worker_that_is_killed_amid_a_switch_costs_no_call(machines: Machines)
 def test_a_worker_that_is_killed_while_it_loads_leaves_the_proposal_to_the_others(
     machines: Machines, tmp_path: Path
 ) -> None:
-    """The first child that imports the agent's entry waits, and its worker is killed; nobody else does."""
+    """The first child that imports the agent's entry waits, and its worker is killed."""
     machines.are_followed(machines.switch(colour("calm")))
     newt, place = machines.author.committed("newt.py"), str(tmp_path)
     waits = (
@@ -296,10 +296,10 @@ def test_what_one_machine_cannot_load_is_run_by_the_others_until_it_can(
     machines: Machines, tmp_path: Path
 ) -> None:
     """Two fails after a moment in which calls have come that name the revision, and stands by."""
-    ear, mended = machines.author.committed("ear.py"), tmp_path / "mended"
+    ear, corrected = machines.author.committed("ear.py"), tmp_path / "corrected"
     trouble = (
         "\nimport pathlib, time\n"
-        f"if 'cache-two' in __file__ and not pathlib.Path({str(mended)!r}).exists():\n"
+        f"if 'cache-two' in __file__ and not pathlib.Path({str(corrected)!r}).exists():\n"
         "    time.sleep(1.2)\n"
         "    raise RuntimeError('no database here')\n"
     )
@@ -321,12 +321,12 @@ def test_what_one_machine_cannot_load_is_run_by_the_others_until_it_can(
     before, producer = times_stood_by(), threading.Thread(target=produce)
     producer.start()
     try:
-        two.send_signal(signal.SIGSTOP)  # whoever tries a revision first decides for all
+        two.send_signal(signal.SIGSTOP)  # the worker that tries a revision first decides for all
         machines.propose(ref)
         wait_until(lambda: machines.state.active == ref, show=machines.logs)
         two.send_signal(signal.SIGCONT)
         wait_until(lambda: times_stood_by() > before, show=machines.logs)
-        mended.touch()
+        corrected.touch()
         machines.are_followed(ref)
     finally:
         two.send_signal(signal.SIGCONT)

@@ -10,13 +10,13 @@ from redis import Redis
 import broker_config.scripts
 from broker_config.connections import connect
 from broker_config.embedded import EmbeddedRedis
-from broker_config.scripts import Errand, Script, ScriptConnection
+from broker_config.scripts import Script, ScriptCall, ScriptConnection
 
 ECHO = Script.of("return ARGV[1]")
 
 
-def echo(text: str) -> list[Errand]:
-    return [Errand(ECHO, [], [text])]
+def echo(text: str) -> list[ScriptCall[object]]:
+    return [ScriptCall(ECHO, [], [text])]
 
 
 @pytest.fixture(scope="module")

@@ -83,7 +83,7 @@ def goondan(machines: Machines, machine: str, *arguments: str) -> "subprocess.Co
         **machines.stack._worker_environment(),
         "GOONDAN_BUNDLE": str(machines.clone(machine).folder),
     }
-    command = [sys.executable, "-m", "goondan_tasks.cli", *arguments, "--json"]
+    command = [sys.executable, "-m", "goondan_tasks", *arguments, "--json"]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 

@@ -1,4 +1,4 @@
-"""What the runs of one worker process ask for: calls of their agents' tools, and work for other agents."""
+"""Calls and events that the runs of one worker process submit, and their results."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -6,11 +6,10 @@ from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import structlog
 
-from broker_config.courier import Courier
+from broker_config.pipelined_writer import PipelinedWriter
 from goondan_tasks.client.client import Client
 from goondan_tasks.client.pending_call import PendingCall
 from goondan_tasks.errors import (
@@ -31,20 +30,20 @@ logger = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """Something that the ledger is about to have."""
+    """A submitted call or event."""
 
     call: ToolCall
     pending: PendingCall
-    #: done when the ledger has it
+    #: done once the ledger has it
     accepted: "Future[None]"
 
 
 class Handoffs:
-    """Hands things to the ledger by courier, and follows what becomes of them."""
+    """Submits calls and events with the writer's packets, and follows their results."""
 
-    def __init__(self, ledger: Ledger, courier: Courier, client: Client) -> None:
+    def __init__(self, ledger: Ledger, writer: PipelinedWriter, client: Client) -> None:
         self._ledger = ledger
-        self._courier = courier
+        self._writer = writer
         self._client = client
         self.is_ready = False
 
@@ -59,25 +58,24 @@ class Handoffs:
             self.is_ready = True
 
     def submit_calls(self, calls: Sequence[ToolCall]) -> list[HandedOver]:
-        """Hand tool calls over, in one packet; one that has no JSON form, or is too large, raises.
+        """Submit tool calls in one packet.
 
         Raises:
-            ToolInputValidationError, PayloadTooLargeError: see above; none is handed over.
+            ToolInputValidationError, PayloadTooLargeError: one is not JSON, or too large; none is submitted.
         """
         return self._submit([self._client.submitter.prepare_call(call) for call in calls])
 
     def submit_event(self, call: ToolCall) -> HandedOver:
-        """Hand an event over, without any secret that it holds; raises as :meth:`submit_calls`."""
+        """Submit an event without the secrets in it; raises as :meth:`submit_calls`."""
         shown = call.model_copy(update={"args": KNOWN_SECRETS.hidden_in_answer(call.args)})
         return self._submit([self._client.submitter.prepare_event(shown)])[0]
 
     @contextmanager
     def awaited(self, handed: Sequence[HandedOver], asker: Cancellation) -> Iterator[None]:
-        """Wait for them in here; if this block raises, they are told to stop.
+        """Wait for results in here; if the block raises, the calls are cancelled.
 
-        That is so, too, if the run that asks is cancelled, or ends without waiting for this block: then the
-        block is told. One whose run was taken over is waited for elsewhere, perhaps in this very process:
-        nothing is done.
+        If the asking run is cancelled, or ends without the block, the waits end with an error. If it was
+        taken over, nothing is done: the next run of the call waits for the same results.
         """
         with ExitStack() as always, ExitStack() as on_error:
             for one in handed:
@@ -87,29 +85,29 @@ class Handoffs:
             on_error.pop_all()
 
     def _wake(self, handed: Sequence[HandedOver], asker: Cancellation) -> None:
-        """Let whoever waits for them go on without an answer."""
+        """End the waits with an error."""
         if not asker.is_taken_over:
             for one in handed:
                 self._client.give_up(one.pending.id, ToolCancelledError())
 
     def _call_off(self, handed: HandedOver, asker: Cancellation) -> None:
-        """Tell whoever deals with it that nobody waits any more, on a thread of its own."""
+        """Cancel a call, on a thread of its own."""
         if not asker.is_taken_over:  # before the ledger has it, there is nothing to cancel
             handed.accepted.add_done_callback(partial(_cancel_accepted, handed.pending))
 
     def _submit(self, submissions: Sequence[Submission]) -> list[HandedOver]:
         handed = [self._expect(submission) for submission in submissions]
         for submission, one in zip(submissions, handed, strict=True):
-            errand = self._ledger.errands.submit(submission, self._client.producer)
-            self._courier.put_off(errand, partial(self._on_answer, submission, one), is_urgent=True)
-        self._courier.flush()
+            script_call = self._ledger.submit(submission, self._client.producer)
+            self._writer.put_off(script_call, partial(self._on_answer, submission, one), is_urgent=True)
+        self._writer.flush()
         return handed
 
     def _expect(self, submission: Submission) -> HandedOver:
         accepted: Future[None] = Future()
 
         def look(call_id: str) -> str:
-            """Take neither an outage of Redis nor a submission that is on its way for an end."""
+            """Return the status; neither an outage nor a submission on its way is an end."""
             if not accepted.done():
                 return "queued"
             try:
@@ -119,8 +117,7 @@ class Handoffs:
 
         return HandedOver(submission.call, self._client.expect(submission.id, look), accepted)
 
-    def _on_answer(self, submission: Submission, handed: HandedOver, answer: Any) -> None:
-        admission = Admission.of(answer)
+    def _on_answer(self, submission: Submission, handed: HandedOver, admission: Admission) -> None:
         if admission.is_conflict:
             error = ToolCallConflictError(f"{submission.id} was asked for before, with another content.")
             self._give_up(handed, error)

@@ -1,34 +1,35 @@
-"""Waiting for other agents in the middle of a run, from ``async`` code and from plain code."""
+"""Waiting for tools and other agents in the middle of a run, which releases its slot meanwhile."""
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
 
-from workers.concurrency.places import Absence, NoAbsence, StepOut
+from workers.concurrency.slots import KeptSlot, ReleasedSlot, ReleaseSlot
 from workers.concurrency.threads import Job
 
 
 class Waits:
-    """What one run waits for: while all of it does, it has no place.
+    """The waits of one run: while all it does is wait, it has no slot.
 
     It takes one again when its last wait ends. A wait that begins before it has got one changes nothing.
     """
 
-    def __init__(self, step_out: StepOut, is_over: Callable[[], bool]) -> None:
-        self._step_out = step_out
+    def __init__(self, release_slot: ReleaseSlot, is_over: Callable[[], bool]) -> None:
+        self._release_slot = release_slot
         #: whether the run is cancelled, or past its limit
         self._is_over = is_over
         self._lock = threading.Lock()
         self._count = 0
-        #: as long as the run has no place
-        self._absence: Absence | None = None
-        #: those of its waits that are over, and wait for a place
+        #: as long as the run has no slot
+        self._absence: ReleasedSlot | None = None
+        #: those of its waits that are over, and wait for a slot
         self._returning: list[Job] = []
 
     @asynccontextmanager
-    async def away(self) -> AsyncIterator[None]:
-        """Wait in here without a place.
+    async def without_slot(self, *, is_async: bool) -> AsyncIterator[None]:
+        """Release the run's slot in here; in plain code this blocks the thread.
 
         Raises:
             LimitError: too many calls of this worker wait.
@@ -40,37 +41,28 @@ class Waits:
             self._stay_out_if_over()
             raise
         finally:
-            await self._returned()
-
-    @contextmanager
-    def blocked(self) -> Iterator[None]:
-        """Block this thread in here without a place; raises as :meth:`away` does."""
-        self._begin()
-        try:
-            yield
-        finally:
-            back = threading.Event()
-            if not self._end(back.set):
-                back.wait()
+            back: Future[None] = Future()
+            if not self._end(lambda: back.set_result(None)):
+                await self._returned(back) if is_async else back.result()
 
     def _begin(self) -> None:
         with self._lock:
             if self._absence is None:
-                # a run that was answered for has no place any more, and must not lend another's
-                self._absence = NoAbsence() if self._is_over() else self._step_out()
+                # a run that was answered for has no slot any more, and must not release another's
+                self._absence = KeptSlot() if self._is_over() else self._release_slot()
             self._count += 1
 
     def _end(self, then: Job) -> bool:
         """Count one wait less; if it may not go on at once, ``then`` is called when it may."""
         with self._lock:
             self._count -= 1
-            absence = self._absence
-            if self._count or absence is None:
+            released_slot = self._absence
+            if self._count or released_slot is None:
                 return True
             self._returning.append(then)
             is_returning = len(self._returning) > 1
         if not is_returning:
-            absence.end(self._arrive)
+            released_slot.end(self._arrive)
         return False
 
     def _arrive(self) -> None:
@@ -80,16 +72,13 @@ class Waits:
         for then in waiting:
             then()
 
-    async def _returned(self) -> None:
-        """Come back; what is cancelled meanwhile comes back all the same, unless the run is over."""
-        loop = asyncio.get_running_loop()
-        back = asyncio.Event()
-        if self._end(lambda: loop.call_soon_threadsafe(back.set)):
-            return
+    async def _returned(self, back: Future[None]) -> None:
+        """Wait for a slot, also when this is cancelled meanwhile, unless the run is over."""
         is_cancelled = False
-        while not back.is_set():
+        waiting = asyncio.wrap_future(back)
+        while not waiting.done():
             try:
-                await back.wait()
+                await asyncio.shield(waiting)
             except asyncio.CancelledError:
                 is_cancelled = True
                 self._stay_out_if_over()
@@ -97,9 +86,9 @@ class Waits:
             raise asyncio.CancelledError
 
     def _stay_out_if_over(self) -> None:
-        """Let a run that only has to end do that without a place: its time limit waits for nobody's."""
+        """Let a run that is over end without a slot: its time limit waits for nobody's."""
         with self._lock:
-            absence = self._absence
-            if absence is None or not self._is_over():
+            released_slot = self._absence
+            if released_slot is None or not self._is_over():
                 return
-        absence.give_up()
+        released_slot.give_up()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import structlog
 from redis.exceptions import RedisError
 
-from workers.concurrency.function_outcome import outcome_of
+from workers.concurrency.threads import outcome_of
 
 logger = structlog.get_logger(__name__)
 

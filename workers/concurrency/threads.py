@@ -1,128 +1,106 @@
-"""Daemon threads for blocking work, never in the way of the end: one for a job, or a few for all.
+"""Daemon threads for blocking work, which never keep a process alive.
 
-The few are woken only when they are needed, as waking a thread costs more than a short job does. So one
-thread, which leads, runs short jobs one after another; as soon as a job lasts, a watch lets another thread
-lead. What jobs put off for company is flushed when no job is left, and by the watch. ``concurrent.futures``
-would wake a thread for each job, and join its threads when the process ends: a handler that will not end
-would keep the process alive.
+``concurrent.futures`` joins its threads when the process ends: a handler that will not end would keep the
+process alive.
 """
 
 import asyncio
 import contextlib
 import threading
-from collections import deque
 from collections.abc import Callable
-from time import sleep
+from concurrent.futures import Future
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+import structlog
 
 from broker_config.vital_thread import vital_thread
 
+logger = structlog.get_logger(__name__)
+
 Job = Callable[[], object]
 
-#: a job that takes longer than this no longer counts as short
+#: seconds that one thread waits at most for the one before it
+TURN_SECONDS = 1.0
+
+#: a handler that takes longer than this, in seconds, keeps short ones waiting
 SHORT_SECONDS = 0.005
 
 
+class InOrder:
+    """Lets threads go on in the order in which they were made to wait, each once.
+
+    It is a context manager; a thread before it that takes long is not waited for.
+    """
+
+    def __init__(self, before: "InOrder | None" = None) -> None:
+        self._before = before
+        self._is_over = threading.Event()
+
+    def __enter__(self) -> None:
+        before, self._before = self._before, None
+        if before is not None:
+            before._is_over.wait(TURN_SECONDS)
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Let the next one go on, also without having waited."""
+        self._before = None
+        self._is_over.set()
+
+
 class DaemonThreads:
-    """Threads that run jobs; there are never more than jobs were running at one time, and one."""
+    """A thread for each job that runs at one time; they sleep between jobs, and are used again.
+
+    ``flush`` is called on a thread whose job has ended: jobs may put off what is sent together.
+    """
 
     def __init__(self, flush: Callable[[], object]) -> None:
         self._flush = flush
-        self._jobs: deque[Job] = deque()
         self._lock = threading.Lock()
         #: the last one to fall asleep is woken first
         self._asleep: list[_Thread] = []
-        self._leader: _Thread | None = None
-        self._taken = 0
-        self._jobs_wait = threading.Event()
+        self._short: SimpleQueue[Job] = SimpleQueue()
         self.count = 0
 
     def start(self) -> None:
-        """Start the watch."""
-        vital_thread("goondan-threads-watch", self._watch).start()
+        """Start the thread of short jobs."""
+        vital_thread("goondan-short-jobs", self._run_short_jobs).start()
 
-    def run(self, job: Job, *, lasts: bool = False) -> None:
-        """Run ``job`` soon, after the short ones that wait, or at once if it is known to last."""
+    def run(self, job: Job) -> None:
+        """Run ``job`` at once, on a thread of its own."""
         with self._lock:
-            if lasts:
-                self._idle_thread().take(job)
-                return
-            self._jobs.append(job)
-            if self._leader is None:
-                self._elect()
-            elif not self._jobs_wait.is_set():
-                self._jobs_wait.set()
+            if self._asleep:
+                thread = self._asleep.pop()
+            else:
+                self.count += 1
+                thread = _Thread(self._fall_asleep, f"goondan-call-{self.count}")
+        thread.take(job)
 
-    def step_aside(self) -> None:
-        """Let another thread lead, if this one does: its job is about to wait."""
-        with self._lock:
-            if self._leader is threading.current_thread():
-                self._leader = None
-                if self._jobs:
-                    self._elect()
+    def run_short(self, job: Job) -> None:
+        """Run ``job``, which must not block, after the other short ones: many share one flush."""
+        self._short.put(job)
 
     @property
     def idle(self) -> int:
         """How many threads sleep."""
         return len(self._asleep)
 
-    def _elect(self) -> None:
-        self._leader = self._idle_thread()
-        self._leader.take(self._lead)
-
-    def _idle_thread(self) -> "_Thread":
-        if self._asleep:
-            return self._asleep.pop()
-        self.count += 1
-        return _Thread(self._fall_asleep, f"goondan-call-{self.count}")
-
     def _fall_asleep(self, thread: "_Thread") -> None:
         self._flush()
         with self._lock:
             self._asleep.append(thread)
 
-    def _lead(self) -> None:
-        try:
-            self._run_jobs()
-        finally:
-            self.step_aside()  # if a job has raised: nobody would lead
-
-    def _run_jobs(self) -> None:
-        while self._leader is threading.current_thread():
-            try:
-                job = self._jobs.popleft()
-            except IndexError:
-                self._flush()
-                self._resign()
-            else:
-                self._taken += 1
-                job()
-
-    def _resign(self) -> None:
-        with self._lock:
-            if not self._jobs and self._leader is threading.current_thread():
-                self._leader = None
-
-    def _watch(self) -> None:
-        taken, more = 0, 0
+    def _run_short_jobs(self) -> None:
         while True:
-            self._jobs_wait.wait()
-            sleep(SHORT_SECONDS)
-            self._flush()
-            with self._lock:
-                if not self._jobs:
-                    self._jobs_wait.clear()
-                is_stuck = self._taken == taken
-                taken, more = self._taken, 2 * more + 1 if is_stuck else 0
-                self._take_over(more)
-
-    def _take_over(self, more: int) -> None:
-        """Let a job's own thread run each of ``more`` jobs, and another thread lead the rest."""
-        with contextlib.suppress(IndexError):  # whoever leads takes jobs at the same time
-            for _ in range(more):
-                job = self._jobs.popleft()
-                self._idle_thread().take(job)
-        if more and self._jobs:
-            self._elect()
+            error = outcome_of(self._short.get()).error
+            if error is not None:
+                logger.error("short_job.fault", exc_info=error)
+            if self._short.empty():
+                self._flush()
 
 
 class _Thread(threading.Thread):
@@ -163,3 +141,51 @@ def on_new_thread(job: Job, then: Job | None = None) -> None:
                 loop.call_soon_threadsafe(then)
 
     threading.Thread(target=work, name="goondan-beside-loop", daemon=True).start()
+
+
+T = TypeVar("T")
+
+
+class FunctionOutcome(Generic[T]):
+    """What a function returned, or whatever it raised."""
+
+    __slots__ = ("_value", "error")
+
+    def __init__(self) -> None:
+        self._value: Any = None
+        self.error: BaseException | None = None
+
+    def get(self) -> T:
+        """Return the value, or raise the error."""
+        if self.error is not None:
+            raise self.error
+        value: T = self._value
+        return value
+
+    def note(self, value: T) -> None:
+        """Take note of the value."""
+        self._value = value
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        self.error = error
+        return True
+
+
+def outcome_of(function: Callable[[], T]) -> FunctionOutcome[T]:
+    """Call ``function``; nothing is raised here, not even what ends a process."""
+    outcome: FunctionOutcome[T] = FunctionOutcome()  # to say it with brackets takes time
+    with outcome:
+        outcome.note(function())
+    return outcome
+
+
+def coming_outcome(function: Callable[[], T]) -> Future[FunctionOutcome[T]]:
+    """Call ``function`` on a thread of its own: it may hang, and nobody can interrupt it."""
+    ended = Future[FunctionOutcome[T]]()
+    on_new_thread(lambda: ended.set_result(outcome_of(function)))
+    return ended

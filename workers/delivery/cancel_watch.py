@@ -78,9 +78,12 @@ class CancelWatch:
         since = time.monotonic() - LOOK_SECONDS
         with self._lock:
             runs = [run for run in self._runs.values() if run[0].asked_at < since and not run[1].is_set()]
-        marked = self._ledger.marked([claim.run.id for claim, _, _ in runs]) if runs else set()
+        if not runs:
+            return
+        ask = self._ledger.cancelled_ids([claim.run.id for claim, _, _ in runs])
+        cancelled = ask.run(self._ledger.redis)
         for run in runs:
-            if run[0].run.id in marked:
+            if run[0].run.id in cancelled:
                 self._end(run, ToolCancelledError())
 
     def end_lost(self, claim: Claim) -> None:

@@ -1,14 +1,15 @@
 """A call from its message to its stored result: claim, carry out, finish.
 
 Broker acknowledgements decide nothing here; the ledger's claim does (DESIGN "Delivery"). What is told to
-the ledger goes by courier: while Redis is away it waits, and a call in hand is neither dropped nor
-reported as failed.
+the ledger goes by the pipelined writer: while Redis is away it waits, and a call in hand is neither dropped
+nor reported as failed.
 """
 
 import threading
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,12 +18,13 @@ import structlog
 from redis.exceptions import RedisError
 
 from broker_config.connections import refusal_text
-from broker_config.courier import PAUSE_SECONDS, Courier, Receiver
+from broker_config.pipelined_writer import PAUSE_SECONDS, PipelinedWriter, Receiver
 from broker_config.queues import agent_of
-from broker_config.scripts import Companion, Errand
+from broker_config.scripts import ClaimOnReserve, ScriptCall
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.calls import draft_call
 from goondan_tasks.errors import (
+    BrokerUnreachableError,
     GoondanError,
     ToolCancelledError,
     ToolOutcomeUnknownError,
@@ -37,18 +39,15 @@ from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.names import NO_CALL_TOOL, STEP_TOOL
 from workers.cancellation import Cancellation, Watch
-from workers.concurrency.beside_loop import RunOnThread
-from workers.concurrency.function_outcome import FunctionOutcome
-from workers.concurrency.lasting_tools import Stopwatch
-from workers.concurrency.places import NoAbsence, StepOut
-from workers.concurrency.threads import on_new_thread
+from workers.concurrency.event_loop import RunOnThread
+from workers.concurrency.slots import KeptSlot, ReleaseSlot
+from workers.concurrency.threads import FunctionOutcome, on_new_thread
 from workers.concurrency.watchdog import CallOff, Watchdog
-from workers.contexts import Surroundings
+from workers.contexts import RunServices
 from workers.delivery.cancel_watch import CancelWatch
-from workers.delivery.delivery_limits import DeliveryLimits
-from workers.delivery.doorkeeper import Doorkeeper
-from workers.delivery.endings import Endings
 from workers.delivery.incoming import Incoming
+from workers.delivery.limiter import CallLimiter, Turn
+from workers.delivery.result_writer import ResultWriter
 from workers.delivery.spans import NoSpans, RunSpans
 from workers.handlers import TimedOut, timed_out
 from workers.job import Job
@@ -60,58 +59,58 @@ from workers.tools.registry import Registry
 logger = structlog.get_logger(__name__)
 
 
+_NO_TURN: Turn = nullcontext()
+
+
 class Delivery:
     """Carries calls out on behalf of one worker process."""
 
     def __init__(
         self,
         ledger: Ledger,
-        courier: Courier,
+        writer: PipelinedWriter,
         settlement: Settlement,
         *,
-        doorkeeper: Doorkeeper,
+        limiter: CallLimiter,
         revisions: Revisions,
         leases: LeaseKeeper,
         watchdog: Watchdog,
         cancels: CancelWatch,
-        endings: Endings,
-        limits: DeliveryLimits,
+        result_writer: ResultWriter,
         spans: RunSpans,
     ) -> None:
-        self._ledger = ledger
-        self.errands = ledger.errands
-        self._courier = courier
+        self.ledger = ledger
+        self._writer = writer
         self._settlement = settlement
-        self._doorkeeper = doorkeeper
+        self._limiter = limiter
         self._revisions = revisions
         self.leases = leases
         self._watchdog = watchdog
         self._cancels = cancels
-        self.endings = endings
-        self._limits = limits
+        self.result_writer = result_writer
+        self._settings = ledger.settings
         self._spans = spans
         self.has_spans = not isinstance(spans, NoSpans)
 
-    def claim(self, incoming: Incoming, worker: str, then: Callable[[Claim], None]) -> None:
-        """Ask for a message's call, with :meth:`flush`; ``then`` gets the claim, on the courier's thread.
+    def claim(self, incoming: Incoming, worker: str, turn: Turn = _NO_TURN) -> Claim:
+        """Claim a message's call; limits are asked in its ``turn``.
 
-        It may block while a revision of the bundle is loaded that is new here.
+        This waits while Redis is away, or a revision of the bundle is loaded.
 
         Raises:
             GoondanError: the message holds no call that could be run; :meth:`refuse` answers it.
         """
-        call = self._revisions.fixed(incoming.call(self._limits.max_args_bytes))
+        call = self._revisions.fixed(incoming.call(self._settings.max_args_bytes))
         tools = self._revisions.registry(call.bundle_ref)
         terms = self._terms(tools.known(call.agent_name, call.tool_name, turn_of(call)))
         request = ClaimRequest(incoming.id, call, worker, terms)
         if is_event(call):
-            self._meet(request, then)
-        else:
-            self._doorkeeper.claim(request, self._claim, then)
+            return self._claim_event(request)
+        return self._limiter.claim(request, self._claim, turn)
 
-    def companion(self, worker: str, agents: Iterable[str]) -> Companion:
+    def claim_on_reserve(self, worker: str, agents: Iterable[str]) -> ClaimOnReserve:
         """Return what claims the agents' calls while the transport reserves their messages."""
-        default, active = ClaimTerms(max_attempts=self._limits.max_attempts), self._revisions.active
+        default, active = ClaimTerms(max_attempts=self._settings.max_attempts), self._revisions.active
         terms: dict[str, dict[str, ClaimTerms | None]] = {}
         for agent in agents:
             tools = active.registry
@@ -123,9 +122,9 @@ class Delivery:
             terms[agent] = {tool: one for tool, one in named.items() if one != default}
             if active.ref is not None:
                 terms[agent][STEP_TOOL] = None  # it reaches a Safe Point before it is claimed
-        return self.errands.companion(worker, self._limits.max_attempts, terms, bundle_ref=active.ref)
+        return self.ledger.claim_on_reserve(worker, self._settings.max_attempts, terms, bundle_ref=active.ref)
 
-    def release(self, job: Job) -> tuple[Errand, Receiver] | None:
+    def release(self, job: Job) -> tuple[ScriptCall[Any], Receiver] | None:
         """Return what releases the claim of a call that has not begun, and what gets the answer or the error.
 
         Redis gets a new message with it, since the claim has taken the place of the old one. A call that is
@@ -139,37 +138,35 @@ class Delivery:
 
         def on_answer(answer: Any) -> None:
             if isinstance(answer, RedisError):
-                self._courier.send(errand, on_answer)
+                self._writer.send(script_call, on_answer)
             elif not answer:
-                self.endings.store(claim, self._settlement.failure(claim, ToolCancelledError()))
+                self.result_writer.store(claim, self._settlement.failure(claim, ToolCancelledError()))
                 self.flush()
 
         message = self._settlement.message(job.id, job.original)
         # nobody else could have begun it, if it is marked as started
-        errand = self.errands.release(claim, died=False, message=message, is_untouched=True)
-        return errand, on_answer
+        script_call = self.ledger.release(claim, died=False, message=message, is_untouched=True)
+        return script_call, on_answer
 
     def give_back(self, job: Job) -> None:
         """Release the claim of a call that has not begun; see :meth:`release`."""
         release = self.release(job)
         if release is not None:
-            self._courier.send(*release)
+            self._writer.send(*release)
 
     def carry_out(
         self,
         claim: Claim,
         answer: Callable[[ToolCallResult], bool],
-        step_out: StepOut = NoAbsence,
+        release_slot: ReleaseSlot = KeptSlot,
         *,
         on_thread: RunOnThread = on_new_thread,
-        stopwatch: Stopwatch | None = None,
     ) -> Coroutine[Any, Any, ToolCallResult]:
         """Return the coroutine that runs a claimed call (see :mod:`workers.concurrency.event_loop`).
 
         ``answer`` gets the result of a handler that is cancelled and does not end, while it still runs;
-        it says whether that was the first one. ``step_out`` lends the run's place while it waits;
-        ``on_thread`` runs what may block once the run has gone on to the event loop; ``stopwatch`` times a
-        plain handler.
+        it says whether that was the first one. ``release_slot`` lends the run's place while it waits;
+        ``on_thread`` runs what may block once the run has gone on to the event loop.
         """
         started_at: float | None = None
 
@@ -184,9 +181,7 @@ class Delivery:
             claim.run,
             mark_started,
             watch=watch,
-            surroundings=Surroundings(
-                cancellation, reporter, step_out, on_thread, stopwatch or Stopwatch(), claim.token
-            ),
+            services=RunServices(cancellation, reporter, release_slot, on_thread, claim.token),
         )
         return self._to_a_result(claim, self._spans.around(claim, coroutine), lambda: started_at)
 
@@ -215,6 +210,7 @@ class Delivery:
             return self._watchdog.watch(limit + patience, expire)
 
         self.leases.hold(claim)
+        self.result_writer.begin(claim)
         cancellation = self._cancels.hold(claim, abandon, known)
         return cancellation, watch
 
@@ -236,36 +232,33 @@ class Delivery:
 
     def flush(self) -> None:
         """Send the claims and results that wait for company."""
-        self._courier.flush()
+        self._writer.flush()
 
     def settle(self, claim: Claim) -> None:
-        """Deal with a claim whose verdict is not to run the call.
-
-        Raises:
-            RedisError: Redis is away; the claim runs out, and a sweep settles the call.
-        """
+        """Deal with a claim whose verdict is not to run the call; while Redis is away a sweep will."""
         try:
             if claim.is_ours:
                 self._settlement.settle(claim)
+        except (RedisError, BrokerUnreachableError) as error:
+            logger.warning("call.not_settled", call_id=claim.run.id, reason=str(error))
         finally:
-            self._doorkeeper.leave(claim)
+            self._limiter.leave(claim)
         logger.info("call.not_run", call_id=claim.run.id, verdict=str(claim.verdict))
 
     def refuse(self, incoming: Incoming, worker: str, error: GoondanError, token: str | None = None) -> None:
         """Answer a message that holds no call that could be run; ``token`` is that of its claim, if any."""
 
-        def on_claim(claim: Claim) -> None:
-            if claim.is_ours:
-                self.endings.store(claim, self._settlement.failure(claim, error))
-                self.flush()
-
         logger.warning("call.refused", call_id=incoming.id, code=error.code, reason=error.message)
-        call = incoming.placeholder()
-        request = ClaimRequest(incoming.id, call, worker, ClaimTerms())
+        request = ClaimRequest(incoming.id, incoming.placeholder(), worker, ClaimTerms())
         if token is not None:
             request = replace(request, token=token)  # whoever asks again gets the same answer
-        self._claim(request, on_claim)
-        self.flush()
+
+        def on_answer(claim: Claim) -> None:
+            if claim.is_ours:
+                self.result_writer.store(claim, self._settlement.failure(claim, error))
+                self.flush()
+
+        self._writer.send(self.ledger.claim(request), on_answer)
 
     def bury(self, queue: str, worker: str, reason: str, message: str) -> None:
         """Make a dead letter of what came by an agent's queue and holds no call; nobody waits for its result.
@@ -281,45 +274,37 @@ class Delivery:
         names = {"agentName": agent, "toolName": NO_CALL_TOOL, "toolCallId": call_id, "turnId": call_id}
         request = ClaimRequest(call_id, draft_call({**names, "args": args}).call, worker, ClaimTerms())
 
-        def on_answer(answer: Any) -> None:
-            claim = request.claim(answer)
+        def on_answer(claim: Claim) -> None:
             if claim.is_ours:
-                self.endings.store(*self._settlement.dead_letter(claim))
+                self.result_writer.store(*self._settlement.dead_letter(claim))
                 self.flush()
 
-        self._courier.send(self.errands.claim(request), on_answer)
+        self._writer.send(self.ledger.claim(request), on_answer)
 
-    def _claim(self, request: ClaimRequest, then: Callable[[Claim], None]) -> None:
+    def _claim(self, request: ClaimRequest) -> Claim:
         """Claim the call; one that a plain Celery producer queued has no record, and is sent whole."""
+        claim = self._writer.ask(self.ledger.claim(request, with_call=False))
+        if claim.verdict is Verdict.ABSENT:
+            return self._writer.ask(self.ledger.claim(request))
+        return claim
 
-        def on_answer(answer: Any) -> None:
-            claim = request.claim(answer)
-            if claim.verdict is Verdict.ABSENT:
-                errand = self.errands.claim(request)
-                self._courier.send(errand, lambda answer: then(request.claim(answer)))
-            else:
-                then(claim)
-
-        errand = self.errands.claim(request, with_call=False)
-        self._courier.put_off(errand, on_answer, is_urgent=True)
-
-    def _meet(self, request: ClaimRequest, then: Callable[[Claim], None]) -> None:
+    def _claim_event(self, request: ClaimRequest) -> Claim:
         """Claim an event, if it is the first of its mailbox.
 
         Raises:
             HandoffCycleError, HandoffDepthError: somebody would wait for himself.
         """
         call = request.call
-        require_way(call, most_hops=self._limits.max_handoff_depth)
-        errand = self.errands.meet(
+        require_way(call, most_hops=self._settings.max_handoff_depth)
+        script_call = self.ledger.claim_event(
             request,
             self._settlement.message(request.call_id, call),
             is_handled_here=self._revisions.registry(call.bundle_ref).handles_events(call.agent_name),
         )
-        self._courier.put_off(errand, lambda answer: then(request.claim(answer)), is_urgent=True)
+        return self._writer.ask(script_call)
 
     def _post_progress(self, claim: Claim, report: bytes, answered: Callable[[Any], object]) -> None:
-        self._courier.send(self.errands.progress(claim, report), answered)
+        self._writer.send(self.ledger.progress(claim, report), answered)
 
     def _start(self, claim: Claim, cancellation: Cancellation) -> float:
         """Mark the run as started, just before its handler; return the time in ms.
@@ -344,17 +329,17 @@ class Delivery:
         """
         asked_at = time.monotonic()
         try:
-            answer = self._ledger.start(claim)
+            [answer] = self.ledger.start([claim.id_and_token]).run(self.ledger.redis)
         except RedisError as error:
             if is_first:  # once, not twice a second
                 logger.warning("call.waits_to_start", call_id=claim.run.id, reason=refusal_text(error))
             threading.Event().wait(PAUSE_SECONDS)
             return False
-        if answer is Stored.CANCELLED:
+        if answer == Stored.CANCELLED:
             raise ToolCancelledError()
-        if answer is Stored.LOST:
+        if answer == Stored.LOST:
             raise ToolOutcomeUnknownError("The claim was lost before the handler started.")
-        return time.monotonic() - asked_at < self._limits.lease_seconds * 3 / 4
+        return time.monotonic() - asked_at < self._settings.lease_seconds * 3 / 4
 
     def _early_terms(self, tools: Registry, agent: str, tool: str) -> ClaimTerms | None:
         limits = tools.limits(agent, tool)
@@ -363,9 +348,9 @@ class Delivery:
 
     def _terms(self, bound: BoundTool | None) -> ClaimTerms:
         if bound is None:
-            return ClaimTerms(max_attempts=self._limits.max_attempts)
+            return ClaimTerms(max_attempts=self._settings.max_attempts)
         export = bound.export
         return ClaimTerms(
             idempotent=bool(export.idempotent),
-            max_attempts=export.max_attempts or self._limits.max_attempts,
+            max_attempts=export.max_attempts or self._settings.max_attempts,
         )

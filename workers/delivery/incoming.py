@@ -13,8 +13,7 @@ from goondan_tasks.calls import CallDraft, draft_call, require_sizes
 from goondan_tasks.errors import PayloadTooLargeError, ToolInputValidationError, ToolNotInCatalogError
 from goondan_tasks.events import EVENT_TASKS, EVENT_TYPE, call_fields, is_event, task_of
 from goondan_tasks.messages import LONGEST_INSTANCE_KEY, IpcMessage, ToolCall, faults_of
-from goondan_tasks.names import DELEGATE_RESULT_TOOL, EVENT_TOOL
-from goondan_tasks.spans import read_traceparent
+from goondan_tasks.names import DELEGATE_RESULT_TOOL, EVENT_TOOL, read_traceparent
 
 #: what clients of ours never leave out
 _FILLED_IN = {"agentName", "toolCallId", "traceId"}
@@ -45,7 +44,7 @@ class Incoming:
 
     @property
     def is_shutdown(self) -> bool:
-        """Whether it asks workers to drain; see :func:`workers.pool.shutdown.note_shutdown`."""
+        """Whether it asks workers to drain; see :func:`workers.pool.drain.note_shutdown`."""
         return self.is_event and isinstance(self.wire, Mapping) and self.wire.get("type") == "shutdown"
 
     def call(self, max_args_bytes: int) -> ToolCall:

@@ -26,8 +26,7 @@ from goondan_tasks.calls import Run
 from goondan_tasks.events import queue_of
 from goondan_tasks.ledger.record import Claim
 from goondan_tasks.messages import ToolCallResult
-from goondan_tasks.names import SEPARATOR, SYSTEM_TOOL
-from goondan_tasks.spans import SpanIds
+from goondan_tasks.names import SEPARATOR, SYSTEM_TOOL, SpanIds
 from workers.delivery.spans import RunCoroutine
 
 logger = structlog.get_logger(__name__)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,44 +17,36 @@ from goondan_tasks.entry import EntryError, line_in, register_in
 from goondan_tasks.errors import ConfigError, ExtensionInitError, ExtensionLoadError
 from goondan_tasks.messages import JsonObject
 from workers.concurrency.event_loop import EventLoopThread
-from workers.concurrency.function_outcome import FunctionOutcome, coming_outcome
+from workers.concurrency.threads import FunctionOutcome, coming_outcome
 from workers.extensions.api import ExtensionServices
 from workers.tools.entry_files import IMPORT_SECONDS, EntryFiles
 
 logger = structlog.get_logger(__name__)
 
-#: what an extension may take to register, once it is imported
+#: the limit of an extension's ``register``, once it is imported
 REGISTER_SECONDS = IMPORT_SECONDS
-#: what extensions may take to tidy up when they are not needed any more
+#: how long extensions may take to clean up
 UNLOAD_SECONDS = 5.0
 
 LONGEST_REASON = 300
 
 
+@dataclass(eq=False)
 class ExtensionLoader:
     """Calls the ``register`` of each agent's extensions, once, in the order that the agent declares."""
 
-    def __init__(
-        self,
-        bundle: Bundle,
-        services: ExtensionServices,
-        event_loop: EventLoopThread,
-        *,
-        files: EntryFiles,
-        seconds: float = REGISTER_SECONDS,
-    ) -> None:
-        self._bundle = bundle
-        self.services = services
-        self._event_loop = event_loop
-        self._files = files
-        self._seconds = seconds
-        self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-        self._loaded: dict[str, ConfigError | None] = {}
+    bundle: Bundle
+    services: ExtensionServices
+    event_loop: EventLoopThread
+    files: EntryFiles
+    seconds: float = REGISTER_SECONDS
+    _locks: defaultdict[str, threading.Lock] = field(default_factory=lambda: defaultdict(threading.Lock))
+    _loaded: dict[str, ConfigError | None] = field(default_factory=dict)
 
     def load(self, agent: str) -> None:
-        """Load an agent's extensions, unless that was done before; one that fails stays so.
+        """Load an agent's extensions once, and block until all have registered.
 
-        It blocks until all of them have registered. If one fails nothing is left of any.
+        If one fails, nothing is left of any, and each later call fails, too.
 
         Raises:
             ExtensionLoadError: a file cannot be loaded.
@@ -68,11 +61,11 @@ class ExtensionLoader:
             raise error
 
     def unload(self) -> None:
-        """Let the extensions of all agents tidy up, and take back what they have registered; this blocks."""
+        """Let the extensions of all agents clean up, and remove what they have registered; this blocks."""
         self.services.unload(list(self._loaded), UNLOAD_SECONDS)
 
     def _load(self, agent: str) -> ConfigError | None:
-        extensions = self._bundle.bound_extensions(agent) if agent in self._bundle.agents else ()
+        extensions = self.bundle.bound_extensions(agent) if agent in self.bundle.agents else ()
         for extension in extensions:
             try:
                 self._register(agent, extension)
@@ -85,10 +78,10 @@ class ExtensionLoader:
         begun = time.monotonic()
         where = f"Extension '{extension.name}' of agent '{agent}'"
         register = self._imported(extension, where)
-        api = self.services.api(agent, extension, self._bundle)
+        api = self.services.api(agent, extension, self.bundle)
         outcome = self._registered(lambda: register(api, extension.config))
         if outcome is None:
-            raise ExtensionInitError(f"{where}: register did not end within {self._seconds:g} s")
+            raise ExtensionInitError(f"{where}: register did not end within {self.seconds:g} s")
         if outcome.error is not None:
             logger.error("extension.failed", extension=extension.name, agent=agent, exc_info=outcome.error)
             said = _said(outcome.error, extension.entry_path)
@@ -101,13 +94,13 @@ class ExtensionLoader:
 
     def _imported(self, extension: BoundExtension, where: str) -> Callable[[Any, JsonObject], Any]:
         try:
-            return self._files.load(extension.entry_path, register_in)
+            return self.files.load(extension.entry_path, register_in)
         except EntryError as error:
             raise ExtensionLoadError(f"{where}: {error.message}", suggestion=error.suggestion) from error
 
     def _registered(self, register: Callable[[], Any]) -> FunctionOutcome[Any] | None:
         try:
-            outcome = coming_outcome(register).result(self._seconds)
+            outcome = coming_outcome(register).result(self.seconds)
         except TimeoutError:
             return None
         if outcome.error is not None:
@@ -116,9 +109,9 @@ class ExtensionLoader:
         if not inspect.isawaitable(value):
             return outcome
         # a thread of the pool may still have the context of a run
-        going_on = contextvars.Context().run(self._event_loop.submit, _awaited(value))
+        going_on = contextvars.Context().run(self.event_loop.submit, _awaited(value))
         try:
-            return going_on.result(self._seconds)
+            return going_on.result(self.seconds)
         except TimeoutError:
             going_on.cancel()
             return None
@@ -132,7 +125,7 @@ async def _awaited(value: Awaitable[Any]) -> FunctionOutcome[Any]:
 
 
 def _said(error: BaseException, path: Path) -> str:
-    """Say what was raised, and where in the extension's own file."""
+    """Return what was raised, and where in the extension's own file."""
     reason = str(error).partition("\n")[0][:LONGEST_REASON]
     raised = type(error).__name__ + (f": {reason}" if reason else "")
     return f"{raised} ({path}:{line_in(path, error.__traceback__)})"

@@ -1,21 +1,22 @@
-"""What extensions remember: ``api.state``, kept for each instance of an agent."""
+"""The state of extensions for each instance of an agent: ``api.state``."""
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from redis import Redis
 
 from broker_config import serializer
 from broker_config.keys import Keys
 from broker_config.settings import Settings
-from goondan_tasks.client.broker_errors import broker_errors
-from workers.concurrency.beside_loop import beside_loop, is_on_loop
+from goondan_tasks.client.known_agents import broker_errors
+from workers.concurrency.event_loop import beside_loop, is_on_loop
 from workers.concurrency.threads import on_new_thread
-from workers.extensions.running import running_call
+from workers.extensions.events import running_for
 
-#: how long it is kept after it was last asked for or changed
+#: the lifetime of state after it was last read or changed
 TTL_SECONDS = 30 * 86_400
 
 #: the most that one key may hold, in bytes of JSON
@@ -23,51 +24,32 @@ LARGEST_VALUE = 1_048_576
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Whose state it is."""
+class StateOwner:
+    """An extension in one instance of an agent."""
 
     agent: str
     extension: str
     instance_key: str
 
 
-class StateStore(Protocol):
-    """Where state is kept; its methods block."""
-
-    def read(self, place: Place, key: str) -> bytes | None:
-        """Return what is kept."""
-
-    def write(self, place: Place, key: str, value: bytes | None) -> None:
-        """Keep a value; ``None`` forgets it."""
-
-    def keys(self, place: Place) -> list[str]:
-        """Return what something is kept under."""
-
-
 class RedisState:
-    """Keeps state in Redis, where every worker sees it."""
+    """State in Redis; every method raises a BrokerUnreachableError if Redis cannot be reached."""
 
     def __init__(self, redis: Redis, settings: Settings) -> None:
         self._redis = redis
         self._keys = Keys(settings.namespace)
         self._url = settings.redis_url
 
-    def read(self, place: Place, key: str) -> bytes | None:
-        """Return what is kept.
-
-        Raises:
-            BrokerUnreachableError: Redis cannot be reached.
-        """
-        name = self._name(place)
+    def read(self, owner: StateOwner, key: str) -> bytes | None:
+        name = self._name(owner)
         with broker_errors(self._url), self._redis.pipeline(transaction=False) as pipe:
             pipe.hget(name, key)
             pipe.expire(name, TTL_SECONDS)
             value: bytes | None = pipe.execute()[0]
         return value
 
-    def write(self, place: Place, key: str, value: bytes | None) -> None:
-        """Keep a value; raises as :meth:`read`."""
-        name = self._name(place)
+    def write(self, owner: StateOwner, key: str, value: bytes | None) -> None:
+        name = self._name(owner)
         with broker_errors(self._url), self._redis.pipeline() as pipe:
             if value is None:
                 pipe.hdel(name, key)
@@ -76,40 +58,45 @@ class RedisState:
             pipe.expire(name, TTL_SECONDS)
             pipe.execute()
 
-    def keys(self, place: Place) -> list[str]:
-        """Return what something is kept under; raises as :meth:`read`."""
+    def keys(self, owner: StateOwner) -> list[str]:
         with broker_errors(self._url):
-            found = cast("list[bytes]", self._redis.hkeys(self._name(place)))
+            found = cast("list[bytes]", self._redis.hkeys(self._name(owner)))
         return [key.decode() for key in found]
 
-    def _name(self, place: Place) -> str:
-        return self._keys.extension(place.agent, place.extension, place.instance_key)
+    def _name(self, owner: StateOwner) -> str:
+        return self._keys.extension(owner.agent, owner.extension, owner.instance_key)
 
 
 class MemoryState:
-    """Keeps state in this process, for :func:`workers.testing.run_tool`."""
+    """State in this process, for :func:`workers.testing.run_tool`."""
 
     def __init__(self) -> None:
-        self._values: defaultdict[Place, dict[str, bytes]] = defaultdict(dict)
+        self._values: defaultdict[StateOwner, dict[str, bytes]] = defaultdict(dict)
 
-    def read(self, place: Place, key: str) -> bytes | None:
-        """Return what is kept."""
-        return self._values[place].get(key)
+    def read(self, owner: StateOwner, key: str) -> bytes | None:
+        return self._values[owner].get(key)
 
-    def write(self, place: Place, key: str, value: bytes | None) -> None:
-        """Keep a value; ``None`` forgets it."""
+    def write(self, owner: StateOwner, key: str, value: bytes | None) -> None:
         if value is None:
-            self._values[place].pop(key, None)
+            self._values[owner].pop(key, None)
         else:
-            self._values[place][key] = value
+            self._values[owner][key] = value
 
-    def keys(self, place: Place) -> list[str]:
-        """Return what something is kept under."""
-        return list(self._values[place])
+    def keys(self, owner: StateOwner) -> list[str]:
+        return list(self._values[owner])
+
+
+#: where state is stored; ``None`` as a value removes it
+StateStore = RedisState | MemoryState
 
 
 class ExtensionState:
-    """The ``api.state`` of one extension of one agent: see :class:`goondan_tasks.extension_api.State`."""
+    """The ``api.state`` of one extension of one agent: see :class:`goondan_tasks.extension_api.State`.
+
+    Its methods raise a RuntimeError if no instance is named and none is running, a TypeError for a key that
+    is not text, a ValueError for a value that is not JSON or longer than :data:`LARGEST_VALUE`, and a
+    BrokerUnreachableError if Redis cannot be reached.
+    """
 
     def __init__(self, store: StateStore, agent: str, extension: str) -> None:
         self._store = store
@@ -117,53 +104,38 @@ class ExtensionState:
         self._extension = extension
 
     def get(self, key: str, default: Any = None, *, instance_key: str | None = None) -> Any:
-        """Return what is kept under ``key``.
+        owner = self._owner(key, instance_key)
 
-        Raises:
-            RuntimeError: no instance is named, and none is running.
-            TypeError: ``key`` is no text.
-            BrokerUnreachableError: Redis cannot be reached.
-        """
-        place = self._place(key, instance_key)
-        if is_on_loop():
-            return beside_loop(partial(self._get, place, key, default), on_new_thread)
-        return self._get(place, key, default)
+        def read() -> Any:
+            data = self._store.read(owner, key)
+            return default if data is None else serializer.decode(data)
+
+        return now_or_awaitable(read)
 
     def set(self, key: str, value: Any, *, instance_key: str | None = None) -> Any:
-        """Keep JSON under ``key``; ``None`` forgets it.
-
-        Raises:
-            ValueError: ``value`` is no JSON, or longer than :data:`LARGEST_VALUE`.
-            RuntimeError, TypeError, BrokerUnreachableError: as :meth:`get`.
-        """
-        place = self._place(key, instance_key)
+        owner = self._owner(key, instance_key)
         data = None if value is None else serializer.encode(value)
         if data is not None and len(data) > LARGEST_VALUE:
             raise ValueError(f"state {key!r}: {len(data)} bytes; {LARGEST_VALUE} is the most")
-        if is_on_loop():
-            return beside_loop(partial(self._store.write, place, key, data), on_new_thread)
-        return self._store.write(place, key, data)
+        return now_or_awaitable(partial(self._store.write, owner, key, data))
 
     def keys(self, prefix: str = "", *, instance_key: str | None = None) -> Any:
-        """Return the keys that begin with ``prefix``; raises as :meth:`get`."""
-        place = self._place(prefix, instance_key)
-        if is_on_loop():
-            return beside_loop(partial(self._under, place, prefix), on_new_thread)
-        return self._under(place, prefix)
+        owner = self._owner(prefix, instance_key)
+        return now_or_awaitable(
+            lambda: sorted(key for key in self._store.keys(owner) if key.startswith(prefix))
+        )
 
-    def _under(self, place: Place, prefix: str) -> list[str]:
-        return sorted(key for key in self._store.keys(place) if key.startswith(prefix))
-
-    def _get(self, place: Place, key: str, default: Any) -> Any:
-        data = self._store.read(place, key)
-        return default if data is None else serializer.decode(data)
-
-    def _place(self, key: str, instance_key: str | None) -> Place:
+    def _owner(self, key: str, instance_key: str | None) -> StateOwner:
         if not isinstance(key, str):
             raise TypeError(f"state is kept under text, not {key!r}")
         if instance_key is None:
-            current = running_call()
-            if current is None or current.agent_name != self._agent:
+            current = running_for(self._agent)
+            if current is None:
                 raise RuntimeError("no Turn, Step or tool call is running here: name the instance_key")
             instance_key = current.instance_key
-        return Place(self._agent, self._extension, instance_key)
+        return StateOwner(self._agent, self._extension, instance_key)
+
+
+def now_or_awaitable(function: Callable[[], Any]) -> Any:
+    """Call a function that may block: at once, or on the event loop on another thread, to be awaited."""
+    return beside_loop(function, on_new_thread) if is_on_loop() else function()

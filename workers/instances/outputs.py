@@ -1,7 +1,7 @@
 """Outputs that are too large for a result: they are stored as JSON in files of the instance's workdir.
 
 Models read them with their file tools; producers on any machine read them in parts, through a worker
-(:mod:`workers.tools.system_tools`).
+(:mod:`workers.tools.registered_tool`).
 """
 
 import os
@@ -17,7 +17,7 @@ from goondan_tasks.calls import Run
 from goondan_tasks.errors import OutputGoneError, OutputNotStoredError, ToolInputValidationError
 from goondan_tasks.instances.table import encoded
 from goondan_tasks.messages import JsonObject
-from workers.concurrency.beside_loop import beside_loop, is_on_loop
+from workers.concurrency.event_loop import beside_loop, is_on_loop
 from workers.concurrency.threads import on_new_thread
 from workers.instances.paths import InnerPath, open_file, replace_file
 from workers.instances.workdirs import InstanceWorkdirs

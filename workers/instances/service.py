@@ -5,21 +5,26 @@ Source: 004, AgentToolRuntime.
 
 import contextlib
 import os
+import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import structlog
 from redis.exceptions import RedisError
 
+from goondan_tasks.bundle.resources import LifecyclePolicy
 from goondan_tasks.errors import (
     BrokerUnreachableError,
     HandoffTimeoutError,
     PathOutsideWorkdirError,
     ToolInputValidationError,
 )
+from goondan_tasks.instances.housekeeping import Housekeeping
 from goondan_tasks.instances.table import InstanceInfo, Instances, Spawned
+from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.messages import LONGEST_INSTANCE_KEY
 from goondan_tasks.tool_api import ListResult, SpawnedAgentInfo, SpawnResult
 from workers.instances.workdirs import Workdirs
@@ -159,3 +164,58 @@ def _is_encodable(text: str) -> bool:
     except UnicodeEncodeError:  # a lone surrogate
         return False
     return True
+
+
+logger = structlog.get_logger(__name__)
+
+#: how often instances are looked at, by all workers together
+EVERY_SECONDS = 60
+
+
+@dataclass(eq=False)
+class Collector:
+    """Removes the unused instances of one workspace (``policy.lifecycle.ttlSeconds``).
+
+    One worker at a time does it below each state root, once a minute, on a thread of its own.
+    """
+
+    ledger: Ledger
+    housekeeping: Housekeeping
+    workspace: str
+    policy: Callable[[], LifecyclePolicy]
+    _is_at_work: threading.Lock = field(default_factory=threading.Lock)
+
+    def look(self, worker: str, root_id: str) -> None:
+        """Begin a round, unless there is no time limit, or a worker has begun one within the last minute.
+
+        Raises:
+            redis.exceptions.RedisError: Redis is away.
+        """
+        policy = self.policy()
+        if policy.ttl_seconds is None or self._is_at_work.locked():
+            return
+        seconds = policy.ttl_seconds + (policy.gc_grace_seconds or 0)
+        if self.ledger.redis.set(self.ledger.keys.collector(root_id), worker, nx=True, ex=EVERY_SECONDS):
+            thread = threading.Thread(target=self._run, args=[seconds, root_id], name="goondan-collector")
+            thread.daemon = True
+            thread.start()
+
+    def _run(self, seconds: float, root_id: str) -> None:
+        with self._is_at_work:
+            try:
+                self.collect(seconds, root_id)
+            except (RedisError, OSError) as error:
+                logger.warning("instances.not_collected", reason=str(error))  # the next round will
+
+    def collect(self, seconds: float, root_id: str) -> None:
+        """Remove what was not used for so long; the claim on the round is renewed meanwhile."""
+        for removal in self.housekeeping.collect(seconds, workspace=self.workspace):
+            self.ledger.redis.expire(self.ledger.keys.collector(root_id), EVERY_SECONDS)
+            if removal.removed:
+                logger.info(
+                    "instance.removed",
+                    instance=removal.instance_key,
+                    agents=list(removal.agents),
+                    files=removal.files,
+                    reason=removal.reason or f"unused for {seconds:g} s",
+                )

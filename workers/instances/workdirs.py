@@ -38,30 +38,33 @@ class Workdirs:
         self.instances = instances_directory(state_root, encoded(workspace))
         self._paths = functools.lru_cache(maxsize=1024)(self._paths_of)
 
-    def find(self, instance_key: str) -> Path | None:
-        """Return the instance's directory if it exists."""
-        workdir, *parts = self._paths(instance_key)
-        return workdir if all(map(_is_directory, parts)) else None
+    def find(self, instance_key: str, cwd: str | None = None) -> Path | None:
+        """Return the instance's directory if it exists: its own, or ``cwd`` inside the parent of the homes.
 
-    def open(self, instance_key: str) -> Path:
-        """Return the instance's directory, creating it on first use.
+        Raises:
+            PathOutsideWorkdirError: a link in ``cwd`` leads outside meanwhile.
+        """
+        if cwd is None:
+            workdir, *parts = self._paths(instance_key)
+            return workdir if all(map(_is_directory, parts)) else None
+        try:
+            path = locate(self.instances, cwd).absolute
+        except FileNotFoundError:
+            return None
+        return path if _is_directory(str(path)) else None
+
+    def open(self, instance_key: str, cwd: str | None = None) -> Path:
+        """Return the instance's directory, creating it on first use; raises as :meth:`find`.
 
         Raises:
             ToolError: something on the way to it is a link or a file.
             OSError: it cannot be made.
         """
-        workdir, *_ = self._paths(instance_key)
-        if self.find(instance_key) is None:
-            _make(workdir, instance_key)
-        return workdir
-
-    def open_inside(self, cwd: str) -> Path:
-        """Return a directory inside the parent of the homes, creating it if it is missing.
-
-        Raises:
-            PathOutsideWorkdirError: a link leads outside meanwhile.
-            OSError: it cannot be made.
-        """
+        if cwd is None:
+            workdir, *_ = self._paths(instance_key)
+            if self.find(instance_key) is None:
+                _make(workdir, instance_key)
+            return workdir
         self.instances.mkdir(parents=True, exist_ok=True)
         place = locate(self.instances, cwd)
         is_new = not place.absolute.exists()
@@ -69,18 +72,6 @@ class Workdirs:
             if is_new:
                 os.fchmod(descriptor, 0o700)
         return place.absolute
-
-    def find_inside(self, cwd: str) -> Path | None:
-        """Return such a directory if it exists.
-
-        Raises:
-            PathOutsideWorkdirError: a link leads outside meanwhile.
-        """
-        try:
-            path = locate(self.instances, cwd).absolute
-        except FileNotFoundError:
-            return None
-        return path if _is_directory(str(path)) else None
 
     def _paths_of(self, instance_key: str) -> tuple[Path, str, str]:
         home = self.instances / encoded(instance_key)
@@ -136,7 +127,7 @@ PAUSE_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class OpenWait:
     """How long a call may wait for its directory: ``seconds``, or until it is cancelled."""
 
     seconds: float = 60.0
@@ -144,7 +135,7 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownInstance:
     cwd: str | None
     until: float
 
@@ -155,12 +146,12 @@ class InstanceWorkdirs:
     def __init__(self, workdirs: Workdirs, table: Instances | None = None) -> None:
         self._workdirs = workdirs
         self._table = table
-        self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str], _KnownInstance] = OrderedDict()
         self._lock = threading.Lock()
         # read on first use: the worker's start reports an unusable state root
         self._root_id = functools.cache(lambda: root_id(workdirs.state_root))
 
-    def open(self, agent: str, instance_key: str, patience: Patience = Patience()) -> Path:
+    def open(self, agent: str, instance_key: str, patience: OpenWait = OpenWait()) -> Path:
         """Return the directory in which an agent's instance works, creating it on first use. May block.
 
         Raises:
@@ -173,21 +164,17 @@ class InstanceWorkdirs:
             return self._workdirs.open(instance_key)
         known = self._recall(agent, instance_key)
         if known is not None and known.until > monotonic():
-            workdir = self._find(instance_key, known.cwd)
+            workdir = self._workdirs.find(instance_key, known.cwd)
             if workdir is not None:
                 return workdir
-        cwd = self._ask(self._table, agent, instance_key, patience)
-        return self._workdirs.open(instance_key) if cwd is None else self._workdirs.open_inside(cwd)
+        return self._workdirs.open(instance_key, self._ask(self._table, agent, instance_key, patience))
 
     def knows(self, agent: str, instance_key: str) -> bool:
         """Say whether the table was queried for an instance within the last :data:`KNOWN_SECONDS`."""
         known = self._known.get((agent, instance_key))
         return known is not None and known.until > monotonic()
 
-    def _find(self, instance_key: str, cwd: str | None) -> Path | None:
-        return self._workdirs.find(instance_key) if cwd is None else self._workdirs.find_inside(cwd)
-
-    def _ask(self, table: Instances, agent: str, instance_key: str, patience: Patience) -> str | None:
+    def _ask(self, table: Instances, agent: str, instance_key: str, patience: OpenWait) -> str | None:
         end = monotonic() + patience.seconds
         while True:
             opened = self._answer(table, agent, instance_key)
@@ -225,13 +212,13 @@ class InstanceWorkdirs:
                 table.settled(home, token)
             logger.warning("instance.restored", instance=instance_key, reason="a deletion was left half-done")
         with self._lock:
-            self._known[agent, instance_key] = _Known(opened.cwd, monotonic() + KNOWN_SECONDS)
+            self._known[agent, instance_key] = _KnownInstance(opened.cwd, monotonic() + KNOWN_SECONDS)
             self._known.move_to_end((agent, instance_key))
             while len(self._known) > MOST_KNOWN:
                 self._known.popitem(last=False)
         return opened.cwd
 
-    def _recall(self, agent: str, instance_key: str) -> _Known | None:
+    def _recall(self, agent: str, instance_key: str) -> _KnownInstance | None:
         with self._lock:
             known = self._known.get((agent, instance_key))
             if known is not None:

@@ -1,9 +1,11 @@
-"""The queues that a worker consumes, of which it may leave some while it runs; on the main thread."""
+"""The queues that a worker consumes, and those that it leaves to others for a while; on the main thread."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
-from broker_config.queues import agent_of
+import structlog
+
+from broker_config.queues import agent_of, call_queue, events_queue
 from workers.pool.pool import CallPool
 
 
@@ -24,3 +26,43 @@ def leave(consumer: Any, queues: Collection[str]) -> None:
     stop_consuming(consumer, queues)
     if isinstance(consumer.pool, CallPool):
         consumer.pool.return_backlog()
+
+
+logger = structlog.get_logger(__name__)
+
+
+class LeftQueues:
+    """Stops consuming the queues of agents, and begins again; on the main thread."""
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+        #: those that are not consumed for now
+        self.names: frozenset[str] = frozenset()
+
+    @property
+    def agents(self) -> set[str]:
+        """The agents that they are of."""
+        return {agent for agent in map(agent_of, self.names) if agent is not None}
+
+    def leave(self, agents: Iterable[str]) -> None:
+        """Leave the queues of these agents, and of no others; what is reserved of them goes back."""
+        wanted = {queue for agent in agents for queue in queues_of(agent)}
+        left = wanted.intersection(self._consumer.app.amqp.queues.consume_from)
+        back = self.names - wanted
+        self.names = (self.names | left) - back
+        if left:
+            logger.warning("worker.stands_by", queues=sorted(left), reason="it lacks the active revision")
+            leave(self._consumer, left)
+        if back:
+            logger.info("worker.goes_on", queues=sorted(back))
+            for queue in sorted(back):
+                self._consumer.add_task_queue(queue)
+
+    def give_up(self, agents: Iterable[str]) -> None:
+        """Never consume the queues of these agents again, if they are left."""
+        self.names -= {queue for agent in agents for queue in queues_of(agent)}
+
+
+def queues_of(agent: str) -> tuple[str, str]:
+    """Return the queues of an agent's calls and events."""
+    return call_queue(agent), events_queue(agent)

@@ -18,13 +18,16 @@ import structlog
 from celery import bootsteps
 from celery.platforms import EX_FAILURE, EX_OK
 from celery.worker import state
+from pydantic import ValidationError
 from redis.exceptions import RedisError
 
 from broker_config.vital_thread import vital_thread
+from goondan_tasks.agent_registry import ShutdownRequest, ShutdownRequests
 from goondan_tasks.errors import BrokerUnreachableError
-from goondan_tasks.oauth.refresh import LONGEST_SECONDS
-from goondan_tasks.process import heeds_hangup
-from workers.pool.consumed_queues import stop_consuming
+from goondan_tasks.messages import IpcMessage
+from goondan_tasks.oauth.manager import LONGEST_SECONDS
+from goondan_tasks.process import hangup_ends_process
+from workers.pool.consumed_queues import LeftQueues, leave, queues_of, served_agents, stop_consuming
 from workers.pool.pool import CallPool
 from workers.process_identity import this_process
 from workers.runtime import WorkerRuntime, process_runtime
@@ -57,7 +60,7 @@ class Drain(bootsteps.StartStopStep):
         self._end: float | None = None
         self._has_begun = False
         # asked here: later Celery's own handler stands there, which starts the program anew
-        self._heeds_hangup = heeds_hangup()
+        self._hangup_ends_process = hangup_ends_process()
         super().__init__(consumer, **options)
 
     def include_if(self, consumer: Any) -> bool:
@@ -72,7 +75,7 @@ class Drain(bootsteps.StartStopStep):
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         # whoever has it ignored, as nohup does, has the worker outlive its terminal
-        signal.signal(signal.SIGHUP, self._on_signal if self._heeds_hangup else signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, self._on_signal if self._hangup_ends_process else signal.SIG_IGN)
         if self._end is not None:
             consumer.hub.call_soon(self._begin)
 
@@ -97,7 +100,7 @@ class Drain(bootsteps.StartStopStep):
         self._tell_extensions(runtime)
         self._consumer.hub.call_soon(self._begin)
         _later(grace + LATEST_SECONDS, self._stop_at_latest)
-        if not (_is_busy(runtime, self._consumer.pool) or runtime.delivery.endings.retries):
+        if not (_is_busy(runtime, self._consumer.pool) or runtime.delivery.result_writer.retries):
             _later(TURN_SECONDS, self._stop_unless_begun)
 
     def _tell_extensions(self, runtime: WorkerRuntime) -> None:
@@ -115,7 +118,7 @@ class Drain(bootsteps.StartStopStep):
         self._consumer.pool.turn_away()  # what was on order comes when it is cancelled
         stop_consuming(self._consumer, set(self._consumer.app.amqp.queues.consume_from))
         self._consumer.pool.return_backlog()
-        _settle(runtime.delivery.endings.retries.drain)
+        _settle(runtime.delivery.result_writer.retries.drain)
         # its place is free for a worker that takes calls; the next beat says what is left of it
         _settle(lambda: runtime.agent_registry.remove_worker(this_process().id))
         self._look()
@@ -127,7 +130,7 @@ class Drain(bootsteps.StartStopStep):
         if not self._may_end(runtime):
             return
         try:
-            _settle(runtime.delivery.endings.abandon)
+            _settle(runtime.delivery.result_writer.abandon)
         finally:
             _stop()
 
@@ -162,7 +165,7 @@ def ask_to_drain(pool: Any) -> None:
 
 
 def _is_busy(runtime: WorkerRuntime, pool: Any) -> bool:
-    return pool.is_busy or runtime.delivery.endings.awaits_confirmation
+    return pool.is_busy or runtime.delivery.result_writer.awaits_confirmation
 
 
 def _later(seconds: float, what: Callable[[], None]) -> None:
@@ -180,3 +183,54 @@ def _settle(what: Callable[[], None]) -> None:
         what()
     except (RedisError, BrokerUnreachableError) as error:
         logger.warning("worker.not_settled", reason=str(error))  # the leases run out by themselves
+
+
+def note_shutdown(runtime: WorkerRuntime, wire: Any) -> None:
+    """Pass a ``shutdown`` IpcMessage on to the workers that it is about, this one included.
+
+    Its payload is ``{agent or worker, reason?}``; without either it is about the agent it was sent to. One
+    that makes no sense is dropped.
+
+    Raises:
+        redis.exceptions.RedisError: Redis cannot be reached.
+    """
+    try:
+        message = IpcMessage.from_wire(wire)
+        payload = message.payload
+        is_named = payload.get("worker") or payload.get("agent")
+        request = ShutdownRequest.from_wire(payload if is_named else {**payload, "agent": message.to})
+    except ValidationError as error:
+        logger.warning("shutdown.refused", reason=str(error))
+        return
+    runtime.shutdowns.ask(request)
+    logger.info("shutdown.asked", sender=message.from_agent, target=request.target, reason=request.reason)
+
+
+class ShutdownWatch:
+    """Sees to the requests that are about this worker; on the main thread."""
+
+    def __init__(self, requests: ShutdownRequests, consumer: Any, left: LeftQueues) -> None:
+        self._requests = requests
+        self._consumer = consumer
+        self._left = left
+        self._since = requests.now()
+        self._is_leaving = False
+
+    def look(self) -> None:
+        """Leave the agents that somebody wants to be left, also of those whose calls others have for now.
+
+        Raises:
+            redis.exceptions.RedisError: Redis cannot be reached.
+        """
+        agents = sorted({*served_agents(self._consumer), *self._left.agents})
+        if self._is_leaving or not agents:
+            return
+        wanted = self._requests.agents_to_stop(self._consumer.hostname, agents, self._since)
+        if wanted:
+            logger.info("worker.shutdown_asked", reasons=wanted)
+        if len(wanted) == len(agents):
+            self._is_leaving = True
+            ask_to_drain(self._consumer.pool)
+        elif wanted:
+            self._left.give_up(wanted)
+            leave(self._consumer, {queue for agent in wanted for queue in queues_of(agent)})

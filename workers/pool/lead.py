@@ -21,12 +21,12 @@ from redis.exceptions import RedisError
 from broker_config import serializer
 from broker_config.connections import refusal_text
 from broker_config.queue_reader import Batch, QueueReader, Receiver
-from broker_config.scripts import Companion, Errand
+from broker_config.scripts import ClaimOnReserve, ScriptCall
 from broker_config.vital_thread import vital_thread
 from goondan_tasks.ledger.record import Stored, Verdict
 from goondan_tasks.messages import ToolCallResult, iso_time, redis_clock
 from workers.cancellation import Cancellation
-from workers.concurrency.places import Places
+from workers.concurrency.slots import Slots
 from workers.concurrency.threads import SHORT_SECONDS, DaemonThreads
 from workers.job import Job, PlainContext, Plan, State
 from workers.runtime import WorkerRuntime
@@ -46,7 +46,8 @@ MOST_RESULTS = 16
 #: seconds that a result waits for others at most, while calls are run
 RESULT_SECONDS = 0.002
 
-#: how many calls are claimed beyond the free slots, while all calls are short
+#: while all calls are short, those run in so many seconds are claimed beyond the free slots, so many at most
+AHEAD_SECONDS = 0.01
 EXTRA = 64
 
 #: seconds before Redis is tried again, when it is away or refuses
@@ -55,7 +56,7 @@ PAUSE_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A call that has ended here, and its result as JSON; ``failure`` is that of a call that has failed."""
+    """A call that has ended here, its result as JSON, and its failure if it has failed."""
 
     job: Job
     wire: bytes
@@ -69,7 +70,7 @@ class Ended:
 
     @property
     def row(self) -> tuple[Any, ...]:
-        """What :meth:`Errands.finish_many` takes."""
+        """What :meth:`Ledger.finish_many` takes."""
         job = self.job
         outcome, kind = ("ok", "plain") if self.failure is None else ("error", "")
         return job.id, job.token, job.agent, "done", outcome, kind, self.wire, job.ended_at
@@ -81,9 +82,6 @@ class General(Protocol):
     def carry_out_claimed(self, job: Job) -> None:
         """Carry out a claimed call on this thread; its slot is taken, and freed at its end."""
 
-    def lasts(self, job: Job) -> bool:
-        """Say whether a call that is no plain one is likely to keep short ones waiting."""
-
     def detach(self, job: Job) -> None:
         """See from now on to the lease, the cancelling and the limit of a call that lasts, and to its end."""
 
@@ -93,7 +91,7 @@ class General(Protocol):
     def finish(self, job: Job, result: ToolCallResult) -> None:
         """End a call with anything but a plain result."""
 
-    def release(self, job: Job) -> tuple[Errand, Receiver] | None:
+    def release(self, job: Job) -> tuple[ScriptCall[Any], Receiver] | None:
         """Return what queues a call again that has not begun, and what gets the answer or the error."""
 
     def deliver(self, batch: Batch) -> None:
@@ -114,12 +112,12 @@ class Lead:
         reader: QueueReader,
         runtime: WorkerRuntime,
         threads: DaemonThreads,
-        slots: Places,
+        slots: Slots,
         general: General,
     ) -> None:
         self._reader = reader
         self._runtime = runtime
-        self._errands = runtime.delivery.errands
+        self._ledger = runtime.delivery.ledger
         self._has_spans = runtime.delivery.has_spans
         self._three_quarters_of_lease = runtime.settings.lease_seconds * 3 / 4
         self._threads = threads
@@ -129,8 +127,9 @@ class Lead:
         #: the queues to take calls from; none while the worker is not connected, or drains
         self._queues: Callable[[], Sequence[str]] = lambda: ()
         #: returns the terms on which calls are claimed, if they have changed
-        self._terms: Callable[[], Companion | None] = lambda: None
-        self._lock = threading.Lock()
+        self._terms: Callable[[], ClaimOnReserve | None] = lambda: None
+        #: reentrant: a call that is cancelled while it is detached frees its slot, which wakes the lead
+        self._lock = threading.RLock()
         #: which thread leads: a number that changes with every takeover
         self._leader = 0
         self._is_led = False
@@ -155,6 +154,9 @@ class Lead:
         self.is_closed = False
         #: how many calls in a row were short
         self._short = 0
+        #: when the latest calls were claimed, and how many
+        self._taken_at = 0.0
+        self._taken = 0
         self._is_busy = threading.Event()
 
     def start(self) -> None:
@@ -165,7 +167,7 @@ class Lead:
         self,
         worker: str,
         queues: Callable[[], Sequence[str]],
-        terms: Callable[[], Companion | None] = lambda: None,
+        terms: Callable[[], ClaimOnReserve | None] = lambda: None,
     ) -> None:
         """Take calls from these queues until :meth:`detach`.
 
@@ -264,11 +266,10 @@ class Lead:
             if not queues or credit < 1:
                 self._reader.settle()
                 return not self._resign()
-            terms = self._terms()
-            if terms is not None:
-                self._reader.accompany(terms)
-            extra = EXTRA if self._short >= GROUP else 0
-            batch = self._reader.reserve(queues, credit, extra)
+            if (terms := self._terms()) is not None:
+                self._reader.claim_with(terms)
+            batch = self._reader.reserve(queues, credit, self._extra())
+            self._taken_at, self._taken = monotonic(), len(batch.claims)
         except RedisError as error:
             self._refused(error)
             return True
@@ -277,6 +278,13 @@ class Lead:
         if batch.messages:
             self._general.deliver(batch)
         return True
+
+    def _extra(self) -> int:
+        """Return how many calls to claim beyond the free slots, by how long the latest ones took."""
+        if self._short < GROUP or not self._taken:
+            return 0
+        seconds = (monotonic() - self._taken_at) / self._taken
+        return min(EXTRA, int(AHEAD_SECONDS / seconds)) if seconds else EXTRA
 
     def _take(self, batch: Batch) -> None:
         clock = None
@@ -308,9 +316,9 @@ class Lead:
             self._mark_ahead()
         if job.state is not State.STARTED:
             self._end_unstarted(job)
-        elif plan.lasts:
+        elif plan.pace.lasts:
             self._has_slot = False  # it goes with the call
-            self._threads.run(partial(self._run_apart, job, plan), lasts=True)
+            self._threads.run(partial(self._run_apart, job, plan))
         else:
             self._run(job, plan, number)
 
@@ -331,8 +339,8 @@ class Lead:
     def _carry_out(self, job: Job, number: int) -> None:
         """Let the pool carry out what is no plain call; its slot is its own until it ends."""
         self._has_slot = False
-        if self._general.lasts(job):
-            self._threads.run(partial(self._general.carry_out_claimed, job), lasts=True)
+        if self._runtime.revisions.active.executor.lasts(job):
+            self._threads.run(partial(self._general.carry_out_claimed, job))
             return
         self._begin(job)
         self._general.carry_out_claimed(job)
@@ -416,20 +424,23 @@ class Lead:
 
     def _mark(self, job: Job) -> None:
         """Wait until a call's mark is confirmed, or refused."""
-        job.require_fresh(self._three_quarters_of_lease)
-        while job.state in (State.CLAIMED, State.MARKING):
-            self._pause_if_refused()
-            try:
-                if job.state is State.CLAIMED:
-                    self._post_marks([job, *self._plain_ahead()])
-                self._reader.settle()
-            except RedisError as error:
-                self._refused(error)
+        self._unconfirmed[job.token] = job
+        try:
             job.require_fresh(self._three_quarters_of_lease)
+            while job.state in (State.CLAIMED, State.MARKING):
+                self._pause_if_refused()
+                try:
+                    if job.state is State.CLAIMED:
+                        self._post_marks([job, *self._plain_ahead()])
+                    self._reader.settle()
+                except RedisError as error:
+                    self._refused(error)
+                job.require_fresh(self._three_quarters_of_lease)
+        finally:  # a fault of ours must not keep the lease for ever
+            del self._unconfirmed[job.token]
 
     def _mark_ahead(self) -> None:
-        jobs = self._plain_ahead()
-        if jobs:
+        if jobs := self._plain_ahead():
             self._send(partial(self._post_marks, jobs), self._send_results)
 
     def _plain_ahead(self) -> list[Job]:
@@ -458,7 +469,7 @@ class Lead:
                     job.state = _STATES[answers[number]]
             self._note_answer(answers)
 
-        self._reader.post(self._errands.start([(job.id, job.token) for job in jobs]), on_answer)
+        self._reader.post(self._ledger.start([(job.id, job.token) for job in jobs]), on_answer)
 
     def _end_unstarted(self, job: Job) -> None:
         if job.state is State.CANCELLED:
@@ -484,7 +495,7 @@ class Lead:
             else:
                 self._note_stored(results, answers)
 
-        self._reader.post(self._errands.finish_many([ended.row for ended in results]), on_answer)
+        self._reader.post(self._ledger.finish_many([ended.row for ended in results]), on_answer)
 
     def _note_stored(self, results: Sequence[Ended], answers: Sequence[int]) -> None:
         self._general.note_ended(
@@ -533,13 +544,13 @@ class Lead:
                 self._post_release(self._ready[-1], *release)
             self._ready.pop()
 
-    def _post_release(self, job: Job, errand: Errand, receiver: Receiver) -> None:
+    def _post_release(self, job: Job, script_call: ScriptCall[Any], receiver: Receiver) -> None:
         def on_answer(answer: Any) -> None:
             del self._unconfirmed[job.token]
             receiver(answer)
 
         self._unconfirmed[job.token] = job
-        self._reader.post(errand, on_answer)
+        self._reader.post(script_call, on_answer)
 
     def _resign(self) -> bool:
         """Lead no more, unless there is something to do; say whether this is so."""
@@ -558,7 +569,7 @@ class Lead:
     def _elect(self) -> None:
         self._leader += 1
         self._is_led = True
-        self._threads.run(partial(self._lead, self._leader), lasts=True)
+        self._threads.run(partial(self._lead, self._leader))
 
     def _watch(self) -> None:
         seen = 0
@@ -581,7 +592,7 @@ class Lead:
         self._short = 0
         if job.plan is not None:
             self._has_slot = False  # it goes with the call
-            job.plan.note_lasting()
+            job.plan.pace.note_lasting()
             self._general.detach(job)
         free = max(1, self._slots.free)
         if len(self._ready) > free:  # they would wait for slots, while other workers may have some

@@ -6,42 +6,92 @@ Celery's own ``-P threads`` and ``-P processes`` keep every promise but speed.
 """
 
 import contextlib
+import ctypes
 import gc
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
-from typing import Any
+from typing import Any, NoReturn
 
 import structlog
 from celery.concurrency.base import BasePool, apply_target
 from celery.worker import state
-from redis.exceptions import RedisError
 
 from broker_config.connections import connect
 from broker_config.queue_reader import Batch, QueueReader, Receiver
 from broker_config.queues import TOOL_CALL_TASK
-from broker_config.scripts import Errand
-from goondan_tasks.errors import BrokerUnreachableError, GoondanError, ToolCancelledError, ToolError
+from broker_config.scripts import ScriptCall
+from broker_config.settings import Settings
+from goondan_tasks.client.known_agents import broker_errors
+from goondan_tasks.errors import (
+    BrokerUnreachableError,
+    ConfigError,
+    GoondanError,
+    OAuthStoreError,
+    ToolCancelledError,
+    ToolError,
+)
 from goondan_tasks.ledger.record import Claim, Verdict
-from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.tool_api import ToolContext
 from workers.concurrency.event_loop import drive
-from workers.concurrency.first_only import FirstOnly
-from workers.concurrency.function_outcome import FunctionOutcome, outcome_of
-from workers.concurrency.lasting_tools import LastingTools, Stopwatch
-from workers.concurrency.places import Absence, Entrant, Places
-from workers.concurrency.threads import DaemonThreads
+from workers.concurrency.slots import QueuedJob, ReleasedSlot, Slots
+from workers.concurrency.threads import DaemonThreads, FunctionOutcome, InOrder, outcome_of
 from workers.concurrency.threads import Job as Work
-from workers.contexts import Surroundings
-from workers.delivery.call_request import CallRequest, count
+from workers.contexts import RunServices
 from workers.job import Job
 from workers.pool.lead import Ended, Lead
-from workers.pool.memory import share_arenas
-from workers.pool.refusals import runtime_or_refusal
-from workers.pool.task_events import PlainEvents
+from workers.pool.monitoring import CallRequest, PlainEvents, count
+from workers.runtime import WorkerRuntime, process_runtime
+
+#: glibc's name for the parameter (malloc.h)
+_M_ARENA_MAX = -8
+
+#: how many parts of memory all threads share: the interpreter lets one run at a time anyway
+MOST_ARENAS = 2
+
+
+def share_arenas() -> bool:
+    """Let threads share memory; say whether the C library can.
+
+    glibc gives nearly every thread an arena of its own, and what is freed in one is of no use to the others:
+    a worker's resident size grew by 6 MiB over 25,000 calls, and by less than one since they share.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    return mallopt is not None and mallopt(_M_ARENA_MAX, MOST_ARENAS) == 1
+
 
 logger = structlog.get_logger(__name__)
+
+EXIT_CONFIGURATION = 3
+EXIT_BROKER_UNREACHABLE = 5
+
+
+def runtime_or_refusal() -> WorkerRuntime:
+    """Return this process's runtime.
+
+    Raises:
+        SystemExit: the bundle is not valid, or Redis cannot be reached, which were well when the command line
+            looked, a moment before; or the OAuth store cannot be used.
+    """
+    try:
+        with broker_errors(Settings.load().redis_url):
+            return process_runtime()
+    except (ConfigError, BrokerUnreachableError, OAuthStoreError) as error:
+        refuse(error)
+
+
+def refuse(error: GoondanError) -> NoReturn:
+    """Log why this worker must not run, and end it.
+
+    Raises:
+        SystemExit: always.
+    """
+    logger.critical("worker.refused", code=error.code, reason=error.message, what_to_do=error.suggestion)
+    is_away = isinstance(error, BrokerUnreachableError)
+    raise SystemExit(EXIT_BROKER_UNREACHABLE if is_away else EXIT_CONFIGURATION) from error
+
 
 #: so many new objects are made, a hundred calls' worth, before the garbage is collected
 YOUNG_OBJECTS = 20_000
@@ -50,7 +100,7 @@ YOUNG_OBJECTS = 20_000
 ENOUGH = 32
 
 #: so many places a worker may have
-MOST_PLACES = 10_000
+MOST_SLOTS = 10_000
 
 
 class CallPool(BasePool):
@@ -64,14 +114,15 @@ class CallPool(BasePool):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._hub: Any = None
-        self._places = Places(lambda: self.limit, self._begin_entrant, self._on_free)
+        self._slots = Slots(lambda: self.limit, self._begin_queued, self._on_free)
         #: what Celery is still to be told, and the messages it is still to acknowledge
         self._ended: deque[tuple[CallRequest, ToolCallResult | None]] = deque()
         self._unacknowledged: deque[CallRequest] = deque()
         #: whether calls that have not begun go back: the worker drains
         self.is_turning_away = False
-        self._lasting = LastingTools()
         self.events = PlainEvents()
+        #: the turn of the latest message: limits keep to the order of messages
+        self._latest: InOrder | None = None
         #: Celery's consumer and its channel, while there is a connection
         self.consumer: Any = None
         self.channel: Any = None
@@ -88,12 +139,12 @@ class CallPool(BasePool):
         gc.set_threshold(YOUNG_OBJECTS)
         self._threads = DaemonThreads(self._flush)
         self._threads.start()
-        self._places.most_absent = self._runtime.settings.max_waiting
+        self._slots.most_released = self._runtime.settings.max_waiting
         settings = self._runtime.settings
         if settings.effective_broker_url == settings.redis_url:
             redis = connect(settings.redis_url, name="goondan-lead")
-            reader = QueueReader(redis, self._runtime.delivery.errands.unawaited_scripts)
-            self.lead = Lead(reader, self._runtime, self._threads, self._places, self)
+            reader = QueueReader(redis, self._runtime.delivery.ledger.unawaited_scripts)
+            self.lead = Lead(reader, self._runtime, self._threads, self._slots, self)
             self._runtime.delivery.leases.renew_also(self.lead.claims)
             self.lead.start()
 
@@ -108,10 +159,10 @@ class CallPool(BasePool):
             ValueError: there would be too many, or none.
         """
         limit = self.limit + n
-        if not 1 <= limit <= MOST_PLACES:
-            raise ValueError(f"A worker has 1 to {MOST_PLACES:,} places, not {limit:,}.")
+        if not 1 <= limit <= MOST_SLOTS:
+            raise ValueError(f"A worker has 1 to {MOST_SLOTS:,} places, not {limit:,}.")
         self.limit = limit
-        self._places.fill()
+        self._slots.fill()
 
     def shrink(self, n: int = 1) -> None:
         """Have fewer places; raises as :meth:`grow` does."""
@@ -123,7 +174,8 @@ class CallPool(BasePool):
         if self.is_turning_away:
             self._return(request)
             return
-        self._places.enter(Entrant(partial(self._begin, request), request))
+        turn = self._latest = InOrder(self._latest)
+        self._slots.enter(QueuedJob(partial(self._begin, request, turn), request))
 
     def begin_nothing_more(self) -> None:
         """Let every call go back that has not begun; takes no lock, so a signal handler may ask for it."""
@@ -154,15 +206,15 @@ class CallPool(BasePool):
         """Run any other task as Celery does; ``args`` begin with the task's name and id."""
         request = state.requests.get(args[1])
         job = partial(self._trace, request, target, args, kwargs, callback, accept_callback)
-        self._places.enter(Entrant(job, request, lasts=True))
+        self._slots.enter(QueuedJob(job, request))
 
     def return_backlog(self) -> None:
         """Put the messages of the tasks that have not begun back to where they are taken from next.
 
         Each on its own: two may be of one task, and Celery knows only one of them by its id.
         """
-        for entrant in reversed(self._places.take_waiting()):
-            self._return(entrant.request)
+        for queued in reversed(self._slots.take_waiting()):
+            self._return(queued.request)
 
     def _return(self, request: Any) -> None:
         job = getattr(request, "job", None)
@@ -174,7 +226,7 @@ class CallPool(BasePool):
 
     # What the thread that leads asks for.
 
-    def release(self, job: Job) -> tuple[Errand, Receiver] | None:
+    def release(self, job: Job) -> tuple[ScriptCall[Any], Receiver] | None:
         """Return what queues a call again that has not begun, and what gets the answer or the error."""
         return self._runtime.delivery.release(job)
 
@@ -190,8 +242,8 @@ class CallPool(BasePool):
         assert self.lead is not None  # noqa: S101 - it runs the call
         cancellation = self.lead.cancellation_of(job)
         job.reporter = self._runtime.delivery.reporter(claim)
-        services = Surroundings(
-            cancellation, job.reporter, partial(self._step_out_of, job), claim_token=job.token
+        services = RunServices(
+            cancellation, job.reporter, partial(self._release_slot_of, job), claim_token=job.token
         )
         limit = max(0.001, plan.limit_seconds - (monotonic() - job.begun_at))
         context: ToolContext = self._runtime.revisions.active.executor.context(
@@ -199,11 +251,11 @@ class CallPool(BasePool):
         )
         return context
 
-    def _step_out_of(self, job: Job) -> Absence:
+    def _release_slot_of(self, job: Job) -> ReleasedSlot:
         """Lend the slot of a plain call that waits for another agent: it lasts."""
         assert self.lead is not None  # noqa: S101 - it runs the call
         self.lead.detach_now(job)
-        return self._step_out(job.request)
+        return self._release_slot(job.request)
 
     def detach(self, job: Job) -> None:
         """See from now on to the lease, the cancelling and the limit of a plain call that lasts."""
@@ -213,15 +265,14 @@ class CallPool(BasePool):
         request.reserve()
         request.accept()
         delivery = self._runtime.delivery
-        finish = FirstOnly(partial(self._finish, request, claim), partial(delivery.endings.end_late, claim))
         job.cancellation, watch = delivery.hold(
-            claim, partial(self._finish_early, finish), lambda: job.started_at, job.cancellation
+            claim, partial(self._answer, request, claim), lambda: job.started_at, job.cancellation
         )
         call_off = watch(plan.limit_seconds, patience=job.begun_at - monotonic())
 
         def end(result: ToolCallResult) -> None:
             call_off()
-            finish(result)
+            self._finish(request, claim, result)
             self._flush()
 
         job.request, job.end_detached = request, end
@@ -230,12 +281,8 @@ class CallPool(BasePool):
         """End a plain call with what is no plain result: one that is pending, or may be tried again."""
         claim, delivery = job.claim, self._runtime.delivery
         delivery.hold(claim, lambda _: False, lambda: job.started_at, job.cancellation)
-        delivery.endings.finish(claim, result)
+        delivery.result_writer.finish(claim, result)
         delivery.flush()
-
-    def lasts(self, job: Job) -> bool:
-        """Say whether a call that is no plain one is likely to keep short ones waiting."""
-        return self._lasting.has_tool(job.agent, job.tool_name)
 
     def carry_out_claimed(self, job: Job) -> None:
         """Carry out a claimed call that is no plain one, on this thread; its slot is taken already."""
@@ -256,7 +303,7 @@ class CallPool(BasePool):
 
     def note_ended(self, ended: Sequence[Ended]) -> None:
         """Let the log, Celery's books and its monitors know of results that were stored."""
-        log = self._runtime.delivery.endings.log
+        log = self._runtime.delivery.result_writer.log
         log.write_ok([one.log_fields for one in ended if one.failure is None])
         for one in ended:
             if one.failure is not None:
@@ -278,28 +325,28 @@ class CallPool(BasePool):
             for tag, queue, message in self._undelivered.popleft().messages:
                 self.channel.deliver(tag, queue, message)
 
-    def _begin_entrant(self, entrant: Entrant) -> None:
-        self._threads.run(entrant.job, lasts=entrant.lasts)
+    def _begin_queued(self, queued: QueuedJob) -> None:
+        self._threads.run(queued.job)
 
-    def _step_out(self, request: CallRequest) -> Absence:
+    def _release_slot(self, request: CallRequest) -> ReleasedSlot:
         """Lend a call's place while it waits for another agent; its prefetch credit goes back as well."""
-        request.absence = self._places.step_out()
+        request.released_slot = self._slots.release_slot()
         self._unacknowledged.append(request)  # the ledger has the call; its message is not needed any more
         self._flush()
-        self._threads.step_aside()
         if self.lead is not None:
             self.lead.step_aside()
-        return request.absence
+        return request.released_slot
 
     def _trace(self, request: Any, *args: Any) -> None:
         error = outcome_of(lambda: apply_target(*args)).error
-        self._places.leave(None)
+        self._slots.leave(None)
         if error is not None:  # Celery's own: it may trip over what a message says of callbacks
             logger.error("task.fault", task_id=getattr(request, "id", None), exc_info=error)
             self._on_main_thread(partial(_give_up, request))
 
-    def _begin(self, request: CallRequest) -> None:
-        self._without_fault(request, partial(self._begin_call, request))
+    def _begin(self, request: CallRequest, turn: InOrder) -> None:
+        self._without_fault(request, partial(self._run_message, request, turn))
+        turn.end()  # also of a message that was refused
 
     def _without_fault(self, request: CallRequest, job: Work) -> None:
         """Do a part of a call; a fault of ours costs neither its place nor this thread."""
@@ -314,96 +361,81 @@ class CallPool(BasePool):
                 self._runtime.delivery.refuse(request.incoming, request.worker, fault, token)
             self._end(request, None)
 
-    def _begin_call(self, request: CallRequest) -> None:
+    def _run_message(self, request: CallRequest, turn: InOrder) -> None:
         request.accept()
         incoming, delivery = request.incoming, self._runtime.delivery
         try:
             if request.id in state.revoked:  # since its message came
                 raise ToolCancelledError("The call was revoked.")
-            delivery.claim(incoming, request.worker, partial(self._claimed, request))
+            claim = delivery.claim(incoming, request.worker, turn)
         except GoondanError as error:
             if self._runtime.stand_by.leaves(incoming.placeholder(), error):
                 self._on_main_thread(partial(self._put_back, request))
                 return
             delivery.refuse(incoming, request.worker, error)
             self._end(request, None)
+        else:
+            turn.end()
+            self._carry_out(request, claim)
 
     def _put_back(self, request: CallRequest) -> None:
         _reject(request)
-        self._places.leave(None)
-
-    def _claimed(self, request: CallRequest, claim: Claim) -> None:
-        lasts = self._lasting.has(claim.run.call)
-        job = partial(self._carry_out, request, claim)
-        self._threads.run(partial(self._without_fault, request, job), lasts=lasts)
+        self._slots.leave(None)
 
     def _carry_out(self, request: CallRequest, claim: Claim) -> None:
+        delivery, event_loop = self._runtime.delivery, self._runtime.event_loop
         if claim.verdict is not Verdict.RUN:
-            self._settle(claim)
+            delivery.settle(claim)
             self._end(request, None)
             return
-        stopwatch = Stopwatch()
-        delivery = self._runtime.delivery
-        finish = FirstOnly(partial(self._finish, request, claim), partial(delivery.endings.end_late, claim))
         coroutine = delivery.carry_out(
             claim,
-            partial(self._finish_early, finish),
-            partial(self._step_out, request),
-            on_thread=partial(self._run_beside_loop, claim.run.call, stopwatch),
-            stopwatch=stopwatch,
+            partial(self._answer, request, claim),
+            partial(self._release_slot, request),
+            on_thread=self._run_beside_loop,
         )
-        ended = drive(coroutine)
+        finish, ended = partial(self._finish, request, claim), drive(coroutine)
         if ended is None:
-            self._runtime.event_loop.carry_on(
-                coroutine, lambda result: self._threads.run(partial(finish, result))
-            )
-            return
-        finish(ended[0])
-        self._lasting.learn(claim.run.call, stopwatch)
+            event_loop.carry_on(coroutine, partial(self._finish_soon, finish))
+        else:
+            finish(ended[0])
 
-    def _run_beside_loop(self, call: ToolCall, stopwatch: Stopwatch, job: Work, then: Work) -> None:
-        def timed() -> None:
+    def _finish_soon(self, finish: Callable[[ToolCallResult], None], result: ToolCallResult) -> None:
+        """Finish a call that ended on the event loop; what may block has a thread of its own."""
+        may_block = result.error is not None or self._runtime.delivery.has_spans
+        (self._threads.run if may_block else self._threads.run_short)(partial(finish, result))
+
+    def _run_beside_loop(self, job: Work, then: Work) -> None:
+        def work() -> None:
             job()
             self._runtime.event_loop.put_off(then)
-            self._lasting.learn(call, stopwatch)
 
-        self._threads.run(timed, lasts=self._lasting.has(call))
+        self._threads.run(work)
 
-    def _settle(self, claim: Claim) -> None:
-        try:
-            self._runtime.delivery.settle(claim)
-        except (RedisError, BrokerUnreachableError) as error:
-            logger.warning("call.not_settled", call_id=claim.run.id, reason=str(error))  # a sweep will
-
-    def _finish_early(self, finish: FirstOnly, result: ToolCallResult) -> bool:
-        # the thread of the handler, which would tell Celery that a place is free, is kept by it
-        is_first = finish.answer(result)
+    def _answer(self, request: CallRequest, claim: Claim, result: ToolCallResult) -> bool:
+        """End a call whose handler still runs; its thread, which would tell Celery so, is kept by it."""
+        is_first = self._runtime.delivery.result_writer.answer(claim, result)
+        if is_first:
+            self._end(request, result)
         self._flush()
         return is_first
 
-    def _finish(
-        self,
-        request: CallRequest,
-        claim: Claim,
-        result: ToolCallResult,
-        *,
-        still_runs: bool = False,
-    ) -> None:
-        self._runtime.delivery.endings.finish(claim, result, still_runs=still_runs)
-        self._end(request, result)
+    def _finish(self, request: CallRequest, claim: Claim, result: ToolCallResult) -> None:
+        if self._runtime.delivery.result_writer.finish(claim, result):
+            self._end(request, result)
 
     def _end(self, request: CallRequest, result: ToolCallResult | None) -> None:
         if request.has_ended:
             return
         request.has_ended = True
         self._ended.append((request, result))
-        self._places.leave(request.absence)
+        self._slots.leave(request.released_slot)
 
     def _flush(self) -> None:
         """Hand over what waits for company, and tell Celery what has ended, so that it asks for more."""
         self._runtime.event_loop.flush()
         self._runtime.delivery.flush()
-        while self._ended and self._places.backlog < ENOUGH:
+        while self._ended and self._slots.backlog < ENOUGH:
             with contextlib.suppress(IndexError):  # another thread was quicker
                 request, result = self._ended.popleft()
                 request.end(result)
@@ -429,7 +461,7 @@ class CallPool(BasePool):
 
     def _get_info(self) -> dict[str, Any]:
         info = super()._get_info()  # type: ignore[misc]  # celery-types does not know it
-        return {**info, "threads": self._threads.count, "in-progress": self._places.taken}
+        return {**info, "threads": self._threads.count, "in-progress": self._slots.taken}
 
 
 def _reject(request: Any, *, requeue: bool = True) -> None:

@@ -15,15 +15,14 @@ from broker_config.queues import agent_of
 from goondan_tasks.agent_registry import AgentRecord, WorkerRecord, describe_agents
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.errors import BrokerUnreachableError, ConfigError
-from goondan_tasks.ledger.errands import sweep_seconds
+from goondan_tasks.ledger.ledger import sweep_seconds
 from goondan_tasks.messages import iso_time
 from goondan_tasks.revisions.bootstrap import workspace_of
 from workers.instances.workdirs import root_id
 from workers.mcp import process_board
-from workers.pool.consumed_queues import served_agents
-from workers.pool.left_queues import LeftQueues
-from workers.pool.refusals import refuse
-from workers.pool.shutdown import ShutdownWatch
+from workers.pool.consumed_queues import LeftQueues, served_agents
+from workers.pool.drain import ShutdownWatch
+from workers.pool.pool import refuse
 from workers.process_identity import this_process
 from workers.runtime import WorkerRuntime, process_runtime
 
@@ -58,7 +57,8 @@ class Presence(bootsteps.StartStopStep):
         Raises:
             SystemExit: it consumes an agent's queue that is not in its bundle, or cannot load that
                 agent's entry or extensions, or its workspace or state root is not the one of the
-                agent's other workers, or its state root cannot be used.
+                agent's other workers, or its state root cannot be used, or other workers of its
+                workspace follow revisions and it does not, or the reverse.
         """
         try:
             self._announce(consumer)
@@ -102,6 +102,7 @@ class Presence(bootsteps.StartStopStep):
         others = runtime.agent_registry.join(record, TTL_SECONDS)
         try:
             require_one_place(record, others)
+            require_one_policy(record, others)
         except ConfigError:
             runtime.agent_registry.remove_worker(record.row)
             raise
@@ -162,7 +163,7 @@ class Presence(bootsteps.StartStopStep):
             }
             runtime.agent_registry.publish_worker(record.model_copy(update=now), TTL_SECONDS)
             runtime.settlement.sweep(record.name)
-            runtime.doorkeeper.look()
+            runtime.limiter.look()
             runtime.collector.look(record.name, record.root_id)
             self._is_announced = True
         except (RedisError, BrokerUnreachableError) as error:
@@ -246,6 +247,27 @@ def warn_of_other_swarms(record: WorkerRecord, others: Iterable[WorkerRecord]) -
                 workspace=other.workspace,
                 what_to_do="Each takes calls of the other swarm, whose policy may differ: "
                 "give one of them another database.",
+            )
+
+
+def require_one_policy(record: WorkerRecord, others: Iterable[WorkerRecord]) -> None:
+    """Refuse a worker that follows revisions where the workspace's workers do not, or the reverse.
+
+    Calls name the active revision where revisions are followed; a worker that does not could not run them.
+
+    Raises:
+        ConfigError: another worker of the workspace differs.
+    """
+    follows = record.bundle_ref is not None
+    for other in others:
+        if other.workspace == record.workspace and (other.bundle_ref is not None) is not follows:
+            ours, theirs = ("follows", "does not") if follows else ("does not follow", "does")
+            raise ConfigError(
+                f"This worker {ours} the revisions of its bundle, and worker {other.name} of the same "
+                f"workspace {record.workspace!r} {theirs}.",
+                suggestion="Give all workers of the workspace the same policy.changesets.enabled and "
+                "the same GOONDAN_BUNDLE_REMOTE; to change them, stop all of them before you start new ones. "
+                f"A worker that has died counts for {TTL_SECONDS} s more.",
             )
 
 

@@ -11,10 +11,10 @@ from celery.worker import state as books
 from celery.worker.control import Panel
 
 from goondan_tasks.errors import CallClosedError, CallNotFoundError, ConfigError
-from workers.delivery.call_request import job_info
 from workers.job import Job
+from workers.pool.consumed_queues import queues_of
 from workers.pool.drain import ask_to_drain
-from workers.pool.left_queues import queues_of
+from workers.pool.monitoring import job_info
 from workers.pool.pool import CallPool
 from workers.runtime import process_runtime
 

@@ -1,48 +1,152 @@
-"""One revision of the bundle, as a worker process runs it, and the factory that puts it together."""
+"""One revision of the bundle, as a worker process runs it, and how its agents change it (000 §12.4)."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+import structlog
+from redis.exceptions import RedisError
 
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle
+from goondan_tasks.changesets.api import ChangesetError
+from goondan_tasks.changesets.changesets import Changesets, propose_commit, redis_lock
+from goondan_tasks.changesets.policy import FOLDER, ChangesetRules, Principal
 from goondan_tasks.entry import EntryModules, handlers_in
-from goondan_tasks.instances.table import Instances
+from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.instances.table import Instances, encoded
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.messages import JsonObject, ToolCall, iso_time, wall_clock
 from goondan_tasks.names import EVENT_TOOL
-from goondan_tasks.oauth.refresh import RefreshesInFlight
-from goondan_tasks.revisions.active import CHANGED, ActiveRevision, RevisionChange
+from goondan_tasks.oauth.manager import RefreshesInFlight
+from goondan_tasks.revisions.active import CHANGED, ActiveRevision, RevisionChange, RevisionState
 from goondan_tasks.revisions.bootstrap import workspace_of
-from goondan_tasks.revisions.checkouts import Checkout
+from goondan_tasks.revisions.checkouts import Checkout, RevisionSource
 from goondan_tasks.steps import StepStore
-from workers.agents.agent_runtime import Swarm
-from workers.agents.colleagues import Colleagues, StepsNow
+from workers.agents.call_services import StepsNow, Swarm, SwarmServices
 from workers.agents.handoffs import Handoffs
 from workers.concurrency.event_loop import EventLoopThread
 from workers.contexts import ContextFactory
 from workers.executor import Executor
 from workers.extensions.api import ExtensionServices
-from workers.extensions.events import Events
+from workers.extensions.events import EventListeners
 from workers.extensions.loader import ExtensionLoader
-from workers.extensions.pipelines import Pipelines
+from workers.extensions.pipelines import AgentPipelines
+from workers.extensions.services import SwarmBundleFor, no_swarm_bundle
 from workers.extensions.state import MemoryState, RedisState
-from workers.extensions.swarm_bundle import SwarmBundleFor, no_swarm_bundle
 from workers.instances.outputs import Outputs
 from workers.instances.service import InstanceService
 from workers.instances.workdirs import InstanceWorkdirs, Workdirs
 from workers.oauth import WorkerOAuth, make_oauth
 from workers.processes.isolation import Children, Isolation
-from workers.revisions.bundle_changes import BundleChanges
-from workers.suspension import Suspension
+from workers.results import Suspension
+from workers.tools.registered_tool import system_tools
 from workers.tools.registry import Registry
-from workers.tools.system_tools import system_tools
 from workers.turns.catalog_guard import CatalogGuard
-from workers.turns.step_tool import step_tool
-from workers.turns.steps import Steps, StepTerms
+from workers.turns.steps import Steps, StepTerms, step_tool
 from workers.turns.turns import Turns
-from workers.v1.means import V1Means
+from workers.v1.extension_api import v1_api
 from workers.v1.views import Views
+
+logger = structlog.get_logger(__name__)
+
+#: the event that the agent's extensions hear of a commit, by its status
+_EVENTS = {
+    "ok": "changeset.committed",
+    "rejected": "changeset.rejected",
+    "conflict": "changeset.conflict",
+    "failed": "changeset.failed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AgentBundle:
+    """A :class:`~goondan_tasks.changesets.api.SwarmBundleApi` that blocks."""
+
+    changesets: Changesets
+    principal: Principal
+    active: ActiveRevision
+    events: EventListeners
+    #: the revision of the call; ``None`` where none is followed
+    ref: str | None = None
+
+    def open_changeset(self, reason: str | None = None) -> dict[str, Any]:
+        """Open a changeset in the instance's workdir; its hint warns of a base that failed to load."""
+        opened = self.changesets.open(self.principal, reason or "")
+        try:
+            state = self.active.state()
+        except RedisError:
+            state = None
+        hint = opened.hint.model_copy(update={"warning": _warning(opened.base_ref, state)})
+        return opened.model_copy(update={"hint": hint}).to_wire()
+
+    def commit_changeset(self, changeset_id: str, message: str | None = None) -> dict[str, Any]:
+        """Commit a changeset of this instance, and tell the agent's extensions."""
+        result = self.changesets.commit(changeset_id, message or "", self.principal)
+        who, event = self.principal, _EVENTS[result.status]
+        why = result.error.message if result.error else result.warning
+        names = {"agent": who.agent, "instance": who.instance_key, "changeset": result.changeset_id}
+        logger.info(event, **names, ref=result.new_ref, reason=why)
+        self.events.emit(who.agent or "", event, result.to_wire())
+        return result.to_wire()
+
+    def get_active_ref(self) -> str:
+        """Return the ref of the active revision; raises BrokerUnreachableError."""
+        try:
+            state = self.active.state()
+        except RedisError as error:
+            raise BrokerUnreachableError(f"The active revision is not known: {error}") from error
+        return state.active if state else self.ref or str(self.changesets.source.current())
+
+
+@dataclass(frozen=True, slots=True)
+class BundleChanges:
+    """Makes the :class:`AgentBundle` of a call."""
+
+    settings: Settings
+    ledger: Ledger
+    #: whose rules apply; its files may be a checkout, the changesets are those of ``settings.bundle``
+    bundle: Bundle
+    workdirs: InstanceWorkdirs
+    events: Callable[[], EventListeners]
+    #: the revision; ``None`` where none is followed
+    ref: str | None = None
+
+    def of(self, call: ToolCall) -> AgentBundle:
+        """Return the bundle as the agent of a call may change it, in its instance; this blocks.
+
+        Raises:
+            ChangesetError, GitError: the bundle is in no repository that can be used.
+            ToolError, OSError: the instance's workdir cannot be opened.
+        """
+        settings, redis, keys = self.settings, self.ledger.redis, self.ledger.keys
+        if settings.bundle is None:
+            raise ChangesetError("The worker has no bundle of its own.", code="GIT_ERROR")
+        workspace = workspace_of(self.bundle, settings)
+        active = ActiveRevision(redis, keys, workspace)
+        changesets = Changesets.of(
+            RevisionSource.of(settings.bundle, settings.bundle_remote),
+            [partial(redis_lock, redis, keys.commit_lock(encoded(workspace)))],
+            partial(propose_commit, active),
+            swarm=settings.swarm,
+            help_url=settings.help_url,
+        )
+        rules = ChangesetRules.of(self.bundle, call.agent_name, swarm=settings.swarm)
+        workdir = self.workdirs.open(call.agent_name, call.instance_key)
+        principal = Principal(workdir / FOLDER, rules, call.agent_name, call.instance_key)
+        return AgentBundle(changesets, principal, active, self.events(), self.ref)
+
+
+def _warning(ref: str, state: RevisionState | None) -> str | None:
+    failed = state.failed if state else None
+    if failed is None or failed.ref != ref:
+        return None
+    return (
+        f"The workers run an earlier revision, because they cannot load this one: {failed.code}: "
+        f"{failed.reason} Correct that first."
+    )
 
 
 def revision_block(
@@ -177,7 +281,7 @@ class RevisionFactory:
         )
         steps = make_steps(ledger, registry, extensions.services, self.event_loop, bundle_ref=ref)
         desk = InstanceService(self.instances, _workdirs(settings, bundle))
-        colleagues = Colleagues(_swarm(settings, bundle), self.handoffs, desk, steps_now, ref)
+        colleagues = SwarmServices(_swarm(settings, bundle), self.handoffs, desk, steps_now, ref)
         executor = make_executor(settings, registry, extensions.services, colleagues, self.instances, steps)
         parts = (registry, extensions, steps, executor, self.children)
         return Revision(ref, bundle, *parts, EntryModules(bundle.root), checkout)
@@ -205,8 +309,8 @@ def make_extensions(
     ``swarm_bundle_for`` is what tools of the older version change the bundle with, too.
     """
     store = RedisState(ledger.redis, ledger.settings) if ledger else MemoryState()
-    events = Events(event_loop.submit)
-    parts = (Pipelines(), registry.dynamic, events, store, registry.catalog)
+    events = EventListeners(event_loop.submit)
+    parts = (AgentPipelines(), registry.dynamic, events, store, registry.catalog, v1_api)
     services = ExtensionServices(*parts, oauth=oauth, swarm_bundle_for=swarm_bundle_for)
     return ExtensionLoader(bundle, services, event_loop, files=registry.files)
 
@@ -250,15 +354,14 @@ def make_executor(
     settings: Settings,
     registry: Registry,
     services: ExtensionServices,
-    colleagues: Colleagues | None = None,
+    colleagues: SwarmServices | None = None,
     instances: Instances | None = None,
     steps: Steps | None = None,
 ) -> Executor:
     """Make the executor of a registry; without the last three it needs neither Redis nor Celery."""
     workdirs = InstanceWorkdirs(_workdirs(settings, registry.bundle), instances)
     swarm = registry.bundle.swarm(settings.swarm)
-    means = V1Means(services.events, services.oauth, services.swarm_bundle_for)
-    views = Views(registry, swarm, means, steps)
+    views = Views(registry, swarm, services, steps)
     services.pipelines.v1.made_by = views
     contexts = ContextFactory(
         workdirs,

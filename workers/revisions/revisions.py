@@ -4,6 +4,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from time import monotonic
 from weakref import WeakValueDictionary
 
@@ -18,9 +19,8 @@ from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.names import STEP_TOOL
 from goondan_tasks.revisions.checkouts import Checkout
 from workers.cancellation import Watch
-from workers.concurrency.function_outcome import outcome_of
-from workers.concurrency.threads import on_new_thread
-from workers.contexts import Surroundings
+from workers.concurrency.threads import on_new_thread, outcome_of
+from workers.contexts import RunServices
 from workers.executor import StartMark
 from workers.revisions.revision import Revision, RevisionFactory
 from workers.tools.registry import Registry
@@ -35,8 +35,6 @@ MOST_UNUSED = 4
 JUST_USED_SECONDS = 2.0
 #: how long a failure to load stands before the next attempt, so that not every call waits for a slow fetch
 AGAIN_SECONDS = 5.0
-#: how many failures are remembered
-MOST = 64
 
 #: returns the bundle as it was at a ref, and the checkout that it stands in
 Fetch = Callable[[str], tuple[Bundle, Checkout]]
@@ -49,7 +47,6 @@ class LoadFailures:
     clock: Callable[[], float]
     #: when it failed, and its error without the traceback, which would keep all that was loaded by then
     _failed: dict[str, tuple[float, GoondanError]] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @contextlib.contextmanager
     def noted(self, ref: str) -> Iterator[None]:
@@ -64,18 +61,16 @@ class LoadFailures:
         try:
             yield
         except GoondanError as error:
-            with self._lock:
-                self._failed.pop(ref, None)
-                self._failed[ref] = self.clock(), _copy(error)
-                while len(self._failed) > MOST:
-                    del self._failed[next(iter(self._failed))]
+            for old, (then, _) in list(self._failed.items()):
+                if self.clock() - then >= AGAIN_SECONDS:
+                    self.forget(old)
+            self._failed[ref] = self.clock(), _copy(error)
             raise
         self.forget(ref)
 
     def forget(self, ref: str) -> None:
         """Let a revision be tried again at once."""
-        with self._lock:
-            self._failed.pop(ref, None)
+        self._failed.pop(ref, None)
 
 
 def _copy(error: GoondanError) -> GoondanError:
@@ -123,7 +118,8 @@ class Revisions:
         #: the others by ref, and the active one, unless revisions are not followed
         self._kept: dict[str, _Kept] = {} if ref is None else {ref: _Kept(self._active, clock(), ())}
         self._loading: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
-        self._failures = LoadFailures(clock)
+        #: of calls, and of the sync of this process
+        self.failures = LoadFailures(clock)
         #: the agents that this process serves
         self._served: tuple[str, ...] = ()
         #: called before a Step or a Turn begins: it may activate another revision
@@ -189,21 +185,14 @@ class Revisions:
                     self._active = revision
                     return revision
 
-    def forget_failure(self, ref: str) -> None:
-        """Let a revision that could not be loaded be tried again at once."""
-        self._failures.forget(ref)
-
     def close_unused(self) -> None:
         """Close, on another thread, the revisions that are not active and were not used for a while."""
         now = self._clock()
         with self._lock:
             idle = [one for one in self._kept.values() if one.is_idle and one.revision is not self._active]
             idle.sort(key=lambda one: one.last_used, reverse=True)
-            closed = [
-                one
-                for place, one in enumerate(idle)
-                if now - one.last_used > (UNUSED_SECONDS if place < MOST_UNUSED else JUST_USED_SECONDS)
-            ]
+            limits = (UNUSED_SECONDS if place < MOST_UNUSED else JUST_USED_SECONDS for place in count())
+            closed = [one for one, limit in zip(idle, limits, strict=False) if now - one.last_used > limit]
             for one in closed:
                 self._kept.pop(one.revision.ref or "")
         if closed:
@@ -238,7 +227,7 @@ class Revisions:
         return call.model_copy(update={"bundle_ref": ref})
 
     async def execute(
-        self, run: Run, mark_started: StartMark, *, watch: Watch, surroundings: Surroundings
+        self, run: Run, mark_started: StartMark, *, watch: Watch, services: RunServices
     ) -> ToolCallResult:
         """Run a call with its revision's executor; see :meth:`workers.executor.Executor.execute`."""
         try:
@@ -247,7 +236,7 @@ class Revisions:
             return run.failed(describe(error, help_url=self._factory.settings.help_url), None)
         try:
             executor = self._active.executor if kept is None else kept.revision.executor
-            return await executor.execute(run, mark_started, watch=watch, surroundings=surroundings)
+            return await executor.execute(run, mark_started, watch=watch, services=services)
         finally:
             if kept is not None:
                 self._let_go(kept)
@@ -278,7 +267,7 @@ class Revisions:
         kept, served = self._kept.get(ref), self._served
         if kept is not None and kept.prepared_for == served:
             return kept.revision
-        with self._failures.noted(ref):
+        with self.failures.noted(ref):
             outcome = outcome_of(lambda: self._prepared(ref, kept, served))
             if outcome.error is not None:
                 raise _unloaded(ref, outcome.error)
@@ -293,8 +282,6 @@ class Revisions:
         revision = self._load(ref, served)
         with self._lock:
             self._kept[ref] = _Kept(revision, self._clock(), served)
-        if not self._is_followed:
-            self.close_unused()  # there is no RevisionSync to do so
         return revision
 
     def _load(self, ref: str, served: tuple[str, ...]) -> Revision:

@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,29 +11,24 @@ import structlog
 from pydantic import ValidationError
 
 from goondan_tasks.bundle import BoundTool, CatalogItem, ToolSource
-from goondan_tasks.bundle.binding import bound_exports
-from goondan_tasks.bundle.findings import field_faults
-from goondan_tasks.bundle.resources import API_VERSION, ToolResource
-from goondan_tasks.entry import takes
 from goondan_tasks.messages import JsonObject, ToolCall
 from goondan_tasks.names import SYSTEM_TOOL, parse_tool_name
 from goondan_tasks.redaction import KNOWN_SECRETS
-from goondan_tasks.schema import compile_schema
+from goondan_tasks.steps import StepTool
 from goondan_tasks.tool_api import ToolHandler
 from goondan_tasks.wording import hint
-from workers.handlers import is_async_handler
-from workers.tools.registered_tool import RegisteredTool
+from workers.tools.registered_tool import RegisteredTool, declared_tool, ready
 
 logger = structlog.get_logger(__name__)
 
 _ITEM_FIELDS = ("name", "description", "parameters", "source")
-#: what may be said of a tool that no YAML declares
+#: the fields of an export that a dynamic tool may have
 _POLICY_FIELDS = ("timeoutSeconds", "idempotent", "maxAttempts", "retry")
 
 #: the instanceKey and the turnId of a Turn of an agent
 TurnKey = tuple[str, str]
 
-#: a process keeps the tools of so many Turns, those that have registered some last
+#: the number of Turns whose tools a process keeps: the latest
 MOST_TURNS = 1024
 
 
@@ -44,48 +39,48 @@ def turn_of(call: ToolCall) -> TurnKey:
 
 @dataclass(frozen=True, slots=True)
 class DynamicTool:
-    """One of them."""
+    """A tool that an extension has registered."""
 
     item: CatalogItem
     registered: RegisteredTool
     extension: str
-    #: in which it was registered, itself or in a Step or tool call of it; ``None``: it lasts
+    #: the Turn in which it was registered, also in a Step or tool call; ``None``: it lasts
     turn: TurnKey | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ToolsOfTurn:
-    """What one Turn has registered and unregistered, as far as a process knows."""
+    """The tools that one Turn has registered and unregistered, as far as a process knows."""
 
-    #: those whose handlers it has
+    #: those whose handlers the process has
     tools: Mapping[str, DynamicTool] = field(default_factory=dict)
     #: the names of those that earlier Steps have registered in other processes
     elsewhere: frozenset[str] = frozenset()
     #: the names that were unregistered in it, and not registered again
     gone: frozenset[str] = frozenset()
-    #: those of them that other processes cannot know of yet
+    #: those of them that are not in Redis yet
     untold: frozenset[str] = frozenset()
 
 
 class DynamicTools:
     """The dynamic tools of every agent that a process serves, in order of registration.
 
-    Those of MCP servers come last, by name: they come as their servers start, in no order, and the model is
-    to see the same catalog from Step to Step, in whatever worker one opens.
+    Tools of MCP servers come last, by name: their servers start in any order, and the model is to see the
+    same catalog in each Step and worker.
 
-    What was registered in a Turn is that Turn's alone: its handler may have in hand what is no other's, such
-    as a user's token. There it takes the place of a lasting one of its name. What was unregistered in a Turn
-    is gone from that Turn alone, too, and its other workers are told with the next Step.
+    A tool registered in a Turn belongs to that Turn alone, since its handler may hold a user's token. There
+    it replaces a lasting one of the same name. A tool unregistered in a Turn is gone from that Turn alone;
+    the Turn's other workers learn of that with the next Step.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: replaced, never changed: whoever calls tools reads them without the lock
+        #: replaced and never changed, so that they are read without the lock
         self._lasting: dict[str, Mapping[str, DynamicTool]] = {}
         self._of_turns: OrderedDict[tuple[str, TurnKey], ToolsOfTurn] = OrderedDict()
         #: grows with every change
         self.version = 0
-        #: of how many Turns the tools are not kept any more
+        #: the number of Turns whose tools were dropped
         self.forgotten = 0
 
     @property
@@ -94,11 +89,11 @@ class DynamicTools:
         return bool(self._of_turns)
 
     def of(self, agent: str, turn: TurnKey | None = None) -> Mapping[str, DynamicTool]:
-        """Return an agent's that last, or those that were registered in a Turn, by name."""
+        """Return an agent's lasting tools, or those registered in a Turn, by name."""
         return self._lasting.get(agent, {}) if turn is None else self._of_turn(agent, turn).tools
 
     def shown(self, agent: str, turn: TurnKey | None = None) -> Mapping[str, DynamicTool]:
-        """Return an agent's as its next Step shows them, or the next one of a Turn, by name."""
+        """Return the tools of an agent's next Step, or of the next one of a Turn, by name."""
         if turn is None:
             return self.of(agent)
         own = self._of_turn(agent, turn)
@@ -110,17 +105,17 @@ class DynamicTools:
         return self._of_turn(agent, turn).gone
 
     def of_turns(self, agent: str) -> list[DynamicTool]:
-        """Return those that were registered in any Turn of an agent."""
+        """Return the tools registered in any Turn of an agent."""
         with self._lock:
             of_turns = [own.tools for (owner, _), own in self._of_turns.items() if owner == agent]
         return [tool for tools in of_turns for tool in tools.values()]
 
     def find(self, agent: str, name: str, turn: TurnKey | None = None) -> DynamicTool | None:
-        """Return the one of that name, for a call of a Turn or for one of none."""
+        """Return the tool of that name, in a Turn or outside of any."""
         return self.of(agent, turn).get(name) or self.of(agent).get(name)
 
     def add(self, agent: str, tool: DynamicTool) -> None:
-        """Add one; of two with the same name the last counts, and stands where it was registered."""
+        """Add a tool; it replaces one of the same name, and stands last."""
         name = tool.item.name
         with self._lock:
             replaced = self.find(agent, name, tool.turn)
@@ -139,10 +134,7 @@ class DynamicTools:
             logger.warning("tool.replaced", agent=agent, tool=name, of=replaced.extension, by=tool.extension)
 
     def remove(self, agent: str, name: str, turn: TurnKey | None = None) -> bool:
-        """Take the one of that name away, or from a Turn; say whether there was one.
-
-        A Turn is not shown the name again until it is registered once more: no lasting one of it either.
-        """
+        """Remove a tool, or hide it from a Turn, lasting or not; say whether there was one."""
         with self._lock:
             lasting = dict(self.of(agent))
             if turn is None:
@@ -162,10 +154,7 @@ class DynamicTools:
     def begin_step(
         self, agent: str, turn: TurnKey, *, registered: Iterable[str], gone: Iterable[str]
     ) -> None:
-        """Take over the names that the Steps of a Turn have registered, and those that are gone.
-
-        That is how the Step before the one that opens now has left them, in whatever process.
-        """
+        """Take over the names that earlier Steps of a Turn have registered and unregistered elsewhere."""
         with self._lock:
             own = self._of_turn(agent, turn)
             told = replace(own, elsewhere=frozenset(registered), gone=frozenset())
@@ -175,7 +164,7 @@ class DynamicTools:
                 self.version += 1
 
     def clear(self, agent: str) -> None:
-        """Take all of an agent's away."""
+        """Remove all tools of an agent."""
         with self._lock:
             self._lasting.pop(agent, None)
             for key in [key for key in self._of_turns if key[0] == agent]:
@@ -183,11 +172,11 @@ class DynamicTools:
             self.version += 1
 
     def untold(self, call: ToolCall) -> frozenset[str]:
-        """Return what was unregistered in a call's Turn that other processes cannot know of yet."""
+        """Return the tools unregistered in a call's Turn that are not in Redis yet."""
         return self._of_turn(call.agent_name, turn_of(call)).untold if self._of_turns else frozenset()
 
     def told(self, agent: str, turn: TurnKey, names: Collection[str]) -> None:
-        """Note that other processes can know now what was unregistered."""
+        """Note that unregistered tools are in Redis now."""
         with self._lock:
             own = self._of_turn(agent, turn)
             if not own.untold.isdisjoint(names):
@@ -227,34 +216,19 @@ def dynamic_tool(
     entry_path: Path,
     turn: TurnKey | None = None,
 ) -> DynamicTool:
-    """Make a tool of what an extension registers.
+    """Make a tool that an extension registers.
 
     Raises:
         ValueError: the item, its name, its parameters or the policy are not valid.
-        TypeError: ``handler`` is no function of ``(ctx, input)``.
+        TypeError: ``handler`` is not a function of ``(ctx, input)``.
     """
     checked = without_secrets(catalog_item(item, extension))
     bound = _bound(checked, dict(policy or {}), entry_path)
     return DynamicTool(checked, ready(bound, handler), extension, turn)
 
 
-def ready(bound: BoundTool, handler: ToolHandler) -> RegisteredTool:
-    """Return a tool with its handler.
-
-    Raises:
-        ValueError: its parameters are no JSON Schema.
-        TypeError: ``handler`` is no function of ``(ctx, input)``.
-    """
-    if not callable(handler):
-        raise TypeError(f"the handler of {bound.name} must be a function, not {type(handler).__name__}")
-    if not takes(handler, 2):
-        raise TypeError(f"the handler of {bound.name} cannot be called with (ctx, input)")
-    arguments = compile_schema(bound.export.parameters)
-    return RegisteredTool(bound, handler, arguments, is_async_handler(handler))
-
-
 def catalog_item(item: CatalogItem | Mapping[str, Any], extension: str) -> CatalogItem:
-    """Return what an extension describes a tool with.
+    """Return an extension's description of a tool as an item.
 
     Raises:
         ValueError: it is not valid.
@@ -274,7 +248,7 @@ def catalog_item(item: CatalogItem | Mapping[str, Any], extension: str) -> Catal
 
 
 def without_secrets(item: CatalogItem) -> CatalogItem:
-    """Return an item that may stand in a catalog; what registers it while it runs may have seen a token."""
+    """Return an item without secrets: an extension that registers it at run time may have seen a token."""
     wire = item.to_wire()
     shown = KNOWN_SECRETS.hidden_in_answer(wire)
     return item if shown == wire else CatalogItem.from_wire(shown)
@@ -291,32 +265,49 @@ def _bound(item: CatalogItem, policy: JsonObject, entry_path: Path) -> BoundTool
     if policy.get("retry") is not None and policy.get("idempotent") is not True:
         raise ValueError(f"{item.name}: only an idempotent tool may be retried: add 'idempotent': True")
     export = {"name": name.export, "description": item.description, "parameters": item.parameters}
-    spec = {"entry": str(entry_path), "exports": [policy | export]}
-    declared = {"apiVersion": API_VERSION, "kind": "Tool", "metadata": {"name": name.resource}, "spec": spec}
-    return declared_tool(ToolResource, declared, item.name, entry_path)
-
-
-def declared_tool(model: type[ToolResource], resource: JsonObject, name: str, entry_path: Path) -> BoundTool:
-    """Return the one tool of a resource that no YAML declares; errors call it ``name``.
-
-    Raises:
-        ValueError: the resource is not valid.
-    """
-    try:
-        tool = model.model_validate(resource)
-    except ValidationError as error:
-        faults = [f"{fault.path[-1]} {fault.error.message}" for fault in field_faults(error, model, resource)]
-        raise ValueError(f"{name}: {'; '.join(faults)}") from error
-    [bound] = bound_exports(tool, entry_path.parent)
-    return bound
+    return declared_tool(name.resource, policy | export, str(entry_path), entry_path.parent, called=item.name)
 
 
 def require_fields(given: Mapping[str, Any], known: Iterable[str], what: str) -> None:
-    """Let only known fields pass.
-
-    Raises:
-        ValueError: there is another one.
-    """
+    """Raise a ValueError for a field that is not known."""
     for name in given:
         if name not in known:
             raise ValueError(f"{what} has no field {name!r}. {hint(str(name), list(known))}".strip())
+
+
+@dataclass(frozen=True, slots=True)
+class TurnTools:
+    """The tools that a Step begins with (003 §10.3), before its middlewares change them."""
+
+    lasting: Sequence[CatalogItem]
+    #: those registered in this Turn, in this worker
+    here: Mapping[str, DynamicTool]
+    #: those of earlier Steps of this Turn, in any worker
+    carried: Sequence[StepTool] = ()
+
+    def items(self) -> list[CatalogItem]:
+        """Return the catalog; tools of earlier Steps keep their places in every worker."""
+        lasting = {item.name: item for item in self.lasting}
+        carried = {tool.item.name: tool.item for tool in self.carried}
+        here = {name: tool.item for name, tool in self.here.items()}
+        return list({**lasting, **carried, **here}.values())
+
+    def origins(self) -> dict[str, str]:
+        """Return the ids of the earlier Steps that have registered tools, by the tools' names."""
+        return {tool.item.name: tool.step_id for tool in self.carried}
+
+    def passed_on(
+        self, step_id: str, now: Mapping[str, DynamicTool], gone: Collection[str]
+    ) -> list[StepTool]:
+        """Return the tools that the next Step carries, given this worker's and those that are ``gone``."""
+        carried = {tool.item.name: tool for tool in self.carried if tool.item.name not in gone}
+        here = {
+            name: StepTool(item=tool.item, step_id=self._origin(carried.get(name), tool) or step_id)
+            for name, tool in now.items()
+        }
+        return list({**carried, **here}.values())
+
+    def _origin(self, carried: StepTool | None, tool: DynamicTool) -> str | None:
+        """Return the earlier Step that has registered a tool, unless this one has registered it again."""
+        is_registered_again = tool is not self.here.get(tool.item.name)
+        return None if carried is None or is_registered_again else carried.step_id

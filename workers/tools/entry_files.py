@@ -1,4 +1,4 @@
-"""The entry files of a bundle, as they were when first imported: whatever they do, who waits goes on."""
+"""The entry files of a bundle, imported once each; an import that hangs blocks no caller forever."""
 
 import threading
 from collections.abc import Callable, Iterable
@@ -12,7 +12,7 @@ from goondan_tasks.bundle.entries import fatal_import
 from goondan_tasks.entry import IMPORT_HINT, EntryError, import_entry, import_failure
 from goondan_tasks.errors import BundleRevisionUnavailableError, GoondanError, ToolTimeoutError
 from workers.cancellation import Cancellation
-from workers.concurrency.function_outcome import FunctionOutcome, coming_outcome
+from workers.concurrency.threads import FunctionOutcome, coming_outcome
 
 T = TypeVar("T")
 
@@ -21,30 +21,40 @@ IMPORT_SECONDS = 60.0
 
 
 class _Load:
-    """One file that is being loaded."""
+    """An import on its way."""
 
     def __init__(self, load: Callable[[], Any]) -> None:
         self.begun_at = monotonic()
         self.outcome = coming_outcome(load)
 
+    def ends(self, seconds: float, cancellation: Cancellation) -> bool:
+        """Wait until it has gone on for so long, or the call is cancelled; say whether it has ended."""
+        cancelled: Future[None] = Future()
+        forget = cancellation.on_cancel(lambda: cancelled.set_result(None))
+        left = max(self.begun_at + seconds - monotonic(), 0)
+        either: set[Future[Any]] = {self.outcome, cancelled}
+        wait(either, left, return_when=FIRST_COMPLETED)
+        forget()
+        return self.outcome.done()
+
 
 class EntryFiles:
-    """Imports each file once, whether it is edited later or not; one that fails is tried again.
+    """Imports each file once, even if it is edited later; one that fails is tried again.
 
     ``read`` is one of the readers in :mod:`goondan_tasks.entry`.
     """
 
     def __init__(self, seconds: float = IMPORT_SECONDS) -> None:
-        #: what a file may take
+        #: the limit of each import
         self.seconds = seconds
         self._lock = threading.Lock()
         self._modules: dict[Path, ModuleType] = {}
         self._tried_out: set[Path] = set()
-        #: by file and reader; those that have failed are not kept
+        #: by file and reader; failed ones are removed
         self._loads: dict[tuple[Path, Callable[[ModuleType], Any]], _Load] = {}
 
     def try_out(self, paths: Iterable[Path]) -> None:
-        """Import files in a child process with this one's environment, before they are imported here.
+        """Import files in a child process first, with this process's environment.
 
         Raises:
             EntryError: importing one ends the process, or does not end within ``seconds``.
@@ -65,8 +75,8 @@ class EntryFiles:
         """Import a file before it is needed, and read it.
 
         Raises:
-            EntryError: it cannot be used: whatever its own code raises, even ``sys.exit()``, is told as one;
-                and so is an import that has gone on for ``seconds``.
+            EntryError: it cannot be used, takes longer than ``seconds``, or raises anything, ``sys.exit()``
+                included.
         """
         outcome = self._outcome(path, read, self.seconds, Cancellation())
         if outcome is None:
@@ -81,11 +91,10 @@ class EntryFiles:
     ) -> T:
         """Import a file when a call needs it, and read it.
 
-        It is waited for until its import has gone on for so long, or for as long as any file may: not at all,
-        if it has done so already on behalf of other calls.
+        The limit counts from the start of the import, perhaps for another call.
 
         Raises:
-            EntryError: the file is missing, is no Python, or has not what is read from it.
+            EntryError: the file is missing, is not Python, or lacks what is read from it.
             ToolTimeoutError: it takes too long.
             GoondanError: what the call was cancelled with.
             Exception: whatever the file's own code raises when it is imported.
@@ -101,11 +110,11 @@ class EntryFiles:
     def _outcome(
         self, path: Path, read: Callable[[ModuleType], T], seconds: float, cancellation: Cancellation
     ) -> FunctionOutcome[T] | None:
-        """Wait for what comes of a file; ``None`` if that takes too long, or nobody wants it any more."""
+        """Return the outcome of an import; ``None`` if it takes too long, or the call is cancelled."""
         key = (path, read)
         with self._lock:
             load = self._loads.get(key) or self._loads.setdefault(key, _Load(lambda: self._read(path, read)))
-        if not _ends(load, seconds, cancellation):
+        if not load.ends(seconds, cancellation):
             return None
         outcome: FunctionOutcome[T] = load.outcome.result()
         if outcome.error is not None:
@@ -119,16 +128,6 @@ class EntryFiles:
         value = read(module)
         self._modules.setdefault(path, module)
         return value
-
-
-def _ends(load: _Load, seconds: float, cancellation: Cancellation) -> bool:
-    cancelled: Future[None] = Future()
-    forget = cancellation.on_cancel(lambda: cancelled.set_result(None))
-    left = max(load.begun_at + seconds - monotonic(), 0)
-    either: set[Future[Any]] = {load.outcome, cancelled}
-    wait(either, left, return_when=FIRST_COMPLETED)
-    forget()
-    return load.outcome.done()
 
 
 def _hangs(seconds: float) -> str:

@@ -1,20 +1,155 @@
-"""A tool ready to run."""
+"""Tools ready to run, and those that no YAML declares: the system's own, and an agent as a tool."""
 
-from collections.abc import Callable
+import base64
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from goondan_tasks.bundle import BoundTool
+from pydantic import ValidationError
+
+from goondan_tasks.agent_api import AgentContext
+from goondan_tasks.bundle import BoundTool, Bundle
+from goondan_tasks.bundle.binding import bound_exports
+from goondan_tasks.bundle.findings import field_faults
+from goondan_tasks.bundle.resources import API_VERSION, ToolResource
+from goondan_tasks.entry import handle_in, takes
+from goondan_tasks.errors import HandoffError
 from goondan_tasks.messages import JsonObject
-from goondan_tasks.schema import ArgumentSchema
+from goondan_tasks.names import READ_OUTPUT_TOOL, SYSTEM_TOOL
+from goondan_tasks.schema import ArgumentSchema, compile_schema
+from goondan_tasks.tool_api import ToolContext, ToolHandler
+from workers.handlers import is_async_handler
+from workers.instances.outputs import read_part
 from workers.processes.isolation import IsolatedTool
+from workers.tools.entry_files import EntryFiles
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredTool:
-    """One function with what was declared about it; it is called with a context and the arguments."""
+    """One function with its declaration; it is called with a context and the arguments."""
 
     bound: BoundTool
     handler: Callable[[Any, JsonObject], Any] | IsolatedTool
     arguments: ArgumentSchema
     is_async: bool
+
+
+def ready(bound: BoundTool, handler: ToolHandler) -> RegisteredTool:
+    """Return a tool with its handler.
+
+    Raises:
+        ValueError: its parameters are not a JSON Schema.
+        TypeError: ``handler`` is not a function of ``(ctx, input)``.
+    """
+    if not callable(handler):
+        raise TypeError(f"the handler of {bound.name} must be a function, not {type(handler).__name__}")
+    if not takes(handler, 2):
+        raise TypeError(f"the handler of {bound.name} cannot be called with (ctx, input)")
+    arguments = compile_schema(bound.export.parameters)
+    return RegisteredTool(bound, handler, arguments, is_async_handler(handler))
+
+
+def declared_tool(
+    tool: str,
+    export: JsonObject,
+    entry: str,
+    root: Path,
+    *,
+    called: str = "",
+    model: type[ToolResource] = ToolResource,
+    version: str = API_VERSION,
+    **spec: Any,
+) -> BoundTool:
+    """Return the one export of a Tool that no YAML declares; errors name it ``called``.
+
+    Raises:
+        ValueError: the resource is not valid.
+    """
+    spec |= {"entry": entry, "exports": [export]}
+    resource = {"apiVersion": version, "kind": "Tool", "metadata": {"name": tool}, "spec": spec}
+    try:
+        [bound] = bound_exports(model.model_validate(resource), root)
+    except ValidationError as error:
+        faults = [f"{fault.path[-1]} {fault.error.message}" for fault in field_faults(error, model, resource)]
+        raise ValueError(f"{called}: {'; '.join(faults)}") from error
+    return bound
+
+
+def system_tool(
+    name: str,
+    handler: Callable[[Any, JsonObject], Any],
+    *,
+    description: str,
+    properties: JsonObject,
+    required: Sequence[str],
+    timeout_seconds: float,
+) -> RegisteredTool:
+    """Make one of the system's own tools: every worker runs them for every agent, and no catalog has them.
+
+    The client calls them over the agent's queue and under the call's instance: claimed, fenced and limited
+    like any call.
+    """
+    parameters = {"properties": properties, "required": required, "additionalProperties": False}
+    export = {
+        "name": name,
+        "description": description,
+        "parameters": {"type": "object", **parameters},
+        "idempotent": True,
+        "timeoutSeconds": timeout_seconds,
+    }
+    file = Path(__file__)
+    bound = declared_tool(SYSTEM_TOOL, export, file.name, file.parent)
+    return RegisteredTool(bound, handler, compile_schema(bound.export.parameters), is_async=False)
+
+
+def system_tools(max_output_bytes: int) -> dict[str, RegisteredTool]:
+    """Return the system's tools by full name; none of their outputs exceeds ``max_output_bytes``."""
+    # base64 makes four bytes of three, and must leave room for the rest of the answer
+    most = max_output_bytes // 2
+
+    def read_output(ctx: ToolContext, input: JsonObject) -> JsonObject:
+        limit = min(input.get("limit", most), most)
+        data, size = read_part(ctx.workdir, input["path"], offset=input.get("offset", 0), limit=limit)
+        return {"data": base64.b64encode(data).decode("ascii"), "size": size}
+
+    properties = {
+        "path": {"type": "string"},
+        "offset": {"type": "integer", "minimum": 0, "maximum": 2**62},
+        "limit": {"type": "integer", "minimum": 1},
+    }
+    tool = system_tool(
+        "read-output",
+        read_output,
+        description="Read a part of a large output.",
+        properties=properties,
+        required=["path"],
+        timeout_seconds=60,
+    )
+    return {READ_OUTPUT_TOOL: tool}
+
+
+def bound_agent(bundle: Bundle, agent: str) -> BoundTool | None:
+    """Return an Agent as the tool whose calls are its events; ``None`` if it has no entry."""
+    spec = bundle.agents[agent].spec
+    if spec.entry is None:
+        return None
+    return declared_tool(SYSTEM_TOOL, {"name": agent, "idempotent": spec.idempotent}, spec.entry, bundle.root)
+
+
+def load_agent(bundle: Bundle, agent: str, files: EntryFiles) -> RegisteredTool:
+    """Return an Agent with its ``handle``, ready to run.
+
+    Raises:
+        HandoffError: it has no entry.
+        EntryError: the entry cannot be used.
+    """
+    bound = bound_agent(bundle, agent)
+    if bound is None:
+        raise HandoffError(f"Agent {agent!r} has no entry: its events are fetched by Client.receive.")
+    handle = files.load(bound.entry_path, handle_in)
+
+    def handle_event(ctx: AgentContext, _: JsonObject) -> Any:
+        return handle(ctx, ctx.event)
+
+    return RegisteredTool(bound, handle_event, compile_schema(None), is_async_handler(handle))

@@ -7,25 +7,23 @@ from collections.abc import Callable, Mapping
 from goondan_tasks.bundle import BoundTool, Bundle, CatalogItem, build_catalog
 from goondan_tasks.entry import handlers_in
 from goondan_tasks.errors import ToolNotFoundError
-from goondan_tasks.limits.gates import Limits
+from goondan_tasks.limits.limiter import Limits
 from goondan_tasks.names import EVENT_TOOLS
 from goondan_tasks.schema import compile_schema
 from workers.cancellation import Cancellation
 from workers.handlers import find_handler, is_async_handler
 from workers.processes.isolation import Isolation
-from workers.tools.agent_tools import bound_agent, load_agent
 from workers.tools.dynamic_tools import DynamicTools, TurnKey
 from workers.tools.entry_files import EntryFiles
-from workers.tools.registered_tool import RegisteredTool
+from workers.tools.registered_tool import RegisteredTool, bound_agent, load_agent
 
 
 class Registry:
-    """The tools of a bundle, and those that extensions register while they run.
+    """The tools of a bundle, and those that extensions register at run time.
 
-    An entry file is loaded when one of its tools is first called.
-
-    An isolated tool's entry is not loaded in this process. ``system_tools`` can be called on behalf of every
-    agent, though they stand in no catalog. To the ledger, an agent that handles its events is a tool as well.
+    An entry file is loaded when one of its tools is first called; an isolated tool's, in another process.
+    ``system_tools`` can be called for every agent and stand in no catalog. An agent that handles its events
+    is a tool as well to the ledger.
     """
 
     def __init__(
@@ -41,7 +39,7 @@ class Registry:
         self._system_tools = system_tools or {}
         #: those of extensions
         self.dynamic = DynamicTools()
-        #: whether the Swarm's policy lets calls reach every tool there is, whatever the catalog says
+        #: whether the Swarm's policy lets calls reach every tool, in the catalog or not
         self.is_open = is_open
         self._declared_items = functools.cache(lambda agent: build_catalog(bundle, agent).items)
         self._tools_of = functools.cache(bundle.bound_tools)
@@ -79,7 +77,7 @@ class Registry:
         return name in (self.catalog(agent) or ()) or name in self.dynamic.of(agent)
 
     def all_known(self, agent: str) -> Mapping[str, BoundTool]:
-        """Return what :meth:`known` knows besides the system's tools and those of Turns, by full name."""
+        """Return the tools of :meth:`known` by full name, without the system's and those of Turns."""
         declared = {**self.bundle.all_tools(), **(self.catalog(agent) or {})}
         dynamic = self.dynamic.of(agent).items()
         return {**declared, **{name: tool.registered.bound for name, tool in dynamic}}
@@ -87,8 +85,8 @@ class Registry:
     def known(self, agent: str, name: str, turn: TurnKey | None = None) -> BoundTool | None:
         """Return a tool that this worker can run for the agent, or in one of its Turns.
 
-        Any of the bundle is among them, whether the Agent declares it or not (001 §12.1). What may be called
-        is for the guard to say.
+        It may be any tool of the bundle, declared by the Agent or not (001 §12.1): the guard decides which
+        ones can be called.
         """
         return self.offered(agent, name, turn) or self.of_bundle(agent, name)
 
@@ -118,20 +116,16 @@ class Registry:
         return self.of_bundle(agent, name) if self.is_open else None
 
     def of_bundle(self, agent: str, name: str) -> BoundTool | None:
-        """Return a tool of the bundle: as the agent declares it, or else as it stands there.
-
-        That is none where a dynamic one has taken its place.
-        """
+        """Return a tool of the bundle, with the agent's overrides; ``None`` if a dynamic one replaces it."""
         catalog = self.catalog(agent)
         if catalog is None or name in catalog:
             return (catalog or {}).get(name)
         return None if name in self.dynamic.of(agent) else self.bundle.all_tools().get(name)
 
     def limits(self, agent: str, name: str, *, in_step: bool = True) -> Limits | None:
-        """Return what limits the calls of a tool of the bundle; ``None`` for any other tool.
+        """Return the limits of a tool of the bundle; ``None`` for any other tool.
 
-        Without a Step one that the agent does not declare is refused, unless the policy allows it: such calls
-        do not count.
+        Calls that are refused do not count: those without a Step, of a tool that the agent does not declare.
         """
         bound = self.of_bundle(agent, name)  # asked each time: a dynamic tool may have replaced it
         is_callable = in_step or self.is_open or name in (self.catalog(agent) or ())

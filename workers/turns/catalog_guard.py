@@ -19,23 +19,23 @@ logger = structlog.get_logger(__name__)
 
 
 class CatalogGuard:
-    """Admits calls before any middleware sees them; without ``steps`` none that belongs to a Step."""
+    """Admits calls before any middleware sees them; without ``steps``, none that belongs to a Step."""
 
     def __init__(self, registry: Registry, steps: Steps | None = None) -> None:
         self._registry = registry
         self._steps = steps
 
     def admit(self, call: ToolCall, watch: Watch) -> BoundTool:
-        """Return the tool that a call is for. A call of a Step that is new here asks Redis, and may block.
+        """Return the tool of a call; it asks Redis, and may block, for the first call of a Step.
 
-        ``watch`` sees to the limit of step middlewares that run because of the call.
+        ``watch`` limits the step middlewares that run because of the call.
 
         Raises:
             ToolNotInCatalogError: it may not be called in this Step, or the Step is unknown.
-            ToolNotFoundError: it may be called, but nobody has registered it in this worker.
+            ToolNotFoundError: it may be called, but is not registered in this worker.
             AgentNotFoundError: the bundle of this worker does not have the agent.
             MiddlewareError: a step middleware that might have registered it failed.
-            ToolTimeoutError: such middlewares take too long, or Redis was away for too long.
+            ToolTimeoutError: the middlewares take too long, or Redis was away for too long.
         """
         if call.step_id is not None:
             return self._admit_to_step(call, call.step_id, watch)
@@ -49,7 +49,7 @@ class CatalogGuard:
         return bound
 
     def note_unregistered(self, call: ToolCall, names: Collection[str]) -> None:
-        """Let the next Step know what a call has unregistered; see :meth:`Steps.note_unregistered`."""
+        """See :meth:`Steps.note_unregistered`."""
         if self._steps is not None:
             self._steps.note_unregistered(call, names)
 
@@ -79,7 +79,7 @@ class CatalogGuard:
         return known
 
     def _known(self, call: ToolCall, step: StepRecord) -> BoundTool | None:
-        """Return the tool if this worker has it; in the place of one of the Turn's own none will do."""
+        """Return the tool if this worker has it; a tool of the Turn's own has no substitute."""
         turn = turn_of(call)
         is_own = call.tool_name in step.origins
         if is_own and call.tool_name not in self._registry.dynamic.of(call.agent_name, turn):
@@ -88,14 +88,14 @@ class CatalogGuard:
 
     def _of_bundle(self, call: ToolCall, step: StepRecord) -> BoundTool | None:
         """Return the tool of the bundle that a middleware has put into the catalog (001 §12.1)."""
-        is_own = call.tool_name in step.origins
-        return None if is_own else self._registry.of_bundle(call.agent_name, call.tool_name)
+        if call.tool_name in step.origins:
+            return None
+        return self._registry.of_bundle(call.agent_name, call.tool_name)
 
     def _admit_by_policy(self, call: ToolCall) -> BoundTool:
         """Admit a call of a tool that its Step does not have, if ``toolCalls.allow`` is ``registry``."""
-        known = None
-        if self._registry.is_open:
-            known = self._registry.known(call.agent_name, call.tool_name, turn_of(call))
+        registry = self._registry
+        known = registry.known(call.agent_name, call.tool_name, turn_of(call)) if registry.is_open else None
         if known is None or known.tool.name == SYSTEM_TOOL:
             raise not_in_catalog(call.tool_name)
         _log_exception(call)

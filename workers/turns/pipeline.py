@@ -1,22 +1,40 @@
-"""The onion: middlewares around a core, as one pure function (003 §6.1)."""
+"""The onion: ordered middlewares around a core (003 §6.1), also one that is held open at its core."""
 
+import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from bisect import insort
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, wraps
+from operator import itemgetter
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
+from goondan_tasks.entry import takes
 from goondan_tasks.errors import GoondanError, MiddlewareError
-from goondan_tasks.extension_api import Middleware, Onion
-from workers.concurrency.beside_loop import RunOnThread, beside_loop, is_on_loop
-from workers.concurrency.event_loop import move_to_loop
+from goondan_tasks.extension_api import Middleware, Onion, StepContext
+from workers.concurrency.event_loop import (
+    EventLoopThread,
+    RunOnThread,
+    beside_loop,
+    drive,
+    is_on_loop,
+    move_to_loop,
+)
 from workers.concurrency.threads import on_new_thread
 from workers.handlers import is_async_handler
 
+Owner = TypeVar("Owner")
+Parameters = ParamSpec("Parameters")
+T = TypeVar("T")
 Context = TypeVar("Context", bound=Onion[Any])
 
 Core = Callable[[Context], Awaitable[Any]]
+
+#: puts something around the chain of a Step
+AroundStep = Callable[[Core[StepContext]], Core[StepContext]]
 
 #: makes of a middleware's answer what its neighbour further out gets from ``next()``; may raise
 Shape = Callable[[Any], Any]
@@ -28,14 +46,13 @@ def _as_it_is(answer: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A middleware, and what errors call it, such as ``logging.timed``."""
+    """A middleware, and its name in errors, such as ``logging.timed``."""
 
     name: str
     middleware: Middleware
     is_async: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        """Look at the function once."""
         object.__setattr__(self, "is_async", is_async_handler(self.middleware))
 
 
@@ -67,7 +84,7 @@ def _around(layer: Layer, inner: Core[Context], on_thread: RunOnThread, *, shape
 
         async def proceed() -> Any:
             passage.enter()
-            with _Inside(passage):
+            with OnError(passage.note):
                 passage.value = await inner(context)
             return passage.value
 
@@ -75,7 +92,7 @@ def _around(layer: Layer, inner: Core[Context], on_thread: RunOnThread, *, shape
             passage.way = proceed()
             return passage.way
 
-        with _Outside(passage):
+        with OnError(passage.blame):
             ahead = context.layer(begin)
             if layer.is_async or not is_on_loop():
                 value = layer.middleware(ahead)
@@ -90,11 +107,29 @@ def _around(layer: Layer, inner: Core[Context], on_thread: RunOnThread, *, shape
     return call
 
 
-def blame(name: str, error: BaseException | None) -> None:
-    """Raise what names the middleware in what it has raised, unless that says itself what is wrong.
+class OnError:
+    """Call a function with whatever its block raises, which then goes its way unless the function raises."""
+
+    __slots__ = ("_tell",)
+
+    def __init__(self, tell: Callable[[BaseException], object]) -> None:
+        self._tell = tell
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._tell(error)
+
+
+def blame(name: str, error: BaseException) -> None:
+    """Raise an error that names the middleware, unless what it raised has a code of its own, or cancels.
 
     Raises:
-        MiddlewareError: ``error`` has no code of its own, and nobody cancels.
+        MiddlewareError: see above.
     """
     if isinstance(error, Exception | SystemExit) and not isinstance(error, GoondanError):
         said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -105,62 +140,250 @@ _NOTHING: Any = object()
 
 
 class _Passage:
-    """The one way from a middleware to what is inside of it."""
+    """The one way from a middleware to the layers inside of it."""
 
-    __slots__ = ("error", "is_taken", "name", "value", "way")
+    __slots__ = ("_error", "_is_taken", "_name", "value", "way")
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.is_taken = False
-        #: what next() returned to the middleware, and it may have returned as its own answer
+        self._name = name
+        self._is_taken = False
+        #: what next() returned to the middleware, which may have returned it as its own answer
         self.way: Coroutine[Any, Any, Any] | None = None
-        #: what came out of it
         self.value = _NOTHING
-        self.error: BaseException | None = None
+        self._error: BaseException | None = None
 
     def enter(self) -> None:
         """Go in; a second time is refused, so that no handler runs twice."""
-        if self.is_taken:
-            raise MiddlewareError(f"Middleware {self.name} called next() a second time.")
-        self.is_taken = True
+        if self._is_taken:
+            raise MiddlewareError(f"Middleware {self._name} called next() a second time.")
+        self._is_taken = True
+
+    def note(self, error: BaseException) -> None:
+        """Remember what was raised further inside."""
+        self._error = error
+
+    def blame(self, error: BaseException) -> None:
+        """Blame the middleware for an error that does not come from further inside."""
+        if error is not self._error:
+            blame(self._name, error)
 
     def result(self) -> Any:
         """Return what a middleware that has returned nothing passes on."""
         if self.value is _NOTHING:
-            raise MiddlewareError(f"Middleware {self.name} returned nothing, without a result of next().")
+            raise MiddlewareError(f"Middleware {self._name} returned nothing, without a result of next().")
         return self.value
 
 
-class _Inside:
-    """Notes what is raised behind ``next()``."""
-
-    __slots__ = ("_passage",)
-
-    def __init__(self, passage: _Passage) -> None:
-        self._passage = passage
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._passage.error = error
+#: how long middlewares may take on each side of ``next()``
+MOST_SECONDS = 60.0
 
 
-class _Outside:
-    """Names the middleware in what it raises."""
+@dataclass(frozen=True, slots=True)
+class CoreOutcome:
+    """The outcome of the core: a result, or an error."""
 
-    __slots__ = ("_passage",)
+    result: Any = None
+    error: Exception | None = None
 
-    def __init__(self, passage: _Passage) -> None:
-        self._passage = passage
+    def value(self) -> Any:
+        """Return the result.
 
-    def __enter__(self) -> None:
-        pass
+        Raises:
+            Exception: the error.
+        """
+        if self.error is not None:
+            raise self.error
+        return self.result
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not self._passage.error:
-            blame(self._passage.name, error)
+
+class _Pause:
+    def __await__(self) -> Generator[None, CoreOutcome, CoreOutcome]:
+        return (yield)
+
+
+class HeldOnion:
+    """One way through an onion and back, held open at its core while the caller does the core's work.
+
+    The middlewares have run up to their ``next()`` by then, and run the rest at the end. In plain code, plain
+    middlewares run on the caller's thread; with an ``async`` one everything goes on on the event loop.
+    """
+
+    def __init__(self, event_loop: EventLoopThread) -> None:
+        self._event_loop = event_loop
+        #: the coroutine, while it is driven by hand
+        self._chain: Coroutine[Any, Any, Any] | None = None
+        self._at_core: Future[None] = Future()
+        self._outcome: Future[CoreOutcome] = Future()
+        #: its end, once it runs on the event loop
+        self._ended: Future[Any] = Future()
+
+    async def pause(self) -> Any:
+        """Wait for the outcome; the core calls this."""
+        self._at_core.set_result(None)
+        if self._chain is not None:
+            return (await _Pause()).value()
+        # a middleware may stop waiting for its next(); that must not cancel the outcome
+        return (await asyncio.shield(asyncio.wrap_future(self._outcome))).value()
+
+    async def enter(self, chain: Coroutine[Any, Any, Any], *, is_async: bool) -> None:
+        """Go as far as the core; in plain code this blocks.
+
+        Raises:
+            MiddlewareError: the middlewares do not lead there, or take too long.
+            Exception: one of them raises it.
+        """
+        if not is_async and self._enter_here(chain):
+            return
+        self._ended = self._event_loop.submit(chain)
+        await self._first_of(self._at_core, self._ended, is_async=is_async)
+        self._require_core()
+
+    def _enter_here(self, chain: Coroutine[Any, Any, Any]) -> bool:
+        """Go there on this thread; say whether that was possible without the event loop."""
+        self._chain = chain
+        try:
+            chain.send(None)
+        except StopIteration as stop:
+            raise _not_opened() from stop
+        if not self._at_core.done():
+            self._chain = None
+        return self._chain is not None
+
+    async def leave(self, outcome: CoreOutcome, *, is_async: bool) -> Any:
+        """Go back with the outcome of the core, and return what the middlewares make of it.
+
+        Raises as :meth:`enter`; an error that no middleware catches comes out again.
+        """
+        if self._chain is None:
+            self._outcome.set_result(outcome)
+            await self._first_of(self._ended, is_async=is_async)
+            return self._result()
+        try:
+            self._chain.send(outcome)
+        except StopIteration as stop:
+            return stop.value
+        self.break_off()
+        raise MiddlewareError("A plain middleware awaits something after next(); make it `async def`.")
+
+    def break_off(self) -> None:
+        """Let the middlewares clean up, and expect nothing of them."""
+        if self._chain is None:
+            self._ended.cancel()
+        else:
+            self._chain.close()
+
+    async def _first_of(self, *futures: "Future[Any]", is_async: bool) -> None:
+        """Wait for one of ``futures``, but not forever; break off if this is cancelled."""
+        if not is_async:
+            wait(futures, timeout=MOST_SECONDS, return_when=FIRST_COMPLETED)
+            return
+        loop, is_done = asyncio.get_running_loop(), asyncio.Event()
+        for future in futures:
+            future.add_done_callback(lambda _: loop.call_soon_threadsafe(is_done.set))
+        try:
+            async with asyncio.timeout(MOST_SECONDS):
+                await is_done.wait()
+        except TimeoutError:
+            return  # the caller checks them
+        except asyncio.CancelledError:
+            self.break_off()
+            raise
+
+    def _require_core(self) -> None:
+        if not self._at_core.done():
+            self._result()
+            raise _not_opened()
+
+    def _result(self) -> Any:
+        if not self._ended.done():
+            self.break_off()
+            raise MiddlewareError(f"The step middlewares took longer than {MOST_SECONDS:g} s.")
+        return self._ended.result()
+
+
+def _not_opened() -> MiddlewareError:
+    return MiddlewareError("A step middleware did not call next(), so the Step has not opened.")
+
+
+Place = TypeVar("Place", bound=Hashable)
+Function = TypeVar("Function")
+
+
+class Ranks(Generic[Place, Function]):
+    """The functions at each place of each agent's pipelines, lower priorities first (DESIGN §6).
+
+    Functions of equal priority stand in the order of registration.
+    """
+
+    def __init__(self) -> None:
+        self._ranked: defaultdict[tuple[str, Place], list[tuple[int, Function]]] = defaultdict(list)
+        #: replaced and never changed, so that it is read without a lock
+        self._functions: dict[tuple[str, Place], tuple[Function, ...]] = {}
+        #: grows with every change
+        self.version = 0
+
+    def of(self, agent: str, place: Place) -> tuple[Function, ...]:
+        """Return the functions at a place, in order."""
+        return self._functions.get((agent, place), ())
+
+    def add(self, agent: str, place: Place, function: Function, priority: int) -> None:
+        """Add a function behind those of the same priority; raise a TypeError for one that is no integer."""
+        if type(priority) is not int:
+            raise TypeError(f"a priority is a whole number, not {priority!r}")
+        ranked = self._ranked[agent, place]
+        insort(ranked, (priority, function), key=itemgetter(0))
+        self._functions[agent, place] = tuple(function for _, function in ranked)
+        self.version += 1
+
+    def clear(self, agent: str, place: Place) -> None:
+        """Remove the functions at a place."""
+        self._ranked.pop((agent, place), None)
+        self._functions.pop((agent, place), None)
+        self.version += 1
+
+
+def require_function(function: Any, count: int, how: str) -> None:
+    """Raise a TypeError unless ``function`` can be called with ``count`` arguments."""
+    if not callable(function):
+        raise TypeError(f"a middleware is a function, not {type(function).__name__}")
+    if not takes(function, count):
+        raise TypeError(f"a middleware is called with {how}")
+
+
+def function_name(extension: str, function: Any, given: str | None = None) -> str:
+    """Return the name of an extension's function in errors."""
+    return f"{extension}.{given or getattr(function, '__name__', type(function).__name__)}"
+
+
+def blocking(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Return what a coroutine returns that does not suspend.
+
+    Raises:
+        RuntimeError: it does.
+    """
+    ended = drive(coroutine)
+    if ended is None:
+        coroutine.close()
+        raise RuntimeError("plain code cannot wait for what goes on on the event loop")
+    return ended[0]
+
+
+def in_plain_code(
+    method: Callable[Concatenate[Owner, Parameters], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Owner, Parameters], T]:
+    """Return a coroutine method as one that blocks.
+
+    So one code serves plain and ``async`` callers. A coroutine that may wait is told ``is_async``: if so, it
+    calls what blocks beside the event loop; if not, on the caller's own thread, and ends without suspending.
+    """
+
+    @wraps(method)
+    def run(self: Owner, /, *args: Parameters.args, **fields: Parameters.kwargs) -> T:
+        return blocking(method(self, *args, **fields))
+
+    return run
+
+
+async def may_block(function: Callable[[], T], *, is_async: bool) -> T:
+    """Call a function that may block."""
+    return await beside_loop(function, on_new_thread) if is_async else function()

@@ -6,45 +6,180 @@ and blocks are fixed. An agent's entry opens its own, whose core is what it does
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic, sleep
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 import structlog
+from pydantic import ValidationError
 from redis.exceptions import RedisError
 
+from broker_config import serializer
+from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog
 from goondan_tasks.calls import identity_of
-from goondan_tasks.errors import StepLimitError, ToolNotInCatalogError, ToolTimeoutError
+from goondan_tasks.errors import MiddlewareError, StepLimitError, ToolNotInCatalogError, ToolTimeoutError
 from goondan_tasks.extension_api import StepContext, StepResult
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
-from goondan_tasks.steps import KeptStep, LeftTools, StepInput, StepRecord, StepStore, StepTool, TurnHistory
+from goondan_tasks.redaction import KNOWN_SECRETS
+from goondan_tasks.steps import (
+    KeptStep,
+    LeftTools,
+    StepInput,
+    StepRecord,
+    StepStore,
+    StepTool,
+    TurnHistory,
+    digest_of_catalog,
+)
 from workers.cancellation import Watch
 from workers.concurrency.event_loop import EventLoopThread
-from workers.extensions.events import Events
-from workers.extensions.pipelines import Pipelines
-from workers.extensions.running import running
-from workers.extensions.turn_news import STEP_COMPLETED, STEP_STARTED, tell_of_step
-from workers.tools.dynamic_tools import turn_of
+from workers.extensions.events import STEP_COMPLETED, STEP_STARTED, EventListeners, running, tell_of_step
+from workers.extensions.pipelines import AgentPipelines
+from workers.tools.dynamic_tools import TurnTools, turn_of
+from workers.tools.registered_tool import RegisteredTool, system_tool
 from workers.tools.registry import Registry
-from workers.tools.turn_tools import TurnTools
-from workers.turns.held_onion import MOST_SECONDS, CoreOutcome, HeldOnion
-from workers.turns.open_step import OpenStep
+from workers.turns.pipeline import (
+    MOST_SECONDS,
+    AroundStep,
+    CoreOutcome,
+    HeldOnion,
+    Layer,
+    OnError,
+    blocking,
+    compose,
+)
+
+
+class OpenStep:
+    """A Step on its way: entered once, then left once, in plain or in ``async`` code."""
+
+    def __init__(
+        self,
+        context: StepContext,
+        tools: TurnTools,
+        *,
+        layers: Sequence[Layer],
+        onion: HeldOnion,
+        around: AroundStep | None = None,
+    ) -> None:
+        #: the catalog that the middlewares begin with
+        self._offered = tuple(tools.items())
+        context.tool_catalog = list(self._offered)
+        self.context = context
+        self.tools = tools
+        #: what the model may call
+        self.catalog = ToolCatalog(())
+        self.catalog_json = b""
+        #: the model's other input, the highest priority first
+        self.blocks: tuple[JsonObject, ...] = ()
+        #: whether its middlewares may still run
+        self.is_open = True
+        self._onion = onion
+        chain = compose(layers, self._core)
+        self._chain = around(chain) if around else chain
+
+    async def _core(self, context: StepContext) -> Any:
+        if not isinstance(context.tool_catalog, Iterable):
+            raise MiddlewareError(f"The catalog of the Step is a list, not {context.tool_catalog!r:.200}.")
+        known = {id(item) for item in self._offered}
+        items = (item if id(item) in known else _item(item) for item in context.tool_catalog)
+        self.catalog = ToolCatalog(tuple(items))
+        self.blocks = _blocks(context.blocks)
+        return await self._onion.pause()
+
+    async def enter(self, *, is_async: bool) -> None:
+        """Run the middlewares up to the core; in plain code this blocks.
+
+        Raises:
+            MiddlewareError: one failed, took too long, did not call ``next()``, or left no proper catalog.
+            GoondanError: one raised it.
+        """
+        with OnError(lambda _: setattr(self, "is_open", False)):
+            await self._onion.enter(self._run(), is_async=is_async)
+
+    async def leave(self, outcome: CoreOutcome, *, is_async: bool) -> Any:
+        """Run the rest of the middlewares, and return what they make of ``outcome``.
+
+        Raises as :meth:`enter`; an error that no middleware catches comes out again.
+        """
+        try:
+            return await self._onion.leave(outcome, is_async=is_async)
+        finally:
+            self.is_open = False
+
+    def pass_through(self) -> None:
+        """Enter and leave it with nothing in between; this blocks, and raises as :meth:`enter`."""
+        blocking(self.enter(is_async=False))
+        blocking(self.leave(CoreOutcome(StepResult()), is_async=False))
+
+    def break_off(self) -> None:
+        """End it without an outcome."""
+        self.is_open = False
+        self._onion.break_off()
+
+    async def _run(self) -> Any:
+        return await self._chain(self.context)
+
+    def record(self, bundle_ref: str | None = None) -> StepRecord:
+        """Return the record of a Step of that revision of the bundle."""
+        context = self.context
+        self.catalog_json = serializer.encode(self.catalog.to_wire())
+        return StepRecord(
+            id=context.step_id,
+            agent_name=context.agent_name,
+            instance_key=context.instance_key,
+            turn_id=context.turn_id,
+            trace_id=context.trace_id,
+            index=context.step_index,
+            catalog=digest_of_catalog(self.catalog_json),
+            blocks=self.blocks,
+            origins=self.tools.origins(),
+            bundle_ref=bundle_ref,
+        )
+
+
+def _item(item: Any) -> CatalogItem:
+    """Return an item that a middleware has added to the catalog, without secrets."""
+    try:
+        wire = item.to_wire() if isinstance(item, CatalogItem) else item
+        return CatalogItem.model_validate(KNOWN_SECRETS.hidden_in_answer(wire))
+    except ValidationError as error:
+        raise MiddlewareError(f"The catalog of the Step holds what is no tool: {item!r:.200}.") from error
+
+
+def _blocks(blocks: Any) -> tuple[JsonObject, ...]:
+    if not isinstance(blocks, list | tuple):
+        raise MiddlewareError(f"The blocks of the Step are a list, not {blocks!r:.200}.")
+    try:
+        serializer.encode(blocks)
+    except serializer.NotJsonError as error:
+        raise MiddlewareError(f"The blocks of the Step are not valid JSON: {error}.") from error
+    wrong = [block for block in blocks if not isinstance(block, Mapping)]
+    if wrong:
+        raise MiddlewareError(f"A block of the Step is an object, not {wrong[0]!r:.200}.")
+    return tuple(sorted(KNOWN_SECRETS.hidden_in_answer(blocks), key=_priority, reverse=True))
+
+
+def _priority(block: Mapping[str, Any]) -> float:
+    priority = block.get("priority")
+    return priority if isinstance(priority, int | float) else 0
+
 
 logger = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-#: how many Steps a worker keeps in mind
+#: the number of Steps that a worker remembers
 MOST_KNOWN = 512
 
-#: so much of a Step's id is repeated in an error
+#: the longest part of an id in an error
 LONGEST_SHOWN = 100
 
-#: how long a call waits for Redis to say what its Step admits, and between two questions
+#: how long a call waits for Redis, and between two attempts
 PATIENCE_SECONDS = 60.0
 PAUSE_SECONDS = 0.1
 
@@ -54,10 +189,10 @@ RUN_HERE_SECONDS = 2 * MOST_SECONDS
 
 @dataclass(frozen=True, slots=True)
 class StepRequest:
-    """Who wants a Step to open, and what it begins with."""
+    """A Step to be opened."""
 
     id: str
-    #: the call that asks for it, or the event whose Turn it belongs to
+    #: the call that requests it, or the event whose Turn it belongs to
     call: ToolCall
     index: int
     message: JsonObject | None = None
@@ -66,7 +201,7 @@ class StepRequest:
 
 @dataclass(frozen=True, slots=True)
 class StepTerms:
-    """What the settings and the Swarm's policy say about Steps and their calls."""
+    """The settings and the Swarm's policy for Steps and their calls."""
 
     most_steps: int
     max_args_bytes: int
@@ -74,42 +209,31 @@ class StepTerms:
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownStep:
     """A Step, and whether its middlewares have run in this worker because of a call."""
 
     step: KeptStep
-    #: of how many Turns the tools were forgotten here when they ran last
+    #: :attr:`DynamicTools.forgotten` when they last ran
     ran_at: int | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
+@dataclass(eq=False)
 class Steps:
     """Opens Steps in one worker process, and remembers those of its calls."""
 
-    def __init__(
-        self,
-        store: StepStore,
-        registry: Registry,
-        pipelines: Pipelines,
-        *,
-        events: Events,
-        event_loop: EventLoopThread,
-        terms: StepTerms,
-        first_blocks: Callable[[ToolCall], list[JsonObject]] = lambda _: [],
-        bundle_ref: str | None = None,
-    ) -> None:
-        self._store = store
-        self._registry = registry
-        self._pipelines = pipelines
-        self._events = events
-        self._event_loop = event_loop
-        self.terms = terms
-        self._first_blocks = first_blocks
-        self._bundle_ref = bundle_ref
-        self._known: OrderedDict[str, _Known] = OrderedDict()
-        #: those that somebody still has, open or not
-        self._held: WeakSet[OpenStep] = WeakSet()
-        self._lock = threading.Lock()
+    store: StepStore
+    registry: Registry
+    pipelines: AgentPipelines
+    events: EventListeners
+    event_loop: EventLoopThread
+    terms: StepTerms
+    first_blocks: Callable[[ToolCall], list[JsonObject]] = field(default=lambda _: [])
+    bundle_ref: str | None = None
+    _known: OrderedDict[str, _KnownStep] = field(default_factory=OrderedDict)
+    #: those that are still referenced, open or not
+    _held: WeakSet[OpenStep] = field(default_factory=WeakSet)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def are_closed(self) -> bool:
@@ -128,8 +252,7 @@ class Steps:
         asked = StepInput.from_wire(call.args)
         request = StepRequest(identity_of(call), call, asked.index, asked.message, asked.previous_step_id)
         step = self.prepare(request)
-        step.enter()
-        step.leave(CoreOutcome(StepResult()))
+        step.pass_through()
         record = self.keep(step)
         self.tell_completed(record)
         return record
@@ -147,9 +270,9 @@ class Steps:
             raise StepLimitError(f"Turn {turn_id!r} has had {most} Steps: as many as it may have.")
         if previous is None:
             return self._step(request)
-        left = _patiently(partial(self._store.left_by, previous, call, bundle_ref=self._bundle_ref))
+        left = _patiently(partial(self.store.left_by, previous, call, bundle_ref=self.bundle_ref))
         names = [tool.item.name for tool in left.registered]
-        dynamic, turn = self._registry.dynamic, turn_of(call)
+        dynamic, turn = self.registry.dynamic, turn_of(call)
         dynamic.begin_step(call.agent_name, turn, registered=names, gone=left.unregistered)
         gone = dynamic.gone(call.agent_name, turn)
         return self._step(request, [tool for tool in left.registered if tool.item.name not in gone])
@@ -163,33 +286,30 @@ class Steps:
         Raises:
             ToolTimeoutError: Redis was away for too long.
         """
-        record = step.record(self._bundle_ref)
+        record = step.record(self.bundle_ref)
         agent, turn = record.agent_name, (record.instance_key, record.turn_id)
-        now, gone = self._registry.dynamic.of(agent, turn), self._registry.dynamic.gone(agent, turn)
+        now, gone = self.registry.dynamic.of(agent, turn), self.registry.dynamic.gone(agent, turn)
         left = LeftTools(registered=step.tools.passed_on(record.id, now, gone), unregistered=sorted(gone))
-        keep = partial(self._store.keep, record, step.catalog_json, left=left)
+        keep = partial(self.store.keep, record, step.catalog_json, left=left)
         _patiently(lambda: keep(message=step.context.message))
-        self._registry.dynamic.told(agent, turn, gone)
-        tell_of_step(self._events, STEP_STARTED, record)
+        self.registry.dynamic.told(agent, turn, gone)
+        tell_of_step(self.events, STEP_STARTED, record)
         return record
 
     def tell_completed(self, record: StepRecord) -> None:
         """Tell extensions that a Step has ended well."""
-        tell_of_step(self._events, STEP_COMPLETED, record)
+        tell_of_step(self.events, STEP_COMPLETED, record)
 
     def note_calls(self, record: StepRecord, results: Sequence[ToolCallResult]) -> None:
-        """Put the calls of a Step into the record of its Turn; this blocks, and raises as :meth:`keep`."""
+        """Add the calls of a Step to the record of its Turn; this blocks, and raises as :meth:`keep`."""
         if results:
-            _patiently(lambda: self._store.note_calls(record, [result.meta.id for result in results]))
+            _patiently(lambda: self.store.note_calls(record, [result.meta.id for result in results]))
 
     def note_unregistered(self, call: ToolCall, names: Collection[str]) -> None:
-        """Tell the next Step which tools were unregistered in a call of this one.
-
-        This blocks, and raises as :meth:`keep`.
-        """
+        """Record for the next Step the tools that a call of this one has unregistered; as :meth:`keep`."""
         if call.step_id is not None:
-            _patiently(partial(self._store.note_unregistered, call.step_id, names))
-            self._registry.dynamic.told(call.agent_name, turn_of(call), names)
+            _patiently(partial(self.store.note_unregistered, call.step_id, names))
+            self.registry.dynamic.told(call.agent_name, turn_of(call), names)
 
     def require(self, call: ToolCall) -> KeptStep:
         """Return the Step that a call belongs to. Redis is asked once for each Step; this blocks.
@@ -201,23 +321,22 @@ class Steps:
         return self._require(call).step
 
     def history(self, call: ToolCall) -> TurnHistory:
-        """Return what has come of the Turn that a call belongs to, nothing if it cannot be read; this blocks.
+        """Return the history of a call's Turn, empty if it cannot be read; this blocks.
 
         Raises:
             ToolTimeoutError: Redis was away for too long.
         """
         try:
-            return _patiently(lambda: self._store.history(call))
+            return _patiently(lambda: self.store.history(call))
         except ValueError as error:
             logger.error("turn.unreadable", turn_id=call.turn_id, reason=str(error))
             return TurnHistory()
 
     def run_here(self, call: ToolCall, watch: Watch) -> None:
-        """Run the middlewares of a call's Step in this worker too: one may register the tool it is for.
+        """Run the middlewares of a call's Step in this worker too, since one may register the call's tool.
 
-        If none does, those of the earlier Step of the Turn that has registered it elsewhere are run. That is
-        done once for each Step, however many calls want it, or once more when tools of Turns were forgotten;
-        this blocks.
+        If none does, those of the Turn's earlier Step that has registered it elsewhere run. They run once for
+        each Step, or again after tools of Turns were dropped. This blocks.
 
         Raises:
             MiddlewareError: one of them failed.
@@ -227,11 +346,11 @@ class Steps:
         known = self._require(call)
         self._run_once(known, call, watch)
         origin = known.step.record.origins.get(call.tool_name)
-        here = self._registry.dynamic.of(call.agent_name, turn_of(call))
+        here = self.registry.dynamic.of(call.agent_name, turn_of(call))
         if origin is not None and call.tool_name not in here:
             self._run_once(self._require(call.model_copy(update={"step_id": origin})), call, watch)
 
-    def _run_once(self, known: _Known, call: ToolCall, watch: Watch) -> None:
+    def _run_once(self, known: _KnownStep, call: ToolCall, watch: Watch) -> None:
         with ExitStack() as afterwards:
             afterwards.callback(watch(RUN_HERE_SECONDS))
             if not known.lock.acquire(timeout=RUN_HERE_SECONDS):
@@ -239,22 +358,21 @@ class Steps:
                     f"The step middlewares still ran for another call after {RUN_HERE_SECONDS:g} s."
                 )
             afterwards.callback(known.lock.release)
-            forgotten = self._registry.dynamic.forgotten
+            forgotten = self.registry.dynamic.forgotten
             if known.ran_at != forgotten:
                 self._run_again(known.step.record, call)
                 known.ran_at = forgotten
 
     def _run_again(self, record: StepRecord, call: ToolCall) -> None:
         running.set(call)
-        message = _patiently(lambda: self._store.message(record.id))
+        message = _patiently(lambda: self.store.message(record.id))
         step = self._step(StepRequest(record.id, call, record.index, message))
-        step.enter()
-        step.leave(CoreOutcome(StepResult()))
+        step.pass_through()
         logger.info("step.run_here", step_id=record.id, agent=record.agent_name, tool=call.tool_name)
 
     def _step(self, request: StepRequest, carried: Sequence[StepTool] = ()) -> OpenStep:
         call, turn = request.call, turn_of(request.call)
-        gone = self._registry.dynamic.gone(call.agent_name, turn)
+        gone = self.registry.dynamic.gone(call.agent_name, turn)
         context = StepContext(
             call.agent_name,
             call.instance_key,
@@ -263,28 +381,28 @@ class Steps:
             request.id,
             request.index,
             [],
-            _patiently(lambda: self._first_blocks(call)),
+            _patiently(lambda: self.first_blocks(call)),
             message=request.message,
             auth=call.auth,
             origin=call.origin,
         )
         tools = TurnTools(
-            [item for item in self._registry.items(call.agent_name) if item.name not in gone],
-            self._registry.dynamic.of(call.agent_name, turn),
+            [item for item in self.registry.items(call.agent_name) if item.name not in gone],
+            self.registry.dynamic.of(call.agent_name, turn),
             carried,
         )
         step = OpenStep(
             context,
             tools,
-            layers=self._pipelines.layers(call.agent_name, "step"),
-            onion=HeldOnion(self._event_loop),
-            v1_way=self._pipelines.v1.step_way(call, context),
+            layers=self.pipelines.layers(call.agent_name, "step"),
+            onion=HeldOnion(self.event_loop),
+            around=self.pipelines.around_step(call, context),
         )
         with self._lock:
             self._held.add(step)
         return step
 
-    def _require(self, call: ToolCall) -> _Known:
+    def _require(self, call: ToolCall) -> _KnownStep:
         step_id = call.step_id or ""
         with self._lock:
             known = self._known.get(step_id)
@@ -296,37 +414,30 @@ class Steps:
             raise unknown_step(step_id)
         return known
 
-    def _read(self, step_id: str) -> _Known | None:
-        step = self._ask(step_id)
+    def _read(self, step_id: str) -> _KnownStep | None:
+        try:
+            step = _patiently(lambda: self.store.read(step_id))
+        except ValueError as error:
+            logger.error("step.unreadable", step_id=step_id, reason=str(error))
+            return None
         if step is None:
             return None
         with self._lock:
-            known = self._known.setdefault(step_id, _Known(step))
+            known = self._known.setdefault(step_id, _KnownStep(step))
             known.step = step
             self._known.move_to_end(step_id)
             while len(self._known) > MOST_KNOWN:
                 self._known.popitem(last=False)
         return known
 
-    def _ask(self, step_id: str) -> KeptStep | None:
-        try:
-            return _patiently(lambda: self._store.read(step_id))
-        except ValueError as error:
-            logger.error("step.unreadable", step_id=step_id, reason=str(error))
-            return None
-
 
 def unknown_step(step_id: str) -> ToolNotInCatalogError:
-    """Return the refusal of a call whose Step nobody knows."""
+    """Return the error of a call whose Step is not known."""
     return ToolNotInCatalogError(f"Step {step_id[:LONGEST_SHOWN]!r} is unknown or has expired.")
 
 
 def _patiently(ask: Callable[[], T]) -> T:
-    """Ask Redis, and ask again while it is away.
-
-    Raises:
-        ToolTimeoutError: it stays away.
-    """
+    """Ask Redis, again and again while it is away; raise a ToolTimeoutError if it stays away."""
     end = monotonic() + PATIENCE_SECONDS
     while True:
         try:
@@ -338,3 +449,27 @@ def _patiently(ask: Callable[[], T]) -> T:
                 ) from error
             logger.warning("step.not_asked", reason=str(error))
         sleep(PAUSE_SECONDS)
+
+
+def step_tool(open_step: Callable[[ToolCall], StepRecord]) -> RegisteredTool:
+    """Return ``goondan__step``, with which a producer opens a Step over the agent's queue."""
+
+    def step(call: ToolCall, _: JsonObject) -> JsonObject:
+        """Return the Step's id; its catalog, which may be large, is read from Redis."""
+        record = open_step(call)
+        return {"stepId": record.id, "index": record.index}
+
+    properties = {
+        "v": {"const": 1},
+        "index": {"type": "integer", "minimum": 0, "maximum": 2**31},
+        "message": {"type": "object"},
+        "previousStepId": {"type": "string"},
+    }
+    return system_tool(
+        "step",
+        step,
+        description="Open a Step of a Turn whose brain is a producer.",
+        properties=properties,
+        required=["index"],
+        timeout_seconds=3 * MOST_SECONDS,
+    )

@@ -1,32 +1,399 @@
-"""The functions of the older version's extensions that stand before and behind calls, Steps and Turns."""
+"""The functions of the older version's extensions around Turns, Steps and tool calls (002 §5).
 
-from collections.abc import Callable
+Mutators change a context one after another. Those of ``toolCall.pre`` come first, then one onion of
+``toolCall.exec`` and the current middlewares, then ``toolCall.post`` (DESIGN §6). The catalog and blocks that
+``step.pre``, ``config``, ``tools`` and ``blocks`` leave are those that the current step middlewares begin
+with; ``step.post`` follows them (002 §9.3). Of a producer's Step, all of that happens before the model is
+called.
+"""
+
+import inspect
+from collections.abc import Callable, Collection, Coroutine, Generator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from goondan_tasks.calls import Run
-from goondan_tasks.extension_api import StepContext
-from goondan_tasks.messages import ToolCall
-from workers.extensions.ranks import Ranks, function_name, require_function
-from workers.turns.mutators import Mutator
-from workers.v1.pipeline_contexts import V1Contexts
-from workers.v1.points import BEFORE_STEP, MUTATOR_POINTS, MutatorPoint, mutator_point
-from workers.v1.steps import StepWay
-from workers.v1.tool_calls import CallWay, WayMeans
-from workers.v1.turns import TurnWay
+from goondan_tasks.errors import MiddlewareError
+from goondan_tasks.extension_api import Middleware, StepContext, StepResult, ToolCallContext, TurnContext
+from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.v1_api import StepPipelineContext, ToolCallExecContext, ToolResult, V1CatalogItem
+from goondan_tasks.v1_api import ToolCall as V1Call
+from goondan_tasks.wording import hint
+from workers.cancellation import Cancellation
+from workers.concurrency.event_loop import RunOnThread, beside_loop, is_on_loop, move_to_loop
+from workers.concurrency.threads import FunctionOutcome, on_new_thread
+from workers.handlers import is_async_handler
+from workers.turns.pipeline import (
+    AroundStep,
+    Core,
+    Layer,
+    OnError,
+    Ranks,
+    Shape,
+    blame,
+    compose,
+    function_name,
+    require_function,
+)
+from workers.v1.conversions import Shown, current_item, current_result, v1_item, v1_result
+
+if TYPE_CHECKING:  # views read the Steps, which pass these chains
+    from workers.v1.views import Views
+
+T = TypeVar("T")
+Context = TypeVar("Context")
+
+#: those before a Step opens, in their order
+BEFORE_STEP = ("step.pre", "step.config", "step.tools", "step.blocks")
+MUTATOR_POINTS = ("turn.pre", "turn.post", *BEFORE_STEP, "step.post", "toolCall.pre", "toolCall.post")
+#: the only point that functions are put around
+EXEC = "toolCall.exec"
+
+_MODEL_CALL = (
+    "The agent's brain calls its model, not a worker: change what the model is shown in 'step.tools' and "
+    "'step.blocks', and the rest in the brain."
+)
+_WORKSPACE = "No repository is checked out for an instance; a tool's directory is ctx.workdir."
+#: points of the documents that do not exist here, and the reason (002 §5.1)
+_NOT_HERE = {
+    "step.llmCall": _MODEL_CALL,
+    "step.llmInput": _MODEL_CALL,
+    "step.llmError": _MODEL_CALL,
+    "workspace.repoAvailable": _WORKSPACE,
+    "workspace.worktreeMounted": _WORKSPACE,
+}
+
+
+def require_point(point: str, known: Sequence[str]) -> None:
+    """Require that a point is one of ``known``.
+
+    Raises:
+        ValueError: it is not; the message says what to use instead.
+    """
+    if point in known:
+        return
+    method = "wrap" if point == EXEC else "mutate" if point in MUTATOR_POINTS else None
+    instead = f"Use api.pipelines.{method}({point!r}, …)." if method else _NOT_HERE.get(str(point))
+    what_to_do = instead or hint(str(point), (*MUTATOR_POINTS, EXEC))
+    raise ValueError(f"{point!r} is no point for this. {what_to_do}")
+
+
+@dataclass(frozen=True, slots=True)
+class Mutator(Layer):
+    """A function of a context, and the extension it belongs to."""
+
+    extension: str
+
+
+#: checks or takes over what a mutator has left; may raise
+Accept = Callable[[Any, Mutator], None]
+
+
+def _as_it_is(context: Any, mutator: Mutator) -> None:
+    pass
+
+
+async def mutate(
+    mutators: Sequence[Mutator],
+    context: Context,
+    *,
+    accept: Accept = _as_it_is,
+    cancellation: Cancellation | None = None,
+    on_thread: RunOnThread = on_new_thread,
+) -> Context:
+    """Pass ``context`` through ``mutators`` and return the last one's.
+
+    A mutator that returns nothing passes on the context it was given. An exception ends the chain, and once
+    the run's ``cancellation`` is set no further mutator is called.
+
+    On a thread, the chain moves to the event loop as soon as a mutator is ``async``; from there plain ones,
+    which may block, are called with ``on_thread``.
+
+    Raises:
+        MiddlewareError: a mutator failed, or returned no such context; the message names it.
+        GoondanError: a mutator raised it, or the run is cancelled.
+    """
+    for mutator in mutators:
+        if cancellation is not None:
+            cancellation.require_wanted()
+        with OnError(partial(blame, mutator.name)):
+            value = await _called(mutator, context, on_thread)
+            if value is not None and not isinstance(value, type(context)):
+                raise MiddlewareError(
+                    f"Middleware {mutator.name} returned no ctx, as a mutator does, but {value!r:.200}."
+                )
+            context = context if value is None else value
+            accept(context, mutator)
+    return context
+
+
+async def _called(mutator: Mutator, context: Any, on_thread: RunOnThread) -> Any:
+    if is_on_loop() and not mutator.is_async:
+        value = await beside_loop(partial(mutator.middleware, context), on_thread)
+    else:
+        value = mutator.middleware(context)
+    while inspect.isawaitable(value):
+        await move_to_loop()
+        value = await value
+    return value
+
+
+async def _unblocking(function: Callable[[], T], on_thread: RunOnThread = on_new_thread) -> T:
+    """Return the value of a function that may block, without blocking the event loop."""
+    return await beside_loop(function, on_thread) if is_on_loop() else function()
+
+
+@dataclass
+class V1CallContext(ToolCallContext):
+    """What both versions' middlewares of one call share."""
+
+    #: the context of the older functions
+    v1: ToolCallExecContext = field(kw_only=True)
+    #: what it was made of
+    shown: Shown = field(kw_only=True)
+    #: the latest result from further inside
+    last: ToolCallResult | None = field(default=None, kw_only=True)
+
+    def own(self) -> ToolCallExecContext:
+        """Return the older context, with the current arguments and metadata."""
+        self.v1.tool_call.arguments, self.v1.metadata = self.args, self.metadata
+        return self.v1
+
+    def accept_arguments(self, left: ToolCallExecContext, _: Mutator | None = None) -> None:
+        """Take over the arguments that an older function has left.
+
+        Raises:
+            ValueError: it has made another call of it than the one that the Step's catalog admits.
+        """
+        if (left.tool_call.id, left.tool_call.name) != (self.tool_call_id, self.tool_name):
+            raise ValueError(
+                "a call keeps its id and name, by which it was admitted: change its arguments only"
+            )
+        self.args = left.tool_call.arguments
+
+
+def exec_middleware(function: Callable[[Any, Any], Any]) -> Middleware:
+    """Return ``function(ctx, next)`` as a layer of the onion; what it returns is a ToolResult, or JSON."""
+
+    def call(context: V1CallContext) -> Any:
+        own = context.own()
+        return function(own, lambda given=None: _Ahead(partial(_proceed, context, own, given)))
+
+    async def call_async(context: V1CallContext) -> Any:
+        own = context.own()
+        return await function(own, partial(_proceed, context, own))
+
+    return call_async if is_async_handler(function) else call
+
+
+class _Ahead:
+    """What ``next(ctx)`` returns to a plain function, which can only pass it on."""
+
+    __slots__ = ("_begin",)
+
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, ToolResult]]) -> None:
+        self._begin = begin
+
+    def __await__(self) -> Generator[Any, Any, ToolResult]:
+        return self._begin().__await__()
+
+    def __getattr__(self, name: str) -> Any:
+        """Raise a TypeError that says how the result can be read."""
+        raise TypeError(f"next(ctx).{name}: make it 'async def', and 'await next(ctx)', to read the result")
+
+
+async def _proceed(context: V1CallContext, own: ToolCallExecContext, given: Any = None) -> ToolResult:
+    """Go on to what is further inside: ``next(ctx)``."""
+    sent = own if given is None else given
+    if not isinstance(sent, ToolCallExecContext):
+        raise TypeError(f"next() is called with ctx, not with {type(sent).__name__}")
+    context.accept_arguments(sent)
+    context.v1, context.metadata = sent, sent.metadata
+    with ExitStack() as afterwards:
+        afterwards.callback(setattr, context, "v1", own)
+        if sent is not own:
+            afterwards.callback(setattr, context, "metadata", own.metadata)
+        context.last = await context.next()
+    own.tool_call.arguments = context.args
+    own.tool_result = sent.tool_result = v1_result(context.last)
+    return own.tool_result
+
+
+@dataclass(frozen=True, slots=True)
+class WayMeans:
+    """What the executor lends to the chains of one call."""
+
+    #: once it is set no further function is called
+    cancellation: Cancellation
+    on_thread: RunOnThread
+    #: makes a result of a layer's return value
+    shape: Shape
+    #: makes a result of an exception
+    failed: Callable[[BaseException], ToolCallResult]
+
+
+@dataclass(frozen=True, slots=True)
+class CallWay:
+    """The functions around one tool call."""
+
+    run: Run
+    contexts: "Views"
+    pre: Sequence[Mutator]
+    post: Sequence[Mutator]
+    means: WayMeans
+
+    def composed(self, layers: Sequence[Layer], core: Core[V1CallContext]) -> Core[ToolCallContext]:
+        """Wrap ``core`` in ``layers``, and put the chains before and after them.
+
+        A function of these that fails ends the call with a MiddlewareError that names it.
+        """
+        run, cancellation, on_thread = self.run, self.means.cancellation, self.means.on_thread
+        through = partial(mutate, cancellation=cancellation, on_thread=on_thread)
+
+        async def go(context: ToolCallContext) -> ToolCallResult:
+            shown = await _unblocking(partial(self.contexts.shown, run.call), on_thread)
+            v1 = self.contexts.of_call(run.call, shown)
+            v1.metadata = context.metadata
+            call = V1CallContext(**{**vars(context), "args": v1.tool_call.arguments}, v1=v1, shown=shown)
+            call.v1 = await through(self.pre, v1, accept=call.accept_arguments)
+            call.metadata = call.v1.metadata
+            shape = partial(self._shaped, call)
+            call.last = await self._through(compose(layers, core, on_thread=on_thread, shape=shape), call)
+            call.v1.tool_result, call.v1.metadata = v1_result(call.last), call.metadata
+            await through(self.post, call.v1, accept=partial(self._accept_result, call))
+            return call.last
+
+        return go
+
+    async def _through(self, onion: Core[V1CallContext], call: V1CallContext) -> ToolCallResult:
+        """Return the onion's result; a failure is a result, too, and ``post`` sees it."""
+        outcome = FunctionOutcome[ToolCallResult]()
+        with outcome:
+            outcome.note(await onion(call))
+        if isinstance(outcome.error, Exception | SystemExit) and not self.means.cancellation.is_set():
+            return self.means.failed(outcome.error)
+        return outcome.get()
+
+    def _accept_result(self, call: V1CallContext, left: ToolCallExecContext, _: Mutator) -> None:
+        if not isinstance(left.tool_result, ToolResult):
+            raise ValueError(f"it left no ToolResult in ctx.tool_result but {left.tool_result!r:.200}")
+        call.last = self._shaped(call, left.tool_result)
+
+    def _shaped(self, call: V1CallContext, answer: Any) -> ToolCallResult:
+        if isinstance(answer, ToolResult):
+            answer = current_result(answer, call.last, self.run)
+        shaped: ToolCallResult = self.means.shape(answer)
+        return shaped
+
+
+def around_step(
+    make: Callable[[], StepPipelineContext],
+    show: Callable[[Any], V1CatalogItem],
+    before: Sequence[Mutator],
+    after: Sequence[Mutator],
+) -> AroundStep:
+    """Return what puts functions before and after the chain of a Step.
+
+    ``make`` makes the older context, without catalog and blocks, and may block; ``show`` makes an older item
+    of one of the catalog. A function that fails keeps the Step from opening, or ends it, with a
+    MiddlewareError that names it.
+    """
+
+    async def go(chain: Core[StepContext], context: StepContext) -> Any:
+        if any(mutator.is_async for mutator in (*before, *after)):
+            await move_to_loop()  # an open Step stays where it is
+        v1 = await _unblocking(make)
+        offered = [(show(item), item) for item in context.tool_catalog]
+        v1.tool_catalog = [shown for shown, _ in offered]
+        v1.blocks, v1.metadata = context.blocks, context.metadata
+        known = {id(shown): item for shown, item in offered}
+        v1 = await mutate(before, v1, accept=partial(_accept_items, known))
+        context.tool_catalog = [known.get(id(shown)) or current_item(shown) for shown in v1.tool_catalog]
+        context.blocks, context.metadata = v1.blocks, v1.metadata
+        result = await chain(context)
+        if after:
+            v1.tool_catalog = [show(item) for item in context.tool_catalog]
+            v1.blocks, v1.metadata = context.blocks, context.metadata
+            await mutate(after, _ended(v1, result))
+        return result
+
+    return lambda chain: partial(go, chain)
+
+
+def _accept_items(known: Collection[int], v1: StepPipelineContext, mutator: Mutator) -> None:
+    """Make items of everything that a mutator has put into the catalog, for the next one."""
+    v1.tool_catalog = [item if id(item) in known else _item(item, mutator) for item in v1.tool_catalog]
+    v1.blocks = list(v1.blocks)
+
+
+def _item(given: Any, mutator: Mutator) -> V1CatalogItem:
+    try:
+        return v1_item(given, mutator.extension)
+    except (TypeError, ValueError) as error:
+        raise MiddlewareError(
+            f"Middleware {mutator.name} left in the catalog what is no tool: {given!r:.200}: {error}."
+        ) from error
+
+
+def _ended(v1: StepPipelineContext, result: Any) -> StepPipelineContext:
+    """Return the context of ``step.post``: with the calls that were made in the Step, and their results."""
+    if not isinstance(result, StepResult):
+        return v1
+    calls = [V1Call(call["id"], call["name"], call["args"]) for call in result.tool_calls]
+    results = {one.tool_call_id: v1_result(one) for one in result.tool_results}
+    return replace(v1, step=replace(v1.step, pending_tool_calls=calls), tool_results=results)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnWay:
+    """The functions around the Turn of an agent's entry."""
+
+    call: ToolCall
+    contexts: "Views"
+    pre: Sequence[Mutator]
+    post: Sequence[Mutator]
+
+    @property
+    def functions(self) -> Sequence[Layer]:
+        """All of them."""
+        return (*self.pre, *self.post)
+
+    def composed(
+        self, turn: Core[TurnContext], cancellation: Cancellation, on_thread: RunOnThread
+    ) -> Core[TurnContext]:
+        """Put the functions before and after ``turn``; what ``turn.post`` leaves is the answer.
+
+        One that fails ends the Turn with a MiddlewareError that names it.
+        """
+        through = partial(mutate, cancellation=cancellation, on_thread=on_thread)
+
+        async def go(context: TurnContext) -> Any:
+            v1 = await _unblocking(partial(self.contexts.of_turn, self.call, context.event), on_thread)
+            begun, v1.metadata = v1.turn, context.metadata
+            v1 = await through(self.pre, v1)
+            context.metadata = v1.metadata
+            v1.result = await turn(context)
+            if self.post:
+                look = partial(self.contexts.ended_turn, self.call, context.event, begun)
+                v1.turn, v1.metadata = await _unblocking(look, on_thread), context.metadata
+            return (await through(self.post, v1)).result
+
+        return go
 
 
 class V1Chains:
     """The mutators of every agent."""
 
     def __init__(self) -> None:
-        #: makes what they are called with; whoever puts a revision together sets it
-        self.made_by: V1Contexts | None = None
-        self._ranks: Ranks[MutatorPoint, Mutator] = Ranks()
-        #: the agents that have anything of the older version around their tool calls, the onion included
+        #: makes their contexts; the composition root sets it
+        self.made_by: Views | None = None
+        self._ranks: Ranks[str, Mutator] = Ranks()
+        #: the agents with older functions around their tool calls, the onion included
         self.with_calls: frozenset[str] = frozenset()
 
-    def mutators(self, agent: str, *points: MutatorPoint) -> tuple[Mutator, ...]:
+    def mutators(self, agent: str, *points: str) -> tuple[Mutator, ...]:
         """Return an agent's mutators at some points, in the order in which they are called."""
         return tuple(mutator for point in points for mutator in self._ranks.of(agent, point))
 
@@ -43,45 +410,45 @@ class V1Chains:
         """Let the context of ``point`` pass through a function of ``extension``; lower priorities come first.
 
         Raises:
-            ValueError: there is no such point here.
-            TypeError: it is no function of ``(ctx)``, or its priority no whole number.
+            ValueError: there is no such point.
+            TypeError: it is not a function of ``(ctx)``, or its priority is not a whole number.
         """
-        where = mutator_point(point)
+        require_point(point, MUTATOR_POINTS)
         require_function(function, 1, "(ctx), and returns it")
         mutator = Mutator(function_name(extension, function, name), function, extension)
-        self._ranks.add(agent, where, mutator, priority)
-        if where in ("toolCall.pre", "toolCall.post"):
+        self._ranks.add(agent, point, mutator, priority)
+        if point in ("toolCall.pre", "toolCall.post"):
             self.with_calls |= {agent}
 
     def clear(self, agent: str) -> None:
-        """Take all of an agent's away."""
+        """Remove all mutators of an agent."""
         for point in MUTATOR_POINTS:
             self._ranks.clear(agent, point)
         self.with_calls -= {agent}
 
     def call_way(self, run: Run, means: WayMeans) -> CallWay:
-        """Return the way of a tool call; see :class:`CallWay`."""
+        """Return the functions around a tool call."""
         agent = run.call.agent_name
         pre, post = self.mutators(agent, "toolCall.pre"), self.mutators(agent, "toolCall.post")
         return CallWay(run, self.contexts(), pre, post, means)
 
-    def step_way(self, call: ToolCall, step: StepContext) -> StepWay | None:
-        """Return the way of a Step that ``call`` opens, unless nothing stands there."""
+    def around_step(self, call: ToolCall, step: StepContext) -> AroundStep | None:
+        """Return what puts the functions around a Step that ``call`` opens, if there are any."""
         agent = call.agent_name
         before, after = self.mutators(agent, *BEFORE_STEP), self.mutators(agent, "step.post")
         if not (before or after):
             return None
         contexts = self.contexts()
         make = partial(contexts.of_step, call, step_id=step.step_id, index=step.step_index)
-        return StepWay(make, partial(contexts.item, agent), before, after)
+        return around_step(make, partial(contexts.item, agent), before, after)
 
-    def turn_way(self, call: ToolCall) -> TurnWay | None:
-        """Return the way of the Turn in which an agent handles ``call``, unless nothing stands there."""
+    def around_turn(self, call: ToolCall) -> TurnWay | None:
+        """Return the functions around the Turn in which an agent handles ``call``, if any."""
         pre, post = self.mutators(call.agent_name, "turn.pre"), self.mutators(call.agent_name, "turn.post")
         return TurnWay(call, self.contexts(), pre, post) if pre or post else None
 
-    def contexts(self) -> V1Contexts:
-        """Return what makes the contexts that they are called with.
+    def contexts(self) -> "Views":
+        """Return what makes the contexts.
 
         Raises:
             RuntimeError: nothing runs calls yet.

@@ -1,76 +1,118 @@
 """What ``register`` of an older extension is called with: :class:`goondan_tasks.v1_api.V1ExtensionApi`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from goondan_tasks.bundle.resources import ExtensionResource
-from goondan_tasks.extension_api import State
-from goondan_tasks.messages import JsonObject
+from goondan_tasks.bundle import BoundExtension, Bundle
+from goondan_tasks.bundle.resources import V1_API_VERSION
+from goondan_tasks.bundle.v1_resources import V1ToolResource
 from goondan_tasks.tool_api import Logger
-from workers.extensions.pipelines import Pipelines
-from workers.extensions.whose import Whose
-from workers.v1.events import AgentEventBus
-from workers.v1.extension_tools import V1Tools
-from workers.v1.memory import Memory
-from workers.v1.oauth import TokenDesk
-from workers.v1.swarm_bundle import V1SwarmBundle
+from goondan_tasks.v1_api import V1CatalogItem, V1ExtensionApi, V1Handler
+from workers.extensions.api import ExtensionServices
+from workers.extensions.events import running_for
+from workers.extensions.pipelines import AgentPipelines
+from workers.extensions.services import ExtensionTools, Owner, SwarmBundleService, turn_running
+from workers.tools.dynamic_tools import DynamicTool, catalog_item, without_secrets
+from workers.tools.registered_tool import declared_tool, ready
+from workers.v1.conversions import current_item, v1_item
+from workers.v1.services import AgentEventBus, ConsoleLogger, Memory, V1OAuth, V1SwarmBundle
+from workers.v1.views import Views, extension_resource
 
 
 @dataclass(frozen=True, slots=True)
 class V1Pipelines:
     """``api.pipelines``."""
 
-    whose: Whose
-    pipelines: Pipelines
+    owner: Owner
+    pipelines: AgentPipelines
 
     def mutate(
         self, point: str, function: Callable[[Any], Any], *, priority: int = 0, id: str | None = None
     ) -> None:
-        """Pass the context of ``point`` through ``function``.
-
-        Raises:
-            ValueError: there is no such point here.
-            TypeError: it is no function of ``(ctx)``, or its priority no whole number.
-        """
-        whose = self.whose
-        self.pipelines.v1.mutate(
-            whose.agent, point, function, extension=whose.extension, priority=priority, name=id
-        )
+        agent, extension = self.owner.agent, self.owner.extension
+        self.pipelines.v1.mutate(agent, point, function, extension=extension, priority=priority, name=id)
 
     def wrap(
         self, point: str, function: Callable[[Any, Any], Any], *, priority: int = 0, id: str | None = None
     ) -> None:
-        """Put ``function(ctx, next)`` around ``toolCall.exec``; raises as :meth:`mutate`."""
-        whose = self.whose
-        self.pipelines.wrap(
-            whose.agent, point, function, extension=whose.extension, priority=priority, name=id
-        )
+        agent, extension = self.owner.agent, self.owner.extension
+        self.pipelines.wrap(agent, point, function, extension=extension, priority=priority, name=id)
 
 
 @dataclass(frozen=True, slots=True)
-class V1WorkerApi:
-    """The api of one older extension of one agent."""
+class V1Tools:
+    """``api.tools``: tools that come with their handlers in one object (002 §9.1)."""
 
-    extension: ExtensionResource
-    agent_name: str
-    pipelines: V1Pipelines
-    tools: V1Tools
-    events: AgentEventBus
-    swarm_bundle: V1SwarmBundle
-    oauth: TokenDesk
-    instance: Memory
-    logger: Logger
+    own: ExtensionTools
+    #: shows tools as the older version does
+    contexts: Callable[[], Views]
 
-    @property
-    def state(self) -> State:
-        """What the extension remembers, key by key."""
-        return self.instance.state
+    def register(self, item: Any, handler: V1Handler | None = None) -> None:
+        described, own_handler = item, None
+        if isinstance(item, V1CatalogItem):
+            described = current_item(v1_item(item, self.own.owner.extension))
+        elif isinstance(item, Mapping):
+            described, own_handler = {**item}, item.get("handler")
+            described.pop("handler", None)
+        if handler is not None and own_handler is not None:
+            raise TypeError("the handler is given twice")
+        self.own.add(v1_dynamic_tool(described, handler or own_handler, self.own.owner))
 
-    def get_state(self) -> Any:
-        """Return what :meth:`set_state` kept for the running instance; see :meth:`Memory.get_state`."""
-        return self.instance.get_state()
+    def unregister(self, name: str) -> bool:
+        return self.own.unregister(name)
 
-    def set_state(self, state: JsonObject) -> Any:
-        """Keep an object for the running instance; see :meth:`Memory.set_state`."""
-        return self.instance.set_state(state)
+    def get(self, name: str) -> V1CatalogItem | None:
+        return next((item for item in self.list() if item.name == name), None)
+
+    def list(self) -> Sequence[V1CatalogItem]:
+        return self.contexts().items(self.own.owner.agent, turn_running())
+
+
+def v1_dynamic_tool(described: Any, handler: Any, owner: Owner) -> DynamicTool:
+    """Make a tool that an extension registers; its handler is called with a V1ToolContext.
+
+    Raises:
+        ValueError: the name or the parameters are not valid.
+        TypeError: ``handler`` is not a function of ``(ctx, input)``, or ``described`` is not a description.
+    """
+    item = without_secrets(catalog_item(described, owner.extension))
+    export = {"name": item.name, "description": item.description, "parameters": item.parameters}
+    bound = declared_tool(
+        f"{owner.extension}.{item.name}",
+        export,
+        str(owner.entry_path),
+        owner.entry_path.parent,
+        called=item.name,
+        model=V1ToolResource,
+        version=V1_API_VERSION,
+        runtime="python",
+    )
+    return DynamicTool(item, ready(bound, handler), owner.extension, turn_running())
+
+
+def v1_api(
+    services: ExtensionServices,
+    bundle: Bundle,
+    bound: BoundExtension,
+    tools: ExtensionTools,
+    swarm_bundle: SwarmBundleService,
+    logger: Logger,
+) -> V1ExtensionApi:
+    """Make the api of one older extension of one agent out of what a current one would get."""
+    agent = tools.owner.agent
+    memory = Memory.of(services.store, agent, bound.name)
+    return V1ExtensionApi(
+        extension=extension_resource(bundle, bound),
+        agent_name=agent,
+        pipelines=V1Pipelines(tools.owner, services.pipelines),
+        tools=V1Tools(tools, services.pipelines.v1.contexts),
+        events=AgentEventBus(agent, bound.name, services.events),
+        swarm_bundle=V1SwarmBundle(swarm_bundle),
+        oauth=V1OAuth(services.oauth, partial(running_for, agent)),
+        state=memory.state,
+        instance=memory,
+        logger=ConsoleLogger(logger),
+        _object=memory,
+    )

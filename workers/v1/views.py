@@ -1,33 +1,51 @@
-"""A call, its Step, its Turn and what they are run with, as the older version shows them (002 §4.3, §5.3)."""
+"""A call, its Step, its Turn and their configuration as the older version shows them (002 §4.3, §5.3)."""
 
 import functools
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
-from goondan_tasks.bundle import BoundTool, CatalogItem
-from goondan_tasks.bundle.resources import SwarmResource
-from goondan_tasks.messages import AgentEvent, ToolCall
-from goondan_tasks.steps import TurnHistory
+from broker_config import serializer
+from goondan_tasks.bundle import BoundExtension, BoundTool, Bundle, CatalogItem
+from goondan_tasks.bundle.resources import (
+    AgentResource,
+    ExtensionResource,
+    ExtensionSpec,
+    Metadata,
+    SwarmResource,
+)
+from goondan_tasks.calls import identity_of
+from goondan_tasks.messages import (
+    AgentEvent,
+    JsonObject,
+    ToolCall,
+    assistant_message,
+)
+from goondan_tasks.model_messages import asking_message, llm_messages, tool_message
+from goondan_tasks.steps import PastCall, TurnHistory
 from goondan_tasks.tool_api import ToolContext
 from goondan_tasks.v1_api import (
     EffectiveConfig,
+    LlmResult,
     Step,
     StepPipelineContext,
     SwarmInstance,
     ToolCallExecContext,
+    ToolResult,
     Turn,
     TurnPipelineContext,
     V1CatalogItem,
     V1ToolContext,
 )
+from goondan_tasks.v1_api import ToolCall as V1Call
+from workers.extensions.api import ExtensionServices
+from workers.extensions.services import SwarmBundleService
 from workers.tools.dynamic_tools import TurnKey, turn_of
 from workers.tools.registry import Registry
 from workers.turns.steps import Steps
-from workers.v1.console import ConsoleLogger
-from workers.v1.conversation import Conversation, event_message, v1_call
-from workers.v1.effective_config import effective_config
-from workers.v1.means import V1Means
-from workers.v1.shown import Shown
+from workers.v1.conversions import Shown, v1_call, v1_result
+from workers.v1.services import ConsoleLogger, RunEventBus, ToolAuth, V1OAuth, V1SwarmBundle
 
 _NO_HISTORY = TurnHistory()
 
@@ -35,10 +53,12 @@ _NO_HISTORY = TurnHistory()
 class Views:
     """Makes what tools and extensions of the older version are called with, in one revision of the bundle."""
 
-    def __init__(self, registry: Registry, swarm: SwarmResource, means: V1Means, steps: Steps | None) -> None:
+    def __init__(
+        self, registry: Registry, swarm: SwarmResource, services: ExtensionServices, steps: Steps | None
+    ) -> None:
         self._registry = registry
         self._swarm = swarm
-        self._means = means
+        self._services = services
         #: without them no call belongs to a Step
         self._steps = steps
         bundle = registry.bundle
@@ -47,28 +67,28 @@ class Views:
     def tool_context(
         self, bound: BoundTool, call: ToolCall, run: ToolContext, shown: Shown | None = None
     ) -> V1ToolContext:
-        """Return what the handler of a tool is called with, given what one of today would be.
+        """Return the context of a tool's handler, given the one that a tool of today would get.
 
-        ``shown`` is what the functions around it have seen. If there were none, Redis is asked for a call
-        that belongs to a Step, in a few trips; this blocks.
+        ``shown`` is what the functions around the handler have seen. Without it, Redis is asked about a call
+        that belongs to a Step; this blocks.
 
         Raises:
             ToolNotInCatalogError: its Step has expired.
             ToolTimeoutError: Redis was away for too long.
         """
-        shown = shown or self.shown(call)
+        shown, services = shown or self.shown(call), self._services
+        current = {one.name: getattr(run, one.name) for one in fields(run)}
         return V1ToolContext(
+            **{**current, "logger": ConsoleLogger(run.logger)},
             instance=self._instance(call),
             swarm=self._swarm,
             agent=self._registry.bundle.agents[call.agent_name],
             turn=shown.turn,
             step=shown.step,
             tool_catalog=shown.tool_catalog,
-            swarm_bundle=self._means.swarm_bundle(call),
-            oauth=self._means.oauth(call, bound),
-            events=self._means.events(call, bound),
-            logger=ConsoleLogger(run.logger),
-            _run=run,
+            swarm_bundle=V1SwarmBundle(SwarmBundleService(services.swarm_bundle_for, lambda: call)),
+            oauth=V1OAuth(services.oauth, lambda: call, ToolAuth.of(bound)),
+            events=RunEventBus(call.agent_name, bound.name, services.events),
         )
 
     def of_call(self, call: ToolCall, shown: Shown) -> ToolCallExecContext:
@@ -77,61 +97,48 @@ class Views:
         return ToolCallExecContext(v1_call(call), shown.turn, shown.step, config, shown.tool_catalog)
 
     def of_step(self, call: ToolCall, *, step_id: str, index: int) -> StepPipelineContext:
-        """Return the context of a Step that ``call`` is about to open; its catalog and blocks are empty.
+        """Return the context of a Step that ``call`` is about to open, with an empty catalog and no blocks.
 
-        Redis is asked what has come of the Turn so far; this blocks.
+        Redis is asked for the history of the Turn; this blocks.
 
         Raises:
             ToolTimeoutError: Redis was away for too long.
         """
-        return StepPipelineContext(
-            instance=self._instance(call),
-            swarm=self._swarm,
-            agent=self._registry.bundle.agents[call.agent_name],
-            turn=self._turn(call, Conversation(self._history(call))),
-            step=Step(id=step_id, index=index, turn_id=call.turn_id),
-            effective_config=self._config_of(call),
-            tool_catalog=[],
-        )
+        turn = self._turn(call, Conversation(self._history(call)))
+        step = Step(id=step_id, index=index, turn_id=call.turn_id)
+        return StepPipelineContext(**self._shared(call), turn=turn, step=step, tool_catalog=[])
 
     def of_turn(self, call: ToolCall, event: AgentEvent) -> TurnPipelineContext:
         """Return the context of the Turn in which an agent is to handle ``event``, which came as ``call``.
 
-        Redis is asked as for a Step: an answer goes on in the Turn that has asked.
+        It asks Redis and raises as :meth:`of_step`: an answer goes on in the Turn that has asked.
         """
-        before = Conversation(self._history(call))
-        turn = self._turn(call, before)
-        return TurnPipelineContext(
-            instance=self._instance(call),
-            swarm=self._swarm,
-            agent=self._registry.bundle.agents[call.agent_name],
-            turn=replace(turn, messages=[*turn.messages, event_message(event)]),
-            effective_config=self._config_of(call),
-            event=event,
-        )
+        turn = self._turn(call, Conversation(self._history(call)))
+        turn = replace(turn, messages=[*turn.messages, event_message(event)])
+        return TurnPipelineContext(**self._shared(call), turn=turn, event=event)
 
     def ended_turn(self, call: ToolCall, event: AgentEvent, begun: Turn) -> Turn:
-        """Return a Turn with what has come of it since it was ``begun``; asks Redis as for a Step."""
+        """Return a Turn with everything since it was ``begun``; asks Redis and raises as :meth:`of_step`."""
         turn = self._turn(call, Conversation(self._history(call)))
         at, said = len(begun.messages) - 1, event_message(event)
         earlier, since = turn.messages[:at], turn.messages[at:]
         return turn if said in since else replace(turn, messages=[*earlier, said, *since])
 
     def item(self, agent: str, item: CatalogItem) -> V1CatalogItem:
-        """Show a tool with its resource and export, or neither if it is dynamic (002 §10.1)."""
+        """Return a tool with its resource and export, or neither if it is dynamic (002 §10.1)."""
         shown = V1CatalogItem(item.name, item.description, item.parameters, source=item.source)
         bound = self._registry.of_bundle(agent, item.name) if item.source.type == "config" else None
         return shown if bound is None else replace(shown, tool=bound.tool, export=bound.export)
 
     def items(self, agent: str, turn: TurnKey | None) -> tuple[V1CatalogItem, ...]:
-        """Show all tools that an agent has in this worker, and in a Turn."""
+        """Return all tools that an agent has in this worker, and in a Turn."""
         return self._items(agent, self._registry.items(agent, turn))
 
     def _items(self, agent: str, items: Iterable[CatalogItem]) -> tuple[V1CatalogItem, ...]:
         return tuple(self.item(agent, item) for item in items)
 
     def shown(self, call: ToolCall) -> Shown:
-        """Return what a call's run is shown; asks Redis and raises as :meth:`tool_context`."""
+        """Return what a call's run sees; asks Redis and raises as :meth:`tool_context`."""
         history, index, items = _NO_HISTORY, 0, self._registry.items(call.agent_name)
         if call.step_id is not None and self._steps is not None:
             kept = self._steps.require(call)
@@ -149,7 +156,7 @@ class Views:
     def _history(self, call: ToolCall) -> TurnHistory:
         return _NO_HISTORY if self._steps is None else self._steps.history(call)
 
-    def _turn(self, call: ToolCall, conversation: Conversation) -> Turn:
+    def _turn(self, call: ToolCall, conversation: "Conversation") -> Turn:
         return Turn(
             id=call.turn_id,
             instance_id=self._instance_id(call),
@@ -160,6 +167,14 @@ class Views:
             auth=call.auth,
             metadata={"traceId": call.trace_id, "correlationId": call.correlation_id},
         )
+
+    def _shared(self, call: ToolCall) -> dict[str, Any]:
+        return {
+            "instance": self._instance(call),
+            "swarm": self._swarm,
+            "agent": self._registry.bundle.agents[call.agent_name],
+            "effective_config": self._config_of(call),
+        }
 
     def _instance(self, call: ToolCall) -> SwarmInstance:
         dynamic = self._registry.dynamic.shown(call.agent_name, turn_of(call))
@@ -176,3 +191,140 @@ class Views:
     def _config_of(self, call: ToolCall) -> EffectiveConfig:
         config = self._config(call.agent_name)
         return config if call.bundle_ref is None else replace(config, revision=call.bundle_ref)
+
+
+def effective_config(bundle: Bundle, swarm: SwarmResource, agent: AgentResource) -> EffectiveConfig:
+    """Return the resources of an agent, its overrides applied, in whatever revision (002 §5.3)."""
+    tools = {bound.tool.name: bound.tool for bound in bundle.bound_tools(agent.name).values()}
+    extensions = (extension_resource(bundle, bound) for bound in bundle.bound_extensions(agent.name))
+    return EffectiveConfig(swarm, agent, tuple(tools.values()), tuple(extensions))
+
+
+def extension_resource(bundle: Bundle, bound: BoundExtension) -> ExtensionResource:
+    """Return an agent's Extension with the config that it has there; a built-in one has no labels."""
+    declared = bundle.extensions.get(bound.name)
+    if declared is None:
+        return ExtensionResource.model_construct(
+            api_version="agents.example.io/v1alpha1" if bound.is_v1 else "goondan.ai/v1",
+            kind="Extension",
+            metadata=Metadata(name=bound.name),
+            spec=ExtensionSpec.model_construct(entry=str(bound.entry_path), config=bound.config),
+        )
+    return declared.model_copy(update={"spec": declared.spec.model_copy(update={"config": bound.config})})
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """The history of a Turn as messages (002 §4.4, §6.2, appendix A), and the running call, if any."""
+
+    history: TurnHistory
+    current: ToolCall | None = None
+
+    def messages(self) -> list[JsonObject]:
+        """Return all messages in order, each call and each answer once.
+
+        A Step may begin with the messages that the Step before it ended with. Models use their ids again, so
+        an id tells calls apart within one Step only.
+        """
+        told: set[str] = set()
+        messages: list[JsonObject] = []
+        for entry in self.history.entries:
+            if entry.message is not None:
+                messages += _untold(llm_messages(entry.message), told)
+                told = set()
+            said = list(_said_of([*self._past_calls(entry.call_ids)]))
+            messages += said
+            told |= {one for message in said for one in _ids_of(message)}
+        if self.current is not None and not self._has_told(self.current):
+            messages += _asked(self.current)
+        return messages
+
+    def _past_calls(self, ids: Iterable[str]) -> Iterator[PastCall]:
+        return (self.history.calls[one] for one in ids if one in self.history.calls)
+
+    def _has_told(self, call: ToolCall) -> bool:
+        """Say whether the model's request for a call is in the history already."""
+        entries = self.history.entries
+        return any(
+            _is_beside(past.call, call) for entry in entries for past in self._past_calls(entry.call_ids)
+        )
+
+    def results(self) -> dict[str, ToolResult]:
+        """Return the results so far, by the calls' ids."""
+        past = self.history.calls.values()
+        return {one.call.shown_id: v1_result(one.result) for one in past if one.result is not None}
+
+    def llm_result(self) -> LlmResult | None:
+        """Return the model's message that asks for the current call."""
+        said = [] if self.current is None else [*_asked(self.current)]
+        return LlmResult(said[-1]) if said else None
+
+    def pending_calls(self) -> list[V1Call]:
+        """Return the calls of the current one's Step, in call order: all calls of the model's message.
+
+        Calls of other messages in the Step that have no result come before them.
+        """
+        current = self.current
+        if current is None:
+            return []
+        asked = [call for message in _asked(current) for call in message.get("toolCalls", ())]
+        others = [
+            v1_call(past.call)
+            for past in self.history.calls.values()
+            if past.result is None and _is_elsewhere_in_step(past.call, current)
+        ]
+        return others + [V1Call(**deepcopy(call)) for call in asked]
+
+
+def event_message(event: AgentEvent) -> JsonObject:
+    """Return an event's input as a message to its agent, as text or as JSON."""
+    said = event.input
+    return {"role": "user", "content": said if isinstance(said, str) else serializer.encode(said).decode()}
+
+
+def _is_beside(one: ToolCall, other: ToolCall) -> bool:
+    """Say whether two calls came in one message of the model, or are the same."""
+    is_same_message = one.message is not None and one.message == other.message
+    return identity_of(one) == identity_of(other) or (one.step_id == other.step_id and is_same_message)
+
+
+def _is_elsewhere_in_step(one: ToolCall, current: ToolCall) -> bool:
+    is_in_step = current.step_id is not None and one.step_id == current.step_id
+    return is_in_step and not _is_beside(one, current)
+
+
+def _said_of(calls: Sequence[PastCall]) -> Iterator[JsonObject]:
+    """Yield the model's request for calls that came together, and their answers so far."""
+    asked = [
+        {"id": one.call.shown_id, "name": one.call.tool_name, "arguments": one.call.args} for one in calls
+    ]
+    message = next((one.call.message for one in calls if one.call.message is not None), None)
+    if message is not None:
+        yield from llm_messages(message.data)
+    elif asked:
+        yield asking_message(asked)
+    for one in calls:
+        if one.result is not None:
+            yield tool_message(one.call.shown_id, one.call.tool_name, one.result)
+
+
+def _asked(call: ToolCall) -> Iterator[JsonObject]:
+    """Yield the message that holds a call."""
+    message = call.message or assistant_message(
+        call.shown_id, call.tool_name, call.args, step_id=call.step_id or call.turn_id, now=""
+    )
+    yield from llm_messages(message.data)
+
+
+def _untold(messages: Sequence[JsonObject], told: Collection[str]) -> Iterator[JsonObject]:
+    """Yield the messages that the Step before has not ended with."""
+    for message in messages:
+        ids = _ids_of(message)
+        if not ids or not ids.issubset(told):
+            yield message
+
+
+def _ids_of(message: JsonObject) -> set[str]:
+    """Return the ids of the calls that a message asks for or answers."""
+    asked = {f"call {call['id']}" for call in message.get("toolCalls", ())}
+    return asked | {f"answer {message['toolCallId']}"} if message["role"] == "tool" else asked

@@ -1,4 +1,4 @@
--- How calls are claimed; shared by claim.lua, claim_on_reserve.lua and others; keeping.lua and tracing.lua stand
+-- How calls are claimed; shared by claim.lua, claim_on_reserve.lua and others; ttl.lua and tracing.lua stand
 -- before this.
 
 -- Begin a batch: what its claims have in common is gathered in it, and written once, by close_claims.
@@ -59,7 +59,7 @@ local function claim_call(claims, keys, id, token, terms, absent)
   redis.call('HSET', keys[1], 'status', 'running', 'token', token, 'worker', terms.worker,
     'verdict', verdict, 'attempt', attempt, 'notStarted', '1', 'claimedAt', now,
     'idempotent', terms.idempotent, 'maxAttempts', terms.most)
-  -- a record lives for that time beyond its deadline (accepting.lua), so the first run leaves it as it is
+  -- a record lives for that time beyond its deadline (accept.lua), so the first run leaves it as it is
   if attempt ~= 1 or absent then redis.call('EXPIRE', keys[1], terms.ttl) end
   claims.leases[#claims.leases + 1], claims.leases[#claims.leases + 2] = now + terms.lease, id
   local running = claims.running[keys[3]] or {}

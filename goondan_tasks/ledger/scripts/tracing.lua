@@ -1,4 +1,4 @@
--- The indexes of traces; submit.lua, claim.lua and others have this before them, and keeping.lua before it.
+-- The indexes of traces; submit.lua, claim.lua and others have this before them, and ttl.lua before it.
 -- Add calls to an index; `ids` are scores and ids in turns.
 local function add_to_trace(index, ids, ttl)
   redis.call('ZADD', index, unpack(ids))

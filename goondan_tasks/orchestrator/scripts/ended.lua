@@ -1,11 +1,11 @@
--- Which of an agent's recent calls has somebody claimed, and ended since?
+-- Lists an agent's recent calls that were claimed and have ended since.
 -- KEYS  calls:<agent>
 -- ARGV  call key prefix, since (ms), most ids to return
 -- Returns their ids, the newest first.
 local ended = {}
 for _, id in ipairs(redis.call('ZREVRANGE', KEYS[1], 0, -1)) do
   local record = redis.call('HMGET', ARGV[1] .. id, 'finishedAt', 'claimedAt', 'args')
-  -- of a plain call, the time stands before its arguments (finishing.lua)
+  -- a plain call has the time before its arguments (finishing.lua)
   local finished = record[1] or string.match(record[3] or '', '^%S+ (%d+)')
   if (record[2] or record[3]) and tonumber(finished or 0) >= tonumber(ARGV[2]) then
     ended[#ended + 1] = id

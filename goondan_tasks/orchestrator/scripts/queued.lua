@@ -1,7 +1,7 @@
--- Which of an agent's recent calls wait for a worker?
+-- Lists an agent's recent calls that wait for a worker.
 -- KEYS  calls:<agent>
 -- ARGV  call key prefix, '1' with those that wait in a mailbox
--- Returns their ids, the oldest first. A cancelled one is the sweep's.
+-- Returns their ids, the oldest first. The sweep ends cancelled ones.
 local queued = {}
 for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
   local record = redis.call('HMGET', ARGV[1] .. id, 'status', 'cancelled', 'box')

@@ -24,10 +24,9 @@ from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.consent import Consent
 from goondan_tasks.oauth.crypto import Cipher, Keyring
 from goondan_tasks.oauth.file_store import FileStore
-from goondan_tasks.oauth.manager import OAuthManager, TokenReady
+from goondan_tasks.oauth.manager import OAuthManager, Refresher, TokenReady
 from goondan_tasks.oauth.provider import Provider, TokenReply
 from goondan_tasks.oauth.redis_store import LOCK_SECONDS, RedisStore
-from goondan_tasks.oauth.refresh import Refresher
 from goondan_tasks.oauth.store import OAuthStore
 from tests.oauth_server.apps import make_oauth_app
 from tests.oauth_server.stage import KEY, PLANNER, PUBLIC_URL

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from goondan_tasks.oauth.manager import IN_DOUBT_SECONDS
 from goondan_tasks.oauth.redis_store import LOCK_SECONDS
-from goondan_tasks.oauth.refresh import IN_DOUBT_SECONDS
 from tests.oauth_server.running import OAuthServer
 
 SUBJECT = "slack:user:U1"

@@ -8,7 +8,7 @@ import pytest
 
 from goondan_tasks.errors import OAuthStoreError
 from goondan_tasks.oauth.manager import AuthorizationRequired
-from goondan_tasks.oauth.oauth_errors import ConsentError, OAuthError
+from goondan_tasks.oauth.records import ConsentError, OAuthError
 from tests.integration.oauth.conftest import MakeStage
 from tests.oauth_server.apps import CALLBACK
 from tests.oauth_server.stage import Stage

@@ -8,7 +8,7 @@ from typing import Any, cast
 from kombu import Connection, Queue
 from redis import Redis
 
-from broker_config.queues import bell
+from broker_config.queues import wake_up_key
 from broker_config.task_message import TaskMessage
 from broker_config.transport import Transport
 from tests.waiting import wait_until
@@ -76,7 +76,7 @@ def push(redis: Redis, *call_ids: str, queue: str = QUEUE, ring: bool = True) ->
         message = TaskMessage("goondan.tool_call", call_id, queue, b'{"call":{}}')
         redis.lpush(queue, message.to_redis())
     if ring:
-        redis.lpush(bell(queue), 1)
+        redis.lpush(wake_up_key(queue), 1)
 
 
 def waiting(redis: Redis) -> list[str]:

@@ -14,8 +14,8 @@ from redis.exceptions import RedisError, ResponseError
 from broker_config import queue_reader
 from broker_config.in_flight import IN_FLIGHT, IN_FLIGHT_INDEX
 from broker_config.queue_reader import Batch, QueueReader
-from broker_config.queues import bell
-from broker_config.scripts import Companion, Errand, Script
+from broker_config.queues import wake_up_key
+from broker_config.scripts import ClaimOnReserve, Script, ScriptCall
 from tests.integration.transport.kombu_worker import QUEUE, push, waiting
 from tests.waiting import wait_until
 
@@ -25,7 +25,7 @@ LONG = 60
 NO_END = "local function end_claims() end"
 
 #: claims every message but those that are called so
-CLAIM_ALL = Companion(
+CLAIM_ALL = ClaimOnReserve(
     "local function claim_on_reserve(_, message, tag, argument)\n"
     f"  return not string.find(message, 'limited') and {{tag, argument}}\nend {NO_END}",
     "argument",
@@ -41,12 +41,12 @@ def long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 def make(url: str, redis: Redis) -> Iterator[Callable[..., QueueReader]]:
     with ExitStack() as stack:
 
-        def make_one(url: str = url, companion: Companion | None = CLAIM_ALL) -> QueueReader:
+        def make_one(url: str = url, claim_on_reserve: ClaimOnReserve | None = CLAIM_ALL) -> QueueReader:
             client = stack.enter_context(Redis.from_url(url, socket_timeout=LONG))
             reader = QueueReader(client, [])
             stack.callback(reader.close)
-            if companion is not None:
-                reader.accompany(companion)
+            if claim_on_reserve is not None:
+                reader.claim_with(claim_on_reserve)
             return reader
 
         yield make_one
@@ -136,7 +136,7 @@ def test_what_was_posted_is_answered_while_the_reader_waits(
     reader = make()
     answers: list[Any] = []
     for word in ("one", "two"):
-        reader.post(Errand(Script.of("return ARGV[1]"), [], [word]), answers.append)
+        reader.post(ScriptCall(Script.of("return ARGV[1]"), [], [word]), answers.append)
     waits = Waiting(reader, redis)
     wait_until(lambda: reader._is_waiting)
     reader.wake()
@@ -156,7 +156,7 @@ def test_new_terms_hold_for_the_next_message(make: Callable[..., QueueReader], r
     reader = make()
     waits = Waiting(reader, redis)
     wait_until(lambda: reader._is_waiting)
-    reader.accompany(Companion(f"local function claim_on_reserve() return {{'new'}} end {NO_END}"))
+    reader.claim_with(ClaimOnReserve(f"local function claim_on_reserve() return {{'new'}} end {NO_END}"))
     reader.wake()
     assert not waits.end().claims
     push(redis, "one")
@@ -179,7 +179,7 @@ def test_what_is_not_claimed_stays_for_a_reservation_that_takes_all_and_in_its_o
 def test_without_terms_nothing_is_reserved_while_it_waits(
     make: Callable[..., QueueReader], redis: Redis
 ) -> None:
-    reader = make(companion=None)
+    reader = make(claim_on_reserve=None)
     waits = Waiting(reader, redis)
     push(redis, "one")
     assert waits.end() == Batch(is_full=True)
@@ -226,11 +226,11 @@ def test_a_lost_connection_is_told_to_all_who_wait_for_an_answer(
     answers: list[Any] = []
     reader.reserve([QUEUE], 1, 0)
     redis.client_kill_filter(_type="normal", skipme=True)
-    reader.post(Errand(Script.of("return 1"), [], []), answers.append)
+    reader.post(ScriptCall(Script.of("return 1"), [], []), answers.append)
     with pytest.raises(RedisConnectionError):
         reader.settle()
     assert [type(answer) for answer in answers] == [RedisConnectionError]
-    reader.post(Errand(Script.of("return 1"), [], []), answers.append)
+    reader.post(ScriptCall(Script.of("return 1"), [], []), answers.append)
     for _ in range(2):
         reader.settle()
     assert answers[1:] == [1]
@@ -247,7 +247,7 @@ def test_what_was_reserved_counts_though_the_wait_ends_with_an_error(
 
 
 #: claims all but one message, at which it fails
-CLAIM_ALL_BUT_ONE = Companion(
+CLAIM_ALL_BUT_ONE = ClaimOnReserve(
     "local function claim_on_reserve(_, message, tag)\n"
     "  if string.find(message, 'odd') then return redis.call('HGET', KEYS[2] .. ':odd', 'a') end\n"
     f"  return {{tag}}\nend {NO_END}"
@@ -264,7 +264,7 @@ def test_a_message_whose_claim_fails_stays_in_flight_and_the_others_come(
     make: Callable[..., QueueReader], redis: Redis, odd: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     push(redis, "one", "odd", "two")
-    batch = make(companion=CLAIM_ALL_BUT_ONE).reserve([QUEUE], 8, 0)
+    batch = make(claim_on_reserve=CLAIM_ALL_BUT_ONE).reserve([QUEUE], 8, 0)
     assert (len(batch.claims), batch.messages, redis.llen(QUEUE)) == (2, [], 0)
     assert (redis.hlen(IN_FLIGHT), redis.zcard(IN_FLIGHT_INDEX)) == (1, 1)
     assert "cannot be claimed" in caplog.text
@@ -274,7 +274,7 @@ def test_a_message_whose_claim_fails_stays_in_flight_and_the_others_come(
 def test_a_message_whose_claim_fails_while_the_reader_waits_stays_in_flight(
     make: Callable[..., QueueReader], redis: Redis, odd: None
 ) -> None:
-    waits = Waiting(learnt(make(companion=CLAIM_ALL_BUT_ONE)), redis)
+    waits = Waiting(learnt(make(claim_on_reserve=CLAIM_ALL_BUT_ONE)), redis)
     push(redis, "odd", "one")
     batch = waits.end()
     assert (batch.claims, batch.messages, waiting(redis)) == ([], [], ["one"])
@@ -292,6 +292,6 @@ def test_the_wake_up_key_goes_when_its_queue_is_empty(make: Callable[..., QueueR
     push(redis, "one", "two")
     reader = make()
     assert reader.reserve([QUEUE], 1, 0).is_full
-    assert redis.exists(bell(QUEUE)) == 1
+    assert redis.exists(wake_up_key(QUEUE)) == 1
     assert not reader.reserve([QUEUE], 1, 0).is_full
-    assert redis.exists(bell(QUEUE)) == 0
+    assert redis.exists(wake_up_key(QUEUE)) == 0

@@ -18,7 +18,7 @@ from redis.exceptions import ConnectionError
 
 from broker_config import transport
 from broker_config.in_flight import BATCH, IN_FLIGHT, IN_FLIGHT_INDEX
-from broker_config.queues import bell
+from broker_config.queues import wake_up_key
 from tests.faults.proxy import Proxy
 from tests.integration.transport.kombu_worker import QUEUE, Worker, connection_to, push, waiting
 from tests.waiting import wait_until
@@ -78,7 +78,7 @@ def test_what_one_leaves_behind_wakes_the_next(worker: Callable[..., Worker], re
     first, second = worker(1), worker(1)
     push(redis, "one", "two")
     first.wait_for(lambda: len(first.ids) == 1)
-    assert redis.llen(bell(QUEUE)) == 1
+    assert redis.llen(wake_up_key(QUEUE)) == 1
     second.wait_for(lambda: second.ids == ["two"])
 
 

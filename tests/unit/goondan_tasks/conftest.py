@@ -19,7 +19,7 @@ def redis() -> Iterator[Redis]:
 @pytest.fixture
 def ledger(redis: Redis) -> Ledger:
     ledger = Ledger(redis, Settings(lease_seconds=60, queue_timeout_seconds=60))
-    ledger.sweep("sweeper")  # as every worker does now and then
+    ledger.sweep("sweeper").run(ledger.redis)  # as every worker does now and then
     return ledger
 
 

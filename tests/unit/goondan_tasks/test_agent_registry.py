@@ -137,21 +137,21 @@ def requests(redis: Redis) -> ShutdownRequests:
 
 
 def test_nobody_is_asked_at_first(requests: ShutdownRequests) -> None:
-    assert requests.heed("w", ["a", "b"], 0) == {}
+    assert requests.agents_to_stop("w", ["a", "b"], 0) == {}
 
 
 def test_a_request_for_an_agent_is_about_that_agent(requests: ShutdownRequests) -> None:
     requests.ask(ShutdownRequest(agent="a", reason="new version"))
 
-    assert requests.heed("w", ["a", "b"], 0) == {"a": "new version"}
-    assert requests.heed("w", ["b"], 0) == {}
+    assert requests.agents_to_stop("w", ["a", "b"], 0) == {"a": "new version"}
+    assert requests.agents_to_stop("w", ["b"], 0) == {}
 
 
 def test_a_request_for_a_worker_is_about_all_of_its_agents(requests: ShutdownRequests) -> None:
     requests.ask(ShutdownRequest(worker="w", reason="moved"))
 
-    assert requests.heed("w", ["a", "b"], 0) == {"a": "moved", "b": "moved"}
-    assert requests.heed("other", ["a", "b"], 0) == {}
+    assert requests.agents_to_stop("w", ["a", "b"], 0) == {"a": "moved", "b": "moved"}
+    assert requests.agents_to_stop("other", ["a", "b"], 0) == {}
 
 
 def test_a_worker_that_begins_later_is_not_meant(requests: ShutdownRequests) -> None:
@@ -159,8 +159,8 @@ def test_a_worker_that_begins_later_is_not_meant(requests: ShutdownRequests) -> 
     wait_until(lambda: requests.now() > before)
     requests.ask(ShutdownRequest(agent="a"))
 
-    assert requests.heed("w", ["a"], before) == {"a": ""}
-    assert requests.heed("w", ["a"], requests.now()) == {}
+    assert requests.agents_to_stop("w", ["a"], before) == {"a": ""}
+    assert requests.agents_to_stop("w", ["a"], requests.now()) == {}
 
 
 def test_a_request_does_not_stand_for_ever(requests: ShutdownRequests, redis: Redis) -> None:

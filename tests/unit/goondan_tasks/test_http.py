@@ -1,6 +1,5 @@
-"""Our HTTP servers: which requests they accept, and where they listen."""
+"""Our HTTP servers: which requests they accept."""
 
-import socket
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from starlette.testclient import TestClient
 
 from broker_config.settings import Settings
 from goondan_tasks.errors import ConfigError
-from goondan_tasks.http import guarded, listening, url_of
+from goondan_tasks.http import guarded
 
 
 def status(host: str = "127.0.0.1", headers: dict[str, str] | None = None, **settings: Any) -> int:
@@ -86,31 +85,3 @@ def test_the_public_url_may_be_written_as_no_browser_does(public_url: str) -> No
 def test_others_than_this_machine_are_not_served_without_a_token(host: str) -> None:
     with pytest.raises(ConfigError, match="no token is set"):
         status(host)
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_a_free_port_is_found_and_named(host: str) -> None:
-    with listening(host, 0) as server:
-        assert url_of(server).startswith("http://")
-        with socket.create_connection(server.getsockname()[:2], timeout=30) as caller:
-            assert caller.getpeername()[1] == server.getsockname()[1]
-
-
-def test_an_address_with_colons_stands_in_brackets() -> None:
-    with listening("::1", 0) as server:
-        assert url_of(server) == f"http://[::1]:{server.getsockname()[1]}"
-
-
-@pytest.mark.parametrize("host", ["127..0.0.1", ".", "a" * 64, "no host"])
-def test_what_is_no_name_of_a_host_is_refused(host: str) -> None:
-    with pytest.raises(OSError), listening(host, 0):
-        pass
-
-
-def test_a_port_that_is_taken_is_refused() -> None:
-    with (
-        listening("127.0.0.1", 0) as server,
-        pytest.raises(OSError, match="in use"),
-        listening("127.0.0.1", server.getsockname()[1]),
-    ):
-        pass

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from goondan_tasks.client.status import AgentStatus
 from goondan_tasks.crash_backoff import CrashBackoff
 from goondan_tasks.errors import BrokerUnreachableError
-from goondan_tasks.metrics import Figures, serving
+from goondan_tasks.metrics import AgentMetrics, serving
 from tests.unit.goondan_tasks.cli.fake_client import NOW, agent, queue_status, worker
 
 
@@ -37,7 +37,7 @@ def away() -> list[AgentStatus]:
 
 def lines(read: object) -> list[str]:
     registry = CollectorRegistry()
-    registry.register(Figures(read))  # type: ignore[arg-type]
+    registry.register(AgentMetrics(read))  # type: ignore[arg-type]
     return [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
 
 

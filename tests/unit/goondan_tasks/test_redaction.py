@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from broker_config.settings import Settings
 from goondan_tasks.failure import describe
 from goondan_tasks.logs import configure_logging
-from goondan_tasks.oauth.crypto import Cipher, Keyring, Place
+from goondan_tasks.oauth.crypto import Cipher, Keyring, SecretField
 from goondan_tasks.redaction import KNOWN_SECRETS, KnownSecrets, hide_secrets
 
 TOKEN = "xoxb-4711-token-of-a-test"
@@ -128,7 +128,10 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[StringIO]:
 
 @pytest.mark.requirement("oauth.secrets.never-shown")
 def test_what_the_store_decrypts_is_in_no_log_line_and_in_no_error(log: StringIO) -> None:
-    cipher, place = Cipher(Keyring.of(["00" * 32])), Place("OAuthGrantRecord", "sha256:1", "accessToken")
+    cipher, place = (
+        Cipher(Keyring.of(["00" * 32])),
+        SecretField("OAuthGrantRecord", "sha256:1", "accessToken"),
+    )
     cipher.decrypt(cipher.encrypt(SecretStr(TOKEN), place), place)
     error = ValueError(f"401 for Bearer {TOKEN}")
 

@@ -18,6 +18,7 @@ from goondan_tasks.model_messages import StepCallResult, message_fault
 from goondan_tasks.names import call_identity
 from goondan_tasks.steps import (
     LeftTools,
+    ReplyCalls,
     StepCall,
     StepRecord,
     StepStore,
@@ -25,9 +26,7 @@ from goondan_tasks.steps import (
     TurnCalls,
     TurnHistory,
     digest_of_catalog,
-    in_order,
     opening_id,
-    refused,
 )
 
 CATALOG = ToolCatalog(
@@ -261,9 +260,10 @@ def test_a_call_with_broken_arguments_is_answered_between_the_others() -> None:
         {"id": "c3", "function": {"name": "a__b", "arguments": "{}"}},
     ]
     calls = TurnCalls().of_step(step(0), CATALOG, raw, max_args_bytes=1000)
-    refusals = [refused(one, step(0), help_url="https://h/", correlation_id="t") for one in calls]
+    reply = ReplyCalls.of(calls, step(0), help_url="https://h/", correlation_id="t")
 
-    told = in_order(refusals, [answer(calls[0], "first"), answer(calls[2], "third")])
+    assert reply.submitted() == [calls[0], calls[2]]
+    told = reply.answered([answer(calls[0], "first"), answer(calls[2], "third")])
 
     assert [one.tool_call_id for one in told] == ["c1", "c2", "c3"]
     assert [one.status for one in told] == ["ok", "error", "ok"]

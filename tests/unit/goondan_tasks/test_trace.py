@@ -183,7 +183,7 @@ def test_a_trace_without_a_correlation_id_of_its_own_is_indexed_by_its_trace_id(
 def test_a_call_that_plain_celery_queued_is_indexed_when_it_is_claimed(ledger: Ledger, redis: Redis) -> None:
     plain = call("one", correlation_id="order-7")
 
-    ledger.claim(ClaimRequest("plain-id", plain, "w1", ONCE))
+    ledger.claim(ClaimRequest("plain-id", plain, "w1", ONCE)).run(ledger.redis)
 
     assert [node.id for node in traced(ledger, "order-7").nodes] == ["plain-id"]
     assert 0 < redis.ttl("goondan:call:plain-id") <= redis.ttl("goondan:trace:order-7")
@@ -304,7 +304,7 @@ def test_a_running_call_runs_from_its_claim_on(ledger: Ledger) -> None:
     claim = claimed(ledger, one)
     assert only_node(ledger, LONE).running_seconds is None
 
-    ledger.start(claim)
+    ledger.start([claim.id_and_token]).run(ledger.redis)
 
     node = only_node(ledger, LONE)
     assert (node.state, node.worker, node.attempt) == ("running", "w1", 1)
@@ -316,10 +316,10 @@ def test_a_failed_call_has_its_times_its_code_and_the_beginning_of_its_message(l
     one = call("one")
     submit(ledger, one)
     claim = claimed(ledger, one)
-    ledger.start(claim)
+    ledger.start([claim.id_and_token]).run(ledger.redis)
     error = describe(ToolError("x" * 900, code="E_ODD"), help_url="https://help/")
     started = claim.run.clock()
-    ledger.finish(claim, claim.run.failed(error, started))
+    ledger.finish(claim, claim.run.failed(error, started)).run(ledger.redis)
 
     node = only_node(ledger, LONE)
 
@@ -333,7 +333,7 @@ def test_a_result_that_cannot_be_read_leaves_what_the_record_says(ledger: Ledger
     one = call("one")
     submit(ledger, one)
     claim = claimed(ledger, one)
-    ledger.finish(claim, claim.run.ok(1, None))
+    ledger.finish(claim, claim.run.ok(1, None)).run(ledger.redis)
     redis.hset(ledger.keys.call(identity_of(one)), "result", b"{")
 
     assert only_node(ledger, LONE).state == "ok"

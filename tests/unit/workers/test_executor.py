@@ -19,10 +19,11 @@ from goondan_tasks.names import EVENT_TOOL
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import EventLoopThread, drive
 from workers.concurrency.watchdog import Watchdog
-from workers.contexts import Surroundings
+from workers.contexts import RunServices
 from workers.executor import StartMark
-from workers.extensions.pipelines import Pipelines
+from workers.extensions.pipelines import AgentPipelines
 from workers.handlers import TimedOut, timed_out
+from workers.job import Job
 from workers.processes.isolation import Children
 from workers.progress_reporter import ProgressReporter
 from workers.revisions.revision import make_executor, make_extensions, make_registry
@@ -42,13 +43,14 @@ class Worker:
         bundle = load_bundle(KITCHEN)
         self.registry: Registry = make_registry(settings, bundle, Children())
         services = make_extensions(bundle, self.registry, event_loop).services
-        self.pipelines: Pipelines = services.pipelines
+        self.pipelines: AgentPipelines = services.pipelines
+        self.events = services.events
         self.cancellation = Cancellation()
         #: the limits that were to be watched
         self.limits: list[float] = []
         #: what runs past them would end with
         self.errors: list[GoondanError] = []
-        self._executor = make_executor(settings, self.registry, services)
+        self.executor = make_executor(settings, self.registry, services)
         self._event_loop = event_loop
 
     def _watch(
@@ -61,8 +63,8 @@ class Worker:
     def run(self, call: ToolCall, mark_started: StartMark = lambda: wall_clock()) -> ToolCallResult:
         run = Run(identity_of(call), call, "w1", 1, wall_clock(), wall_clock)
         reporter = ProgressReporter(lambda report, answered: None, Watchdog())
-        surroundings = Surroundings(self.cancellation, reporter)
-        coroutine = self._executor.execute(run, mark_started, watch=self._watch, surroundings=surroundings)
+        services = RunServices(self.cancellation, reporter)
+        coroutine = self.executor.execute(run, mark_started, watch=self._watch, services=services)
         ended = drive(coroutine)
         return self._event_loop.submit(coroutine).result(ON_TIME) if ended is None else ended[0]
 
@@ -270,3 +272,50 @@ def test_a_limit_of_the_middlewares_says_that_it_is_theirs(worker: Worker) -> No
         "The tool and the middlewares around it did not finish within 2 s.",
         "The tool did not finish within 1 s.",
     ]
+
+
+def claimed(call: ToolCall) -> Job:
+    answer = (b"run", 1, 0, 0, None, None, serializer.encode(call.to_wire()), b"", b"id-1")
+    job = Job("agent.chef", "token-1", answer, asked_at=0.0, clock=wall_clock, worker="w1")
+    assert job.is_readable
+    return job
+
+
+def add_middleware(worker: Worker) -> None:
+    worker.pipelines.register("chef", "toolCall", goes_on, extension="x")
+
+
+def add_older_function(worker: Worker) -> None:
+    worker.pipelines.v1.mutate("chef", "toolCall.pre", lambda context: context, extension="x")
+
+
+def add_listener(worker: Worker) -> None:
+    worker.events.on("chef", "tool.completed", print, extension="x")
+
+
+def add_tool_of_turn(worker: Worker) -> None:
+    item = {"name": "other__work", "description": "", "parameters": {"type": "object"}}
+    tool = dynamic_tool(item, fails, None, extension="x", entry_path=KITCHEN / "x.py", turn=("i", "t"))
+    worker.registry.dynamic.add("chef", tool)
+
+
+@pytest.mark.parametrize("change", [add_middleware, add_older_function, add_listener, add_tool_of_turn])
+def test_calls_are_no_longer_plain_once_an_extension_has_something_around_them(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, change: Callable[[Worker], None]
+) -> None:
+    monkeypatch.setattr(worker.executor._contexts, "knows", lambda *_: True)
+    add_tool(worker, lambda ctx, input: 1)
+    plan = worker.executor.plan(claimed(late()))
+    assert plan is not None
+    assert worker.executor.plan(claimed(late())) is plan
+
+    change(worker)
+
+    assert worker.executor.plan(claimed(late())) is None
+
+
+def test_nothing_is_kept_of_tools_that_do_not_exist(worker: Worker) -> None:
+    for number in range(3):
+        made_up = late().model_copy(update={"tool_name": f"made__up{number}"})
+        assert worker.executor.plan(claimed(made_up)) is None
+    assert worker.executor._plans == {}

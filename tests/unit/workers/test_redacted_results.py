@@ -8,7 +8,7 @@ from goondan_tasks.bundle.catalog import CatalogItem
 from goondan_tasks.failure import describe
 from goondan_tasks.messages import ResultMeta, ToolCallError, ToolCallResult
 from goondan_tasks.redaction import KNOWN_SECRETS
-from workers.redacted_results import without_secrets
+from workers.results import without_secrets
 from workers.testing import run_tool
 from workers.tools.dynamic_tools import dynamic_tool
 

@@ -12,9 +12,9 @@ from goondan_tasks.calls import Run, new_call
 from goondan_tasks.messages import epoch_milliseconds
 from goondan_tasks.names import READ_OUTPUT_TOOL
 from goondan_tasks.output import Pending
-from workers.suspension import Suspension
+from workers.results import Suspension
 from workers.testing import run_tool
-from workers.tools.system_tools import system_tools
+from workers.tools.registered_tool import system_tools
 
 HARBOUR = Path(__file__).parents[2] / "bundles" / "harbour"
 NOW = 1_790_000_000_000.0

@@ -5,14 +5,14 @@ import signal
 import time
 from typing import Any
 
-from goondan_tasks.ledger.errands import Errands
+from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.logs import CallLog
 from goondan_tasks.tool_api import JsonObject, ToolContext, ToolHandler
 
 #: the moment -> the method that the worker is about to call then
 MOMENTS: dict[str, tuple[type, str]] = {
-    "between claim and start": (Errands, "start"),
-    "between end and result": (Errands, "finish_many"),
+    "between claim and start": (Ledger, "start"),
+    "between end and result": (Ledger, "finish_many"),
     "after the result": (CallLog, "write_ok"),
 }
 

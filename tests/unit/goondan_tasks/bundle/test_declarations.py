@@ -89,7 +89,7 @@ def test_missing_metadata_is_one_finding(tmp_path: Path) -> None:
         ("entry:", "entrie: x\n  entry:", "spec.entrie", "unknown field 'entrie'"),
         ("Echoes.", "5", "spec.exports[0].description", "must be text, not 5"),
         ("{ tier: base }", "{ tier: 1 }", "metadata.labels.tier", "must be text, not 1"),
-        ("{ tier: base }", "[]", "metadata.labels", "must be a mapping, not an array of 0 items"),
+        ("{ tier: base }", "[]", "metadata.labels", "must be an object, not an array of 0 items"),
     ],
 )
 @pytest.mark.requirement("bundle.tool.entry-required")

@@ -7,7 +7,7 @@ import pytest
 from goondan_tasks.bundle import Bundle, build_catalog, inspect_bundle, load_bundle
 from goondan_tasks.bundle.v1_resources import V1ToolSpec
 from goondan_tasks.calls import new_call
-from goondan_tasks.limits.gates import Limits
+from goondan_tasks.limits.limiter import Limits
 from tests.unit.goondan_tasks.bundle.writing import AGENT, TOOL, found_in, told, write
 from workers.testing import run_tool
 
@@ -383,9 +383,8 @@ def test_other_resources_are_held_against_their_documents(
 def test_an_entrypoint_must_be_one_of_the_swarms_agents(tmp_path: Path) -> None:
     lonely = ALL.replace("agents: [{ kind: Agent, name: clerk }, Agent/coder]", "agents: [Agent/coder]")
 
-    assert ("error", "spec.entrypoint", "the entrypoint 'clerk' is not among the Swarm's agents") in faults(
-        tmp_path, lonely
-    )
+    message = "the entrypoint 'clerk' is not among the agents of Swarm/default"
+    assert ("error", "spec.entrypoint", message) in faults(tmp_path, lonely)
 
 
 def test_upper_case_and_dots_in_the_name_of_an_older_tool_are_fine(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def edited(changesets: Changesets, principal: Principal) -> str:
     return opened.changeset_id
 
 
-def test_a_commit_is_proposed_with_who_made_it_and_what_it_changes(bundle: GitBundle, tmp_path: Path) -> None:
+def test_commit_is_proposed_with_its_author_and_changes(bundle: GitBundle, tmp_path: Path) -> None:
     active = ActiveRevision(fakeredis.FakeRedis(), Keys(), "den")
     active.begin(OLD)
     changesets = changesets_of(bundle, partial(propose_commit, active, clock=lambda: 0.0))
@@ -86,7 +86,7 @@ def test_the_record_stays_small_however_many_files_a_commit_changes() -> None:
     }
 
 
-def test_nobody_else_can_commit_before_a_commit_is_told(bundle: GitBundle, tmp_path: Path) -> None:
+def test_next_commit_waits_until_a_commit_is_announced(bundle: GitBundle, tmp_path: Path) -> None:
     told: list[str] = []
 
     def announce(committed: Committed) -> None:
@@ -102,7 +102,7 @@ def test_nobody_else_can_commit_before_a_commit_is_told(bundle: GitBundle, tmp_p
     assert told == [committed.new_ref, rolled_back.new_ref]
 
 
-def test_what_changes_nothing_is_told_to_nobody(bundle: GitBundle, tmp_path: Path) -> None:
+def test_commit_without_a_change_is_not_announced(bundle: GitBundle, tmp_path: Path) -> None:
     told: list[Committed] = []
     changesets = changesets_of(bundle, told.append)
 
@@ -145,7 +145,7 @@ def test_a_rollback_to_how_it_is_committed_is_told_too(bundle: GitBundle) -> Non
     assert told == [f"git:{bundle.head}"]
 
 
-def test_a_commit_stands_though_nobody_can_be_told(bundle: GitBundle, tmp_path: Path) -> None:
+def test_commit_stands_though_it_cannot_be_announced(bundle: GitBundle, tmp_path: Path) -> None:
     class Away(fakeredis.FakeRedis):
         """Answers nothing."""
 
@@ -164,7 +164,7 @@ def test_a_commit_stands_though_nobody_can_be_told(bundle: GitBundle, tmp_path: 
         announce(Committed(OLD, result.summary or pytest.fail(), Principal()))
 
 
-def test_a_commit_that_nobody_can_propose_stands_and_says_so(bundle: GitBundle, tmp_path: Path) -> None:
+def test_commit_that_cannot_be_proposed_stands_with_a_warning(bundle: GitBundle, tmp_path: Path) -> None:
     with fakeredis.FakeRedis() as redis:
         redis.set(Keys().revision("den"), '{"v": 99}')
         changesets = changesets_of(bundle, partial(propose_commit, ActiveRevision(redis, Keys(), "den")))

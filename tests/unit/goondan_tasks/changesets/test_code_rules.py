@@ -201,7 +201,7 @@ ATTACKS = {
         ("resources/b.yaml",),
         {"resources/b.yaml": tool("bash", "./tools/e.py"), "tools/e.py": "EVIL"},
     ),
-    "a built-in tool that nobody uses yet": Attack(
+    "a built-in tool that is not used yet": Attack(
         (*YAML, "tools/**"),
         ("resources/b.yaml",),
         {"resources/b.yaml": tool("http-fetch", "./tools/e.py"), "tools/e.py": "EVIL"},

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.changesets.api import ChangesetError
-from goondan_tasks.changesets.open_changesets import WorkingFiles
+from goondan_tasks.changesets.commit import WorkingFiles
 from goondan_tasks.changesets.policy import ChangesetRules, Principal
 from tests.git_bundle import FILES, GitBundle, make_bundle, open_changeset
 from tests.unit.goondan_tasks.bundle.writing import HANDLERS
@@ -27,7 +27,7 @@ def bundle(tmp_path: Path, request: pytest.FixtureRequest) -> GitBundle:
 def test_opening_gives_a_directory_with_the_bundle_as_it_is_committed(
     bundle: GitBundle, tmp_path: Path
 ) -> None:
-    opened = bundle.changesets().open(Principal(tmp_path / "work", PROMPTS, None, "issue-42"), "Mend it")
+    opened = bundle.changesets().open(Principal(tmp_path / "work", PROMPTS, None, "issue-42"), "Correct it")
 
     workdir = Path(opened.workdir)
     assert opened.base_ref == f"git:{bundle.head}"
@@ -90,7 +90,7 @@ def test_the_history_is_in_git_and_no_file_is_beside_it(bundle: GitBundle, tmp_p
     changeset = open_changeset(bundle.changesets(), tmp_path / "work", agent="coder")
     changeset.write({"prompts/coder.md": "new\n"})
     [listed] = bundle.changesets().all()
-    changeset.changesets.commit(changeset.changeset_id, "Say it anew")
+    changeset.changesets.commit(changeset.changeset_id, "Say it again")
 
     [last, first] = bundle.changesets().log()
     assert (listed.changeset_id, listed.agent_name, listed.reason) == (
@@ -98,7 +98,7 @@ def test_the_history_is_in_git_and_no_file_is_beside_it(bundle: GitBundle, tmp_p
         "coder",
         "a test",
     )
-    assert (last["changesetId"], last["message"]) == (changeset.changeset_id, "Say it anew")
+    assert (last["changesetId"], last["message"]) == (changeset.changeset_id, "Say it again")
     assert first["changesetId"] is None
     assert bundle.changesets().all() == []
     assert {path.name for path in bundle.root.iterdir()} == before

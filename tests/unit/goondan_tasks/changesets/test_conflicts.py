@@ -64,9 +64,7 @@ def test_the_second_is_told_the_file_and_commits_after_a_merge_in_its_directory(
     assert bundle.head == after_first
     prompt = second.folder / "prompts/coder.md"
     marked = prompt.read_text("utf-8")
-    assert marked == (
-        f"one\n<<<<<<< changeset {second.changeset_id}\nsecond\n=======\nfirst\n>>>>>>> branch\nthree\n"
-    )
+    assert marked == (f"one\n<<<<<<< {second.changeset_id}\nsecond\n=======\nfirst\n>>>>>>> branch\nthree\n")
     assert (second.folder / "prompts/new.md").read_text("utf-8") == "new\n"
     assert not (second.folder / "x.txt").exists()
     # still undecided

@@ -58,13 +58,13 @@ def test_the_lock_of_a_dead_process_is_free(tmp_path: Path) -> None:
         pass
 
 
-def test_the_lock_in_redis_has_an_end_and_a_late_holder_harms_nobody() -> None:
+def test_lock_in_redis_expires_and_a_late_holder_does_not_release_it() -> None:
     redis = FakeRedis()
     with redis_lock(redis, KEY, 0.2):
         assert 0 < redis.ttl(KEY) <= 60
-        redis.set(KEY, "of somebody else")
+        redis.set(KEY, "of another")
 
-    assert redis.get(KEY) == b"of somebody else"
+    assert redis.get(KEY) == b"of another"
 
 
 def test_a_redis_that_is_away_is_told() -> None:

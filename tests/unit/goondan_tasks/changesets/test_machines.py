@@ -8,8 +8,7 @@ import pytest
 
 from goondan_tasks.changesets.changesets import Changesets
 from goondan_tasks.changesets.policy import Principal
-from goondan_tasks.revisions.checkouts import Checkouts, RevisionSource
-from goondan_tasks.revisions.content import BundleRef
+from goondan_tasks.revisions.checkouts import BundleRef, Checkouts, RevisionSource
 from goondan_tasks.revisions.git import GitError
 from tests.git_bundle import GitBundle, git, make_bundle, open_changeset
 

@@ -1,18 +1,18 @@
 """The merge of a changeset with what others have committed."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from goondan_tasks.changesets.changesets import Changesets
-from goondan_tasks.changesets.commit import Merge, merge
 from goondan_tasks.revisions.checkouts import RevisionSource
 from goondan_tasks.revisions.git import Changes, Entry, GitError, Repository, changes_between
 from tests.git_bundle import GitBundle, make_bundle
 from tests.unit.goondan_tasks.bundle.writing import write
 
-LABEL = "changeset cs-1"
+LABEL = "cs-1"
 TEXT = "one\ntwo\nthree\n"
 BASE = {"a.md": TEXT, "b.md": TEXT, "data.bin": "a\0"}
 
@@ -38,24 +38,32 @@ class Sides:
                 write(self.bundle.folder, {path.name: text})
         return self.bundle.commit({})
 
-    def ours(self, **files: str | None) -> Changes:
-        """Return our changes."""
-        before, after = (self.repository.entries(one) for one in (self.base, self.changed(**files)))
-        return changes_between(before, after)
+    def tree(self, commit: str) -> str:
+        """Return the tree of the bundle in a commit."""
+        tree = self.repository.bundle_tree(commit)
+        assert tree is not None
+        return tree
 
-    def merged(self, ours: Changes, theirs: str) -> tuple[dict[str, str | None], dict[str, str | None]]:
-        """Return the files that the merge changes in theirs, and the conflicts; ``None`` has no content."""
-        result = self.merge(ours, theirs)
-        return self.texts(result.changes), self.texts(result.conflicts)
+    def commit_of(self, tree: str) -> str:
+        """Return a commit on top of the base with a tree of the bundle."""
+        root = self.repository.with_bundle(self.base, tree)
+        return self.bundle.git("commit-tree", "-m", "x", "-p", self.base, root)
 
-    def merge(self, ours: Changes, theirs: str) -> Merge:
-        """Merge our changes into a commit of the others."""
-        base, there = (self.repository.entries(one) for one in (self.base, theirs))
-        return merge(self.repository, base, ours, there, label=LABEL)
+    def ours(self, **files: str | None) -> str:
+        """Return the tree with our changes."""
+        return self.tree(self.changed(**files))
+
+    def merged(self, ours: str, theirs: str) -> tuple[dict[str, str | None], list[str]]:
+        """Return the files that the merge changes in theirs, and the conflicts; ``None`` is no file."""
+        there = self.tree(theirs)
+        merged, conflicts = self.repository.merge(self.tree(self.base), ours, there, label=LABEL)
+        entries = self.repository.entries
+        return self.texts(changes_between(entries(there), entries(merged))), sorted(conflicts)
 
     def texts(self, entries: Changes) -> dict[str, str | None]:
         """Return what entries hold."""
-        return {path: self.repository.blob(it.blob).decode() if it else None for path, it in entries.items()}
+        show = partial(self.repository.git.run, "cat-file", "blob")
+        return {path: show(it.blob).decode() if it else None for path, it in entries.items()}
 
 
 @pytest.fixture
@@ -65,24 +73,23 @@ def sides(tmp_path: Path) -> Sides:
 
 def test_what_only_one_side_changed_is_taken(sides: Sides) -> None:
     ours, theirs = sides.ours(md_a="ours\n", md_new="new\n"), sides.changed(md_b="theirs\n")
-    assert sides.merged(ours, theirs) == ({"a.md": "ours\n", "new.md": "new\n"}, {})
+    assert sides.merged(ours, theirs) == ({"a.md": "ours\n", "new.md": "new\n"}, [])
 
 
 def test_what_both_changed_alike_is_not_changed_again(sides: Sides) -> None:
     ours, theirs = sides.ours(md_a="same\n", md_b=None), sides.changed(md_a="same\n", md_b=None)
-    assert sides.merged(ours, theirs) == ({}, {})
+    assert sides.merged(ours, theirs) == ({}, [])
 
 
 def test_one_file_is_merged_line_by_line(sides: Sides) -> None:
     ours, theirs = sides.ours(md_a="1\ntwo\nthree\n"), sides.changed(md_a="one\ntwo\n3\n")
-    assert sides.merged(ours, theirs) == ({"a.md": "1\ntwo\n3\n"}, {})
+    assert sides.merged(ours, theirs) == ({"a.md": "1\ntwo\n3\n"}, [])
 
 
 def test_lines_that_both_changed_are_a_conflict_with_both_marked(sides: Sides) -> None:
     ours, theirs = sides.ours(md_a="one\nours\nthree\n"), sides.changed(md_a="one\ntheirs\nthree\n")
-    _, conflicts = sides.merged(ours, theirs)
     marked = f"one\n<<<<<<< {LABEL}\nours\n=======\ntheirs\n>>>>>>> branch\nthree\n"
-    assert conflicts == {"a.md": marked}
+    assert sides.merged(ours, theirs) == ({"a.md": marked}, ["a.md"])
 
 
 @pytest.mark.parametrize(
@@ -94,22 +101,21 @@ def test_lines_that_both_changed_are_a_conflict_with_both_marked(sides: Sides) -
     ],
     ids=["removed here", "removed there", "no lines"],
 )
-def test_what_has_no_lines_to_mark_is_a_conflict_without_content(
+def test_what_has_no_lines_to_mark_is_a_conflict(
     sides: Sides, ours: dict[str, str | None], theirs: dict[str, str | None], path: str
 ) -> None:
     _, conflicts = sides.merged(sides.ours(**ours), sides.changed(**theirs))
-    assert conflicts == {path: None}
+    assert conflicts == [path]
 
 
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_a_link_against_a_changed_file_is_a_conflict_of_that_path(sides: Sides, is_ours: bool) -> None:
-    link = sides.repository.write_blob(b"b.md")
-    with_link = sides.repository.tree_with(sides.base, {"a.md": Entry("120000", link)})
+    link = Entry("120000", sides.repository.write_blob(b"b.md"))
+    with_link = sides.repository.tree_with(sides.tree(sides.base), {"a.md": link})
     changed = sides.changed(md_a="changed\n")
-    ours: Changes = {"a.md": sides.repository.entries(with_link if is_ours else changed)["a.md"]}
-    theirs = sides.bundle.git("commit-tree", "-m", "x", "-p", sides.base, with_link)
-    _, conflicts = sides.merged(ours, changed if is_ours else theirs)
-    assert conflicts == {"a.md": None}
+    there = sides.commit_of(with_link)
+    _, conflicts = sides.merged(*((with_link, changed) if is_ours else (sides.tree(changed), there)))
+    assert {path.partition("~")[0] for path in conflicts} == {"a.md"}
 
 
 def test_a_mode_that_one_side_changed_is_kept(sides: Sides) -> None:
@@ -117,31 +123,31 @@ def test_a_mode_that_one_side_changed_is_kept(sides: Sides) -> None:
     sides.bundle.git("checkout", "--quiet", sides.base)
     (sides.bundle.folder / "a.md").chmod(0o755)
     theirs = sides.bundle.commit({})
-    merged = sides.merge(ours, theirs).changes["a.md"]
-    assert merged is not None and merged.mode == "100755"
+    merged, _ = sides.repository.merge(sides.tree(sides.base), ours, sides.tree(theirs), label=LABEL)
+    assert sides.repository.entries(merged)["a.md"].mode == "100755"
 
 
 def test_what_a_reset_of_the_branch_has_removed_does_not_come_back(sides: Sides) -> None:
     before = sides.base
     sides.base = sides.changed(md_b="reset\n")
     ours = sides.ours(md_a="ours\n")
-    assert sides.merged(ours, before) == ({"a.md": "ours\n"}, {})
+    assert sides.merged(ours, before) == ({"a.md": "ours\n"}, [])
 
 
 def test_a_file_that_was_renamed_there_is_a_removal_and_an_addition(sides: Sides) -> None:
     ours, theirs = sides.ours(md_a="1\ntwo\nthree\n"), sides.changed(md_a=None, md_moved=TEXT)
-    assert sides.merged(ours, theirs)[1] == {"a.md": None}
+    assert sides.merged(ours, theirs)[1] == ["a.md"]
 
 
 def test_what_we_renamed_takes_their_lines_or_their_marks_along(sides: Sides) -> None:
     ours = sides.ours(md_a=None, md_moved="1\ntwo\nthree\n")
     assert sides.merged(ours, sides.changed(md_a="one\ntwo\n3\n")) == (
         {"a.md": None, "moved.md": "1\ntwo\n3\n"},
-        {},
+        [],
     )
-    _, conflicts = sides.merged(ours, sides.changed(md_a="I\ntwo\nthree\n"))
-    marked = f"<<<<<<< {LABEL}\n1\n=======\nI\n>>>>>>> branch\ntwo\nthree\n"
-    assert conflicts == {"moved.md": marked}
+    changes, conflicts = sides.merged(ours, sides.changed(md_a="I\ntwo\nthree\n"))
+    marked = f"<<<<<<< {LABEL}:moved.md\n1\n=======\nI\n>>>>>>> branch:a.md\ntwo\nthree\n"
+    assert (changes["moved.md"], conflicts) == (marked, ["moved.md"])
 
 
 @pytest.mark.parametrize("is_ours", [True, False])
@@ -150,10 +156,10 @@ def test_a_file_where_the_other_side_has_a_directory_is_a_conflict_of_its_path(
 ) -> None:
     blob = Entry("100644", sides.repository.write_blob(b"new"))
     sides_of: tuple[Changes, Changes] = ({"x": blob}, {"x/y": blob})
-    ours, theirs = sides_of if is_ours else reversed(sides_of)
-    tree = sides.repository.tree_with(sides.base, theirs)
-    there = sides.bundle.git("commit-tree", "-m", "x", "-p", sides.base, tree)
-    assert sides.merged(ours, there)[1] == {"x": None}
+    trees = [sides.repository.tree_with(sides.tree(sides.base), changes) for changes in sides_of]
+    ours, theirs = trees if is_ours else reversed(trees)
+    _, conflicts = sides.merged(ours, sides.commit_of(theirs))
+    assert [path.partition("~")[0] for path in conflicts] == ["x"]
 
 
 def test_attributes_of_the_repository_neither_run_programs_nor_keep_lines_from_being_merged(
@@ -164,7 +170,7 @@ def test_attributes_of_the_repository_neither_run_programs_nor_keep_lines_from_b
     sides.base = sides.bundle.commit({".gitattributes": "a.md merge=bad\nb.md -merge\n"})
     ours = sides.ours(md_a="1\ntwo\nthree\n", md_b="1\ntwo\nthree\n")
     theirs = sides.changed(md_a="one\ntwo\n3\n", md_b="one\ntwo\n3\n")
-    assert sides.merged(ours, theirs) == ({"a.md": "1\ntwo\n3\n", "b.md": "1\ntwo\n3\n"}, {})
+    assert sides.merged(ours, theirs) == ({"a.md": "1\ntwo\n3\n", "b.md": "1\ntwo\n3\n"}, [])
     assert not ran.exists()
 
 

@@ -1,4 +1,4 @@
-"""What no agent can allow itself, and nobody can rename."""
+"""What no agent can allow itself, and no principal can rename."""
 
 from pathlib import Path
 
@@ -97,9 +97,7 @@ def test_an_agent_changes_the_rest_of_the_file_and_a_person_all_of_it(
     assert (by_agent.status, by_person.status) == ("ok", "ok")
 
 
-def test_what_is_not_allowed_any_more_is_refused_to_who_began_before(
-    bundle: GitBundle, tmp_path: Path
-) -> None:
+def test_prohibition_holds_for_changesets_opened_before(bundle: GitBundle, tmp_path: Path) -> None:
     principal, changesets = coder(bundle, tmp_path), bundle.changesets()
     opened = changesets.open(principal)
     Path(opened.workdir, "prompts/coder.md").write_text("two\n", encoding="utf-8")
@@ -126,9 +124,7 @@ def test_nothing_is_allowed_by_a_tip_that_cannot_be_read(bundle: GitBundle, tmp_
 
 
 @pytest.mark.parametrize("principal", ["agent", "person"])
-def test_nobody_moves_the_swarm_to_another_workspace(
-    bundle: GitBundle, tmp_path: Path, principal: str
-) -> None:
+def test_swarm_cannot_move_to_another_workspace(bundle: GitBundle, tmp_path: Path, principal: str) -> None:
     who = Principal(tmp_path / "mine") if principal == "person" else coder(bundle, tmp_path)
     error = refusal(bundle, who, BUNDLE.replace("name: notes", "name: away"))
 
@@ -139,9 +135,7 @@ def test_nobody_moves_the_swarm_to_another_workspace(
 
 
 @pytest.mark.parametrize("principal", ["agent", "person"])
-def test_nobody_takes_away_the_swarm_that_workers_are_told_to_run(
-    bundle: GitBundle, tmp_path: Path, principal: str
-) -> None:
+def test_swarm_that_workers_run_cannot_be_removed(bundle: GitBundle, tmp_path: Path, principal: str) -> None:
     who = Principal(tmp_path / "mine") if principal == "person" else coder(bundle, tmp_path)
     changesets = Changesets.of(RevisionSource.of(bundle.folder), swarm="den")
 
@@ -154,7 +148,7 @@ def test_nobody_takes_away_the_swarm_that_workers_are_told_to_run(
     assert "no Swarm 'den'" in result.error.message
 
 
-def test_an_agent_is_told_that_the_tip_has_no_such_swarm_and_a_person_mends_it(
+def test_agent_is_refused_where_the_tip_has_no_such_swarm_and_a_person_corrects_it(
     bundle: GitBundle, tmp_path: Path
 ) -> None:
     changesets = Changesets.of(RevisionSource.of(bundle.folder), swarm="den")

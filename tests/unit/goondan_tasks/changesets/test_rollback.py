@@ -48,11 +48,11 @@ def test_a_revision_that_is_none_is_refused(tmp_path: Path, ref: str) -> None:
 def test_a_revision_that_is_not_valid_is_refused(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path, files={"goondan.yaml": "kind: Nothing\n"})
     broken = bundle.head
-    mended = bundle.commit(FILES)
+    corrected = bundle.commit(FILES)
 
     with pytest.raises(ChangesetError, match=r"has \d+ error") as raised:
         bundle.changesets().roll_back(f"git:{broken}")
-    assert (raised.value.code, bundle.head) == ("BUNDLE_INVALID", mended)
+    assert (raised.value.code, bundle.head) == ("BUNDLE_INVALID", corrected)
 
 
 def test_a_rollback_does_not_overwrite_a_person_s_uncommitted_changes(tmp_path: Path) -> None:

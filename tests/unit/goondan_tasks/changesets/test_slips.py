@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.changesets import open_changesets
+from goondan_tasks.changesets import commit as commit_module
 from goondan_tasks.changesets.api import ChangesetError, CommitResult
-from goondan_tasks.changesets.open_changesets import leads_out
+from goondan_tasks.changesets.commit import leads_out
 from goondan_tasks.changesets.policy import ChangesetRules, Principal
-from goondan_tasks.revisions.content import Folder, Found
+from goondan_tasks.revisions.checkouts import Folder, Found
 from tests.git_bundle import GitBundle, OpenChangeset, git, make_bundle, open_changeset
 from tests.unit.goondan_tasks.bundle.writing import HANDLERS
 
@@ -192,12 +192,12 @@ def test_names_that_git_may_take_for_its_own_are_refused(changeset: OpenChangese
 
 
 def test_what_is_too_much_is_refused(changeset: OpenChangeset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_changesets, "MAX_FILE_BYTES", 10)
-    monkeypatch.setattr(open_changesets, "MAX_CHANGES", 2)
+    monkeypatch.setattr(commit_module, "MAX_FILE_BYTES", 10)
+    monkeypatch.setattr(commit_module, "MAX_CHANGES", 2)
     changeset.write({"prompts/a": "0123456789x", "prompts/b": "x", "prompts/c": "x", "prompts/d": "x"})
     assert violations(commit(changeset)) == ("prompts/a", "prompts/d")
 
-    monkeypatch.setattr(open_changesets, "MAX_FILES", 3)
+    monkeypatch.setattr(commit_module, "MAX_FILES", 3)
     result = commit(changeset)
     assert result.error is not None
     assert (result.status, result.error.violated_files) == ("rejected", None)
@@ -207,7 +207,7 @@ def test_what_is_too_much_is_refused(changeset: OpenChangeset, monkeypatch: pyte
 def test_what_is_too_much_together_is_refused(
     changeset: OpenChangeset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(open_changesets, "MAX_BYTES", 10)
+    monkeypatch.setattr(commit_module, "MAX_BYTES", 10)
     changeset.write({"prompts/a": "12345", "prompts/b": "12345", "prompts/c": "1", "prompts/d": ""})
 
     assert violations(commit(changeset)) == ("prompts/c",)
@@ -232,10 +232,10 @@ def test_a_file_that_is_too_large_is_not_read(changeset: OpenChangeset) -> None:
             return super().digest(found, algorithm, head=head)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(open_changesets, "Folder", Watched)
+        patch.setattr(commit_module, "Folder", Watched)
         for name in ("echo.py", "prompts/new.bin"):
             with (changeset.folder / name).open("ab") as file:
-                file.truncate(open_changesets.MAX_FILE_BYTES + 1)
+                file.truncate(commit_module.MAX_FILE_BYTES + 1)
         refused = violations(commit(changeset))
 
     assert refused == ("echo.py", "prompts/new.bin")

@@ -1,12 +1,9 @@
 """What goondan dev keeps running, shows and notices."""
 
-import io
 import itertools
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import fakeredis
 import pytest
@@ -15,142 +12,11 @@ from watchfiles import Change
 from broker_config.keys import Keys
 from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRecord
-from goondan_tasks.cli.dev import (
-    DevScreen,
-    KeptProcess,
-    changes_of,
-    files_that_matter,
-    is_followed,
-)
-from goondan_tasks.orchestrator.supervisor import GroupProcess
+from goondan_tasks.cli.dev import DevScreen, changes_of, files_that_matter, is_followed
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange
 from tests.git_bundle import GitBundle, make_bundle
 from tests.unit.goondan_tasks.bundle.writing import write
 from tests.waiting import wait_until
-
-
-class FakeProcess:
-    """A process that runs until the test says otherwise."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.returncode: int | None = None
-        self.stdout = io.BytesIO(b"first line\n\xff\xfe second\r\n")
-
-    def poll(self) -> int | None:
-        return self.returncode
-
-    def wait(self) -> int | None:
-        return self.returncode
-
-
-class FakeGroup:
-    """Starts fake processes and keeps them."""
-
-    def __init__(self) -> None:
-        self.processes: list[FakeProcess] = []
-        self.commands: list[list[str]] = []
-
-    def start(self, command: list[str], *, env: dict[str, str], output: int) -> FakeProcess:
-        assert (env["A"], env["PYTHONUNBUFFERED"], output) == ("b", "1", subprocess.PIPE)
-        self.commands.append(command)
-        self.processes.append(FakeProcess(len(self.processes) + 1))
-        return self.processes[-1]
-
-
-class Stage:
-    """A kept process that is a fake, a clock of the test's own, and what was said."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.group = FakeGroup()
-        self.told: list[str] = []
-        group: Any = self.group
-        self.lines: list[tuple[str, str]] = []
-        self.kept = KeptProcess(
-            lambda: GroupProcess.start(
-                group,
-                "flower",
-                ["run"],
-                environment={"A": "b"},
-                tell=lambda name, text: self.lines.append((name, text)),
-            ),
-            self.told.append,
-            clock=lambda: self.now,
-        )
-
-    def pass_time(self, seconds: float) -> None:
-        self.now += seconds
-        self.kept.look()
-
-
-@pytest.fixture
-def stage() -> Stage:
-    """Start one process."""
-    return Stage()
-
-
-def test_a_process_that_runs_is_left_alone(stage: Stage) -> None:
-    stage.pass_time(1000)
-
-    assert len(stage.group.processes) == 1
-
-
-def test_a_process_that_died_is_started_again_after_a_delay(stage: Stage) -> None:
-    stage.group.processes[0].returncode = 3
-
-    stage.pass_time(0.5)
-    assert "ended with 3; starting it again in 1 s" in stage.told
-    stage.pass_time(0.9)
-    assert len(stage.group.processes) == 1
-    stage.pass_time(0.1)
-
-    assert stage.group.commands == [["run"], ["run"]]
-    assert stage.kept.current.process.pid == 2
-
-
-def test_a_process_that_was_killed_is_told_with_its_signal(stage: Stage) -> None:
-    stage.group.processes[0].returncode = -9
-
-    stage.pass_time(0)
-
-    assert "was ended by signal 9; starting it again in 1 s" in stage.told
-
-
-def test_the_delay_doubles_up_to_half_a_minute(stage: Stage) -> None:
-    delays = [crash_at_once(stage) for _ in range(7)]
-
-    assert delays == ["1 s", "2 s", "4 s", "8 s", "16 s", "30 s", "30 s"]
-
-
-def test_after_a_minute_of_health_the_delay_begins_anew(stage: Stage) -> None:
-    for _ in range(3):
-        crash_at_once(stage)
-    stage.pass_time(60)
-
-    assert crash_at_once(stage) == "1 s"
-
-
-def crash_at_once(stage: Stage) -> str:
-    """Let the process die, be told and be started again; return the delay that was told."""
-    stage.group.processes[-1].returncode = 1
-    stage.pass_time(0)
-    [*_, text] = stage.told
-    stage.pass_time(30)
-    return text.rpartition("again in ")[2]
-
-
-def test_what_it_prints_stands_behind_its_name(stage: Stage) -> None:
-    wait_until(lambda: len(stage.lines) == 2)
-
-    assert stage.lines == [("flower", "first line"), ("flower", "\ufffd\ufffd second")]
-
-
-def test_why_it_ended_is_told_with_its_last_lines(stage: Stage) -> None:
-    stage.group.processes[0].returncode = 3
-
-    assert stage.kept.current.reason() == "It ended with 3.\nfirst line\n\ufffd\ufffd second"
-
 
 AGENT = AgentRecord(name="coder", swarm="default", workspace="den")
 

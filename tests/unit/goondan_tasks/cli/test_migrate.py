@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from goondan_tasks.bundle import inspect_bundle
 from goondan_tasks.bundle.yaml import parse_documents
-from goondan_tasks.cli.migrate import one_text
+from goondan_tasks.cli.bundles import one_text
 from tests.unit.goondan_tasks.cli.invoke import goondan
 
 TOOL = """\

@@ -11,7 +11,7 @@ from goondan_tasks.errors import AgentNotFoundError
 from goondan_tasks.messages import wall_clock
 from goondan_tasks.oauth.crypto import Cipher
 from goondan_tasks.oauth.file_store import FileStore
-from goondan_tasks.oauth.opening import open_keys
+from goondan_tasks.oauth.manager import open_keys
 from tests.unit.goondan_tasks.bundle.test_oauth_apps import APP as APP_TEXT
 from tests.unit.goondan_tasks.bundle.writing import write
 from tests.unit.goondan_tasks.cli.invoke import goondan

@@ -123,7 +123,7 @@ def test_on_a_terminal_it_is_said_where_the_call_stands(
     standing: dict[str, object], shown: str, client: FakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.records = [record(**standing)]  # type: ignore[arg-type]
-    client.queue_rows = [QUEUE]
+    client.figures = {"coder": QUEUE}
     lines = status_lines(client, monkeypatch)
 
     assert lines == [f"{shown} · 0 s"] * 2
@@ -132,13 +132,13 @@ def test_on_a_terminal_it_is_said_where_the_call_stands(
 def test_on_a_terminal_the_line_is_shown_though_the_first_look_comes_late(
     client: FakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client.queue_rows, shown = [QUEUE], list[str]()
-    monkeypatch.setattr(Status, "__enter__", lambda _: shown.append("shown"))
+    client.figures, shown = {"coder": QUEUE}, list[str]()
+    monkeypatch.setattr(Status, "start", lambda _: shown.append("shown"))
     monkeypatch.setattr(waiting, "TICK_SECONDS", 0.0)  # every look is late
 
     status_lines(client, monkeypatch)
 
-    assert shown == ["shown"]
+    assert shown
 
 
 def test_on_a_terminal_a_call_that_tells_its_progress_gets_a_bar(
@@ -178,7 +178,7 @@ def test_of_a_request_to_an_agent_without_an_entry_it_is_said_that_no_producer_h
 def test_a_request_waits_on_the_queue_of_events(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     client.records = [request()]
     client.agent_records["coder"] = client.agent_records["coder"].model_copy(update={"has_entry": True})
-    client.queue_rows = [QUEUE]
+    client.figures = {"coder": QUEUE}
 
     [line, _] = status_lines(client, monkeypatch)
 

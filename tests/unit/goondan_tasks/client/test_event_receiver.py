@@ -10,6 +10,7 @@ from goondan_tasks.calls import Run, new_call
 from goondan_tasks.client.event_receiver import EventLeases
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import ToolCall
+from tests.answered import Answered
 from tests.waiting import wait_until
 
 
@@ -21,11 +22,13 @@ class FakeLedger:
         #: how often Redis is away when an event is to be ended
         self.outages = 0
 
-    def marked(self, call_ids: list[str]) -> set[str]:
-        return set(call_ids)
+    redis = None
 
-    def renew(self, claims: list[Claim]) -> set[str]:
-        return set()
+    def cancelled_ids(self, call_ids: list[str]) -> Answered[set[str]]:
+        return Answered(lambda: set(call_ids))
+
+    def renew(self, claims: list[Claim]) -> Answered[set[str]]:
+        return Answered(set)
 
     def fail(self, claim: Claim, error: Exception) -> None:
         if self.outages:

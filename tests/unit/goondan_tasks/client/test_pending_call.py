@@ -133,7 +133,7 @@ def test_in_place_of_a_notification_that_cannot_be_read_the_stored_result_is_ret
     waiting: Waiting, ledger: Ledger, always_due: None, caplog: pytest.LogCaptureFixture, damaged: bytes
 ) -> None:
     claim = claimed(ledger, waiting.tool_call)
-    ledger.finish(claim, claim.run.ok(1, None))
+    ledger.finish(claim, claim.run.ok(1, None)).run(ledger.redis)
     waiting.calls.listener.resolve(waiting.id, damaged)
     assert waiting.pending.result(30).output == 1
     assert "cannot be read" in caplog.text
@@ -143,7 +143,7 @@ def test_a_task_is_given_the_stored_result_in_place_of_a_damaged_one(
     waiting: Waiting, ledger: Ledger, always_due: None
 ) -> None:
     claim = claimed(ledger, waiting.tool_call)
-    ledger.finish(claim, claim.run.ok(1, None))
+    ledger.finish(claim, claim.run.ok(1, None)).run(ledger.redis)
     waiting.calls.listener.resolve(waiting.id, b"{")
     assert asyncio.run(waiting.pending.wait(30)).output == 1
 
@@ -167,8 +167,8 @@ def test_a_result_whose_notification_was_missed_is_found(
 ) -> None:
     done, other = a_call(), a_call(turn_id="turn-2")
     pending = calls.pending([submit(ledger, done), submit(ledger, other)])
-    claim = ledger.claim(ClaimRequest(pending[0].id, done, "w1", ONCE))
-    ledger.finish(claim, claim.run.ok(1, None))
+    claim = ledger.claim(ClaimRequest(pending[0].id, done, "w1", ONCE)).run(ledger.redis)
+    ledger.finish(claim, claim.run.ok(1, None)).run(ledger.redis)
 
     assert not calls.poll(pending[1].id)
 

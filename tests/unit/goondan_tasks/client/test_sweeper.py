@@ -1,6 +1,6 @@
 """Sweeping on behalf of many who wait."""
 
-from goondan_tasks.client.sweeper import Sweeper
+from goondan_tasks.client.pending_call import Sweeper
 from tests.waiting import wait_until
 
 

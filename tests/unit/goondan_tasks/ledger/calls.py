@@ -29,7 +29,7 @@ def submit(ledger: Ledger, call: ToolCall, producer: str = "p1") -> str:
 
 def claimed(ledger: Ledger, call: ToolCall, terms: ClaimTerms = ONCE) -> Claim:
     """Claim a call that was submitted."""
-    return ledger.claim(ClaimRequest(identity_of(call), call, "w1", terms))
+    return ledger.claim(ClaimRequest(identity_of(call), call, "w1", terms)).run(ledger.redis)
 
 
 def swept(ledger: Ledger) -> Claim:
@@ -37,7 +37,7 @@ def swept(ledger: Ledger) -> Claim:
     claims: list[Claim] = []
 
     def take() -> bool:
-        claims.extend(ledger.sweep("sweeper"))
+        claims.extend(ledger.sweep("sweeper").run(ledger.redis))
         return bool(claims)
 
     wait_until(take)

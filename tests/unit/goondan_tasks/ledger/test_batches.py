@@ -3,11 +3,10 @@
 import pytest
 from redis import Redis
 
-from broker_config.queues import bell
+from broker_config.queues import wake_up_key
 from goondan_tasks.calls import identity_of
 from goondan_tasks.dispatch import RedisDispatch
-from goondan_tasks.ledger import errands
-from goondan_tasks.ledger import ledger as ledger_module
+from goondan_tasks.ledger import submission as submission_module
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.submission import event_submission
 from goondan_tasks.messages import ToolCall
@@ -22,16 +21,16 @@ def calls(count: int, **fields: object) -> list[ToolCall]:
 def test_a_batch_is_one_script_whatever_its_agents(ledger: Ledger, redis: Redis) -> None:
     coders, writer = calls(3), a_call().model_copy(update={"agent_name": "writer"})
 
-    errand = ledger.errands.submit_batch([submission(call) for call in (*coders, writer)], "p1")
+    script_call = ledger.submit_batch([submission(call) for call in (*coders, writer)], "p1")
     admissions = ledger.submit_all([submission(call) for call in (*coders, writer)], "p1")
 
-    assert errand.keys[1:] == [
+    assert script_call.keys[1:] == [
         *("goondan:calls:coder", "agent.coder", "agent.coder.bell"),
         *("goondan:calls:writer", "agent.writer", "agent.writer.bell"),
     ]
     assert [admission.is_new for admission in admissions] == [True] * 4
     assert [redis.llen(queue) for queue in ("agent.coder", "agent.writer")] == [3, 1]
-    assert [redis.llen(bell(queue)) for queue in ("agent.coder", "agent.writer")] == [1, 1]
+    assert [redis.llen(wake_up_key(queue)) for queue in ("agent.coder", "agent.writer")] == [1, 1]
     assert {record.id for record in ledger.recent(["writer"], 10)} == {identity_of(writer)}
 
 
@@ -49,12 +48,12 @@ def test_a_call_that_is_twice_in_a_batch_is_the_same_call(ledger: Ledger, redis:
 def test_a_batch_of_known_calls_changes_nothing_but_who_is_told(ledger: Ledger, redis: Redis) -> None:
     for call in calls(2):
         submit(ledger, call)
-    redis.delete(bell("agent.coder"))
+    redis.delete(wake_up_key("agent.coder"))
 
     admissions = ledger.submit_all([submission(call) for call in calls(2)], "p2")
 
     assert [admission.is_new for admission in admissions] == [False, False]
-    assert (redis.llen("agent.coder"), redis.llen(bell("agent.coder"))) == (2, 0)
+    assert (redis.llen("agent.coder"), redis.llen(wake_up_key("agent.coder"))) == (2, 0)
     assert redis.hget(f"goondan:call:{identity_of(calls(1)[0])}", "producers") == b"p1 p2"
 
 
@@ -69,12 +68,12 @@ def test_calls_of_a_batch_are_queued_one_after_another(ledger: Ledger, redis: Re
 def test_a_large_batch_is_cut_into_scripts_of_bounded_size(
     ledger: Ledger, redis: Redis, monkeypatch: pytest.MonkeyPatch, most_calls: int, most_bytes: int
 ) -> None:
-    monkeypatch.setattr(ledger_module, "BATCH_CALLS", most_calls)
-    monkeypatch.setattr(ledger_module, "BATCH_BYTES", most_bytes)
+    monkeypatch.setattr(submission_module, "BATCH_CALLS", most_calls)
+    monkeypatch.setattr(submission_module, "BATCH_BYTES", most_bytes)
     submit(ledger, calls(7)[6])
     submissions = [submission(call) for call in calls(9)]
 
-    batches = list(ledger_module._batches(submissions))
+    batches = list(submission_module.batches(submissions))
     admissions = ledger.submit_all(submissions, "p1")
 
     assert [one for batch in batches for one in batch] == submissions
@@ -85,9 +84,9 @@ def test_a_large_batch_is_cut_into_scripts_of_bounded_size(
 
 
 def test_the_largest_batch_fits_into_one_script(ledger: Ledger, redis: Redis) -> None:
-    submissions = [submission(call) for call in calls(errands.BATCH_CALLS, correlation_id="job-1")]
+    submissions = [submission(call) for call in calls(submission_module.BATCH_CALLS, correlation_id="job-1")]
     assert all(one.is_new for one in ledger.submit_all(submissions, "p1"))
-    assert redis.zcard("goondan:due") == redis.zcard("goondan:trace:job-1") == errands.BATCH_CALLS
+    assert redis.zcard("goondan:due") == redis.zcard("goondan:trace:job-1") == submission_module.BATCH_CALLS
 
 
 def test_events_and_calls_may_be_in_one_batch(ledger: Ledger, redis: Redis) -> None:

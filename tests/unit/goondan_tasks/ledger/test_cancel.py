@@ -32,26 +32,26 @@ def test_a_queued_call_is_ended_by_who_cancels_it(ledger: Ledger, settlement: Se
 
 def test_a_queued_call_whose_canceller_dies_ends_as_cancelled(ledger: Ledger, hasty: Ledger) -> None:
     call_id = submit(ledger, a_call())
-    lost = hasty.cancel(call_id, "producer")
+    lost = hasty.cancel(call_id, "producer").run(hasty.redis)
     assert lost is not None
     assert claimed(ledger, a_call()).verdict is Verdict.HELD
     assert swept(ledger).verdict is Verdict.CANCELLED
-    assert ledger.finish(lost, lost.run.ok(1, None)).stored is Stored.LOST
+    assert ledger.finish(lost, lost.run.ok(1, None)).run(ledger.redis).stored is Stored.LOST
 
 
 def test_a_running_call_is_marked_and_takes_no_other_result(ledger: Ledger, settlement: Settlement) -> None:
     call = a_call()
     call_id = submit(ledger, call)
     claim = claimed(ledger, call)
-    ledger.start(claim)
-    assert ledger.marked([call_id, "another"]) == set()
-    assert ledger.cancel(call_id, "producer") is None
-    assert ledger.cancel(call_id, "producer") is None
-    assert ledger.marked([call_id, "another"]) == {call_id}
+    ledger.start([claim.id_and_token]).run(ledger.redis)
+    assert ledger.cancelled_ids([call_id, "another"]).run(ledger.redis) == set()
+    assert ledger.cancel(call_id, "producer").run(ledger.redis) is None
+    assert ledger.cancel(call_id, "producer").run(ledger.redis) is None
+    assert ledger.cancelled_ids([call_id, "another"]).run(ledger.redis) == {call_id}
     result = claim.run.ok({"x": 1}, 1_790_000_000_000.0)
-    assert ledger.finish(claim, result).stored is Stored.CANCELLED
+    assert ledger.finish(claim, result).run(ledger.redis).stored is Stored.CANCELLED
     assert ledger.result(call_id) is None
-    assert ledger.finish(claim, settlement.cancelled(result)).stored is Stored.YES
+    assert ledger.finish(claim, settlement.cancelled(result)).run(ledger.redis).stored is Stored.YES
     stored = ledger.result(call_id)
     assert stored is not None
     assert (stored.status, stored.output, stored.meta) == ("error", None, result.meta)
@@ -62,7 +62,7 @@ def test_whatever_else_a_cancelled_call_should_end_with_it_ends_as_cancelled(
 ) -> None:
     call_id = submit(ledger, a_call())
     claim = claimed(ledger, a_call())
-    ledger.cancel(call_id, "producer")
+    ledger.cancel(call_id, "producer").run(ledger.redis)
     settlement.fail(claim, ToolExpiredError())
     assert code_of(ledger, call_id) == "E_TOOL_CANCELLED"
 
@@ -80,9 +80,9 @@ def test_a_final_call_cannot_be_cancelled(ledger: Ledger) -> None:
     call_id = submit(ledger, a_call())
     claim = claimed(ledger, a_call())
     result = claim.run.ok(1, None)
-    ledger.finish(claim, result)
+    ledger.finish(claim, result).run(ledger.redis)
     with pytest.raises(CallClosedError):
-        ledger.cancel(call_id, "producer")
+        ledger.cancel(call_id, "producer").run(ledger.redis)
     assert ledger.result(call_id) == result
     assert not record_of(ledger, a_call()).is_cancelled
 
@@ -91,8 +91,8 @@ def test_a_run_whose_call_is_cancelled_before_its_handler_is_not_marked_as_start
     call = a_call()
     call_id = submit(ledger, call)
     claim = claimed(ledger, call)
-    ledger.cancel(call_id, "producer")
-    assert ledger.start(claim) is Stored.CANCELLED
+    ledger.cancel(call_id, "producer").run(ledger.redis)
+    assert Stored(ledger.start([claim.id_and_token]).run(ledger.redis)[0]) is Stored.CANCELLED
     record = ledger.record(call_id)
     assert record is not None
     assert not record.has_started
@@ -101,7 +101,7 @@ def test_a_run_whose_call_is_cancelled_before_its_handler_is_not_marked_as_start
 def test_an_unknown_call_cannot_be_cancelled_and_leaves_nothing(ledger: Ledger, redis: Redis) -> None:
     before = redis.keys()
     with pytest.raises(CallNotFoundError):
-        ledger.cancel("nobody", "producer")
+        ledger.cancel("nobody", "producer").run(ledger.redis)
     assert redis.keys() == before
 
 
@@ -114,10 +114,10 @@ def test_a_cancelled_call_of_a_dead_worker_is_not_run_again(
     redis.delete("agent.coder")
     claim = claimed(hasty, call, AGAIN)
     if starts:
-        hasty.start(claim)
-    assert ledger.cancel(call_id, "producer") is None
+        hasty.start([claim.id_and_token]).run(hasty.redis)
+    assert ledger.cancel(call_id, "producer").run(ledger.redis) is None
     assert swept(ledger).verdict is Verdict.CANCELLED
-    assert not ledger.release(claim, died=False, message=b"again")
+    assert not ledger.release(claim, died=False, message=b"again").run(ledger.redis)
     assert redis.llen("agent.coder") == 0
 
 
@@ -130,7 +130,7 @@ def test_a_call_that_is_cancelled_while_it_is_handed_on_is_not_queued(
     claimed(hasty, call, AGAIN)
     taken = swept(ledger)
     assert taken.verdict is Verdict.REQUEUE
-    ledger.cancel(call_id, "producer")
+    ledger.cancel(call_id, "producer").run(ledger.redis)
     settlement.settle(taken)
     assert code_of(ledger, call_id) == ToolCancelledError.code
     assert redis.llen("agent.coder") == 0
@@ -141,4 +141,4 @@ def test_a_call_that_cannot_be_read_is_not_found(ledger: Ledger, redis: Redis, c
     call_id = submit(ledger, a_call())
     redis.hset(ledger.keys.call(call_id), "call", call_json)
     with pytest.raises(CallNotFoundError):
-        ledger.cancel(call_id, "producer")
+        ledger.cancel(call_id, "producer").run(ledger.redis)

@@ -24,17 +24,17 @@ def a_call(args: Any = None, *, ref: str | None = None, **fields: object) -> Too
     return call.model_copy(update={"bundle_ref": ref})
 
 
-def accompanied(
+def claimed_on_reserve(
     redis: Redis, ledger: Ledger, call: ToolCall, active: str | None, *, is_served: bool = True
 ) -> Claim | None:
     """Let a worker of the active revision reserve a call's message; return the claim that comes with it."""
     submit(ledger, call)
     call_id = identity_of(call)
     message = RedisDispatch().inline(call_id, call, serializer.encode(call.to_wire()))
-    companion = ledger.errands.companion("w1", 3, {"coder": {}} if is_served else {}, bundle_ref=active)
+    claim_on_reserve = ledger.claim_on_reserve("w1", 3, {"coder": {}} if is_served else {}, bundle_ref=active)
     claim = "local claim = claim_on_reserve('agent.coder', ARGV[1], ARGV[2], ARGV[3])"
-    lua = f"{companion.lua}\n{claim}\nend_claims()\nreturn claim"
-    answer = redis.eval(lua, 0, message, TAG, companion.argument)
+    lua = f"{claim_on_reserve.lua}\n{claim}\nend_claims()\nreturn claim"
+    answer = redis.eval(lua, 0, message, TAG, claim_on_reserve.argument)
     if not answer:
         return None
     return Job("agent.coder", TAG, answer, asked_at=0, clock=wall_clock, worker="w1").claim
@@ -43,7 +43,7 @@ def accompanied(
 def test_a_call_of_an_agent_whose_limits_the_worker_does_not_know_is_not_claimed_early(
     redis: Redis, ledger: Ledger
 ) -> None:
-    assert accompanied(redis, ledger, a_call(), None, is_served=False) is None
+    assert claimed_on_reserve(redis, ledger, a_call(), None, is_served=False) is None
 
 
 @pytest.mark.parametrize(
@@ -58,19 +58,19 @@ def test_a_call_of_an_agent_whose_limits_the_worker_does_not_know_is_not_claimed
 def test_a_call_whose_revision_may_be_another_is_not_claimed_early(
     redis: Redis, ledger: Ledger, call: ToolCall
 ) -> None:
-    assert accompanied(redis, ledger, call, NEW) is None
+    assert claimed_on_reserve(redis, ledger, call, NEW) is None
 
 
 def test_a_call_that_is_claimed_early_is_run_with_the_revision_of_its_terms(
     redis: Redis, ledger: Ledger
 ) -> None:
-    claim = accompanied(redis, ledger, a_call(), NEW)
+    claim = claimed_on_reserve(redis, ledger, a_call(), NEW)
     assert claim is not None
     assert (claim.verdict, claim.run.call.bundle_ref) == (Verdict.RUN, NEW)
 
 
 def test_where_revisions_are_not_followed_an_early_claim_fixes_none(redis: Redis, ledger: Ledger) -> None:
-    claim = accompanied(redis, ledger, a_call(), None)
+    claim = claimed_on_reserve(redis, ledger, a_call(), None)
     assert claim is not None
     assert (claim.verdict, claim.run.call.bundle_ref) == (Verdict.RUN, None)
 
@@ -79,7 +79,7 @@ def test_a_call_on_record_that_is_run_again_has_the_revision_of_the_new_claim(le
     call = a_call()
     call_id = submit(ledger, call)
     for ref in (OLD, NEW):
-        claim = ledger.claim(ClaimRequest(call_id, a_call(ref=ref), "w1", AGAIN))
+        claim = ledger.claim(ClaimRequest(call_id, a_call(ref=ref), "w1", AGAIN)).run(ledger.redis)
         assert claim.run.call.bundle_ref == ref
-        ledger.release(claim, died=True)
+        ledger.release(claim, died=True).run(ledger.redis)
     assert claim.run.attempt == 2

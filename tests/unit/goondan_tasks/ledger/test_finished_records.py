@@ -7,7 +7,6 @@ import pytest
 from redis import Redis
 
 from broker_config import serializer
-from broker_config.scripts import run_errand
 from goondan_tasks.calls import identity_of, new_call
 from goondan_tasks.errors import CallClosedError
 from goondan_tasks.ledger.claim_request import ClaimRequest
@@ -32,10 +31,10 @@ def submitted(ledger: Ledger, args: Any) -> ToolCall:
 
 def finish_plainly(ledger: Ledger, claim: Claim, output: Any = 1) -> None:
     """Finish a call as the lead does whose handler has returned."""
-    ledger.start(claim)
+    ledger.start([claim.id_and_token]).run(ledger.redis)
     result = claim.run.ok(output, claim.run.clock())
-    row = ledger.errands.ended(claim, serializer.encode(result.to_wire()), outcome="ok", kind="plain")
-    assert run_errand(ledger.redis, ledger.errands.finish_many([row]))[0] > 0
+    row = ledger.ended(claim, serializer.encode(result.to_wire()), outcome="ok", kind="plain")
+    assert ledger.finish_many([row]).run(ledger.redis)[0] > 0
 
 
 @pytest.mark.parametrize("args", [{}, {"command": "ls\n"}, TRICKY, {"a": [{"b": None}], "ü": "\u2028"}])
@@ -79,13 +78,13 @@ def test_a_plain_call_that_has_ended_is_known_when_it_is_submitted_again(ledger:
     assert [one.status for one in ledger.submit_all([again], "p2")] == ["done"]
     assert [one.is_conflict for one in ledger.submit_all([other], "p2")] == [True]
     with pytest.raises(CallClosedError):
-        ledger.cancel(identity_of(call), "somebody")
-    assert not ledger.claim(ClaimRequest(identity_of(call), call, "w2", ONCE)).is_ours
+        ledger.cancel(identity_of(call), "somebody").run(ledger.redis)
+    assert not ledger.claim(ClaimRequest(identity_of(call), call, "w2", ONCE)).run(ledger.redis).is_ours
 
 
 def test_what_has_happened_to_a_call_stays_in_its_record(ledger: Ledger) -> None:
     call = submitted(ledger, {"command": "ls"})
-    ledger.release(claimed(ledger, call), died=True)
+    ledger.release(claimed(ledger, call), died=True).run(ledger.redis)
     finish_plainly(ledger, claimed(ledger, call))
     record = record_of(ledger, call)
     assert (record.call, record.attempt, record.outcome) == (call, 2, "ok")
@@ -96,7 +95,7 @@ def test_celery_reads_the_results_of_its_own_calls_only(ledger: Ledger, redis: R
     submit(ledger, ours)
     for call in (ours, theirs):
         claim = claimed(ledger, call)
-        ledger.finish(claim, claim.run.ok("done", None))
+        ledger.finish(claim, claim.run.ok("done", None)).run(ledger.redis)
     assert redis.get(ledger.keys.celery_result(identity_of(ours))) is None
     stored = redis.get(ledger.keys.celery_result(identity_of(theirs)))
     assert isinstance(stored, bytes)

@@ -13,6 +13,7 @@ from goondan_tasks.ledger.leases import RETRY_SECONDS, LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import wall_clock
+from tests.answered import Answered
 from tests.waiting import wait_until
 
 LEASE_SECONDS = 6.0
@@ -33,11 +34,16 @@ def nobody(claim: Claim) -> None:
 class AwayTwice:
     """A ledger whose Redis is away the first two times, and always slow."""
 
+    redis = None
+
     def __init__(self, pauses: "Pauses") -> None:
         self._asked = 0
         self._pauses = pauses
 
-    def renew(self, claims: Sequence[tuple[str, str]]) -> set[str]:
+    def renew(self, claims: Sequence[tuple[str, str]]) -> Answered[set[str]]:
+        return Answered(self._answer)
+
+    def _answer(self) -> set[str]:
         self._asked += 1
         self._pauses.now += SLOW_SECONDS
         if self._asked <= 2:
@@ -61,12 +67,14 @@ class Pauses:
 class Forgetful:
     """A ledger that finds one claim never, and another one not at first."""
 
+    redis = None
+
     def __init__(self) -> None:
         self.renewed: list[set[str]] = []
 
-    def renew(self, claims: Sequence[tuple[str, str]]) -> set[str]:
+    def renew(self, claims: Sequence[tuple[str, str]]) -> Answered[set[str]]:
         self.renewed.append({call_id for call_id, _ in claims})
-        return {"lost", "finished"} if len(self.renewed) == 1 else {"lost"}
+        return Answered(lambda: {"lost", "finished"} if len(self.renewed) == 1 else {"lost"})
 
 
 def test_a_claim_that_two_renewals_miss_is_lost_and_that_is_said_once(claim: Claim) -> None:
@@ -87,9 +95,10 @@ def test_a_claim_that_two_renewals_miss_is_lost_and_that_is_said_once(claim: Cla
 
 
 @pytest.fixture
-def away_twice(monkeypatch: pytest.MonkeyPatch) -> tuple[LeaseKeeper, Pauses]:
+def away_twice(claim: Claim, monkeypatch: pytest.MonkeyPatch) -> tuple[LeaseKeeper, Pauses]:
     pauses = Pauses()
     keeper = LeaseKeeper(cast(Ledger, AwayTwice(pauses)), LEASE_SECONDS, nobody, lambda: pauses.now)
+    keeper.hold(claim)
     monkeypatch.setattr(keeper, "_pause", pauses)
     return keeper, pauses
 

@@ -48,13 +48,13 @@ def test_the_same_identity_with_other_arguments_is_a_conflict(ledger: Ledger) ->
 def test_one_claim_at_a_time(ledger: Ledger) -> None:
     call = a_call()
     call_id = submit(ledger, call)
-    assert ledger.claim(ClaimRequest(call_id, call, "w1", ONCE)).verdict is Verdict.RUN
-    assert ledger.claim(ClaimRequest(call_id, call, "w2", ONCE)).verdict is Verdict.HELD
+    assert ledger.claim(ClaimRequest(call_id, call, "w1", ONCE)).run(ledger.redis).verdict is Verdict.RUN
+    assert ledger.claim(ClaimRequest(call_id, call, "w2", ONCE)).run(ledger.redis).verdict is Verdict.HELD
 
 
 def test_a_call_that_plain_celery_queued_gets_its_record_at_the_claim(ledger: Ledger) -> None:
     call = a_call()
-    claim = ledger.claim(ClaimRequest("plain-id", call, "w1", ONCE))
+    claim = ledger.claim(ClaimRequest("plain-id", call, "w1", ONCE)).run(ledger.redis)
     assert (claim.verdict, claim.run.attempt) == (Verdict.RUN, 1)
     record = ledger.record("plain-id")
     assert record is not None
@@ -63,33 +63,35 @@ def test_a_call_that_plain_celery_queued_gets_its_record_at_the_claim(ledger: Le
 
 def test_a_plain_call_past_its_own_deadline_is_not_run(ledger: Ledger) -> None:
     late = a_call().model_copy(update={"deadline": "2020-01-01T00:00:00.000Z"})
-    assert ledger.claim(ClaimRequest("plain-id", late, "w1", ONCE)).verdict is Verdict.EXPIRED
+    assert (
+        ledger.claim(ClaimRequest("plain-id", late, "w1", ONCE)).run(ledger.redis).verdict is Verdict.EXPIRED
+    )
 
 
 def test_a_result_is_stored_once_and_read_back(ledger: Ledger, redis: Redis) -> None:
     call = a_call()
     call_id = submit(ledger, call)
-    claim = ledger.claim(ClaimRequest(call_id, call, "w1", ONCE))
-    assert ledger.start(claim) is Stored.YES
+    claim = ledger.claim(ClaimRequest(call_id, call, "w1", ONCE)).run(ledger.redis)
+    assert Stored(ledger.start([claim.id_and_token]).run(ledger.redis)[0]) is Stored.YES
     result = claim.run.ok({"x": None}, claim.run.clock())
-    assert ledger.finish(claim, result).stored is Stored.YES
-    assert ledger.finish(claim, result).stored is Stored.LOST
+    assert ledger.finish(claim, result).run(ledger.redis).stored is Stored.YES
+    assert ledger.finish(claim, result).run(ledger.redis).stored is Stored.LOST
     assert ledger.result(call_id) == result
     record = ledger.record(call_id)
     assert record is not None
     assert (record.status, record.outcome) == ("done", "ok")
-    assert ledger.claim(ClaimRequest(call_id, call, "w2", ONCE)).verdict is Verdict.DONE
+    assert ledger.claim(ClaimRequest(call_id, call, "w2", ONCE)).run(ledger.redis).verdict is Verdict.DONE
 
 
 def test_a_result_without_the_current_token_is_not_stored(ledger: Ledger) -> None:
     call = a_call()
     call_id = submit(ledger, call)
-    claim = ledger.claim(ClaimRequest(call_id, call, "w1", ONCE))
+    claim = ledger.claim(ClaimRequest(call_id, call, "w1", ONCE)).run(ledger.redis)
     stale = dataclasses.replace(claim, token="another")
-    assert ledger.start(stale) is Stored.LOST
-    assert not ledger.finish(stale, claim.run.ok(1, None)).stored
-    assert ledger.renew([stale.id_and_token]) == {call_id}
-    assert ledger.renew([claim.id_and_token]) == set()
+    assert Stored(ledger.start([stale.id_and_token]).run(ledger.redis)[0]) is Stored.LOST
+    assert not ledger.finish(stale, claim.run.ok(1, None)).run(ledger.redis).stored
+    assert ledger.renew([stale.id_and_token]).run(ledger.redis) == {call_id}
+    assert ledger.renew([claim.id_and_token]).run(ledger.redis) == set()
 
 
 def test_everybody_who_submitted_is_told(ledger: Ledger, redis: Redis) -> None:
@@ -98,8 +100,8 @@ def test_everybody_who_submitted_is_told(ledger: Ledger, redis: Redis) -> None:
     listener.subscribe("goondan:results:p1", "goondan:results:p2")
     call_id = submit(ledger, call, "p1")
     submit(ledger, call, "p2")
-    claim = ledger.claim(ClaimRequest(call_id, call, "w1", ONCE))
-    ledger.finish(claim, claim.run.ok(1, None))
+    claim = ledger.claim(ClaimRequest(call_id, call, "w1", ONCE)).run(ledger.redis)
+    ledger.finish(claim, claim.run.ok(1, None)).run(ledger.redis)
     told = [m for m in iter(lambda: listener.get_message(timeout=1), None) if m["type"] == "message"]
     assert {m["channel"] for m in told} == {b"goondan:results:p1", b"goondan:results:p2"}
     assert all(m["data"].startswith(call_id.encode()) for m in told)
@@ -126,17 +128,19 @@ def test_after_a_death_only_what_may_run_again_does(
 ) -> None:
     call = a_call()
     call_id = submit(ledger, call)
-    claim = hasty.claim(ClaimRequest(call_id, call, "w1", terms))
+    claim = hasty.claim(ClaimRequest(call_id, call, "w1", terms)).run(hasty.redis)
     if starts:
-        assert hasty.start(claim)
+        assert hasty.start([claim.id_and_token]).run(hasty.redis) == [Stored.YES]
     assert swept(ledger).verdict is verdict
 
 
 def test_a_call_whose_every_attempt_died_is_poisoned(ledger: Ledger, hasty: Ledger) -> None:
     call = a_call()
     call_id = submit(ledger, call)
-    claim = hasty.claim(ClaimRequest(call_id, call, "w1", ClaimTerms(idempotent=True, max_attempts=1)))
-    assert hasty.start(claim)
+    claim = hasty.claim(ClaimRequest(call_id, call, "w1", ClaimTerms(idempotent=True, max_attempts=1))).run(
+        hasty.redis
+    )
+    assert hasty.start([claim.id_and_token]).run(hasty.redis) == [Stored.YES]
     assert swept(ledger).verdict is Verdict.POISONED
 
 
@@ -146,11 +150,11 @@ def test_the_death_of_a_worker_in_which_a_call_only_waited_weighs_a_fifth(
     call = a_call()
     call_id = submit(ledger, call)
     for _ in range(4):
-        hasty.claim(ClaimRequest(call_id, call, "w1", ClaimTerms(max_attempts=1)))
+        hasty.claim(ClaimRequest(call_id, call, "w1", ClaimTerms(max_attempts=1))).run(hasty.redis)
         waited = swept(ledger)
         assert waited.verdict is Verdict.REQUEUE
-        assert ledger.release(waited, died=True, message=b"again")
-    hasty.claim(ClaimRequest(call_id, call, "w1", ClaimTerms(max_attempts=1)))
+        assert ledger.release(waited, died=True, message=b"again").run(ledger.redis)
+    hasty.claim(ClaimRequest(call_id, call, "w1", ClaimTerms(max_attempts=1))).run(hasty.redis)
     assert swept(ledger).verdict is Verdict.POISONED
 
 
@@ -158,18 +162,20 @@ def test_a_swept_call_is_queued_again_with_a_message(ledger: Ledger, hasty: Ledg
     call = a_call()
     call_id = submit(ledger, call)
     redis.delete("agent.coder")
-    lost = hasty.claim(ClaimRequest(call_id, call, "w1", AGAIN))
-    assert ledger.release(swept(ledger), died=True, message=b"again")
+    lost = hasty.claim(ClaimRequest(call_id, call, "w1", AGAIN)).run(hasty.redis)
+    assert ledger.release(swept(ledger), died=True, message=b"again").run(ledger.redis)
     assert redis.lrange("agent.coder", 0, -1) == [b"again"]
-    assert not hasty.finish(lost, lost.run.ok(1, None)).stored
-    assert ledger.claim(ClaimRequest(call_id, call, "w2", AGAIN)).run.attempt == 2
+    assert not hasty.finish(lost, lost.run.ok(1, None)).run(hasty.redis).stored
+    assert ledger.claim(ClaimRequest(call_id, call, "w2", AGAIN)).run(ledger.redis).run.attempt == 2
 
 
 def test_a_claim_given_back_does_not_count_as_an_attempt(ledger: Ledger) -> None:
     call = a_call()
     call_id = submit(ledger, call)
-    assert ledger.release(ledger.claim(ClaimRequest(call_id, call, "w1", ONCE)), died=False)
-    assert ledger.claim(ClaimRequest(call_id, call, "w2", ONCE)).run.attempt == 1
+    assert ledger.release(
+        ledger.claim(ClaimRequest(call_id, call, "w1", ONCE)).run(ledger.redis), died=False
+    ).run(ledger.redis)
+    assert ledger.claim(ClaimRequest(call_id, call, "w2", ONCE)).run(ledger.redis).run.attempt == 1
 
 
 def test_after_a_time_without_sweeps_nobody_is_taken_for_dead_at_once(
@@ -177,52 +183,52 @@ def test_after_a_time_without_sweeps_nobody_is_taken_for_dead_at_once(
 ) -> None:
     call = a_call()
     call_id = submit(ledger, call)
-    claim = hasty.claim(ClaimRequest(call_id, call, "w1", ONCE))
+    claim = hasty.claim(ClaimRequest(call_id, call, "w1", ONCE)).run(hasty.redis)
     wait_until(lambda: (redis.zscore("goondan:due", call_id) or 0) < time.time() * 1000)
     redis.delete("goondan:swept")
-    assert ledger.sweep("sweeper") == []
-    assert ledger.sweep("sweeper") == []
-    assert ledger.renew([claim.id_and_token]) == set()
+    assert ledger.sweep("sweeper").run(ledger.redis) == []
+    assert ledger.sweep("sweeper").run(ledger.redis) == []
+    assert ledger.renew([claim.id_and_token]).run(ledger.redis) == set()
 
 
 def test_a_dead_workers_call_is_spared_once_however_seldom_somebody_sweeps(hasty: Ledger) -> None:
     call = a_call()
-    hasty.claim(ClaimRequest(submit(hasty, call), call, "w1", AGAIN))
+    hasty.claim(ClaimRequest(submit(hasty, call), call, "w1", AGAIN)).run(hasty.redis)
     assert swept(hasty).verdict is Verdict.REQUEUE  # each of these sweeps comes late for so short a lease
 
 
 def test_a_claim_that_was_renewed_is_spared_again(ledger: Ledger, hasty: Ledger, redis: Redis) -> None:
     call = a_call()
     call_id = submit(ledger, call)
-    claim = hasty.claim(ClaimRequest(call_id, call, "w1", AGAIN))
+    claim = hasty.claim(ClaimRequest(call_id, call, "w1", AGAIN)).run(hasty.redis)
     for _ in range(2):
         redis.delete(ledger.keys.swept)
-        assert ledger.sweep("sweeper") == []
-        assert hasty.renew([claim.id_and_token]) == set()
+        assert ledger.sweep("sweeper").run(ledger.redis) == []
+        assert hasty.renew([claim.id_and_token]).run(hasty.redis) == set()
         wait_until(lambda: (redis.zscore(ledger.keys.due, call_id) or 0) < time.time() * 1000)
 
 
 def test_a_started_call_that_must_not_run_twice_is_not_given_back(ledger: Ledger) -> None:
     call = a_call()
     call_id = submit(ledger, call)
-    claim = ledger.claim(ClaimRequest(call_id, call, "w1", ONCE))
-    ledger.start(claim)
-    assert not ledger.release(claim, died=False)
-    assert ledger.finish(claim, claim.run.ok(1, None)).stored
+    claim = ledger.claim(ClaimRequest(call_id, call, "w1", ONCE)).run(ledger.redis)
+    ledger.start([claim.id_and_token]).run(ledger.redis)
+    assert not ledger.release(claim, died=False).run(ledger.redis)
+    assert ledger.finish(claim, claim.run.ok(1, None)).run(ledger.redis).stored
 
 
 def test_a_claim_asked_for_again_is_the_same_claim(ledger: Ledger) -> None:
     call = a_call()
     request = ClaimRequest(submit(ledger, call), call, "w1", ONCE)
-    first, again = ledger.claim(request), ledger.claim(request)
+    first, again = ledger.claim(request).run(ledger.redis), ledger.claim(request).run(ledger.redis)
     assert (again.verdict, again.run.attempt, again.token) == (Verdict.RUN, 1, first.token)
 
 
 def test_a_live_claim_is_not_swept(ledger: Ledger) -> None:
     call = a_call()
     submit(ledger, call)
-    ledger.claim(ClaimRequest(identity_of(call), call, "w1", ONCE))
-    assert ledger.sweep("sweeper") == []
+    ledger.claim(ClaimRequest(identity_of(call), call, "w1", ONCE)).run(ledger.redis)
+    assert ledger.sweep("sweeper").run(ledger.redis) == []
 
 
 def test_no_later_call_shortens_the_life_of_what_a_call_that_waits_for_long_stands_in(
@@ -233,10 +239,10 @@ def test_no_later_call_shortens_the_life_of_what_a_call_that_waits_for_long_stan
     indexes = ["goondan:due", "goondan:calls:coder", "goondan:trace:c"]
     short = a_call(tool_call_id="call_2", correlation_id="c")
     submit(ledger, short)
-    claim = ledger.claim(ClaimRequest(identity_of(short), short, "w1", ONCE))
-    ledger.renew([claim.id_and_token])
+    claim = ledger.claim(ClaimRequest(identity_of(short), short, "w1", ONCE)).run(ledger.redis)
+    ledger.renew([claim.id_and_token]).run(ledger.redis)
     submit(ledger, a_call(tool_call_id="call_3"))
-    ledger.cancel(identity_of(a_call(tool_call_id="call_3")), "p1")
+    ledger.cancel(identity_of(a_call(tool_call_id="call_3")), "p1").run(ledger.redis)
 
     assert [redis.ttl(key) >= 1_000_000 for key in indexes] == [True] * 3
 
@@ -245,9 +251,9 @@ def test_every_key_of_ours_has_a_ttl(ledger: Ledger, redis: Redis) -> None:
     for turn in ("turn-1", "turn-2"):
         submit(ledger, a_call(turn_id=turn))
     call = a_call(turn_id="turn-1")
-    claim = ledger.claim(ClaimRequest(identity_of(call), call, "w1", ONCE))
+    claim = ledger.claim(ClaimRequest(identity_of(call), call, "w1", ONCE)).run(ledger.redis)
     before = {key: redis.ttl(key) for key in redis.scan_iter("goondan:*")}
-    ledger.finish(claim, claim.run.ok(1, None))
+    ledger.finish(claim, claim.run.ok(1, None)).run(ledger.redis)
     after = {key: redis.ttl(key) for key in redis.scan_iter() if not key.startswith(b"agent.coder")}
     assert len(before) == 6
     assert -1 not in {*before.values(), *after.values()}
@@ -314,8 +320,8 @@ def test_a_result_that_cannot_be_read_is_a_value_error(ledger: Ledger, redis: Re
 def test_what_is_forgotten_leaves_no_key(ledger: Ledger, redis: Redis) -> None:
     call = a_call()
     call_id = submit(ledger, call)
-    claim = ledger.claim(ClaimRequest(call_id, call, "w1", ONCE))
-    ledger.finish(claim, claim.run.ok(1, None))
+    claim = ledger.claim(ClaimRequest(call_id, call, "w1", ONCE)).run(ledger.redis)
+    ledger.finish(claim, claim.run.ok(1, None)).run(ledger.redis)
     ledger.forget(call_id, "coder")
     assert ledger.recent(["coder"], 10) == []
     assert [key for key in redis.scan_iter() if call_id.encode() in key] == []

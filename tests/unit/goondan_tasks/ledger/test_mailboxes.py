@@ -18,7 +18,6 @@ from hypothesis.stateful import (
 from redis import Redis
 
 from broker_config import serializer
-from broker_config.scripts import run_errand
 from broker_config.settings import Settings
 from goondan_tasks.calls import identity_of
 from goondan_tasks.dispatch import RedisDispatch
@@ -57,7 +56,7 @@ class Post:
     def __init__(self, redis: Redis, *, inline: bool = True, **settings: float) -> None:
         self.redis = redis
         self.ledger = Ledger(redis, Settings.model_validate({"lease_seconds": 60, **settings}))
-        self.ledger.sweep("sweeper")
+        self.ledger.sweep("sweeper").run(self.ledger.redis)
         self.settlement = Settlement(self.ledger, RedisDispatch(), "https://help/")
         self._inline = inline
 
@@ -74,20 +73,25 @@ class Post:
 
     def meet(self, call: ToolCall, terms: ClaimTerms = ONCE, *, is_handled_here: bool = True) -> Claim:
         request = ClaimRequest(identity_of(call), call, "w1", terms)
-        errand = self.ledger.errands.meet(request, self.message(call), is_handled_here=is_handled_here)
-        return request.claim(run_errand(self.redis, errand))
+        script_call = self.ledger.claim_event(request, self.message(call), is_handled_here=is_handled_here)
+        claim: Claim = script_call.run(self.redis)
+        return claim
 
     def fetch(self, instance: str = "", token: str | None = None) -> Claim | None:
         box = f"coder@{instance}" if instance else ""
-        return self.ledger.fetch("coder", box, "brain", terms=ONCE, token=token or new_token())
+        fetch = self.ledger.fetch("coder", box, "brain", terms=ONCE, token=token or new_token())
+        claim: Claim | None = fetch.run(self.redis)
+        return claim
 
     def end(self, claim: Claim) -> Stored:
-        return self.ledger.finish(claim, claim.run.ok(None, 0.0)).stored
+        finished: Finished = self.ledger.finish(claim, claim.run.ok(None, 0.0)).run(self.redis)
+        return finished.stored
 
     def abandon(self, claim: Claim) -> Stored:
         """Answer in the place of a handler that goes on, as if it were past its limit."""
         failed = self.settlement.failure(claim, HandoffTimeoutError())
-        return self.ledger.finish(claim, failed, still_runs=True).stored
+        finished: Finished = self.ledger.finish(claim, failed, still_runs=True).run(self.redis)
+        return finished.stored
 
     def take_messages(self) -> list[str]:
         """Take what stands on the queue, the first to be taken first."""
@@ -170,7 +174,7 @@ def test_an_event_that_is_given_back_stays_the_first(post: Post) -> None:
     claim = post.meet(first, AGAIN)
     assert post.meet(second).verdict is Verdict.WAITING
     post.take_messages()
-    assert post.ledger.release(claim, died=True, message=b"e0")
+    assert post.ledger.release(claim, died=True, message=b"e0").run(post.ledger.redis)
     assert post.meet(second).verdict is Verdict.WAITING
     assert post.take_messages() == ["e0"]
     again = post.meet(first, AGAIN)
@@ -244,7 +248,7 @@ def test_without_a_way_to_the_broker_the_next_message_is_handed_to_whoever_ends(
     post.put(first, second)
     claim = post.meet(first)
     assert post.meet(second).verdict is Verdict.WAITING
-    finished = post.ledger.finish(claim, claim.run.ok(None, 0.0))
+    finished = post.ledger.finish(claim, claim.run.ok(None, 0.0)).run(post.ledger.redis)
     assert finished.stored is Stored.YES
     [(call_id, wire)] = finished.unsent.items()
     assert call_id == identity_of(second)
@@ -263,8 +267,8 @@ def test_what_is_to_be_sent_is_told_again_if_the_answer_was_lost_on_its_way(
     assert post.meet(second).verdict is Verdict.WAITING
     if is_late:
         post.abandon(claim)
-    errand = post.ledger.errands.finish(claim, claim.run.ok(None, 0.0))
-    answers = [Finished.of(run_errand(redis, errand)) for _ in range(3)]
+    script_call = post.ledger.finish(claim, claim.run.ok(None, 0.0))
+    answers = [script_call.run(redis) for _ in range(3)]
     assert list(answers[0].unsent) == [identity_of(second)]
     assert answers[0].stored is (Stored.LOST if is_late else Stored.YES)
     assert answers == [answers[0]] * 3
@@ -280,9 +284,9 @@ def test_an_answer_to_another_broker_is_sent_again_if_the_first_attempt_was_lost
     answer = post.settlement.answer(claim, result)
     assert answer is not None
     answer = answer._replace(message=b"")
-    errand = post.ledger.errands.finish(claim, result, answer)
+    script_call = post.ledger.finish(claim, result, answer)
     for _ in range(2):
-        assert list(post.settlement.unsent(Finished.of(run_errand(redis, errand)), answer)) == [answer.id]
+        assert list(post.settlement.unsent(script_call.run(redis), answer)) == [answer.id]
 
 
 @pytest.mark.parametrize("awaited", [True, False])
@@ -311,7 +315,7 @@ def test_a_late_answer_is_counted_and_changes_nothing(post: Post) -> None:
     event = an_event(0)
     post.put(event)
     claim = post.meet(event)
-    assert post.ledger.cancel(claim.run.id, "someone") is None
+    assert post.ledger.cancel(claim.run.id, "someone").run(post.ledger.redis) is None
     assert post.end(claim) is Stored.CANCELLED
     assert post.redis.hgetall("goondan:late-answers") == {b"coder": b"1"}
     post.settlement.finish(claim, post.settlement.cancelled(claim.run.ok(None, 0.0)))
@@ -323,7 +327,7 @@ def test_the_next_event_waits_until_the_handler_of_one_that_has_its_result_ends(
     post.put(first, second)
     claim = post.meet(first)
     assert [post.abandon(claim) for _ in range(2)] == [Stored.YES] * 2  # the first answer was lost on its way
-    assert post.ledger.renew([claim.id_and_token]) == set()
+    assert post.ledger.renew([claim.id_and_token]).run(post.ledger.redis) == set()
     assert (post.meet(first).verdict, post.meet(second).verdict) == (Verdict.DONE, Verdict.WAITING)
     post.take_messages()
     assert post.end(claim) is Stored.LOST
@@ -361,8 +365,8 @@ def test_after_an_outage_such_a_handler_is_not_taken_for_dead_at_once(redis: Red
     post.abandon(claim)
     wait_until(lambda: (redis.zscore("goondan:due", claim.run.id) or 0) < time.time() * 1000)
     redis.delete("goondan:swept")
-    assert patient.ledger.sweep("sweeper") == []
-    assert patient.ledger.renew([claim.id_and_token]) == set()
+    assert patient.ledger.sweep("sweeper").run(patient.ledger.redis) == []
+    assert patient.ledger.renew([claim.id_and_token]).run(patient.ledger.redis) == set()
 
 
 def test_a_brain_fetches_the_first_of_each_instance(post: Post) -> None:
@@ -411,7 +415,7 @@ def test_what_was_parked_for_a_brain_comes_when_workers_handle_the_events(post: 
     for event in events:
         post.meet(event, is_handled_here=False)
     post.take_messages()
-    assert post.ledger.let_events_come("coder") == {}
+    post.settlement.let_events_come("coder")
 
     assert sorted(post.messages()) == sorted(f"e{number}" for number in range(250))
     post.end(post.meet(events[0]))
@@ -423,8 +427,9 @@ def test_what_was_parked_behind_another_broker_is_to_be_sent(redis: Redis) -> No
     post.put(event)
     post.meet(event, is_handled_here=False)
 
-    assert list(post.ledger.let_events_come("coder")) == [identity_of(event)]
-    assert post.ledger.let_events_come("coder") == {}
+    release = post.ledger.release_events("coder", [mailbox_of(event)])
+    assert list(release.run(redis)) == [identity_of(event)]
+    assert release.run(redis) == {}
 
 
 def test_no_message_is_left_of_what_a_brain_has_fetched_without_any_worker(post: Post) -> None:
@@ -530,7 +535,9 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(data=st.data())
     def die(self, data: st.DataObject) -> None:
         number = data.draw(st.sampled_from(sorted(self.running.keys() - self.abandoned)))
-        assert self.post.ledger.release(self.running.pop(number), died=False, message=number.encode())
+        assert self.post.ledger.release(self.running.pop(number), died=False, message=number.encode()).run(
+            self.post.ledger.redis
+        )
 
     @precondition(lambda self: self.sent.keys() - self.ended - self.running.keys())
     @rule(data=st.data())

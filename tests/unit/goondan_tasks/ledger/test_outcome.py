@@ -2,7 +2,7 @@
 
 import pytest
 
-from goondan_tasks.ledger.outcome import Outcome
+from goondan_tasks.ledger.record import Outcome
 
 
 def test_an_outcome_comes_back_from_the_ledger() -> None:

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 from redis import Redis
 
-from broker_config.scripts import run_errand
 from goondan_tasks.calls import identity_of
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.errors import (
@@ -18,8 +17,7 @@ from goondan_tasks.events import completed_event, mailbox_of
 from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.completions import Completions
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.outcome import Outcome
-from goondan_tasks.ledger.record import Claim, Verdict
+from goondan_tasks.ledger.record import Claim, Outcome, Verdict
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.names import CallbackToken, callback_token
@@ -43,14 +41,14 @@ def begun(ledger: Ledger, call: ToolCall, *, idempotent: bool = False) -> Claim:
     """Submit and claim a call, whose handler has started."""
     submit(ledger, call)
     claim = claimed(ledger, call, AGAIN if idempotent else ONCE)
-    ledger.start(claim)
+    ledger.start([claim.id_and_token]).run(ledger.redis)
     return claim
 
 
 def suspend(ledger: Ledger, claim: Claim, *, seconds: float = HOUR, is_approval: bool = False) -> object:
     pending = Pending("job-1", {"n": 1}, is_approval=is_approval)
     result = claim.run.pending(pending, 5.0, expires_at=claim.run.clock() + seconds * 1000)
-    return run_errand(ledger.redis, ledger.errands.suspend(claim, result))
+    return ledger.suspend(claim, result).run(ledger.redis)
 
 
 def suspended(ledger: Ledger, *, seconds: float = HOUR, is_approval: bool = False) -> str:
@@ -93,7 +91,7 @@ def test_a_completion_whose_completer_dies_is_stored_by_the_sweep(
     ledger: Ledger, hasty: Ledger, completions: Completions, settlement: Settlement
 ) -> None:
     call_id = suspended(ledger)
-    assert hasty.resolve(call_id, Outcome("first"), "dies") is not None
+    assert hasty.resolve(call_id, Outcome("first"), "dies").run(hasty.redis) is not None
     with pytest.raises(CallClosedError):
         completions.complete(call_id, Outcome("second"), "late")
     with pytest.raises(CallClosedError):
@@ -130,10 +128,12 @@ def test_what_comes_after_the_time_ends_the_call_as_expired(ledger: Ledger, comp
 
 def test_a_completion_that_is_asked_for_again_with_the_same_token_is_the_same(ledger: Ledger) -> None:
     call_id = suspended(ledger)
-    errand = ledger.errands.resolve(call_id, "token", b"{}")
-    assert run_errand(ledger.redis, errand) == run_errand(ledger.redis, errand)
-    another = ledger.errands.resolve(call_id, "other", b"{}")
-    assert run_errand(ledger.redis, another) == [b"closed"]
+    script_call = ledger.resolve(call_id, Outcome(output=1), "somebody")
+    first, again = (script_call.run(ledger.redis) for _ in range(2))
+    assert first is not None
+    assert first == again
+    with pytest.raises(CallClosedError):
+        ledger.resolve(call_id, Outcome(output=1), "somebody").run(ledger.redis)
 
 
 def test_a_completion_that_came_first_is_handed_to_the_run(ledger: Ledger, completions: Completions) -> None:
@@ -150,7 +150,7 @@ def test_a_completion_that_the_run_did_not_wait_for_does_not_stay_in_the_record(
 ) -> None:
     claim = begun(ledger, a_call())
     completions.complete(claim.run.id, Outcome("x" * 1000), "me")
-    ledger.finish(claim, claim.run.ok("its own", None))
+    ledger.finish(claim, claim.run.ok("its own", None)).run(ledger.redis)
     assert stored(ledger, claim.run.id).output == "its own"
     assert not redis.hexists(ledger.keys.call(claim.run.id), "completion")
 
@@ -172,13 +172,13 @@ def test_a_run_that_has_lost_its_claim_cannot_suspend_the_call(ledger: Ledger) -
 
 def test_a_cancelled_run_cannot_suspend_the_call(ledger: Ledger) -> None:
     claim = begun(ledger, a_call())
-    ledger.cancel(claim.run.id, "me")
+    ledger.cancel(claim.run.id, "me").run(ledger.redis)
     assert suspend(ledger, claim) == -1
 
 
 def test_a_canceller_that_dies_leaves_a_pending_call_cancelled(ledger: Ledger, hasty: Ledger) -> None:
     call_id = suspended(ledger)
-    hasty.cancel(call_id, "dies")
+    hasty.cancel(call_id, "dies").run(hasty.redis)
     taken = swept(ledger)
     assert (taken.verdict, taken.was_suspended) == (Verdict.CANCELLED, True)
 
@@ -259,10 +259,10 @@ def test_a_call_that_was_approved_while_the_broker_was_away_is_sent_by_the_next_
 
 def test_an_approval_whose_answer_was_lost_is_answered_the_same(ledger: Ledger) -> None:
     call_id = suspended(ledger, is_approval=True)
-    errand = ledger.errands.approve(call_id, a_call(), "token", by="ann", message=b"message")
-    assert [run_errand(ledger.redis, errand) for _ in range(2)] == [[b"approved"]] * 2
-    another = ledger.errands.approve(call_id, a_call(), "other", by="ann", message=b"message")
-    assert run_errand(ledger.redis, another) == [b"other", b"queued"]
+    script_call = ledger.approve(call_id, a_call(), b"message", "ann")
+    assert [script_call.run(ledger.redis) for _ in range(2)] == [None] * 2
+    with pytest.raises(CallNotPendingError, match="it is queued"):
+        ledger.approve(call_id, a_call(), b"message", "ann").run(ledger.redis)
 
 
 def test_another_message_of_an_approved_call_runs_what_was_approved(
@@ -272,7 +272,7 @@ def test_another_message_of_an_approved_call_runs_what_was_approved(
     completions.approve(record_of(ledger, a_call()), "ann")
     forged = a_call().model_copy(update={"args": {"command": "rm -rf /"}})
     request = ClaimRequest(call_id, forged, "w1", ONCE)
-    first, again = ledger.claim(request), ledger.claim(request)
+    first, again = ledger.claim(request).run(ledger.redis), ledger.claim(request).run(ledger.redis)
     assert (first.verdict, first.run.call.args) == (Verdict.RUN, a_call().args)
     assert again.run.call.args == a_call().args
 
@@ -307,10 +307,10 @@ def test_a_token_is_of_one_run_and_nobody_learns_more(ledger: Ledger, completion
 def test_a_token_that_was_right_a_moment_ago_does_not_complete_the_next_run(ledger: Ledger) -> None:
     first = begun(ledger, a_call(), idempotent=True)
     checked = CallbackToken(callback_token(first.token), first.token)
-    ledger.release(first, died=True, message=b"")
+    ledger.release(first, died=True, message=b"").run(ledger.redis)
     claimed(ledger, a_call(), AGAIN)
     with pytest.raises(CallNotFoundError):
-        ledger.resolve(first.run.id, Outcome("of the first run"), "late", callback=checked)
+        ledger.resolve(first.run.id, Outcome("of the first run"), "late", callback=checked).run(ledger.redis)
 
 
 def test_a_token_ends_with_the_run_that_is_tried_again_and_the_next_one_has_its_own(
@@ -319,10 +319,10 @@ def test_a_token_ends_with_the_run_that_is_tried_again_and_the_next_one_has_its_
     first = begun(ledger, a_call(), idempotent=True)
     call_id, old = first.run.id, callback_token(first.token)
     completions.complete_with_token(call_id, old, Outcome("of the run that fails"))
-    run_errand(ledger.redis, ledger.errands.retry(first, pause_ms=1, begun_at=1.0))
+    ledger.retry(first, pause_ms=1, begun_at=1.0).run(ledger.redis)
     with pytest.raises(CallNotFoundError):
         completions.complete_with_token(call_id, old, Outcome("in the pause"))
-    ledger.release(first, died=False, message=b"again")
+    ledger.release(first, died=False, message=b"again").run(ledger.redis)
     second = claimed(ledger, a_call(), AGAIN)
     with pytest.raises(CallNotFoundError):
         completions.complete_with_token(call_id, old, Outcome("of the run that has failed"))

@@ -5,7 +5,6 @@ import time
 import pytest
 from redis import Redis
 
-from broker_config.scripts import run_errand
 from broker_config.settings import Settings
 from goondan_tasks.ledger.claim_request import ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
@@ -15,19 +14,19 @@ from tests.unit.goondan_tasks.ledger.calls import AGAIN, ONCE, a_call, claimed, 
 
 def grants(ledger: Ledger, claim: Claim, pause_ms: int = 100) -> bool:
     """Ask for one more run."""
-    errand = ledger.errands.retry(claim, pause_ms=pause_ms, begun_at=1_790_000_000_000.0)
-    return bool(run_errand(ledger.redis, errand))
+    script_call = ledger.retry(claim, pause_ms=pause_ms, begun_at=1_790_000_000_000.0)
+    return bool(script_call.run(ledger.redis))
 
 
 def test_the_next_claim_knows_of_the_runs_before(ledger: Ledger) -> None:
     call = a_call()
     submit(ledger, call)
     first = claimed(ledger, call, AGAIN)
-    ledger.start(first)
+    ledger.start([first.id_and_token]).run(ledger.redis)
     assert (first.run.retries, first.run.begun_at) == (0, None)
     assert grants(ledger, first)
     assert grants(ledger, first), "asked twice, because the answer was lost"
-    assert ledger.release(first, died=False, message=b"again")
+    assert ledger.release(first, died=False, message=b"again").run(ledger.redis)
     second = claimed(ledger, call, AGAIN)
     assert (second.run.attempt, second.run.retries, second.run.begun_at) == (2, 1, 1_790_000_000_000.0)
 
@@ -37,8 +36,8 @@ def test_another_message_of_a_call_that_is_run_again_runs_the_same(ledger: Ledge
     call = a_call()
     submit(ledger, call)
     first = claimed(ledger, call, AGAIN)
-    ledger.start(first)
-    assert ledger.release(first, died=died, message=b"again")
+    ledger.start([first.id_and_token]).run(ledger.redis)
+    assert ledger.release(first, died=died, message=b"again").run(ledger.redis)
     forged = call.model_copy(update={"args": {"command": "rm -rf /"}})
     assert claimed(ledger, forged, AGAIN).run.call == call
 
@@ -47,9 +46,9 @@ def test_a_granted_run_begins_though_the_claim_did_not_know_the_tool(ledger: Led
     call = a_call()
     submit(ledger, call)
     claim = claimed(ledger, call, ONCE)
-    ledger.start(claim)
+    ledger.start([claim.id_and_token]).run(ledger.redis)
     assert grants(ledger, claim)
-    assert ledger.release(claim, died=False, message=b"again")
+    assert ledger.release(claim, died=False, message=b"again").run(ledger.redis)
     assert claimed(ledger, call, AGAIN).verdict is Verdict.RUN
 
 
@@ -68,7 +67,7 @@ def test_no_run_is_granted_to_a_cancelled_call_or_a_lost_claim(ledger: Ledger, h
     taken = swept(ledger)
     assert not grants(ledger, lost)
     assert grants(ledger, taken)
-    ledger.cancel(call_id, "producer")
+    ledger.cancel(call_id, "producer").run(ledger.redis)
     assert not grants(ledger, taken)
 
 
@@ -78,13 +77,13 @@ def test_only_deaths_count_for_the_most_attempts(ledger: Ledger, redis: Redis) -
     submit(ledger, call)
     for _ in range(5):
         failed = claimed(ledger, call, terms)
-        ledger.start(failed)
-        assert ledger.release(failed, died=False)
-    hasty.start(claimed(hasty, call, terms))
+        ledger.start([failed.id_and_token]).run(ledger.redis)
+        assert ledger.release(failed, died=False).run(ledger.redis)
+    hasty.start([claimed(hasty, call, terms).id_and_token]).run(hasty.redis)
     died = swept(ledger)
     assert (died.verdict, died.run.attempt) == (Verdict.REQUEUE, 6)
-    assert ledger.release(died, died=True)
-    hasty.start(claimed(hasty, call, terms))
+    assert ledger.release(died, died=True).run(ledger.redis)
+    hasty.start([claimed(hasty, call, terms).id_and_token]).run(hasty.redis)
     again = swept(ledger)
     assert (again.verdict, again.run.attempt) == (Verdict.POISONED, 7)
 
@@ -95,7 +94,7 @@ def test_progress_is_kept_in_the_record(ledger: Ledger, report: bytes) -> None:
     submit(ledger, call)
     claim = claimed(ledger, call)
     assert record_of(ledger, call).progress is None
-    assert run_errand(ledger.redis, ledger.errands.progress(claim, report)) == 1
+    assert ledger.progress(claim, report).run(ledger.redis) == 1
     kept = record_of(ledger, call).progress
     assert kept is not None
     assert kept.done in {1, 1.5}
@@ -106,6 +105,6 @@ def test_progress_without_the_claim_is_not_kept(ledger: Ledger) -> None:
     call = a_call()
     submit(ledger, call)
     claim = claimed(ledger, call)
-    ledger.finish(claim, claim.run.ok(1, None))
-    assert run_errand(ledger.redis, ledger.errands.progress(claim, b'{"done":1}')) == 0
+    ledger.finish(claim, claim.run.ok(1, None)).run(ledger.redis)
+    assert ledger.progress(claim, b'{"done":1}').run(ledger.redis) == 0
     assert record_of(ledger, call).progress is None

@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from broker_config.scripts import Errand, run_errand
+from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
 from goondan_tasks.calls import identity_of, new_call
 from goondan_tasks.dispatch import RedisDispatch
-from goondan_tasks.ledger import ledger as ledger_module
-from goondan_tasks.ledger.errands import SWEEP_BATCH
-from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.ledger import SWEEP_BATCH, Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.ledger.submission import Submission
@@ -69,11 +67,12 @@ def test_a_call_that_is_queued_again_is_sent_even_if_the_first_answer_was_lost(
     submit(ledger, call)
     claim = claimed(ledger, call)
 
-    def ask_twice(client: Redis, errand: Errand) -> Any:
-        run_errand(client, errand)
-        return run_errand(client, errand)
+    def ask_twice(script_call: ScriptCall[Any], client: Redis) -> Any:
+        run(script_call, client)
+        return run(script_call, client)
 
-    monkeypatch.setattr(ledger_module, "run_errand", ask_twice)
+    run = ScriptCall.run
+    monkeypatch.setattr(ScriptCall, "run", ask_twice)
     assert Settlement(ledger, broker, "").requeue(claim)
     record = record_of(ledger, call)
     assert (broker.sent, record.status, record.attempt) == ([claim.run.id], "queued", 0)

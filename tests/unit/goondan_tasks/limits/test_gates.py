@@ -8,7 +8,7 @@ import pytest
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.bundle.binding import BoundTool
 from goondan_tasks.calls import new_call
-from goondan_tasks.limits.gates import Limits
+from goondan_tasks.limits.limiter import Limits
 from goondan_tasks.messages import ToolCall
 
 BUNDLE = Path(__file__).parents[3] / "bundles/limits"

@@ -9,14 +9,13 @@ import pytest
 from redis import Redis
 
 from broker_config import serializer
-from broker_config.scripts import run_errand
 from broker_config.settings import Settings
 from goondan_tasks.calls import identity_of, new_call
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim
 from goondan_tasks.ledger.submission import Submission
-from goondan_tasks.limits.errands import Answer, LimitErrands
+from goondan_tasks.limits.limiter import Answer, LimitScripts
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.output import Pending
 from tests.waiting import wait_until
@@ -47,7 +46,7 @@ class Door:
         self.redis = redis
         self.settings = Settings(lease_seconds=lease_seconds)
         self.ledger = Ledger(redis, self.settings)
-        self.errands = LimitErrands(self.settings)
+        self.script_calls = LimitScripts(self.settings)
         self.claims: dict[str, Claim] = {}
 
     def submit(self, turn: str, **fields: object) -> ToolCall:
@@ -58,14 +57,14 @@ class Door:
         return call
 
     def admit(self, call: ToolCall, gates: str, message: bytes | None = None) -> Answer:
-        errand = self.errands.admit(
+        script_call = self.script_calls.admit(
             identity_of(call),
             call,
             gates,
             message=call.turn_id.encode() if message is None else message,
             run_seconds=1,
         )
-        return Answer.of(run_errand(self.redis, errand))
+        return Answer.of(script_call.run(self.redis))
 
     def run(self, turn: str, gates: str) -> ToolCall:
         """Submit a call that is admitted, and claim it."""
@@ -76,7 +75,7 @@ class Door:
 
     def claim(self, call: ToolCall) -> None:
         request = ClaimRequest(identity_of(call), call, "w1", ClaimTerms())
-        self.claims[call.turn_id] = self.ledger.claim(request)
+        self.claims[call.turn_id] = self.ledger.claim(request).run(self.ledger.redis)
 
     def wait(self, turn: str, gates: str) -> ToolCall:
         """Submit a call that has to wait."""
@@ -91,8 +90,8 @@ class Door:
         if code is not None:
             error = {"code": code, "name": "E", "message": '"code":"E_TOOL_OUTCOME_UNKNOWN"'}
             result = result.model_validate({**result.to_wire(), "status": "error", "error": error})
-        self.ledger.finish(claim, result)
-        return Answer.of(run_errand(self.redis, self.errands.leave(claim.run.id, gates, 0)))
+        self.ledger.finish(claim, result).run(self.ledger.redis)
+        return Answer.of(self.script_calls.leave(claim.run.id, gates, 0).run(self.redis))
 
     def hold(self, call: ToolCall, gates: str) -> Answer:
         """Let a call that was claimed wait for an approval."""
@@ -100,11 +99,11 @@ class Door:
         held = claim.run.pending(
             Pending("h", {}, is_approval=True), None, expires_at=claim.run.clock() + 60_000
         )
-        run_errand(self.redis, self.ledger.errands.suspend(claim, held))
-        return Answer.of(run_errand(self.redis, self.errands.leave(claim.run.id, gates, 0)))
+        self.ledger.suspend(claim, held).run(self.redis)
+        return Answer.of(self.script_calls.leave(claim.run.id, gates, 0).run(self.redis))
 
     def look(self) -> Answer:
-        return Answer.of(run_errand(self.redis, self.errands.look()))
+        return Answer.of(self.script_calls.look().run(self.redis))
 
     def queue(self) -> list[str]:
         """Return the turns that were given, the next one first."""
@@ -266,7 +265,7 @@ def test_a_waiting_call_past_its_deadline_is_swept_as_limited(door: Door, redis:
     redis.zadd(door.ledger.keys.due, {identity_of(call): 1})
     door.end(running, ONE)
     assert door.queue() == []
-    assert [claim.verdict for claim in door.ledger.sweep("s")] == ["limited"]
+    assert [claim.verdict for claim in door.ledger.sweep("s").run(door.ledger.redis)] == ["limited"]
 
 
 def test_a_seat_whose_call_has_ended_elsewhere_is_free_at_the_next_look(redis: Redis) -> None:
@@ -297,7 +296,7 @@ def test_a_call_that_pauses_before_its_next_run_leaves_its_seat_to_the_next(door
     following = door.wait("t1", ONE)
 
     def leave(*, pauses: bool) -> None:
-        run_errand(redis, door.errands.leave(identity_of(paused), ONE, admitted.now, pauses=pauses))
+        door.script_calls.leave(identity_of(paused), ONE, admitted.now, pauses=pauses).run(redis)
 
     leave(pauses=False)
     assert door.queue() == []
@@ -305,7 +304,7 @@ def test_a_call_that_pauses_before_its_next_run_leaves_its_seat_to_the_next(door
     assert door.queue() == ["t1"]
     assert door.admit(following, ONE).word == "go"
     door.claim(following)
-    assert door.ledger.release(door.claims["r"], died=False)
+    assert door.ledger.release(door.claims["r"], died=False).run(door.ledger.redis)
     assert door.admit(paused, ONE).word == "wait"
     door.end(following, ONE)
     assert door.queue() == ["t1", "r"]
@@ -316,7 +315,7 @@ def test_a_call_that_is_given_back_keeps_its_seat_until_another_worker_can_have_
     running, gate = door.run("r", ONE), "concurrency:notes"
     door.wait("t1", ONE)
     redis.zadd(door.ledger.keys.holders(gate), {identity_of(running): 1})  # it was admitted long ago
-    assert door.ledger.release(door.claims["r"], died=False, message=b"r")
+    assert door.ledger.release(door.claims["r"], died=False, message=b"r").run(door.ledger.redis)
     redis.hdel(door.ledger.keys.limit(gate), "looked")
     redis.zadd(door.ledger.keys.limits, {gate: 1})
     door.look()
@@ -369,7 +368,7 @@ def test_a_call_that_needs_a_message_by_another_broker_is_handed_out_until_it_is
 def test_giving_back_does_not_free_the_seat_of_another_run(door: Door, redis: Redis) -> None:
     running = door.run("r", ONE)
     door.wait("t1", ONE)
-    run_errand(redis, door.errands.leave(identity_of(running), ONE, 0))
+    door.script_calls.leave(identity_of(running), ONE, 0).run(redis)
     assert door.queue() == []
 
 

@@ -10,10 +10,9 @@ from goondan_tasks.bundle.resources import OAuthAppResource
 from goondan_tasks.messages import iso_time
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.consent import Consent
-from goondan_tasks.oauth.manager import OAuthManager, revoke_grant
-from goondan_tasks.oauth.oauth_errors import OAuthError, ProviderRefusedError, ProviderUnavailableError
+from goondan_tasks.oauth.manager import OAuthManager, Refresher, revoke_grant
 from goondan_tasks.oauth.provider import Provider, TokenReply
-from goondan_tasks.oauth.refresh import Refresher
+from goondan_tasks.oauth.records import OAuthError, ProviderRefusedError, ProviderUnavailableError
 from goondan_tasks.oauth.store import OAuthStore
 from tests.unit.goondan_tasks.oauth.records import APP, NOW, SUBJECT, grant, resume
 

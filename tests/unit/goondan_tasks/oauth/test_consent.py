@@ -14,9 +14,8 @@ from goondan_tasks.messages import wall_clock
 from goondan_tasks.oauth import consent
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.consent import Callback, Maintenance, Schedule, public_url_of
-from goondan_tasks.oauth.oauth_errors import OAuthError
 from goondan_tasks.oauth.provider import Provider, TokenReply
-from goondan_tasks.oauth.records import DeviceCode
+from goondan_tasks.oauth.records import DeviceCode, OAuthError
 from goondan_tasks.oauth.redis_store import RedisStore
 from tests.unit.goondan_tasks.oauth.managers import FakeProvider, an_app, ask, manager_of
 from tests.unit.goondan_tasks.oauth.records import APP, device_session, grant, session

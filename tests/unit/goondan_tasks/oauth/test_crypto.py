@@ -6,13 +6,13 @@ import pytest
 from pydantic import SecretStr
 
 from goondan_tasks.errors import ConfigError, OAuthStoreError
-from goondan_tasks.oauth.crypto import Cipher, Key, Keyring, Place
+from goondan_tasks.oauth.crypto import Cipher, Key, Keyring, SecretField
 from tests.unit.goondan_tasks.oauth.stores import KEY, OTHER_KEY
 
 _BYTES = bytes(range(200, 232))
 
 
-PLACE = Place("OAuthGrantRecord", "sha256:1", "accessToken")
+PLACE = SecretField("OAuthGrantRecord", "sha256:1", "accessToken")
 
 
 def test_a_key_is_the_same_in_every_way_of_writing_it() -> None:
@@ -49,12 +49,12 @@ def test_the_first_key_encrypts_and_each_one_decrypts() -> None:
 @pytest.mark.parametrize(
     "elsewhere",
     [
-        Place("AuthSessionRecord", "sha256:1", "accessToken"),
-        Place("OAuthGrantRecord", "sha256:2", "accessToken"),
-        Place("OAuthGrantRecord", "sha256:1", "refreshToken"),
+        SecretField("AuthSessionRecord", "sha256:1", "accessToken"),
+        SecretField("OAuthGrantRecord", "sha256:2", "accessToken"),
+        SecretField("OAuthGrantRecord", "sha256:1", "refreshToken"),
     ],
 )
-def test_a_secret_that_was_moved_does_not_decrypt(elsewhere: Place) -> None:
+def test_a_secret_that_was_moved_does_not_decrypt(elsewhere: SecretField) -> None:
     cipher = Cipher(Keyring.parse(SecretStr(KEY)))
 
     with pytest.raises(OAuthStoreError, match="belongs elsewhere"):

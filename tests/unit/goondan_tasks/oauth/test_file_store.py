@@ -12,12 +12,12 @@ from structlog.testing import capture_logs
 from goondan_tasks.errors import ConfigError, OAuthStoreError
 from goondan_tasks.messages import wall_clock
 from goondan_tasks.oauth import file_store
-from goondan_tasks.oauth.crypto import Cipher, Place
+from goondan_tasks.oauth.crypto import Cipher, SecretField
 from goondan_tasks.oauth.file_store import KeyFile, write_private
 from tests.unit.goondan_tasks.oauth.records import APP, SUBJECT, grant, session
 from tests.unit.goondan_tasks.oauth.stores import OTHER_KEY, FileVault
 
-PLACE = Place("OAuthGrantRecord", "sha256:1", "accessToken")
+PLACE = SecretField("OAuthGrantRecord", "sha256:1", "accessToken")
 
 
 @pytest.mark.requirement("oauth.store.no-direct-access")

@@ -8,8 +8,7 @@ from pydantic import SecretStr
 
 from goondan_tasks.messages import iso_time
 from goondan_tasks.oauth.apps import OAuthApp
-from goondan_tasks.oauth.oauth_errors import OAuthError
-from goondan_tasks.oauth.records import OAuthToken
+from goondan_tasks.oauth.records import OAuthError, OAuthToken
 from goondan_tasks.oauth.store import OAuthStore
 from tests.unit.goondan_tasks.oauth.managers import (
     AUTH,

@@ -14,7 +14,6 @@ from joserfc import jws, jwt
 from joserfc.jwk import OctKey
 
 from goondan_tasks.messages import JsonObject
-from goondan_tasks.oauth.oauth_errors import ProviderRefusedError, ProviderUnavailableError
 from goondan_tasks.oauth.provider import (
     ProviderHttp,
     ProviderResponse,
@@ -25,6 +24,7 @@ from goondan_tasks.oauth.provider import (
     reply_fields,
     token_reply,
 )
+from goondan_tasks.oauth.records import ProviderRefusedError, ProviderUnavailableError
 from tests.oauth_server.apps import make_oauth_app
 
 Answer = Callable[[BaseHTTPRequestHandler], None]

@@ -68,9 +68,9 @@ def test_a_step_whose_answer_was_lost_is_sent_again_without_harm(
         store.advance(opened.id, status="pending", to="exchanging")
     run = store._run
 
-    def twice(*errand: object) -> object:
-        run(*errand)  # type: ignore[arg-type]
-        return run(*errand)  # type: ignore[arg-type]
+    def twice(*script_call: object) -> object:
+        run(*script_call)  # type: ignore[arg-type]
+        return run(*script_call)  # type: ignore[arg-type]
 
     monkeypatch.setattr(store, "_run", twice)
     outcome = {

@@ -11,10 +11,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.lock import Lock
 
 from goondan_tasks.messages import iso_time
-from goondan_tasks.oauth.manager import OAuthManager
-from goondan_tasks.oauth.oauth_errors import ProviderRefusedError, ProviderUnavailableError
+from goondan_tasks.oauth.manager import OAuthManager, Refresher, RefreshesInFlight
 from goondan_tasks.oauth.provider import TokenReply
-from goondan_tasks.oauth.refresh import Refresher, RefreshesInFlight
+from goondan_tasks.oauth.records import ProviderRefusedError, ProviderUnavailableError
 from goondan_tasks.oauth.store import OAuthStore
 from tests.unit.goondan_tasks.oauth.managers import (
     FAILURES,

@@ -312,7 +312,7 @@ def test_a_damaged_grant_is_an_error_and_stays_as_it_is(
 
     assert vault.texts()[name] == damage(text)
     assert [secret for secret in SECRETS if secret in str(caught.value)] == []
-    assert store.forget_grant(grant().name)
+    assert store.forget(grant().name)
     assert store.grant(APP, SUBJECT) is None
 
 
@@ -343,9 +343,9 @@ def test_a_session_that_cannot_be_read_hides_no_other_and_can_be_removed(
     assert (found.name, found.summary and found.summary.subject) == (lost.id, SUBJECT)
     assert f"goondan oauth revoke {lost.id}" in found.error.suggestion
 
-    assert store.forget_session(lost.id)
-    assert not store.forget_session(lost.id)
-    assert not store.forget_session("../../keys")
+    assert store.forget(lost.id)
+    assert not store.forget(lost.id)
+    assert not store.forget("../../keys")
     assert [one.id for one in store.sessions()] == [kept.id]
     assert store.open_session(live(3)).id == live(3).id
 

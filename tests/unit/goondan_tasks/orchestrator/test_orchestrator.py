@@ -23,7 +23,7 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.ledger.submission import event_submission
 from goondan_tasks.names import DELEGATE_TOOL, EVENT_TOOL
-from goondan_tasks.oauth.refresh import LONGEST_SECONDS
+from goondan_tasks.oauth.manager import LONGEST_SECONDS
 from goondan_tasks.orchestrator.orchestrator import Fleet, Orchestrator, patience_of
 from goondan_tasks.orchestrator.supervisor import Supervisor
 from tests.unit.goondan_tasks.ledger.calls import a_call, claimed, record_of, submit
@@ -275,7 +275,7 @@ def test_calls_that_wait_end_with_the_error_and_one_that_runs_goes_on(ledger: Le
 def test_a_cancelled_call_ends_as_cancelled(ledger: Ledger, fleet: Fleet) -> None:
     call = a_call()
     submit(ledger, call)
-    ledger.cancel(identity_of(call), "somebody")
+    ledger.cancel(identity_of(call), "somebody").run(ledger.redis)
 
     assert fleet.end_queued("coder", ERROR) == 0
 
@@ -317,7 +317,7 @@ def test_no_worker_is_praised_for_a_call_that_was_ended_so(ledger: Ledger, fleet
 def test_a_finished_run_is_seen_whatever_came_of_it(ledger: Ledger, fleet: Fleet) -> None:
     submit(ledger, a_call())
     claim = claimed(ledger, a_call())
-    ledger.finish(claim, claim.run.ok("done", claim.run.clock()), None)
+    ledger.finish(claim, claim.run.ok("done", claim.run.clock()), None).run(ledger.redis)
 
     finished_at = record_of(ledger, a_call()).finished_at or 0
     assert fleet.has_finished_run("coder", finished_at)
@@ -327,7 +327,7 @@ def test_a_finished_run_is_seen_whatever_came_of_it(ledger: Ledger, fleet: Fleet
 def test_a_finished_run_is_seen_behind_all_that_still_waits(ledger: Ledger, fleet: Fleet) -> None:
     submit(ledger, a_call())
     claim = claimed(ledger, a_call())
-    ledger.finish(claim, claim.run.ok("done", claim.run.clock()), None)
+    ledger.finish(claim, claim.run.ok("done", claim.run.clock()), None).run(ledger.redis)
     for number in range(2, 62):
         submit(ledger, a_call(tool_call_id=f"call_{number}"))
 
@@ -337,7 +337,7 @@ def test_a_finished_run_is_seen_behind_all_that_still_waits(ledger: Ledger, flee
 def test_no_worker_is_praised_for_a_call_that_its_death_has_ended(ledger: Ledger, fleet: Fleet) -> None:
     submit(ledger, a_call())
     claim = claimed(ledger, a_call())
-    ledger.start(claim)
+    ledger.start([claim.id_and_token]).run(ledger.redis)
     Settlement(ledger, RedisDispatch(), "").fail(claim, ToolOutcomeUnknownError("its worker died"))
 
     assert not fleet.has_finished_run("coder", 0)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker_config.process_group import ProcessGroup
-from goondan_tasks.orchestrator.supervisor import GroupProcess, Supervisor, WorkerProcess
+from goondan_tasks.orchestrator.supervisor import LoggedProcess, Supervisor, start_detached, start_in_group
 
 
 class Program:
@@ -28,12 +28,12 @@ class Kept:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.programs: list[Program] = []
+        self.programs: list[Any] = []
         self.told: list[str] = []
-        self.supervisor = Supervisor(lambda agent: Program(), 30, clock=lambda: self.now)
-        self.supervisor.keep("flower", self.start, lambda name, text: self.told.append(f"{name}: {text}"))
+        self.supervisor = Supervisor(lambda agent: self.start(), 30, clock=lambda: self.now)
+        self.supervisor.keep(self.start, self.told.append)
 
-    def start(self) -> Program:
+    def start(self) -> Any:
         self.programs.append(Program())
         return self.programs[-1]
 
@@ -61,7 +61,7 @@ def test_a_program_that_ended_is_restarted_after_its_pause() -> None:
     kept.programs[0].status = 3
     kept.look(0.5)
     kept.look(0.9)
-    assert (len(kept.programs), kept.told) == (1, ["flower: It ended with 3. It is restarted in 1 s."])
+    assert (len(kept.programs), kept.told) == (1, ["It ended with 3. It is restarted in 1 s."])
 
     kept.look(0.1)
     kept.look(100)
@@ -77,38 +77,40 @@ def test_the_pause_doubles_up_to_half_a_minute_and_starts_over_after_a_healthy_r
     assert kept.pause_after_crash() == "1 s."
 
 
-SCRIPT = "import sys; print('\\x1b[1mfirst\\x1b[0m'); sys.exit('last words')"
+SCRIPT = (
+    r"import sys; print('\x1b[1mfirst\x1b[0m'); sys.stdout.buffer.write(b'\xff\r\n'); sys.exit('last words')"
+)
 
 
 def test_a_worker_tells_how_it_ended_with_its_last_lines(capfd: pytest.CaptureFixture[str]) -> None:
-    worker = WorkerProcess.start([sys.executable, "-c", SCRIPT], os.environ)
+    worker = start_detached([sys.executable, "-c", SCRIPT], os.environ)
 
-    assert worker.reason() == "It ended with 1.\nfirst\nlast words"
+    assert worker.reason() == "It ended with 1.\nfirst\n\ufffd\nlast words"
 
 
 def test_a_process_of_the_group_passes_on_its_lines_and_tells_how_it_ended() -> None:
     told: list[tuple[str, str]] = []
     with ProcessGroup() as group:
         command = [sys.executable, "-c", SCRIPT]
-        process = GroupProcess.start(
+        process = start_in_group(
             group, "coder", command, environment=os.environ, tell=lambda *line: told.append(line)
         )
-        assert process.reason() == "It ended with 1.\nfirst\nlast words"
+        assert process.reason() == "It ended with 1.\nfirst\n\ufffd\nlast words"
 
-    assert told == [("coder", "\x1b[1mfirst\x1b[0m"), ("coder", "last words")]
+    assert told == [("coder", "\x1b[1mfirst\x1b[0m"), ("coder", "\ufffd"), ("coder", "last words")]
 
 
 def test_end_ends_workers_and_programs() -> None:
     with ProcessGroup() as group:
 
-        def start(name: str) -> GroupProcess:
+        def start(name: str) -> LoggedProcess:
             command = [sys.executable, "-c", "import time; time.sleep(600)"]
-            return GroupProcess.start(group, name, command, environment=os.environ, tell=lambda *_: None)
+            return start_in_group(group, name, command, environment=os.environ, tell=lambda *_: None)
 
         supervisor = Supervisor(start, 0)
         worker = supervisor.start("coder", "g1", 0).process
         flower = start("flower")
-        supervisor.keep("flower", lambda: flower, lambda *_: None)
+        supervisor.keep(lambda: flower, lambda _: None)
         supervisor.end()
 
         assert (worker.poll(), flower.process.poll()) == (-signal.SIGTERM, -signal.SIGTERM)

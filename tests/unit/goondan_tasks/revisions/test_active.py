@@ -56,7 +56,7 @@ def test_the_first_worker_says_what_is_active(active: ActiveRevision) -> None:
     assert active.begin(NEW).active == OLD
 
 
-def test_a_proposal_is_active_once_somebody_has_loaded_it(active: ActiveRevision) -> None:
+def test_proposal_is_active_once_a_worker_has_loaded_it(active: ActiveRevision) -> None:
     active.begin(OLD)
     active.propose(change(NEW))
     assert now(active).active == OLD
@@ -89,7 +89,7 @@ def test_to_propose_what_is_active_calls_a_proposal_off(active: ActiveRevision) 
     assert now(active) == RevisionState(active=OLD)
 
 
-def test_a_proposal_where_nobody_follows_revisions_is_nothing(active: ActiveRevision) -> None:
+def test_proposal_without_following_workers_does_nothing(active: ActiveRevision) -> None:
     active.propose(change(NEW))
     assert active.activate(NEW) is None
     assert active.state() is None
@@ -116,7 +116,7 @@ def test_an_active_revision_that_does_not_load_elsewhere_gives_way_to_the_one_be
     assert told is not None and told.change is not None
 
 
-def test_a_proposal_that_somebody_else_has_made_active_is_not_taken_back_as_one(
+def test_proposal_that_another_worker_activated_is_not_withdrawn(
     active: ActiveRevision,
 ) -> None:
     active.begin(OLD)

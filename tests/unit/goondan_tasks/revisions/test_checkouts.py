@@ -12,9 +12,7 @@ import pytest
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.entry import handlers_in, import_entry
 from goondan_tasks.errors import BundleRevisionUnavailableError
-from goondan_tasks.revisions import checkouts
-from goondan_tasks.revisions.checkouts import Checkouts, RevisionSource, clean_checkouts
-from goondan_tasks.revisions.content import BundleRef
+from goondan_tasks.revisions.checkouts import BundleRef, Checkouts, RevisionSource, clean_checkouts
 from tests.git_bundle import FILES, GitBundle, git, make_bundle
 from tests.unit.goondan_tasks.bundle.writing import write
 
@@ -182,7 +180,7 @@ def test_one_that_cannot_be_removed_keeps_no_other(tmp_path: Path, monkeypatch: 
     assert list(cache.directory.glob("git-*")) == []
 
 
-def test_one_that_could_not_be_touched_is_held_by_nobody(
+def test_checkout_that_cannot_be_touched_is_not_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = make_bundle(tmp_path / "repo")
@@ -200,36 +198,19 @@ def test_one_that_could_not_be_touched_is_held_by_nobody(
     assert clean_checkouts(cache.cache, DAY, clock=lambda: 2 * DAY) == [f"git-{bundle.head}-root"]
 
 
-def test_a_content_that_is_gone_is_not_copied_to_be_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = Checkouts(tmp_path / "cache", RevisionSource.of(write(tmp_path / "plain", FILES)))
-    monkeypatch.setattr(checkouts, "write_revision", lambda *_: pytest.fail("it is copied"))
-
-    with pytest.raises(BundleRevisionUnavailableError, match="any more"):
-        cache.open(BundleRef("sha256", "a" * 64))
-
-
-def test_what_was_fetched_is_forgotten_with_its_checkout(tmp_path: Path) -> None:
+def test_what_was_fetched_leaves_no_ref(tmp_path: Path) -> None:
     origin = make_bundle(tmp_path / "origin")
     git(tmp_path, "clone", "--quiet", str(origin.root), "here")
-    old, new = origin.commit({"prompts/coder.md": "2"}), origin.commit({"prompts/coder.md": "3"})
-    now = [DAY]
-    cache = Checkouts(tmp_path / "cache", RevisionSource.of(tmp_path / "here", "origin"), lambda: now[0])
-    cache.open(ref_of(old)).close()
-    now[0] += DAY
-    cache.open(ref_of(new)).close()
+    old, _ = origin.commit({"prompts/coder.md": "2"}), origin.commit({"prompts/coder.md": "3"})
+    cache = Checkouts(tmp_path / "cache", RevisionSource.of(tmp_path / "here", "origin"))
+    before = git(tmp_path / "here", "for-each-ref")
 
-    clean_checkouts(cache.cache, DAY / 2, clock=cache.clock)
-    cache.forget_fetched()
-
-    kept = git(tmp_path / "here", "for-each-ref", "--format=%(refname)", "refs/goondan/fetched")
-    assert kept.split() == [f"refs/goondan/fetched/{new}"]
-    with cache.open(ref_of(old)) as again:
-        assert (again.path / "prompts/coder.md").read_text("utf-8") == "2"
+    with cache.open(ref_of(old)) as checkout:
+        assert (checkout.path / "prompts/coder.md").read_text("utf-8") == "2"
+    assert git(tmp_path / "here", "for-each-ref") == before
 
 
-def test_a_checkout_that_is_cleaned_while_it_is_opened_is_made_anew(
+def test_checkout_that_is_cleaned_while_it_is_opened_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = make_bundle(tmp_path / "repo")

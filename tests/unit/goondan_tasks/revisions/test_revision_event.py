@@ -30,7 +30,7 @@ def test_it_goes_to_the_instance_that_committed() -> None:
     assert message.payload["input"]["newRef"] == "r2"
 
 
-def test_whoever_makes_it_makes_the_same_one() -> None:
+def test_every_worker_makes_the_same_event() -> None:
     one, other = revision_event(CHANGE), revision_event(CHANGE)
     assert one is not None and other is not None
     assert (identity_of(one), digest_of(one)) == (identity_of(other), digest_of(other))

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.errors import BundleRevisionUnavailableError
-from goondan_tasks.revisions import content
-from goondan_tasks.revisions.checkouts import RevisionSource
-from goondan_tasks.revisions.content import content_ref
+from goondan_tasks.revisions import checkouts
+from goondan_tasks.revisions.checkouts import RevisionSource, content_ref
 from goondan_tasks.revisions.git import GitError
 from tests.git_bundle import FILES, git, make_bundle
 from tests.unit.goondan_tasks.bundle.writing import write
@@ -80,7 +79,7 @@ def test_every_difference_of_files_makes_another_ref(tmp_path: Path, change: str
 
 
 def test_a_folder_full_of_other_things_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(content, "MAX_FILES", 2)
+    monkeypatch.setattr(checkouts, "MAX_FILES", 2)
 
     with pytest.raises(BundleRevisionUnavailableError, match="more than 2 files"):
         content_ref(write(tmp_path, FILES))

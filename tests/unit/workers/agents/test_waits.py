@@ -1,15 +1,18 @@
 """Waiting without a place."""
 
 import asyncio
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
 from goondan_tasks.errors import LimitError
 from tests.waiting import wait_until
 from workers.agents.waits import Waits
+from workers.turns.pipeline import blocking
 
 
 class Doorman:
@@ -22,7 +25,7 @@ class Doorman:
         self.has_given_up = False
         self._waiting: list[Callable[[], object]] = []
 
-    def step_out(self) -> "Doorman":
+    def release_slot(self) -> "Doorman":
         self.outside += 1
         self.exits += 1
         return self
@@ -54,6 +57,17 @@ async def comes_true(condition: Callable[[], bool]) -> None:
     await asyncio.to_thread(wait_until, condition)
 
 
+@contextmanager
+def blocked(waits: Waits) -> Iterator[None]:
+    """Wait as plain code does."""
+    waiting = waits.without_slot(is_async=False)
+    blocking(waiting.__aenter__())
+    try:
+        yield
+    finally:
+        blocking(waiting.__aexit__(*sys.exc_info()))
+
+
 def goes_on() -> bool:
     """Say of a run that it is not over."""
     return False
@@ -61,11 +75,11 @@ def goes_on() -> bool:
 
 def test_many_waits_of_one_run_are_one_absence() -> None:
     doorman = Doorman()
-    waits = Waits(doorman.step_out, goes_on)
+    waits = Waits(doorman.release_slot, goes_on)
     inside = []
 
     async def wait(seconds: float) -> None:
-        async with waits.away():
+        async with waits.without_slot(is_async=True):
             await asyncio.sleep(seconds)
             inside.append(doorman.outside)
 
@@ -79,9 +93,9 @@ def test_many_waits_of_one_run_are_one_absence() -> None:
 
 def test_each_wait_after_another_is_an_absence_of_its_own() -> None:
     doorman = Doorman()
-    waits = Waits(doorman.step_out, goes_on)
+    waits = Waits(doorman.release_slot, goes_on)
     for _ in range(3):
-        with waits.blocked():
+        with blocked(waits):
             assert doorman.outside == 1
         assert doorman.outside == 0
     assert doorman.exits == 3
@@ -89,11 +103,11 @@ def test_each_wait_after_another_is_an_absence_of_its_own() -> None:
 
 def test_a_thread_goes_on_only_when_it_has_a_place() -> None:
     doorman = Doorman(is_open=False)
-    waits = Waits(doorman.step_out, goes_on)
+    waits = Waits(doorman.release_slot, goes_on)
     is_back = threading.Event()
 
     def run() -> None:
-        with waits.blocked():
+        with blocked(waits):
             pass
         is_back.set()
 
@@ -107,11 +121,11 @@ def test_a_thread_goes_on_only_when_it_has_a_place() -> None:
 
 def test_a_wait_that_begins_before_the_run_is_back_gives_no_place_away() -> None:
     doorman = Doorman(is_open=False)
-    waits = Waits(doorman.step_out, goes_on)
+    waits = Waits(doorman.release_slot, goes_on)
     went_on: list[str] = []
 
     async def wait(name: str, until: asyncio.Event) -> None:
-        async with waits.away():
+        async with waits.without_slot(is_async=True):
             await until.wait()
         went_on.append(name)
 
@@ -138,15 +152,15 @@ def test_a_run_that_is_over_ends_without_a_place(*, is_back: bool) -> None:
     """It is cancelled while it waits for an answer, or when the answer is there and its place is not."""
     doorman = Doorman(is_open=False)
     is_over = threading.Event()
-    waits = Waits(doorman.step_out, is_over.is_set)
+    waits = Waits(doorman.release_slot, is_over.is_set)
     answer = asyncio.Event()
 
     async def run() -> None:
         try:
-            async with waits.away():
+            async with waits.without_slot(is_async=True):
                 await answer.wait()
         finally:
-            async with waits.away():  # while it cleans up, it has no place to lend
+            async with waits.without_slot(is_async=True):  # while it cleans up, it has no place to lend
                 assert doorman.exits == 1
 
     async def main() -> None:
@@ -167,17 +181,17 @@ def test_a_run_that_is_over_ends_without_a_place(*, is_back: bool) -> None:
 def test_a_run_that_was_answered_for_lends_no_place() -> None:
     """Plain code that goes on behind its limit: its place is somebody else's by now."""
     doorman = Doorman()
-    waits = Waits(doorman.step_out, lambda: True)
-    with waits.blocked():
+    waits = Waits(doorman.release_slot, lambda: True)
+    with blocked(waits):
         assert doorman.exits == 0
 
 
 def test_a_cancelled_wait_of_a_run_that_goes_on_takes_its_place_again() -> None:
     doorman = Doorman(is_open=False)
-    waits = Waits(doorman.step_out, goes_on)
+    waits = Waits(doorman.release_slot, goes_on)
 
     async def run() -> None:
-        async with waits.away():
+        async with waits.without_slot(is_async=True):
             await asyncio.Event().wait()
 
     async def main() -> None:
@@ -197,15 +211,15 @@ def test_a_cancelled_wait_of_a_run_that_goes_on_takes_its_place_again() -> None:
 
 def test_what_fails_in_a_wait_is_raised_when_it_is_back() -> None:
     doorman = Doorman()
-    waits = Waits(doorman.step_out, goes_on)
+    waits = Waits(doorman.release_slot, goes_on)
 
     async def run() -> None:
-        async with waits.away():
+        async with waits.without_slot(is_async=True):
             raise ValueError("inside")
 
     with pytest.raises(ValueError, match="inside"):
         asyncio.run(run())
-    with pytest.raises(ValueError, match="blocked"), waits.blocked():
+    with pytest.raises(ValueError, match="blocked"), blocked(waits):
         raise ValueError("blocked")
     assert (doorman.outside, doorman.exits) == (0, 2)
 
@@ -214,22 +228,22 @@ def test_who_may_not_wait_has_not_begun_to() -> None:
     may_wait = False
     doorman = Doorman()
 
-    def step_out() -> Doorman:
+    def release_slot() -> Doorman:
         if not may_wait:
             raise LimitError("too many")
-        return doorman.step_out()
+        return doorman.release_slot()
 
-    waits = Waits(step_out, goes_on)
+    waits = Waits(release_slot, goes_on)
 
     async def run() -> None:
-        async with waits.away():
+        async with waits.without_slot(is_async=True):
             pytest.fail("it waits")
 
     with pytest.raises(LimitError):
         asyncio.run(run())
-    with pytest.raises(LimitError), waits.blocked():
+    with pytest.raises(LimitError), blocked(waits):
         pytest.fail("it waits")
     may_wait = True
-    with waits.blocked():
+    with blocked(waits):
         assert doorman.outside == 1
     assert doorman.outside == 0

@@ -13,8 +13,8 @@ from goondan_tasks.errors import HandoffError
 from goondan_tasks.extension_api import ToolCallContext, TurnContext
 from goondan_tasks.messages import AgentEvent, EventSource
 from workers.builtin.required_tools_guard import RequiredToolsConfig, RequiredToolsGuard
-from workers.extensions.running import running
-from workers.extensions.state import ExtensionState, MemoryState, Place
+from workers.extensions.events import running
+from workers.extensions.state import ExtensionState, MemoryState, StateOwner
 
 AGENT = "critic"
 EVENT = AgentEvent(
@@ -56,7 +56,7 @@ class Desk:
 
     def remembered(self, instance: str) -> list[str]:
         """Return what is kept for an instance."""
-        return self._store.keys(Place(AGENT, "required-tools-guard", instance))
+        return self._store.keys(StateOwner(AGENT, "required-tools-guard", instance))
 
 
 def test_turns_of_one_id_in_two_instances_do_not_disturb_each_other() -> None:

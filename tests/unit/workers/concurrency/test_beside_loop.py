@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from workers.concurrency.beside_loop import beside_loop, is_on_loop
+from workers.concurrency.event_loop import beside_loop, is_on_loop
 from workers.concurrency.threads import on_new_thread
 
 place: ContextVar[str] = ContextVar("place", default="nowhere")

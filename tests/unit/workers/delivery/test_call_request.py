@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 from celery.worker import state
 
-from workers.delivery.call_request import LONGEST_NAME, MOST_NAMES, CallRequest
 from workers.delivery.incoming import Incoming
+from workers.pool.monitoring import LONGEST_NAME, MOST_NAMES, CallRequest
 
 
 def request_of(headers: dict[str, object]) -> CallRequest:

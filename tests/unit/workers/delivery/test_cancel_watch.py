@@ -12,6 +12,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from goondan_tasks.calls import Run, new_call
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
+from tests.answered import Answered
 from tests.waiting import wait_until
 from workers.concurrency.watchdog import Watchdog
 from workers.delivery.cancel_watch import CLEAN_UP_SECONDS, CancelWatch
@@ -20,12 +21,17 @@ from workers.delivery.cancel_watch import CLEAN_UP_SECONDS, CancelWatch
 class MarkedCalls:
     """Stands for the ledger: these calls are cancelled."""
 
+    redis = None
+
     def __init__(self, *call_ids: str) -> None:
         self.call_ids = set(call_ids)
         self.asked: list[list[str]] = []
         self.failures = 0
 
-    def marked(self, call_ids: list[str]) -> set[str]:
+    def cancelled_ids(self, call_ids: list[str]) -> Answered[set[str]]:
+        return Answered(lambda: self._answer(call_ids))
+
+    def _answer(self, call_ids: list[str]) -> set[str]:
         self.asked.append(call_ids)
         if self.failures:
             self.failures -= 1

@@ -1,6 +1,7 @@
 """What a claim says about running a call again: the terms of the revision that runs it."""
 
 import itertools
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,20 +11,19 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from broker_config import serializer
-from broker_config.scripts import Errand, run_errand
+from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
 from goondan_tasks.calls import new_call
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.record import Claim, Stored
+from goondan_tasks.ledger.record import Stored
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCall, wall_clock
 from goondan_tasks.names import STEP_TOOL
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import drive
 from workers.delivery.delivery import Delivery
-from workers.delivery.delivery_limits import DeliveryLimits
 from workers.job import Job
 from workers.tools.dynamic_tools import DynamicTools, TurnKey
 
@@ -65,51 +65,51 @@ class FakeRevisions:
         return self._of[ref or self.active.ref]
 
 
-def delivery(ledger: Ledger, revisions: FakeRevisions, answers: list[Claim]) -> Delivery:
+def delivery(ledger: Ledger, revisions: FakeRevisions) -> Delivery:
     """Return the delivery of a process that asks the ledger at once."""
     any_: Any = revisions
 
-    def run_at_once(errand: Errand, then: Any, **_: Any) -> bool:
-        then(run_errand(ledger.redis, errand))
+    def run_at_once(script_call: ScriptCall[Any], then: Any, **_: Any) -> bool:
+        then(script_call.run(ledger.redis))
         return True
 
-    courier: Any = SimpleNamespace(put_off=run_at_once, send=run_at_once)
+    writer: Any = SimpleNamespace(
+        put_off=run_at_once, send=run_at_once, ask=lambda script_call: script_call.run(ledger.redis)
+    )
     failure = Settlement(ledger, RedisDispatch(), "").failure
     settlement: Any = SimpleNamespace(message=lambda call_id, call: b"", failure=failure)
     return Delivery(
         ledger,
-        courier,
+        writer,
         settlement,
-        doorkeeper=SimpleNamespace(claim=lambda request, ask, then: ask(request, then)),  # type: ignore[arg-type]
+        limiter=SimpleNamespace(claim=lambda request, claim, turn: claim(request)),  # type: ignore[arg-type]
         revisions=any_,
         leases=SimpleNamespace(hold=lambda claim: None),  # type: ignore[arg-type]
         watchdog=UNUSED,
         cancels=SimpleNamespace(hold=lambda *_: Cancellation()),  # type: ignore[arg-type]
-        endings=UNUSED,
-        limits=DeliveryLimits(10_000, 3, 30, 3),
+        result_writer=SimpleNamespace(begin=lambda claim: None),  # type: ignore[arg-type]
         spans=SimpleNamespace(around=lambda claim, run: run),
     )
 
 
 @pytest.mark.parametrize("tool", ["goondan__event", STEP_TOOL])
 def test_the_terms_of_a_claim_are_those_of_the_revision_that_runs_the_call(tool: str) -> None:
-    claims: list[Claim] = []
     with fakeredis.FakeRedis() as redis:
         ledger = Ledger(redis, Settings())
         call = new_call("lizard", tool, {}, {})
         incoming: Any = SimpleNamespace(id="id-1", call=lambda most: call)
-        delivery(ledger, FakeRevisions(), claims).claim(incoming, "w1", claims.append)
+        claim = delivery(ledger, FakeRevisions()).claim(incoming, "w1")
         terms = redis.hmget(ledger.keys.call("id-1"), "idempotent", "maxAttempts")
-    assert [claim.run.call.bundle_ref for claim in claims] == ["r2"]
+    assert claim.run.call.bundle_ref == "r2"
     assert terms == [b"0", b"2"]
 
 
 def test_what_opens_a_step_is_not_claimed_before_its_safe_point() -> None:
     with fakeredis.FakeRedis() as redis:
         ledger = Ledger(redis, Settings())
-        companion = delivery(ledger, FakeRevisions(), []).companion("w1", ["lizard"])
-    assert '"goondan__step":false' in companion.argument
-    assert '"skin__colour":["1",2]' in companion.argument
+        claim_on_reserve = delivery(ledger, FakeRevisions()).claim_on_reserve("w1", ["lizard"])
+    assert '"goondan__step":false' in claim_on_reserve.argument
+    assert '"skin__colour":["1",2]' in claim_on_reserve.argument
 
 
 class RunsAsMark:
@@ -130,10 +130,10 @@ class RunsIntoFault:
 def carried_out(ledger: Ledger, revisions: Any, *, is_cancelled: bool = False) -> Any:
     """Carry out a call that was claimed; return what comes of it."""
     call = new_call("lizard", "skin__colour", {}, {})
-    claim = ledger.claim(ClaimRequest("id-1", call, "w1", ClaimTerms()))
+    claim = ledger.claim(ClaimRequest("id-1", call, "w1", ClaimTerms())).run(ledger.redis)
     if is_cancelled:
-        ledger.cancel("id-1", "producer")
-    ended = drive(delivery(ledger, revisions, []).carry_out(claim, lambda result: True))
+        ledger.cancel("id-1", "producer").run(ledger.redis)
+    ended = drive(delivery(ledger, revisions).carry_out(claim, lambda result: True))
     assert ended is not None
     return ended[0]
 
@@ -148,8 +148,9 @@ def test_a_cancelled_call_does_not_begin_since_its_mark_is_refused() -> None:
 def test_the_mark_is_asked_for_again_while_redis_answers_with_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     with fakeredis.FakeRedis() as redis:
         ledger = Ledger(redis, Settings())
-        answers = iter([RedisConnectionError("away"), ResponseError("OOM"), Stored.YES])
-        monkeypatch.setattr(ledger, "start", lambda claim: raise_or_return(next(answers)))
+        answers = iter([RedisConnectionError("away"), ResponseError("OOM"), [Stored.YES]])
+        mark = SimpleNamespace(run=lambda redis: raise_or_return(next(answers)))
+        monkeypatch.setattr(ledger, "start", lambda claims: mark)
         monkeypatch.setattr("workers.delivery.delivery.PAUSE_SECONDS", 0)
         assert carried_out(ledger, RunsAsMark()) > 0
     assert list(answers) == []
@@ -163,11 +164,11 @@ def test_a_call_whose_lease_ran_out_while_its_mark_was_confirmed_asks_again_and_
         start, clock = ledger.start, itertools.count(1_000, ledger.settings.lease_seconds)
         tokens: list[str] = []
 
-        def lose_after(claim: Claim) -> Stored:
-            answer = start(claim)
-            tokens.append(claim.token)
+        def lose_after(claims: Sequence[tuple[str, str]]) -> Any:
+            answer = start(claims).run(redis)
+            tokens.append(claims[0][1])
             redis.hset(ledger.keys.call("id-1"), "token", "another worker's")
-            return answer
+            return SimpleNamespace(run=lambda _: answer)
 
         monkeypatch.setattr(ledger, "start", lose_after)
         monkeypatch.setattr("workers.delivery.delivery.time", SimpleNamespace(monotonic=lambda: next(clock)))
@@ -187,9 +188,9 @@ def test_a_call_that_is_given_back_is_not_bound_to_the_revision_of_the_worker_th
         return b""
 
     with fakeredis.FakeRedis() as redis:
-        one: Any = delivery(Ledger(redis, Settings()), FakeRevisions(), [])
+        one: Any = delivery(Ledger(redis, Settings()), FakeRevisions())
         # there is no record: no claim is released
-        one.endings, one.flush = SimpleNamespace(store=lambda *_: None), lambda: None
+        one.result_writer, one.flush = SimpleNamespace(store=lambda *_: None), lambda: None
         one._settlement.message = note_ref
         one.give_back(job)
     assert job.claim.run.call.bundle_ref == "r1"
@@ -200,10 +201,10 @@ def test_a_release_whose_connection_is_lost_goes_by_the_other_one() -> None:
     call = new_call("lizard", "skin__colour", {}, {})
     with fakeredis.FakeRedis() as redis:
         ledger = Ledger(redis, Settings())
-        claim = ledger.claim(ClaimRequest("id-1", call, "w1", ClaimTerms(), "token-1"))
+        claim = ledger.claim(ClaimRequest("id-1", call, "w1", ClaimTerms(), "token-1")).run(ledger.redis)
         answer = (b"run", 1, 0, 0, None, None, serializer.encode(call.to_wire()), b"", b"id-1")
         job = Job("agent.lizard", claim.token, answer, asked_at=0, clock=wall_clock, worker="w1")
-        release = delivery(ledger, FakeRevisions(), []).release(job)
+        release = delivery(ledger, FakeRevisions()).release(job)
         assert release is not None
         release[1](RedisConnectionError("lost"))
         assert redis.hget(ledger.keys.call("id-1"), "status") == b"queued"
@@ -213,7 +214,7 @@ def test_a_call_that_cannot_be_read_is_not_released() -> None:
     answer = (b"run", 1, 0, 0, None, None, b"[]", b"", b"id-1")
     job = Job("agent.lizard", "token-1", answer, asked_at=0, clock=wall_clock, worker="w1")
     with fakeredis.FakeRedis() as redis:
-        assert delivery(Ledger(redis, Settings()), FakeRevisions(), []).release(job) is None
+        assert delivery(Ledger(redis, Settings()), FakeRevisions()).release(job) is None
 
 
 def raise_or_return(answer: Any) -> Any:

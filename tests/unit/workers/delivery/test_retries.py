@@ -3,7 +3,7 @@
 import pytest
 
 from goondan_tasks.bundle.resources import Retry
-from workers.delivery.retries import is_retried, pause_seconds
+from workers.delivery.result_writer import is_retried, pause_seconds
 
 
 def a_retry(**fields: object) -> Retry:

@@ -8,20 +8,19 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from workers.concurrency.beside_loop import is_on_loop
-from workers.concurrency.event_loop import EventLoopThread
-from workers.extensions.events import Events
+from workers.concurrency.event_loop import EventLoopThread, is_on_loop
+from workers.extensions.events import EventListeners
 
 
 @pytest.fixture
-def events() -> Iterator[Events]:
+def events() -> Iterator[EventListeners]:
     event_loop = EventLoopThread()
     event_loop.start()
-    yield Events(event_loop.submit)
+    yield EventListeners(event_loop.submit)
     event_loop.stop()
 
 
-def test_listeners_of_the_agent_are_told_until_they_want_no_more(events: Events) -> None:
+def test_listeners_of_the_agent_are_told_until_they_want_no_more(events: EventListeners) -> None:
     heard: list[Any] = []
     end = events.on("coder", "news", heard.append, extension="ext")
     events.on("planner", "news", lambda event: heard.append("planner"), extension="ext")
@@ -35,7 +34,7 @@ def test_listeners_of_the_agent_are_told_until_they_want_no_more(events: Events)
     assert not events.has("coder", "news")
 
 
-def test_each_listener_has_a_dict_of_its_own(events: Events) -> None:
+def test_each_listener_has_a_dict_of_its_own(events: EventListeners) -> None:
     heard: list[Any] = []
     events.on("coder", "news", lambda event: event.clear(), extension="ext")
     events.on("coder", "news", heard.append, extension="ext")
@@ -46,7 +45,7 @@ def test_each_listener_has_a_dict_of_its_own(events: Events) -> None:
     assert (heard, event) == ([{"n": 1}], {"n": 1})
 
 
-def test_an_async_listener_is_not_waited_for(events: Events) -> None:
+def test_an_async_listener_is_not_waited_for(events: EventListeners) -> None:
     go_on, ended = threading.Event(), threading.Event()
 
     async def listener(event: Any) -> None:
@@ -62,7 +61,7 @@ def test_an_async_listener_is_not_waited_for(events: Events) -> None:
     assert ended.is_set()
 
 
-def test_what_a_listener_raises_is_logged_and_the_others_are_told(events: Events) -> None:
+def test_what_a_listener_raises_is_logged_and_the_others_are_told(events: EventListeners) -> None:
     heard: list[Any] = []
 
     def broken(event: Any) -> None:
@@ -85,7 +84,7 @@ def test_what_a_listener_raises_is_logged_and_the_others_are_told(events: Events
     }
 
 
-def test_a_stop_waits_for_those_who_listen_but_not_for_ever(events: Events) -> None:
+def test_a_stop_waits_for_those_who_listen_but_not_for_ever(events: EventListeners) -> None:
     said: list[str] = []
 
     async def quick(event: Any) -> None:
@@ -102,7 +101,7 @@ def test_a_stop_waits_for_those_who_listen_but_not_for_ever(events: Events) -> N
     assert said == ["quick"]
 
 
-def test_plain_listeners_are_told_beside_the_event_loop_in_order(events: Events) -> None:
+def test_plain_listeners_are_told_beside_the_event_loop_in_order(events: EventListeners) -> None:
     def listener(event: Any) -> None:
         heard.append((event["n"], is_on_loop()))
         if event["n"] == 2:
@@ -122,7 +121,7 @@ def test_plain_listeners_are_told_beside_the_event_loop_in_order(events: Events)
     assert heard == [(0, False), (1, False), (2, False)]
 
 
-def test_who_wants_to_hear_of_it_once_is_told_once_even_if_two_emit_at_once(events: Events) -> None:
+def test_who_wants_to_hear_of_it_once_is_told_once_even_if_two_emit_at_once(events: EventListeners) -> None:
     heard: list[Any] = []
     both = threading.Barrier(2)
 
@@ -141,7 +140,7 @@ def test_who_wants_to_hear_of_it_once_is_told_once_even_if_two_emit_at_once(even
     assert heard == [{"n": 1}] * 50
 
 
-def test_a_listener_that_is_taken_off_hears_no_more_and_others_go_on(events: Events) -> None:
+def test_a_listener_that_is_taken_off_hears_no_more_and_others_go_on(events: EventListeners) -> None:
     heard: list[Any] = []
     others: list[Any] = []
     events.on("coder", "news", heard.append, extension="ext")

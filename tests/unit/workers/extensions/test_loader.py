@@ -11,13 +11,14 @@ from goondan_tasks.errors import ConfigError, ExtensionInitError, ExtensionLoadE
 from tests.unit.goondan_tasks.bundle.writing import write
 from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.api import ExtensionServices
-from workers.extensions.events import Events
+from workers.extensions.events import EventListeners
 from workers.extensions.loader import ExtensionLoader
-from workers.extensions.pipelines import Pipelines
+from workers.extensions.pipelines import AgentPipelines
 from workers.extensions.state import MemoryState
 from workers.processes.isolation import Children, Isolation
 from workers.tools.entry_files import EntryFiles
 from workers.tools.registry import Registry
+from workers.v1.extension_api import v1_api
 
 BUNDLE = """\
 apiVersion: goondan.ai/v1
@@ -70,10 +71,10 @@ class Process:
 
     def __init__(self, bundle: Bundle, event_loop: EventLoopThread, seconds: float) -> None:
         self.registry = Registry(bundle, Isolation(Children(), ""))
-        self.pipelines = Pipelines()
-        self.events = Events(event_loop.submit)
+        self.pipelines = AgentPipelines()
+        self.events = EventListeners(event_loop.submit)
         services = ExtensionServices(
-            self.pipelines, self.registry.dynamic, self.events, MemoryState(), self.registry.catalog
+            self.pipelines, self.registry.dynamic, self.events, MemoryState(), self.registry.catalog, v1_api
         )
         self.loader = ExtensionLoader(
             bundle, services, event_loop, files=EntryFiles(seconds), seconds=seconds

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from workers.extensions.pipelines import Pipelines
+from workers.extensions.pipelines import AgentPipelines
 
 
 async def first(ctx: Any) -> Any:
@@ -20,7 +20,7 @@ async def third(ctx: Any) -> Any:
 
 
 def test_a_lower_priority_is_further_out_and_equal_ones_stand_in_the_order_of_registration() -> None:
-    pipelines = Pipelines()
+    pipelines = AgentPipelines()
     for middleware, priority in ((first, 10), (second, 5), (third, 10)):
         pipelines.register("coder", "toolCall", middleware, extension="ext", priority=priority)
 
@@ -30,7 +30,7 @@ def test_a_lower_priority_is_further_out_and_equal_ones_stand_in_the_order_of_re
 
 
 def test_points_and_agents_do_not_mix() -> None:
-    pipelines = Pipelines()
+    pipelines = AgentPipelines()
     pipelines.register("coder", "step", first, extension="ext")
 
     assert pipelines.layers("coder", "toolCall") == ()
@@ -40,15 +40,15 @@ def test_points_and_agents_do_not_mix() -> None:
 @pytest.mark.parametrize("point", ["toolcall", "toolCall.pre", ""])
 def test_an_unknown_point_is_refused_with_those_there_are(point: Any) -> None:
     with pytest.raises(ValueError, match="turn, step, toolCall"):
-        Pipelines().register("coder", point, first, extension="ext")
+        AgentPipelines().register("coder", point, first, extension="ext")
 
 
 @pytest.mark.parametrize("priority", ["10", 1.5, None, True])
 def test_a_priority_is_a_whole_number(priority: Any) -> None:
     with pytest.raises(TypeError, match="priority"):
-        Pipelines().register("coder", "toolCall", first, extension="ext", priority=priority)
+        AgentPipelines().register("coder", "toolCall", first, extension="ext", priority=priority)
 
 
 def test_a_middleware_is_a_function() -> None:
     with pytest.raises(TypeError, match="not str"):
-        Pipelines().register("coder", "toolCall", "first", extension="ext")  # type: ignore[arg-type]
+        AgentPipelines().register("coder", "toolCall", "first", extension="ext")  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from goondan_tasks.calls import new_call
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.messages import ToolCall
 from tests.unit.workers.default_threads import take_default_threads_away
-from workers.extensions.running import running
+from workers.extensions.events import running
 from workers.extensions.state import TTL_SECONDS, ExtensionState, MemoryState, RedisState, StateStore
 
 

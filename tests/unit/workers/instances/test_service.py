@@ -19,7 +19,7 @@ from goondan_tasks.errors import (
 )
 from goondan_tasks.handoff import Asker, random_id
 from goondan_tasks.instances.table import Home, Instances
-from workers.agents.agent_runtime import BlockingRuntime, RuntimeParts, Swarm
+from workers.agents.call_services import BlockingRuntime, Swarm
 from workers.instances import service as instances
 from workers.instances.service import InstanceService, Spawner
 from workers.instances.workdirs import Workdirs
@@ -40,7 +40,7 @@ def workdirs(tmp_path: Path) -> Workdirs:
 
 
 @pytest.fixture
-def desk(table: Instances, workdirs: Workdirs) -> InstanceService:
+def spawning(table: Instances, workdirs: Workdirs) -> InstanceService:
     return InstanceService(table, workdirs)
 
 
@@ -51,16 +51,16 @@ def spawner(workdirs: Workdirs) -> Spawner:
 
 @pytest.mark.requirement("runtime.spawn", "runtime.spawn.result", "runtime.spawn.reuse")
 def test_spawn_prepares_an_instance_and_takes_it_the_second_time(
-    desk: InstanceService, spawner: Spawner, workdirs: Workdirs
+    spawning: InstanceService, spawner: Spawner, workdirs: Workdirs
 ) -> None:
-    answers = [desk.spawn(spawner, "coder", instance_key="k", cwd="part").to_wire() for _ in range(2)]
+    answers = [spawning.spawn(spawner, "coder", instance_key="k", cwd="part").to_wire() for _ in range(2)]
     place = str(workdirs.instances / "issue-42" / "workspace" / "part")
     expected = {"target": "coder", "instanceKey": "k", "cwd": place}
     assert answers == [{**expected, "spawned": True}, {**expected, "spawned": False}]
 
 
-def test_without_a_key_the_instance_has_the_askers_own(desk: InstanceService, spawner: Spawner) -> None:
-    assert desk.spawn(spawner, "coder").to_wire() == {
+def test_without_a_key_the_instance_has_the_askers_own(spawning: InstanceService, spawner: Spawner) -> None:
+    assert spawning.spawn(spawner, "coder").to_wire() == {
         "target": "coder",
         "instanceKey": "issue-42",
         "spawned": True,
@@ -70,10 +70,10 @@ def test_without_a_key_the_instance_has_the_askers_own(desk: InstanceService, sp
 @pytest.mark.requirement("runtime.spawn.defined-target", "runtime.spawn.definition-unchanged")
 @pytest.mark.parametrize("target", ["codr", "", "Coder", "x" * 10_000, "tool/coder"])
 def test_only_agents_of_the_swarm_can_be_spawned_and_none_is_made(
-    desk: InstanceService, spawner: Spawner, table: Instances, target: str
+    spawning: InstanceService, spawner: Spawner, table: Instances, target: str
 ) -> None:
     asker = Asker(spawner.agent, spawner.instance_key, random_id)
-    runtime = BlockingRuntime(RuntimeParts(SWARM, UNUSED, desk, asker, UNUSED, UNUSED, spawner.workdir))
+    runtime = BlockingRuntime(UNUSED, asker, UNUSED, UNUSED, SWARM, spawning, spawner.workdir)
     catalog = runtime.catalog()
     with pytest.raises(AgentNotFoundError, match="in the swarm"):
         runtime.spawn(target)
@@ -82,66 +82,68 @@ def test_only_agents_of_the_swarm_can_be_spawned_and_none_is_made(
 
 
 @pytest.mark.parametrize("key", ["", 7, ["k"], "\ud800", "x" * 1025])
-def test_a_key_that_can_be_none_is_refused(desk: InstanceService, spawner: Spawner, key: Any) -> None:
+def test_a_key_that_can_be_none_is_refused(spawning: InstanceService, spawner: Spawner, key: Any) -> None:
     with pytest.raises(ToolInputValidationError, match="instanceKey"):
-        desk.spawn(spawner, "coder", instance_key=key)
+        spawning.spawn(spawner, "coder", instance_key=key)
 
 
 @pytest.mark.parametrize("cwd", ["", 7, ["."], "\ud800", "a\0b"])
-def test_a_directory_that_can_be_none_is_refused(desk: InstanceService, spawner: Spawner, cwd: Any) -> None:
+def test_a_directory_that_can_be_none_is_refused(
+    spawning: InstanceService, spawner: Spawner, cwd: Any
+) -> None:
     with pytest.raises(ToolInputValidationError, match="cwd"):
-        desk.spawn(spawner, "coder", cwd=cwd)
+        spawning.spawn(spawner, "coder", cwd=cwd)
 
 
 @pytest.mark.parametrize("key", ["telegram:1/..", "한글", "x" * 300])
-def test_odd_keys_are_kept(desk: InstanceService, spawner: Spawner, key: str) -> None:
-    assert desk.spawn(spawner, "coder", instance_key=key).instance_key == key
-    assert [info.instance_key for info in desk.list(spawner).agents] == [key]
+def test_odd_keys_are_kept(spawning: InstanceService, spawner: Spawner, key: str) -> None:
+    assert spawning.spawn(spawner, "coder", instance_key=key).instance_key == key
+    assert [info.instance_key for info in spawning.list(spawner).agents] == [key]
 
 
 @pytest.mark.parametrize("cwd", [".", "part", "../../other/workspace", "../workspace/./part/.."])
 def test_a_directory_inside_may_be_reached_from_the_askers_own(
-    desk: InstanceService, spawner: Spawner, workdirs: Workdirs, cwd: str
+    spawning: InstanceService, spawner: Spawner, workdirs: Workdirs, cwd: str
 ) -> None:
-    place = desk.spawn(spawner, "coder", instance_key="k", cwd=cwd).cwd
+    place = spawning.spawn(spawner, "coder", instance_key="k", cwd=cwd).cwd
     assert place == str((spawner.workdir / cwd).resolve())
 
 
 def test_an_absolute_directory_inside_will_do(
-    desk: InstanceService, spawner: Spawner, workdirs: Workdirs
+    spawning: InstanceService, spawner: Spawner, workdirs: Workdirs
 ) -> None:
     place = workdirs.instances / "shared"
-    assert desk.spawn(spawner, "coder", instance_key="k", cwd=str(place)).cwd == str(place)
+    assert spawning.spawn(spawner, "coder", instance_key="k", cwd=str(place)).cwd == str(place)
 
 
 def test_a_link_that_stays_in_is_followed(
-    desk: InstanceService, spawner: Spawner, workdirs: Workdirs
+    spawning: InstanceService, spawner: Spawner, workdirs: Workdirs
 ) -> None:
     (spawner.workdir / "link").symlink_to(workdirs.open("other"))
-    assert desk.spawn(spawner, "coder", instance_key="k", cwd="link").cwd == str(workdirs.open("other"))
+    assert spawning.spawn(spawner, "coder", instance_key="k", cwd="link").cwd == str(workdirs.open("other"))
 
 
 @pytest.mark.parametrize(
     "cwd", ["/", "/etc", "../..", "../../..", "../../../../../..", "link", "link/part", "../../.retired-x"]
 )
 def test_a_directory_outside_is_refused(
-    desk: InstanceService, spawner: Spawner, table: Instances, tmp_path: Path, cwd: str
+    spawning: InstanceService, spawner: Spawner, table: Instances, tmp_path: Path, cwd: str
 ) -> None:
     (spawner.workdir / "link").symlink_to(tmp_path)
     with pytest.raises(PathOutsideWorkdirError, match="instances"):
-        desk.spawn(spawner, "coder", cwd=cwd)
+        spawning.spawn(spawner, "coder", cwd=cwd)
     assert list(table.records()) == []
 
 
 @pytest.mark.requirement("runtime.list", "runtime.list.result", "runtime.list.include-all")
 def test_list_has_what_the_asker_has_spawned_or_all(
-    desk: InstanceService, spawner: Spawner, table: Instances, workdirs: Workdirs
+    spawning: InstanceService, spawner: Spawner, table: Instances, workdirs: Workdirs
 ) -> None:
-    desk.spawn(spawner, "coder", instance_key="mine", cwd="part")
-    desk.spawn(Spawner("planner", "other", spawner.workdir), "coder", instance_key="theirs")
+    spawning.spawn(spawner, "coder", instance_key="mine", cwd="part")
+    spawning.spawn(Spawner("planner", "other", spawner.workdir), "coder", instance_key="theirs")
     table.open("reviewer", "used", workspace="shop", root_id="root")
     table.open("reviewer", "used", workspace="elsewhere", root_id="root")
-    [mine] = desk.list(spawner).to_wire()["agents"]
+    [mine] = spawning.list(spawner).to_wire()["agents"]
     assert mine == {
         "target": "coder",
         "instanceKey": "mine",
@@ -150,7 +152,7 @@ def test_list_has_what_the_asker_has_spawned_or_all(
         "createdAt": mine["createdAt"],
         "cwd": str(spawner.workdir / "part"),
     }
-    listed = desk.list(spawner, include_all=True).to_wire()["agents"]
+    listed = spawning.list(spawner, include_all=True).to_wire()["agents"]
     everything = {one["instanceKey"]: (one["ownerAgent"], one["ownerInstanceKey"]) for one in listed}
     assert everything == {
         "mine": ("planner", "issue-42"),
@@ -160,14 +162,14 @@ def test_list_has_what_the_asker_has_spawned_or_all(
 
 
 def test_an_instance_that_is_being_deleted_is_waited_for(
-    desk: InstanceService, spawner: Spawner, table: Instances, monkeypatch: pytest.MonkeyPatch
+    spawning: InstanceService, spawner: Spawner, table: Instances, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table.hold([Home.of("shop", "k")], "0" * 32)
     monkeypatch.setattr(instances, "PATIENCE_SECONDS", 0.1)
     with pytest.raises(HandoffTimeoutError, match="being deleted"):
-        desk.spawn(spawner, "coder", instance_key="k")
+        spawning.spawn(spawner, "coder", instance_key="k")
     table.let_go([Home.of("shop", "k")], "0" * 32)
-    assert desk.spawn(spawner, "coder", instance_key="k").spawned
+    assert spawning.spawn(spawner, "coder", instance_key="k").spawned
 
 
 def test_without_redis_that_is_said(spawner: Spawner, workdirs: Workdirs) -> None:
@@ -175,8 +177,8 @@ def test_without_redis_that_is_said(spawner: Spawner, workdirs: Workdirs) -> Non
         raise RedisConnectionError("gone")
 
     table: Any = SimpleNamespace(spawn=away, records=away)
-    desk = InstanceService(table, workdirs)
+    spawning = InstanceService(table, workdirs)
     with pytest.raises(BrokerUnreachableError, match="table of instances cannot be reached: gone"):
-        desk.spawn(spawner, "coder")
+        spawning.spawn(spawner, "coder")
     with pytest.raises(BrokerUnreachableError, match="table of instances cannot be reached: gone"):
-        desk.list(spawner)
+        spawning.list(spawner)

@@ -18,7 +18,7 @@ from goondan_tasks.errors import PathOutsideWorkdirError, ToolCancelledError, To
 from goondan_tasks.instances.table import Home, Instances, Opened, encoded
 from workers.cancellation import Cancellation
 from workers.instances import workdirs as workdirs_module
-from workers.instances.workdirs import InstanceWorkdirs, Patience, Workdirs, root_id
+from workers.instances.workdirs import InstanceWorkdirs, OpenWait, Workdirs, root_id
 
 keys = st.text(max_size=300)
 
@@ -79,7 +79,7 @@ def test_a_state_root_keeps_its_id(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "root").iterdir()] == ["root-id"]
 
 
-SHORT = Patience(seconds=0.2)
+SHORT = OpenWait(seconds=0.2)
 
 
 class Counting(Instances):
@@ -218,7 +218,7 @@ def test_while_it_is_being_deleted_a_call_waits_no_longer_than_it_may(
     cancellation = Cancellation()
     cancellation.set(ToolCancelledError())
     with pytest.raises(ToolCancelledError):
-        workdirs.open("coder", "a", Patience(60, cancellation))
+        workdirs.open("coder", "a", OpenWait(60, cancellation))
 
 
 def test_what_is_kept_in_mind_is_bounded(

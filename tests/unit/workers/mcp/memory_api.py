@@ -11,7 +11,7 @@ from goondan_tasks.messages import JsonObject
 from goondan_tasks.names import parse_tool_name
 from goondan_tasks.schema import compile_schema
 from goondan_tasks.tool_api import Logger, ToolHandler
-from workers.extensions.swarm_bundle import SwarmBundleDesk, no_swarm_bundle
+from workers.extensions.services import SwarmBundleService, no_swarm_bundle
 
 
 def _nobody() -> None:
@@ -117,5 +117,7 @@ class MemoryApi:
     events: MemoryEvents = field(default_factory=MemoryEvents)
     state: NoState = field(default_factory=NoState)
     oauth: NoOAuth = field(default_factory=NoOAuth)
-    swarm_bundle: SwarmBundleDesk = field(default_factory=lambda: SwarmBundleDesk(no_swarm_bundle, _nobody))
+    swarm_bundle: SwarmBundleService = field(
+        default_factory=lambda: SwarmBundleService(no_swarm_bundle, _nobody)
+    )
     logger: Logger = field(default_factory=structlog.get_logger)

@@ -10,8 +10,8 @@ import pytest
 from celery.platforms import EX_OK
 from celery.worker import state
 
-from goondan_tasks.oauth.oauth_errors import OAuthError
-from goondan_tasks.oauth.refresh import LONGEST_SECONDS, RefreshesInFlight
+from goondan_tasks.oauth.manager import LONGEST_SECONDS, RefreshesInFlight
+from goondan_tasks.oauth.records import OAuthError
 from workers.pool import drain as drain_module
 from workers.pool.drain import LATEST_SECONDS, LOOK_SECONDS, TURN_SECONDS, Drain, ask_to_drain
 
@@ -86,7 +86,7 @@ def consumer(
     runtime = SimpleNamespace(
         settings=SimpleNamespace(grace_seconds=GRACE_SECONDS),
         delivery=SimpleNamespace(
-            endings=SimpleNamespace(awaits_confirmation=False, retries=_Retries(), abandon=lambda: None)
+            result_writer=SimpleNamespace(awaits_confirmation=False, retries=_Retries(), abandon=lambda: None)
         ),
         revisions=SimpleNamespace(stop=lambda seconds: None),
         agent_registry=SimpleNamespace(remove_worker=lambda name: None),

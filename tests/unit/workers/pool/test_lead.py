@@ -8,26 +8,27 @@ from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
+import fakeredis
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config import serializer
 from broker_config.queue_reader import Batch
-from broker_config.scripts import Errand
+from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
 from goondan_tasks.calls import new_call
-from goondan_tasks.ledger.errands import Errands
+from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.scripts import Scripts
 from goondan_tasks.messages import ToolCallResult
 from tests.waiting import wait_until
-from workers.concurrency.places import Places
+from workers.concurrency.slots import Slots
 from workers.concurrency.threads import DaemonThreads
-from workers.job import Job, Plan, result_of
+from workers.job import Job, Pace, Plan, result_of
 from workers.pool import lead as lead_module
-from workers.pool.lead import Ended, Lead
+from workers.pool.lead import AHEAD_SECONDS, Ended, Lead
 
-_ERRANDS = Errands(Settings())
-_START = _ERRANDS.start([("a", "b")]).script.sha
+_LEDGER = Ledger(fakeredis.FakeRedis(), Settings())
+_START = _LEDGER.start([("a", "b")]).script.sha
 _RELEASE = Scripts.read().release.sha
 
 
@@ -42,13 +43,15 @@ class FakeReader:
         #: by the id of a call, in place of 1
         self.mark_answers: dict[str, int] = {}
         self.is_away = False
-        self._posted: list[tuple[Errand, Callable[[Any], object]]] = []
+        #: how many calls were asked for beyond the free slots, each time
+        self.extras: list[int] = []
+        self._posted: list[tuple[ScriptCall[Any], Callable[[Any], object]]] = []
 
-    def accompany(self, companion: object) -> None: ...
+    def claim_with(self, claim_on_reserve: object) -> None: ...
 
     def wake(self) -> None: ...
 
-    def post(self, call: Errand, receiver: Callable[[Any], object]) -> None:
+    def post(self, call: ScriptCall[Any], receiver: Callable[[Any], object]) -> None:
         self._posted.append((call, receiver))
 
     def send(self) -> None: ...
@@ -56,14 +59,14 @@ class FakeReader:
     def settle(self) -> None:
         posted, self._posted = self._posted, []
         for call, receiver in posted:
-            receiver(RedisConnectionError("away") if self.is_away else self._answer(call))
+            receiver(RedisConnectionError("away") if self.is_away else call.parse(self._answer(call)))
         if self.is_away:
             raise RedisConnectionError("away")
 
-    def _answer(self, call: Errand) -> list[int]:
+    def _answer(self, call: ScriptCall[Any]) -> int | list[int]:
         if call.script.sha == _RELEASE:
             self.released.append(call.arguments[0])
-            return [1]
+            return 1
         ids = [key.rpartition(":")[2] for key in call.keys[1:]]
         if call.script.sha == _START:
             self.marked += ids
@@ -73,6 +76,7 @@ class FakeReader:
 
     def reserve(self, queues: Sequence[str], credit: int, extra: int) -> Batch:
         self.settle()
+        self.extras.append(extra)
         if self.batches:
             return self.batches.popleft()
         threading.Event().wait(0.01)
@@ -85,7 +89,7 @@ class Scene:
     def __init__(self, slots: int, handler: Callable[[int], object], is_plain: bool = True) -> None:
         self.reader = FakeReader()
         self.limit = slots
-        self.slots = Places(lambda: self.limit, lambda entrant: None, lambda: self.lead.wake())
+        self.slots = Slots(lambda: self.limit, lambda queued: None, lambda: self.lead.wake())
         self.run: list[str] = []
         self.general: list[str] = []
         #: whose release Redis has confirmed
@@ -99,10 +103,10 @@ class Scene:
             tool=SimpleNamespace(spec=SimpleNamespace(error_message_limit=100)),
             export=SimpleNamespace(retry=None),
         )
-        self._plan = Plan(SimpleNamespace(bound=bound), lambda *_: None, 300)  # type: ignore[arg-type]
+        self._plan = Plan(SimpleNamespace(bound=bound), lambda *_: None, 300, Pace(), ())  # type: ignore[arg-type]
         runtime: Any = SimpleNamespace(
             settings=Settings(),
-            delivery=SimpleNamespace(errands=_ERRANDS, has_spans=False),
+            delivery=SimpleNamespace(ledger=_LEDGER, has_spans=False),
             revisions=SimpleNamespace(active=SimpleNamespace(executor=self)),
             settlement=SimpleNamespace(cancelled=lambda result: result),
         )
@@ -146,9 +150,9 @@ class Scene:
     def finish(self, job: Job, result: ToolCallResult) -> None:
         self.failed.append(job.id)
 
-    def release(self, job: Job) -> tuple[Errand, Callable[[Any], object]] | None:
-        errand = _ERRANDS.release(job.claim, died=False, message=b"")
-        return errand, lambda answer: self.given_back.append(job.id) if answer == [1] else None
+    def release(self, job: Job) -> tuple[ScriptCall[Any], Callable[[Any], object]] | None:
+        script_call = _LEDGER.release(job.claim, died=False, message=b"")
+        return script_call, lambda answer: self.given_back.append(job.id) if answer is True else None
 
     def deliver(self, batch: Batch) -> None:
         self.general += [message.decode() for _, _, message in batch.messages]
@@ -198,6 +202,15 @@ def test_short_calls_run_one_after_another_each_with_a_confirmed_mark() -> None:
     assert scene.run == scene.noted == scene.reader.stored == numbers(0, 30)
     assert sorted(scene.reader.marked, key=int) == numbers(0, 30)
     wait_until(lambda: scene.lead.is_idle and scene.slots.taken == 0)
+
+
+def test_no_more_calls_are_claimed_ahead_than_are_run_in_a_moment() -> None:
+    scene = Scene(2, lambda number: threading.Event().wait(0.002))
+    scene.comes(*numbers(0, 20))
+    scene.comes(*numbers(20, 40))
+    scene.begin()
+    wait_until(lambda: len(scene.noted) + len(scene.given_back) == 40)  # a slow machine may take one for long
+    assert max(scene.reader.extras) <= AHEAD_SECONDS / 0.002
 
 
 @pytest.mark.parametrize(("answer", "ended_as_cancelled"), [(0, []), (-1, ["1"])])
@@ -343,3 +356,25 @@ def test_a_fault_of_ours_leaves_the_worker_with_a_leader(capsys: pytest.CaptureF
         wait_until(lambda: scene.noted == ["1"])
     finally:
         threading.excepthook = hook
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_fault_while_a_mark_is_awaited_leaves_its_call_to_the_lease(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene, post = Scene(2, lambda number: None), FakeReader.post
+    failed = threading.Event()
+
+    def fail_once(reader: FakeReader, call: ScriptCall[Any], receiver: Callable[[Any], object]) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise LookupError("a fault of ours")
+        post(reader, call, receiver)
+
+    monkeypatch.setattr(FakeReader, "post", fail_once)
+    scene.comes("0")
+    scene.comes("1")
+    scene.begin()
+    wait_until(lambda: scene.noted == ["1"])
+    assert failed.is_set()
+    assert scene.lead.claims() == []

@@ -8,7 +8,7 @@ import pytest
 
 _PROGRAM = """
 import threading
-from workers.pool.memory import share_arenas
+from workers.pool.pool import share_arenas
 
 assert share_arenas()
 held = []

@@ -9,9 +9,9 @@ from celery.worker import state
 from goondan_tasks.errors import GoondanError
 from goondan_tasks.ledger.record import Verdict
 from tests.waiting import wait_until
-from workers.concurrency.places import Entrant
+from workers.concurrency.slots import QueuedJob
 from workers.concurrency.threads import DaemonThreads
-from workers.pool.pool import MOST_PLACES, CallPool
+from workers.pool.pool import MOST_SLOTS, CallPool
 
 
 class Reserved:
@@ -28,7 +28,7 @@ class Reserved:
 def test_a_task_that_goes_back_to_its_queue_is_no_longer_reserved() -> None:
     pool, request = CallPool(limit=0), Reserved("task-1")
     state.task_reserved(request)
-    pool._places.enter(Entrant(lambda: None, cast(Any, request)))
+    pool._slots.enter(QueuedJob(lambda: None, cast(Any, request)))
     pool.return_backlog()
     assert request.requeued
     assert (list(state.reserved_requests), dict(state.requests)) == ([], {})
@@ -38,7 +38,7 @@ def test_each_of_two_messages_of_one_task_goes_back() -> None:
     pool, messages = CallPool(limit=0), [Reserved("task-1"), Reserved("task-1")]
     for message in messages:
         state.task_reserved(message)
-        pool._places.enter(Entrant(lambda: None, cast(Any, message)))
+        pool._slots.enter(QueuedJob(lambda: None, cast(Any, message)))
     pool.return_backlog()
     assert [message.requeued for message in messages] == [True, True]
 
@@ -60,7 +60,7 @@ class Arriving(Reserved):
 
     worker = "w1"
     job = None
-    absence = None
+    released_slot = None
     acknowledged = False
     has_ended = False
 
@@ -84,10 +84,10 @@ class Faulty:
         self._at_claim = at_claim
         self.refused: list[str] = []
 
-    def claim(self, incoming: str, worker: str, then: Any) -> None:
+    def claim(self, incoming: str, worker: str, turn: object) -> Any:
         if self._at_claim:
             raise LookupError("a fault of ours")
-        then(SimpleNamespace(verdict=Verdict.SHARED, run=SimpleNamespace(call=CALL, id=incoming)))
+        return SimpleNamespace(verdict=Verdict.SHARED, run=SimpleNamespace(call=CALL, id=incoming))
 
     def settle(self, claim: Any) -> None:
         raise LookupError("a fault of ours")
@@ -110,7 +110,7 @@ def test_a_fault_of_ours_costs_no_place_and_is_told(*, at_claim: bool) -> None:
     pool._threads.start()
     for number in range(5):
         pool.take(cast(Any, Arriving(f"call-{number}")))
-    wait_until(lambda: pool._places.taken == 0 and len(delivery.refused) == 5)
+    wait_until(lambda: pool._slots.taken == 0 and len(delivery.refused) == 5)
     assert "call-4: The worker could not begin the call: LookupError('a fault of ours')" in delivery.refused
 
 
@@ -119,7 +119,7 @@ def test_a_pool_grows_and_shrinks_within_bounds() -> None:
     pool.grow(3)
     pool.shrink(4)
     assert pool.limit == pool.num_processes == 1
-    for too_many in (-1, MOST_PLACES):
+    for too_many in (-1, MOST_SLOTS):
         with pytest.raises(ValueError, match="1 to 10,000 places"):
             pool.grow(too_many)
     assert pool.limit == 1

@@ -12,7 +12,7 @@ from broker_config.keys import Keys
 from goondan_tasks.agent_registry import AgentRegistry, WorkerRecord
 from goondan_tasks.errors import ConfigError
 from tests.unit.workers.pool.fake_consumer import Consumer
-from workers.pool.left_queues import LeftQueues
+from workers.pool.consumed_queues import LeftQueues
 from workers.pool.presence import Presence
 
 RECORD = WorkerRecord(
@@ -39,7 +39,7 @@ class Beating:
             agent_registry=SimpleNamespace(publish_worker=lambda record, _: self.said.append(record)),
             stand_by=self.stand_by,
             children=SimpleNamespace(limit=1),
-            **dict.fromkeys(("settlement", "doorkeeper", "collector"), nothing),
+            **dict.fromkeys(("settlement", "limiter", "collector"), nothing),
         )
 
     def beat(self) -> None:
@@ -123,6 +123,27 @@ def test_second_state_root_of_an_agent_is_refused_even_under_the_same_name(
     with pytest.raises(ConfigError, match="serves agent 'lizard' from another state root"):
         joins(agent_registry, name=name, id="late", root_id="other")
     joins(agent_registry, name=name, id="late", root_id="other", local_workdir=("lizard",))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [
+        (None, "git:1", "This worker follows the revisions of its bundle, and worker w"),
+        ("git:1", None, "This worker does not follow the revisions of its bundle, and worker w"),
+    ],
+)
+def test_worker_with_another_follow_policy_is_refused_and_leaves_no_row(
+    agent_registry: AgentRegistry, first: str | None, second: str | None, told: str
+) -> None:
+    joins(agent_registry, bundle_ref=first)
+
+    with pytest.raises(ConfigError, match=told) as refused:
+        joins(agent_registry, name="late", bundle_ref=second, agents=("newt",))
+
+    assert "stop all of them before you start new ones" in refused.value.suggestion
+    assert [worker.name for worker in agent_registry.workers()] == ["w"]
+    joins(agent_registry, name="same", bundle_ref=first and "git:2")
+    joins(agent_registry, name="away", bundle_ref=second, agents=("newt",), workspace="aquarium")
 
 
 def test_workspace_that_no_live_worker_serves_blocks_nobody(agent_registry: AgentRegistry) -> None:

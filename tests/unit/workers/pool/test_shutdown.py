@@ -11,8 +11,8 @@ import pytest
 from broker_config.keys import Keys
 from goondan_tasks.agent_registry import ShutdownRequests
 from tests.unit.workers.pool.fake_consumer import Consumer
-from workers.pool.left_queues import LeftQueues
-from workers.pool.shutdown import ShutdownWatch, note_shutdown
+from workers.pool.consumed_queues import LeftQueues
+from workers.pool.drain import ShutdownWatch, note_shutdown
 
 
 @pytest.fixture
@@ -32,14 +32,14 @@ def test_a_message_asks_the_workers_of_the_agent_it_names_or_was_sent_to(
 ) -> None:
     note(requests, **payload, reason="new version")
 
-    assert requests.heed("w", ["coder", "planner"], 0) == {"coder": "new version"}
+    assert requests.agents_to_stop("w", ["coder", "planner"], 0) == {"coder": "new version"}
 
 
 def test_a_message_may_be_about_one_worker(requests: ShutdownRequests) -> None:
     note(requests, worker="w")
 
-    assert requests.heed("w", ["coder"], 0) == {"coder": ""}
-    assert requests.heed("other", ["coder"], 0) == {}
+    assert requests.agents_to_stop("w", ["coder"], 0) == {"coder": ""}
+    assert requests.agents_to_stop("other", ["coder"], 0) == {}
 
 
 @pytest.mark.parametrize("payload", [{"agent": "coder", "worker": "w"}, {"agent": ["coder"]}, {"worker": 7}])
@@ -48,14 +48,14 @@ def test_a_message_that_makes_no_sense_is_dropped(
 ) -> None:
     note(requests, **payload)
 
-    assert requests.heed("w", ["coder"], 0) == {}
+    assert requests.agents_to_stop("w", ["coder"], 0) == {}
 
 
 @pytest.mark.parametrize("wire", [{}, {"type": "shutdown"}, {"type": "shutdown", "payload": 3}, "drain"])
 def test_what_is_no_message_is_dropped(requests: ShutdownRequests, wire: object) -> None:
     note_shutdown(cast(Any, SimpleNamespace(shutdowns=requests)), wire)
 
-    assert requests.heed("w", ["coder"], 0) == {}
+    assert requests.agents_to_stop("w", ["coder"], 0) == {}
 
 
 class Leaving:

@@ -13,8 +13,8 @@ from redis.exceptions import ReadOnlyError
 from goondan_tasks.calls import new_call
 from goondan_tasks.messages import ToolCallError, ToolCallResult, wall_clock
 from workers.job import Job
+from workers.pool.monitoring import MOST_CALLS, MOST_EVENTS, TaskEvents
 from workers.pool.pool import CallPool
-from workers.pool.task_events import MOST_CALLS, MOST_EVENTS, TaskEvents
 
 META = {
     name: name for name in ("id", "agentName", "instanceKey", "turnId", "traceId", "spanId", "correlationId")

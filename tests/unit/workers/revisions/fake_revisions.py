@@ -119,7 +119,7 @@ def run(revisions: Revisions, ref: str | None = None, tool: str = "skin__colour"
             Run(identity_of(call), call, "w", 1, wall_clock(), wall_clock),
             lambda: wall_clock(),
             watch=any_,
-            surroundings=any_,
+            services=any_,
         )
     )
     assert ended is not None

@@ -8,7 +8,7 @@ from typing import Any
 
 import fakeredis
 
-from broker_config.courier import Courier
+from broker_config.pipelined_writer import PipelinedWriter
 from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.calls import Run, identity_of, new_call
@@ -16,13 +16,12 @@ from goondan_tasks.client.client import Client
 from goondan_tasks.instances.table import Instances
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.messages import ToolCallResult, wall_clock
-from goondan_tasks.revisions.checkouts import Checkouts, RevisionSource
-from goondan_tasks.revisions.content import BundleRef
+from goondan_tasks.revisions.checkouts import BundleRef, Checkouts, RevisionSource
 from workers.agents.handoffs import Handoffs
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import EventLoopThread, drive
 from workers.concurrency.watchdog import Watchdog
-from workers.contexts import Surroundings
+from workers.contexts import RunServices
 from workers.processes.isolation import Children
 from workers.progress_reporter import ProgressReporter
 from workers.revisions.revision import Revision, RevisionFactory
@@ -42,7 +41,7 @@ class RevisionMachine:
         self.event_loop = event_loop
         self.children = children
         self.checkouts = Checkouts(folder / "cache", RevisionSource(self.bundle.resolve()))
-        handoffs = Handoffs(ledger, Courier(ledger.redis), Client(settings, load_bundle(self.bundle)))
+        handoffs = Handoffs(ledger, PipelinedWriter(ledger.redis), Client(settings, load_bundle(self.bundle)))
         instances = Instances(ledger.redis, ledger.keys)
         self._factory = RevisionFactory(settings, ledger, event_loop, children, instances, handoffs)
         self._calls = 0
@@ -86,7 +85,7 @@ class RevisionMachine:
             run,
             lambda: wall_clock(),
             watch=lambda *_, **__: lambda: None,
-            surroundings=Surroundings(Cancellation(), reporter),
+            services=RunServices(Cancellation(), reporter),
         )
         ended = drive(coroutine)
         return self.event_loop.submit(coroutine).result(ON_TIME) if ended is None else ended[0]

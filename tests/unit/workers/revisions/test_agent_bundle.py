@@ -12,8 +12,8 @@ from goondan_tasks.changesets.api import SwarmBundleApi
 from goondan_tasks.changesets.policy import FOLDER, ChangesetRules, Principal
 from goondan_tasks.revisions.active import ActiveRevision
 from tests.git_bundle import FILES, GitBundle, make_bundle
-from workers.extensions.events import Events
-from workers.revisions.bundle_changes import AgentBundle
+from workers.extensions.events import EventListeners
+from workers.revisions.revision import AgentBundle
 
 SWARM = """\
 apiVersion: goondan.ai/v1
@@ -41,7 +41,7 @@ def api(bundle: GitBundle, workdir: Path) -> SwarmBundleApi:
     rules = ChangesetRules(lists=(("prompts/**",),))
     principal = Principal(workdir / FOLDER, rules, "coder", workdir.name)
     record = ActiveRevision(fakeredis.FakeRedis(), Keys(), "den")
-    return AgentBundle(bundle.changesets(), principal, record, Events(no_listener))
+    return AgentBundle(bundle.changesets(), principal, record, EventListeners(no_listener))
 
 
 def test_an_agent_opens_edits_and_commits_inside_its_workdir(bundle: GitBundle, tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ from goondan_tasks.messages import ToolCall
 from goondan_tasks.revisions.active import ActiveRevision, RevisionFailure
 from tests.git_bundle import FILES, GitBundle, make_bundle
 from tests.unit.goondan_tasks.bundle.writing import write
-from workers.extensions.events import Events
+from workers.extensions.events import EventListeners
 from workers.instances.workdirs import InstanceWorkdirs, Workdirs
-from workers.revisions.bundle_changes import BundleChanges
+from workers.revisions.revision import BundleChanges
 
 SWARM = """\
 ---
@@ -53,11 +53,15 @@ def call(agent: str = "coder", instance_key: str = "issue-42") -> ToolCall:
     return new_call(agent, "echo__run", {}, {"instance_key": instance_key})
 
 
-def changes_of(folder: Path, tmp_path: Path, redis: Redis, events: Events | None = None) -> BundleChanges:
+def changes_of(
+    folder: Path, tmp_path: Path, redis: Redis, events: EventListeners | None = None
+) -> BundleChanges:
     settings = Settings(bundle=folder, state_root=tmp_path / "state")
     ledger = Ledger(redis, settings)
     workdirs = InstanceWorkdirs(Workdirs(settings.state_root_path, "den"), Instances(redis, ledger.keys))
-    return BundleChanges(settings, ledger, load_bundle(folder), workdirs, lambda: events or Events(_unused))
+    return BundleChanges(
+        settings, ledger, load_bundle(folder), workdirs, lambda: events or EventListeners(_unused)
+    )
 
 
 def _unused(_coroutine: Any) -> Any:
@@ -69,7 +73,7 @@ def test_an_agent_changes_the_bundle_inside_its_instance_and_everybody_hears_of_
     bundle: GitBundle, tmp_path: Path, redis: Redis
 ) -> None:
     heard: list[Any] = []
-    events = Events(_unused)
+    events = EventListeners(_unused)
     for name in ("changeset.committed", "changeset.rejected"):
         events.on("coder", name, lambda event: heard.append(event["status"]), extension="x")
     changes = changes_of(bundle.folder, tmp_path, redis, events)
@@ -104,7 +108,7 @@ def test_the_active_ref_is_the_record_s_else_the_revision_s_else_the_folder_s(
     assert changes.of(call()).get_active_ref() == OLD
 
 
-def test_who_opens_a_changeset_is_told_that_its_base_cannot_be_loaded(
+def test_opened_changeset_warns_of_a_base_that_cannot_be_loaded(
     bundle: GitBundle, tmp_path: Path, redis: Redis
 ) -> None:
     changes = changes_of(bundle.folder, tmp_path, redis)

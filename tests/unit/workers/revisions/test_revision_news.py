@@ -34,7 +34,7 @@ def sent(failure: RevisionFailure, *, is_wanted: bool) -> list[str]:
         (None, True, []),
     ],
 )
-def test_who_committed_what_cannot_be_loaded_is_told_if_the_policy_says_so(
+def test_committing_agent_hears_of_a_failed_load_if_the_policy_says_so(
     change: RevisionChange | None, is_wanted: bool, told: list[str]
 ) -> None:
     failure = RevisionFailure(

@@ -14,8 +14,7 @@ from goondan_tasks.calls import new_call
 from goondan_tasks.ledger.ledger import Ledger
 from tests.unit.workers.revisions.lone_revisions import revisions_with
 from workers.delivery.delivery import Delivery
-from workers.delivery.delivery_limits import DeliveryLimits
-from workers.delivery.doorkeeper import Doorkeeper
+from workers.delivery.limiter import CallLimiter
 from workers.processes.isolation import Children, Isolation
 from workers.tools.dynamic_tools import DynamicTool, dynamic_tool
 from workers.tools.registry import Registry
@@ -74,21 +73,20 @@ def early_terms(tools: Registry) -> str:
     """Return by which terms calls of the agent are claimed before anybody has looked at them."""
     with fakeredis.FakeRedis() as redis:
         ledger = Ledger(redis, Settings())
-        doorkeeper = Doorkeeper(ledger, UNUSED, UNUSED, revisions=UNUSED, watchdog=UNUSED)
+        limiter = CallLimiter(ledger, UNUSED, UNUSED, revisions=UNUSED, watchdog=UNUSED)
         delivery = Delivery(
             ledger,
             UNUSED,
             UNUSED,
-            doorkeeper=doorkeeper,
+            limiter=limiter,
             revisions=revisions_with(tools),
             leases=UNUSED,
             watchdog=UNUSED,
             cancels=UNUSED,
-            endings=UNUSED,
-            limits=DeliveryLimits(1000, 3, 30, 3),
+            result_writer=UNUSED,
             spans=UNUSED,
         )
-        return delivery.companion("w1", ["clerk"]).argument
+        return delivery.claim_on_reserve("w1", ["clerk"]).argument
 
 
 def test_claims_know_the_terms_of_a_tool_that_a_step_has_registered() -> None:

@@ -18,11 +18,11 @@ from goondan_tasks.extension_api import StepResult
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.steps import KeptStep, StepStore, TurnHistory
 from workers.concurrency.event_loop import EventLoopThread
-from workers.extensions.events import Events
-from workers.extensions.pipelines import Pipelines
+from workers.extensions.events import EventListeners
+from workers.extensions.pipelines import AgentPipelines
 from workers.processes.isolation import Children, Isolation
 from workers.tools.registry import Registry
-from workers.turns.held_onion import CoreOutcome
+from workers.turns.pipeline import CoreOutcome, blocking
 from workers.turns.steps import StepRequest, Steps, StepTerms
 
 KITCHEN = Path(__file__).parents[3] / "bundles" / "kitchen"
@@ -57,12 +57,12 @@ def steps() -> Iterator[Worker]:
     event_loop = EventLoopThread()
     event_loop.start()
 
-    def worker(store: StepStore, pipelines: Pipelines | None = None) -> Steps:
+    def worker(store: StepStore, pipelines: AgentPipelines | None = None) -> Steps:
         return Steps(
             store,
             Registry(load_bundle(KITCHEN), Isolation(Children(), "")),
-            pipelines or Pipelines(),
-            events=Events(event_loop.submit),
+            pipelines or AgentPipelines(),
+            events=EventListeners(event_loop.submit),
             event_loop=event_loop,
             terms=StepTerms(most_steps=2, max_args_bytes=1000, help_url=""),
         )
@@ -157,7 +157,7 @@ def test_a_call_does_not_wait_for_ever_for_middlewares_that_hang_for_another(
     has_begun, may_end = threading.Event(), threading.Event()
     watched: list[float] = []
     monkeypatch.setattr("workers.turns.steps.RUN_HERE_SECONDS", 0.05)
-    opened, pipelines = steps(store).open(opening()), Pipelines()
+    opened, pipelines = steps(store).open(opening()), AgentPipelines()
     pipelines.register("plain-cook", "step", hangs, extension="slow")
     here = steps(store, pipelines)
     first = threading.Thread(target=here.run_here, args=(call(opened.id), watch))
@@ -174,17 +174,17 @@ def test_a_step_is_open_from_its_preparation_to_its_end(steps: Worker, store: St
     here = steps(store)
     for end in ("leave", "break_off"):
         step = here.prepare(StepRequest(f"s-{end}", opening(turn_id=end), 0))
-        step.enter()
+        blocking(step.enter(is_async=False))
         assert not here.are_closed
         if end == "leave":
-            step.leave(CoreOutcome(StepResult()))
+            blocking(step.leave(CoreOutcome(StepResult()), is_async=False))
         else:
             step.break_off()
         assert here.are_closed
 
 
 def test_a_step_whose_middleware_fails_is_not_open(steps: Worker, store: Store) -> None:
-    pipelines = Pipelines()
+    pipelines = AgentPipelines()
 
     def fails(_: Any) -> None:
         raise ValueError("no")
@@ -193,7 +193,7 @@ def test_a_step_whose_middleware_fails_is_not_open(steps: Worker, store: Store) 
     here = steps(store, pipelines)
     step = here.prepare(StepRequest("s", opening(), 0))
     with pytest.raises(MiddlewareError):
-        step.enter()
+        blocking(step.enter(is_async=False))
     assert here.are_closed
 
 
@@ -215,7 +215,7 @@ def test_a_step_does_not_open_with_what_is_no_catalog_and_no_blocks(
             setattr(ctx, name, value)
         return ctx.next()
 
-    pipelines = Pipelines()
+    pipelines = AgentPipelines()
     pipelines.register("plain-cook", "step", changes, extension="x")
     with pytest.raises(MiddlewareError, match=re.escape(said)):
         steps(store, pipelines).open(opening())

@@ -21,10 +21,10 @@ from goondan_tasks.steps import StepInput, StepRecord, StepStore
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import EventLoopThread, drive
 from workers.concurrency.watchdog import Watchdog
-from workers.contexts import Surroundings
+from workers.contexts import RunServices
 from workers.executor import Executor
-from workers.extensions.running import running
-from workers.extensions.swarm_bundle import SwarmBundleFor, no_swarm_bundle
+from workers.extensions.events import running
+from workers.extensions.services import SwarmBundleFor, no_swarm_bundle
 from workers.oauth import WorkerOAuth
 from workers.processes.isolation import Children
 from workers.progress_reporter import ProgressReporter
@@ -52,14 +52,12 @@ class Gallery:
     def run(self, call: ToolCall) -> ToolCallResult:
         """Run a call, and keep its result as a worker would."""
         run = Run(identity_of(call), call, "w1", 1, wall_clock(), wall_clock)
-        surroundings = Surroundings(
-            Cancellation(), ProgressReporter(lambda report, answered: None, Watchdog())
-        )
+        services = RunServices(Cancellation(), ProgressReporter(lambda report, answered: None, Watchdog()))
         coroutine = self.executor.execute(
             run,
             lambda: wall_clock(),
             watch=lambda *_, **__: lambda: None,
-            surroundings=surroundings,
+            services=services,
         )
         ended = drive(coroutine)
         return self.event_loop.submit(coroutine).result(ON_TIME) if ended is None else ended[0]

@@ -16,8 +16,8 @@ from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.revisions.active import ActiveRevision
 from tests.git_bundle import GitBundle, make_bundle
 from tests.unit.workers.v1.gallery import AGENT, HEIRLOOMS, gallery
-from workers.extensions.events import Events
-from workers.revisions.bundle_changes import AgentBundle
+from workers.extensions.events import EventListeners
+from workers.revisions.revision import AgentBundle
 from workers.testing import run_tool
 
 
@@ -108,7 +108,7 @@ def test_the_swarm_bundle_tools_open_and_commit_a_changeset(tmp_path: Path) -> N
         asked.append(call)
         principal = Principal(tmp_path / FOLDER, agent=call.agent_name, instance_key=call.instance_key)
         record = ActiveRevision(fakeredis.FakeRedis(), Keys(), "den")
-        return AgentBundle(bundle.changesets(), principal, record, Events(no_listener))
+        return AgentBundle(bundle.changesets(), principal, record, EventListeners(no_listener))
 
     with gallery(tmp_path, swarm_bundle_for=swarm_bundle_for) as here:
         opened = here.call("swarmBundle.openChangeset", {"reason": "Say more"}).output

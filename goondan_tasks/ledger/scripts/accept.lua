@@ -1,0 +1,93 @@
+-- How calls are accepted, many in one batch; shared by submit.lua, finish_event.lua and claim_event.lua; ttl.lua,
+-- tracing.lua and mailboxes.lua stand before this.
+
+-- Begin a batch. What belongs to many calls is gathered in it, and written once, by close_batch.
+local function open_batch(due)
+  local time = redis.call('TIME')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  return {time = time, now = now, size = 0, due = due, deadlines = {}, ttl = 0, queues = {}, traces = {}}
+end
+
+-- Name a queue that messages of the batch go to; the calls of one batch may go to many.
+local function add_queue(batch, calls, queue, bell)
+  local added = {calls = calls, queue = queue, bell = bell, ids = {}, messages = {}}
+  batch.queues[#batch.queues + 1] = added
+  return added
+end
+
+-- Say what is known of a call that was submitted before; its producer is told of the result, too.
+local function known_call(key, status, new)
+  local record = redis.call('HMGET', key, 'digest', 'producers', 'args')
+  -- of a plain call that has ended, it stands before the arguments (finishing.lua)
+  if (record[1] or string.match(record[3] or '', '^%S*')) ~= new.digest then return 'conflict', status end
+  if status ~= 'done' and status ~= 'dead' then
+    local waiting = record[2] or ''
+    if not string.find(' ' .. waiting .. ' ', ' ' .. new.producer .. ' ', 1, true) then
+      redis.call('HSET', key, 'producers', waiting .. ' ' .. new.producer)
+    end
+  end
+  return 'known', status
+end
+
+-- Accept one call.
+-- key    its record
+-- queue  what add_queue returned
+-- new    id, call (JSON), digest, producer ('' = nobody of ours has asked, but perhaps plain Celery), deadline (ms, '' = none), patience (ms, how long it may wait
+--        without a deadline), ttl (s, of the record), message ('' = sent by other means), indexes (of traces, as
+--        tracing.lua takes them); of an event: ns, box
+-- Returns nothing for a new call; 'known' or 'conflict', and its status, for one that was submitted before.
+local function add_call(batch, queue, key, new)
+  local status = redis.call('HGET', key, 'status')
+  if status then return known_call(key, status, new) end
+  local size, now, time = batch.size, batch.now, batch.time
+  local deadline = tonumber(new.deadline) or now + new.patience
+  local ttl = math.ceil(new.ttl + math.max(0, deadline - now) / 1000)
+  -- queuedAt is kept to the microsecond, a later one for each: it is the order in which calls wait for a limit
+  redis.call('HSET', key, 'status', 'queued', 'call', new.call, 'digest', new.digest, 'producers', new.producer,
+    'queuedAt', time[1] * 1000 + (time[2] + size) / 1000, 'deadline', deadline, 'attempt', 0)
+  if new.producer == '' then redis.call('HSET', key, 'celery', '1') end
+  redis.call('EXPIRE', key, ttl)
+  batch.size = size + 1
+  batch.deadlines[2 * size + 1], batch.deadlines[2 * size + 2] = deadline, new.id
+  if ttl > batch.ttl then batch.ttl = ttl end
+  queue.ids[#queue.ids + 1] = now
+  queue.ids[#queue.ids + 1] = new.id
+  if new.message ~= '' then queue.messages[#queue.messages + 1] = new.message end
+  if new.box then
+    redis.call('HSET', key, 'box', new.box)
+    put_in_mailbox(new.ns, new.box, new.id, now, ttl)
+  end
+  for index in string.gmatch(new.indexes or '', '%S+') do
+    local found = batch.traces[index] or {}
+    batch.traces[index] = found
+    found[#found + 1] = now
+    found[#found + 1] = new.id
+  end
+end
+
+-- Write what the calls of the batch have in common. It must be small enough for unpack: 2,000 calls at most.
+local function close_batch(batch)
+  if batch.size == 0 then return end
+  redis.call('ZADD', batch.due, unpack(batch.deadlines))
+  keep_for(batch.due, batch.ttl)
+  for _, queue in ipairs(batch.queues) do
+    if #queue.ids > 0 then
+      redis.call('ZADD', queue.calls, unpack(queue.ids))
+      redis.call('ZREMRANGEBYRANK', queue.calls, 0, -10001)
+      keep_for(queue.calls, batch.ttl)
+    end
+    if #queue.messages > 0 then
+      redis.call('LPUSH', queue.queue, unpack(queue.messages))
+      if redis.call('LLEN', queue.bell) == 0 then redis.call('LPUSH', queue.bell, '1') end
+    end
+  end
+  for index, ids in pairs(batch.traces) do add_to_trace(index, ids, batch.ttl) end
+end
+
+-- Accept one call alone.
+-- keys  call, due, calls:<agent>, queue, its bell
+local function accept_call(keys, new)
+  local batch = open_batch(keys[2])
+  add_call(batch, add_queue(batch, keys[3], keys[4], keys[5]), keys[1], new)
+  close_batch(batch)
+end

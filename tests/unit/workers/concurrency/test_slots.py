@@ -1,0 +1,276 @@
+"""Slots: lent by those who wait, given back before anything new begins."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from goondan_tasks.errors import LimitError
+from workers.concurrency.slots import KeptSlot, QueuedJob, ReleasedSlot, Slots
+
+
+def begin(queued: QueuedJob) -> None:
+    queued.job()
+
+
+class Job:
+    """A call: whether it has begun, and whether it goes on."""
+
+    def __init__(self) -> None:
+        self.has_begun = False
+        self.released_slot: ReleasedSlot | None = None
+        self.is_away = False
+        self.is_coming = False
+
+    def begin(self) -> None:
+        self.has_begun = True
+
+    def go_on(self) -> None:
+        assert self.is_coming
+        self.is_coming = False
+
+
+class Workshop:
+    """Slots, with the jobs that want one."""
+
+    def __init__(self, limit: int, most_released: int) -> None:
+        self.limit = limit
+        self.places = Slots(lambda: self.limit, begin)
+        self.places.most_released = most_released
+        self.jobs: list[Job] = []
+
+    def enter(self) -> Job:
+        job = Job()
+        self.jobs.append(job)
+        self.places.enter(QueuedJob(job.begin, len(self.jobs)))
+        return job
+
+    def leave(self, job: Job) -> None:
+        self.jobs.remove(job)
+        self.places.leave(job.released_slot)
+
+    def go_away(self, job: Job) -> None:
+        job.released_slot = self.places.release_slot()
+        job.is_away = True
+
+    def come_back(self, job: Job) -> None:
+        assert job.released_slot is not None
+        job.is_away, job.is_coming = False, True
+        job.released_slot.end(job.go_on)
+
+
+def test_no_more_begin_than_there_are_places() -> None:
+    shop = Workshop(limit=2, most_released=9)
+    first, second, third = (shop.enter() for _ in range(3))
+    assert [job.has_begun for job in (first, second, third)] == [True, True, False]
+    assert shop.places.backlog == 1
+    shop.leave(first)
+    assert third.has_begun
+
+
+def test_the_place_of_one_that_waits_goes_to_the_next() -> None:
+    shop = Workshop(limit=1, most_released=9)
+    first, second = shop.enter(), shop.enter()
+    shop.go_away(first)
+    assert second.has_begun
+    shop.come_back(first)
+    assert first.is_coming
+    shop.leave(second)
+    assert not first.is_coming
+
+
+def test_whoever_comes_back_is_before_all_that_have_not_begun() -> None:
+    shop = Workshop(limit=1, most_released=9)
+    first, second, third = (shop.enter() for _ in range(3))
+    shop.go_away(first)
+    shop.come_back(first)
+    shop.leave(second)
+    assert (first.is_coming, third.has_begun) == (False, False)
+    shop.leave(first)
+    assert third.has_begun
+
+
+def test_one_that_ends_while_it_is_away_leaves_no_place_twice() -> None:
+    shop = Workshop(limit=1, most_released=9)
+    first, second = shop.enter(), shop.enter()
+    shop.go_away(first)
+    shop.leave(first)
+    assert shop.places.taken == 1
+    shop.come_back(first)  # its handler comes back all the same
+    assert not first.is_coming
+    third = shop.enter()
+    assert not third.has_begun
+    shop.leave(second)
+    assert third.has_begun
+
+
+def test_one_that_ends_while_it_waits_for_a_place_goes_on_without() -> None:
+    shop = Workshop(limit=1, most_released=9)
+    first, second = shop.enter(), shop.enter()
+    shop.go_away(first)
+    shop.come_back(first)
+    shop.leave(first)
+    assert not first.is_coming
+    assert shop.places.taken == 1
+    shop.leave(second)
+    assert shop.places.taken == 0
+
+
+def test_too_many_that_wait_keep_their_places_but_never_the_last() -> None:
+    shop = Workshop(limit=2, most_released=1)
+    first, second, third = (shop.enter() for _ in range(3))
+    shop.go_away(first)
+    assert third.has_begun
+    shop.go_away(second)
+    fourth = shop.enter()
+    assert not fourth.has_begun
+    with pytest.raises(LimitError, match="2 calls of this worker wait"):
+        shop.go_away(third)
+    shop.come_back(second)
+    assert not second.is_coming
+    shop.go_away(third)
+    shop.come_back(third)
+    assert not third.is_coming
+
+
+def test_places_that_are_added_go_to_those_who_come_back_and_then_to_those_who_wait() -> None:
+    shop = Workshop(limit=1, most_released=9)
+    first, second, third = (shop.enter() for _ in range(3))
+    shop.go_away(first)
+    shop.come_back(first)
+    assert (second.has_begun, first.is_coming) == (True, True)
+    shop.limit = 3
+    shop.places.fill()
+    assert (first.is_coming, third.has_begun) == (False, True)
+    assert shop.places.taken == 3
+
+
+def test_places_that_are_taken_away_go_when_their_calls_end() -> None:
+    shop = Workshop(limit=3, most_released=9)
+    jobs = [shop.enter() for _ in range(4)]
+    shop.limit = 1
+    for job in jobs[:2]:
+        shop.leave(job)
+    assert (shop.places.taken, jobs[3].has_begun) == (1, False)
+    shop.leave(jobs[2])
+    assert (shop.places.taken, jobs[3].has_begun) == (1, True)
+
+
+def test_those_that_have_not_begun_can_be_taken_away() -> None:
+    shop = Workshop(limit=1, most_released=9)
+    running, *waiting = (shop.enter() for _ in range(3))
+    assert [queued.request for queued in shop.places.take_waiting()] == [2, 3]
+    assert shop.places.backlog == 0
+    shop.leave(running)
+    assert not any(job.has_begun for job in waiting)
+    assert shop.places.taken == 0
+
+
+def test_a_pool_that_lends_nothing_lets_its_calls_go_on_at_once() -> None:
+    job = Job()
+    job.is_coming = True
+    released_slot = KeptSlot()
+    released_slot.end(job.go_on)
+    assert not job.is_coming
+    assert released_slot.give_up()
+
+
+def test_threads_that_lend_and_leave_lose_no_place() -> None:
+    places = Slots(lambda: 3, begin)
+    places.most_released = 5
+    inside, most, lock, done = 0, 0, threading.Lock(), threading.Semaphore(0)
+
+    def count(change: int) -> None:
+        nonlocal inside, most
+        with lock:
+            inside += change
+            most = max(most, inside)
+
+    def carry_out(threads: ThreadPoolExecutor) -> None:
+        def work() -> None:
+            count(1)
+            released_slot = None
+            try:
+                count(-1)
+                released_slot = places.release_slot()
+            except LimitError:
+                count(1)
+            else:
+                back = threading.Event()
+                released_slot.end(back.set)
+                back.wait(30)
+                count(1)
+            count(-1)
+            places.leave(released_slot)
+            done.release()
+
+        threads.submit(work)
+
+    with ThreadPoolExecutor(64) as threads:
+        for number in range(500):
+            places.enter(QueuedJob(partial(carry_out, threads), number))
+        assert all(done.acquire(timeout=30) for _ in range(500))
+    assert most <= 3
+    assert (places.taken, places.backlog, places._released, places._idle) == (0, 0, 0, 0)
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Whatever happens in whatever order, the places add up and nobody is forgotten."""
+
+    @initialize(limit=st.integers(1, 4), most_released=st.integers(0, 4))
+    def open(self, limit: int, most_released: int) -> None:
+        self.shop = Workshop(limit, most_released)
+
+    def pick(self, data: st.DataObject, jobs: list[Job]) -> Job:
+        return data.draw(st.sampled_from(jobs))
+
+    @property
+    def working(self) -> list[Job]:
+        return [job for job in self.shop.jobs if job.has_begun and not job.is_away and not job.is_coming]
+
+    @property
+    def away(self) -> list[Job]:
+        return [job for job in self.shop.jobs if job.is_away]
+
+    @rule()
+    def enter(self) -> None:
+        self.shop.enter()
+
+    @precondition(lambda self: self.working)
+    @rule(data=st.data())
+    def go_away(self, data: st.DataObject) -> None:
+        try:
+            self.shop.go_away(self.pick(data, self.working))
+        except LimitError:
+            assert len(self.away) >= self.shop.places.most_released
+
+    @precondition(lambda self: self.away)
+    @rule(data=st.data())
+    def come_back(self, data: st.DataObject) -> None:
+        self.shop.come_back(self.pick(data, self.away))
+
+    @precondition(lambda self: self.working)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        self.shop.leave(self.pick(data, self.working))
+
+    @precondition(lambda self: any(job.is_coming for job in self.shop.jobs))
+    @rule(data=st.data())
+    def leave_before_it_is_back(self, data: st.DataObject) -> None:
+        job = self.pick(data, [job for job in self.shop.jobs if job.is_coming])
+        self.shop.leave(job)
+        assert not job.is_coming
+
+    @invariant()
+    def places_add_up(self) -> None:
+        places = self.shop.places
+        assert len(self.working) + places._idle == places.taken <= self.shop.limit
+        assert len(self.working) > 0 or not self.shop.jobs or self.away
+        if places.taken < self.shop.limit:
+            assert all(job.has_begun and not job.is_coming for job in self.shop.jobs)
+
+
+TestAnyOrder = AnyOrder.TestCase

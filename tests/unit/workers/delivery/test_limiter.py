@@ -1,0 +1,163 @@
+"""What is sent before a claim: nothing for calls without limits."""
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import fakeredis
+import pytest
+from redis import Redis
+
+from broker_config.scripts import ScriptCall
+from broker_config.settings import Settings
+from goondan_tasks.bundle import load_bundle
+from goondan_tasks.calls import identity_of, new_call
+from goondan_tasks.dispatch import RedisDispatch
+from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.record import Claim, Verdict
+from goondan_tasks.messages import ToolCall
+from tests.unit.workers.revisions.lone_revisions import revisions_with
+from tests.waiting import wait_until
+from workers.concurrency.watchdog import Watchdog
+from workers.delivery import limiter as module
+from workers.delivery.limiter import CallLimiter
+from workers.processes.isolation import Children, Isolation
+from workers.tools.registry import Registry
+
+BUNDLE = load_bundle(Path(__file__).parents[3] / "bundles/limits")
+
+
+class DirectWriter:
+    """Runs every script call at once."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self.script_calls: list[ScriptCall[Any]] = []
+
+    def send(self, script_call: ScriptCall[Any], receiver: Callable[[Any], None]) -> bool:
+        self.script_calls.append(script_call)
+        receiver(script_call.run(self._redis))
+        return True
+
+    def ask(self, script_call: ScriptCall[Any]) -> Any:
+        self.script_calls.append(script_call)
+        return script_call.run(self._redis)
+
+
+class FailingDispatch:
+    """A broker beside Redis that takes messages only after a while."""
+
+    def __init__(self) -> None:
+        self.failures = 1
+        self.sent: list[str] = []
+
+    def inline(self, call_id: str, call: ToolCall, wire: bytes, args: bytes | None = None) -> bytes:
+        return b""
+
+    def send(self, call_id: str, call: ToolCall) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise BrokerUnreachableError("away")
+        self.sent.append(call_id)
+
+
+@pytest.fixture
+def redis() -> Iterator[Redis]:
+    with fakeredis.FakeRedis() as redis:
+        yield redis
+
+
+@pytest.fixture
+def writer(redis: Redis) -> DirectWriter:
+    return DirectWriter(redis)
+
+
+class Porch:
+    """A limiter, and a ledger whose claims it asks for."""
+
+    def __init__(self, redis: Redis, writer: DirectWriter, dispatch: Any = None) -> None:
+        watchdog = Watchdog()
+        watchdog.start()
+        self.writer = writer
+        self.ledger = Ledger(redis, Settings())
+        self.keeper = CallLimiter(
+            self.ledger,
+            writer,  # type: ignore[arg-type]
+            dispatch or RedisDispatch(),
+            revisions=revisions_with(Registry(BUNDLE, Isolation(Children(), ""))),
+            watchdog=watchdog,
+        )
+
+    def claim(self, tool: str, turn: str, **fields: Any) -> Claim:
+        call = new_call("clerk", tool, {}, {"turn_id": turn, "tool_call_id": "call_1", **fields})
+        request = ClaimRequest(identity_of(call), call, "w1", ClaimTerms())
+        return self.keeper.claim(
+            request, lambda asked: self.ledger.claim(asked).run(self.ledger.redis), nullcontext()
+        )
+
+    def finish(self, claim: Claim) -> None:
+        self.ledger.finish(claim, claim.run.ok(1, None)).run(self.ledger.redis)
+        self.keeper.leave(claim)
+
+
+def test_a_call_without_limits_sends_nothing_but_its_claim(redis: Redis, writer: DirectWriter) -> None:
+    porch = Porch(redis, writer)
+    for tool in ("free__work", "no__such"):
+        claim = porch.claim(tool, tool)
+        assert claim.verdict is Verdict.RUN
+        porch.finish(claim)
+    assert writer.script_calls == []
+
+
+def test_a_call_with_a_limit_is_claimed_when_it_is_admitted(redis: Redis, writer: DirectWriter) -> None:
+    porch = Porch(redis, writer)
+    first = porch.claim("desk__solo", "t1")
+    waiting = porch.claim("desk__solo", "t2")
+    assert (first.verdict, waiting.verdict, waiting.is_ours) == (Verdict.RUN, Verdict.WAITING, False)
+    assert waiting.about == "concurrency:desk__solo"
+    porch.finish(first)
+    assert redis.llen("agent.clerk") == 1
+    assert porch.claim("desk__solo", "t2").verdict is Verdict.RUN
+
+
+def test_a_second_message_of_a_running_call_does_not_free_its_seat(
+    redis: Redis, writer: DirectWriter
+) -> None:
+    porch = Porch(redis, writer)
+    porch.claim("desk__solo", "t1")
+    again = porch.claim("desk__solo", "t1")
+    assert again.verdict is Verdict.HELD
+    porch.keeper.leave(again)
+    assert porch.claim("desk__solo", "t2").verdict is Verdict.WAITING
+
+
+def test_a_call_whose_key_has_a_result_is_claimed_to_share_it(redis: Redis, writer: DirectWriter) -> None:
+    porch = Porch(redis, writer)
+    first = porch.claim("free__work", "t1", idempotency_key="k")
+    porch.finish(first)
+    second = porch.claim("free__work", "t2", idempotency_key="k")
+    assert (second.verdict, second.about) == (Verdict.SHARED, first.run.id)
+
+
+def test_a_rate_is_looked_after_when_its_time_comes(redis: Redis, writer: DirectWriter) -> None:
+    porch = Porch(redis, writer)
+    verdicts: list[Verdict] = []
+    while Verdict.WAITING not in verdicts:  # on a machine that stands still, not the first five of a second
+        verdicts.append(porch.claim("desk__paced", f"t{len(verdicts)}").verdict)
+    assert verdicts[:5] == [Verdict.RUN] * 5
+    wait_until(lambda: redis.llen("agent.clerk") == 1)
+
+
+def test_a_message_that_the_broker_did_not_take_is_sent_again(
+    redis: Redis, writer: DirectWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SEND_AGAIN_SECONDS", 0.01)
+    dispatch = FailingDispatch()
+    porch = Porch(redis, writer, dispatch)
+    first = porch.claim("desk__solo", "t1")
+    waiting = porch.claim("desk__solo", "t2")
+    porch.finish(first)
+    wait_until(lambda: dispatch.sent == [waiting.run.id])

@@ -1,0 +1,148 @@
+"""How runs end, also where a fault of ours is in the way."""
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import fakeredis
+import pytest
+from redis import Redis
+
+from broker_config.scripts import ScriptCall
+from broker_config.settings import Settings
+from goondan_tasks.calls import identity_of, new_call
+from goondan_tasks.dispatch import RedisDispatch
+from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.record import Claim
+from goondan_tasks.ledger.settlement import Settlement
+from goondan_tasks.ledger.submission import Submission
+from goondan_tasks.messages import ToolCallResult
+from tests.unit.goondan_tasks.ledger.calls import submit
+from workers.delivery.result_writer import ResultWriter
+
+UNUSED: Any = None
+
+
+class Stumbling(Settlement):
+    """Has a fault, as often as is said."""
+
+    faults = 0
+
+    def answer(self, claim: Claim, result: ToolCallResult) -> Submission | None:
+        if self.faults:
+            self.faults -= 1
+            raise LookupError("a fault of ours")
+        return super().answer(claim, result)
+
+
+class Desk:
+    """The endings of a process that has one claim, and what it still holds."""
+
+    def __init__(self, redis: Redis) -> None:
+        self.ledger = Ledger(redis, Settings())
+        self.settlement = Stumbling(self.ledger, RedisDispatch(), "")
+        call = new_call("coder", "bash__exec", {}, {"tool_call_id": "call_1"})
+        submit(self.ledger, call)
+        self.claim = self.ledger.claim(ClaimRequest(identity_of(call), call, "w1", ClaimTerms())).run(
+            self.ledger.redis
+        )
+        self.held = {"lease", "cancels", "limits"}
+
+        #: whether each answer was urgent
+        self.urgency: list[bool] = []
+
+        def run_at_once(
+            script_call: ScriptCall[Any], then: Callable[[Any], object], is_urgent: bool = False
+        ) -> None:
+            self.urgency.append(is_urgent)
+            then(script_call.run(redis))
+
+        writer: Any = SimpleNamespace(put_off=run_at_once, flush=lambda: None)
+        self.result_writer = ResultWriter(
+            self.ledger,
+            writer,
+            self.settlement,
+            limiter=self,  # type: ignore[arg-type]
+            leases=SimpleNamespace(drop=lambda _: self.held.discard("lease")),  # type: ignore[arg-type]
+            cancels=SimpleNamespace(drop=self._drop),  # type: ignore[arg-type]
+            retries=UNUSED,
+            spans=SimpleNamespace(end=lambda claim, result: None),
+            log=lambda result, is_stored: None,  # type: ignore[arg-type]
+        )
+
+    def _drop(self, _: Claim, *, is_lost: bool) -> None:
+        self.held.discard("cancels")
+        self.was_lost = is_lost
+
+    def has_admitted(self, _: Claim) -> bool:
+        return "limits" in self.held
+
+    def leave(self, _: Claim) -> None:
+        self.held.discard("limits")
+
+    def finish(self, *, faults: int) -> ToolCallResult | None:
+        self.settlement.faults = faults
+        self.result_writer.begin(self.claim)
+        assert self.result_writer.finish(self.claim, self.claim.run.ok("done", None))
+        return self.ledger.result(self.claim.run.id)
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    with fakeredis.FakeRedis() as redis:
+        yield Desk(redis)
+
+
+def test_a_run_that_ends_well_lets_go_of_all_that_it_holds(desk: Desk) -> None:
+    result = desk.finish(faults=0)
+    assert result is not None
+    assert (result.status, desk.held, desk.result_writer.awaits_confirmation) == ("ok", set(), False)
+
+
+def test_a_fault_of_ours_where_a_run_ends_is_its_result(desk: Desk) -> None:
+    result = desk.finish(faults=1)
+    assert result is not None
+    assert result.error is not None
+    assert (result.error.code, result.error.message) == ("E_TOOL", "a fault of ours")
+    assert (desk.held, desk.result_writer.awaits_confirmation) == (set(), False)
+
+
+def test_run_whose_claim_was_lost_is_not_the_end_of_its_call(desk: Desk) -> None:
+    desk.finish(faults=0)
+    assert not desk.was_lost
+    desk.result_writer.begin(desk.claim)
+    desk.result_writer.finish(desk.claim, desk.claim.run.ok("again", None))
+    assert desk.was_lost
+
+
+def test_a_call_whose_end_cannot_be_stored_is_left_to_a_sweep(desk: Desk) -> None:
+    assert desk.finish(faults=2) is None
+    assert desk.was_lost
+    assert (desk.held, desk.result_writer.awaits_confirmation) == (set(), False)
+
+
+@pytest.mark.parametrize("is_limited", [True, False])
+def test_the_end_of_a_run_that_others_wait_for_is_confirmed_at_once(desk: Desk, is_limited: bool) -> None:
+    if not is_limited:
+        desk.held.discard("limits")
+    desk.finish(faults=0)
+    assert desk.urgency == [is_limited]
+
+
+def test_a_run_that_was_answered_for_has_that_result(desk: Desk) -> None:
+    desk.result_writer.begin(desk.claim)
+    in_its_place, late = (desk.claim.run.ok(text, None) for text in ("in its place", "late"))
+    assert [desk.result_writer.answer(desk.claim, in_its_place) for _ in range(2)] == [True, False]
+    assert not desk.result_writer.finish(desk.claim, late)
+    result = desk.ledger.result(desk.claim.run.id)
+    assert result is not None
+    assert result.output == "in its place"
+
+
+def test_a_run_that_has_ended_is_not_answered_for(desk: Desk) -> None:
+    desk.finish(faults=0)
+    assert not desk.result_writer.answer(desk.claim, desk.claim.run.ok("in its place", None))
+    result = desk.ledger.result(desk.claim.run.id)
+    assert result is not None
+    assert result.output == "done"

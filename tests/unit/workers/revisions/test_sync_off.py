@@ -1,0 +1,75 @@
+"""A worker that does not follow the revisions of its bundle."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import fakeredis
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+from structlog.testing import capture_logs
+
+from broker_config.keys import Keys
+from goondan_tasks.errors import BundleRevisionUnavailableError
+from goondan_tasks.revisions.active import ActiveRevision, RevisionChange
+from tests.unit.workers.revisions.fake_revisions import Factory, run
+from workers.revisions.revisions import Revisions
+from workers.revisions.sync import forget_revisions, not_followed
+
+
+@pytest.fixture
+def record() -> Iterator[ActiveRevision]:
+    with fakeredis.FakeRedis() as redis:
+        yield ActiveRevision(redis, Keys(), "den")
+
+
+def worker(ref: str | None, workspace: str = "den") -> Any:
+    return SimpleNamespace(bundle_ref=ref, workspace=workspace)
+
+
+@pytest.mark.parametrize("others", [(), (worker(None),), (worker("r1", "pond"),)])
+def test_the_record_is_removed_when_no_worker_of_the_workspace_follows(
+    record: ActiveRevision, others: tuple[Any, ...]
+) -> None:
+    record.begin("r1")
+    forget_revisions(record, lambda: others, "den")
+    assert record.state() is None
+
+
+def test_the_record_stays_while_a_worker_of_the_workspace_follows(record: ActiveRevision) -> None:
+    record.begin("r1")
+    forget_revisions(record, lambda: [worker("r1")], "den")
+    assert record.state() is not None
+
+
+def test_a_record_that_a_worker_changes_meanwhile_stays(record: ActiveRevision) -> None:
+    def workers_while_one_begins() -> tuple[()]:
+        record.propose(RevisionChange(new_ref="r2", timestamp="2026-01-01T00:00:00.000Z"))
+        return ()
+
+    record.begin("r1")
+    forget_revisions(record, workers_while_one_begins, "den")
+    assert record.state() is not None
+
+
+def test_without_redis_the_worker_starts_all_the_same(
+    record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away() -> None:
+        raise RedisConnectionError("no route")
+
+    monkeypatch.setattr(record, "state", away)
+    with capture_logs() as logs:
+        forget_revisions(record, tuple, "den")
+    assert [entry["event"] for entry in logs] == ["revision.record_not_read"]
+
+
+def test_a_call_that_names_a_revision_is_refused_and_others_run() -> None:
+    factory = Factory()
+    any_: Any = factory
+    revisions = Revisions(any_, any_, fetch=not_followed)
+    assert run(revisions).output is None
+    error = run(revisions, "r1").error
+    assert error is not None
+    assert error.code == BundleRevisionUnavailableError.code
+    assert "does not follow revisions" in error.message

@@ -1,0 +1,550 @@
+"""What a run reaches tools and other agents with: ``ctx.runtime``, ``ctx.call`` and ``ctx.step``.
+
+Each is written once, as coroutines; for plain code the same ones run on its own thread (``in_plain_code``).
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from pydantic import ValidationError
+
+from goondan_tasks.agent_api import ToolCaller
+from goondan_tasks.bundle.catalog import ToolCatalog
+from goondan_tasks.calls import Run
+from goondan_tasks.errors import (
+    AgentNotFoundError,
+    MiddlewareError,
+    ToolCallConflictError,
+    ToolInputValidationError,
+    WaitTimeout,
+)
+from goondan_tasks.extension_api import StepResult
+from goondan_tasks.handoff import (
+    Asker,
+    Handoff,
+    RepeatableIds,
+    accepted,
+    handoff_call,
+    not_answered,
+    request_result,
+    require_timeout,
+    sent,
+)
+from goondan_tasks.messages import (
+    LONGEST_RUN_SECONDS,
+    JsonObject,
+    ToolCall,
+    ToolCallResult,
+    faults_of,
+    wall_clock,
+)
+from goondan_tasks.model_messages import StepCallResult
+from goondan_tasks.names import call_identity
+from goondan_tasks.steps import ReplyCalls, StepRecord, TurnCalls
+from goondan_tasks.tool_api import (
+    REQUEST_TIMEOUT_MS,
+    AgentRuntime,
+    CatalogResult,
+    EventLike,
+    ListResult,
+    RequestResult,
+    SendResult,
+    SpawnResult,
+)
+from goondan_tasks.wording import closest
+from workers.agents.handoffs import HandedOver, Handoffs
+from workers.agents.waits import Waits
+from workers.cancellation import Cancellation
+from workers.concurrency.threads import FunctionOutcome
+from workers.instances.service import InstanceService, Spawner
+from workers.turns.pipeline import CoreOutcome, OnError, in_plain_code, may_block
+from workers.turns.steps import OpenStep, StepRequest, Steps
+
+#: a call as an agent writes it
+Wanted = Mapping[str, Any] | Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What a run submits calls and events with, and waits for them."""
+
+    handoffs: Handoffs
+    asker: Asker
+    waits: Waits
+    cancellation: Cancellation
+    is_async: ClassVar[bool]
+
+    async def _get_ready(self) -> None:
+        if not self.handoffs.is_ready:
+            await may_block(self.handoffs.get_ready, is_async=self.is_async)
+
+    async def _submitted(self, call: ToolCall) -> None:
+        """Submit an event and wait until the ledger has it."""
+        handed = self.handoffs.submit_event(call)
+        if self.is_async:  # to stop waiting must not cancel the future, which is settled elsewhere
+            await asyncio.shield(asyncio.wrap_future(handed.accepted))
+        else:
+            handed.accepted.result()
+
+    async def _results(
+        self, submit: Callable[[], Sequence[HandedOver]], timeout: float | None = None
+    ) -> list[ToolCallResult]:
+        """Submit calls or events, and wait for their results without a slot.
+
+        If the wait is cancelled, so are they.
+        """
+        async with self.waits.without_slot(is_async=self.is_async):
+            handed = submit()
+            with self.handoffs.awaited(handed, self.cancellation):
+                if self.is_async:
+                    return await asyncio.gather(*(one.pending.wait(timeout) for one in handed))
+                return [one.pending.result(timeout) for one in handed]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTools(Reach):
+    """``ctx.call`` and ``ctx.call_many``: the agent's own tools, through its own queue."""
+
+    #: the revision of the bundle that calls outside of Steps belong to
+    bundle_ref: str | None = None
+
+    async def _call(self, tool: str, args: Any = None, *, timeout: float | None = None) -> ToolCallResult:
+        """Call one tool and wait for its result; if the wait is cancelled, so is the call."""
+        [result] = await self.results([self.new_call(tool, args, timeout, bundle_ref=self.bundle_ref)])
+        return result
+
+    async def _call_many(self, calls: Iterable[Wanted]) -> list[ToolCallResult]:
+        wanted = [self.new_call(*_read(call), None, bundle_ref=self.bundle_ref) for call in calls]
+        return await self.results(wanted)
+
+    async def results(self, calls: Sequence[ToolCall]) -> list[ToolCallResult]:
+        """Submit calls and wait for all results."""
+        await self._get_ready()
+        return await self._results(partial(self.handoffs.submit_calls, calls))
+
+    def new_call(self, tool: str, args: Any, timeout: float | None, **fields: Any) -> ToolCall:
+        """Make a call in which the agent's Turn and trace go on.
+
+        Raises:
+            ToolInputValidationError: it is not valid.
+            ValueError: no run calls it.
+        """
+        asker, above = self.asker, self.asker.call
+        if above is None:
+            raise ValueError("only a run calls tools")
+        call_id = asker.new_id([tool, args])
+        try:
+            return ToolCall(
+                tool_call_id=f"call_{call_id}",
+                tool_name=tool,
+                args={} if args is None else args,
+                agent_name=asker.name,
+                instance_key=asker.instance_key,
+                turn_id=above.turn_id,
+                trace_id=above.trace_id,
+                span_id=call_id[:16],
+                correlation_id=above.correlation_id,
+                auth=above.auth,
+                origin=above.origin,
+                call_chain=above.call_chain,
+                waiting=above.waiting,
+                parent_id=asker.call_id,
+                root_id=above.root_id or asker.call_id,
+                parent_span_id=above.span_id,
+                timeout_seconds=timeout,
+                **fields,
+            )
+        except ValidationError as error:
+            raise ToolInputValidationError(f"The call is not valid: {faults_of(error)}.") from error
+
+
+class AsyncToolCaller(AgentTools):
+    """An agent's tools, for ``async`` code."""
+
+    is_async = True
+    call = AgentTools._call
+    call_many = AgentTools._call_many
+
+
+class BlockingToolCaller(AgentTools):
+    """An agent's tools, for plain code."""
+
+    is_async = False
+    call = in_plain_code(AgentTools._call)
+    call_many = in_plain_code(AgentTools._call_many)
+
+
+def _read(call: Wanted) -> tuple[str, Any]:
+    """Read a call as an agent writes it.
+
+    Raises:
+        ToolInputValidationError: it cannot be read.
+    """
+    if isinstance(call, Mapping):
+        name = call.get("toolName", call.get("tool_name"))
+        args = next((call[key] for key in ("args", "arguments", "input") if key in call), None)
+        if isinstance(name, str):
+            return name, args
+    elif isinstance(call, tuple | list) and len(call) == 2 and isinstance(call[0], str):
+        return call[0], call[1]
+    raise ToolInputValidationError(
+        f"A call is (tool, args) or {{'toolName': …, 'args': …}}, not {call!r:.200}."
+    )
+
+
+@dataclass(slots=True)
+class AgentTurn:
+    """The Steps of one Turn that an agent's entry handles."""
+
+    call: ToolCall
+    #: the number of the event's run: each run has Steps of its own, since workers remember the catalogs of
+    #: an earlier one's
+    attempt: int
+    steps_now: Callable[[], Steps]
+    calls: TurnCalls = field(default_factory=TurnCalls)
+    #: of Steps; several may be on their way at once
+    indexes: Iterator[int] = field(default_factory=count)
+    #: the ids of those that have opened
+    opened: list[str] = field(default_factory=list)
+
+    def prepare(self, steps: Steps, message: JsonObject | None) -> OpenStep:
+        """Return the next Step; this blocks, and raises as :meth:`Steps.prepare`."""
+        index = next(self.indexes)
+        names = (self.call.agent_name, self.call.instance_key, self.call.turn_id)
+        step_id = call_identity(*names, f"step-{index}.{self.attempt}")
+        previous = self.opened[-1] if self.opened else None
+        return steps.prepare(StepRequest(step_id, self.call, index, message, previous))
+
+
+class EntryStep:
+    """A Step of an agent's entry: see :class:`goondan_tasks.extension_api.AgentStep`."""
+
+    is_async: ClassVar[bool]
+
+    def __init__(self, turn: AgentTurn, message: JsonObject | None, tools: AgentTools) -> None:
+        self._turn = turn
+        self._message = message
+        self._tools = tools
+        self._steps: Steps
+        self._step: OpenStep | None = None
+        self._record: StepRecord | None = None
+        self._asked: list[JsonObject] = []
+        self._results: list[ToolCallResult] = []
+        #: what the middlewares have made of the Step, once it has ended
+        self.result: StepResult | None = None
+
+    @property
+    def record(self) -> StepRecord:
+        """What was fixed when it opened."""
+        if self._record is None:
+            raise _not_open()
+        return self._record
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+    @property
+    def index(self) -> int:
+        return self.record.index
+
+    @property
+    def catalog(self) -> ToolCatalog:
+        return self._open.catalog
+
+    @property
+    def blocks(self) -> tuple[JsonObject, ...]:
+        return self.record.blocks
+
+    @property
+    def should_continue(self) -> bool:
+        result = self.result
+        return result is not None and bool(result.tool_calls or result.metadata.get("shouldContinue"))
+
+    @property
+    def _open(self) -> OpenStep:
+        if self._step is None:
+            raise _not_open()
+        return self._step
+
+    async def _enter(self) -> Self:
+        self._step = step = await may_block(self._prepare, is_async=self.is_async)
+        await step.enter(is_async=self.is_async)
+        with OnError(lambda _: step.break_off()):  # its block does not begin: the middlewares clean up
+            self._record = await may_block(partial(self._steps.keep, step), is_async=self.is_async)
+        self._turn.opened.append(self.record.id)
+        return self
+
+    def _prepare(self) -> OpenStep:
+        self._steps = self._turn.steps_now()
+        return self._turn.prepare(self._steps, self._message)
+
+    async def _leave(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        """End the Step; say whether a middleware has caught the block's error."""
+        if error is not None and not isinstance(error, Exception):
+            self._open.break_off()
+            return False
+        outcome = CoreOutcome(StepResult(tuple(self._asked), tuple(self._results)), error)
+        left = FunctionOutcome[Any]()
+        with left:
+            left.note(await self._open.leave(outcome, is_async=self.is_async))
+        if error is not None and left.error is error:
+            return False  # the with block raises it itself
+        result = left.get()
+        if not isinstance(result, StepResult):
+            raise MiddlewareError(f"A step middleware returned no StepResult but {result!r:.200}.")
+        self.result = result
+        self._steps.tell_completed(self.record)
+        return error is not None
+
+    async def _run(self, reply: Any, *, timeout_seconds: float | None = None) -> list[StepCallResult]:
+        if not self._open.is_open:
+            raise _not_open()
+        record, terms = self.record, self._steps.terms
+        asked = self._turn.calls.of_step(record, self.catalog, reply, max_args_bytes=terms.max_args_bytes)
+        correlation_id = self._turn.call.correlation_id
+        calls = ReplyCalls.of(asked, record, help_url=terms.help_url, correlation_id=correlation_id)
+        wanted = [
+            self._tools.new_call(
+                call.tool_name,
+                call.asked.args,
+                timeout_seconds,
+                step_id=record.id,
+                bundle_ref=record.bundle_ref,
+                message=call.message,
+                model_call_id=call.asked.id,
+            )
+            for call in calls.submitted()
+        ]
+        results = await self._tools.results(wanted) if wanted else []
+        await may_block(partial(self._steps.note_calls, record, results), is_async=self.is_async)
+        answered = calls.answered(results)
+        self._asked += [call.to_wire() for call in asked]
+        self._results += answered
+        return answered
+
+
+class AsyncEntryStep(EntryStep):
+    """A Step of ``async`` code: ``async with ctx.step() as step``."""
+
+    is_async = True
+    __aenter__ = EntryStep._enter
+    __aexit__ = EntryStep._leave
+    run = EntryStep._run
+
+
+class BlockingEntryStep(EntryStep):
+    """A Step of plain code: ``with ctx.step() as step``."""
+
+    is_async = False
+    __enter__ = in_plain_code(EntryStep._enter)
+    __exit__ = in_plain_code(EntryStep._leave)
+    run = in_plain_code(EntryStep._run)
+
+
+def _not_open() -> RuntimeError:
+    return RuntimeError("the Step is open inside of its with block only")
+
+
+Options = Mapping[str, Any] | None
+StepsNow = Callable[[], Steps]
+
+
+@dataclass(frozen=True, slots=True)
+class Swarm:
+    """The swarm that the runs of a process belong to."""
+
+    name: str
+    entry_agent: str
+    agents: tuple[str, ...]
+    most_hops: int
+
+    def require(self, agent: Any) -> str:
+        """Return the name of an agent of the swarm.
+
+        Raises:
+            AgentNotFoundError: there is none of this name.
+        """
+        if agent not in self.agents:
+            meant = closest(agent, self.agents) if isinstance(agent, str) else None
+            hint = f"; did you mean {meant!r}?" if meant else f"; it has: {', '.join(self.agents)}."
+            raise AgentNotFoundError(f"No agent {agent!r} in the swarm{hint}")
+        return str(agent)
+
+
+@dataclass(frozen=True, slots=True)
+class _SwarmRuntime(Reach):
+    """``ctx.runtime``: see :class:`goondan_tasks.tool_api.AgentRuntime`."""
+
+    swarm: Swarm
+    instances: InstanceService
+    #: the asker's
+    workdir: Path
+
+    async def _request(
+        self,
+        target: str,
+        event: EventLike,
+        options: Options = None,
+        *,
+        timeout_ms: float | None = None,
+        is_async: bool = False,
+    ) -> RequestResult:
+        """Ask an agent and wait for its answer; if the wait is cancelled, the agent is told to stop."""
+        timeout_ms, is_async = _request_options(options, timeout_ms, is_async)
+        handoff = Handoff(self.swarm.require(target), event, is_awaited=not is_async, timeout_ms=timeout_ms)
+        call = self._call(handoff)
+        await self._get_ready()
+        if is_async:
+            await self._submitted(call)
+            return accepted(call)
+        try:
+            [result] = await self._results(lambda: [self.handoffs.submit_event(call)], timeout_ms / 1000)
+        except WaitTimeout as error:
+            raise not_answered(call, timeout_ms / 1000) from error
+        return request_result(call, result)
+
+    async def _send(self, target: str, event: EventLike) -> SendResult:
+        call = self._call(Handoff(self.swarm.require(target), event, is_request=False, is_awaited=False))
+        await self._get_ready()
+        try:
+            await self._submitted(call)
+        except ToolCallConflictError:
+            return sent(call, accepted=False)
+        return sent(call)
+
+    async def _spawn(
+        self,
+        target: str,
+        options: Options = None,
+        *,
+        instance_key: str | None = None,
+        cwd: str | None = None,
+    ) -> SpawnResult:
+        given = _options(options, {"instanceKey": instance_key, "cwd": cwd})
+        spawn = partial(
+            self.instances.spawn,
+            self._spawner,
+            self.swarm.require(target),
+            instance_key=given["instanceKey"],
+            cwd=given["cwd"],
+            request=self.asker.new_id(["spawn", target, given]),
+        )
+        return await may_block(spawn, is_async=self.is_async)
+
+    async def _list(self, options: Options = None, *, include_all: bool = False) -> ListResult:
+        given = _options(options, {"includeAll": include_all or None})["includeAll"]
+        if not isinstance(given, bool | None):
+            raise ToolInputValidationError(f"includeAll must be true or false, not {given!r}.")
+        listed = partial(self.instances.list, self._spawner, include_all=bool(given))
+        return await may_block(listed, is_async=self.is_async)
+
+    async def _catalog(self) -> CatalogResult:
+        return CatalogResult(
+            swarm_name=self.swarm.name,
+            entry_agent=self.swarm.entry_agent,
+            self_agent=self.asker.name,
+            available_agents=self.swarm.agents,
+            callable_agents=self.swarm.agents,
+        )
+
+    @property
+    def _spawner(self) -> Spawner:
+        return Spawner(self.asker.name, self.asker.instance_key, self.workdir)
+
+    def _call(self, handoff: Handoff) -> ToolCall:
+        return handoff_call(self.asker, handoff, most_hops=self.swarm.most_hops, now_ms=wall_clock())
+
+
+class AsyncRuntime(_SwarmRuntime):
+    """``ctx.runtime`` of ``async`` code."""
+
+    is_async = True
+    request = _SwarmRuntime._request
+    send = _SwarmRuntime._send
+    spawn = _SwarmRuntime._spawn
+    list = _SwarmRuntime._list
+    catalog = _SwarmRuntime._catalog
+
+
+class BlockingRuntime(_SwarmRuntime):
+    """``ctx.runtime`` of plain code."""
+
+    is_async = False
+    request = in_plain_code(_SwarmRuntime._request)
+    send = in_plain_code(_SwarmRuntime._send)
+    spawn = in_plain_code(_SwarmRuntime._spawn)
+    list = in_plain_code(_SwarmRuntime._list)
+    catalog = in_plain_code(_SwarmRuntime._catalog)
+
+
+def _request_options(options: Options, timeout_ms: float | None, is_async: bool) -> tuple[float, bool]:
+    given = _options(options, {"timeoutMs": timeout_ms, "async": is_async or None})
+    timeout = REQUEST_TIMEOUT_MS if given["timeoutMs"] is None else given["timeoutMs"]
+    timeout = require_timeout("timeoutMs", timeout, LONGEST_RUN_SECONDS * 1000)
+    if not isinstance(given["async"], bool | None):
+        raise ToolInputValidationError(f"async must be true or false, not {given['async']!r}.")
+    return timeout, bool(given["async"])
+
+
+def _options(options: Options, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options, given either way."""
+    given = {} if options is None else options
+    if not isinstance(given, Mapping):
+        raise ToolInputValidationError(f"Options are an object, not {type(given).__name__}.")
+    for name in given.keys() - keywords.keys():
+        meant = closest(str(name), keywords)
+        hint = f"did you mean {meant!r}?" if meant else f"there are: {', '.join(keywords)}."
+        raise ToolInputValidationError(f"There is no option {name!r}; {hint}")
+    return {name: given.get(name) if keyword is None else keyword for name, keyword in keywords.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class CallServices:
+    """The services of one run."""
+
+    runtime: AgentRuntime
+    #: the agent's own tools; a tool has no use for them
+    tools: ToolCaller
+    #: the next Step of an agent's Turn
+    step: Callable[[JsonObject | None], BlockingEntryStep | AsyncEntryStep]
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmServices:
+    """Makes the services of the runs of one worker process."""
+
+    swarm: Swarm
+    handoffs: Handoffs
+    instances: InstanceService
+    #: opens the Steps of an agent's entry: of the revision that is active when one begins (000 §12.4)
+    steps_now: StepsNow
+    #: the revision of the runs, and of the calls that they make outside of Steps
+    bundle_ref: str | None = None
+
+    def means(
+        self, run: Run, workdir: Path, waits: Waits, cancellation: Cancellation, *, is_async: bool
+    ) -> CallServices:
+        """Make the services of one run."""
+        # the run that takes its place when its worker dies makes the same ids; a retry does not
+        name = f"{run.id} {run.retries}" if run.retries else run.id
+        reach = (self.handoffs, Asker.of(run.id, run.call, RepeatableIds(name)), waits, cancellation)
+        swarm = (self.swarm, self.instances, workdir)
+        turn = AgentTurn(run.call, run.attempt, self.steps_now)
+        if is_async:
+            tools = AsyncToolCaller(*reach, self.bundle_ref)
+            return CallServices(
+                AsyncRuntime(*reach, *swarm), tools, partial(AsyncEntryStep, turn, tools=tools)
+            )
+        caller = BlockingToolCaller(*reach, self.bundle_ref)
+        return CallServices(
+            BlockingRuntime(*reach, *swarm), caller, partial(BlockingEntryStep, turn, tools=caller)
+        )

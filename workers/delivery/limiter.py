@@ -1,0 +1,171 @@
+"""The door before the claim: calls with limits, or an idempotencyKey, ask to be admitted.
+
+A call without either passes by; nothing is sent for it. One that has to wait leaves its worker at once:
+its message is acknowledged, and whoever lets it in sends a new one to the front of its queue.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from time import monotonic
+from typing import Any
+
+import structlog
+
+from broker_config import serializer
+from broker_config.pipelined_writer import PipelinedWriter
+from broker_config.scripts import ScriptCall
+from goondan_tasks.dispatch import Dispatch
+from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.ledger.claim_request import ClaimRequest
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.record import Claim, Verdict
+from goondan_tasks.ledger.submission import Submission, digest_of
+from goondan_tasks.limits.limiter import Answer, Limits, LimitScripts
+from goondan_tasks.messages import ToolCall
+from workers.concurrency.watchdog import Watchdog
+from workers.revisions.revisions import Revisions
+
+logger = structlog.get_logger(__name__)
+
+#: how long to wait before a broker that did not take a message is tried again
+SEND_AGAIN_SECONDS = 5.0
+
+#: what becomes of a claim after such an answer
+_VERDICTS = {"late": Verdict.LIMITED, "share": Verdict.SHARED, "conflict": Verdict.CONFLICT}
+
+MakeClaim = Callable[[ClaimRequest], Claim]
+
+#: entered when the messages before one have been admitted
+Turn = AbstractContextManager[object]
+
+
+class CallLimiter:
+    """Admits calls on behalf of one worker process, and lets in those whose time has come."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        writer: PipelinedWriter,
+        dispatch: Dispatch,
+        *,
+        revisions: Revisions,
+        watchdog: Watchdog,
+    ) -> None:
+        self._ledger = ledger
+        self._writer = writer
+        self._dispatch = dispatch
+        self._revisions = revisions
+        self._watchdog = watchdog
+        self._limit_scripts = LimitScripts(ledger.settings)
+        #: token of the claim -> gates, and the ms of admission
+        self._admitted: dict[str, tuple[str, int]] = {}
+        self._lock = threading.Lock()
+        self._look_at: float | None = None
+
+    def claim(self, request: ClaimRequest, claim: MakeClaim, turn: Turn) -> Claim:
+        """Make a claim once its call is admitted, which is asked in ``turn``; return what came of it."""
+        call = request.call
+        registry, in_step = self._revisions.registry(call.bundle_ref), call.step_id is not None
+        limits = registry.limits(call.agent_name, call.tool_name, in_step=in_step)
+        if limits is None or (limits.is_empty and not call.idempotency_key):
+            return claim(request)
+        return self._admit(request, limits, claim, turn)
+
+    def has_admitted(self, claim: Claim) -> bool:
+        """Say whether the call holds something that others may wait for."""
+        return claim.token in self._admitted
+
+    def leave(self, claim: Claim, *, pauses: bool = False) -> None:
+        """Give back what the call holds, if anything, and let the next ones in; it may pause before a run."""
+        admitted = self._admitted.pop(claim.token, None)
+        if admitted is not None:
+            self._writer.send(
+                self._limit_scripts.leave(claim.run.id, *admitted, pauses=pauses), self._on_answer
+            )
+
+    def look(self) -> None:
+        """Let in the calls whose time has come; every worker does this now and then, as a net."""
+        self._writer.send(self._limit_scripts.look(), self._on_answer)
+
+    def _admit(self, request: ClaimRequest, limits: Limits, claim: MakeClaim, turn: Turn) -> Claim:
+        call_id, call = request.call_id, request.call
+        gates = limits.gates(call)
+        script_call = self._limit_scripts.admit(
+            call_id,
+            call,
+            gates,
+            message=self._dispatch.inline(call_id, call, serializer.encode(call.to_wire())),
+            run_seconds=limits.run_seconds(call),
+        )
+        with turn:  # calls wait for a limit in the order of their messages
+            while (answer := self._asked(script_call)).word == "unknown":  # plain Celery queued it
+                self._writer.ask(self._ledger.submit(_submission(request), ""))
+        if answer.word == "wait":
+            return _waiting(request, answer)
+        if answer.word == "go":
+            self._admitted[request.token] = gates, answer.now
+            return claim(request)
+        verdict = _VERDICTS[answer.word]
+        logger.info("call.not_admitted", call_id=call_id, verdict=str(verdict), about=answer.about)
+        return _judged(claim(request), verdict, answer.about)
+
+    def _asked(self, script_call: ScriptCall[Any]) -> Answer:
+        answer = Answer.of(self._writer.ask(script_call))
+        self._heed(answer)
+        return answer
+
+    def _on_answer(self, raw: Any) -> None:
+        self._heed(Answer.of(raw))
+
+    def _heed(self, answer: Answer) -> None:
+        """Do what every answer asks for."""
+        if answer.unsent:
+            self.send_later(answer.unsent)
+        if answer.look_in is not None:
+            self._look_in(answer.look_in / 1000)
+
+    def _look_in(self, seconds: float) -> None:
+        """Look again in ``seconds``, unless that is arranged anyway."""
+        look_at = monotonic() + seconds
+        with self._lock:
+            if self._look_at is not None and self._look_at <= look_at:
+                return
+            self._look_at = look_at
+        self._watchdog.watch(seconds, self._on_alarm)
+
+    def _on_alarm(self) -> None:
+        with self._lock:
+            self._look_at = None
+        self.look()
+
+    def send_later(self, unsent: Mapping[str, bytes], seconds: float = 0) -> None:
+        """Send messages by a broker beside Redis, on a thread of their own: this one must not wait."""
+        timer = threading.Timer(seconds, self._send, [unsent])
+        timer.daemon = True
+        timer.start()
+
+    def _send(self, unsent: Mapping[str, bytes]) -> None:
+        rest = dict(unsent)
+        try:
+            for call_id, call in unsent.items():
+                self._dispatch.send(call_id, ToolCall.from_wire(serializer.decode(call)))
+                del rest[call_id]
+        except BrokerUnreachableError as error:
+            logger.warning("call.not_sent", calls=list(rest), reason=str(error))
+            self.send_later(rest, SEND_AGAIN_SECONDS)
+
+
+def _submission(request: ClaimRequest) -> Submission:
+    call = request.call
+    return Submission(request.call_id, call, serializer.encode(call.to_wire()), digest_of(call))
+
+
+def _waiting(request: ClaimRequest, answer: Answer) -> Claim:
+    claim = request.claim((Verdict.WAITING.encode(), 0, answer.now, answer.now))
+    return replace(claim, about=answer.about)
+
+
+def _judged(claim: Claim, verdict: Verdict, about: str) -> Claim:
+    return replace(claim, verdict=verdict, about=about) if claim.verdict is Verdict.RUN else claim

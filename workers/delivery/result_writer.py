@@ -1,0 +1,367 @@
+"""How runs end: with a result that is stored, or not yet, because the call is tried again or pending.
+
+What is told to the ledger goes by the pipelined writer: while Redis is away it waits, and nothing is lost.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import structlog
+from redis.exceptions import RedisError
+
+from broker_config.pipelined_writer import PipelinedWriter
+from goondan_tasks.bundle.resources import Retry
+from goondan_tasks.errors import BrokerUnreachableError, GoondanError, ToolOutputError
+from goondan_tasks.events import is_event
+from goondan_tasks.ledger.leases import LeaseKeeper
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.record import Claim, Finished, Outcome, Stored, completed
+from goondan_tasks.ledger.settlement import Settlement, unknown_outcome
+from goondan_tasks.logs import CallLog
+from goondan_tasks.messages import ToolCallResult, epoch_milliseconds
+from workers.concurrency.threads import outcome_of
+from workers.concurrency.watchdog import Watchdog
+from workers.delivery.cancel_watch import CancelWatch
+from workers.delivery.limiter import CallLimiter
+from workers.delivery.spans import RunSpans
+from workers.revisions.revisions import Revisions
+from workers.tools.dynamic_tools import turn_of
+
+logger = structlog.get_logger(__name__)
+
+#: pauses are doubled up to this; a longer ``backoffSeconds`` is kept as it is
+LONGEST_DOUBLED_SECONDS = 300.0
+
+#: errors that another run would only repeat, or that must stand
+NEVER = ("E_TOOL_CANCELLED", "E_TOOL_INVALID_ARGS", "E_TOOL_EXPIRED", "E_TOOL_OUTCOME_UNKNOWN")
+NEVER_PREFIX = "E_TOOL_NOT_"
+
+Then = Callable[[], object]
+
+
+def pause_seconds(retry: Retry, retries: int) -> float:
+    """Return how long to wait before the next run, after so many ``retries``."""
+    longest = max(retry.backoff_seconds, LONGEST_DOUBLED_SECONDS)
+    doublings = min(retries, 1_000)  # beyond that a float overflows
+    return min(retry.backoff_seconds * 2.0**doublings, longest)
+
+
+def is_retried(retry: Retry, code: str) -> bool:
+    """Say whether a run that failed with ``code`` is tried again."""
+    if code in NEVER or code.startswith(NEVER_PREFIX):
+        return False
+    return not retry.codes or code in retry.codes
+
+
+class Retries:
+    """Keeps failed calls until their next run. They hold their claims meanwhile, but no place.
+
+    When the pause is over the call is queued again. If this process dies before, its lease runs out and the
+    call is run again by rule 4 of DESIGN "Delivery": it is idempotent.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        writer: PipelinedWriter,
+        settlement: Settlement,
+        *,
+        revisions: Revisions,
+        leases: LeaseKeeper,
+        cancels: CancelWatch,
+        watchdog: Watchdog,
+    ) -> None:
+        self._ledger = ledger
+        self._writer = writer
+        self._settlement = settlement
+        self._revisions = revisions
+        self._leases = leases
+        self._cancels = cancels
+        self._watchdog = watchdog
+        self._waiting: dict[str, Claim] = {}
+        self._is_draining = False
+
+    def __len__(self) -> int:
+        """Return how many calls wait here for their next run."""
+        return len(self._waiting)
+
+    def put_off(self, claim: Claim, result: ToolCallResult, *, granted: Then, final: Then) -> bool:
+        """Try a call again whose run has ended with ``result``; say whether that is so.
+
+        ``granted`` is called when the ledger grants a further run; if it does not, ``final`` is, and
+        ``result`` is to be stored.
+        """
+        pause = self._pause(claim, result)
+        if pause is None:
+            return False
+
+        def on_answer(is_granted: int) -> None:
+            if not is_granted:
+                final()
+                self._writer.flush()
+                return
+            granted()
+            logger.info("call.put_off", call_id=claim.run.id, seconds=pause, attempt=claim.run.attempt)
+            self._wait(claim, pause)
+
+        begun_at = _begin_of(claim, result)
+        script_call = self._ledger.retry(claim, pause_ms=round(pause * 1000), begun_at=begun_at)
+        self._writer.send(script_call, on_answer)
+        return True
+
+    def drain(self) -> None:
+        """Give back what waits here, and from now on what is put off, at once.
+
+        Raises:
+            RedisError, BrokerUnreachableError: the rest stays until its leases run out.
+        """
+        self._is_draining = True
+        for claim in list(self._waiting.values()):
+            if self._waiting.pop(claim.token, None) is not None:
+                self._give_back(claim)
+
+    def _pause(self, claim: Claim, result: ToolCallResult) -> float | None:
+        """Return the seconds before the next run, or ``None`` if there is to be none."""
+        retry = self._policy(claim)
+        if retry is None or result.error is None or not is_retried(retry, result.error.code):
+            return None
+        cancellation = self._cancels.cancellation(claim)
+        # a handler that was abandoned at its limit may still run, and there is one run at a time
+        if cancellation is None or cancellation.is_set() or claim.run.retries >= retry.max:
+            return None
+        pause = pause_seconds(retry, claim.run.retries)
+        return pause if pause * 1000 < _budget_left(claim, result) else None
+
+    def _policy(self, claim: Claim) -> Retry | None:
+        call = claim.run.call
+        try:
+            tools = self._revisions.registry(call.bundle_ref)
+        except GoondanError:  # it could not be run with it either
+            return None
+        bound = tools.known(call.agent_name, call.tool_name, turn_of(call))
+        return bound.export.retry if bound is not None and bound.export.idempotent else None
+
+    def _wait(self, claim: Claim, pause: float) -> None:
+        self._waiting[claim.token] = claim
+        if self._is_draining:
+            self._end_wait(claim)
+            return
+        self._watchdog.watch(pause, lambda: self._end_wait(claim))
+        cancellation = self._cancels.cancellation(claim)
+        if cancellation is not None:
+            cancellation.on_cancel(lambda: self._end_wait(claim))
+
+    def _end_wait(self, claim: Claim) -> None:
+        """Give the call back on a thread of its own: neither alarms nor the writer may block."""
+        if self._waiting.pop(claim.token, None) is not None:
+            threading.Thread(target=self._try_to_give_back, args=(claim,), daemon=True).start()
+
+    def _try_to_give_back(self, claim: Claim) -> None:
+        try:
+            self._give_back(claim)
+        except (RedisError, BrokerUnreachableError) as error:
+            logger.warning("call.not_given_back", call_id=claim.run.id, reason=str(error))  # the sweep will
+
+    def _give_back(self, claim: Claim) -> None:
+        self._leases.drop(claim)
+        self._cancels.drop(claim)
+        self._settlement.run_again(claim)
+
+
+def _begin_of(claim: Claim, result: ToolCallResult) -> float:
+    if claim.run.begun_at is not None:
+        return claim.run.begun_at
+    started_at = result.meta.started_at
+    return claim.run.clock() if started_at is None else epoch_milliseconds(started_at)
+
+
+def _budget_left(claim: Claim, result: ToolCallResult) -> float:
+    """Return the ms that the caller's ``timeout_seconds`` leaves for further runs."""
+    limit = claim.run.call.timeout_seconds
+    if limit is None:
+        return float("inf")
+    return _begin_of(claim, result) + limit * 1000 - claim.run.clock()
+
+
+@dataclass(slots=True)
+class _Run:
+    """Whether a run has a result: its own, or one that was given in its place."""
+
+    has_result: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class ResultWriter:
+    """Ends the runs of one worker process."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        writer: PipelinedWriter,
+        settlement: Settlement,
+        *,
+        limiter: CallLimiter,
+        leases: LeaseKeeper,
+        cancels: CancelWatch,
+        retries: Retries,
+        spans: RunSpans,
+        log: CallLog,
+    ) -> None:
+        self._ledger = ledger
+        self._writer = writer
+        self._settlement = settlement
+        self._limiter = limiter
+        self._leases = leases
+        self._cancels = cancels
+        self.retries = retries
+        self._spans = spans
+        self.log = log
+        #: the runs that are going on, by the token of their claim
+        self._runs: dict[str, _Run] = {}
+        #: the tokens of claims whose result is on its way
+        self._unconfirmed: set[str] = set()
+
+    def begin(self, claim: Claim) -> None:
+        """Expect one result of a claim's run, by :meth:`finish` or :meth:`answer`."""
+        self._runs[claim.token] = _Run()
+
+    def finish(self, claim: Claim, result: ToolCallResult) -> bool:
+        """Store what a run has ended with; say whether it had no result yet.
+
+        The result goes with the next packet; a claim that was lost leaves the newer one as it is. A call that
+        has failed is tried again, if its export says so; one that is pending waits. The late end of an event
+        that was answered for lets its instance go on.
+        """
+        run = self._runs.pop(claim.token)
+        with run.lock:
+            is_first, run.has_result = not run.has_result, True
+        if is_first:
+            self._try(claim, partial(self._finish, claim, result, still_runs=False))
+        elif is_event(claim.run.call):
+            self._unconfirmed.add(claim.token)
+            self._try(claim, partial(self.store, claim, result))
+        return is_first
+
+    def answer(self, claim: Claim, result: ToolCallResult) -> bool:
+        """Store a result in the place of a handler that still runs; say whether the run had none yet.
+
+        An event keeps its instance until its handler has ended.
+        """
+        run = self._runs.get(claim.token)
+        if run is None:
+            return False
+        with run.lock:  # what the handler ends with must not overtake this
+            is_first, run.has_result = not run.has_result, True
+            if is_first:
+                self._try(claim, partial(self._finish, claim, result, still_runs=True))
+        return is_first
+
+    def _try(self, claim: Claim, end: Callable[[], None]) -> None:
+        outcome = outcome_of(end)
+        if outcome.error is not None:
+            self._end_with_fault(claim, outcome.error)
+
+    def _finish(self, claim: Claim, result: ToolCallResult, *, still_runs: bool) -> None:
+        self._unconfirmed.add(claim.token)
+        self._spans.end(claim, result)
+        if result.status == "pending":
+            self._suspend(claim, result)
+            return
+        if result.error is not None:
+            granted, store = partial(self._on_retry, claim), partial(self.store, claim, result)
+            if self.retries.put_off(claim, result, granted=granted, final=store):
+                return
+        self.store(claim, result, still_runs=still_runs and is_event(claim.run.call))
+
+    def _end_with_fault(self, claim: Claim, fault: BaseException) -> None:
+        """Let even a fault of ours end the call: its lease would be renewed for ever."""
+        logger.error("call.fault", call_id=claim.run.id, exc_info=fault)
+        outcome = outcome_of(lambda: self.store(claim, self._settlement.failure(claim, fault)))
+        if outcome.error is not None:
+            self._let_go(claim, is_lost=True)  # a sweep settles the call
+
+    def _on_retry(self, claim: Claim) -> None:
+        self._unconfirmed.discard(claim.token)
+        cancellation = self._cancels.cancellation(claim)
+        if cancellation is not None:
+            cancellation.end()  # the next run asks anew
+        self._limiter.leave(claim, pauses=True)
+
+    def _suspend(self, claim: Claim, result: ToolCallResult) -> None:
+        def on_answer(answer: int | bytes) -> None:
+            if isinstance(answer, bytes):  # it was completed before the handler had returned
+                self.store(claim, completed(claim.run, result, Outcome.of(answer)))
+                self._writer.flush()
+            elif answer == Stored.CANCELLED:
+                self.store(claim, self._settlement.cancelled(result))
+                self._writer.flush()
+            else:
+                self._let_go(claim, is_lost=answer == Stored.LOST)
+                self.log(result, answer > 0)
+
+        try:
+            script_call = self._ledger.suspend(claim, result)
+        except ValueError as error:
+            self.store(claim, self._unwritable(claim, error))
+        else:
+            self._writer.put_off(script_call, on_answer, is_urgent=True)
+
+    def _unwritable(self, claim: Claim, error: ValueError) -> ToolCallResult:
+        """Return what ends a call whose result cannot be written down: it must end with one."""
+        message = f"{claim.run.call.tool_name} ended with a result that is not JSON: {error}."
+        return self._settlement.failure(claim, ToolOutputError(message))
+
+    def _let_go(self, claim: Claim, *, is_lost: bool = False) -> None:
+        self._unconfirmed.discard(claim.token)
+        self._leases.drop(claim)
+        self._cancels.drop(claim, is_lost=is_lost)
+        self._limiter.leave(claim)
+
+    def store(self, claim: Claim, result: ToolCallResult, *, still_runs: bool = False) -> None:
+        """Store a result, with the next packet; one that cannot be written ends the call so."""
+        try:
+            answer = self._settlement.answer(claim, result)
+            script_call = self._ledger.finish(claim, result, answer, still_runs=still_runs)
+        except ValueError as error:
+            self.store(claim, self._unwritable(claim, error), still_runs=still_runs)
+            return
+
+        def on_answer(finished: Finished) -> None:
+            stored = finished.stored
+            if stored is Stored.CANCELLED:
+                self.store(claim, self._settlement.cancelled(result), still_runs=still_runs)
+                self._writer.flush()
+                return
+            if still_runs and stored is Stored.YES:
+                self._unconfirmed.discard(claim.token)
+            else:
+                self._let_go(claim, is_lost=stored is Stored.LOST)
+            self.log(result, stored is Stored.YES)
+            unsent = self._settlement.unsent(finished, answer)
+            if unsent:
+                self._limiter.send_later(unsent)
+
+        is_waited_for = is_event(claim.run.call) or self._limiter.has_admitted(claim)
+        self._writer.put_off(script_call, on_answer, is_urgent=is_waited_for)
+
+    @property
+    def awaits_confirmation(self) -> bool:
+        """Whether Redis has not confirmed yet that it has all results."""
+        return bool(self._unconfirmed)
+
+    def abandon(self) -> None:
+        """Settle what still runs when the process must end (DESIGN "Delivery" rules 4 and 6).
+
+        The rest is given back to the queue, but for a handler that has started and is not idempotent:
+        it may have had its effect, and that is said.
+
+        Raises:
+            RedisError: Redis is away; the leases run out by themselves.
+        """
+        for claim in self._leases.held():
+            if claim.token in self._unconfirmed:
+                continue
+            if not self._settlement.requeue(claim):
+                self._settlement.fail(claim, unknown_outcome(claim.run.call))

@@ -1,0 +1,237 @@
+"""What Celery does with messages: calls and events go to our pool, what holds no call to the dead letters.
+
+A worker reserves its free slots only, so that no call waits here while another worker is idle. But a trip to
+the broker costs more than a short call does; so while all calls are short, more are reserved. As soon as one
+lasts, what waits for a slot goes back to its queue. See :mod:`workers.pool.lead`.
+"""
+
+import itertools
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from celery import bootsteps
+from celery.app.task import Context, Task
+from celery.exceptions import NotRegistered
+from celery.utils.saferepr import saferepr
+from celery.worker import state
+from celery.worker import strategy as celery_strategy
+from celery.worker.consumer import Consumer as CeleryConsumer
+from kombu.exceptions import ContentDisallowed, DecodeError
+
+from broker_config.queues import TOOL_CALL_TASK
+from broker_config.scripts import ClaimOnReserve
+from broker_config.transport import Channel
+from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolInputValidationError
+from goondan_tasks.events import EVENT_TASKS
+from workers.concurrency.threads import outcome_of
+from workers.pool.drain import note_shutdown
+from workers.pool.monitoring import CallRequest, incoming_of
+from workers.pool.pool import CallPool
+from workers.runtime import process_runtime
+
+logger = logging.getLogger(__name__)
+
+LONGEST_TASK_ID = 200
+
+#: what agents' queues carry
+TASKS = (TOOL_CALL_TASK, *EVENT_TASKS)
+
+#: so much of a message that holds no call is kept, in characters
+LONGEST_SHOWN = 2_000
+
+
+class Consumer(CeleryConsumer):
+    """Celery's consumer, which no message ends: what holds no call becomes a dead letter.
+
+    Celery ends with some that it cannot read, and the next worker that gets them does; others it drops.
+    """
+
+    # celery-types do not know them
+    task_consumer: Any
+    connection_errors: tuple[type[Exception], ...]
+
+    def create_task_handler(self, *args: Any) -> Callable[[Any], object]:
+        """Make what takes messages; there is a new one after each reconnection."""
+        handle = super().create_task_handler(*args)
+        if isinstance(self.task_consumer.channel, Channel):
+            self.task_consumer.channel.on_no_message = self._bury_data
+
+        def on_task_received(message: Any) -> None:
+            task = message.headers.get("task")
+            if task not in TASKS:  # Celery has some of its own, which anybody could have run here
+                return self.on_unknown_task(None, message, KeyError(task))
+            error = outcome_of(lambda: handle(message)).error
+            if error is None:
+                return None
+            if not isinstance(error, Exception) or self._is_of_connection(error):
+                raise error
+            logger.error("a message cannot be handled", exc_info=error)
+            return self.bury(message, repr(error))
+
+        return on_task_received
+
+    def _is_of_connection(self, error: Exception) -> bool:
+        # kombu counts KeyError among them, which is as often a message's
+        return isinstance(error, self.connection_errors) and not isinstance(error, LookupError)
+
+    def on_unknown_message(self, body: Any, message: Any) -> None:
+        """Bury what names no task."""
+        self.bury(message, "it names no task")
+
+    def on_unknown_task(self, body: Any, message: Any, exc: Exception) -> None:
+        """Bury what names one that there is not; whoever waits for it is told, as Celery does."""
+        name, task_id = message.headers.get("task"), message.headers.get("id")
+        if _is_task_id(task_id):
+            error = NotRegistered(saferepr(name, LONGEST_TASK_ID))
+            self.app.backend.mark_as_failure(task_id, error, request=Context(id=task_id))
+        self.bury(message, f"there is no task {saferepr(name, LONGEST_TASK_ID)}")
+
+    def on_invalid_task(self, body: Any, message: Any, exc: Exception) -> None:
+        """Bury what Celery refuses."""
+        self.bury(message, str(exc))
+
+    def on_decode_error(self, message: Any, exc: Exception) -> None:
+        """Bury what cannot be decoded."""
+        self.bury(message, f"its body cannot be read: {exc}")
+
+    def bury(self, message: Any, reason: str) -> None:
+        """Make a dead letter of a message, tell whoever waits for its call, and acknowledge it."""
+        headers = message.headers
+        what = {"headers": headers, "body": message.body}
+        self._bury(str(message.delivery_info.get("routing_key")), saferepr(what, LONGEST_SHOWN), reason)
+        if headers.get("task") in TASKS and _is_task_id(headers.get("id")):
+            error = ToolInputValidationError(f"The message cannot be read: {reason}.")
+            incoming = incoming_of(message, is_readable=False)
+            process_runtime().delivery.refuse(incoming, self.hostname, error)
+        if not message.acknowledged:
+            message.ack_log_error(logger, self.connection_errors)
+
+    def _bury_data(self, queue: str, data: bytes, reason: str) -> None:
+        self._bury(queue, repr(data[:LONGEST_SHOWN]), reason)
+
+    def _bury(self, queue: str, shown: str, reason: str) -> None:
+        plain = [text.encode("ascii", "backslashreplace").decode() for text in (reason, shown)]
+        process_runtime().delivery.bury(queue, self.hostname, plain[0][:LONGEST_SHOWN], plain[1])
+
+
+def strategy(task: Task[Any, Any], app: Any, consumer: Any, **options: Any) -> Callable[..., Any]:
+    """Make the handler of one task (Celery's ``Task.Strategy``).
+
+    Celery acknowledges a message whose body it cannot read and forgets it, and its producer would
+    wait for ever; one whose body has another form ends the worker (``on_task_received`` in
+    celery/worker/consumer/consumer.py). A revoked one it drops in silence; here it is a cancelled call.
+    """
+    handle = celery_strategy.default(task, app, consumer, **options)
+    pool = consumer.pool if isinstance(consumer.pool, CallPool) else None
+
+    def on_message(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any) -> Any:
+        fault = _fault_of(message)
+        if fault is not None:
+            return consumer.bury(message, fault)
+        if message.headers["id"] in state.revoked:
+            _answer(message, ToolCancelledError("The call was revoked."), consumer)
+            return message.ack_log_error(logger, consumer.connection_errors)
+        if pool is None or _waits_for_celery(message.headers):
+            return handle(message, body, ack, reject, callbacks)
+        return _take(pool, CallRequest.of_message(message, consumer))
+
+    return on_message
+
+
+def _take(pool: CallPool, request: CallRequest) -> None:
+    incoming = request.incoming
+    if incoming.is_shutdown:
+        note_shutdown(process_runtime(), incoming.wire)
+        request.note()
+    elif incoming.is_only_told:
+        request.note()
+    else:
+        pool.take(request)
+
+
+def _waits_for_celery(headers: Mapping[str, Any]) -> bool:
+    """Say whether Celery itself has something to do: a countdown or an expiry was asked for."""
+    return bool(headers.get("eta") or headers.get("expires"))
+
+
+def _fault_of(message: Any) -> str | None:
+    if not _is_task_id(message.headers.get("id")):
+        return "it has no task id"
+    try:
+        payload = message.payload
+    except (DecodeError, ContentDisallowed, ValueError) as error:
+        return str(error)
+    if not isinstance(payload, list) or len(payload) != 3:
+        return "its body is not [args, kwargs, embed]"
+    if isinstance(payload[2], dict) and (not any(payload[2].values()) or _names_tasks(payload[2])):
+        return None
+    return "its body names callbacks that are no tasks"
+
+
+def _names_tasks(embed: Mapping[str, Any]) -> bool:
+    lists = [embed.get(name) or [] for name in ("callbacks", "errbacks", "chain")]
+    if not all(isinstance(tasks, list) for tasks in lists):
+        return False
+    tasks = [*itertools.chain(*lists), *([embed["chord"]] if embed.get("chord") else [])]
+    return all(isinstance(task, dict) and isinstance(task.get("task"), str) for task in tasks)
+
+
+def _is_task_id(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= LONGEST_TASK_ID and value.isprintable()
+
+
+def _answer(message: Any, error: GoondanError, consumer: Any) -> None:
+    incoming = incoming_of(message)
+    process_runtime().delivery.refuse(incoming, consumer.hostname, error)
+
+
+class Reservations(bootsteps.StartStopStep):
+    """The consumer step that lets the lead take the consumer's queues; with our pool and our transport."""
+
+    #: extensions may register tools before the worker is present
+    requires = ("celery.worker.consumer.tasks:Tasks", "workers.pool.presence:Presence")
+
+    def __init__(self, consumer: Any, **options: Any) -> None:
+        #: the revision of the bundle whose terms the claims were told, its registry's version, and the agents
+        self._told: tuple[str | None, int, tuple[str, ...]] | None = None
+        super().__init__(consumer, **options)
+
+    def include_if(self, consumer: Any) -> bool:
+        """Celery's own pools have no lead."""
+        return isinstance(consumer.pool, CallPool)
+
+    def start(self, consumer: Any) -> None:
+        """Begin, and again after each reconnection; kombu's own transports keep to the slots."""
+        channel, pool = consumer.task_consumer.channel, consumer.pool
+        pool.consumer = consumer
+        if not (isinstance(channel, Channel) and pool.lead):
+            return
+        channel.leave_to = pool.lead.look_again
+        pool.channel = channel
+        _prefetch_slots_only(consumer)
+        self._told = None
+        pool.lead.attach(consumer.hostname, lambda: channel.queues, lambda: self._terms(consumer))
+
+    def stop(self, consumer: Any) -> None:
+        """Take nothing until there is a connection again."""
+        if consumer.pool.lead:
+            consumer.pool.lead.detach()
+
+    def _terms(self, consumer: Any) -> ClaimOnReserve | None:
+        """Return the terms of the tools that there are, if they are others than before."""
+        runtime = process_runtime()
+        revisions = runtime.revisions
+        # of all that the process serves: it may take up again what it has left
+        current = revisions.active.ref, revisions.active.registry.version, revisions.served
+        if current == self._told:
+            return None
+        self._told = current
+        return runtime.delivery.claim_on_reserve(consumer.hostname, revisions.served)
+
+
+def _prefetch_slots_only(consumer: Any) -> None:
+    """Overrule a prefetch multiplier, which would reserve what no slot is free for."""
+    consumer.prefetch_multiplier = 1
+    consumer.initial_prefetch_count = consumer.qos.value = consumer.pool.num_processes
+    consumer.qos.update()

@@ -1,0 +1,366 @@
+"""Calls as Celery's bookkeeping, its remote control and its monitors (Flower) see them.
+
+Celery's own ``Request`` does far more than a call needs: it made up a fifth of what a call costs. Events go
+out in batches: Celery sends what there is on every turn of the main loop, which each event wakes. Those of
+plain calls are written by template.
+"""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from json.encoder import encode_basestring_ascii as quoted
+from time import monotonic, time
+from typing import Any
+
+import structlog
+from celery import bootsteps
+from celery.utils.time import utcoffset
+from celery.worker import state
+from redis.exceptions import RedisError
+
+from broker_config import serializer
+from broker_config.queues import TOOL_CALL_TASK
+from goondan_tasks.dispatch import SHOWN_ARGUMENTS
+from goondan_tasks.messages import ToolCallResult
+from workers.concurrency.slots import ReleasedSlot
+from workers.delivery.incoming import Incoming, carried
+from workers.job import Job
+
+SUMMARY_LENGTH = 200
+
+#: what stands in a result's place when a message turned out to need no run
+NOT_RUN = "not run here"
+
+
+def summary(result: ToolCallResult | None) -> str:
+    """Return status, error code and the beginning of the output or message."""
+    if result is None:
+        return NOT_RUN
+    if result.error is not None:
+        return f"{result.status} {result.error.code} {result.error.message}"[:SUMMARY_LENGTH]
+    return f"{result.status} {result.output!r}"[:SUMMARY_LENGTH]
+
+
+def summary_of(job: Job) -> str:
+    """Return the same of a plain call that ended well."""
+    return f"ok {job.output!r}"[:SUMMARY_LENGTH]
+
+
+logger = structlog.get_logger(__name__)
+
+#: so many names of tools are counted, and no longer ones: models make names up, and counts are kept for ever
+MOST_NAMES = 1_000
+LONGEST_NAME = 200
+
+
+class CallRequest:
+    """One message. What Celery asks of a request is there (celery/worker/{state,control}.py)."""
+
+    __slots__ = (
+        "__weakref__",
+        "_begun",
+        "_consumer",
+        "_headers",
+        "_message",
+        "acknowledged",
+        "eventer",  # set by Celery after a reconnection (celery/worker/consumer/events.py ``start``)
+        "has_ended",
+        "id",
+        "incoming",
+        "job",
+        "name",
+        "released_slot",
+        "task_name",
+        "time_start",
+    )
+
+    def __init__(self, incoming: Incoming, headers: Mapping[str, Any], consumer: Any) -> None:
+        #: what the message carries
+        self.incoming = incoming
+        self.id = incoming.id
+        self.task_name = incoming.task
+        #: the tool's, if the producer says so
+        shadow = headers.get("shadow")
+        self.name: str = shadow if shadow and isinstance(shadow, str) else self.task_name
+        #: the claim, if one came with the reservation: then there is no message any more
+        self.job: Job | None = None
+        self.acknowledged = False
+        #: whether its place is free again
+        self.has_ended = False
+        #: that of a call which waits for another agent, or has
+        self.released_slot: ReleasedSlot | None = None
+        self.time_start: float | None = None
+        self._headers = headers
+        self._message: Any = None
+        self._consumer = consumer
+        self._begun = 0.0
+
+    @classmethod
+    def of_message(cls, message: Any, consumer: Any) -> "CallRequest":
+        """Make the request of a message that is to be acknowledged."""
+        request = cls(incoming_of(message), message.headers, consumer)
+        request._message = message
+        return request
+
+    @classmethod
+    def of_job(cls, job: Job, consumer: Any) -> "CallRequest":
+        """Make the request of a claimed call."""
+        call = job.read()
+        request = cls(Incoming(job.id, job.queue, call), event_fields(job), consumer)
+        request.job = job
+        request.acknowledged = True
+        return request
+
+    @property
+    def worker(self) -> str:
+        """The name of this worker."""
+        hostname: str = self._consumer.hostname
+        return hostname
+
+    @property
+    def task(self) -> Any:
+        """Celery's task of that name."""
+        return self._consumer.app.tasks[self.task_name]
+
+    def reserve(self) -> None:
+        """Count it among what waits here."""
+        state.requests[self.id] = self
+        state.reserved_requests.add(self)
+        if not self._sends_events:
+            return
+        headers = self._headers
+        self._send_event(
+            "task-received",
+            name=self.name,
+            args=headers.get("argsrepr"),
+            kwargs=headers.get("kwargsrepr"),
+            root_id=headers.get("root_id"),
+            parent_id=headers.get("parent_id"),
+            retries=0,
+            eta=None,
+            expires=None,
+        )
+
+    def accept(self) -> None:
+        """Count it among what is in progress."""
+        self._begun, self.time_start = monotonic(), time()
+        state.active_requests.add(self)
+        state.reserved_requests.add(self)  # a lost connection clears it of what has not begun
+        count(self.name, self.task_name)
+        self._send_event("task-started")
+
+    def note(self) -> None:
+        """Let the books show a message that only tells of something; on the main thread only."""
+        self.reserve()
+        self.accept()
+        self.end(None)
+        self.acknowledge()
+
+    def end(self, result: ToolCallResult | None) -> None:
+        """Take it off the books; its message is still to be acknowledged."""
+        if self._sends_events:
+            runtime = monotonic() - self._begun
+            self._send_event("task-succeeded", result=summary(result), runtime=runtime)
+        state.requests.pop(self.id, None)
+        state.active_requests.discard(self)
+        state.reserved_requests.discard(self)  # a worker that stops waits for this
+
+    def acknowledge(self) -> None:
+        """Acknowledge the message; on the main thread only."""
+        if not self.acknowledged:
+            self.acknowledged = True
+            self._message.ack_log_error(logger, self._consumer.connection_errors)
+
+    def reject(self, requeue: bool = False) -> None:
+        """Give the message back, or drop it; on the main thread only."""
+        if not self.acknowledged:
+            self.acknowledged = True
+            self._message.reject_log_error(logger, self._consumer.connection_errors, requeue)
+            state.requests.pop(self.id, None)
+            state.reserved_requests.discard(self)
+            self._send_event("task-rejected", requeue=requeue)
+
+    def info(self, safe: bool = False) -> dict[str, Any]:
+        """Describe it for ``inspect active`` and ``inspect reserved``, without its arguments."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "args": self._headers.get("argsrepr"),
+            "kwargs": self._headers.get("kwargsrepr"),
+            "type": self.task_name,
+            "hostname": self.worker,
+            "time_start": self.time_start,
+            "acknowledged": self.acknowledged,
+            "delivery_info": {"exchange": "", "routing_key": self.incoming.queue},
+            "worker_pid": None,
+        }
+
+    def terminate(self, pool: Any, signal: Any = None) -> None:
+        """Refuse: a call shares its process with others."""
+        logger.warning("call.not_terminated", call_id=self.id, what_to_do=f"goondan cancel {self.id}")
+
+    cancel = terminate
+
+    @property
+    def _sends_events(self) -> bool:
+        return sends_events(self._consumer.event_dispatcher)
+
+    def _send_event(self, event: str, **fields: Any) -> None:
+        if self._sends_events:
+            self._consumer.event_dispatcher.send(event, uuid=self.id, **fields)
+
+
+def job_info(job: Job, worker: str) -> dict[str, Any]:
+    """Describe a claimed call for ``inspect active`` and ``inspect reserved``."""
+    fields = event_fields(job)
+    return {
+        "id": job.id,
+        "name": fields["shadow"],
+        "args": "()",
+        "kwargs": fields["kwargsrepr"],
+        "type": TOOL_CALL_TASK,
+        "hostname": worker,
+        "time_start": time() - monotonic() + job.begun_at if job.begun_at else None,
+        "acknowledged": True,
+        "delivery_info": {"exchange": "", "routing_key": job.queue},
+        "worker_pid": None,
+    }
+
+
+def count(name: str, task_name: str) -> None:
+    """Count a call in Celery's books, under its own name while there are not too many names."""
+    is_known = name in state.total_count or (
+        len(state.total_count) < MOST_NAMES and len(name) <= LONGEST_NAME
+    )
+    state.total_count[name if is_known else task_name] += 1
+    state.all_total_count[0] += 1
+
+
+def sends_events(dispatcher: Any) -> bool:
+    """Say whether monitors are told of calls."""
+    if dispatcher is None or not dispatcher.enabled:
+        return False
+    return not dispatcher.groups or "task" in dispatcher.groups  # else it drops them, after much ado
+
+
+def event_fields(job: Job) -> dict[str, Any]:
+    """Return what monitors are shown of a claimed call."""
+    call = job.read()
+    shown = serializer.encode(call.get("args"))[:SHOWN_ARGUMENTS].decode("utf-8", "ignore")
+    return {
+        "shadow": call.get("toolName"),
+        "argsrepr": "()",
+        "kwargsrepr": f"{call.get('instanceKey')} {shown}",
+        "root_id": call.get("rootId") or job.id,
+        "parent_id": call.get("parentId"),
+    }
+
+
+def incoming_of(message: Any, *, is_readable: bool = True) -> Incoming:
+    """Return what a message carries; of one that cannot be read, where it came from."""
+    task = message.headers["task"]
+    wire = carried(task, message.payload[1]) if is_readable else None
+    queue, traceparent = message.delivery_info.get("routing_key") or "", message.headers.get("traceparent")
+    return Incoming(message.headers["id"], queue, wire, task, traceparent)
+
+
+#: how long an event waits for company
+FLUSH_SECONDS = 0.2
+
+#: so many events do not wait any longer
+MOST_EVENTS = 500
+
+#: of so many plain calls the events wait for a broker that is away
+MOST_CALLS = 3_000
+
+#: as Celery writes them (celery/events/event.py ``Event``, celery/worker/request.py)
+_EVENTS = (
+    '{%(common)s,"type":"task-received","timestamp":%(received)r,"name":%(name)s,"args":"()",'
+    '"kwargs":%(kwargs)s,"root_id":%(root)s,"parent_id":%(parent)s,"retries":0,"eta":null,"expires":null},'
+    '{%(common)s,"type":"task-started","timestamp":%(started)r},'
+    '{%(common)s,"type":"task-succeeded","timestamp":%(ended)r,"result":%(result)s,"runtime":%(runtime)r}'
+)
+
+
+class PlainEvents:
+    """The events of plain calls, until they are sent; any thread may add some."""
+
+    def __init__(self) -> None:
+        self._written: list[str] = []
+
+    def add(self, dispatcher: Any, ended: Sequence[tuple[Job, ToolCallResult | None]]) -> None:
+        """Note plain calls that have ended, each with its failure."""
+        if not sends_events(dispatcher) or len(self._written) > MOST_CALLS:
+            return
+        since_boot = time() - monotonic()
+        sender = f'"hostname":{quoted(dispatcher.hostname)},"utcoffset":{utcoffset()},"pid":{dispatcher.pid}'
+        for job, failure in ended:
+            fields = event_fields(job)
+            parent = fields["parent_id"]
+            started = since_boot + job.begun_at
+            self._written.append(
+                _EVENTS
+                % {
+                    "common": f'{sender},"uuid":{quoted(job.id)},"clock":{dispatcher.clock.forward()}',
+                    "received": since_boot + job.asked_at,
+                    "name": quoted(fields["shadow"]),
+                    "kwargs": quoted(fields["kwargsrepr"]),
+                    "root": quoted(fields["root_id"]),
+                    "parent": "null" if parent is None else quoted(parent),
+                    "started": started,
+                    "ended": started + job.duration_ms / 1000,
+                    "result": quoted(summary_of(job) if failure is None else summary(failure)),
+                    "runtime": job.duration_ms / 1000,
+                }
+            )
+
+    def send(self, dispatcher: Any) -> None:
+        """Publish what there is in one message; on the main thread. It stays while the broker is away."""
+        if not self._written or dispatcher.producer is None:
+            return
+        count = len(self._written)
+        with contextlib.suppress(RedisError, OSError):  # whatever else the worker asks of Redis tells of it
+            dispatcher.producer.publish(
+                f"[{','.join(self._written[:count])}]",
+                content_type="application/json",
+                content_encoding="utf-8",
+                routing_key="task.multi",
+                exchange=dispatcher.exchange.name,
+                declare=[dispatcher.exchange],
+                headers=dispatcher.headers,
+                delivery_mode=dispatcher.delivery_mode,
+            )
+            del self._written[:count]
+
+
+class TaskEvents(bootsteps.StartStopStep):
+    """The consumer step that sends events; with our own pool."""
+
+    requires = ("celery.worker.consumer.events:Events",)
+
+    def __init__(self, consumer: Any, **options: Any) -> None:
+        self._timer: Any = None
+        super().__init__(consumer, **options)
+
+    def include_if(self, consumer: Any) -> bool:
+        """Leave it to Celery where events come one by one."""
+        return hasattr(consumer.pool, "events")
+
+    def start(self, consumer: Any) -> None:
+        """Let events wait; there is a new dispatcher after each reconnection."""
+        dispatcher = consumer.event_dispatcher
+        dispatcher.buffer_limit = MOST_EVENTS
+        dispatcher.on_send_buffered = None
+
+        def flush() -> None:
+            dispatcher.flush()
+            consumer.pool.events.send(dispatcher)
+
+        self._timer = consumer.timer.call_repeatedly(FLUSH_SECONDS, flush)
+
+    def stop(self, consumer: Any) -> None:
+        """Send what is left; what cannot be sent now goes out after the reconnection."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            consumer.event_dispatcher.flush()
+            consumer.pool.events.send(consumer.event_dispatcher)

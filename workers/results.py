@@ -1,0 +1,71 @@
+"""What becomes of results: which are interim, how long an error's message may be, what nobody is shown."""
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from goondan_tasks.bundle import BoundTool
+from goondan_tasks.calls import Run
+from goondan_tasks.failure import fitted_message
+from goondan_tasks.messages import ToolCallError, ToolCallResult, epoch_milliseconds
+from goondan_tasks.names import SYSTEM_TOOL
+from goondan_tasks.output import Pending
+from goondan_tasks.redaction import KNOWN_SECRETS
+
+_HELD = {"message": "The call waits for a person's approval; it has not been run."}
+
+
+@dataclass(frozen=True, slots=True)
+class Suspension:
+    """The rules of one worker."""
+
+    #: ``policy.toolCalls.approval`` of the Swarm: globs of full tool names
+    approval: tuple[str, ...]
+    #: how long a call waits if its handler does not say
+    ttl_seconds: float
+
+    def hold(self, run: Run, bound: BoundTool) -> Pending | None:
+        """Return what a call is answered that must be approved before it is run, and has not been."""
+        if run.approved_by is not None or not self.asks(bound):
+            return None
+        return Pending(run.id, _HELD, is_approval=True)
+
+    def result(self, run: Run, pending: Pending, started_at: float | None) -> ToolCallResult:
+        """Return the interim result of a call that waits.
+
+        Nobody need approve a call any more that would be past its deadline.
+        """
+        expires_at = run.clock() + (pending.ttl_seconds or self.ttl_seconds) * 1000
+        if pending.is_approval and run.call.deadline is not None:
+            expires_at = min(expires_at, epoch_milliseconds(run.call.deadline))
+        return run.pending(pending, started_at, expires_at=expires_at)
+
+    def asks(self, bound: BoundTool) -> bool:
+        """Say whether calls of a tool wait for an approval."""
+        if bound.export.requires_approval:
+            return True
+        if not self.approval or bound.tool.name == SYSTEM_TOOL:
+            return False
+        return any(fnmatchcase(bound.name, glob) for glob in self.approval)
+
+
+def limited(result: ToolCallResult, message_limit: int) -> ToolCallResult:
+    """Return a result whose error message, if it has one, is no longer than ``message_limit`` characters."""
+    error = result.error
+    if error is None:
+        return result
+    message = fitted_message(error.message, message_limit)
+    if message == error.message:
+        return result
+    return result.model_copy(update={"error": error.model_copy(update={"message": message})})
+
+
+def without_secrets(result: ToolCallResult) -> ToolCallResult:
+    """Return a result whose output, handle and error hold no secret; the same if they held none."""
+    error = None if result.error is None else result.error.to_wire()
+    said = {"output": result.output, "handle": result.handle, "error": error}
+    shown = KNOWN_SECRETS.hidden_in_answer(said)
+    if shown == said:
+        return result
+    if error is not None:
+        shown["error"] = ToolCallError.from_wire(shown["error"])
+    return result.model_copy(update=shown)

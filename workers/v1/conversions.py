@@ -1,0 +1,82 @@
+"""Calls, results and catalog items in the words of the older version, and back (002 §5.2, §6.1, §10.1)."""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any
+
+from goondan_tasks.bundle import CatalogItem, ToolSource
+from goondan_tasks.calls import Run, with_meta
+from goondan_tasks.errors import ToolError
+from goondan_tasks.messages import ToolCall, ToolCallError, ToolCallResult
+from goondan_tasks.v1_api import Step, ToolResult, Turn, V1CatalogItem
+from goondan_tasks.v1_api import ToolCall as V1Call
+from goondan_tasks.v1_api import ToolError as V1Error
+from workers.tools.dynamic_tools import catalog_item
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What one run sees of its Turn, Step and catalog: read once, for the functions around a handler, too."""
+
+    turn: Turn
+    step: Step
+    tool_catalog: Sequence[V1CatalogItem]
+
+
+def v1_item(given: Any, extension: str) -> V1CatalogItem:
+    """Return an extension's description of a tool as an item; its source is the extension by default.
+
+    Raises:
+        ValueError: it is not valid, or has an unknown field.
+        TypeError: it is neither an item nor a dict.
+    """
+    if isinstance(given, V1CatalogItem):
+        source = ToolSource(type="extension", name=extension)
+        shown = given if given.source is not None else replace(given, source=source)
+        current_item(shown)
+        return shown
+    item = catalog_item(given, extension)
+    return V1CatalogItem(item.name, item.description, item.parameters, source=item.source)
+
+
+def current_item(shown: V1CatalogItem) -> CatalogItem:
+    """Return an item that has a source in the current form; raises as :func:`v1_item`."""
+    fields = {"name": shown.name, "description": shown.description, "parameters": shown.parameters}
+    return catalog_item({**fields, "source": shown.source}, "")
+
+
+def v1_call(call: ToolCall) -> V1Call:
+    """Return a call in the older form; its arguments are a copy, so that changing them changes no message."""
+    return V1Call(call.shown_id, call.tool_name, deepcopy(call.args))
+
+
+def v1_result(result: ToolCallResult) -> ToolResult:
+    """Return a result in the older form (002 §6.1)."""
+    error = result.error
+    told = None if error is None else V1Error(error.message, error.name, error.code)
+    return ToolResult(result.status, result.output, result.handle, told)
+
+
+def current_result(given: ToolResult, last: ToolCallResult | None, run: Run) -> ToolCallResult:
+    """Return what a function has made of the ``last`` result of its call, or in place of one.
+
+    Raises:
+        ValueError: a field has a value of the wrong type.
+    """
+    if last is not None and given == v1_result(last):
+        return last
+    error = None if given.error is None else _current_error(given.error, last)
+    if last is None or given.status != last.status:
+        last = with_meta(run.ok(None, None), id="")  # the executor fills in whose result it is
+    fields = {"status": given.status, "output": given.output, "handle": given.handle, "error": error}
+    return ToolCallResult.model_validate({**dict(last), **fields})
+
+
+def _current_error(given: V1Error, last: ToolCallResult | None) -> ToolCallError:
+    before = None if last is None else last.error
+    if before is not None and before.code == given.code:
+        name = given.name or before.name
+        return ToolCallError.model_validate({**dict(before), "name": name, "message": given.message})
+    code, name = given.code or ToolError.code, given.name or ToolError.__name__
+    return ToolCallError.model_validate({"code": code, "name": name, "message": given.message})

@@ -1,0 +1,266 @@
+"""What tools and extensions of the older version may use (002 §4.3, §8.1, §11.2)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic.alias_generators import to_camel
+
+from goondan_tasks.bundle import BoundTool
+from goondan_tasks.bundle.fields import parse_ref
+from goondan_tasks.bundle.findings import FieldError
+from goondan_tasks.bundle.resources import scopes_beyond
+from goondan_tasks.bundle.v1_resources import V1ToolExport, V1ToolSpec
+from goondan_tasks.messages import JsonObject, ToolCall
+from goondan_tasks.oauth.manager import MIN_TTL_SECONDS
+from goondan_tasks.tool_api import Logger
+from goondan_tasks.wording import hint
+from workers.extensions.events import EventListeners, running_for
+from workers.extensions.services import (
+    SwarmBundleService,
+    ask_for_token,
+    token_error,
+)
+from workers.extensions.state import ExtensionState, StateStore
+from workers.oauth import WorkerOAuth
+
+
+def fields_of(request: Any, first: str, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a request that came as one object or as keyword arguments.
+
+    ``named`` has the keyword arguments, ``None`` if left out. ``request`` is a mapping of the same fields, in
+    snake_case or camelCase; or the value of ``first``.
+
+    Raises:
+        TypeError: it has another field, or one that a keyword argument has as well.
+    """
+    if request is None:
+        return dict(named)
+    if not isinstance(request, Mapping):
+        request = {first: request}
+    spelled = {to_camel(name): name for name in named} | {name: name for name in named}
+    fields = dict(named)
+    for key, value in request.items():
+        name = spelled.get(key)
+        if name is None:
+            raise TypeError(f"there is no field {key!r:.100}. {hint(str(key), list(spelled))}".strip())
+        if fields[name] is not None and value is not None:
+            raise TypeError(f"{name} is given twice")
+        fields[name] = value if value is not None else fields[name]
+    return fields
+
+
+def _level(name: str) -> Callable[..., None]:
+    def log(self: "ConsoleLogger", event: Any, *values: Any, **fields: Any) -> None:
+        getattr(self.lines, name)(str(event), **_with(values, {**self.bound, **fields}))
+
+    return log
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleLogger:
+    """A logger with the documents' ``Console`` methods (002 §4.3, §5.4).
+
+    Values after the text are logged as the field ``values``; of an exception among them, the traceback.
+    """
+
+    lines: Logger
+    #: fields of every line
+    bound: Mapping[str, Any] = field(default_factory=dict)
+
+    def bind(self, **fields: Any) -> "ConsoleLogger":
+        """Return a logger whose lines have these fields, too."""
+        return ConsoleLogger(self.lines, {**self.bound, **fields})
+
+    debug = _level("debug")
+    info = log = _level("info")
+    warning = warn = _level("warning")
+    error = _level("error")
+
+    def exception(self, event: Any, *values: Any, **fields: Any) -> None:
+        """Log an error with the traceback of the exception that is being handled."""
+        self.error(event, *values, **{"exc_info": True, **fields})
+
+
+def _with(values: Sequence[Any], fields: dict[str, Any]) -> dict[str, Any]:
+    errors = [value for value in values if isinstance(value, BaseException)]
+    shown = [value for value in values if not isinstance(value, BaseException)]
+    if errors:
+        fields = {**fields, "exc_info": errors[0]}
+    return {"values": shown, **fields} if shown else fields
+
+
+@dataclass(frozen=True, slots=True)
+class AgentEventBus:
+    """``api.events``: the events of one agent in this process; see :class:`goondan_tasks.v1_api.EventBus`."""
+
+    agent: str
+    #: the name of the listening extension or tool, for the log
+    listener_of: str
+    events: EventListeners
+
+    def emit(self, name: str, event: Mapping[str, Any] | None = None) -> None:
+        self.events.emit(self.agent, name, event)
+
+    def on(self, name: str, listener: Callable[[JsonObject], Any]) -> Callable[[], None]:
+        return self._noted(self.events.on(self.agent, name, listener, extension=self.listener_of))
+
+    def once(self, name: str, listener: Callable[[JsonObject], Any]) -> Callable[[], None]:
+        end = self.events.on(self.agent, name, listener, extension=self.listener_of, is_once=True)
+        return self._noted(end)
+
+    def off(self, name: str, listener: Callable[[JsonObject], Any]) -> None:
+        self.events.off(self.agent, name, listener)
+
+    def _noted(self, end: Callable[[], None]) -> Callable[[], None]:
+        return end
+
+
+@dataclass(frozen=True, slots=True)
+class RunEventBus(AgentEventBus):
+    """``ctx.events``: the same for one run of a tool, whose listeners are removed when it ends."""
+
+    _ends: list[Callable[[], None]] = field(default_factory=list)
+
+    def end(self) -> None:
+        """Remove the run's listeners."""
+        while self._ends:
+            self._ends.pop()()
+
+    def _noted(self, end: Callable[[], None]) -> Callable[[], None]:
+        self._ends.append(end)
+        return end
+
+
+#: no Extension can have these names
+_SHARED = "#shared"
+_OBJECT = "#state"
+_KEY = "object"
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The state of one extension of an agent, for each instance; methods wait as those of ExtensionState."""
+
+    #: ``api.state``
+    state: ExtensionState
+    #: ``api.instance.shared``, common to all extensions of the agent
+    shared: ExtensionState
+    _object: ExtensionState
+    _agent: str
+
+    @classmethod
+    def of(cls, store: StateStore, agent: str, extension: str) -> "Memory":
+        """Return the state of one extension of an agent."""
+        own, shared = ExtensionState(store, agent, extension), ExtensionState(store, agent, _SHARED)
+        return cls(own, shared, ExtensionState(store, agent, f"{extension}{_OBJECT}"), agent)
+
+    def get_state(self) -> Any:
+        self._require_instance()
+        return self._object.get(_KEY, {})
+
+    def set_state(self, state: JsonObject) -> Any:
+        if not isinstance(state, Mapping):
+            raise TypeError(f"the state of an extension is an object, not {type(state).__name__}")
+        self._require_instance()
+        return self._object.set(_KEY, dict(state))
+
+    def _require_instance(self) -> None:
+        if running_for(self._agent) is None:
+            raise RuntimeError(
+                "no Turn, Step or tool call is running here, whose instance could be meant: call it from a "
+                "handler or a pipeline, or name the instance in api.state.get(key, instance_key=…)"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAuth:
+    """A Tool's ``auth``: its default app, and the scopes it may request there."""
+
+    app: str | None = None
+    scopes: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, bound: BoundTool) -> "ToolAuth":
+        """Return an export's: its own scopes, else its Tool's, else all of the app's."""
+        spec, export = bound.tool.spec, bound.export
+        auth = spec.auth if isinstance(spec, V1ToolSpec) else None
+        if auth is None:
+            return cls()
+        own = export.auth if isinstance(export, V1ToolExport) else None
+        narrowed = own.scopes if own is not None and own.scopes is not None else auth.scopes
+        return cls(str(auth.oauth_app_ref), narrowed)
+
+    def is_about(self, oauth_app_ref: Any) -> bool:
+        """Say whether a request names this app."""
+        try:
+            return self.app is not None and str(parse_ref(oauth_app_ref)) == self.app
+        except FieldError:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class V1OAuth:
+    """``ctx.oauth`` and ``api.oauth``: see :class:`goondan_tasks.v1_api.OAuthApi`."""
+
+    #: ``None`` where the bundle has no OAuthApp, and where there is no worker
+    _tokens: WorkerOAuth | None
+    #: the call on whose behalf a token is requested, if any
+    call_of: Callable[[], ToolCall | None]
+    auth: ToolAuth = ToolAuth()
+
+    def get_access_token(
+        self,
+        request: Mapping[str, Any] | None = None,
+        *,
+        oauth_app_ref: str | Mapping[str, str] | None = None,
+        scopes: Sequence[str] | None = None,
+        min_ttl_seconds: float | None = None,
+    ) -> Any:
+        named = {"oauth_app_ref": oauth_app_ref, "scopes": scopes, "min_ttl_seconds": min_ttl_seconds}
+        asked = fields_of(request, "oauth_app_ref", named)
+        ref = self.auth.app if asked["oauth_app_ref"] is None else asked["oauth_app_ref"]
+        wanted, limits = asked["scopes"], self.auth.scopes
+        if limits is not None and self.auth.is_about(ref):
+            refused = _beyond(wanted, limits)
+            if refused is not None:
+                return token_error("scopeNotAllowed", f"The tool's own auth allows no scope{refused}.")
+            wanted = limits if wanted is None else wanted
+        ttl = MIN_TTL_SECONDS if asked["min_ttl_seconds"] is None else asked["min_ttl_seconds"]
+        return ask_for_token(self._tokens, self.call_of(), ref, scopes=wanted, min_ttl_seconds=ttl)
+
+
+def _beyond(wanted: Any, limits: Sequence[str]) -> str | None:
+    """Name the first scope that is not allowed; anything but a list of texts is refused elsewhere."""
+    if not limits:
+        return ""
+    is_list = isinstance(wanted, list | tuple) and all(isinstance(scope, str) for scope in wanted)
+    beyond = scopes_beyond(wanted, limits) if is_list else ()
+    return f" '{beyond[0][:80]}'" if beyond else None
+
+
+@dataclass(frozen=True, slots=True)
+class V1SwarmBundle:
+    """``ctx.swarm_bundle`` and ``api.swarm_bundle``, with the documents' request objects (002 §11.2)."""
+
+    service: SwarmBundleService
+
+    def open_changeset(
+        self, request: Mapping[str, Any] | str | None = None, *, reason: str | None = None
+    ) -> Any:
+        return self.service.open_changeset(fields_of(request, "reason", {"reason": reason})["reason"])
+
+    def commit_changeset(
+        self,
+        request: Mapping[str, Any] | str | None = None,
+        message: str | None = None,
+        *,
+        changeset_id: str | None = None,
+    ) -> Any:
+        asked = fields_of(request, "changeset_id", {"changeset_id": changeset_id, "message": message})
+        if not isinstance(asked["changeset_id"], str):
+            raise TypeError(f"changesetId must be a text, not {asked['changeset_id']!r:.200}")
+        return self.service.commit_changeset(asked["changeset_id"], asked["message"])
+
+    def get_active_ref(self) -> Any:
+        return self.service.get_active_ref()
