@@ -1,12 +1,15 @@
-"""Settings -> Celery's configuration: a pure function, and the only place that spells its options."""
+"""Settings -> Celery's configuration and queues: pure functions, the only place that spells its options."""
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from broker_config.queues import declared_queues
+from broker_config.queues import call_queue, events_queue
 from broker_config.settings import REDIS_SCHEMES, Settings
+
+if TYPE_CHECKING:
+    from kombu import Queue
 
 _DATABASE = re.compile(r"(?:^|&)db=([0-9]+)")
 
@@ -32,6 +35,17 @@ def celery_url(url: str) -> str:
     if parts.scheme == "rediss" and "ssl_cert_reqs" not in parts.query:
         options.append("ssl_cert_reqs=required")
     return f"{address}?{'&'.join(options)}" if options else address
+
+
+def declared_queues(agent_names: Iterable[str]) -> "tuple[Queue, ...]":
+    """Declare every agent's queues, so that Flower lists the idle ones too.
+
+    The anonymous exchange routes by queue name: no binding is left behind in Redis.
+    """
+    from kombu import Exchange, Queue  # commands that send no message do without it
+
+    names = [name for agent in agent_names for name in (call_queue(agent), events_queue(agent))]
+    return tuple(Queue(name, exchange=Exchange(""), routing_key=name) for name in names)
 
 
 def celery_options(settings: Settings, agent_names: Iterable[str]) -> dict[str, Any]:

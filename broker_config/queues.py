@@ -1,9 +1,5 @@
 """Queue and task names (frozen): one queue for an agent's tool calls, one for its events."""
 
-from collections.abc import Iterable
-
-from kombu import Exchange, Queue
-
 TOOL_CALL_TASK = "goondan.tool_call"
 DELEGATE_TASK = "goondan.delegate"
 DELEGATE_RESULT_TASK = "goondan.delegate_result"
@@ -36,12 +32,3 @@ def agent_of(queue: str) -> str | None:
     if not queue.startswith(_PREFIX):
         return None
     return queue.removeprefix(_PREFIX).removesuffix(_EVENTS)
-
-
-def declared_queues(agent_names: Iterable[str]) -> tuple[Queue, ...]:
-    """Declare every agent's queues, so that Flower lists the idle ones too.
-
-    The anonymous exchange routes by queue name: no binding is left behind in Redis.
-    """
-    names = [name for agent in agent_names for name in (call_queue(agent), events_queue(agent))]
-    return tuple(Queue(name, exchange=Exchange(""), routing_key=name) for name in names)

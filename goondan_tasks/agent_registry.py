@@ -6,7 +6,7 @@ that is reconnecting. A request says when it was made: a worker that has begun l
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Self, cast
+from typing import TYPE_CHECKING, Self, cast
 
 from pydantic import model_validator
 from redis import Redis
@@ -15,9 +15,11 @@ from redis.client import Pipeline
 from broker_config import serializer
 from broker_config.connections import redis_time
 from broker_config.keys import Keys
-from goondan_tasks.bundle import Bundle, build_catalog
 from goondan_tasks.messages import JsonObject, Versioned, WireModel
 from goondan_tasks.schema import member
+
+if TYPE_CHECKING:
+    from goondan_tasks.bundle import Bundle
 
 #: how long the table of agents is kept after the last heartbeat of any worker
 AGENTS_TTL_SECONDS = 7 * 86_400
@@ -102,12 +104,14 @@ class WorkerRecord(WireModel):
         return len({self.workspace, other.workspace} - {""}) > 1
 
 
-def describe_agents(bundle: Bundle, swarm: str | None, workspace: str | None) -> list[AgentRecord]:
+def describe_agents(bundle: "Bundle", swarm: str | None, workspace: str | None) -> list[AgentRecord]:
     """Describe every agent of the bundle's swarm, with its catalog.
 
     Raises:
         ConfigError: the bundle has no such swarm.
     """
+    from goondan_tasks.bundle import build_catalog  # a producer without a bundle needs none of it
+
     swarm_name = bundle.swarm(swarm).metadata.name
     return [
         AgentRecord(

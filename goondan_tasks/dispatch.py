@@ -2,13 +2,9 @@
 
 from typing import Protocol
 
-from kombu import Connection
-from kombu.exceptions import LimitExceeded, OperationalError
-from kombu.pools import producers
-
 from broker_config import serializer
-from broker_config.options import celery_url
-from broker_config.queues import TOOL_CALL_TASK, declared_queues
+from broker_config.options import celery_url, declared_queues
+from broker_config.queues import TOOL_CALL_TASK
 from broker_config.settings import Settings, hidden_password
 from broker_config.task_message import TaskMessage
 from goondan_tasks.errors import BrokerUnreachableError
@@ -82,6 +78,10 @@ class KombuDispatch:
     """
 
     def __init__(self, broker_url: str) -> None:
+        # kombu is a sixth of a client's start, and few clients need it
+        from kombu import Connection
+        from kombu.exceptions import LimitExceeded, OperationalError
+
         self._place = hidden_password(broker_url)
         self._connection = Connection(
             celery_url(broker_url),
@@ -116,6 +116,8 @@ class KombuDispatch:
             ) from error
 
     def _publish(self, message: TaskMessage, agent_name: str) -> None:
+        from kombu.pools import producers
+
         [queue] = [one for one in declared_queues([agent_name]) if one.name == message.queue]
         with producers[self._connection].acquire(block=True, timeout=2 * SEND_SECONDS) as producer:
             producer.publish(

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from broker_config.connections import connect
 from broker_config.keys import Keys
-from broker_config.queues import declared_queues
+from broker_config.options import declared_queues
 from broker_config.settings import Settings
 from goondan_tasks import celery_program
 from goondan_tasks.agent_registry import AgentRegistry

@@ -85,7 +85,13 @@ IsoTime = Annotated[str, AfterValidator(_require_time)]
 class WireModel(BaseModel):
     """A record that crosses a process: frozen, camelCase outside, tolerant of unknown fields."""
 
-    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="ignore")
+    model_config = ConfigDict(
+        frozen=True,
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="ignore",
+        defer_build=True,  # a command uses few of the records: each is built when it is first used
+    )
 
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:

@@ -1,20 +1,34 @@
-"""Bundles: YAML resources and the files they point to, read, checked and indexed."""
+"""Bundles: YAML resources and the files they point to, read, checked and indexed.
 
-from goondan_tasks.bundle.binding import BoundExtension, BoundTool
-from goondan_tasks.bundle.bundle import Bundle, inspect_bundle, load_bundle
-from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog, ToolSource, build_catalog
-from goondan_tasks.bundle.findings import BundleError, Finding
+The modules are imported when a name is first asked for: a producer that has no bundle needs none of them.
+"""
 
-__all__ = [
-    "BoundExtension",
-    "BoundTool",
-    "Bundle",
-    "BundleError",
-    "CatalogItem",
-    "Finding",
-    "ToolCatalog",
-    "ToolSource",
-    "build_catalog",
-    "inspect_bundle",
-    "load_bundle",
-]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from goondan_tasks.bundle.binding import BoundExtension as BoundExtension
+    from goondan_tasks.bundle.binding import BoundTool as BoundTool
+    from goondan_tasks.bundle.bundle import Bundle as Bundle
+    from goondan_tasks.bundle.bundle import inspect_bundle as inspect_bundle
+    from goondan_tasks.bundle.bundle import load_bundle as load_bundle
+    from goondan_tasks.bundle.catalog import CatalogItem as CatalogItem
+    from goondan_tasks.bundle.catalog import ToolCatalog as ToolCatalog
+    from goondan_tasks.bundle.catalog import ToolSource as ToolSource
+    from goondan_tasks.bundle.catalog import build_catalog as build_catalog
+    from goondan_tasks.bundle.findings import BundleError as BundleError
+    from goondan_tasks.bundle.findings import Finding as Finding
+
+_MODULES = {
+    "binding": ("BoundExtension", "BoundTool"),
+    "bundle": ("Bundle", "inspect_bundle", "load_bundle"),
+    "catalog": ("CatalogItem", "ToolCatalog", "ToolSource", "build_catalog"),
+    "findings": ("BundleError", "Finding"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,12 +13,14 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 from urllib.parse import unquote
 
-from goondan_tasks.bundle.bundle import Bundle
 from goondan_tasks.messages import JsonObject, WireModel
 from goondan_tasks.schema import REFERENCES, nodes_of, pointed
+
+if TYPE_CHECKING:
+    from goondan_tasks.bundle.bundle import Bundle
 
 WRAPPER = "arguments"
 
@@ -321,7 +323,7 @@ class ToolCatalog(Sequence[CatalogItem]):
         return {**described, **schema}
 
 
-def build_catalog(bundle: Bundle, agent: str) -> ToolCatalog:
+def build_catalog(bundle: "Bundle", agent: str) -> ToolCatalog:
     """Build the catalog of an agent from its ``spec.tools`` (001 §12.1 rule 2).
 
     Raises:

@@ -9,16 +9,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
 import typer
-from kombu import Connection
-from kombu.exceptions import KombuError
 
 from broker_config.connections import connect
 from broker_config.options import celery_url
 from broker_config.settings import Settings, hidden_password
-from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.cli.options import flag, option, this_bundle
 from goondan_tasks.cli.output import Output
 from goondan_tasks.client import Client
@@ -26,6 +23,9 @@ from goondan_tasks.client.known_agents import broker_errors
 from goondan_tasks.errors import AgentNotFoundError, BrokerUnreachableError, ConfigError
 from goondan_tasks.process import close_to_other_processes, hangup_ends_process
 from goondan_tasks.wording import closest
+
+if TYPE_CHECKING:
+    from goondan_tasks.bundle import Bundle
 
 Own = ParamSpec("Own")
 
@@ -53,9 +53,9 @@ class Session:
         Raises:
             ConfigError: the bundle is not valid.
         """
-        return Client(self.settings, load_bundle(self.settings.bundle) if self.settings.bundle else None)
+        return Client(self.settings, self.bundle() if self.settings.bundle else None)
 
-    def bundle(self) -> Bundle:
+    def bundle(self) -> "Bundle":
         """Load the bundle that is set.
 
         Raises:
@@ -63,6 +63,8 @@ class Session:
         """
         if self.settings.bundle is None:
             raise ConfigError("There is no bundle.", suggestion="Give --bundle PATH, or set GOONDAN_BUNDLE.")
+        from goondan_tasks.bundle import load_bundle  # most commands do without YAML
+
         return load_bundle(self.settings.bundle)
 
     def environment(self, **overrides: object) -> dict[str, str]:
@@ -143,7 +145,7 @@ def chosen_bundle(settings: Settings) -> Path:
     return (settings.bundle or this_bundle()).absolute()
 
 
-def chosen_agents(bundle: Bundle, swarm: str | None, wanted: Sequence[str]) -> tuple[str, ...]:
+def chosen_agents(bundle: "Bundle", swarm: str | None, wanted: Sequence[str]) -> tuple[str, ...]:
     """Return the agents of the Swarm that are ``wanted``, each once; all if none is named.
 
     Raises:
@@ -182,6 +184,9 @@ def require_other_broker(url: str) -> None:
     Raises:
         BrokerUnreachableError: it does not.
     """
+    from kombu import Connection
+    from kombu.exceptions import KombuError
+
     try:
         with Connection(celery_url(url), connect_timeout=_CONNECT_SECONDS) as connection:
             connection.ensure_connection(max_retries=1, timeout=_CONNECT_SECONDS)

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 
-from broker_config.queues import declared_queues
+from broker_config.options import declared_queues
 from goondan_tasks.celery_program import run_worker
 from goondan_tasks.cli.options import Concurrency, ServedAgents, Verbose
 from goondan_tasks.cli.session import Session, chosen_agents, chosen_bundle, require_broker, takes_session

@@ -3,12 +3,11 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from broker_config.connections import connect
 from broker_config.settings import Settings, SettingsError
 from goondan_tasks.agent_registry import AgentRecord, AgentRegistry, describe_agents
-from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.calls import CallDraft
 from goondan_tasks.client.event_receiver import EventReceiver
 from goondan_tasks.client.known_agents import ActiveRefs, KnownAgents, broker_errors
@@ -27,6 +26,9 @@ from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.steps import StepStore
 
+if TYPE_CHECKING:
+    from goondan_tasks.bundle import Bundle
+
 
 class ClientConnection:
     """Everything that one producer process needs. Threads may share it.
@@ -34,7 +36,7 @@ class ClientConnection:
     Workers, which write their calls to the ledger themselves, use it to receive the results.
     """
 
-    def __init__(self, settings: Settings, bundle: Bundle | None = None) -> None:
+    def __init__(self, settings: Settings, bundle: "Bundle | None" = None) -> None:
         self.settings = settings
         self._redis = connect(settings.redis_url, name="goondan-client")
         self._ledger = Ledger(self._redis, settings)
@@ -68,7 +70,11 @@ class ClientConnection:
         """
         try:
             settings = Settings.load(redis_url=url, bundle=bundle)
-            return cls(settings, load_bundle(settings.bundle) if settings.bundle else None)
+            if settings.bundle is None:
+                return cls(settings)
+            from goondan_tasks.bundle import load_bundle  # reading YAML takes a fifth of a client's start
+
+            return cls(settings, load_bundle(settings.bundle))
         except SettingsError as error:
             raise ConfigError(str(error)) from error
 

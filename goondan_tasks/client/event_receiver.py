@@ -1,5 +1,6 @@
 """Receiving the events of agents without an entry: this producer handles them."""
 
+import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -7,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import structlog
 from redis import Redis
 from redis.client import PubSub
 from redis.exceptions import RedisError
@@ -36,7 +36,7 @@ from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import AgentEvent, JsonObject, ToolCallResult
 from goondan_tasks.output import encoded_output
 
-logger = structlog.get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 #: how soon a received event ends after it was cancelled, or after its limit
 END_SECONDS = 1.0
@@ -254,7 +254,7 @@ class EventLeases:
                 try:
                     self._end_due(held)
                 except (RedisError, BrokerUnreachableError) as error:
-                    logger.warning("events.not_looked_after", reason=str(error))
+                    logger.warning("received events are not checked for cancels and limits: %s", error)
 
     def _end_due(self, held: dict[str, _Held]) -> None:
         cancelled = self._ledger.cancelled_ids(list(held)).run(self._ledger.redis)

@@ -3,16 +3,14 @@
 import threading
 from collections.abc import Callable, Sequence
 from time import monotonic
+from typing import Any
 
-import structlog
 from redis.exceptions import RedisError
 
 from broker_config.connections import SOCKET_TIMEOUT_SECONDS
 from broker_config.vital_thread import vital_thread
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim
-
-logger = structlog.get_logger(__name__)
 
 #: how soon to try again what Redis did not take: a sweep spares a live call only once (``sweep.lua``)
 RETRY_SECONDS = 1.0
@@ -97,18 +95,24 @@ class LeaseKeeper:
             lost = self._ledger.renew(claims).run(self._ledger.redis) if claims else set()
         except RedisError as error:
             if not self._is_failing:  # once, not every second while Redis is away
-                logger.warning("leases.not_renewed", reason=str(error))
+                _logger().warning("leases.not_renewed", reason=str(error))
             self._is_failing = True
             return False
         if self._is_failing:
-            logger.info("leases.renewed_again")
+            _logger().info("leases.renewed_again")
         self._is_failing = False
         # a call whose result Redis has just stored is missed once: its claim is dropped a moment later
         missed = [claim for claim in held if claim.run.id in lost]
         for claim in missed:
             if claim.token in self._missed:
-                logger.warning("leases.lost", call_id=claim.run.id)
+                _logger().warning("leases.lost", call_id=claim.run.id)
                 self.drop(claim)
                 self._on_lost(claim)
         self._missed = {claim.token for claim in missed}
         return True
+
+
+def _logger() -> Any:
+    import structlog  # it imports rich, a quarter of the start of a client that never logs
+
+    return structlog.get_logger(__name__)

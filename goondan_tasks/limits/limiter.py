@@ -6,19 +6,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, unquote
 
 from broker_config.keys import Keys
 from broker_config.queues import call_queue, wake_up_key
 from broker_config.scripts import Script, ScriptCall
 from broker_config.settings import Settings
-from goondan_tasks.bundle import BoundTool
-from goondan_tasks.bundle.fields import RATE_PERIODS_MS
 from goondan_tasks.errors import LimitError, ToolCallConflictError
 from goondan_tasks.ledger.ledger import Ledger, sweep_seconds
 from goondan_tasks.ledger.record import Claim
 from goondan_tasks.messages import ToolCall, ToolCallResult, iso_time
+
+if TYPE_CHECKING:
+    from goondan_tasks.bundle import BoundTool
 
 #: stands for a digest where equal keys are enough
 _ANY = "-"
@@ -47,7 +48,7 @@ class Limits:
         return max(self.timeout_seconds, call.timeout_seconds or 0)
 
     @classmethod
-    def of(cls, bound: BoundTool) -> "Limits":
+    def of(cls, bound: "BoundTool") -> "Limits":
         """Read what a bound tool declares."""
         export = bound.export
         most, rate = export.max_concurrency, export.rate_limit
@@ -87,7 +88,7 @@ class Limits:
         return f"key 1 0 {digest} key:{_digest([call.agent_name, call.tool_name, key])}"
 
 
-def _scope(bound: BoundTool, field: str) -> str:
+def _scope(bound: "BoundTool", field: str) -> str:
     """Return whose limit it is: the export's own name if it declares the field itself, else the Tool's."""
     declared = (export for export in bound.tool.spec.exports if export.name == bound.export.name)
     is_own = any(getattr(export, field) is not None for export in declared)
@@ -101,6 +102,8 @@ def _seats(most: int, name: str) -> str:
 
 
 def _rate(rate: str, name: str) -> str:
+    from goondan_tasks.bundle.fields import RATE_PERIODS_MS  # producers settle calls without a bundle
+
     count, _, unit = rate.partition("/")
     return f"rate {count} {RATE_PERIODS_MS[unit]} {_ANY} {name}"
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from broker_config.queues import declared_queues
+from broker_config.options import declared_queues
 from goondan_tasks.cli import servers
 from goondan_tasks.cli.servers import why_not_free
 from goondan_tasks.flower_program import QueueNames

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker_config.queues import declared_queues
+from broker_config.options import declared_queues
 from goondan_tasks.cli import worker
 from goondan_tasks.cli.worker import node_label
 from tests.unit.goondan_tasks.cli.invoke import goondan
