@@ -110,7 +110,7 @@ class CrashBackoffs:
     def read(self, agents: Iterable[str]) -> dict[str, CrashBackoff]:
         """Return the back-offs of these agents; an unreadable one has only a reason that says so."""
         names = list(agents)
-        rows = self._redis.mget([self._keys.upkeep(name) for name in names]) if names else []
+        rows = self._redis.mget([self._keys.crash_backoff(name) for name in names]) if names else []
         return {name: _readable(row) for name, row in zip(names, rows, strict=True)}
 
     def change(self, agent: str, step: BackoffStep) -> CrashBackoff | None:
@@ -120,7 +120,7 @@ class CrashBackoffs:
             redis.exceptions.RedisError: Redis cannot be reached; the change may have been made or not.
             ValueError: the state was written by another version and cannot be read.
         """
-        key = self._keys.upkeep(agent)
+        key = self._keys.crash_backoff(agent)
         after: CrashBackoff | None = None
 
         def write(pipe: Pipeline) -> None:

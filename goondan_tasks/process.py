@@ -22,7 +22,7 @@ def close_to_other_processes() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-def hangup_ends_process() -> bool:
+def sighup_ends_process() -> bool:
     """Say whether SIGHUP ends this process; it does not if it is ignored, as under nohup.
 
     Call this before a handler is installed for the signal.

@@ -18,8 +18,7 @@ from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import STEP_TOOL, callback_url
 from goondan_tasks.tool_api import AgentRuntime, ToolContext
 from goondan_tasks.v1_api import V1ToolContext
-from workers.agents.call_services import CallServices as Means
-from workers.agents.call_services import SwarmServices as Colleagues
+from workers.agents.call_services import CallServices, SwarmServices
 from workers.agents.waits import Waits
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import RunOnThread
@@ -58,14 +57,14 @@ class RunServices:
 
 
 class ContextFactory:
-    """Makes contexts for the runs of one workspace; without ``colleagues`` nobody else can be reached."""
+    """Makes contexts for the runs of one workspace; without ``swarm_services`` nobody else can be reached."""
 
     def __init__(
         self,
         workdirs: InstanceWorkdirs,
         *,
         call_timeout_seconds: float,
-        colleagues: Colleagues | None = None,
+        swarm_services: SwarmServices | None = None,
         public_url: str | None = None,
         older: OlderContext | None = None,
     ) -> None:
@@ -73,7 +72,7 @@ class ContextFactory:
         self._older = older
         self._public_url = public_url
         self._call_timeout_seconds = call_timeout_seconds
-        self._colleagues = colleagues
+        self._swarm_services = swarm_services
 
     def limit_seconds(self, run: Run, bound: BoundTool) -> float:
         """Return how long the handler may run: the smaller of those given, else the default.
@@ -139,10 +138,12 @@ class ContextFactory:
         self, run: Run, services: RunServices, workdir: Path, *, deadline: datetime, is_async: bool
     ) -> AgentContext:
         call = run.call
-        if self._colleagues is None:
+        if self._swarm_services is None:
             raise HandoffError("An agent is run by a worker only.")
         waits = services.waits(deadline)
-        means = self._colleagues.means(run, workdir, waits, services.cancellation, is_async=is_async)
+        call_services = self._swarm_services.for_run(
+            run, workdir, waits, services.cancellation, is_async=is_async
+        )
         return AgentContext(
             agent_name=call.agent_name,
             instance_key=call.instance_key,
@@ -152,14 +153,14 @@ class ContextFactory:
             event=event_of(call, run.clock()),
             workdir=workdir,
             logger=_logger_of(call),
-            runtime=means.runtime,
-            tools=means.tools,
+            runtime=call_services.runtime,
+            tools=call_services.tools,
             progress=services.reporter,
             auth=call.auth,
             origin=call.origin,
             deadline=deadline,
             _is_cancelled=services.cancellation.is_set,
-            _step=means.step,
+            _step=call_services.step,
         )
 
     def _tool_context(
@@ -192,13 +193,13 @@ class ContextFactory:
         self, run: Run, workdir: Path, services: RunServices, *, deadline: datetime, is_async: bool
     ) -> Callable[[], AgentRuntime | None]:
         """Return what makes the run's ``ctx.runtime`` when it is first asked for: few tools do."""
-        colleagues = self._colleagues
-        if colleagues is None:
+        swarm_services = self._swarm_services
+        if swarm_services is None:
             return _nobody
 
-        def make() -> Means:
+        def make() -> CallServices:
             waits = services.waits(deadline)
-            return colleagues.means(run, workdir, waits, services.cancellation, is_async=is_async)
+            return swarm_services.for_run(run, workdir, waits, services.cancellation, is_async=is_async)
 
         return OnFirstUse(make)
 
@@ -208,7 +209,7 @@ class OnFirstUse:
 
     __slots__ = ("_make", "_runtime")
 
-    def __init__(self, make: Callable[[], Means]) -> None:
+    def __init__(self, make: Callable[[], CallServices]) -> None:
         self._make = make
         self._runtime: AgentRuntime | None = None
 

@@ -54,7 +54,7 @@ IDLE_SECONDS = 0.001
 SURE = 3
 
 
-class Pace:
+class SlowToolDetector:
     """What was learned of how long a tool's plain handler takes."""
 
     __slots__ = ("_suspicion",)
@@ -63,11 +63,11 @@ class Pace:
         self._suspicion = 0
 
     @property
-    def lasts(self) -> bool:
+    def is_slow(self) -> bool:
         """Whether its calls would keep the short ones waiting: each gets a thread of its own then."""
         return self._suspicion >= SURE
 
-    def note_lasting(self) -> None:
+    def note_slow(self) -> None:
         """Take note that a handler lasts."""
         self._suspicion = SURE
 
@@ -101,20 +101,20 @@ Stamp = tuple[object, ...]
 class Plan:
     """How an export's plain calls are run."""
 
-    __slots__ = ("handler", "has_retry", "limit_seconds", "message_limit", "pace", "stamp", "tool")
+    __slots__ = ("detector", "handler", "has_retry", "limit_seconds", "message_limit", "stamp", "tool")
 
     def __init__(
         self,
         tool: RegisteredTool,
         handler: Callable[[Any, JsonObject], Any],
         limit: float,
-        pace: Pace,
+        detector: SlowToolDetector,
         stamp: Stamp,
     ) -> None:
         self.tool = tool
         #: the plan holds while extensions have changed nothing since
         self.stamp = stamp
-        self.pace = pace
+        self.detector = detector
         self.handler = handler
         self.limit_seconds = limit
         self.message_limit = tool.bound.tool.spec.error_message_limit

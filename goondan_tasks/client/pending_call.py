@@ -13,8 +13,8 @@ from goondan_tasks.client.known_agents import broker_errors
 from goondan_tasks.client.results import Expected, ResultListener
 from goondan_tasks.errors import BrokerUnreachableError, CallNotFoundError, WaitTimeout
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import CallRecord
-from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.output import Progress
 
@@ -62,11 +62,11 @@ class CallService:
     ever, not even without workers.
     """
 
-    def __init__(self, ledger: Ledger, settlement: Settlement) -> None:
+    def __init__(self, ledger: Ledger, reaper: Reaper) -> None:
         self._ledger = ledger
-        self._settlement = settlement
+        self._reaper = reaper
         self.listener = ResultListener(ledger.redis, ledger.keys, ledger.result)
-        self._sweeper = Sweeper(lambda: settlement.sweep("producer"), LOOK_SECONDS)
+        self._sweeper = Sweeper(lambda: reaper.sweep("producer"), LOOK_SECONDS)
         self._polled_at = time.monotonic()
         self._is_polling = threading.Lock()
         #: the calls that the ledger did not know at the last poll
@@ -120,7 +120,7 @@ class CallService:
         """Cancel a call; see :meth:`PendingCall.cancel`."""
         require_possible(call_id)
         with self.broker_errors():
-            self._settlement.cancel(call_id, "producer")
+            self._reaper.cancel(call_id, "producer")
 
     @property
     def is_poll_due(self) -> bool:

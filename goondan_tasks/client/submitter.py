@@ -19,8 +19,8 @@ from goondan_tasks.errors import (
 from goondan_tasks.events import is_event, queue_of
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Admission, CallRecord
-from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.ledger.submission import Submission, call_json, digest_of, event_submission
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.names import NO_CALL_TOOL, current_span, open_telemetry, span_ids
@@ -29,12 +29,10 @@ from goondan_tasks.names import NO_CALL_TOOL, current_span, open_telemetry, span
 class Submitter:
     """Hands calls to the ledger and their messages to the broker."""
 
-    def __init__(
-        self, ledger: Ledger, dispatch: Dispatch, settlement: Settlement, *, max_args_bytes: int
-    ) -> None:
+    def __init__(self, ledger: Ledger, dispatch: Dispatch, reaper: Reaper, *, max_args_bytes: int) -> None:
         self._ledger = ledger
         self._dispatch = dispatch
-        self._settlement = settlement
+        self._reaper = reaper
         self._max_args_bytes = max_args_bytes
 
     def prepare(self, draft: CallDraft) -> Submission:
@@ -125,13 +123,13 @@ class Submitter:
             self._dispatch.send(submission.id, submission.call)
         except BrokerUnreachableError:
             if submission.mailbox:  # without a message it would block the events behind it
-                self._settlement.cancel(submission.id, "producer")
+                self._reaper.cancel(submission.id, "producer")
             raise
 
     def _refuse(self, submission: Submission) -> None:
         request = ClaimRequest(submission.id, submission.call, "producer", ClaimTerms())
         claim = self._ledger.claim(request).run(self._ledger.redis)
-        self._settlement.fail(claim, ToolInputValidationError(submission.fault))
+        self._reaper.fail(claim, ToolInputValidationError(submission.fault))
 
 
 def _conflict(submission: Submission) -> ToolCallConflictError:

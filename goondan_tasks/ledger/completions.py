@@ -8,8 +8,8 @@ from broker_config import serializer
 from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.errors import CallClosedError, CallNotFoundError
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import CallRecord, Claim, Outcome, Verdict
-from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.names import CallbackToken, callback_token
 
 
@@ -19,9 +19,9 @@ class Completions:
     Every method raises ``redis.exceptions.RedisError`` as it comes.
     """
 
-    def __init__(self, ledger: Ledger, settlement: Settlement, dispatch: Dispatch) -> None:
+    def __init__(self, ledger: Ledger, reaper: Reaper, dispatch: Dispatch) -> None:
         self._ledger = ledger
-        self._settlement = settlement
+        self._reaper = reaper
         self._dispatch = dispatch
 
     def complete(self, call_id: str, outcome: Outcome, completer: str, *, is_decision: bool = False) -> None:
@@ -64,7 +64,7 @@ class Completions:
         """Store how a call ends, if that is ours to do; somebody who came too late is told."""
         if claim is None:
             return
-        self._settlement.settle(claim)
+        self._reaper.settle(claim)
         if claim.verdict is not Verdict.COMPLETED:
             raise CallClosedError(f"Call {call_id} has ended: its time was over before this came.")
 

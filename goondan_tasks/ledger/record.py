@@ -164,7 +164,7 @@ class CallRecord:
     #: the call that last ran it again, and how many have
     replayed_by: str | None = None
     replays: int = 0
-    #: the gate at which the call waits, see :mod:`goondan_tasks.limits.limiter`
+    #: the limit at which the call waits, see :mod:`goondan_tasks.limits.limiter`
     waiting_for: str | None = None
     #: of a pending call: since when, until when, and for what: ``completion`` or ``approval``
     suspended_at: int | None = None

@@ -36,8 +36,8 @@ from goondan_tasks.dispatch import dispatch_for
 from goondan_tasks.errors import AgentUnavailableError, BrokerUnreachableError, GoondanError
 from goondan_tasks.ledger.dead_letters import batches
 from goondan_tasks.ledger.ledger import Ledger, sweep_seconds
+from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Verdict
-from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.ledger.submission import Submission, digest_of
 from goondan_tasks.limits.limiter import Limiter
 from goondan_tasks.messages import iso_time, wall_clock
@@ -97,10 +97,10 @@ class Fleet:
         self._agents = {agent.name: agent for agent in agents}
         self._ledger = Ledger(redis, settings)
         self._keys = self._ledger.keys
-        self._settlement = Settlement(self._ledger, dispatch_for(settings), settings.help_url)
+        self._reaper = Reaper(self._ledger, dispatch_for(settings), settings.help_url)
         self._limiter = Limiter(self._ledger)
         self._are_messages_here = settings.effective_broker_url == settings.redis_url
-        self._sweeper = Sweeper(lambda: self._settlement.sweep(name), sweep_seconds(settings))
+        self._sweeper = Sweeper(lambda: self._reaper.sweep(name), sweep_seconds(settings))
         left = LeftMessages(redis, settings.lease_seconds)
         self._left = Sweeper(left.put_back, sweep_seconds(settings))
         self.agent_registry = registry = AgentRegistry(redis, self._keys)
@@ -215,7 +215,7 @@ class Fleet:
         for name, attempt, queued_at in taken:
             record = records[name.decode()]
             run = Run(record.id, record.call, self._name, attempt, queued_at, wall_clock)
-            self._settlement.fail(Claim(run, token, Verdict.RUN), error)
+            self._reaper.fail(Claim(run, token, Verdict.RUN), error)
             if record.waiting_for is not None:
                 self._limiter.forget(record.id)
         return len(taken)

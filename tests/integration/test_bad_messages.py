@@ -29,7 +29,7 @@ def stack() -> Iterator[LocalStack]:
 
 
 def push(stack: LocalStack, queue: str, *messages: bytes) -> None:
-    """Put messages into a queue, as a producer does that knows its bell."""
+    """Put messages into a queue, as a producer does that knows its wake-up key."""
     redis = stack.client._redis
     redis.lpush(queue, *messages)
     redis.lpush(wake_up_key(queue), "1")

@@ -530,7 +530,7 @@ class SwarmServices:
     #: the revision of the runs, and of the calls that they make outside of Steps
     bundle_ref: str | None = None
 
-    def means(
+    def for_run(
         self, run: Run, workdir: Path, waits: Waits, cancellation: Cancellation, *, is_async: bool
     ) -> CallServices:
         """Make the services of one run."""

@@ -147,7 +147,7 @@ class Slots:
             if self.taken < self._limit():
                 if self._returning:
                     lent = self._returning.popleft()
-                    lent.seat()
+                    lent.take_back()
                 elif self._waiting:
                     queued = self._waiting.popleft()
                 self.taken += lent is not None or queued is not None
@@ -167,7 +167,7 @@ class Slots:
                 pass  # nobody counts it any more
             elif self.taken < self._limit():
                 self.taken += 1
-                lent.seat()
+                lent.take_back()
             else:
                 self._returning.append(lent)
                 return
@@ -177,7 +177,7 @@ class Slots:
         """End a call wherever it is; say whether it had a slot."""
         with self._lock:
             lent.has_ended = True
-            if lent.is_seated:
+            if lent.has_slot:
                 return True
             is_returning = lent in self._returning
             if is_returning:
@@ -198,7 +198,7 @@ class _Released:
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
         self._then: Job | None = None
-        self.is_seated = False
+        self.has_slot = False
         self.has_ended = False
 
     def end(self, then: Job) -> None:
@@ -206,9 +206,9 @@ class _Released:
         self._then = then
         self._slots.come_back(self)
 
-    def seat(self) -> None:
+    def take_back(self) -> None:
         """Note that it has a slot again."""
-        self.is_seated = True
+        self.has_slot = True
 
     def go_on(self) -> None:
         """Let the call go on."""

@@ -34,8 +34,8 @@ from goondan_tasks.handoff import require_way
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Stored, Verdict
-from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.names import NO_CALL_TOOL, STEP_TOOL
 from workers.cancellation import Cancellation, Watch
@@ -69,7 +69,7 @@ class Delivery:
         self,
         ledger: Ledger,
         writer: PipelinedWriter,
-        settlement: Settlement,
+        reaper: Reaper,
         *,
         limiter: CallLimiter,
         revisions: Revisions,
@@ -81,7 +81,7 @@ class Delivery:
     ) -> None:
         self.ledger = ledger
         self._writer = writer
-        self._settlement = settlement
+        self._reaper = reaper
         self._limiter = limiter
         self._revisions = revisions
         self.leases = leases
@@ -140,10 +140,10 @@ class Delivery:
             if isinstance(answer, RedisError):
                 self._writer.send(script_call, on_answer)
             elif not answer:
-                self.result_writer.store(claim, self._settlement.failure(claim, ToolCancelledError()))
+                self.result_writer.store(claim, self._reaper.failure(claim, ToolCancelledError()))
                 self.flush()
 
-        message = self._settlement.message(job.id, job.original)
+        message = self._reaper.message(job.id, job.original)
         # nobody else could have begun it, if it is marked as started
         script_call = self.ledger.release(claim, died=False, message=message, is_untouched=True)
         return script_call, on_answer
@@ -196,7 +196,7 @@ class Delivery:
 
         def abandon() -> None:
             error = cancellation.error or ToolCancelledError()
-            if answer(self._settlement.failure(claim, error, started_at())):
+            if answer(self._reaper.failure(claim, error, started_at())):
                 logger.warning("call.abandoned", call_id=claim.run.id, reason=error.message)
                 self.flush()
 
@@ -228,7 +228,7 @@ class Delivery:
         if outcome.error is None:
             return outcome.get()
         logger.error("call.fault", call_id=claim.run.id, exc_info=outcome.error)
-        return self._settlement.failure(claim, outcome.error, started_at())
+        return self._reaper.failure(claim, outcome.error, started_at())
 
     def flush(self) -> None:
         """Send the claims and results that wait for company."""
@@ -238,7 +238,7 @@ class Delivery:
         """Deal with a claim whose verdict is not to run the call; while Redis is away a sweep will."""
         try:
             if claim.is_ours:
-                self._settlement.settle(claim)
+                self._reaper.settle(claim)
         except (RedisError, BrokerUnreachableError) as error:
             logger.warning("call.not_settled", call_id=claim.run.id, reason=str(error))
         finally:
@@ -255,7 +255,7 @@ class Delivery:
 
         def on_answer(claim: Claim) -> None:
             if claim.is_ours:
-                self.result_writer.store(claim, self._settlement.failure(claim, error))
+                self.result_writer.store(claim, self._reaper.failure(claim, error))
                 self.flush()
 
         self._writer.send(self.ledger.claim(request), on_answer)
@@ -276,7 +276,7 @@ class Delivery:
 
         def on_answer(claim: Claim) -> None:
             if claim.is_ours:
-                self.result_writer.store(*self._settlement.dead_letter(claim))
+                self.result_writer.store(*self._reaper.dead_letter(claim))
                 self.flush()
 
         self._writer.send(self.ledger.claim(request), on_answer)
@@ -298,7 +298,7 @@ class Delivery:
         require_way(call, most_hops=self._settings.max_handoff_depth)
         script_call = self.ledger.claim_event(
             request,
-            self._settlement.message(request.call_id, call),
+            self._reaper.message(request.call_id, call),
             is_handled_here=self._revisions.registry(call.bundle_ref).handles_events(call.agent_name),
         )
         return self._writer.ask(script_call)

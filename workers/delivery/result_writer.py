@@ -17,8 +17,8 @@ from goondan_tasks.errors import BrokerUnreachableError, GoondanError, ToolOutpu
 from goondan_tasks.events import is_event
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.reaper import Reaper, unknown_outcome
 from goondan_tasks.ledger.record import Claim, Finished, Outcome, Stored, completed
-from goondan_tasks.ledger.settlement import Settlement, unknown_outcome
 from goondan_tasks.logs import CallLog
 from goondan_tasks.messages import ToolCallResult, epoch_milliseconds
 from workers.concurrency.threads import outcome_of
@@ -66,7 +66,7 @@ class Retries:
         self,
         ledger: Ledger,
         writer: PipelinedWriter,
-        settlement: Settlement,
+        reaper: Reaper,
         *,
         revisions: Revisions,
         leases: LeaseKeeper,
@@ -75,7 +75,7 @@ class Retries:
     ) -> None:
         self._ledger = ledger
         self._writer = writer
-        self._settlement = settlement
+        self._reaper = reaper
         self._revisions = revisions
         self._leases = leases
         self._cancels = cancels
@@ -167,7 +167,7 @@ class Retries:
     def _give_back(self, claim: Claim) -> None:
         self._leases.drop(claim)
         self._cancels.drop(claim)
-        self._settlement.run_again(claim)
+        self._reaper.run_again(claim)
 
 
 def _begin_of(claim: Claim, result: ToolCallResult) -> float:
@@ -200,7 +200,7 @@ class ResultWriter:
         self,
         ledger: Ledger,
         writer: PipelinedWriter,
-        settlement: Settlement,
+        reaper: Reaper,
         *,
         limiter: CallLimiter,
         leases: LeaseKeeper,
@@ -211,7 +211,7 @@ class ResultWriter:
     ) -> None:
         self._ledger = ledger
         self._writer = writer
-        self._settlement = settlement
+        self._reaper = reaper
         self._limiter = limiter
         self._leases = leases
         self._cancels = cancels
@@ -278,7 +278,7 @@ class ResultWriter:
     def _end_with_fault(self, claim: Claim, fault: BaseException) -> None:
         """Let even a fault of ours end the call: its lease would be renewed for ever."""
         logger.error("call.fault", call_id=claim.run.id, exc_info=fault)
-        outcome = outcome_of(lambda: self.store(claim, self._settlement.failure(claim, fault)))
+        outcome = outcome_of(lambda: self.store(claim, self._reaper.failure(claim, fault)))
         if outcome.error is not None:
             self._let_go(claim, is_lost=True)  # a sweep settles the call
 
@@ -295,7 +295,7 @@ class ResultWriter:
                 self.store(claim, completed(claim.run, result, Outcome.of(answer)))
                 self._writer.flush()
             elif answer == Stored.CANCELLED:
-                self.store(claim, self._settlement.cancelled(result))
+                self.store(claim, self._reaper.cancelled(result))
                 self._writer.flush()
             else:
                 self._let_go(claim, is_lost=answer == Stored.LOST)
@@ -311,7 +311,7 @@ class ResultWriter:
     def _unwritable(self, claim: Claim, error: ValueError) -> ToolCallResult:
         """Return what ends a call whose result cannot be written down: it must end with one."""
         message = f"{claim.run.call.tool_name} ended with a result that is not JSON: {error}."
-        return self._settlement.failure(claim, ToolOutputError(message))
+        return self._reaper.failure(claim, ToolOutputError(message))
 
     def _let_go(self, claim: Claim, *, is_lost: bool = False) -> None:
         self._unconfirmed.discard(claim.token)
@@ -322,7 +322,7 @@ class ResultWriter:
     def store(self, claim: Claim, result: ToolCallResult, *, still_runs: bool = False) -> None:
         """Store a result, with the next packet; one that cannot be written ends the call so."""
         try:
-            answer = self._settlement.answer(claim, result)
+            answer = self._reaper.answer(claim, result)
             script_call = self._ledger.finish(claim, result, answer, still_runs=still_runs)
         except ValueError as error:
             self.store(claim, self._unwritable(claim, error), still_runs=still_runs)
@@ -331,7 +331,7 @@ class ResultWriter:
         def on_answer(finished: Finished) -> None:
             stored = finished.stored
             if stored is Stored.CANCELLED:
-                self.store(claim, self._settlement.cancelled(result), still_runs=still_runs)
+                self.store(claim, self._reaper.cancelled(result), still_runs=still_runs)
                 self._writer.flush()
                 return
             if still_runs and stored is Stored.YES:
@@ -339,7 +339,7 @@ class ResultWriter:
             else:
                 self._let_go(claim, is_lost=stored is Stored.LOST)
             self.log(result, stored is Stored.YES)
-            unsent = self._settlement.unsent(finished, answer)
+            unsent = self._reaper.unsent(finished, answer)
             if unsent:
                 self._limiter.send_later(unsent)
 
@@ -363,5 +363,5 @@ class ResultWriter:
         for claim in self._leases.held():
             if claim.token in self._unconfirmed:
                 continue
-            if not self._settlement.requeue(claim):
-                self._settlement.fail(claim, unknown_outcome(claim.run.call))
+            if not self._reaper.requeue(claim):
+                self._reaper.fail(claim, unknown_outcome(claim.run.call))

@@ -31,7 +31,7 @@ def leave(consumer: Any, queues: Collection[str]) -> None:
 logger = structlog.get_logger(__name__)
 
 
-class LeftQueues:
+class PausedQueues:
     """Stops consuming the queues of agents, and begins again; on the main thread."""
 
     def __init__(self, consumer: Any) -> None:

@@ -190,7 +190,7 @@ class Reservations(bootsteps.StartStopStep):
     """The consumer step that lets the lead take the consumer's queues; with our pool and our transport."""
 
     #: extensions may register tools before the worker is present
-    requires = ("celery.worker.consumer.tasks:Tasks", "workers.pool.presence:Presence")
+    requires = ("celery.worker.consumer.tasks:Tasks", "workers.pool.heartbeat:Heartbeat")
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         #: the revision of the bundle whose terms the claims were told, its registry's version, and the agents

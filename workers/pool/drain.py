@@ -26,8 +26,8 @@ from goondan_tasks.agent_registry import ShutdownRequest, ShutdownRequests
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.messages import IpcMessage
 from goondan_tasks.oauth.manager import LONGEST_SECONDS
-from goondan_tasks.process import hangup_ends_process
-from workers.pool.consumed_queues import LeftQueues, leave, queues_of, served_agents, stop_consuming
+from goondan_tasks.process import sighup_ends_process
+from workers.pool.consumed_queues import PausedQueues, leave, queues_of, served_agents, stop_consuming
 from workers.pool.pool import CallPool
 from workers.process_identity import this_process
 from workers.runtime import WorkerRuntime, process_runtime
@@ -60,7 +60,7 @@ class Drain(bootsteps.StartStopStep):
         self._end: float | None = None
         self._has_begun = False
         # asked here: later Celery's own handler stands there, which starts the program anew
-        self._hangup_ends_process = hangup_ends_process()
+        self._sighup_ends_process = sighup_ends_process()
         super().__init__(consumer, **options)
 
     def include_if(self, consumer: Any) -> bool:
@@ -75,7 +75,7 @@ class Drain(bootsteps.StartStopStep):
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         # whoever has it ignored, as nohup does, has the worker outlive its terminal
-        signal.signal(signal.SIGHUP, self._on_signal if self._hangup_ends_process else signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, self._on_signal if self._sighup_ends_process else signal.SIG_IGN)
         if self._end is not None:
             consumer.hub.call_soon(self._begin)
 
@@ -114,7 +114,7 @@ class Drain(bootsteps.StartStopStep):
         self._has_begun = True
         self._consumer.timer.call_repeatedly(LOOK_SECONDS, self._look)
         runtime = process_runtime()
-        runtime.stand_by.end()
+        runtime.standby.end()
         self._consumer.pool.turn_away()  # what was on order comes when it is cancelled
         stop_consuming(self._consumer, set(self._consumer.app.amqp.queues.consume_from))
         self._consumer.pool.return_backlog()
@@ -209,7 +209,7 @@ def note_shutdown(runtime: WorkerRuntime, wire: Any) -> None:
 class ShutdownWatch:
     """Sees to the requests that are about this worker; on the main thread."""
 
-    def __init__(self, requests: ShutdownRequests, consumer: Any, left: LeftQueues) -> None:
+    def __init__(self, requests: ShutdownRequests, consumer: Any, left: PausedQueues) -> None:
         self._requests = requests
         self._consumer = consumer
         self._left = left

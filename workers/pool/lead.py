@@ -316,7 +316,7 @@ class Lead:
             self._mark_ahead()
         if job.state is not State.STARTED:
             self._end_unstarted(job)
-        elif plan.pace.lasts:
+        elif plan.detector.is_slow:
             self._has_slot = False  # it goes with the call
             self._threads.run(partial(self._run_apart, job, plan))
         else:
@@ -339,7 +339,7 @@ class Lead:
     def _carry_out(self, job: Job, number: int) -> None:
         """Let the pool carry out what is no plain call; its slot is its own until it ends."""
         self._has_slot = False
-        if self._runtime.revisions.active.executor.lasts(job):
+        if self._runtime.revisions.active.executor.is_slow(job):
             self._threads.run(partial(self._general.carry_out_claimed, job))
             return
         self._begin(job)
@@ -509,7 +509,7 @@ class Lead:
 
     def _end_cancelled(self, job: Job) -> None:
         run = job.claim.run
-        self._general.finish(job, self._runtime.settlement.cancelled(run.ok(None, job.started_at)))
+        self._general.finish(job, self._runtime.reaper.cancelled(run.ok(None, job.started_at)))
 
     def _note_answer(self, answer: Any) -> None:
         if isinstance(answer, RedisError):
@@ -592,7 +592,7 @@ class Lead:
         self._short = 0
         if job.plan is not None:
             self._has_slot = False  # it goes with the call
-            job.plan.pace.note_lasting()
+            job.plan.detector.note_slow()
             self._general.detach(job)
         free = max(1, self._slots.free)
         if len(self._ready) > free:  # they would wait for slots, while other workers may have some

@@ -68,7 +68,7 @@ EXIT_CONFIGURATION = 3
 EXIT_BROKER_UNREACHABLE = 5
 
 
-def runtime_or_refusal() -> WorkerRuntime:
+def runtime_or_exit() -> WorkerRuntime:
     """Return this process's runtime.
 
     Raises:
@@ -134,7 +134,7 @@ class CallPool(BasePool):
     def on_start(self) -> None:
         """Build the process's runtime before the first call needs it."""
         share_arenas()
-        self._runtime = runtime_or_refusal()
+        self._runtime = runtime_or_exit()
         gc.freeze()  # what there is now lives as long as the process: no use in looking through it
         gc.set_threshold(YOUNG_OBJECTS)
         self._threads = DaemonThreads(self._flush)
@@ -369,7 +369,7 @@ class CallPool(BasePool):
                 raise ToolCancelledError("The call was revoked.")
             claim = delivery.claim(incoming, request.worker, turn)
         except GoondanError as error:
-            if self._runtime.stand_by.leaves(incoming.placeholder(), error):
+            if self._runtime.standby.leaves(incoming.placeholder(), error):
                 self._on_main_thread(partial(self._put_back, request))
                 return
             delivery.refuse(incoming, request.worker, error)

@@ -98,7 +98,7 @@ def revoke(state: Any, task_id: Any, **_: Any) -> Reply:
 
 def _cancelled(call_id: str, worker: str) -> str:
     try:
-        process_runtime().settlement.cancel(call_id, worker)
+        process_runtime().reaper.cancel(call_id, worker)
     except CallClosedError:
         return "has ended"
     except CallNotFoundError:

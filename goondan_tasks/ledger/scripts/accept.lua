@@ -9,8 +9,8 @@ local function open_batch(due)
 end
 
 -- Name a queue that messages of the batch go to; the calls of one batch may go to many.
-local function add_queue(batch, calls, queue, bell)
-  local added = {calls = calls, queue = queue, bell = bell, ids = {}, messages = {}}
+local function add_queue(batch, calls, queue, wake_up)
+  local added = {calls = calls, queue = queue, wake_up = wake_up, ids = {}, messages = {}}
   batch.queues[#batch.queues + 1] = added
   return added
 end
@@ -78,14 +78,14 @@ local function close_batch(batch)
     end
     if #queue.messages > 0 then
       redis.call('LPUSH', queue.queue, unpack(queue.messages))
-      if redis.call('LLEN', queue.bell) == 0 then redis.call('LPUSH', queue.bell, '1') end
+      if redis.call('LLEN', queue.wake_up) == 0 then redis.call('LPUSH', queue.wake_up, '1') end
     end
   end
   for index, ids in pairs(batch.traces) do add_to_trace(index, ids, batch.ttl) end
 end
 
 -- Accept one call alone.
--- keys  call, due, calls:<agent>, queue, its bell
+-- keys  call, due, calls:<agent>, queue, its wake-up key
 local function accept_call(keys, new)
   local batch = open_batch(keys[2])
   add_call(batch, add_queue(batch, keys[3], keys[4], keys[5]), keys[1], new)

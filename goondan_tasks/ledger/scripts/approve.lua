@@ -1,5 +1,5 @@
 -- Approve a call that waits for it: it is queued again, with its message.
--- KEYS  call, due, pending:<agent>, approvals:<agent>, celery-task-meta-<id>, queue, its bell
+-- KEYS  call, due, pending:<agent>, approvals:<agent>, celery-task-meta-<id>, queue, its wake-up key
 -- ARGV  id, token, lease ms, who approves, the call's own deadline in ms ('' = none), queue timeout ms,
 --       record TTL s, message ('' = sent by other means)
 -- Returns as resolve.lua does; words: approved, expired, closed, other, unknown.

@@ -1,5 +1,5 @@
 -- Accept a batch of calls of one producer: their records, their places in the indexes and their messages.
--- KEYS  due; then of each queue that messages go to: calls:<agent>, queue, its bell
+-- KEYS  due; then of each queue that messages go to: calls:<agent>, queue, its wake-up key
 -- ARGV  namespace, producer, record TTL s; then nine of each call: id, call JSON, digest, the number of its queue,
 --       the call's own deadline in ms ('' = none), queue timeout ms, message ('' = sent by other means), the
 --       indexes of traces that it belongs into, and an event's mailbox ('' = a tool call)

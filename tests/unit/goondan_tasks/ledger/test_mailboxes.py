@@ -25,8 +25,8 @@ from goondan_tasks.errors import HandoffTimeoutError
 from goondan_tasks.events import mailbox_of
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms, new_token
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Finished, Stored, Verdict
-from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.ledger.submission import Submission, digest_of, event_submission
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import DELEGATE_TOOL
@@ -57,7 +57,7 @@ class Post:
         self.redis = redis
         self.ledger = Ledger(redis, Settings.model_validate({"lease_seconds": 60, **settings}))
         self.ledger.sweep("sweeper").run(self.ledger.redis)
-        self.settlement = Settlement(self.ledger, RedisDispatch(), "https://help/")
+        self.reaper = Reaper(self.ledger, RedisDispatch(), "https://help/")
         self._inline = inline
 
     def message(self, call: ToolCall) -> bytes:
@@ -89,7 +89,7 @@ class Post:
 
     def abandon(self, claim: Claim) -> Stored:
         """Answer in the place of a handler that goes on, as if it were past its limit."""
-        failed = self.settlement.failure(claim, HandoffTimeoutError())
+        failed = self.reaper.failure(claim, HandoffTimeoutError())
         finished: Finished = self.ledger.finish(claim, failed, still_runs=True).run(self.redis)
         return finished.stored
 
@@ -190,7 +190,7 @@ def test_one_that_is_cancelled_in_the_middle_lets_nobody_overtake(post: Post) ->
     for waiting in events[1:]:
         post.meet(waiting)
     post.take_messages()
-    post.settlement.cancel(identity_of(events[1]), "someone")
+    post.reaper.cancel(identity_of(events[1]), "someone")
     assert post.take_messages() == []
     assert post.meet(events[2]).verdict is Verdict.WAITING
     post.end(first)
@@ -202,7 +202,7 @@ def test_the_first_may_be_cancelled_before_anybody_has_it(post: Post) -> None:
     post.put(first, second)
     assert post.meet(second).verdict is Verdict.WAITING
     post.take_messages()
-    post.settlement.cancel(identity_of(first), "someone")
+    post.reaper.cancel(identity_of(first), "someone")
     assert post.take_messages() == ["e1"]
     assert post.meet(first).verdict is Verdict.DONE
 
@@ -218,7 +218,7 @@ def test_one_that_waits_too_long_ends_and_lets_the_next_come(redis: Redis) -> No
     for waiting in (late, last):
         post.meet(waiting)
     post.take_messages()
-    wait_until(lambda: post.settlement.sweep("sweeper"))
+    wait_until(lambda: post.reaper.sweep("sweeper"))
     result = post.ledger.result(identity_of(late))
     assert result is not None
     assert result.error is not None
@@ -281,19 +281,19 @@ def test_an_answer_to_another_broker_is_sent_again_if_the_first_attempt_was_lost
     post.put(event)
     claim = post.meet(event)
     result = claim.run.ok(None, 0.0)
-    answer = post.settlement.answer(claim, result)
+    answer = post.reaper.answer(claim, result)
     assert answer is not None
     answer = answer._replace(message=b"")
     script_call = post.ledger.finish(claim, result, answer)
     for _ in range(2):
-        assert list(post.settlement.unsent(script_call.run(redis), answer)) == [answer.id]
+        assert list(post.reaper.unsent(script_call.run(redis), answer)) == [answer.id]
 
 
 @pytest.mark.parametrize("awaited", [True, False])
 def test_an_answer_goes_to_the_agent_that_asked(post: Post, *, awaited: bool) -> None:
     event = an_event(0, asker="planner", awaited=awaited)
     post.put(event)
-    post.settlement.finish(claim := post.meet(event), claim.run.ok({"n": None}, 0.0))
+    post.reaper.finish(claim := post.meet(event), claim.run.ok({"n": None}, 0.0))
     [element] = post.redis.lrange("agent.planner.events", 0, -1)
     _, kwargs, _ = json.loads(json.loads(element)["body"])
     message = kwargs["message"]
@@ -307,7 +307,7 @@ def test_events_of_one_id_to_two_instances_get_two_answers(post: Post) -> None:
         event = an_event(0, instance, asker="planner", awaited=False)
         post.put(event)
         claim = post.meet(event)
-        post.settlement.finish(claim, claim.run.ok(instance, 0.0))
+        post.reaper.finish(claim, claim.run.ok(instance, 0.0))
     assert post.redis.llen("goondan:mailbox:planner@j") == 2
 
 
@@ -318,7 +318,7 @@ def test_a_late_answer_is_counted_and_changes_nothing(post: Post) -> None:
     assert post.ledger.cancel(claim.run.id, "someone").run(post.ledger.redis) is None
     assert post.end(claim) is Stored.CANCELLED
     assert post.redis.hgetall("goondan:late-answers") == {b"coder": b"1"}
-    post.settlement.finish(claim, post.settlement.cancelled(claim.run.ok(None, 0.0)))
+    post.reaper.finish(claim, post.reaper.cancelled(claim.run.ok(None, 0.0)))
     assert post.redis.hgetall("goondan:late-answers") == {b"coder": b"1"}
 
 
@@ -345,13 +345,13 @@ def test_a_worker_that_dies_while_such_a_handler_runs_lets_the_next_event_come(
 ) -> None:
     post = Post(redis, inline=inline, lease_seconds=0.05)
     sent: list[str] = []
-    post.settlement.send = lambda unsent: sent.extend(unsent)  # type: ignore[method-assign]
+    post.reaper.send = lambda unsent: sent.extend(unsent)  # type: ignore[method-assign]
     first, second = an_event(0), an_event(1)
     post.put(first, second)
     post.abandon(post.meet(first))
     post.meet(second)
     post.take_messages()
-    wait_until(lambda: post.settlement.sweep("sweeper"))
+    wait_until(lambda: post.reaper.sweep("sweeper"))
     assert (post.take_messages(), sent) == ((["e1"], []) if inline else ([], [identity_of(second)]))
     assert post.redis.hgetall("goondan:late-answers") == {}
     assert post.redis.zscore("goondan:due", identity_of(first)) is None
@@ -415,7 +415,7 @@ def test_what_was_parked_for_a_brain_comes_when_workers_handle_the_events(post: 
     for event in events:
         post.meet(event, is_handled_here=False)
     post.take_messages()
-    post.settlement.let_events_come("coder")
+    post.reaper.release_events("coder")
 
     assert sorted(post.messages()) == sorted(f"e{number}" for number in range(250))
     post.end(post.meet(events[0]))
@@ -461,9 +461,9 @@ def test_every_key_has_a_time_to_live(post: Post) -> None:
     claim = post.meet(events[0])
     post.meet(events[1])
     post.meet(events[3])
-    post.settlement.finish(claim, claim.run.ok(None, 0.0))
+    post.reaper.finish(claim, claim.run.ok(None, 0.0))
     post.abandon(post.meet(events[1]))
-    post.settlement.cancel(identity_of(events[2]), "someone")
+    post.reaper.cancel(identity_of(events[2]), "someone")
     keys = post.redis.keys("goondan:*")
     assert len(keys) > 8
     assert [key for key in keys if post.redis.ttl(key) < 0] == []
@@ -543,7 +543,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         number = data.draw(st.sampled_from(sorted(self.sent.keys() - self.ended - self.running.keys())))
-        self.post.settlement.cancel(identity_of(self.sent[number]), "someone")
+        self.post.reaper.cancel(identity_of(self.sent[number]), "someone")
         self.ended.add(number)
 
     @invariant()

@@ -17,8 +17,8 @@ from goondan_tasks.events import completed_event, mailbox_of
 from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.completions import Completions
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Outcome, Verdict
-from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.names import CallbackToken, callback_token
 from goondan_tasks.output import Pending
@@ -28,13 +28,13 @@ HOUR = 3_600.0
 
 
 @pytest.fixture
-def settlement(ledger: Ledger) -> Settlement:
-    return Settlement(ledger, RedisDispatch(), "https://help/")
+def reaper(ledger: Ledger) -> Reaper:
+    return Reaper(ledger, RedisDispatch(), "https://help/")
 
 
 @pytest.fixture
-def completions(ledger: Ledger, settlement: Settlement) -> Completions:
-    return Completions(ledger, settlement, RedisDispatch())
+def completions(ledger: Ledger, reaper: Reaper) -> Completions:
+    return Completions(ledger, reaper, RedisDispatch())
 
 
 def begun(ledger: Ledger, call: ToolCall, *, idempotent: bool = False) -> Claim:
@@ -88,22 +88,22 @@ def test_its_completion_leaves_nothing_behind_and_an_event_in_the_mailbox(
 
 
 def test_a_completion_whose_completer_dies_is_stored_by_the_sweep(
-    ledger: Ledger, hasty: Ledger, completions: Completions, settlement: Settlement
+    ledger: Ledger, hasty: Ledger, completions: Completions, reaper: Reaper
 ) -> None:
     call_id = suspended(ledger)
     assert hasty.resolve(call_id, Outcome("first"), "dies").run(hasty.redis) is not None
     with pytest.raises(CallClosedError):
         completions.complete(call_id, Outcome("second"), "late")
     with pytest.raises(CallClosedError):
-        settlement.cancel(call_id, "late")
+        reaper.cancel(call_id, "late")
     taken = swept(ledger)
     assert taken.verdict is Verdict.COMPLETED
-    settlement.settle(taken)
+    reaper.settle(taken)
     assert (stored(ledger, call_id).status, stored(ledger, call_id).output) == ("ok", "first")
 
 
 def test_a_pending_call_whose_sweeper_dies_still_expires(
-    ledger: Ledger, hasty: Ledger, settlement: Settlement, completions: Completions
+    ledger: Ledger, hasty: Ledger, reaper: Reaper, completions: Completions
 ) -> None:
     call_id = suspended(ledger, seconds=-1)
     assert swept(hasty).verdict is Verdict.UNRESOLVED
@@ -111,7 +111,7 @@ def test_a_pending_call_whose_sweeper_dies_still_expires(
     assert taken.verdict is Verdict.UNRESOLVED
     with pytest.raises(CallClosedError):
         completions.complete(call_id, Outcome("too late"), "me")
-    settlement.settle(taken)
+    reaper.settle(taken)
     result = stored(ledger, call_id)
     assert result.error is not None
     assert (result.error.code, result.handle) == ("E_TOOL_EXPIRED", "job-1")
@@ -204,12 +204,12 @@ def test_a_held_call_is_queued_again_by_whoever_approves_it(
 
 
 def test_a_completion_that_came_before_the_call_was_held_does_not_stand_for_an_approval(
-    ledger: Ledger, completions: Completions, settlement: Settlement
+    ledger: Ledger, completions: Completions, reaper: Reaper
 ) -> None:
     claim = begun(ledger, a_call())
     completions.complete(claim.run.id, Outcome("forged"), "me")
     assert suspend(ledger, claim, seconds=-1, is_approval=True)
-    settlement.settle(swept(ledger))
+    reaper.settle(swept(ledger))
     result = stored(ledger, claim.run.id)
     assert result.error is not None
     assert result.error.message.startswith("Nobody has approved the call in time")
@@ -243,10 +243,10 @@ class BrokerThatReturns:
 
 
 def test_a_call_that_was_approved_while_the_broker_was_away_is_sent_by_the_next_approval(
-    ledger: Ledger, settlement: Settlement
+    ledger: Ledger, reaper: Reaper
 ) -> None:
     call_id, broker = suspended(ledger, is_approval=True), BrokerThatReturns()
-    completions, record = Completions(ledger, settlement, broker), record_of(ledger, a_call())
+    completions, record = Completions(ledger, reaper, broker), record_of(ledger, a_call())
     with pytest.raises(BrokerUnreachableError):
         completions.approve(record, "ann")
     completions.approve(record, "bob")

@@ -291,7 +291,7 @@ def test_a_step_does_not_wait_for_what_a_look_could_not_have(
     worker.factory.missing = {"r2"}
     record.propose(change("r2"))
     worker.sync.look()
-    monkeypatch.setattr(worker.sync._lookout, "looks_within", lambda _: pytest.fail("waited"))
+    monkeypatch.setattr(worker.sync._poller, "looks_within", lambda _: pytest.fail("waited"))
     worker.sync.reach_safe_point()
     assert worker.ref == "r1"
 

@@ -19,7 +19,7 @@ from goondan_tasks.v1_api import ToolError as V1Error
 from workers.cancellation import Cancellation
 from workers.concurrency.threads import on_new_thread
 from workers.extensions.pipelines import AgentPipelines
-from workers.v1.chains import WayMeans
+from workers.v1.chains import CallWayServices
 from workers.v1.conversions import Shown, v1_call
 
 CALL = new_call("coder", "slack.postMessage", {"text": "hi"}, {"tool_call_id": "call_1", "turn_id": "t"})
@@ -75,7 +75,9 @@ class Call:
         def failed(error: BaseException) -> ToolCallResult:
             return RUN.failed(describe(error, help_url="https://help/"), None)
 
-        way = self.pipelines.v1.call_way(RUN, WayMeans(self.cancellation, on_new_thread, shape, failed))
+        way = self.pipelines.v1.call_way(
+            RUN, CallWayServices(self.cancellation, on_new_thread, shape, failed)
+        )
         go = way.composed(self.pipelines.layers("coder", "toolCall"), core)
         return asyncio.run(go(ToolCallContext(CALL.tool_name, CALL.tool_call_id, CALL.args)))  # type: ignore[arg-type]
 

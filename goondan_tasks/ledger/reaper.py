@@ -63,7 +63,7 @@ MAILBOX_BATCH = 200
 SWEEP_SECONDS = 1.0
 
 
-class Settlement:
+class Reaper:
     """Carries out the ledger's verdicts; every worker and every waiting client has one."""
 
     def __init__(self, ledger: Ledger, dispatch: Dispatch, help_url: str) -> None:
@@ -208,7 +208,7 @@ class Settlement:
                 break
         return count
 
-    def let_events_come(self, agent: str) -> None:
+    def release_events(self, agent: str) -> None:
         """Let workers have the events that were parked: from now on they are handled, or others see to them.
 
         Raises:
