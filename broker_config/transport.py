@@ -293,7 +293,7 @@ class Poller(kombu_redis.MultiChannelPoller):
             super().get(callback, timeout)
 
     def on_readable(self, fileno: int) -> Any:
-        """Read what has come; kombu would withhold a wake-up without credit from the workers that have some."""
+        """Read what has come; kombu would withhold a wake-up without credit from workers that have some."""
         channel, kind = self._fd_to_chan.get(fileno, (None, None))
         if kind == "BRPOP" and channel._in_poll and not channel.qos.can_consume():
             return channel.pass_wake_up_on()

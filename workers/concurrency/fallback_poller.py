@@ -15,7 +15,7 @@ LOOK_SECONDS = 1.0
 
 
 class FallbackPoller:
-    """Reads the record of the active revision; then runs the functions of ``after``, which are less urgent."""
+    """Reads the record of the active revision, then runs the less urgent ``after``."""
 
     def __init__(self, look: Callable[[], None], *after: Callable[[], None]) -> None:
         self._look = look
