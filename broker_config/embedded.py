@@ -1,6 +1,6 @@
 """A private Valkey or Redis server for development, demos and tests.
 
-It listens on the loopback interface only, behind a random password: whoever may submit a call may run
+It listens on the loopback interface only, behind a random password: a client that may submit a call may run
 a command, and other users of the machine reach the same loopback. It keeps an append-only file and
 evicts nothing, as a broker must. It ends with this process (:mod:`broker_config.process_group`).
 """

@@ -20,14 +20,14 @@ key                       type       holds
 ``waiting:<agent>``       zset       id -> queued at (ms): the agent's calls that wait at a limit
 ``mailbox:<box>``         list      ids of the events of one agent's instance, in order
 ``mailboxes:<agent>``     zset      box -> since (ms), or last served: where events wait or are handled
-``fetched:<token>``       string     the event that a brain was given when it asked so
-``late-answers``          hash      agent -> answers that came when nobody wanted them any more
+``fetched:<token>``       string     the event that a producer got for this token
+``late-answers``          hash      agent -> answers that came after their requests had ended
 ``instances``             zset       directory -> last used (ms): every instance's directory
 ``instance:<directory>``  hash       an instance: its agents, their owners, and the guests in its directory
 ``extension:<digest>``    hash      what an extension remembers for one instance of an agent
 ``collector:<root>``      string     the worker that looks for instances unused too long, below one state root
 ``commit-lock:<workspace>``  string   whose turn it is to commit a changeset of the bundle
-``revision:<workspace>``  string     the revision of the bundle that is active, and the one that shall be
+``revision:<workspace>``  string     the revision of the bundle that is active, and the one that is to be
 ``revision-load:<workspace>:<ref>``  string  the worker that loads a revision; ``:begun``, how many have
 ``step-revision:<digest>``  string     the revision of the last Step of one instance of an agent
 ``agents``                hash       agent -> its catalog, for producers without the bundle
@@ -43,7 +43,7 @@ key                       type       holds
 ``results:<producer>``    channel    results, for the producer process that waits for them
 ``oauth:grants``          zset       name -> stored at (ms): the grants of the OAuth store
 ``oauth:grant:<name>``    hash       a subject's consent to an OAuthApp, its token encrypted
-``oauth:sessions``        zset       id -> expires at (ms): the sessions that ask somebody for consent
+``oauth:sessions``        zset       id -> expires at (ms): the sessions that ask a user for consent
 ``oauth:session:<id>``    hash       one of them, its secrets encrypted, and its status
 ``oauth:asked:<name>``    zset       id -> expires at (ms): the sessions for one app and subject
 ``oauth:lock:<name>``     string     who refreshes a grant's token

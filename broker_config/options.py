@@ -39,7 +39,7 @@ def celery_options(settings: Settings, agent_names: Iterable[str]) -> dict[str, 
     return {
         "broker_url": celery_url(settings.effective_broker_url),
         "broker_connection_retry_on_startup": True,
-        "broker_connection_max_retries": None,  # an outage may last: whoever restarts us cannot end it either
+        "broker_connection_max_retries": None,  # an outage may last; a restart does not end it
         "broker_transport_options": _transport_options(settings.lease_seconds),
         "result_backend": celery_url(settings.redis_url),
         "result_expires": settings.result_ttl_seconds,
@@ -63,7 +63,7 @@ def celery_options(settings: Settings, agent_names: Iterable[str]) -> dict[str, 
 
 def _transport_options(lease_seconds: float) -> dict[str, Any]:
     return {
-        # Short is safe: whoever gets a message twice finds in the ledger that its call is running
+        # Short is safe: a worker that gets a message twice finds in the ledger that its call is running
         # or done, and drops it.
         "visibility_timeout": lease_seconds,
         "unacked_restore_interval": min(5.0, lease_seconds / 3),

@@ -1,7 +1,7 @@
 """Scripts are sent without waiting, and one thread collects their answers.
 
 A worker's threads and its event loop hand over what they have to tell Redis and go on; many scripts
-share a packet, and nobody wakes anybody for each. While Redis is away what was handed over waits, and
+share a packet, and no thread is woken for each. While Redis is away what was handed over waits, and
 after a lost connection everything unanswered is sent again: the scripts sent this way must do no harm
 when they are run twice.
 """
@@ -126,7 +126,7 @@ class PipelinedWriter:
     def put_off(
         self, script_call: ScriptCall[T], receiver: Callable[[T], object], *, is_urgent: bool = False
     ) -> None:
-        """Let one script wait for the next packet; whoever does this sees to it that one is sent."""
+        """Let one script wait for the next packet; the caller ensures that one is sent."""
         self._put_off.append(PendingCommand(script_call, receiver, is_urgent))
 
     def flush(self) -> None:

@@ -1,7 +1,7 @@
 """Child processes that end with this one, however it ends: return, exception, ``kill -9``.
 
 A guard, a small shell, waits at the end of a pipe that only this process holds open. When the pipe
-closes, it kills the group to which every child belongs, and removes what is to be removed: nobody is left
+closes, it kills the group to which every child belongs, and removes what is to be removed: no process is left
 who could make it again. Unlike ``PR_SET_PDEATHSIG`` this works outside Linux, does not depend on the
 thread that started the child, and tidies up. A child in a session of its own (``setsid``) leaves the group.
 """

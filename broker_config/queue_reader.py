@@ -207,7 +207,7 @@ class QueueReader:
 
     def _write(self, commands: Sequence[tuple[Any, ...]]) -> None:
         self._connect()
-        # redis-py's own check of the connection might make a new one, of which nobody would know
+        # redis-py's own check of the connection might open a new one, unknown to the event loop
         self._connection.send_packed_command([packet(commands)], check_health=False)
 
     def _connect(self) -> None:

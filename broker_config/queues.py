@@ -27,7 +27,7 @@ def events_queue(agent_name: str) -> str:
 
 
 def wake_up_key(queue: str) -> str:
-    """Return the list that producers push to when they wake whoever waits for ``queue``."""
+    """Return the list that producers push to when they wake a worker that waits for ``queue``."""
     return f"{queue}{WAKE_UP_SUFFIX}"
 
 

@@ -76,7 +76,7 @@ def _envelope_of(message: Any, data: bytes, queue: str) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise ValueError("it is no object")
     properties, headers = (_object(message, name) for name in ("properties", "headers"))
-    if rb"\ud" in data or rb"\uD" in data:  # there may be half a character, which nobody can send on
+    if rb"\ud" in data or rb"\uD" in data:  # there may be a lone surrogate, which cannot be encoded again
         _leave_out_unsendable(headers)
         _leave_out_unsendable(properties)
     if not isinstance(headers.get("task"), str):
@@ -148,7 +148,7 @@ def _decompressed(body: str | bytes, compression: Any) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class TaskMessage:
-    """One task to be run by whoever consumes ``queue``."""
+    """One task to be run by a consumer of ``queue``."""
 
     task: str
     task_id: str

@@ -152,7 +152,7 @@ class Channel(kombu_redis.Channel):
     def exchange_messages(self) -> bool:
         """Acknowledge and reserve in one trip; say whether a message was delivered.
 
-        Acknowledgements alone wait a while for something to reserve: nobody else waits for them.
+        Acknowledgements alone wait a while for something to reserve: no other worker waits for them.
         """
         qos = self.qos
         if qos.returned:
@@ -188,7 +188,7 @@ class Channel(kombu_redis.Channel):
             while left:
                 tag, number, message, _ = left.popleft()
                 self._take(tag.decode(), order.queues[number], message)
-        finally:  # what stands behind one that cannot be delivered is in nobody's hands
+        finally:  # the messages behind one that cannot be delivered would belong to no worker
             self.in_flight.give_back([tag.decode() for tag, *_ in reversed(left)])
         return bool(taken)
 
@@ -242,7 +242,7 @@ class Channel(kombu_redis.Channel):
         if not queues:
             return
         connection = self._in_poll = self.client.connection
-        # redis-py's own check of the connection might make a new one, of which nobody would know
+        # redis-py's own check of the connection might open a new one, unknown to the event loop
         waiting = packet([("BRPOP", *map(wake_up_key, queues), SLEEP_SECONDS)])
         connection.send_packed_command([waiting], check_health=False)
 

@@ -102,7 +102,7 @@ class Onion(Generic[Result]):
         super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
-        """Refuse to delete: whoever comes next relies on it.
+        """Refuse to delete: the next layer relies on it.
 
         Raises:
             AttributeError: always.
@@ -255,7 +255,7 @@ class Events(Protocol):
         """Call ``listener`` with each such event; what it raises is logged. Return what ends that."""
 
     def emit(self, name: str, event: Mapping[str, Any] | None = None) -> None:
-        """Tell everybody who listens; listeners that are ``async`` are not waited for."""
+        """Call all listeners; those that are ``async`` are not waited for."""
 
 
 class State(Protocol):
@@ -279,7 +279,7 @@ class State(Protocol):
 
 
 class OAuth(Protocol):
-    """Tokens of OAuthApps, for whoever the Turn, Step or tool call that is running acts for (002 §8.1)."""
+    """Tokens of OAuthApps, for the user that the running Turn, Step or tool call acts for (002 §8.1)."""
 
     def get_access_token(
         self,

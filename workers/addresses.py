@@ -89,7 +89,7 @@ class AllowList:
 
 
 def is_public(address: Address) -> bool:
-    """Say whether anybody on the internet may have this address.
+    """Return whether the address is a public one.
 
     An IPv6 address that carries an IPv4 address to a translator (mapped, 6to4, NAT64) is as public as that.
     """

@@ -11,7 +11,7 @@ Callback = Callable[[], object]
 
 
 class Watch(Protocol):
-    """Sees to it that a run ends in time where nobody can interrupt it."""
+    """Ends a run at its time limit when its handler cannot be interrupted."""
 
     def __call__(
         self, seconds: float, error: TimedOut = timed_out, /, *, patience: float = 0.0
@@ -23,10 +23,10 @@ class Watch(Protocol):
 
 
 class Cancellation:
-    """One run's. It is set when nobody wants the run's result any more.
+    """The cancellation of one run. It is set when the run's result is not wanted any more.
 
-    That is so when its call was cancelled (DESIGN "Delivery" rule 7), and when a handler that nobody can
-    interrupt is past its limit. Any thread may set it, ask, or wait to be told.
+    That is so when its call was cancelled (DESIGN "Delivery" rule 7), and when a handler that cannot
+    be interrupted is past its limit. Any thread may set it, read it, or register a callback.
     """
 
     __slots__ = ("_callbacks", "_has_ended", "_lock", "error")

@@ -57,7 +57,7 @@ class RunServices:
 
 
 class ContextFactory:
-    """Makes contexts for the runs of one workspace; without ``swarm_services`` nobody else can be reached."""
+    """Makes contexts for the runs of one workspace; without ``swarm_services`` no agent can be reached."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class ContextFactory:
         """Make the ToolContext of a run that begins now, or AgentContext; the workdir is made on first use.
 
         Tools of the older version have a V1ToolContext (002 §4.3), which shows them ``shown`` if functions
-        around them have seen that. Whoever opens a Step for a producer needs
+        around them have seen that. Opening a Step for a producer needs
         no more than the call.
 
         It may block, as long as :meth:`InstanceWorkdirs.open` does.
@@ -195,7 +195,7 @@ class ContextFactory:
         """Return what makes the run's ``ctx.runtime`` when it is first asked for: few tools do."""
         swarm_services = self._swarm_services
         if swarm_services is None:
-            return _nobody
+            return _no_runtime
 
         def make() -> CallServices:
             waits = services.waits(deadline)
@@ -220,7 +220,7 @@ class OnFirstUse:
         return self._runtime
 
 
-def _nobody() -> None:
+def _no_runtime() -> None:
     return None
 
 

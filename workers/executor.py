@@ -167,7 +167,7 @@ class Executor:
         """Run the call; whatever happens becomes its result.
 
         An async handler is cancelled at its limit, and with its call. A sync one cannot be: ``watch``
-        sees to its limit, and whoever cancels it answers in its place; so it is with an async one that
+        enforces its limit, and its canceller answers in its place. The same holds for an async one that
         does not end when it is cancelled.
         """
         attempt = _Attempt(run, mark_started, watch, services)

@@ -142,7 +142,7 @@ Announce = Callable[[Committed], None]
 
 
 def to_nobody(_committed: Committed) -> None:
-    """Announce a commit to nobody."""
+    """Do not announce a commit."""
 
 
 def propose_commit(

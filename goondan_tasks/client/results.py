@@ -37,7 +37,7 @@ _PENDING = b'"pending"'
 class Expected:
     """The next result of a call: nothing yet, its JSON as it came, the result, or an error.
 
-    All who wait for one call share it. The JSON is read once, by the first who asks for the result.
+    All threads that wait for one call share it. The JSON is parsed once, when the result is first asked for.
     """
 
     __slots__ = ("__weakref__", "_came", "_wakers", "following")
@@ -68,7 +68,7 @@ class Expected:
         return came
 
     def settle(self, came: bytes | ToolCallResult | Exception) -> None:
-        """Keep what has come, and wake all who wait."""
+        """Keep the answer, and wake all waiting threads."""
         self._came = came
         for wake in tuple(self._wakers):
             wake()
@@ -169,7 +169,7 @@ class ResultListener:
         self._settle(expected, came)
 
     def fail(self, call_id: str, error: Exception) -> None:
-        """Tell all who wait for a call that there will be no result."""
+        """Tell all threads that wait for a call that there will be no result."""
         with self._lock:
             expected = self._expected.pop(call_id, None)
         self._settle(expected, error)

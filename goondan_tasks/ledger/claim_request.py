@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Tokens:
-    """Makes unique tokens, without asking the system for randomness each time; a forked child begins anew."""
+    """Makes unique tokens without asking the system for randomness each time; a fork starts a new series."""
 
     def __init__(self) -> None:
         self._renew()
@@ -36,7 +36,7 @@ class _Tokens:
 _TOKENS = _Tokens()
 
 
-#: how a call stands that cannot be completed, or approved, now
+#: the state of a call that cannot be completed or approved now
 _STATES = {
     b"queued": "it is queued",
     b"running": "it is running",

@@ -14,7 +14,7 @@ from goondan_tasks.names import CallbackToken, callback_token
 
 
 class Completions:
-    """Pending calls of one ledger. Each is completed once; whoever is second is told.
+    """Pending calls of one ledger. Each is completed once; a second completion is refused.
 
     Every method raises ``redis.exceptions.RedisError`` as it comes.
     """
@@ -35,10 +35,10 @@ class Completions:
         self._end(call_id, resolve.run(self._ledger.redis))
 
     def complete_with_token(self, call_id: str, token: str, outcome: Outcome) -> None:
-        """End a pending call on behalf of whoever was given its callback; raises as :meth:`complete` does.
+        """End a pending call on behalf of the holder of its callback URL; raises as :meth:`complete` does.
 
         Raises:
-            CallNotFoundError: the token is not the callback's, or there is no such call: nobody learns which.
+            CallNotFoundError: the token or the call is unknown; the error does not say which.
         """
         callback = self._callback(call_id, token)
         resolve = self._ledger.resolve(call_id, outcome, "callback", callback=callback)
@@ -61,7 +61,7 @@ class Completions:
         self._end(call_id, claim)
 
     def _end(self, call_id: str, claim: Claim | None) -> None:
-        """Store how a call ends, if that is ours to do; somebody who came too late is told."""
+        """Store how a call ends, if this completion came first; refuse a late one."""
         if claim is None:
             return
         self._reaper.settle(claim)

@@ -48,7 +48,7 @@ class Admission:
 
 
 class Verdict(StrEnum):
-    """What the ledger decides about a call that somebody wants to run (see ``claim.lua``)."""
+    """What the ledger decides about a call that a worker asks to run (see ``claim.lua``)."""
 
     RUN = "run"
     EXPIRED = "expired"
@@ -61,9 +61,9 @@ class Verdict(StrEnum):
     ABSENT = "absent"
     #: past its deadline, and it waited for a limit
     LIMITED = "limited"
-    #: it stands in the line of a limit; whoever lets it in sends a new message
+    #: it waits for a limit; the script that lets it in pushes a new message
     WAITING = "waiting"
-    #: it was pending, and nobody has completed it in time; or nobody has approved it
+    #: it was pending, and was not completed in time; or it was not approved
     UNRESOLVED = "unresolved"
     UNAPPROVED = "unapproved"
     #: it was pending: :attr:`Claim.completion` is its outcome
@@ -75,7 +75,7 @@ class Verdict(StrEnum):
 
     @property
     def is_granted(self) -> bool:
-        """Whether whoever asked holds the claim now."""
+        """Whether the asking worker holds the claim now."""
         return self not in {Verdict.HELD, Verdict.DONE, Verdict.ABSENT, Verdict.WAITING}
 
 
@@ -157,7 +157,7 @@ class CallRecord:
     outcome: str | None
     #: whether the handler of the current run has started
     has_started: bool
-    #: whether somebody has cancelled it
+    #: whether it was cancelled
     is_cancelled: bool = False
     #: what the handler has told of it last
     progress: Progress | None = None

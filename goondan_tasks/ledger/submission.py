@@ -133,7 +133,7 @@ def trace_names(call_id: str, call: ToolCall) -> list[str]:
     """Return the traceId and the correlationId of a call, each if it joins the call with others.
 
     What a run asks for is found by its traceId. A correlationId that is no traceId, and no call's id, is
-    one that somebody has chosen. A tool call that stands alone has neither.
+    one that was chosen by the caller. A tool call that stands alone has neither.
     """
     is_asked_for = call.parent_id is not None
     names = []

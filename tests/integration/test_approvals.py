@@ -143,7 +143,7 @@ def test_a_call_that_nobody_approves_by_its_deadline_is_not_run(client: Client, 
     final = call.result(PATIENCE, wait_pending=True)
     assert final.error is not None
     assert (final.error.code, final.meta.attempt) == ("E_TOOL_EXPIRED", 0)
-    assert final.error.message == "Nobody has approved the call in time; it was not run."
+    assert final.error.message == "The call was not approved in time; it was not run."
     with pytest.raises(CallClosedError):
         client.approve(call.id)
     assert not log.exists()

@@ -86,7 +86,7 @@ class Waits:
             raise asyncio.CancelledError
 
     def _stay_out_if_over(self) -> None:
-        """Let a run that is over end without a slot: its time limit waits for nobody's."""
+        """Let a run that is over end without a slot: its time limit must not wait for one."""
         with self._lock:
             released_slot = self._released_slot
             if released_slot is None or not self._is_over():

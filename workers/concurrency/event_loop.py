@@ -94,7 +94,7 @@ class EventLoopThread:
         """Wake the loop for what was put off: once for all of it, since that costs more than it does."""
         if self._put_off and not self._is_woken:
             self._is_woken = True
-            with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop has been closed: nothing waits any more
                 self._loop.call_soon_threadsafe(self._catch_up)
 
     def _catch_up(self) -> None:

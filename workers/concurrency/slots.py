@@ -49,7 +49,7 @@ class KeptSlot:
 
 
 class Slots:
-    """The slots, those who wait for one, and those who have lent theirs."""
+    """The slots, the calls that wait for one, and the calls that have lent theirs."""
 
     def __init__(
         self, limit: Callable[[], int], begin: Callable[[QueuedJob], None], on_free: Job = lambda: None
@@ -74,7 +74,7 @@ class Slots:
 
     @property
     def free(self) -> int:
-        """How many slots nobody has, and nobody waits for."""
+        """How many slots are neither taken nor waited for."""
         return self._limit() - self.taken - len(self._waiting) - len(self._returning)
 
     def take(self) -> bool:
@@ -132,7 +132,7 @@ class Slots:
         return _Kept(self)
 
     def fill(self) -> None:
-        """Give those who wait the slots that have been added."""
+        """Give the added slots to waiting calls."""
         while self._pass_on(0):
             pass
 
@@ -140,7 +140,7 @@ class Slots:
         self._pass_on(1)
 
     def _pass_on(self, freed: int) -> bool:
-        """Give a slot to whoever waits, if there is one after so many were ``freed``; say whether."""
+        """Free so many slots and give one to the next waiting call, if any; return whether it was given."""
         lent, queued = None, None
         with self._lock:
             self.taken -= freed
@@ -160,11 +160,11 @@ class Slots:
         return lent is not None or queued is not None
 
     def come_back(self, lent: "_Released") -> None:
-        """Give an absent one a slot again, as soon as there is one."""
+        """Give a call its slot back, as soon as there is one."""
         with self._lock:
             self._released -= 1
             if lent.has_ended:
-                pass  # nobody counts it any more
+                pass  # it is not counted any more
             elif self.taken < self._limit():
                 self.taken += 1
                 lent.take_back()
@@ -174,7 +174,7 @@ class Slots:
         lent.go_on()
 
     def give_up(self, lent: "_Released") -> bool:
-        """End a call wherever it is; say whether it had a slot."""
+        """End a call in any state; return whether it had a slot."""
         with self._lock:
             lent.has_ended = True
             if lent.has_slot:
@@ -187,7 +187,7 @@ class Slots:
         return False
 
     def stop_idling(self) -> None:
-        """Note that one of those who kept their slots goes on."""
+        """Note that a call that kept its slot goes on."""
         with self._lock:
             self._idle -= 1
 

@@ -137,7 +137,7 @@ def on_new_thread(job: Job, then: Job | None = None) -> None:
     def work() -> None:
         job()
         if loop is not None and then is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop has been closed: nothing waits any more
                 loop.call_soon_threadsafe(then)
 
     threading.Thread(target=work, name="goondan-beside-loop", daemon=True).start()
@@ -185,7 +185,7 @@ def outcome_of(function: Callable[[], T]) -> FunctionOutcome[T]:
 
 
 def coming_outcome(function: Callable[[], T]) -> Future[FunctionOutcome[T]]:
-    """Call ``function`` on a thread of its own: it may hang, and nobody can interrupt it."""
+    """Call ``function`` on a separate thread: it may hang and cannot be interrupted."""
     ended = Future[FunctionOutcome[T]]()
     on_new_thread(lambda: ended.set_result(outcome_of(function)))
     return ended

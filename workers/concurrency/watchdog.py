@@ -1,4 +1,4 @@
-"""Time limits of handlers that nobody can interrupt: somebody else speaks when they are over."""
+"""Time limits of handlers that cannot be interrupted: a watchdog thread answers when they pass."""
 
 import heapq
 import itertools

@@ -144,7 +144,7 @@ class Delivery:
                 self.flush()
 
         message = self._reaper.message(job.id, job.original)
-        # nobody else could have begun it, if it is marked as started
+        # if it is marked as started, no other worker can have started it
         script_call = self.ledger.release(claim, died=False, message=message, is_untouched=True)
         return script_call, on_answer
 
@@ -205,7 +205,7 @@ class Delivery:
                 cancellation.set(error(limit, agent=handling_agent(claim.run.call)))
                 abandon()
 
-            if patience <= 0:  # what can be interrupted is given time, by whoever cancels it
+            if patience <= 0:  # a handler that can be interrupted gets time from its canceller
                 cancellation.on_cancel(abandon)
             return self._watchdog.watch(limit + patience, expire)
 
@@ -251,7 +251,7 @@ class Delivery:
         logger.warning("call.refused", call_id=incoming.id, code=error.code, reason=error.message)
         request = ClaimRequest(incoming.id, incoming.placeholder(), worker, ClaimTerms())
         if token is not None:
-            request = replace(request, token=token)  # whoever asks again gets the same answer
+            request = replace(request, token=token)  # the same request gets the same answer
 
         def on_answer(claim: Claim) -> None:
             if claim.is_ours:
@@ -261,7 +261,7 @@ class Delivery:
         self._writer.send(self.ledger.claim(request), on_answer)
 
     def bury(self, queue: str, worker: str, reason: str, message: str) -> None:
-        """Make a dead letter of what came by an agent's queue and holds no call; nobody waits for its result.
+        """Make a dead letter of a message in an agent's queue that holds no call; no client waits for it.
 
         The same message again, which a worker had that has died, is the same letter.
         """
@@ -292,7 +292,7 @@ class Delivery:
         """Claim an event, if it is the first of its mailbox.
 
         Raises:
-            HandoffCycleError, HandoffDepthError: somebody would wait for himself.
+            HandoffCycleError, HandoffDepthError: an agent would wait for itself.
         """
         call = request.call
         require_way(call, most_hops=self._settings.max_handoff_depth)

@@ -39,7 +39,7 @@ class Incoming:
 
     @property
     def is_only_told(self) -> bool:
-        """Whether it tells of an answer that the asker has by other means: nobody has to handle it."""
+        """Whether it brings an answer that the asker has already: it needs no handling."""
         return self.is_event and isinstance(self.wire, Mapping) and _is_told(self.wire)
 
     @property
@@ -135,7 +135,7 @@ def carried(task: str, kwargs: Any) -> Any:
 def _is_news(call: ToolCall) -> bool:
     """Say whether it tells how a call has ended: made of outputs, which have a limit of their own.
 
-    Whoever asked would hear nothing if that were refused.
+    If that were refused, the asker would get no answer.
     """
     if call.tool_name == DELEGATE_RESULT_TOOL:
         return True

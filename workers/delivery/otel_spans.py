@@ -129,7 +129,7 @@ class _InContext(Coroutine[Any, Any, ToolCallResult]):
         self._context.run(self._coroutine.close)
 
     def __await__(self) -> Generator[Any, Any, ToolCallResult]:
-        return self._coroutine.__await__()  # whoever awaits it has a context of its own
+        return self._coroutine.__await__()  # the awaiting task has its own context
 
 
 def tracer_provider(exporters: Sequence[str]) -> TracerProvider | None:

@@ -286,7 +286,7 @@ class ResultWriter:
         self._unconfirmed.discard(claim.token)
         cancellation = self._cancels.cancellation(claim)
         if cancellation is not None:
-            cancellation.end()  # the next run asks anew
+            cancellation.end()  # the next run asks again
         self._limiter.leave(claim, pauses=True)
 
     def _suspend(self, claim: Claim, result: ToolCallResult) -> None:

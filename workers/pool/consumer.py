@@ -59,7 +59,7 @@ class Consumer(CeleryConsumer):
 
         def on_task_received(message: Any) -> None:
             task = message.headers.get("task")
-            if task not in TASKS:  # Celery has some of its own, which anybody could have run here
+            if task not in TASKS:  # Celery's own tasks, which any producer could have run here
                 return self.on_unknown_task(None, message, KeyError(task))
             error = outcome_of(lambda: handle(message)).error
             if error is None:
@@ -80,7 +80,7 @@ class Consumer(CeleryConsumer):
         self.bury(message, "it names no task")
 
     def on_unknown_task(self, body: Any, message: Any, exc: Exception) -> None:
-        """Bury what names one that there is not; whoever waits for it is told, as Celery does."""
+        """Reject a message that names an unknown task; its producer gets a result, as from Celery."""
         name, task_id = message.headers.get("task"), message.headers.get("id")
         if _is_task_id(task_id):
             error = NotRegistered(saferepr(name, LONGEST_TASK_ID))
@@ -96,7 +96,7 @@ class Consumer(CeleryConsumer):
         self.bury(message, f"its body cannot be read: {exc}")
 
     def bury(self, message: Any, reason: str) -> None:
-        """Make a dead letter of a message, tell whoever waits for its call, and acknowledge it."""
+        """Make a dead letter of a message, notify the clients that wait for its call, and acknowledge it."""
         headers = message.headers
         what = {"headers": headers, "body": message.body}
         self._bury(str(message.delivery_info.get("routing_key")), saferepr(what, LONGEST_SHOWN), reason)

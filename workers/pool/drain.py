@@ -59,7 +59,7 @@ class Drain(bootsteps.StartStopStep):
         self._thread: threading.Thread | None = None
         self._end: float | None = None
         self._has_begun = False
-        # asked here: later Celery's own handler stands there, which starts the program anew
+        # asked here: later Celery's own handler is installed, which restarts the program
         self._sighup_ends_process = sighup_ends_process()
         super().__init__(consumer, **options)
 
@@ -74,7 +74,7 @@ class Drain(bootsteps.StartStopStep):
             self._thread.start()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        # whoever has it ignored, as nohup does, has the worker outlive its terminal
+        # where it is ignored, as nohup does, the worker outlives its terminal
         signal.signal(signal.SIGHUP, self._on_signal if self._sighup_ends_process else signal.SIG_IGN)
         if self._end is not None:
             consumer.hub.call_soon(self._begin)
@@ -217,7 +217,7 @@ class ShutdownWatch:
         self._is_leaving = False
 
     def look(self) -> None:
-        """Leave the agents that somebody wants to be left, also of those whose calls others have for now.
+        """Leave the agents that a shutdown request names, including those whose queues are paused.
 
         Raises:
             redis.exceptions.RedisError: Redis cannot be reached.

@@ -1,4 +1,4 @@
-"""A worker announces itself and its agents, and keeps saying that it is alive."""
+"""A worker announces itself and its agents, and renews its heartbeat."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -52,7 +52,7 @@ class Heartbeat(bootsteps.StartStopStep):
         super().__init__(consumer, **options)
 
     def start(self, consumer: Any) -> None:
-        """Announce the worker; one that must not run says why and ends with the code of the command line.
+        """Announce the worker; one that must not run logs why and exits with the command line's code.
 
         Raises:
             SystemExit: it consumes an agent's queue that is not in its bundle, or cannot load that
@@ -75,7 +75,7 @@ class Heartbeat(bootsteps.StartStopStep):
         self._agents = record.agents
         self._join(runtime, record)
         self._publish_agents(runtime, record)
-        # made once: whoever connects anew heeds what was asked meanwhile
+        # made once: after a reconnection it sees what was requested meanwhile
         self._shutdowns = self._shutdowns or ShutdownWatch(runtime.shutdowns, consumer, self._left)
         beat = partial(self._beat, runtime, record, consumer, self._shutdowns)
         beat()
@@ -118,7 +118,7 @@ class Heartbeat(bootsteps.StartStopStep):
         _release_events(runtime, record.agents, are_handled_here=True)  # those that could not be before
 
     def stop(self, consumer: Any) -> None:
-        """Say that the worker has stopped."""
+        """Announce that the worker has stopped."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -131,10 +131,10 @@ class Heartbeat(bootsteps.StartStopStep):
             # workers of a newer bundle, by which the agent has an entry, handle what this one has parked
             _release_events(runtime, self._agents, are_handled_here=False)
         except (RedisError, BrokerUnreachableError) as error:
-            logger.warning("worker.not_removed", reason=str(error))  # its record runs out by itself
+            logger.warning("worker.not_removed", reason=str(error))  # its record expires
 
     def _update_standby(self, runtime: WorkerRuntime, left: PausedQueues, beat: Callable[[], None]) -> None:
-        """Leave calls to others while this worker lacks the active revision; say at once that it has it."""
+        """Pause while this worker lacks the active revision; announce it as soon as it is loaded."""
         try:
             runtime.standby.look()
         except RedisError as error:
@@ -173,7 +173,7 @@ class Heartbeat(bootsteps.StartStopStep):
 
 
 def _release_events(runtime: WorkerRuntime, agents: Iterable[str], *, are_handled_here: bool) -> None:
-    """Let the workers have what was parked for agents whose events are handled here, or are not."""
+    """Release the parked events of agents whose events are handled here, or are not."""
     for agent in agents:
         if runtime.revisions.active.registry.handles_events(agent) is are_handled_here:
             runtime.reaper.release_events(agent)

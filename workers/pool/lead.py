@@ -187,7 +187,7 @@ class Lead:
         self.look_again()
 
     def look_again(self) -> None:
-        """Look at the queues anew: they are others now."""
+        """Read the queues again: they have changed."""
         self._reader.wake()
         self.wake()
 
@@ -215,11 +215,11 @@ class Lead:
         return not (self._ready or self._running or self._results or self._unconfirmed)
 
     def claims(self) -> list[tuple[str, str]]:
-        """Return the id and token of each call whose lease nobody else sees to."""
+        """Return the id and token of each call whose lease is renewed here."""
         return [(job.id, job.token) for job in (*self.jobs, *self._unconfirmed.copy().values())]
 
     def cancellation_of(self, job: Job) -> Cancellation:
-        """Return what is set when a plain call is cancelled; made when somebody asks."""
+        """Return what is set when a plain call is cancelled; made on first use."""
         with self._lock:
             if job.cancellation is None:
                 job.cancellation = Cancellation()

@@ -308,7 +308,7 @@ class CallPool(BasePool):
         for one in ended:
             if one.failure is not None:
                 log(one.failure, True)
-            # nobody could see it in Celery's books while it ran: job_info shows those that do
+            # a call so short is never seen in Celery's books: job_info shows the running ones
             count(one.job.tool_name, TOOL_CALL_TASK)
         self.events.add(self.consumer.event_dispatcher, [(one.job, one.failure) for one in ended])
 

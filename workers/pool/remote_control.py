@@ -92,7 +92,7 @@ def revoke(state: Any, task_id: Any, **_: Any) -> Reply:
     Celery would store a result of its own, that of a call which may still run.
     """
     ids = [task_id] if isinstance(task_id, str) else list(task_id or ())
-    books.revoked.update(ids)  # of a plain producer's message nobody knows before it is met
+    books.revoked.update(ids)  # the id of a plain producer's message is unknown before it arrives
     return {"ok": "; ".join(f"{call_id}: {_cancelled(call_id, state.hostname)}" for call_id in ids)}
 
 

@@ -468,7 +468,7 @@ def step_tool(open_step: Callable[[ToolCall], StepRecord]) -> RegisteredTool:
     return system_tool(
         "step",
         step,
-        description="Open a Step of a Turn whose brain is a producer.",
+        description="Open a Step of a Turn that a producer drives.",
         properties=properties,
         required=["index"],
         timeout_seconds=3 * MOST_SECONDS,

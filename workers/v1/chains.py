@@ -52,8 +52,8 @@ MUTATOR_POINTS = ("turn.pre", "turn.post", *BEFORE_STEP, "step.post", "toolCall.
 EXEC = "toolCall.exec"
 
 _MODEL_CALL = (
-    "The agent's brain calls its model, not a worker: change what the model is shown in 'step.tools' and "
-    "'step.blocks', and the rest in the brain."
+    "The producer calls the agent's model, not a worker: change what the model is shown in 'step.tools' and "
+    "'step.blocks', and the rest in the producer."
 )
 _WORKSPACE = "No repository is checked out for an instance; a tool's directory is ctx.workdir."
 #: points of the documents that do not exist here, and the reason (002 §5.1)

@@ -1,4 +1,4 @@
--- Hold a directory for a deletion: nobody opens it, or spawns into it, until the mark is taken away or runs out
+-- Hold a directory for a deletion: no worker opens it or spawns into it until the mark is removed or expires
 -- (shared.lua is put before this).
 -- KEYS  instances, instance
 -- ARGV  directory, token, ms, unused since (ms; '' = whenever), TTL s

@@ -32,7 +32,7 @@ end
 -- Accept one call.
 -- key    its record
 -- queue  what add_queue returned
--- new    id, call (JSON), digest, producer ('' = nobody of ours has asked, but perhaps plain Celery), deadline (ms, '' = none), patience (ms, how long it may wait
+-- new    id, call (JSON), digest, producer ('' = no client of this package has asked, perhaps plain Celery), deadline (ms, '' = none), patience (ms, how long it may wait
 --        without a deadline), ttl (s, of the record), message ('' = sent by other means), indexes (of traces, as
 --        tracing.lua takes them); of an event: ns, box
 -- Returns nothing for a new call; 'known' or 'conflict', and its status, for one that was submitted before.

@@ -10,7 +10,7 @@ local status = record[1]
 if not status then return {'unknown'} end
 if record[10] == ARGV[2] then return {'approved'} end
 if status == 'done' or status == 'dead' or record[6] or (record[8] and record[7]) then return {'closed'} end
--- whoever has approved it may not have come to send its message: one too many is dropped
+-- the approver may have died before it sent the message: a surplus message is dropped
 if status == 'queued' and record[11] and ARGV[8] == '' then return {'approved'} end
 if status ~= 'pending' then return {'other', status} end
 if not record[8] then return {'other', 'completion'} end

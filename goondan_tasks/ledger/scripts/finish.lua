@@ -1,4 +1,4 @@
--- Store calls' results whose claims are still ours, free the claims and tell everybody who waits.
+-- Store the results of calls whose claims are still held, free the claims and notify all waiting clients.
 -- KEYS  due, call...
 -- ARGV  record TTL s, prefixes of finishing.lua (results, running, meta, dead letters), then of each call: id, token,
 --       agent, final status, outcome, kind (see finish_call), result (JSON), time (ISO 8601)

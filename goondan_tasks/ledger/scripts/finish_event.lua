@@ -1,4 +1,4 @@
--- Store what an agent made of an event, send the answer to whoever asked, and let the next event come.
+-- Store the result of an event, send the answer to the agent that asked, and release the next event.
 -- A tool call that was pending ends here too: its answer is the event which tells its agent of that.
 -- While the handler of an event still runs whose result is known already, its worker keeps the claim, and the
 -- event its place in the mailbox: the next one comes when the same claim is finished again, by its worker, or

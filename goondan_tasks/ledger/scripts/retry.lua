@@ -9,7 +9,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 if now + ARGV[2] > tonumber(record[2]) then return 0 end
 -- the completion was of the run which has failed, and so is the callback: until the next run there is none;
--- only an idempotent export asks, though whoever claimed the call may not have known the tool yet
+-- only an idempotent export asks, though the worker that claimed the call may not have known the tool yet
 redis.call('HSET', KEYS[1], 'retried', ARGV[3], 'callback', '', 'idempotent', '1')
 redis.call('HDEL', KEYS[1], 'completion')
 return 1

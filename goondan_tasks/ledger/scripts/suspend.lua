@@ -25,7 +25,7 @@ redis.call('ZREM', KEYS[3], ARGV[1])
 local indexes = {KEYS[5]}
 if is_approval then
   redis.call('HSET', KEYS[1], 'approval', '1')
-  -- nothing has run that somebody could have completed
+  -- nothing has run yet, so there is nothing to complete
   redis.call('HDEL', KEYS[1], 'completion', 'callback')
   redis.call('HINCRBY', KEYS[1], 'attempt', -1)
   indexes[2] = KEYS[6]

@@ -1,8 +1,8 @@
 -- Take the calls about which something must be decided: past their deadline, or their lease.
 -- The caller holds their claims and must settle each one before its own lease ends.
 -- After a time without sweeps Redis was away, and live workers could not renew their leases: they get
--- time for it before any call is taken for dead. A claim is spared once until it is renewed: where nobody
--- is left to sweep often, it would be spared for ever.
+-- time for it before any call is taken for dead. A claim is spared once until it is renewed: where
+-- sweeps are rare, it would be spared for ever.
 -- KEYS  due, last sweep
 -- ARGV  token, lease ms, most calls to take, call key prefix, longest ms between two sweeps, TTL s
 -- Returns a list of {id, verdict, attempt, queued at ms, call JSON, when it was suspended (ms, or nothing),

@@ -212,7 +212,7 @@ def test_a_completion_that_came_before_the_call_was_held_does_not_stand_for_an_a
     reaper.settle(swept(ledger))
     result = stored(ledger, claim.run.id)
     assert result.error is not None
-    assert result.error.message.startswith("Nobody has approved the call in time")
+    assert result.error.message.startswith("The call was not approved in time")
 
 
 def test_a_call_that_was_completed_before_it_was_held_is_still_approved(
@@ -294,7 +294,7 @@ def test_an_approval_that_comes_too_late_ends_the_call(ledger: Ledger, completio
         completions.approve(record, "ann")
     result = stored(ledger, call_id)
     assert result.error is not None
-    assert result.error.message.startswith("Nobody has approved the call in time")
+    assert result.error.message.startswith("The call was not approved in time")
 
 
 def test_a_token_is_of_one_run_and_nobody_learns_more(ledger: Ledger, completions: Completions) -> None:
