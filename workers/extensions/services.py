@@ -146,7 +146,7 @@ class SwarmBundleService:
         call = self.call_of()
         if call is None:
             raise ChangesetError(
-                "The bundle can only be changed by a Turn, Step or tool call, and none is running here.",
+                "The bundle cannot be changed: no Turn, Step or tool call is running here.",
                 code="GIT_ERROR",
                 suggestion="Open and commit changesets in a tool, or in a middleware.",
             )

@@ -62,8 +62,8 @@ def test_what_stands_at_steps_and_turns_alone_is_not_in_the_way_of_calls() -> No
 
 @pytest.mark.parametrize("point", ["step.llmCall", "step.llmInput", "step.llmError"])
 def test_the_call_of_the_model_is_no_point_here(point: str) -> None:
-    assert "agent's brain" in refusal_of_mutate(point)
-    assert "agent's brain" in refusal_of_wrap(point)
+    assert "The producer calls" in refusal_of_mutate(point)
+    assert "The producer calls" in refusal_of_wrap(point)
 
 
 @pytest.mark.parametrize("point", ["workspace.repoAvailable", "workspace.worktreeMounted"])
