@@ -44,7 +44,7 @@ def use_reservations() -> None:
 
 
 def _log_no_message(queue: str, data: bytes, reason: str) -> None:
-    logger.error("dropped what is no message from queue %s: %s: %.200r", queue, reason, data)
+    logger.error("dropped what is not a message from queue %s: %s: %.200r", queue, reason, data)
 
 
 class QoS(virtual.QoS):
@@ -111,7 +111,7 @@ class Channel(kombu_redis.Channel):
         self._connection = self._commands.connection_pool.make_connection()
         self._orders = Orders()
         self.in_flight = InFlight(self._run)
-        #: is told of what is no message: its queue, what it is, and why
+        #: is told of what is not a message: its queue, what it is, and why
         self.on_no_message: Callable[[str, bytes, str], object] = _log_no_message
         #: set if another part of the worker takes messages off the queues, and delivers some of them here: it
         #: is told when the queues have changed

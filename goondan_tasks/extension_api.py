@@ -211,7 +211,7 @@ class Pipeline(Protocol):
 
         Raises:
             ValueError: there is no such point.
-            TypeError: it is no function, or its priority no whole number.
+            TypeError: it is not a function, or its priority no whole number.
         """
 
 
@@ -234,7 +234,7 @@ class Tools(Protocol):
 
         Raises:
             ValueError: the item, its name, its parameters or the policy are not valid.
-            TypeError: ``handler`` is no function.
+            TypeError: ``handler`` is not a function.
         """
 
     def unregister(self, name: str) -> bool:
@@ -396,5 +396,5 @@ class AgentStep(Protocol):
         ``timeout_seconds`` limits each run.
 
         Raises:
-            ToolInputValidationError: it is no reply of a model, or something in it is no tool call at all.
+            ToolInputValidationError: it is not a reply of a model, or a part of it is not a tool call.
         """

@@ -320,7 +320,7 @@ class Pipelines(Protocol):
 
         Raises:
             ValueError: there is no such point here.
-            TypeError: it is no function, or its priority no whole number.
+            TypeError: it is not a function, or its priority no whole number.
         """
 
     def wrap(
@@ -348,7 +348,7 @@ class Tools(Protocol):
 
         Raises:
             ValueError: the item, its name or its parameters are not valid.
-            TypeError: the handler is no function of ``(ctx, input)``.
+            TypeError: the handler is not a function of ``(ctx, input)``.
         """
 
     def unregister(self, name: str) -> bool:

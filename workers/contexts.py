@@ -115,7 +115,7 @@ class ContextFactory:
         It may block, as long as :meth:`InstanceWorkdirs.open` does.
 
         Raises:
-            ToolError, OSError: there is no way to a workdir, or what came is no event.
+            ToolError, OSError: there is no way to a workdir, or what came is not an event.
         """
         if run.call.tool_name == STEP_TOOL:
             return run.call

@@ -50,7 +50,7 @@ _RESULT = (
 #: a handler that waits longer for something else than the processor, in seconds, is run beside others
 IDLE_SECONDS = 0.001
 
-#: how many of them in a row are no accident: the machine may have something else to do, too
+#: how many of them in a row are not chance: the machine may have something else to do, too
 SURE = 3
 
 
@@ -270,7 +270,7 @@ class Job:
         if self.call is None:
             call = serializer.decode(self._text)
             if not isinstance(call, dict):
-                raise ValueError("the call is no object")
+                raise ValueError("the call is not an object")
             self.call = call
         return self.call
 

@@ -73,7 +73,7 @@ class ReceivedEvent:
         """Read a claimed event.
 
         Raises:
-            ToolInputValidationError: it is no event.
+            ToolInputValidationError: it is not an event.
         """
         run, call = claim.run, claim.run.call
         return cls(

@@ -284,7 +284,7 @@ def call_of(fields: Mapping[bytes, bytes | None]) -> JsonObject:
         names = {name: result[name] for name in ("v", "toolCallId", "toolName")}
         wire = {**names, **meta, "args": serializer.decode(_parts_of(args)[2])}
     if not isinstance(wire, dict):
-        raise ValueError("the call is no object")
+        raise ValueError("the call is not an object")
     return wire
 
 

@@ -154,7 +154,7 @@ def test_a_deletion_killed_in_the_middle_has_lost_nothing(
     assert removal.files == "removed"
 
 
-def test_garbage_is_what_nobody_has_used_for_long(
+def test_instances_unused_for_long_are_collected(
     client: Client, redis: Redis, env: dict[str, str], tmp_path: Path
 ) -> None:
     old, new, live = (workdir_of(client, key) for key in ("old", "new", "live"))

@@ -98,7 +98,7 @@ def test_a_call_that_has_its_result_keeps_it(stack: LocalStack, control: Control
     assert stack.client.pending(call.id).result(PATIENCE).status == "ok"
 
 
-def test_a_call_that_nobody_knows_is_cancelled_when_it_comes(stack: LocalStack, control: Control) -> None:
+def test_unknown_call_is_cancelled_when_it_arrives(stack: LocalStack, control: Control) -> None:
     assert "not known yet" in control("revoke", task_id=["call-of-celery"])["ok"]
     with Redis.from_url(stack.redis_url) as redis:
         assert redis.get("celery-task-meta-call-of-celery") is None

@@ -51,7 +51,7 @@ class Incoming:
         """Read the call; what a plain Celery producer left out is filled in (DESIGN "Records").
 
         Raises:
-            ToolInputValidationError: it is no call.
+            ToolInputValidationError: it is not a call.
             ToolNotInCatalogError: it would be an event, and came as a tool call.
             PayloadTooLargeError: its arguments exceed ``max_args_bytes``, as news of how a call ended may;
                 or it exceeds another limit of :func:`require_sizes`.

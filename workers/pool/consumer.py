@@ -166,7 +166,7 @@ def _fault_of(message: Any) -> str | None:
         return "its body is not [args, kwargs, embed]"
     if isinstance(payload[2], dict) and (not any(payload[2].values()) or _names_tasks(payload[2])):
         return None
-    return "its body names callbacks that are no tasks"
+    return "its body names callbacks that are not tasks"
 
 
 def _names_tasks(embed: Mapping[str, Any]) -> bool:

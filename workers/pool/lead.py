@@ -4,7 +4,7 @@ One thread *leads*. It takes calls off the queues over a connection of its own, 
 another, and sends their results with the next reservation: to hand a call to another thread would cost more
 than a short call does. As soon as a handler lasts, a watch lets another thread lead, which takes over the
 connection, the claimed calls and the results that are not sent yet. There are never more handlers than slots;
-claimed calls without a slot go back to their queue. What is no plain call is carried out by the pool.
+claimed calls without a slot go back to their queue. What is not a plain call is carried out by the pool.
 """
 
 import threading
@@ -77,7 +77,7 @@ class Ended:
 
 
 class General(Protocol):
-    """Carries out what is no plain call, and ends calls that last: the pool."""
+    """Carries out what is not a plain call, and ends calls that last: the pool."""
 
     def carry_out_claimed(self, job: Job) -> None:
         """Carry out a claimed call on this thread; its slot is taken, and freed at its end."""
@@ -323,7 +323,7 @@ class Lead:
             self._run(job, plan, number)
 
     def _plan(self, job: Job) -> Plan | None:
-        """Return how a plain call is run, its arguments checked; ``None`` if it is no plain call."""
+        """Return how a plain call is run, its arguments checked; ``None`` if it is not a plain call."""
         if job.plan is not None or not self._may_be_plain(job):
             return job.plan
         executor = self._runtime.revisions.active.executor
@@ -337,7 +337,7 @@ class Lead:
         return is_small and job.verdict is Verdict.RUN and job.bundle_ref is None and not self._has_spans
 
     def _carry_out(self, job: Job, number: int) -> None:
-        """Let the pool carry out what is no plain call; its slot is its own until it ends."""
+        """Let the pool carry out what is not a plain call; its slot is its own until it ends."""
         self._has_slot = False
         if self._runtime.revisions.active.executor.is_slow(job):
             self._threads.run(partial(self._general.carry_out_claimed, job))

@@ -278,14 +278,14 @@ class CallPool(BasePool):
         job.request, job.end_detached = request, end
 
     def finish(self, job: Job, result: ToolCallResult) -> None:
-        """End a plain call with what is no plain result: one that is pending, or may be tried again."""
+        """End a plain call with what is not a plain result: one that is pending, or may be tried again."""
         claim, delivery = job.claim, self._runtime.delivery
         delivery.hold(claim, lambda _: False, lambda: job.started_at, job.cancellation)
         delivery.result_writer.finish(claim, result)
         delivery.flush()
 
     def carry_out_claimed(self, job: Job) -> None:
-        """Carry out a claimed call that is no plain one, on this thread; its slot is taken already."""
+        """Carry out a claimed call that is not a plain one, on this thread; its slot is taken already."""
         request = CallRequest.of_job(job, self.consumer)
         request.reserve()
         request.accept()

@@ -258,7 +258,7 @@ def _bound(item: CatalogItem, policy: JsonObject, entry_path: Path) -> BoundTool
     name = parse_tool_name(item.name)
     if name is None or name.resource == SYSTEM_TOOL:
         raise ValueError(
-            f"{item.name!r} is no name of a tool: write <tool>__<export>, such as weather__get, of letters, "
+            f"{item.name!r} is not a tool's name: write <tool>__<export>, such as weather__get, of letters, "
             f"digits, '-' and '_'; '{SYSTEM_TOOL}__…' is the system's own"
         )
     require_fields(policy, _POLICY_FIELDS, "the policy of a dynamic tool")

@@ -327,7 +327,7 @@ class Ranks(Generic[Place, Function]):
         return self._functions.get((agent, place), ())
 
     def add(self, agent: str, place: Place, function: Function, priority: int) -> None:
-        """Add a function behind those of the same priority; raise a TypeError for one that is no integer."""
+        """Add a function behind those of the same priority, which must be an integer (TypeError)."""
         if type(priority) is not int:
             raise TypeError(f"a priority is a whole number, not {priority!r}")
         ranked = self._ranked[agent, place]

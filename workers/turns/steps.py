@@ -148,7 +148,7 @@ def _item(item: Any) -> CatalogItem:
         wire = item.to_wire() if isinstance(item, CatalogItem) else item
         return CatalogItem.model_validate(KNOWN_SECRETS.hidden_in_answer(wire))
     except ValidationError as error:
-        raise MiddlewareError(f"The catalog of the Step holds what is no tool: {item!r:.200}.") from error
+        raise MiddlewareError(f"The catalog of the Step holds what is not a tool: {item!r:.200}.") from error
 
 
 def _blocks(blocks: Any) -> tuple[JsonObject, ...]:

@@ -77,7 +77,7 @@ def require_point(point: str, known: Sequence[str]) -> None:
     method = "wrap" if point == EXEC else "mutate" if point in MUTATOR_POINTS else None
     instead = f"Use api.pipelines.{method}({point!r}, …)." if method else _NOT_HERE.get(str(point))
     what_to_do = instead or hint(str(point), (*MUTATOR_POINTS, EXEC))
-    raise ValueError(f"{point!r} is no point for this. {what_to_do}")
+    raise ValueError(f"{point!r} is not a point for this. {what_to_do}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +333,7 @@ def _item(given: Any, mutator: Mutator) -> V1CatalogItem:
         return v1_item(given, mutator.extension)
     except (TypeError, ValueError) as error:
         raise MiddlewareError(
-            f"Middleware {mutator.name} left in the catalog what is no tool: {given!r:.200}: {error}."
+            f"Middleware {mutator.name} left in the catalog what is not a tool: {given!r:.200}: {error}."
         ) from error
 
 

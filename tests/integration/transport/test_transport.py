@@ -231,7 +231,7 @@ def test_what_a_dead_worker_held_goes_back_in_the_order_in_which_it_stood(
     "fields",
     [{"content-encoding": 8}, {"headers": {"id": "bad", "task": []}}, {"properties": {"body_encoding": "x"}}],
 )
-def test_an_envelope_that_nobody_can_open_is_dropped_and_the_next_message_comes(
+def test_unreadable_envelope_is_dropped_and_the_next_message_arrives(
     worker: Callable[..., Worker], redis: Redis, fields: dict[str, Any]
 ) -> None:
     push(redis, "bad")

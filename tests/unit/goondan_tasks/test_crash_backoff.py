@@ -26,14 +26,14 @@ def crashed_times(count: int, *, now: int = 0) -> CrashBackoff:
     return state
 
 
-def test_while_a_worker_starts_nobody_starts_another_one() -> None:
+def test_no_second_worker_is_started_while_one_starts() -> None:
     state = begun(CrashBackoff(), "mine", 1_000)
 
     assert state.begun("yours", 1_001, START_MS) is None
     assert state.is_starting(1_001)
 
 
-def test_a_start_that_nobody_hears_of_again_is_given_up_after_its_time() -> None:
+def test_start_without_news_is_given_up_after_its_time() -> None:
     state = begun(CrashBackoff(), "mine", 1_000)
 
     assert begun(state, "yours", 31_000).generation == "yours"

@@ -75,7 +75,7 @@ def test_a_claim_has_what_the_ledger_told() -> None:
 
 
 @pytest.mark.parametrize(("text", "reason"), [(b"[1]", "no object"), (None, "empty")])
-def test_a_record_that_is_no_call_is_told_as_such(text: bytes | None, reason: str) -> None:
+def test_a_record_that_is_not_a_call_is_told_as_such(text: bytes | None, reason: str) -> None:
     job = Job(
         "agent.coder",
         "t",

@@ -123,7 +123,7 @@ def test_an_output_that_mentions_pending_is_a_final_result(waiting: Waiting) -> 
     assert waiting.pending.result(1, wait_pending=True) == result
 
 
-def test_the_result_is_made_once_for_all_who_wait(waiting: Waiting) -> None:
+def test_result_is_parsed_once_for_all_waiting_threads(waiting: Waiting) -> None:
     [other] = waiting.calls.pending([waiting.id])
     assert waiting.hear("ok").result(1) is other.result(1)
 
@@ -203,7 +203,7 @@ def test_one_poll_is_enough_until_the_next_is_due(
     assert reaper.sweeps == 1
 
 
-def test_a_poll_that_fails_is_tried_again_by_the_next_who_waits(ledger: Ledger, always_due: None) -> None:
+def test_failed_poll_is_retried_by_the_next_waiting_thread(ledger: Ledger, always_due: None) -> None:
     calls = CallService(ledger, Sweeping(ledger, RedisConnectionError("gone")))
     unknown = calls.pending(["unknown"])
     with pytest.raises(BrokerUnreachableError):

@@ -273,7 +273,7 @@ def test_what_a_deletion_left_after_it_forgot_is_removed_by_a_collection(
     assert house.directories == set()
 
 
-def test_what_a_half_done_deletion_may_still_put_back_is_no_waste(
+def test_what_a_half_done_deletion_may_still_put_back_is_not_waste(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.use("a")

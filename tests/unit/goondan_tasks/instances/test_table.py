@@ -121,7 +121,7 @@ def test_an_instance_unused_past_its_time_is_off_the_list(table: Instances, redi
     assert [record.key for record in table.records()] == ["k"]
 
 
-def test_while_a_deletion_holds_a_home_nobody_opens_it_or_spawns_into_it(table: Instances) -> None:
+def test_directory_held_by_a_deletion_is_not_opened_or_spawned_into(table: Instances) -> None:
     directory = InstanceDirectory.of("shop", "k")
     assert table.hold([directory], TOKEN)[0].word == "held"
     assert 0 < open_it(table).held_seconds <= HOLD_SECONDS
@@ -147,9 +147,7 @@ def test_one_that_was_used_meanwhile_is_not_held(table: Instances) -> None:
     assert table.hold([InstanceDirectory.of("shop", "k")], TOKEN, table.now())[0].word == "held"
 
 
-def test_a_deletion_left_half_done_loses_its_hold_and_is_told_to_whoever_opens(
-    table: Instances, redis: Redis
-) -> None:
+def test_half_done_deletion_loses_its_hold_and_is_reported_on_open(table: Instances, redis: Redis) -> None:
     open_it(table)
     [record] = table.records()
     table.hold([record.directory], TOKEN)

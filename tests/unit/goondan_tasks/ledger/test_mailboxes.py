@@ -183,7 +183,7 @@ def test_an_event_that_is_given_back_stays_the_first(post: Post) -> None:
     assert post.take_messages() == ["e1"]
 
 
-def test_one_that_is_cancelled_in_the_middle_lets_nobody_overtake(post: Post) -> None:
+def test_event_cancelled_in_the_middle_keeps_the_order(post: Post) -> None:
     events = [an_event(number) for number in range(3)]
     post.put(*events)
     first = post.meet(events[0])
@@ -197,7 +197,7 @@ def test_one_that_is_cancelled_in_the_middle_lets_nobody_overtake(post: Post) ->
     assert post.take_messages() == ["e2"]
 
 
-def test_the_first_may_be_cancelled_before_anybody_has_it(post: Post) -> None:
+def test_first_event_may_be_cancelled_before_it_is_claimed(post: Post) -> None:
     first, second = an_event(0), an_event(1)
     post.put(first, second)
     assert post.meet(second).verdict is Verdict.WAITING
@@ -229,7 +229,7 @@ def test_one_that_waits_too_long_ends_and_lets_the_next_come(redis: Redis) -> No
     assert post.take_messages() == ["e2"]
 
 
-def test_one_whose_record_has_vanished_stops_nobody_for_good(post: Post) -> None:
+def test_event_with_a_vanished_record_does_not_block_the_mailbox(post: Post) -> None:
     gone, waiting, new = (an_event(number) for number in range(3))
     post.put(gone, waiting)
     post.meet(gone)
@@ -242,7 +242,7 @@ def test_one_whose_record_has_vanished_stops_nobody_for_good(post: Post) -> None
     assert post.meet(waiting).verdict is Verdict.RUN
 
 
-def test_without_a_way_to_the_broker_the_next_message_is_handed_to_whoever_ends(redis: Redis) -> None:
+def test_next_message_is_returned_to_the_caller_when_no_script_can_push_it(redis: Redis) -> None:
     post = Post(redis, inline=False)
     first, second = an_event(0), an_event(1)
     post.put(first, second)
@@ -369,7 +369,7 @@ def test_after_an_outage_such_a_handler_is_not_taken_for_dead_at_once(redis: Red
     assert patient.ledger.renew([claim.id_and_token]).run(patient.ledger.redis) == set()
 
 
-def test_a_brain_fetches_the_first_of_each_instance(post: Post) -> None:
+def test_producer_fetches_the_first_event_of_each_instance(post: Post) -> None:
     post.put(an_event(0, "x"), an_event(1, "x"), an_event(2, "y"))
     first, second, third = post.fetch(), post.fetch(), post.fetch()
     assert first is not None
@@ -383,7 +383,7 @@ def test_a_brain_fetches_the_first_of_each_instance(post: Post) -> None:
     assert post.fetch("nobody") is None
 
 
-def test_a_brain_that_asks_again_with_its_token_gets_the_same(post: Post) -> None:
+def test_fetching_again_with_the_same_token_gets_the_same_event(post: Post) -> None:
     post.put(an_event(0))
     first, again = post.fetch(token="t"), post.fetch(token="t")
     assert first is not None
@@ -401,7 +401,7 @@ def test_a_brain_whose_answer_was_lost_is_not_given_an_event_of_another_instance
     assert [one is not None for one in others] == [True, True, False]
 
 
-def test_a_worker_leaves_the_events_of_a_brain_where_they_are(post: Post) -> None:
+def test_worker_leaves_the_events_of_a_producer_where_they_are(post: Post) -> None:
     event = an_event(0)
     post.put(event)
     assert post.meet(event, is_handled_here=False).verdict is Verdict.WAITING
@@ -445,7 +445,7 @@ def test_no_message_is_left_of_what_a_brain_has_fetched_without_any_worker(post:
     assert post.redis.lrange(QUEUE, 0, -1) == [b"a plain producer's, which only a worker can record"]
 
 
-def test_the_messages_of_events_that_nobody_has_fetched_stay_for_workers(post: Post) -> None:
+def test_messages_of_unfetched_events_stay_for_workers(post: Post) -> None:
     events = [an_event(number, "x") for number in range(4)]
     post.ledger.submit_all([event_submission(RedisDispatch(), event) for event in events], "p1")
     assert post.fetch() is not None
@@ -567,5 +567,5 @@ class AnyOrder(RuleBasedStateMachine):
                 assert alive[0] in self.running or alive[0] in waiting or alive[0] in self.taken
 
 
-def test_in_whatever_order_workers_act_nobody_is_forgotten_or_overtaken() -> None:
+def test_no_event_is_lost_or_overtaken_in_any_order_of_workers() -> None:
     run_state_machine_as_test(AnyOrder, settings=effort(max_examples=40, stateful_step_count=40))

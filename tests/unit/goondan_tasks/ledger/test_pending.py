@@ -63,7 +63,7 @@ def stored(ledger: Ledger, call_id: str) -> ToolCallResult:
     return result
 
 
-def test_a_suspended_call_is_nobodys_and_says_what_it_waits_for(ledger: Ledger, redis: Redis) -> None:
+def test_suspended_call_has_no_worker_and_says_what_it_waits_for(ledger: Ledger, redis: Redis) -> None:
     call_id = suspended(ledger)
     record = record_of(ledger, a_call())
     assert (record.status, record.handle, record.awaits) == ("pending", "job-1", "completion")
@@ -183,7 +183,7 @@ def test_a_canceller_that_dies_leaves_a_pending_call_cancelled(ledger: Ledger, h
     assert (taken.verdict, taken.was_suspended) == (Verdict.CANCELLED, True)
 
 
-def test_a_held_call_is_queued_again_by_whoever_approves_it(
+def test_held_call_is_queued_again_by_its_approval(
     ledger: Ledger, redis: Redis, completions: Completions
 ) -> None:
     call_id = suspended(ledger, is_approval=True)
@@ -278,7 +278,7 @@ def test_another_message_of_an_approved_call_runs_what_was_approved(
 
 
 @pytest.mark.parametrize("call_json", [b"{", b'{"v":2}'])
-def test_an_approved_call_that_cannot_be_read_is_run_by_nobody(
+def test_unreadable_approved_call_is_not_run(
     ledger: Ledger, redis: Redis, completions: Completions, call_json: bytes
 ) -> None:
     call_id = suspended(ledger, is_approval=True)
@@ -297,7 +297,9 @@ def test_an_approval_that_comes_too_late_ends_the_call(ledger: Ledger, completio
     assert result.error.message.startswith("The call was not approved in time")
 
 
-def test_a_token_is_of_one_run_and_nobody_learns_more(ledger: Ledger, completions: Completions) -> None:
+def test_callback_token_is_valid_for_one_run_and_errors_reveal_nothing(
+    ledger: Ledger, completions: Completions
+) -> None:
     claim = begun(ledger, a_call())
     for token in ("", claim.token, "\ud800"):
         with pytest.raises(CallNotFoundError):

@@ -91,11 +91,11 @@ def test_a_call_whose_key_has_an_unreadable_result_ends_and_is_not_run(redis: Re
     assert "id-1" in result.error.message
 
 
-def test_what_stands_for_a_message_without_a_call_ends_as_a_dead_letter_whoever_settles_it(
+def test_message_without_a_call_ends_as_a_dead_letter_when_its_claim_is_settled(
     redis: Redis,
 ) -> None:
     ledger = Ledger(redis, Settings())
-    call = new_call("coder", NO_CALL_TOOL, {"reason": "it is no object"}, {"tool_call_id": "call_1"})
+    call = new_call("coder", NO_CALL_TOOL, {"reason": "it is not an object"}, {"tool_call_id": "call_1"})
     claim = replace(claimed(ledger, call), verdict=Verdict.REQUEUE)
 
     Reaper(ledger, RedisDispatch(), "").settle(claim)
@@ -105,4 +105,4 @@ def test_what_stands_for_a_message_without_a_call_ends_as_a_dead_letter_whoever_
     assert redis.zcard(ledger.keys.dead_letters(call.agent_name)) == 1
     assert result is not None
     assert result.error is not None
-    assert result.error.message == "The message holds no call: it is no object."
+    assert result.error.message == "The message holds no call: it is not an object."

@@ -277,7 +277,7 @@ def test_a_permit_whose_call_has_ended_elsewhere_is_free_at_the_next_look(redis:
     assert door.queue() == ["t1"]
 
 
-def test_a_permit_that_nobody_claims_within_a_lease_is_free_again(redis: Redis) -> None:
+def test_permit_that_is_not_claimed_within_a_lease_is_free_again(redis: Redis) -> None:
     door = Door(redis, lease_seconds=0.5)
     never_claimed = door.submit("r")
     assert door.admit(never_claimed, ONE).word == "go"

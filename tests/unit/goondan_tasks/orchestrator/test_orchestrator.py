@@ -152,7 +152,9 @@ def test_a_worker_that_was_silent_for_a_while_goes_on(stage: Stage) -> None:
     assert (stage.started, worker.signals) == ([worker], [])
 
 
-def test_nobody_is_silent_while_redis_is_away(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_worker_is_ended_as_silent_because_of_a_redis_outage(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage.queue()
     stage.look()
     [worker] = stage.started
@@ -295,7 +297,7 @@ def test_a_request_ends_unless_its_brain_is_elsewhere_and_an_event_stays(
 
 
 @pytest.mark.parametrize(("agent", "is_needed"), [(CODER, True), (OUTSIDER, False)])
-def test_an_event_needs_no_worker_if_its_brain_is_elsewhere(
+def test_event_needs_no_worker_if_a_producer_drives_its_agent(
     redis: Redis, ledger: Ledger, agent: AgentRecord, is_needed: bool
 ) -> None:
     elsewhere = fleet_of(redis, agent, broker_url="amqp://broker")

@@ -134,7 +134,7 @@ def test_its_first_use_registers_it(workdirs: InstanceWorkdirs, table: Counting,
     assert record.parts[0].root_id == (tmp_path / "root-id").read_text(encoding="ascii")
 
 
-def test_without_a_table_it_works_at_home(tmp_path: Path) -> None:
+def test_without_a_table_it_works_in_its_own_directory(tmp_path: Path) -> None:
     assert InstanceWorkdirs(Workdirs(tmp_path, "shop")).open("coder", "a") == Workdirs(tmp_path, "shop").open(
         "a"
     )

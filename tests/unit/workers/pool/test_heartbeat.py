@@ -146,7 +146,7 @@ def test_worker_with_another_follow_policy_is_refused_and_leaves_no_row(
     joins(agent_registry, name="away", bundle_ref=second, agents=("newt",), workspace="aquarium")
 
 
-def test_workspace_that_no_live_worker_serves_blocks_nobody(agent_registry: AgentRegistry) -> None:
+def test_workspace_without_live_workers_blocks_no_worker(agent_registry: AgentRegistry) -> None:
     joins(agent_registry)
     agent_registry.remove_worker("w")
 

@@ -290,7 +290,7 @@ def test_calls_of_a_tool_that_lasts_get_threads_of_their_own_at_once(
     wait_until(lambda: len(scene.noted) == 4)
 
 
-def test_what_is_no_plain_call_is_carried_out_by_the_pool_with_a_slot_of_its_own() -> None:
+def test_what_is_not_a_plain_call_is_carried_out_by_the_pool_with_a_slot_of_its_own() -> None:
     scene = Scene(1, lambda number: None, is_plain=False)
     scene.comes("0", "1")
     scene.begin()

@@ -52,7 +52,7 @@ def test_a_message_that_makes_no_sense_is_dropped(
 
 
 @pytest.mark.parametrize("wire", [{}, {"type": "shutdown"}, {"type": "shutdown", "payload": 3}, "drain"])
-def test_what_is_no_message_is_dropped(requests: ShutdownRequests, wire: object) -> None:
+def test_what_is_not_a_message_is_dropped(requests: ShutdownRequests, wire: object) -> None:
     note_shutdown(cast(Any, SimpleNamespace(shutdowns=requests)), wire)
 
     assert requests.agents_to_stop("w", ["coder"], 0) == {}
