@@ -38,7 +38,7 @@ def test_a_body_in_base64_is_decoded_once() -> None:
     [
         (b"", "Expecting value"),
         (b"[" * 100_000, "nested too deeply"),
-        (b"[]", "no object"),
+        (b"[]", "not an object"),
         (b"\xff", "can't decode"),
         (b'{"x": NaN}', "NaN is not a JSON number"),
         (changed(headers={"task": "\ud800", "id": "call-1"}), "name no task"),

@@ -74,7 +74,7 @@ def test_a_claim_has_what_the_ledger_told() -> None:
     assert not job_of(retried=b"1 1700000000000").is_first_run
 
 
-@pytest.mark.parametrize(("text", "reason"), [(b"[1]", "no object"), (None, "empty")])
+@pytest.mark.parametrize(("text", "reason"), [(b"[1]", "not an object"), (None, "empty")])
 def test_a_record_that_is_not_a_call_is_told_as_such(text: bytes | None, reason: str) -> None:
     job = Job(
         "agent.coder",
