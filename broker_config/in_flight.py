@@ -1,4 +1,4 @@
-"""The reservations in Redis: every message that has left its queue stands here until it is acknowledged.
+"""The reservations in Redis: every message that has left its queue is kept here until it is acknowledged.
 
 A reservation belongs to the worker that made it: its tag is made here, renewed while its worker lives and
 compared by every acknowledgement (kombu's tag is made at publish and shared by all deliveries).
@@ -80,7 +80,7 @@ class Orders:
 
 
 class InFlight:
-    """What becomes of reservations that were made; ``run`` carries a script out."""
+    """Renews and ends reservations; ``run`` runs a script."""
 
     def __init__(self, run: Callable[[ScriptCall[Any]], Any]) -> None:
         self._run = run

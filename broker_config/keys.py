@@ -58,7 +58,7 @@ import json
 import re
 from dataclasses import dataclass
 
-#: an id that may stand in a key as it is; others, which have no bounds, stand there as a digest
+#: an id that may be part of a key as it is; others, which have no bounds, become a digest
 _PLAIN = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 

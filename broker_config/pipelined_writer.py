@@ -166,7 +166,7 @@ class PipelinedWriter:
         try:
             self._connection.send_packed_command([data], check_health=False)
         except RedisError:
-            self._is_connected = False  # the reading thread sees to it
+            self._is_connected = False  # the reading thread reconnects
 
     def _read(self) -> None:
         while not self._stopped.is_set():

@@ -9,7 +9,7 @@ DELEGATE_TASK = "goondan.delegate"
 DELEGATE_RESULT_TASK = "goondan.delegate_result"
 EVENT_TASK = "goondan.event"
 
-#: beside each queue stands a list on which idle workers wait
+#: each queue has a wake-up key, a list on which idle workers wait
 WAKE_UP_SUFFIX = ".bell"
 
 _PREFIX = "agent."

@@ -59,7 +59,7 @@ class QoS(virtual.QoS):
         self.returned: list[str] = []
 
     def can_consume(self) -> bool:
-        """Say whether this channel itself is to wait for messages."""
+        """Return whether this channel itself is to wait for messages."""
         return self.channel.leave_to is None and super().can_consume()
 
     def ack(self, delivery_tag: str) -> None:
@@ -150,7 +150,7 @@ class Channel(kombu_redis.Channel):
         return answer
 
     def exchange_messages(self) -> bool:
-        """Acknowledge and reserve in one trip; say whether a message was delivered.
+        """Acknowledge and reserve in one trip; return whether a message was delivered.
 
         Acknowledgements alone wait a while for something to reserve: no other worker waits for them.
         """

@@ -52,7 +52,7 @@ class CrashBackoff(Versioned):
     reason: str = ""
 
     def is_starting(self, now: int) -> bool:
-        """Say whether a worker is being started."""
+        """Return whether a worker is being started."""
         return now < self.starting_until
 
     @property
@@ -61,7 +61,7 @@ class CrashBackoff(Versioned):
         return self.retry_at > 0
 
     def is_pausing(self, now: int) -> bool:
-        """Say whether a crash loop forbids a start."""
+        """Return whether a crash loop forbids a start."""
         return now < self.retry_at
 
     def begun(self, generation: str, now: int, start_ms: int) -> "CrashBackoff | None":

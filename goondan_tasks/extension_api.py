@@ -47,10 +47,10 @@ __all__ = [
     "TurnContext",
 ]
 
-#: where a middleware stands: around a Turn, around a Step of it, around each tool call
+#: what a middleware wraps: around a Turn, around a Step of it, around each tool call
 Point = Literal["turn", "step", "toolCall"]
 
-#: ``async``, and sees what comes of ``ctx.next()``; or plain, and returns ``ctx.next()`` or another answer
+#: ``async``, and sees the outcome of ``ctx.next()``; or plain, and returns ``ctx.next()`` or another answer
 Middleware = Callable[[Any], Any]
 
 Result = TypeVar("Result")
@@ -152,7 +152,7 @@ class ToolCallContext(Onion[ToolCallResult]):
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What came of a Step: the tool calls the model asked for in it, and their results, in that order."""
+    """The outcome of a Step: the tool calls the model asked for in it, and their results, in that order."""
 
     tool_calls: tuple[JsonObject, ...] = ()
     tool_results: tuple[ToolCallResult, ...] = ()
@@ -207,7 +207,7 @@ class Pipeline(Protocol):
     def register(self, point: Point, middleware: Middleware, priority: int = 0) -> None:
         """Put ``middleware`` around the agent's Turns, Steps or tool calls.
 
-        A lower priority is further out; equal ones stand in the order of registration, the first outermost.
+        A lower priority is further out; equal ones keep the order of registration, the first outermost.
 
         Raises:
             ValueError: there is no such point.
@@ -238,7 +238,7 @@ class Tools(Protocol):
         """
 
     def unregister(self, name: str) -> bool:
-        """Take a tool away again; say whether there was one. The next Step does not show it.
+        """Take a tool away again; return whether there was one. The next Step does not show it.
 
         In the midst of a Turn, a Step or a tool call it is taken away from that Turn alone, in every worker.
         """

@@ -84,7 +84,7 @@ class AllowList:
         return cls(frozenset(hosts), tuple(networks))
 
     def allows(self, host: str, address: Address) -> bool:
-        """Say whether the operator allows the host, or the address that it stands for."""
+        """Return whether the operator allows the host, or the address that it stands for."""
         return _plain(host) in self.hosts or any(address in network for network in self.networks)
 
 

@@ -40,7 +40,7 @@ class Cancellation:
         self._lock = threading.Lock()
 
     def is_set(self) -> bool:
-        """Say whether the run is cancelled."""
+        """Return whether the run is cancelled."""
         return self.error is not None
 
     @property

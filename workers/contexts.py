@@ -94,7 +94,7 @@ class ContextFactory:
         return bound.export.timeout_seconds or self._call_timeout_seconds
 
     def knows(self, agent: str, instance_key: str) -> bool:
-        """Say whether an instance's directory was there a moment ago: it need not be opened for each call."""
+        """Return whether an instance's directory was there a moment ago: not every call opens it."""
         return self._workdirs.knows(agent, instance_key)
 
     def make(

@@ -211,7 +211,7 @@ class Executor:
         return result
 
     def is_slow(self, job: Job) -> bool:
-        """Say whether the handler of a call's tool is likely to keep short calls waiting."""
+        """Return whether the handler of a call's tool is likely to keep short calls waiting."""
         detector = self._detectors.get((job.agent, job.tool_name))
         return detector is not None and detector.is_slow
 
@@ -322,7 +322,7 @@ class Executor:
         return with_error_in_output_by_name(failed)
 
     def _note_unregistered(self, run: Run, names: Collection[str]) -> None:
-        """Let other workers know which tools the Turn has lost; if they cannot, the result still stands."""
+        """Let other workers know which tools the Turn has lost; if that fails, the result is still valid."""
         try:
             self._guard.note_unregistered(run.call, names)
         except GoondanError as error:

@@ -1,7 +1,7 @@
 """A call in a worker's hands, from the claim to its end, and how plain calls are run.
 
 A plain call has checked arguments, a plain handler and a JSON value. What an export's plain calls have alike
-is found out once, in a plan. A call that needs more, because of its tool or of what stands in it, is run by
+is found out once, in a plan. A call that needs more, because of its tool or of its fields, is run by
 :meth:`workers.executor.Executor.execute`.
 """
 
@@ -68,7 +68,7 @@ class SlowToolDetector:
         return self._suspicion >= SURE
 
     def note_slow(self) -> None:
-        """Take note that a handler lasts."""
+        """Record that a handler lasts."""
         self._suspicion = SURE
 
     def timed(self, handler: Callable[[], T]) -> T:
@@ -81,7 +81,7 @@ class SlowToolDetector:
             self.learn(wall, wall - (thread_time() - busy))
 
     def learn(self, wall: float, idle: float) -> None:
-        """Take note of how many seconds a handler took, and how many of them it waited.
+        """Record how many seconds a handler took, and how many of them it waited.
 
         One long handler is enough. Short waits count if there are several in a row: the machine may have been
         busy.
@@ -122,7 +122,7 @@ class Plan:
 
 
 def is_plain(call: Mapping[str, Any], agent: str | None) -> bool:
-    """Say whether a wire record is that of a plain call to ``agent``, whole and of the right types."""
+    """Return whether a wire record is that of a plain call to ``agent``, whole and of the right types."""
     return (
         call.keys() <= _PLAIN_FIELDS
         and call.get("agentName") == agent
@@ -204,7 +204,7 @@ class Job:
         #: ``time.monotonic()`` from which the lease counts
         self.asked_at = asked_at
         self.bundle_ref: str | None = ref.decode() or None
-        #: the call as it stands in its record; ``None`` until it is read
+        #: the call as in its record; ``None`` until it is read
         self.call: JsonObject | None = None
         #: whether its record is that of a plain call; known once it was asked for being readable
         self.is_plain = False
@@ -323,7 +323,7 @@ class Job:
 
 
 def result_of(job: Job, call: JsonObject, output: str) -> bytes:
-    """Write the result of a plain call that has just ended well; ``output`` is JSON."""
+    """Write the result of a plain call that has just succeeded; ``output`` is JSON."""
     finished_at = job.clock()
     started_at = job.started_at or finished_at
     job.ended_at = iso_time(finished_at)

@@ -40,7 +40,7 @@ class Suspension:
         return run.pending(pending, started_at, expires_at=expires_at)
 
     def asks(self, bound: BoundTool) -> bool:
-        """Say whether calls of a tool wait for an approval."""
+        """Return whether calls of a tool wait for an approval."""
         if bound.export.requires_approval:
             return True
         if not self.approval or bound.tool.name == SYSTEM_TOOL:

@@ -6,10 +6,10 @@
 --       ends this; tag prefix, the argument of `claim_on_reserve`, how many acknowledged tags, those tags...
 -- Returns {numbers of the emptied queues, {tag, number of its queue, message, claim, ...}}; of a claimed call the
 -- message is false: the claim has taken its place.
--- Before this stand `local function claim_on_reserve(queue, message, tag, argument)`, which returns a claim or false,
+-- Put before this: `local function claim_on_reserve(queue, message, tag, argument)`, which returns a claim or false,
 -- and `local function end_claims()`, which is called once behind the last claim.
 -- If a claim fails, say at the record of another version, the message stays in flight until that is overdue, and the
--- reason stands in the place of the claim: what was taken out of the queues before must not be lost with the script.
+-- reason takes the place of the claim: what was taken out of the queues before must not be lost with the script.
 local wanted, extra, is_choosy = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
 local prefix, acked = ARGV[4], tonumber(ARGV[6])
 for first = 7, 6 + acked, 1000 do

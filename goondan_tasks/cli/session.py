@@ -86,7 +86,7 @@ class Session:
 
 
 def can_ask(output: Output) -> bool:
-    """Say whether there is a person to ask."""
+    """Return whether there is a person to ask."""
     return not output.as_json and sys.stdin is not None and sys.stdin.isatty()
 
 

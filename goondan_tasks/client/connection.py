@@ -97,7 +97,7 @@ class ClientConnection:
     def expect(self, call_id: str, look: Callable[[str], str]) -> PendingCall:
         """Return a call that is about to be submitted: no result of it is missed from now on.
 
-        A waiting thread calls ``look`` now and then, in place of :meth:`look`; an outage does not end the
+        A waiting thread calls ``look`` periodically, in place of :meth:`look`; an outage does not end the
         wait.
         """
         [expected] = self._calls.listener.expect([call_id])

@@ -46,7 +46,7 @@ END_SECONDS = 1.0
 class ReceivedEvent:
     """What ``Client.receive`` returns; it is to be answered with ``reply`` or ``fail``."""
 
-    #: the event's identity in the ledger: `goondan result ID` shows what became of it
+    #: the event's identity in the ledger: `goondan result ID` shows its state
     id: str
     agent: str
     instance_key: str

@@ -1,4 +1,4 @@
-"""A call that was submitted: ask how it stands, cancel it, wait for its result, or ``await`` it."""
+"""A call that was submitted: ask for its status, cancel it, wait for its result, or ``await`` it."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ class Sweeper:
         self._lock = threading.Lock()
 
     def sweep(self) -> bool:
-        """Sweep if it is time; say whether that was so.
+        """Sweep if it is time; return whether that was so.
 
         Raises:
             redis.exceptions.RedisError: Redis cannot be reached.
@@ -58,7 +58,7 @@ LONGEST_ID = 200
 class CallService:
     """What a client can ask and do about one call by its id, and how a missed notification is made up for.
 
-    Waiting threads and tasks look now and then, all of them in one trip, and sweep, so that no wait lasts for
+    Waiting threads and tasks look periodically, all of them in one trip, and sweep, so that no wait lasts for
     ever, not even without workers.
     """
 
@@ -277,7 +277,7 @@ class PendingCall:
         return self._read()
 
     def _follow_interim(self) -> bool:
-        """Expect the result after an interim one; say whether there was one."""
+        """Expect the result after an interim one; return whether there was one."""
         result = self._read()
         if result is None or result.status != "pending":
             return False

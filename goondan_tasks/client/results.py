@@ -90,7 +90,7 @@ class ResultListener:
 
     A notification is lines of ``<id> <result as JSON>``, or ``<id>`` for a result too large to be sent along.
     It can be missed (a lost connection, a call submitted elsewhere), so nothing relies on it alone: waiting
-    threads also look for themselves now and then, and all results are looked for after a gap.
+    threads also look for themselves periodically, and all results are looked for after a gap.
 
     To wake a thread costs more than to read a result. So the first thread that waits reads what comes, its
     own result and others, and the listener's own thread does so for all the rest. While none waits, that one
@@ -164,7 +164,7 @@ class ResultListener:
         with self._lock:
             expected = self._expected.pop(call_id, None)
             if expected is not None and is_interim:
-                # it stands before it is asked for: the final result may be quicker
+                # expected before a caller asks for it: the final result may come first
                 expected.following = self._new(call_id)
         self._settle(expected, came)
 
@@ -197,7 +197,7 @@ class ResultListener:
 
     @contextlib.contextmanager
     def awaited(self) -> Iterator[None]:
-        """See to it that results are read at once: a task waits for one, which cannot read itself."""
+        """Have results read at once: a task, which cannot read the socket itself, waits for one."""
         with self._lock:
             self._tasks += 1
         self._nap_is_over.set()
@@ -235,7 +235,9 @@ class ResultListener:
                 if data is None:
                     return
                 self._on_notification(data)
-            except RedisError:  # the listener's thread meets the same, and sees to it; if not, a poll does
+            except (
+                RedisError
+            ):  # the listener's thread gets the same error and reconnects; else a poll finds it
                 return
 
     def close(self) -> None:

@@ -231,7 +231,7 @@ _REFUSED = {ToolInputValidationError.code, PayloadTooLargeError.code}
 
 
 def may_be_replayed(letter: CallRecord) -> bool:
-    """Say whether a dead letter is a call, and was not replayed yet."""
+    """Return whether a dead letter is a call, and was not replayed yet."""
     return letter.replayed_by is None and letter.call.tool_name != NO_CALL_TOOL
 
 
@@ -239,13 +239,13 @@ def require_replayable(record: CallRecord, result: ToolCallResult | None, *, aga
     """Refuse a call that must not be replayed.
 
     Raises:
-        NotReplayableError: it has not ended, has ended well, was refused, or was replayed before and
+        NotReplayableError: it has not ended, has succeeded, was refused, or was replayed before and
             ``again`` is not said.
     """
     if record.status not in _FINAL:
         raise NotReplayableError(f"Call {record.id} has not ended: it is {record.status}.")
     if record.outcome == "ok":
-        raise NotReplayableError(f"Call {record.id} has ended well; submit another one to run it again.")
+        raise NotReplayableError(f"Call {record.id} has succeeded; submit another one to run it again.")
     if result is not None and result.error is not None and _is_refusal(record.call, result.error.code):
         raise NotReplayableError(
             f"Call {record.id} was refused ({result.error.code}) and would be again; submit a corrected one."
@@ -258,7 +258,7 @@ def require_replayable(record: CallRecord, result: ToolCallResult | None, *, aga
 
 
 def _is_refusal(call: ToolCall, code: str) -> bool:
-    """Say whether a call was refused. A replay has no Step, so it must not run what the catalog lacked."""
+    """Return whether a call was refused. A replay has no Step, so it must not run what the catalog lacked."""
     return code in _REFUSED or (code == ToolNotInCatalogError.code and call.step_id is not None)
 
 

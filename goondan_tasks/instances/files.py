@@ -42,7 +42,7 @@ class InstanceFiles:
         return instances_directory(self.state_root, directory.workspace) / directory.name
 
     def is_there(self, directory: InstanceDirectory) -> bool:
-        """Say whether something is at a directory's path."""
+        """Return whether something is at a directory's path."""
         return os.path.lexists(self.path(directory))
 
     def set_aside(self, directory: InstanceDirectory, token: str) -> bool:
@@ -82,7 +82,7 @@ class InstanceFiles:
             return False
 
     def remove(self, directory: InstanceDirectory, token: str) -> bool:
-        """Remove a directory that was set aside; say whether nothing is left.
+        """Remove a directory that was set aside; return whether nothing is left.
 
         Raises:
             OSError: a link is on the way to it.

@@ -47,11 +47,11 @@ class Completions:
     def approve(self, record: CallRecord, by: str) -> None:
         """Let a call be run that waits for an approval.
 
-        By a broker beside Redis, one that is approved and queued is sent again: its message may be missing.
+        With a separate broker, an approved call in the queue is sent again: its message may be missing.
 
         Raises:
             CallNotFoundError, CallClosedError, CallNotPendingError: see :meth:`Ledger.approve`.
-            BrokerUnreachableError: the broker beside Redis is away; approve it again when it is back.
+            BrokerUnreachableError: the separate broker is away; approve it again when it is back.
         """
         call_id, call = record.id, record.call
         message = self._dispatch.inline(call_id, call, serializer.encode(call.to_wire()))
@@ -69,7 +69,7 @@ class Completions:
             raise CallClosedError(f"Call {call_id} has ended: its time was over before this came.")
 
     def _callback(self, call_id: str, token: str) -> CallbackToken:
-        """Check the token, of which the ledger sees to it that its run is still the last one."""
+        """Check the token; the ledger checks that its run is still the last one."""
         key = self._ledger.keys.call(call_id)
         callback, claim = cast(list[bytes | None], self._ledger.redis.hmget(key, "callback", "token"))
         claim_token = claim.decode() if callback is None and claim is not None else ""

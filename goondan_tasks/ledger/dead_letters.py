@@ -59,7 +59,7 @@ class DeadLetters:
                     yield record
 
     def has(self, record: CallRecord) -> bool:
-        """Say whether the call is in the index: dead, and not dropped."""
+        """Return whether the call is in the index: dead, and not dropped."""
         return self._redis.zscore(self._keys.dead_letters(record.call.agent_name), record.id) is not None
 
     def remove(self, call_ids: Iterable[str], agents: Iterable[str]) -> int:

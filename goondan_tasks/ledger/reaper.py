@@ -140,7 +140,7 @@ class Reaper:
         return finished.stored is Stored.YES
 
     def message(self, call_id: str, call: ToolCall) -> bytes:
-        """Return a call's message, empty if a broker beside Redis carries it."""
+        """Return a call's message, empty if a broker other than Redis carries it."""
         return self._dispatch.inline(call_id, call, serializer.encode(call.to_wire()))
 
     def answer(self, claim: Claim, result: ToolCallResult) -> Submission | None:
@@ -168,7 +168,7 @@ class Reaper:
         """Send messages that no script could push.
 
         Raises:
-            BrokerUnreachableError: the broker beside Redis is away.
+            BrokerUnreachableError: the separate broker is away.
         """
         for call_id, wire in unsent.items():
             self._dispatch.send(call_id, ToolCall.from_wire(serializer.decode(wire)))
@@ -212,7 +212,7 @@ class Reaper:
         """Release the parked events to the workers: from now on these handle them, or other workers do.
 
         Raises:
-            BrokerUnreachableError: the broker beside Redis is away.
+            BrokerUnreachableError: the separate broker is away.
         """
         boxes = cast("list[bytes]", self._ledger.redis.zrange(self._ledger.keys.mailboxes(agent), 0, -1))
         for start in range(0, len(boxes), MAILBOX_BATCH):

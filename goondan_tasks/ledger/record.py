@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """How the ledger took a submitted call. ``status`` is where the call stands now."""
+    """How the ledger took a submitted call. ``status`` is the call's current status."""
 
     is_new: bool
     is_conflict: bool
@@ -80,7 +80,7 @@ class Verdict(StrEnum):
 
 
 class Stored(IntEnum):
-    """What became of a result (see ``finish.lua``), or of the mark "started" (see ``start.lua``)."""
+    """How Redis took a result (see ``finish.lua``), or of the mark "started" (see ``start.lua``)."""
 
     YES = 1
     #: the claim is no longer ours
@@ -220,7 +220,7 @@ class CallRecord:
 
     @classmethod
     def _of_plain(cls, call_id: str, fields: Mapping[bytes, bytes]) -> "CallRecord":
-        """Read a plain call that has ended well: most of it stands in its result (``finishing.lua``)."""
+        """Read a plain call that has succeeded: most of it is in its result (``finishing.lua``)."""
         wire = fields[b"result"]
         meta = ToolCallResult.from_json(wire).meta
         return cls(
@@ -315,7 +315,7 @@ class Outcome:
     def of(cls, completion: bytes) -> Self:
         """Read what ``resolve.lua`` has kept: a token, and the outcome.
 
-        A damaged one is an error: it must not stand in the way of the call's end, nor of others.
+        A damaged one is an error: it must not block the end of this call or of others.
         """
         try:
             wire = serializer.decode(completion.partition(b" ")[2])

@@ -147,7 +147,7 @@ class Fleet:
         return seconds + micros / 1e6 - moment / 1000
 
     def is_needed(self, agent: str, backlog: Backlog) -> bool:
-        """Say whether anything waits for a worker; without an entry, events wait for the agent's producer."""
+        """Return whether anything waits for a worker; without an entry, events wait for a producer."""
         if not self._are_messages_here:
             return bool(self.queued_ids(agent, with_events=self._agents[agent].has_entry))
         events = backlog.events if self._agents[agent].has_entry else 0
@@ -161,7 +161,7 @@ class Fleet:
         return [call_id.decode() for call_id in script_call.run(self._redis)]
 
     def has_finished_run(self, agent: str, since: int) -> bool:
-        """Say whether a worker of the agent has finished a run since ``since`` (ms, Redis time).
+        """Return whether a worker of the agent has finished a run since ``since`` (ms, Redis time).
 
         Results that a sweep or an orchestrator has made do not count: they have no start.
         """
@@ -325,7 +325,7 @@ class Orchestrator:
             self._log.warning("orchestrator.redis_away", reason=str(error))
 
     def are_served(self) -> bool:
-        """Say whether each of the agents has a worker that takes calls.
+        """Return whether each of the agents has a worker that takes calls.
 
         Raises:
             redis.exceptions.RedisError: Redis cannot be reached.
@@ -358,7 +358,7 @@ class Orchestrator:
                 self._log.warning("orchestrator.calls_ended", agent=agent, calls=count)
 
     def _is_lost(self, member: Member, servers: Iterable[WorkerRecord]) -> bool:
-        """Say whether a ready worker has been missing for too long; then make room for another one."""
+        """Return whether a ready worker has been missing for too long; then make room for another one."""
         if not member.is_ready or any(member.is_same(worker) for worker in servers):
             member.silent_since = None
             return False

@@ -138,7 +138,7 @@ class Handoffs:
         try:
             self._client.send_messages({submission.id: submission.call_json})
         except GoondanError as error:
-            _cancel(handed.pending)  # without a message it would stand in the way of those behind it
+            _cancel(handed.pending)  # without a message it would block the events behind it
             self._give_up(handed, error)
         else:
             handed.accepted.set_result(None)

@@ -73,7 +73,7 @@ class EventLoopThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def put_off(self, callback: Callable[[], object]) -> None:
-        """Let the loop call ``callback`` in this context, with :meth:`flush`, which the caller sees to."""
+        """Let the loop call ``callback`` in this context, with :meth:`flush`, which the caller calls."""
         self._put_off.append((callback, contextvars.copy_context()))
 
     def carry_on(self, coroutine: Coroutine[Any, Any, T], ended: Callable[[T], object]) -> None:
@@ -125,7 +125,7 @@ RunOnThread = Callable[[Job, Job], object]
 
 
 def is_on_loop() -> bool:
-    """Say whether this thread runs an event loop, and must not be blocked."""
+    """Return whether this thread runs an event loop, and must not be blocked."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -29,7 +29,7 @@ class ReleasedSlot(Protocol):
         """Call ``then``, on any thread, as soon as the call may go on."""
 
     def give_up(self) -> bool:
-        """Be over because the call has ended; say whether it has a slot to leave."""
+        """Be over because the call has ended; return whether it has a slot to leave."""
 
 
 #: begins a released slot
@@ -37,7 +37,7 @@ ReleaseSlot = Callable[[], ReleasedSlot]
 
 
 class KeptSlot:
-    """That of a call whose pool cannot lend its slot."""
+    """The released slot of a call whose pool cannot lend its slot."""
 
     def end(self, then: Job) -> None:
         """Let it go on."""
@@ -62,7 +62,7 @@ class Slots:
         self._lock = threading.Lock()
         self.taken = 0
         self._released = 0
-        #: of the slots taken, those whose calls wait all the same
+        #: of the slots taken, those whose calls wait without giving them up
         self._idle = 0
         self._waiting: deque[QueuedJob] = deque()
         self._returning: deque[_Released] = deque()
@@ -78,7 +78,7 @@ class Slots:
         return self._limit() - self.taken - len(self._waiting) - len(self._returning)
 
     def take(self) -> bool:
-        """Take a slot at once, to be left with :meth:`leave`; say whether there was one."""
+        """Take a slot at once, to be left with :meth:`leave`; return whether there was one."""
         with self._lock:
             if self.taken >= self._limit() or self._waiting or self._returning:
                 return False
@@ -216,7 +216,7 @@ class _Released:
             self._then()
 
     def give_up(self) -> bool:
-        """End the call; say whether it has a slot to leave."""
+        """End the call; return whether it has a slot to leave."""
         return self._slots.give_up(self)
 
 

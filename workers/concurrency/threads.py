@@ -121,7 +121,7 @@ class _Thread(threading.Thread):
             self.start()
 
     def run(self) -> None:
-        """Run jobs for ever."""
+        """Run jobs forever."""
         while True:
             self._bed.acquire()
             job, self._job = self._job, None
@@ -163,7 +163,7 @@ class FunctionOutcome(Generic[T]):
         return value
 
     def note(self, value: T) -> None:
-        """Take note of the value."""
+        """Keep the value."""
         self._value = value
 
     def __enter__(self) -> None:

@@ -14,7 +14,7 @@ Alarm = Callable[[], None]
 #: takes an alarm back
 CallOff = Callable[[], None]
 
-#: so many alarms may stand called off among as many others before they are cleared away
+#: how many cancelled alarms may be kept among as many others before they are removed
 MOST_CALLED_OFF = 1_000
 
 

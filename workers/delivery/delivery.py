@@ -192,7 +192,7 @@ class Delivery:
         started_at: Callable[[], float | None],
         known: Cancellation | None = None,
     ) -> tuple[Cancellation, Watch]:
-        """See to the lease of a run from now on, and to its being cancelled; return that, and its watch."""
+        """Renew the lease of a run from now on and watch for its cancellation; return that, and its watch."""
 
         def abandon() -> None:
             error = cancellation.error or ToolCancelledError()
@@ -221,7 +221,7 @@ class Delivery:
     async def _to_a_result(
         self, claim: Claim, run: Coroutine[Any, Any, ToolCallResult], started_at: Callable[[], float | None]
     ) -> ToolCallResult:
-        """Let even a fault of ours end the call: its place would be lost, and its lease renewed for ever."""
+        """Let even a fault of ours end the call: its place would be lost, and its lease renewed forever."""
         outcome: FunctionOutcome[ToolCallResult] = FunctionOutcome()
         with outcome:
             outcome.note(await run)
@@ -320,7 +320,7 @@ class Delivery:
         return claim.run.clock()
 
     def _is_start_confirmed(self, claim: Claim, *, is_first: bool) -> bool:
-        """Say whether Redis has confirmed the mark, and enough is left of the lease that it has renewed.
+        """Return whether Redis has confirmed the mark, and enough is left of the lease that it has renewed.
 
         A process that was frozen meanwhile, or whose Redis was slow, must ask again.
 

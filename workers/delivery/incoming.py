@@ -133,7 +133,7 @@ def carried(task: str, kwargs: Any) -> Any:
 
 
 def _is_news(call: ToolCall) -> bool:
-    """Say whether it tells how a call has ended: made of outputs, which have a limit of their own.
+    """Return whether it tells how a call has ended: made of outputs, which have a limit of their own.
 
     If that were refused, the asker would get no answer.
     """

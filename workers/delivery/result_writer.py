@@ -34,7 +34,7 @@ logger = structlog.get_logger(__name__)
 #: pauses are doubled up to this; a longer ``backoffSeconds`` is kept as it is
 LONGEST_DOUBLED_SECONDS = 300.0
 
-#: errors that another run would only repeat, or that must stand
+#: errors that another run would only repeat, or that are final
 NEVER = ("E_TOOL_CANCELLED", "E_TOOL_INVALID_ARGS", "E_TOOL_EXPIRED", "E_TOOL_OUTCOME_UNKNOWN")
 NEVER_PREFIX = "E_TOOL_NOT_"
 
@@ -49,7 +49,7 @@ def pause_seconds(retry: Retry, retries: int) -> float:
 
 
 def is_retried(retry: Retry, code: str) -> bool:
-    """Say whether a run that failed with ``code`` is tried again."""
+    """Return whether a run that failed with ``code`` is tried again."""
     if code in NEVER or code.startswith(NEVER_PREFIX):
         return False
     return not retry.codes or code in retry.codes
@@ -88,7 +88,7 @@ class Retries:
         return len(self._waiting)
 
     def put_off(self, claim: Claim, result: ToolCallResult, *, granted: Then, final: Then) -> bool:
-        """Try a call again whose run has ended with ``result``; say whether that is so.
+        """Try a call again whose run has ended with ``result``; return whether that is so.
 
         ``granted`` is called when the ledger grants a further run; if it does not, ``final`` is, and
         ``result`` is to be stored.
@@ -228,7 +228,7 @@ class ResultWriter:
         self._runs[claim.token] = _Run()
 
     def finish(self, claim: Claim, result: ToolCallResult) -> bool:
-        """Store what a run has ended with; say whether it had no result yet.
+        """Store what a run has ended with; return whether it had no result yet.
 
         The result goes with the next packet; a claim that was lost leaves the newer one as it is. A call that
         has failed is tried again, if its export says so; one that is pending waits. The late end of an event
@@ -245,7 +245,7 @@ class ResultWriter:
         return is_first
 
     def answer(self, claim: Claim, result: ToolCallResult) -> bool:
-        """Store a result in the place of a handler that still runs; say whether the run had none yet.
+        """Store a result in the place of a handler that still runs; return whether the run had none yet.
 
         An event keeps its instance until its handler has ended.
         """
@@ -276,7 +276,7 @@ class ResultWriter:
         self.store(claim, result, still_runs=still_runs and is_event(claim.run.call))
 
     def _end_with_fault(self, claim: Claim, fault: BaseException) -> None:
-        """Let even a fault of ours end the call: its lease would be renewed for ever."""
+        """Let even a fault of ours end the call: its lease would be renewed forever."""
         logger.error("call.fault", call_id=claim.run.id, exc_info=fault)
         outcome = outcome_of(lambda: self.store(claim, self._reaper.failure(claim, fault)))
         if outcome.error is not None:

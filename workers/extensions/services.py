@@ -158,6 +158,6 @@ class SwarmBundleService:
             raise ChangesetError(
                 "The bundle cannot be changed here.",
                 code="GIT_ERROR",
-                suggestion="It must stand in a git repository, and a worker must run the call.",
+                suggestion="It must be in a git repository, and a worker must run the call.",
             )
         return ask(bundle)

@@ -170,7 +170,7 @@ class InstanceWorkdirs:
         return self._workdirs.open(instance_key, self._ask(self._table, agent, instance_key, patience))
 
     def knows(self, agent: str, instance_key: str) -> bool:
-        """Say whether the table was queried for an instance within the last :data:`KNOWN_SECONDS`."""
+        """Return whether the table was queried for an instance within the last :data:`KNOWN_SECONDS`."""
         known = self._known.get((agent, instance_key))
         return known is not None and known.until > monotonic()
 

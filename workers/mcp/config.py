@@ -46,7 +46,7 @@ def _read_url(raw: Any) -> str | ValueSource:
 
 
 def is_http_url(text: str) -> bool:
-    """Say whether ``text`` is an http or https URL."""
+    """Return whether ``text`` is an http or https URL."""
     return _HTTP_URL.fullmatch(text) is not None
 
 

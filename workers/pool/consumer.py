@@ -119,7 +119,7 @@ def strategy(task: Task[Any, Any], app: Any, consumer: Any, **options: Any) -> C
     """Make the handler of one task (Celery's ``Task.Strategy``).
 
     Celery acknowledges a message whose body it cannot read and forgets it, and its producer would
-    wait for ever; one whose body has another form ends the worker (``on_task_received`` in
+    wait forever; one whose body has another form ends the worker (``on_task_received`` in
     celery/worker/consumer/consumer.py). A revoked one it drops in silence; here it is a cancelled call.
     """
     handle = celery_strategy.default(task, app, consumer, **options)
@@ -151,7 +151,7 @@ def _take(pool: CallPool, request: CallRequest) -> None:
 
 
 def _waits_for_celery(headers: Mapping[str, Any]) -> bool:
-    """Say whether Celery itself has something to do: a countdown or an expiry was asked for."""
+    """Return whether Celery itself has something to do: a countdown or an expiry was asked for."""
     return bool(headers.get("eta") or headers.get("expires"))
 
 

@@ -135,7 +135,7 @@ class Drain(bootsteps.StartStopStep):
             _stop()
 
     def _may_end(self, runtime: WorkerRuntime) -> bool:
-        """Say whether no OAuth refresh is cut off: the token of a provider that rotates would be lost.
+        """Return whether no OAuth refresh is cut off: the token of a provider that rotates would be lost.
 
         No more of them begin, and those that have begun outlast the grace period, if need be.
         """
@@ -207,7 +207,7 @@ def note_shutdown(runtime: WorkerRuntime, wire: Any) -> None:
 
 
 class ShutdownWatch:
-    """Sees to the requests that are about this worker; on the main thread."""
+    """Carries out the shutdown requests for this worker; on the main thread."""
 
     def __init__(self, requests: ShutdownRequests, consumer: Any, left: PausedQueues) -> None:
         self._requests = requests

@@ -253,7 +253,7 @@ class Lead:
                 self._replace(number)
 
     def _fetch(self) -> bool:
-        """Send results and reserve calls; say whether this thread still leads."""
+        """Send results and reserve calls; return whether this thread still leads."""
         if self._has_slot:
             self._has_slot = False
             self._slots.leave(None)
@@ -420,7 +420,7 @@ class Lead:
         except RedisError as error:
             self._refused(error)
 
-    # Marks: a handler begins only when Redis has confirmed that its claim still stands.
+    # Marks: a handler begins only when Redis has confirmed that its claim is still valid.
 
     def _mark(self, job: Job) -> None:
         """Wait until a call's mark is confirmed, or refused."""
@@ -436,7 +436,7 @@ class Lead:
                 except RedisError as error:
                     self._refused(error)
                 job.require_fresh(self._three_quarters_of_lease)
-        finally:  # a fault of ours must not keep the lease for ever
+        finally:  # a fault of ours must not keep the lease forever
             del self._unconfirmed[job.token]
 
     def _mark_ahead(self) -> None:
@@ -553,7 +553,7 @@ class Lead:
         self._reader.post(script_call, on_answer)
 
     def _resign(self) -> bool:
-        """Lead no more, unless there is something to do; say whether this is so."""
+        """Lead no more, unless there is something to do; return whether this is so."""
         with self._lock:
             if self._is_woken or self._results or self._unconfirmed:
                 return False

@@ -27,7 +27,7 @@ from workers.job import Job
 
 SUMMARY_LENGTH = 200
 
-#: what stands in a result's place when a message turned out to need no run
+#: shown in place of a result when a message turned out to need no run
 NOT_RUN = "not run here"
 
 
@@ -41,13 +41,13 @@ def summary(result: ToolCallResult | None) -> str:
 
 
 def summary_of(job: Job) -> str:
-    """Return the same of a plain call that ended well."""
+    """Return the same of a plain call that succeeded."""
     return f"ok {job.output!r}"[:SUMMARY_LENGTH]
 
 
 logger = structlog.get_logger(__name__)
 
-#: so many names of tools are counted, and no longer ones: models make names up, and counts are kept for ever
+#: so many names of tools are counted, and no longer ones: models make names up, and counts are kept forever
 MOST_NAMES = 1_000
 LONGEST_NAME = 200
 
@@ -236,7 +236,7 @@ def count(name: str, task_name: str) -> None:
 
 
 def sends_events(dispatcher: Any) -> bool:
-    """Say whether monitors are told of calls."""
+    """Return whether monitors are told of calls."""
     if dispatcher is None or not dispatcher.enabled:
         return False
     return not dispatcher.groups or "task" in dispatcher.groups  # else it drops them, after much ado

@@ -53,7 +53,7 @@ MOST_ARENAS = 2
 
 
 def share_arenas() -> bool:
-    """Let threads share memory; say whether the C library can.
+    """Let threads share memory; return whether the C library can.
 
     glibc gives nearly every thread an arena of its own, and what is freed in one is of no use to the others:
     a worker's resident size grew by 6 MiB over 25,000 calls, and by less than one since they share.

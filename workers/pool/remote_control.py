@@ -42,7 +42,7 @@ def take_over() -> None:
 
 
 def _extend(name: str, view: Callable[..., Any]) -> None:
-    """Let a command of Celery's show the plain calls, too, which do not stand in its books."""
+    """Let a Celery command show the plain calls too, which are not in Celery's books."""
     theirs = Panel.data[name]
 
     def handle(state: Any, *args: Any, **kwargs: Any) -> Any:

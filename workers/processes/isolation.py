@@ -77,7 +77,7 @@ class Child:
         self._has_ended = False
 
     def is_alive(self) -> bool:
-        """Say whether the child is alive; only while it is idle."""
+        """Return whether the child is alive; only while it is idle."""
         return self._channel.is_open()
 
     def run(self, order: JsonObject, limit_seconds: float, on_event: OnEvent) -> tuple[str, Any]:

@@ -68,7 +68,7 @@ class Tree:
         self._wakeup = wakeup
 
     def collect(self) -> bool:
-        """Collect the children that have ended; say whether any are left."""
+        """Collect the children that have ended; return whether any are left."""
         try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)

@@ -115,7 +115,7 @@ class DynamicTools:
         return self.of(agent, turn).get(name) or self.of(agent).get(name)
 
     def add(self, agent: str, tool: DynamicTool) -> None:
-        """Add a tool; it replaces one of the same name, and stands last."""
+        """Add a tool; it replaces one of the same name, and comes last."""
         name = tool.item.name
         with self._lock:
             replaced = self.find(agent, name, tool.turn)
@@ -134,7 +134,7 @@ class DynamicTools:
             logger.warning("tool.replaced", agent=agent, tool=name, of=replaced.extension, by=tool.extension)
 
     def remove(self, agent: str, name: str, turn: TurnKey | None = None) -> bool:
-        """Remove a tool, or hide it from a Turn, lasting or not; say whether there was one."""
+        """Remove a tool, or hide it from a Turn, lasting or not; return whether there was one."""
         with self._lock:
             lasting = dict(self.of(agent))
             if turn is None:

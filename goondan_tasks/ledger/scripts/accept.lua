@@ -1,5 +1,5 @@
 -- How calls are accepted, many in one batch; shared by submit.lua, finish_event.lua and claim_event.lua; ttl.lua,
--- tracing.lua and mailboxes.lua stand before this.
+-- tracing.lua and mailboxes.lua are put before this.
 
 -- Begin a batch. What belongs to many calls is gathered in it, and written once, by close_batch.
 local function open_batch(due)

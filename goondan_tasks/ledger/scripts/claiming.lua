@@ -41,7 +41,7 @@ local function claim_call(claims, keys, id, token, terms, absent)
       'deadline', deadline, 'celery', '1')
     redis.call('ZADD', keys[4], now, id)
     redis.call('ZREMRANGEBYRANK', keys[4], 0, -10001)
-    keep_for(keys[2], terms.ttl) -- whatever was accepted stands in it, and keeps it for longer
+    keep_for(keys[2], terms.ttl) -- it holds every accepted call, and accepting one keeps it for longer
     keep_for(keys[4], terms.ttl)
     index_trace(absent[5], id, now, terms.ttl)
   elseif status == 'running' then

@@ -3,7 +3,7 @@
 -- A box is named agent@instance, the instance percent-encoded; ns is the namespace with its colon.
 --   <ns>mailbox:<box>      list of ids       <ns>mailboxes:<agent>  zset box -> since (ms), or last served
 --   <ns>mail:<agent>       channel: something waits in a mailbox of the agent
--- ttl.lua stands before this.
+-- ttl.lua is put before this.
 local function agent_of(box)
   return string.match(box, '^[^@]*')
 end

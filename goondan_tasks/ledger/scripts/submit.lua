@@ -4,7 +4,7 @@
 --       the call's own deadline in ms ('' = none), queue timeout ms, message ('' = sent by other means), the
 --       indexes of traces that it belongs into, and an event's mailbox ('' = a tool call)
 -- Returns {number of a call, 'known' or 'conflict', its status, ...} for those that were submitted before, numbers
--- counted from 0 (accept.lua stands before this).
+-- counted from 0 (accept.lua is put before this).
 local ns, producer, ttl = ARGV[1], ARGV[2], ARGV[3]
 local batch, queues, old = open_batch(KEYS[1]), {}, {}
 for at = 2, #KEYS, 3 do queues[#queues + 1] = add_queue(batch, KEYS[at], KEYS[at + 1], KEYS[at + 2]) end

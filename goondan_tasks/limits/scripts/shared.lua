@@ -35,7 +35,7 @@ local function limits_of(text)
   return limits
 end
 
--- Say whether a call that was submitted before this one waits at the limit.
+-- Return whether a call that was submitted before this one waits at the limit.
 local function has_earlier(name, id, at)
   local head = redis.call('ZRANGE', wait_queues .. name, 0, 0, 'WITHSCORES')
   return head[1] and head[1] ~= id and tonumber(head[2]) <= at
@@ -127,7 +127,7 @@ local function is_taken_over(name, at)
   return true
 end
 
--- Say how the call stands at a limit: nothing if it may pass.
+-- Return the word for a call at a limit; nothing if it may pass.
 local function check(limit, id, at, is_met)
   if limit.kind == 'key' then return check_key(limit, id, at) end
   local key = holders .. limit.name

@@ -167,7 +167,7 @@ def test_the_identity_of_a_replay_tells_which_time_it_is() -> None:
         ({"status": "running", "outcome": None}, None, "has not ended: it is running"),
         ({"status": "queued", "outcome": None}, None, "has not ended: it is queued"),
         ({"status": "pending", "outcome": None}, None, "has not ended: it is pending"),
-        ({"status": "done", "outcome": "ok"}, None, "ended well"),
+        ({"status": "done", "outcome": "ok"}, None, "has succeeded"),
         ({"status": "done"}, "E_TOOL_INVALID_ARGS", "was refused"),
         ({"status": "done"}, "E_PAYLOAD_TOO_LARGE", "was refused"),
         ({"status": "done"}, "E_TOOL_NOT_IN_CATALOG", "was refused"),
