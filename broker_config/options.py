@@ -55,7 +55,7 @@ def celery_options(settings: Settings, agent_names: Iterable[str]) -> dict[str, 
         "worker_consumer": "workers.pool.consumer:Consumer",
         "worker_concurrency": 8,
         "worker_prefetch_multiplier": 1,  # reserve free places only: an idle worker must find work
-        "worker_enable_prefetch_count_reduction": False,  # what is too much goes back by itself
+        "worker_enable_prefetch_count_reduction": False,  # surplus messages are returned by the pool
         "worker_hijack_root_logger": False,
         "worker_redirect_stdouts": False,  # a handler that prints a million lines must not log them
     }

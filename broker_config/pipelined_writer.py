@@ -226,7 +226,7 @@ class PipelinedWriter:
     def _teach(self) -> None:
         for script in self._taught:
             self._connection.send_command("SCRIPT LOAD", script.text)
-            with contextlib.suppress(ResponseError):  # who may not teach sends whole scripts
+            with contextlib.suppress(ResponseError):  # a user who may not load scripts sends them whole
                 self._connection.read_response()
 
     def _reconnect(self, error: RedisError) -> None:

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import IO, Self
 
 # The kernel sends SIGHUP to a group that loses its parent while one of its processes is stopped.
-# `rm` once more, for a file that a child made in its last moment.
+# `rm` again, for a file that a child made in its last moment.
 _GUARD = """\
 trap '' HUP INT TERM
 read -r _

@@ -111,10 +111,10 @@ class Channel(kombu_redis.Channel):
         self._connection = self._commands.connection_pool.make_connection()
         self._orders = Orders()
         self.in_flight = InFlight(self._run)
-        #: is told of what is not a message: its queue, what it is, and why
+        #: called with data that is not a message: its queue, the data, and why
         self.on_no_message: Callable[[str, bytes, str], object] = _log_no_message
         #: set if another part of the worker takes messages off the queues, and delivers some of them here: it
-        #: is told when the queues have changed
+        #: called when the queues have changed
         self.leave_to: Callable[[], object] | None = None
         #: the queues that may hold messages, the one to look at first in front
         self._hot: dict[str, None] = {}

@@ -291,7 +291,7 @@ class OAuth(Protocol):
 
         It blocks in plain code, and is a coroutine in ``async`` code. ``scopes`` are some of the app's, by
         default all; a token that lives shorter than ``min_ttl_seconds`` is refreshed. Of a consent that is
-        asked for here the agent is told with an ``auth.granted`` event.
+        asked for here the agent gets an ``auth.granted`` event.
 
         Raises:
             BrokerUnreachableError: Redis cannot be reached.

@@ -1,4 +1,4 @@
-"""The context of each run: what the tool's handler, or the agent, is told, and what it may use."""
+"""The context of each run: what the handler of the tool or agent gets, and what it may use."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

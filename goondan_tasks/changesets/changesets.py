@@ -164,7 +164,7 @@ def propose_commit(
     try:
         active.propose(change)
     except RedisError as error:
-        raise BrokerUnreachableError(f"The workers cannot be told of it: {error}") from error
+        raise BrokerUnreachableError(f"The workers cannot be notified: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -355,7 +355,7 @@ def _source(settings: Settings) -> RevisionSource:
 
 
 def _changesets(settings: Settings, followers: Followers | None = None) -> Changesets:
-    """Return the changesets of the chosen bundle, whose commits ``followers`` are told of."""
+    """Return the changesets of the chosen bundle, whose commits are announced to ``followers``."""
     locks, announce = (followers.locks(), followers.announce) if followers else ((), to_nobody)
     return Changesets.of(_source(settings), locks, announce, swarm=settings.swarm, help_url=settings.help_url)
 

@@ -292,7 +292,7 @@ class ResultListener:
                     self.resolve(call_id.decode(), wire)
                 else:
                     self._look_for(call_id.decode())
-            except ValueError as error:  # a waiting thread looks for itself and is told
+            except ValueError as error:  # a waiting thread reads the record itself and gets the error
                 logger.warning("a notification cannot be read: %.200r: %s", line, error)
 
     def _look_for_all(self) -> None:

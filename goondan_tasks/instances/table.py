@@ -265,7 +265,7 @@ class Instances:
     ) -> Spawned:
         """Create an instance of ``target``, or return the existing one, which keeps its ``cwd``.
 
-        Of concurrent callers, one is told that it is new. The same ``request`` gets the same answer again.
+        Of concurrent callers, one gets ``is_new``. The same ``request`` gets the same answer again.
         """
         directory = InstanceDirectory.of(workspace, instance_key)
         host = directory if cwd is None else directory.beside(cwd)

@@ -92,7 +92,7 @@ class Ledger(CallRecords):
         """Scripts whose answers are not waited for: of :meth:`start`, :meth:`progress`, :meth:`finish` and
         :meth:`release`.
 
-        Redis must know them beforehand: sent once more, the first two would come after the result, the result
+        Redis must know them beforehand: sent again, the first two would come after the result, the result
         late, and calls that are given back out of their order.
         """
         scripts = self._scripts

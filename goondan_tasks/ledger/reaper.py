@@ -39,7 +39,7 @@ _ERRORS: dict[Verdict, type[GoondanError]] = {
     Verdict.UNRESOLVED: ToolExpiredError,
     Verdict.UNAPPROVED: ToolExpiredError,
 }
-#: those of a pending call that has come to its end by itself: message and suggestion
+#: message and suggestion of a pending call that has expired
 _LATE = {
     Verdict.UNRESOLVED: (
         "The call was started but not completed in time.",

@@ -126,7 +126,7 @@ class Claim:
 
     @property
     def was_pending(self) -> bool:
-        """Whether its agent has been told that the call is pending, and is told how it ends."""
+        """Whether its agent was told that the call is pending, and gets an event when it ends."""
         return self.was_suspended or self.run.approved_by is not None
 
     @property
@@ -329,7 +329,7 @@ class Outcome:
 
 
 def completed(run: Run, interim: ToolCallResult | None, outcome: Outcome) -> ToolCallResult:
-    """Return the final result of a pending call; the interim one tells who has begun it, and when."""
+    """Return the final result of a pending call; the interim one says which worker began it, and when."""
     result = run.ok(None, None) if interim is None else interim
     now, started_at = run.clock(), result.meta.started_at
     final = result.model_copy(

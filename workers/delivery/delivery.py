@@ -1,6 +1,6 @@
 """A call from its message to its stored result: claim, carry out, finish.
 
-Broker acknowledgements decide nothing here; the ledger's claim does (DESIGN "Delivery"). What is told to
+Broker acknowledgements decide nothing here; the ledger's claim does (DESIGN "Delivery"). What is sent to
 the ledger goes by the pipelined writer: while Redis is away it waits, and a call in hand is neither dropped
 nor reported as failed.
 """

@@ -77,7 +77,7 @@ class Incoming:
     def placeholder(self) -> ToolCall:
         """Return a call without its arguments, and what is too large, to hang the refusal of this message on.
 
-        Of a request that can be read, it still says who is to be told.
+        Of a request that can be read, it still names the asker.
         """
         draft = self._draft()
         own: dict[str, Any] = {

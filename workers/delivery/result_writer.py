@@ -1,6 +1,6 @@
 """How runs end: with a result that is stored, or not yet, because the call is tried again or pending.
 
-What is told to the ledger goes by the pipelined writer: while Redis is away it waits, and nothing is lost.
+Writes to the ledger go through the pipelined writer: while Redis is away they wait, and nothing is lost.
 """
 
 import threading

@@ -174,7 +174,7 @@ class EventListeners:
     def unload(self, agents: Collection[str], seconds: float) -> None:
         """Tell agents' extensions that they are unloaded, and wait for them for so long.
 
-        Each is told on a thread of its own, so that one that hangs does not keep the others from cleaning up.
+        Each runs on its own thread, so that one that hangs does not keep the others from cleaning up.
         """
         told = [
             self._told_apart(one, seconds)

@@ -226,7 +226,7 @@ class Lead:
             return job.cancellation
 
     def detach_now(self, job: Job) -> None:
-        """Let a plain call go on by itself, and another thread lead: it is about to wait."""
+        """Let a plain call go on alone, and another thread lead: it is about to wait."""
         with self._lock:
             if job.end_detached is None:
                 self._take_over(job)
@@ -587,7 +587,7 @@ class Lead:
                 seen = self._beat
 
     def _take_over(self, job: Job) -> None:
-        """Let the running call go on by itself, and another thread lead."""
+        """Let the running call go on alone, and another thread lead."""
         self._running = None
         self._short = 0
         if job.plan is not None:

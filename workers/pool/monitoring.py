@@ -236,7 +236,7 @@ def count(name: str, task_name: str) -> None:
 
 
 def sends_events(dispatcher: Any) -> bool:
-    """Return whether monitors are told of calls."""
+    """Return whether task events are sent for calls."""
     if dispatcher is None or not dispatcher.enabled:
         return False
     return not dispatcher.groups or "task" in dispatcher.groups  # else it drops them, after much ado

@@ -115,7 +115,7 @@ class CallPool(BasePool):
         super().__init__(*args, **kwargs)
         self._hub: Any = None
         self._slots = Slots(lambda: self.limit, self._begin_queued, self._on_free)
-        #: what Celery is still to be told, and the messages it is still to acknowledge
+        #: calls still to be reported to Celery, and the messages still to be acknowledged
         self._ended: deque[tuple[CallRequest, ToolCallResult | None]] = deque()
         self._unacknowledged: deque[CallRequest] = deque()
         #: whether calls that have not begun go back: the worker drains
@@ -356,7 +356,7 @@ class CallPool(BasePool):
         if outcome.error is not None:
             logger.error("call.fault", call_id=request.id, exc_info=outcome.error)
             fault = ToolError(f"The worker could not begin the call: {outcome.error!r:.200}")
-            with FunctionOutcome[None]():  # if it cannot be told either, a sweep settles the call
+            with FunctionOutcome[None]():  # if that fails too, a sweep settles the call
                 token = None if request.job is None else request.job.token
                 self._runtime.delivery.refuse(request.incoming, request.worker, fault, token)
             self._end(request, None)

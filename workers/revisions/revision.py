@@ -238,7 +238,7 @@ class Revision:
     def close(self) -> None:
         """Release everything that belongs to this revision alone, when none of its calls runs any more.
 
-        Its extensions are told and have some seconds. Then their registrations are gone, the children of its
+        Its extensions get an event and some seconds. Then their registrations are gone, the children of its
         isolated tools have ended, its modules are forgotten, and its files may be removed. A revision that is
         only partly prepared can be closed, too. This blocks; a second call does nothing.
         """

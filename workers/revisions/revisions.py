@@ -146,7 +146,7 @@ class Revisions:
             served = (*before, *new)
             active.prepare(served)
             with self._lock:
-                # else once more, for the one that is active by now
+                # else again, for the one that is active by now
                 if active is self._active and before == self._served:
                     self._served = served
                     if active.ref in self._kept:

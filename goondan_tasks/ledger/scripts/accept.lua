@@ -15,7 +15,7 @@ local function add_queue(batch, calls, queue, wake_up)
   return added
 end
 
--- Say what is known of a call that was submitted before; its producer is told of the result, too.
+-- Return what is known of a call that was submitted before; its producer is notified of the result, too.
 local function known_call(key, status, new)
   local record = redis.call('HMGET', key, 'digest', 'producers', 'args')
   -- of a plain call that has ended, it stands before the arguments (finishing.lua)

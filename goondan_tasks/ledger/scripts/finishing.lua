@@ -65,7 +65,7 @@ local function finish_call(ends, key, ttl, names, ended)
   return ends.now
 end
 
--- End the batch: the claims are free, and each producer is told of its calls that have ended, all in one message:
+-- End the batch: the claims are free, and each producer is notified of its calls that have ended, all in one message:
 -- lines of an id, and its result behind a space.
 local function close_ends(ends, due, names)
   if #ends.ids > 0 then redis.call('ZREM', due, unpack(ends.ids)) end

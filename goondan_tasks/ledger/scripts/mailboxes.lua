@@ -53,7 +53,7 @@ local function release_event(ns, id, queue, wake_up)
   if redis.call('LLEN', wake_up) == 0 then redis.call('LPUSH', wake_up, '1') end
 end
 
--- Take an event that has ended out, and let the next one come; returns as release_event does.
+-- Remove an event that has ended, and release the next one; returns as release_event does.
 local function take_out_of_mailbox(ns, box, id, queue, wake_up)
   redis.call('LREM', ns .. 'mailbox:' .. box, 1, id)
   local following, status = first_in_mailbox(ns, box)

@@ -1,4 +1,4 @@
--- Let the first event of each of these mailboxes come, if it was parked: now workers handle them, or others do.
+-- Release the first event of each of these mailboxes, if it was parked: now workers handle them, or other workers do.
 -- KEYS  the agent's queue of events, its wake-up key
 -- ARGV  namespace, mailboxes...
 -- Returns {id, call JSON, ...}: events to be sent by other means. mailboxes.lua is put before this.

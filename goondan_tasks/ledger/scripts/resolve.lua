@@ -25,7 +25,7 @@ if record[7] and record[7] ~= completion then return {'closed'} end
 if status ~= 'pending' then
   if is_decision or (status == 'queued' and tonumber(record[2]) == 0) then return {'other', status} end
   redis.call('HSET', KEYS[1], 'completion', completion)
-  -- who comes again must be known when the run is over
+  -- a repeated completion must be recognised when the run is over
   if ARGV[6] ~= '' then redis.call('HSET', KEYS[1], 'callback', ARGV[6]) end
   return {'kept'}
 end

@@ -1,6 +1,6 @@
 -- Grant a call one more run, which begins after a pause; the claim stays where it is.
 -- KEYS  call
--- ARGV  token, the pause in ms, and what the next claim is told: 'retries so far, ms when the first run began'
+-- ARGV  token, the pause in ms, and what the next claim returns: 'retries so far, ms when the first run began'
 -- Returns 1, or 0 if the error of this run is the result: the pause would end after the call's deadline, or
 -- the call is cancelled, or the claim is no longer ours.
 local record = redis.call('HMGET', KEYS[1], 'token', 'deadline', 'cancelled')
