@@ -90,7 +90,7 @@ class _Attempt:
     message_limit: int = DEFAULT_MESSAGE_LIMIT
     limit_seconds: float = 0.0
     started_at: float | None = None
-    #: whether plain code works for it beside the loop, and must not be left alone
+    #: whether plain code runs for it on a thread, which must not be abandoned
     is_beside_loop: bool = False
     is_interruptible: bool = False
     #: that of an async handler while it is awaited
@@ -302,7 +302,7 @@ class Executor:
         return result_of(job, call, output.decode())
 
     def _general_result(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> ToolCallResult:
-        """Return what the handler of a plain call came to, whatever that is."""
+        """Return the outcome of the handler of a plain call."""
         run = job.claim.run
 
         def result() -> ToolCallResult:
@@ -452,7 +452,7 @@ class Executor:
         return adopted
 
     async def _storable(self, run: Run, result: ToolCallResult, bound: BoundTool) -> ToolCallResult:
-        """Return the result as it can be stored: a large output is in a file, and secrets are nowhere."""
+        """Return the result as it can be stored: a large output is in a file, and secrets are masked."""
         if result.output is None:
             return without_secrets(result)
         data = encoded_output(result.output, bound.name)

@@ -47,7 +47,7 @@ _RESULT = (
 )
 
 
-#: a handler that waits longer for something else than the processor, in seconds, is run beside others
+#: a handler that waits longer for something else than the processor, in seconds, runs on its own thread
 IDLE_SECONDS = 0.001
 
 #: how many of them in a row are not chance: the machine may have something else to do, too
@@ -55,7 +55,7 @@ SURE = 3
 
 
 class SlowToolDetector:
-    """What was learned of how long a tool's plain handler takes."""
+    """Learns from a tool's runs whether its plain handler is slow."""
 
     __slots__ = ("_suspicion",)
 
@@ -72,7 +72,7 @@ class SlowToolDetector:
         self._suspicion = SURE
 
     def timed(self, handler: Callable[[], T]) -> T:
-        """Run a handler and learn from it: from the handler alone, not from what surrounds it."""
+        """Run a handler and learn from its time alone, without the work around it."""
         begun, busy = monotonic(), thread_time()
         try:
             return handler()
@@ -135,10 +135,10 @@ def is_plain(call: Mapping[str, Any], agent: str | None) -> bool:
 
 
 class State(IntEnum):
-    """How far a call has come here."""
+    """The state of a call in this worker."""
 
     CLAIMED = 0
-    #: its mark "started" is on its way
+    #: its mark "started" was sent
     MARKING = 1
     #: the mark is confirmed: its handler may begin
     STARTED = 2
@@ -285,7 +285,7 @@ class Job:
 
     @property
     def tool_name(self) -> str:
-        """The name that the call says."""
+        """The tool's name, as in the call."""
         return str(self.read().get("toolName"))
 
     @property

@@ -118,8 +118,8 @@ def test_a_worker_gets_more_places_and_fewer(stack: LocalStack, control: Control
     for name in "abc":
         (tmp_path / name / "guest").touch()
     assert [call.result(PATIENCE).status for call in (first, second, third)] == ["ok"] * 3
-    assert "1 to 10,000 places" in control("pool_shrink", n=1)["error"]
-    assert "1 to 10,000 places" in control("pool_grow", n=10**9)["error"]
+    assert "1 to 10,000 slots" in control("pool_shrink", n=1)["error"]
+    assert "1 to 10,000 slots" in control("pool_grow", n=10**9)["error"]
     assert control("stats")["prefetch_count"] == 1
     assert control("pool_grow", n=1) == {"ok": "pool will grow"}
 

@@ -28,7 +28,7 @@ class _MoveToLoop:
 
 
 async def move_to_loop() -> None:
-    """Go on on the event loop; nothing happens if that is where the coroutine is."""
+    """Continue on the event loop; does nothing if the coroutine runs there already."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

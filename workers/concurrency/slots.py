@@ -1,4 +1,4 @@
-"""The slots of a worker: so many calls are in progress, and a call that waits for another agent holds none.
+"""The slots of a worker bound its calls in progress; a call that waits for another agent holds none.
 
 It gives its slot back while it waits, and takes one again, before all that has not begun, when it goes on.
 """
@@ -29,7 +29,7 @@ class ReleasedSlot(Protocol):
         """Call ``then``, on any thread, as soon as the call may go on."""
 
     def give_up(self) -> bool:
-        """Be over because the call has ended; return whether it has a slot to leave."""
+        """End with the call; return whether it has a slot to leave."""
 
 
 #: begins a released slot
@@ -44,7 +44,7 @@ class KeptSlot:
         then()
 
     def give_up(self) -> bool:
-        """Say that there is a slot to leave."""
+        """Return true: there is a slot to leave."""
         return True
 
 
@@ -69,7 +69,7 @@ class Slots:
 
     @property
     def backlog(self) -> int:
-        """How many have not begun."""
+        """How many jobs have not begun."""
         return len(self._waiting)
 
     @property
@@ -100,7 +100,7 @@ class Slots:
             self._free()
 
     def take_waiting(self) -> Sequence[QueuedJob]:
-        """Take away those that have not begun."""
+        """Remove and return the jobs that have not begun."""
         with self._lock:
             waiting = list(self._waiting)
             self._waiting.clear()
@@ -232,5 +232,5 @@ class _Kept:
         then()
 
     def give_up(self) -> bool:
-        """Say that there is a slot to leave."""
+        """Return true: there is a slot to leave."""
         return True

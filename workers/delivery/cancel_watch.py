@@ -1,4 +1,4 @@
-"""Telling runs that their calls were cancelled."""
+"""Notices cancelled calls and cancels their runs."""
 
 import threading
 import time
@@ -41,7 +41,7 @@ class CancelWatch:
         vital_thread("goondan-cancels", self._watch, is_over=self._pause.is_set).start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         self._pause.set()
 
     def hold(

@@ -221,7 +221,7 @@ class Delivery:
     async def _to_a_result(
         self, claim: Claim, run: Coroutine[Any, Any, ToolCallResult], started_at: Callable[[], float | None]
     ) -> ToolCallResult:
-        """Let even a fault of ours end the call: its place would be lost, and its lease renewed forever."""
+        """Let even a fault of ours end the call: its slot would be lost, and its lease renewed forever."""
         outcome: FunctionOutcome[ToolCallResult] = FunctionOutcome()
         with outcome:
             outcome.note(await run)
@@ -231,7 +231,7 @@ class Delivery:
         return self._reaper.failure(claim, outcome.error, started_at())
 
     def flush(self) -> None:
-        """Send the claims and results that wait for company."""
+        """Send the batched claims and results."""
         self._writer.flush()
 
     def settle(self, claim: Claim) -> None:
@@ -263,7 +263,7 @@ class Delivery:
     def bury(self, queue: str, worker: str, reason: str, message: str) -> None:
         """Make a dead letter of a message in an agent's queue that holds no call; no client waits for it.
 
-        The same message again, which a worker had that has died, is the same letter.
+        The same message, redelivered after a worker's death, is the same letter.
         """
         logger.error("message.buried", queue=queue, reason=reason)
         agent = agent_of(queue)

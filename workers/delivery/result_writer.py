@@ -56,7 +56,7 @@ def is_retried(retry: Retry, code: str) -> bool:
 
 
 class Retries:
-    """Keeps failed calls until their next run. They hold their claims meanwhile, but no place.
+    """Keeps failed calls until their next run. They hold their claims meanwhile, but no slot.
 
     When the pause is over the call is queued again. If this process dies before, its lease runs out and the
     call is run again by rule 4 of DESIGN "Delivery": it is idempotent.
@@ -88,7 +88,7 @@ class Retries:
         return len(self._waiting)
 
     def put_off(self, claim: Claim, result: ToolCallResult, *, granted: Then, final: Then) -> bool:
-        """Try a call again whose run has ended with ``result``; return whether that is so.
+        """Try a call again whose run has ended with ``result``; return whether it is tried.
 
         ``granted`` is called when the ledger grants a further run; if it does not, ``final`` is, and
         ``result`` is to be stored.
@@ -112,7 +112,7 @@ class Retries:
         return True
 
     def drain(self) -> None:
-        """Give back what waits here, and from now on what is put off, at once.
+        """Give back at once the calls that wait here, and from now on those to be tried again.
 
         Raises:
             RedisError, BrokerUnreachableError: the rest stays until its leases run out.
@@ -309,7 +309,7 @@ class ResultWriter:
             self._writer.put_off(script_call, on_answer, is_urgent=True)
 
     def _unwritable(self, claim: Claim, error: ValueError) -> ToolCallResult:
-        """Return what ends a call whose result cannot be written down: it must end with one."""
+        """Return the error result of a call whose result has no JSON form."""
         message = f"{claim.run.call.tool_name} ended with a result that is not JSON: {error}."
         return self._reaper.failure(claim, ToolOutputError(message))
 
@@ -320,7 +320,7 @@ class ResultWriter:
         self._limiter.leave(claim)
 
     def store(self, claim: Claim, result: ToolCallResult, *, still_runs: bool = False) -> None:
-        """Store a result, with the next packet; one that cannot be written ends the call so."""
+        """Store a result, with the next packet; one without a JSON form ends the call with an error."""
         try:
             answer = self._reaper.answer(claim, result)
             script_call = self._ledger.finish(claim, result, answer, still_runs=still_runs)

@@ -76,7 +76,7 @@ class Consumer(CeleryConsumer):
         return isinstance(error, self.connection_errors) and not isinstance(error, LookupError)
 
     def on_unknown_message(self, body: Any, message: Any) -> None:
-        """Bury what names no task."""
+        """Reject a message that names no task."""
         self.bury(message, "it names no task")
 
     def on_unknown_task(self, body: Any, message: Any, exc: Exception) -> None:
@@ -88,11 +88,11 @@ class Consumer(CeleryConsumer):
         self.bury(message, f"there is no task {saferepr(name, LONGEST_TASK_ID)}")
 
     def on_invalid_task(self, body: Any, message: Any, exc: Exception) -> None:
-        """Bury what Celery refuses."""
+        """Reject a message that Celery refuses."""
         self.bury(message, str(exc))
 
     def on_decode_error(self, message: Any, exc: Exception) -> None:
-        """Bury what cannot be decoded."""
+        """Reject a message that cannot be decoded."""
         self.bury(message, f"its body cannot be read: {exc}")
 
     def bury(self, message: Any, reason: str) -> None:
@@ -222,7 +222,7 @@ class Reservations(bootsteps.StartStopStep):
         """Return the terms of the tools that there are, if they are others than before."""
         runtime = process_runtime()
         revisions = runtime.revisions
-        # of all that the process serves: it may take up again what it has left
+        # of all agents that the process serves: it may resume a paused queue
         current = revisions.active.ref, revisions.active.registry.version, revisions.served
         if current == self._told:
             return None
@@ -231,7 +231,7 @@ class Reservations(bootsteps.StartStopStep):
 
 
 def _prefetch_slots_only(consumer: Any) -> None:
-    """Overrule a prefetch multiplier, which would reserve what no slot is free for."""
+    """Override a prefetch multiplier, which would reserve messages without a free slot."""
     consumer.prefetch_multiplier = 1
     consumer.initial_prefetch_count = consumer.qos.value = consumer.pool.num_processes
     consumer.qos.update()

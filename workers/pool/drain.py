@@ -104,7 +104,7 @@ class Drain(bootsteps.StartStopStep):
             _later(TURN_SECONDS, self._stop_unless_begun)
 
     def _tell_extensions(self, runtime: WorkerRuntime) -> None:
-        """Let extensions hear of it; one that does not return is not waited for."""
+        """Emit the event to extensions; one that does not return is not waited for."""
         listener = threading.Thread(target=runtime.revisions.stop, args=[LISTEN_SECONDS])
         listener.daemon = True
         listener.start()
@@ -119,7 +119,7 @@ class Drain(bootsteps.StartStopStep):
         stop_consuming(self._consumer, set(self._consumer.app.amqp.queues.consume_from))
         self._consumer.pool.return_backlog()
         _settle(runtime.delivery.result_writer.retries.drain)
-        # its place is free for a worker that takes calls; the next beat says what is left of it
+        # its entry is free for a worker that takes calls; the next beat publishes what is left
         _settle(lambda: runtime.agent_registry.remove_worker(this_process().id))
         self._look()
 
@@ -182,7 +182,7 @@ def _settle(what: Callable[[], None]) -> None:
     try:
         what()
     except (RedisError, BrokerUnreachableError) as error:
-        logger.warning("worker.not_settled", reason=str(error))  # the leases run out by themselves
+        logger.warning("worker.not_settled", reason=str(error))  # the leases expire
 
 
 def note_shutdown(runtime: WorkerRuntime, wire: Any) -> None:

@@ -92,7 +92,7 @@ class Heartbeat(bootsteps.StartStopStep):
         if not self._has_entries:
             if os.geteuid() == 0:
                 logger.warning(
-                    "worker.runs_as_root", what_to_do="Run it as a user of its own: tools may do what it may."
+                    "worker.runs_as_root", what_to_do="Run it as a separate user: tools have its permissions."
                 )
             require_agents(runtime.revisions.active.bundle, record.agents)
             runtime.serve(*record.agents)
@@ -214,7 +214,7 @@ def describe_worker(
 
 
 def require_agents(bundle: Bundle, agents: Iterable[str]) -> None:
-    """Refuse a worker for agents that there are not.
+    """Refuse a worker for unknown agents.
 
     Raises:
         ConfigError: it consumes the queue of one that is not in the bundle.

@@ -1,4 +1,4 @@
-"""The road of a call in a worker: reserved and claimed in one trip, marked, run, and its result sent.
+"""The hot path of a call in a worker: reserved and claimed in one trip, marked, run, and its result sent.
 
 One thread *leads*. It takes calls off the queues over a connection of its own, runs the short ones one after
 another, and sends their results with the next reservation: to hand a call to another thread would cost more
@@ -50,7 +50,7 @@ RESULT_SECONDS = 0.002
 AHEAD_SECONDS = 0.01
 EXTRA = 64
 
-#: seconds before Redis is tried again, when it is away or refuses
+#: the pause before Redis is tried again, in seconds
 PAUSE_SECONDS = 0.5
 
 
@@ -83,7 +83,7 @@ class General(Protocol):
         """Carry out a claimed call on this thread; its slot is taken, and freed at its end."""
 
     def detach(self, job: Job) -> None:
-        """See from now on to the lease, the cancelling and the limit of a call that lasts, and to its end."""
+        """Handle the lease, cancellation, time limit and end of a call that lasts."""
 
     def context(self, job: Job) -> Any:
         """Make the whole context of a plain call."""
@@ -518,7 +518,7 @@ class Lead:
             self._reasons.clear()
 
     def _refused(self, error: RedisError) -> None:
-        """Try again later what Redis did not take, or was not there for."""
+        """Try again later what Redis refused or was not reachable for."""
         reason = refusal_text(error)
         if reason not in self._reasons:  # each once, not twice a second
             self._reasons.add(reason)
@@ -553,7 +553,7 @@ class Lead:
         self._reader.post(script_call, on_answer)
 
     def _resign(self) -> bool:
-        """Lead no more, unless there is something to do; return whether this is so."""
+        """Stop leading, unless there is something to do; return whether it stopped."""
         with self._lock:
             if self._is_woken or self._results or self._unconfirmed:
                 return False
@@ -595,6 +595,6 @@ class Lead:
             job.plan.detector.note_slow()
             self._general.detach(job)
         free = max(1, self._slots.free)
-        if len(self._ready) > free:  # they would wait for slots, while other workers may have some
+        if len(self._ready) > free:  # they would wait for slots here, while other workers may have free ones
             self._send(partial(self._give_back, len(self._ready) - free))
         self._elect()

@@ -84,7 +84,7 @@ class CallRequest:
         #: the claim, if one came with the reservation: then there is no message any more
         self.job: Job | None = None
         self.acknowledged = False
-        #: whether its place is free again
+        #: whether its slot is free again
         self.has_ended = False
         #: that of a call which waits for another agent, or has
         self.released_slot: ReleasedSlot | None = None
@@ -156,7 +156,7 @@ class CallRequest:
         self.acknowledge()
 
     def end(self, result: ToolCallResult | None) -> None:
-        """Take it off the books; its message is still to be acknowledged."""
+        """Remove it from Celery's books; its message is still to be acknowledged."""
         if self._sends_events:
             runtime = monotonic() - self._begun
             self._send_event("task-succeeded", result=summary(result), runtime=runtime)
@@ -239,7 +239,7 @@ def sends_events(dispatcher: Any) -> bool:
     """Return whether task events are sent for calls."""
     if dispatcher is None or not dispatcher.enabled:
         return False
-    return not dispatcher.groups or "task" in dispatcher.groups  # else it drops them, after much ado
+    return not dispatcher.groups or "task" in dispatcher.groups  # else it drops them, after some work
 
 
 def event_fields(job: Job) -> dict[str, Any]:

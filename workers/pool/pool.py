@@ -72,8 +72,8 @@ def runtime_or_exit() -> WorkerRuntime:
     """Return this process's runtime.
 
     Raises:
-        SystemExit: the bundle is not valid, or Redis cannot be reached, which were well when the command line
-            looked, a moment before; or the OAuth store cannot be used.
+        SystemExit: the bundle is not valid, or Redis cannot be reached, although the command line
+            found both in order a moment before; or the OAuth store cannot be used.
     """
     try:
         with broker_errors(Settings.load().redis_url):
@@ -96,10 +96,10 @@ def refuse(error: GoondanError) -> NoReturn:
 #: so many new objects are made, a hundred calls' worth, before the garbage is collected
 YOUNG_OBJECTS = 20_000
 
-#: while so many calls wait here for a place, Celery is not woken to fetch more
+#: while so many calls wait here for a slot, Celery is not woken to fetch more
 ENOUGH = 32
 
-#: so many places a worker may have
+#: how many slots a worker may have
 MOST_SLOTS = 10_000
 
 
@@ -153,23 +153,23 @@ class CallPool(BasePool):
         self._hub = hub
 
     def grow(self, n: int = 1) -> None:
-        """Have more places, or fewer: those that are taken go when their calls end.
+        """Add slots, or remove some: those that are taken go when their calls end.
 
         Raises:
             ValueError: there would be too many, or none.
         """
         limit = self.limit + n
         if not 1 <= limit <= MOST_SLOTS:
-            raise ValueError(f"A worker has 1 to {MOST_SLOTS:,} places, not {limit:,}.")
+            raise ValueError(f"A worker has 1 to {MOST_SLOTS:,} slots, not {limit:,}.")
         self.limit = limit
         self._slots.fill()
 
     def shrink(self, n: int = 1) -> None:
-        """Have fewer places; raises as :meth:`grow` does."""
+        """Remove slots; raises as :meth:`grow` does."""
         self.grow(-n)
 
     def take(self, request: CallRequest) -> None:
-        """Carry out a call, as soon as there is a place for it."""
+        """Carry out a call, as soon as there is a slot for it."""
         request.reserve()
         if self.is_turning_away:
             self._return(request)
@@ -258,7 +258,7 @@ class CallPool(BasePool):
         return self._release_slot(job.request)
 
     def detach(self, job: Job) -> None:
-        """See from now on to the lease, the cancelling and the limit of a plain call that lasts."""
+        """Handle the lease, cancellation and time limit of a plain call that lasts."""
         claim, plan = job.claim, job.plan
         assert plan is not None  # noqa: S101 - a plain call
         request = CallRequest.of_job(job, self.consumer)
@@ -329,7 +329,7 @@ class CallPool(BasePool):
         self._threads.run(queued.job)
 
     def _release_slot(self, request: CallRequest) -> ReleasedSlot:
-        """Lend a call's place while it waits for another agent; its prefetch credit goes back as well."""
+        """Lend a call's slot while it waits for another agent; its prefetch credit goes back as well."""
         request.released_slot = self._slots.release_slot()
         self._unacknowledged.append(request)  # the ledger has the call; its message is not needed any more
         self._flush()
@@ -349,7 +349,7 @@ class CallPool(BasePool):
         turn.end()  # also of a message that was refused
 
     def _without_fault(self, request: CallRequest, job: Work) -> None:
-        """Do a part of a call; a fault of ours costs neither its place nor this thread."""
+        """Do a part of a call; a fault of ours costs neither its slot nor this thread."""
         outcome = FunctionOutcome[None]()
         with outcome:
             job()
@@ -432,7 +432,7 @@ class CallPool(BasePool):
         self._slots.leave(request.released_slot)
 
     def _flush(self) -> None:
-        """Hand over what waits for company, and tell Celery what has ended, so that it asks for more."""
+        """Flush what is batched, and report ended calls to Celery, so that it fetches more."""
         self._runtime.event_loop.flush()
         self._runtime.delivery.flush()
         while self._ended and self._slots.backlog < ENOUGH:
