@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 
-# The tests start hundreds of processes, which shall not compile these again where Python keeps no bytecode.
+# The tests start hundreds of processes, which need not compile these again where Python keeps no bytecode.
 SOURCES := broker_config goondan_tasks workers
 # One process for each core, at most 4: some tests have deadlines. Files go in their order: the long ones, which
 # start workers, come before the short ones of tests/unit.

@@ -19,7 +19,7 @@ class BrokerConnection(Connection):
     ) -> Self:
         """Connect, if need be again and again (kombu/connection.py ``ensure_connection``).
 
-        ``errback`` is told of each reason once, not of each attempt.
+        ``errback`` is called once for each reason, not for each attempt.
 
         Raises:
             kombu.exceptions.OperationalError: it was tried as often or as long as the caller allows.

@@ -23,7 +23,7 @@ SOCKET_TIMEOUT_SECONDS = 3.5
 def connect(url: str, *, name: str = "goondan", timeout_seconds: float = SOCKET_TIMEOUT_SECONDS) -> Redis:
     """Make a client of ``url`` (``redis://``, ``rediss://``, ``unix://``); nothing is sent yet.
 
-    A lost connection is tried once more after 50 ms. A server that does not answer within ``timeout_seconds``
+    A lost connection is retried once after 50 ms. A server that does not answer within ``timeout_seconds``
     is away; with the default that is reported within 10 s in all.
 
     Raises:

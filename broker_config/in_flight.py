@@ -1,6 +1,6 @@
-"""The reservations in Redis: every message that has left its queue stands here until it is acknowledged.
+"""The reservations in Redis: every message that has left its queue is kept here until it is acknowledged.
 
-A reservation belongs to whoever made it: its tag is made here, renewed while its worker lives and
+A reservation belongs to the worker that made it: its tag is made here, renewed while its worker lives and
 compared by every acknowledgement (kombu's tag is made at publish and shared by all deliveries).
 """
 
@@ -47,7 +47,7 @@ class Orders:
         self._count = 0
         self._lua = (_FOLDER / "reserve.lua").read_text("utf-8")
         self.claim_with(ClaimOnReserve())
-        #: whether anybody speaks for messages
+        #: whether a reader of the messages is registered
         self.is_claiming = False
 
     def claim_with(self, claim_on_reserve: ClaimOnReserve) -> None:
@@ -80,7 +80,7 @@ class Orders:
 
 
 class InFlight:
-    """What becomes of reservations that were made; ``run`` carries a script out."""
+    """Renews and ends reservations; ``run`` runs a script."""
 
     def __init__(self, run: Callable[[ScriptCall[Any]], Any]) -> None:
         self._run = run
@@ -101,7 +101,7 @@ class InFlight:
         )
 
     def overdue(self, seconds: float) -> list[str]:
-        """Return the tags of reservations that nobody has renewed for so long, the latest first."""
+        """Return the tags of reservations that were not renewed for so long, the latest first."""
         tags = self._run(ScriptCall(self._overdue, [IN_FLIGHT_INDEX], [seconds, BATCH]))
         return [tag.decode() for tag in tags]
 
@@ -112,7 +112,7 @@ class InFlight:
 
 
 class LeftMessages:
-    """Puts back what nobody has renewed for ``seconds``: a reservation of a live worker is never that old."""
+    """Puts back reservations not renewed for ``seconds``; those of a live worker are never that old."""
 
     def __init__(self, redis: Redis, seconds: float) -> None:
         self._in_flight = InFlight(lambda script_call: script_call.run(redis))

@@ -12,29 +12,29 @@ key                       type       holds
 ``pending:<agent>``       zset       id -> expires at (ms): the agent's calls whose results come later
 ``approvals:<agent>``     zset       id -> expires at (ms): those of them that wait for an approval
 ``trace:<name>``          zset       id -> queued at (ms): calls that belong to one another, 50,000 at most
-``limits``                zset       gate -> the ms at which somebody must look at its line
-``limit:<gate>``          hash       a gate's state: owner of an idempotencyKey, how long calls take
-``holders:<gate>``        zset       id -> admitted at (ms): the calls that count at a gate
-``line:<gate>``           zset       id -> queued at (ms): the calls that wait at a gate
-``waiter:<id>``           hash       a waiting call's gates, and the message for its turn
-``waiting:<agent>``       zset       id -> queued at (ms): the agent's calls that wait at a gate
+``limits``                zset       limit -> the ms at which its wait queue is due for a look
+``limit:<name>``          hash       a limit's state: owner of an idempotencyKey, how long calls take
+``holders:<name>``        zset       id -> admitted at (ms): the calls that count for a limit
+``line:<name>``           zset       id -> queued at (ms): a limit's wait queue
+``waiter:<id>``           hash       a waiting call's limits, and the message for its turn
+``waiting:<agent>``       zset       id -> queued at (ms): the agent's calls that wait at a limit
 ``mailbox:<box>``         list      ids of the events of one agent's instance, in order
 ``mailboxes:<agent>``     zset      box -> since (ms), or last served: where events wait or are handled
-``fetched:<token>``       string     the event that a brain was given when it asked so
-``late-answers``          hash      agent -> answers that came when nobody wanted them any more
-``instances``             zset       home -> last used (ms): every instance's place on disk
-``instance:<home>``       hash       an instance: its agents, who made each, who works in its directory
+``fetched:<token>``       string     the event that a producer got for this token
+``late-answers``          hash      agent -> answers that came after their requests had ended
+``instances``             zset       directory -> last used (ms): every instance's directory
+``instance:<directory>``  hash       an instance: its agents, their owners, and the guests in its directory
 ``extension:<digest>``    hash      what an extension remembers for one instance of an agent
 ``collector:<root>``      string     the worker that looks for instances unused too long, below one state root
 ``commit-lock:<workspace>``  string   whose turn it is to commit a changeset of the bundle
-``revision:<workspace>``  string     the revision of the bundle that is active, and the one that shall be
+``revision:<workspace>``  string     the revision of the bundle that is active, and the one that is to be
 ``revision-load:<workspace>:<ref>``  string  the worker that loads a revision; ``:begun``, how many have
 ``step-revision:<digest>``  string     the revision of the last Step of one instance of an agent
 ``agents``                hash       agent -> its catalog, for producers without the bundle
 ``worker:<row>``          string     a live worker's description; the row is its process's id
 ``workers``               zset       row -> last seen (s), to find the above
 ``mail:<agent>``          channel   something waits in a mailbox of the agent
-``upkeep:<agent>``        string     how the agent's workers fare: start, crash loop and its reason
+``upkeep:<agent>``        string     crash back-off of the agent's workers: starts, crashes, reason
 ``orchestrated:<agent>``  string     an orchestrator looks after the agent
 ``shutdown:<target>``     string     the last request that ``agent:<name>`` or ``worker:<name>`` drain
 ``step:<id>``             hash       a Step: what was fixed when it opened
@@ -43,7 +43,7 @@ key                       type       holds
 ``results:<producer>``    channel    results, for the producer process that waits for them
 ``oauth:grants``          zset       name -> stored at (ms): the grants of the OAuth store
 ``oauth:grant:<name>``    hash       a subject's consent to an OAuthApp, its token encrypted
-``oauth:sessions``        zset       id -> expires at (ms): the sessions that ask somebody for consent
+``oauth:sessions``        zset       id -> expires at (ms): the sessions that ask a user for consent
 ``oauth:session:<id>``    hash       one of them, its secrets encrypted, and its status
 ``oauth:asked:<name>``    zset       id -> expires at (ms): the sessions for one app and subject
 ``oauth:lock:<name>``     string     who refreshes a grant's token
@@ -58,7 +58,7 @@ import json
 import re
 from dataclasses import dataclass
 
-#: an id that may stand in a key as it is; others, which have no bounds, stand there as a digest
+#: an id that may be part of a key as it is; others, which have no bounds, become a digest
 _PLAIN = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -116,27 +116,27 @@ class Keys:
 
     @property
     def limits(self) -> str:
-        """The gates that calls wait at, by the time at which somebody must look."""
+        """The limits that calls wait at, by the time of the next look."""
         return f"{self.namespace}:limits"
 
-    def limit(self, gate: str) -> str:
-        """A gate's state."""
-        return f"{self.namespace}:limit:{gate}"
+    def limit(self, name: str) -> str:
+        """A limit's state."""
+        return f"{self.namespace}:limit:{name}"
 
-    def holders(self, gate: str) -> str:
-        """The calls that count at a gate."""
-        return f"{self.namespace}:holders:{gate}"
+    def holders(self, name: str) -> str:
+        """The calls that count for a limit."""
+        return f"{self.namespace}:holders:{name}"
 
-    def line(self, gate: str) -> str:
-        """The calls that wait at a gate, in order."""
-        return f"{self.namespace}:line:{gate}"
+    def wait_queue(self, name: str) -> str:
+        """The calls that wait at a limit, in order."""
+        return f"{self.namespace}:line:{name}"
 
     def waiter(self, call_id: str) -> str:
-        """What is known of a call that waits at a gate."""
+        """What is known of a call that waits at a limit."""
         return f"{self.namespace}:waiter:{call_id}"
 
     def waiting(self, agent: str) -> str:
-        """An agent's calls that wait at a gate."""
+        """An agent's calls that wait at a limit."""
         return f"{self.namespace}:waiting:{agent}"
 
     def mailbox(self, box: str) -> str:
@@ -161,9 +161,9 @@ class Keys:
         """The instances, by when they were last used."""
         return f"{self.namespace}:instances"
 
-    def instance(self, home: str) -> str:
+    def instance(self, directory: str) -> str:
         """One instance."""
-        return f"{self.namespace}:instance:{home}"
+        return f"{self.namespace}:instance:{directory}"
 
     def extension(self, agent: str, extension: str, instance_key: str) -> str:
         """What an extension remembers for one instance of an agent."""
@@ -207,8 +207,8 @@ class Keys:
         """One live worker."""
         return f"{self.namespace}:worker:{row}"
 
-    def upkeep(self, agent: str) -> str:
-        """How an agent's workers fare."""
+    def crash_backoff(self, agent: str) -> str:
+        """The crash back-off of an agent's workers."""
         return f"{self.namespace}:upkeep:{agent}"
 
     def orchestrated(self, agent: str) -> str:

@@ -53,7 +53,7 @@ def celery_options(settings: Settings, agent_names: Iterable[str]) -> dict[str, 
     return {
         "broker_url": celery_url(settings.effective_broker_url),
         "broker_connection_retry_on_startup": True,
-        "broker_connection_max_retries": None,  # an outage may last: whoever restarts us cannot end it either
+        "broker_connection_max_retries": None,  # an outage may last; a restart does not end it
         "broker_transport_options": _transport_options(settings.lease_seconds),
         "result_backend": celery_url(settings.redis_url),
         "result_expires": settings.result_ttl_seconds,
@@ -69,7 +69,7 @@ def celery_options(settings: Settings, agent_names: Iterable[str]) -> dict[str, 
         "worker_consumer": "workers.pool.consumer:Consumer",
         "worker_concurrency": 8,
         "worker_prefetch_multiplier": 1,  # reserve free places only: an idle worker must find work
-        "worker_enable_prefetch_count_reduction": False,  # what is too much goes back by itself
+        "worker_enable_prefetch_count_reduction": False,  # surplus messages are returned by the pool
         "worker_hijack_root_logger": False,
         "worker_redirect_stdouts": False,  # a handler that prints a million lines must not log them
     }
@@ -77,7 +77,7 @@ def celery_options(settings: Settings, agent_names: Iterable[str]) -> dict[str, 
 
 def _transport_options(lease_seconds: float) -> dict[str, Any]:
     return {
-        # Short is safe: whoever gets a message twice finds in the ledger that its call is running
+        # Short is safe: a worker that gets a message twice finds in the ledger that its call is running
         # or done, and drops it.
         "visibility_timeout": lease_seconds,
         "unacked_restore_interval": min(5.0, lease_seconds / 3),

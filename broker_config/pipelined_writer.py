@@ -1,7 +1,7 @@
 """Scripts are sent without waiting, and one thread collects their answers.
 
 A worker's threads and its event loop hand over what they have to tell Redis and go on; many scripts
-share a packet, and nobody wakes anybody for each. While Redis is away what was handed over waits, and
+share a packet, and no thread is woken for each. While Redis is away what was handed over waits, and
 after a lost connection everything unanswered is sent again: the scripts sent this way must do no harm
 when they are run twice.
 """
@@ -126,7 +126,7 @@ class PipelinedWriter:
     def put_off(
         self, script_call: ScriptCall[T], receiver: Callable[[T], object], *, is_urgent: bool = False
     ) -> None:
-        """Let one script wait for the next packet; whoever does this sees to it that one is sent."""
+        """Let one script wait for the next packet; the caller ensures that one is sent."""
         self._put_off.append(PendingCommand(script_call, receiver, is_urgent))
 
     def flush(self) -> None:
@@ -166,7 +166,7 @@ class PipelinedWriter:
         try:
             self._connection.send_packed_command([data], check_health=False)
         except RedisError:
-            self._is_connected = False  # the reading thread sees to it
+            self._is_connected = False  # the reading thread reconnects
 
     def _read(self) -> None:
         while not self._stopped.is_set():
@@ -226,7 +226,7 @@ class PipelinedWriter:
     def _teach(self) -> None:
         for script in self._taught:
             self._connection.send_command("SCRIPT LOAD", script.text)
-            with contextlib.suppress(ResponseError):  # who may not teach sends whole scripts
+            with contextlib.suppress(ResponseError):  # a user who may not load scripts sends them whole
                 self._connection.read_response()
 
     def _reconnect(self, error: RedisError) -> None:

@@ -1,4 +1,4 @@
-"""JSON messages as they stand: what a worker reads is what the producer wrote."""
+"""JSON messages, unchanged: a worker reads what the producer wrote."""
 
 from kombu import serialization
 from kombu.utils.json import dumps as kombu_dumps

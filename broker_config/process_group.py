@@ -1,7 +1,7 @@
 """Child processes that end with this one, however it ends: return, exception, ``kill -9``.
 
 A guard, a small shell, waits at the end of a pipe that only this process holds open. When the pipe
-closes, it kills the group to which every child belongs, and removes what is to be removed: nobody is left
+closes, it kills the group to which every child belongs, and removes what is to be removed: no process is left
 who could make it again. Unlike ``PR_SET_PDEATHSIG`` this works outside Linux, does not depend on the
 thread that started the child, and tidies up. A child in a session of its own (``setsid``) leaves the group.
 """
@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import IO, Self
 
 # The kernel sends SIGHUP to a group that loses its parent while one of its processes is stopped.
-# `rm` once more, for a file that a child made in its last moment.
+# `rm` again, for a file that a child made in its last moment.
 _GUARD = """\
 trap '' HUP INT TERM
 read -r _

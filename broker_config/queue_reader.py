@@ -99,7 +99,7 @@ class QueueReader:
     def settle(self) -> None:
         """Send what was posted, and hand over all answers that are outstanding; raises as :meth:`send`."""
         self.send()
-        while self._unanswered:  # what Redis did not know goes out once more
+        while self._unanswered:  # scripts that Redis did not know are sent again
             with self._telling_of_loss():
                 self._settle()
             self.send()
@@ -199,7 +199,7 @@ class QueueReader:
         for _ in range(len(self._unanswered)):
             answer = answer_of(self._connection)
             call, receiver = self._unanswered.popleft()
-            if isinstance(answer, NoScriptError):  # once more, with the next packet
+            if isinstance(answer, NoScriptError):  # sent again with the next packet
                 self._unsent.append(call.full_command)
                 self._unanswered.append((call, receiver))
             else:
@@ -207,7 +207,7 @@ class QueueReader:
 
     def _write(self, commands: Sequence[tuple[Any, ...]]) -> None:
         self._connect()
-        # redis-py's own check of the connection might make a new one, of which nobody would know
+        # redis-py's own check of the connection might open a new one, unknown to the event loop
         self._connection.send_packed_command([packet(commands)], check_health=False)
 
     def _connect(self) -> None:

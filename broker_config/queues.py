@@ -5,7 +5,7 @@ DELEGATE_TASK = "goondan.delegate"
 DELEGATE_RESULT_TASK = "goondan.delegate_result"
 EVENT_TASK = "goondan.event"
 
-#: beside each queue stands a list on which idle workers wait
+#: each queue has a wake-up key, a list on which idle workers wait
 WAKE_UP_SUFFIX = ".bell"
 
 _PREFIX = "agent."
@@ -23,7 +23,7 @@ def events_queue(agent_name: str) -> str:
 
 
 def wake_up_key(queue: str) -> str:
-    """Return the list that producers push to when they wake whoever waits for ``queue``."""
+    """Return the list that producers push to when they wake a worker that waits for ``queue``."""
     return f"{queue}{WAKE_UP_SUFFIX}"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class NotJsonError(ValueError):
-    """A value has no JSON form, or a text is no JSON; the message says why."""
+    """A value has no JSON form, or a text is not JSON; the message says why."""
 
 
 def encode(value: Any) -> bytes:
@@ -30,7 +30,7 @@ def decode(data: str | bytes | bytearray | memoryview) -> Any:
     """Read JSON as it stands: every object stays a dict, integers keep all their digits.
 
     Raises:
-        NotJsonError: ``data`` is no JSON by RFC 8259, or nested too deeply.
+        NotJsonError: ``data`` is not JSON by RFC 8259, or nested too deeply.
     """
     text = data if isinstance(data, str) else bytes(data)
     try:
@@ -71,7 +71,7 @@ def _text_of(data: bytes) -> str:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 # made once: json.dumps and json.loads make a new one for every call with options

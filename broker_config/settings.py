@@ -18,7 +18,7 @@ REDIS_SCHEMES = ("redis", "rediss", "unix")
 _PUBLIC_URL = re.compile(r"https?://[^\s/?#@\\]+(/[A-Za-z0-9._~%/-]*)?", re.IGNORECASE)
 
 PREFIX = "GOONDAN_"
-#: the secrets of bundles stand behind it, which are no settings
+#: the prefix of bundles' secrets, which are not settings
 _SECRETS = "GOONDAN_SECRET_"
 #: ten years: no number of seconds here is beyond what Redis and clocks can count
 _MOST_SECONDS = 10 * 366 * 86_400
@@ -179,7 +179,7 @@ class Settings(BaseSettings):
 
     @property
     def oauth_key_path(self) -> Path:
-        """Where the keys of the OAuth store stand if ``GOONDAN_OAUTH_KEY`` is not set."""
+        """Where the keys of the OAuth store are kept if ``GOONDAN_OAUTH_KEY`` is not set."""
         return self.state_root_path / "oauth" / "keys"
 
     @property

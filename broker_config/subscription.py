@@ -17,7 +17,7 @@ class Subscription:
     def __init__(self, redis: Redis, channel: str) -> None:
         self._pool = redis.connection_pool
         self._connection: Connection = self._pool.get_connection()
-        # redis-py's own handler makes a text of each message, for a log that nobody reads
+        # redis-py's own handler formats each message for a log that is not read
         self._connection._parser.set_pubsub_push_handler(lambda response: response)
         self._channel = channel
         self._is_questioned = False
@@ -66,7 +66,7 @@ class Subscription:
         self._send("UNSUBSCRIBE", self._channel)
 
     def close(self) -> None:
-        """Close the connection, which nobody reads any more."""
+        """Close the connection, which is not read any more."""
         self._connection.disconnect()
         self._pool.release(self._connection)
 

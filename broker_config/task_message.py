@@ -62,7 +62,7 @@ def read_envelope(data: bytes, queue: str) -> dict[str, Any]:
     after that the next one. By which queue it came is not for the producer to say.
 
     Raises:
-        ValueError: it is no task message; the message says why.
+        ValueError: it is not a task message; the message says why.
     """
     try:
         return _envelope_of(_read(data.decode()), data, queue)
@@ -74,16 +74,16 @@ def read_envelope(data: bytes, queue: str) -> dict[str, Any]:
 
 def _envelope_of(message: Any, data: bytes, queue: str) -> dict[str, Any]:
     if not isinstance(message, dict):
-        raise ValueError("it is no object")
+        raise ValueError("it is not an object")
     properties, headers = (_object(message, name) for name in ("properties", "headers"))
-    if rb"\ud" in data or rb"\uD" in data:  # there may be half a character, which nobody can send on
+    if rb"\ud" in data or rb"\uD" in data:  # there may be a lone surrogate, which cannot be encoded again
         _leave_out_unsendable(headers)
         _leave_out_unsendable(properties)
     if not isinstance(headers.get("task"), str):
         raise ValueError("its headers name no task")
     for name in ("body", "content-type", "content-encoding"):
         if not isinstance(message.get(name), str | None):
-            raise ValueError(f"its {name} is no text")
+            raise ValueError(f"its {name} is not text")
     if not message.get("body"):
         raise ValueError("it has no body")
     _leave_out(headers, _KINDS)
@@ -98,7 +98,7 @@ def _envelope_of(message: Any, data: bytes, queue: str) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 # made once: json.loads makes a new one for every call with options
@@ -148,7 +148,7 @@ def _decompressed(body: str | bytes, compression: Any) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class TaskMessage:
-    """One task to be run by whoever consumes ``queue``."""
+    """One task to be run by a consumer of ``queue``."""
 
     task: str
     task_id: str

@@ -2,9 +2,9 @@
 
 kombu's own takes a message with BRPOP and indexes it afterwards; a process that dies in between loses
 it, and each message costs three round trips. Here queues stay plain lists (Flower and LLEN keep
-working), and one script acknowledges what is finished and reserves what is wanted. Workers sleep on
-a *bell*, a list beside each queue: producers of ours ring it, and so does whoever leaves messages
-behind; a producer that is plain Celery does not, so sleeping ends every half second anyway.
+working), and one script acknowledges what is finished and reserves what is wanted. Idle workers
+block on a *wake-up key*, a list per queue. Producers of this package push to it, and so does a worker that
+leaves messages behind. A plain Celery producer does not, so the blocking pop ends every half second anyway.
 
 The messages of a dead worker go back after ``visibility_timeout`` seconds of Redis time.
 
@@ -44,7 +44,7 @@ def use_reservations() -> None:
 
 
 def _log_no_message(queue: str, data: bytes, reason: str) -> None:
-    logger.error("dropped what is no message from queue %s: %s: %.200r", queue, reason, data)
+    logger.error("dropped what is not a message from queue %s: %s: %.200r", queue, reason, data)
 
 
 class QoS(virtual.QoS):
@@ -59,7 +59,7 @@ class QoS(virtual.QoS):
         self.returned: list[str] = []
 
     def can_consume(self) -> bool:
-        """Say whether this channel itself is to wait for messages."""
+        """Return whether this channel itself is to wait for messages."""
         return self.channel.leave_to is None and super().can_consume()
 
     def ack(self, delivery_tag: str) -> None:
@@ -111,10 +111,10 @@ class Channel(kombu_redis.Channel):
         self._connection = self._commands.connection_pool.make_connection()
         self._orders = Orders()
         self.in_flight = InFlight(self._run)
-        #: is told of what is no message: its queue, what it is, and why
+        #: called with data that is not a message: its queue, the data, and why
         self.on_no_message: Callable[[str, bytes, str], object] = _log_no_message
         #: set if another part of the worker takes messages off the queues, and delivers some of them here: it
-        #: is told when the queues have changed
+        #: called when the queues have changed
         self.leave_to: Callable[[], object] | None = None
         #: the queues that may hold messages, the one to look at first in front
         self._hot: dict[str, None] = {}
@@ -150,9 +150,9 @@ class Channel(kombu_redis.Channel):
         return answer
 
     def exchange_messages(self) -> bool:
-        """Acknowledge and reserve in one trip; say whether a message was delivered.
+        """Acknowledge and reserve in one trip; return whether a message was delivered.
 
-        Acknowledgements alone wait a while for something to reserve: nobody else waits for them.
+        Acknowledgements alone wait a while for something to reserve: no other worker waits for them.
         """
         qos = self.qos
         if qos.returned:
@@ -188,7 +188,7 @@ class Channel(kombu_redis.Channel):
             while left:
                 tag, number, message, _ = left.popleft()
                 self._take(tag.decode(), order.queues[number], message)
-        finally:  # what stands behind one that cannot be delivered is in nobody's hands
+        finally:  # the messages behind one that cannot be delivered would belong to no worker
             self.in_flight.give_back([tag.decode() for tag, *_ in reversed(left)])
         return bool(taken)
 
@@ -203,8 +203,7 @@ class Channel(kombu_redis.Channel):
     def close(self) -> None:
         """Send the acknowledgements that still wait, and close."""
         if not self.closed:
-            # kombu would wait here for the bell; one that is lost now is made good by the sleeping
-            # of the others
+            # kombu would wait here for the wake-up key; a lost wake-up costs the other workers half a second
             self._in_poll = None
             with contextlib.suppress(*self.connection_errors):
                 self._return()
@@ -243,24 +242,24 @@ class Channel(kombu_redis.Channel):
         if not queues:
             return
         connection = self._in_poll = self.client.connection
-        # redis-py's own check of the connection might make a new one, of which nobody would know
+        # redis-py's own check of the connection might open a new one, unknown to the event loop
         waiting = packet([("BRPOP", *map(wake_up_key, queues), SLEEP_SECONDS)])
         connection.send_packed_command([waiting], check_health=False)
 
-    def pass_bell_on(self) -> None:
-        """Wake another worker in our place: there is no credit for what has come."""
-        rung = self._wake_up()
-        if rung is not None:
-            self._commands.lpush(*rung)
+    def pass_wake_up_on(self) -> None:
+        """Wake another worker instead: this one has no credit for the message."""
+        woken = self._wake_up()
+        if woken is not None:
+            self._commands.lpush(*woken)
 
     def _wake_up(self) -> Any:
         """Read what has ended the wait, or wait for it: a wake-up key and what it held, or time."""
         connection = self.client.connection
         try:
-            rung = answer_of(connection)
-            if isinstance(rung, RedisError):
-                raise rung
-            return rung
+            woken = answer_of(connection)
+            if isinstance(woken, RedisError):
+                raise woken
+            return woken
         except self.connection_errors:
             connection.disconnect()
             raise
@@ -268,11 +267,11 @@ class Channel(kombu_redis.Channel):
             self._in_poll = None
 
     def _brpop_read(self, **options: Any) -> bool:
-        rung = self._wake_up()
-        if rung is None:
+        woken = self._wake_up()
+        if woken is None:
             self._look_everywhere()
         else:
-            queue = rung[0].decode().removesuffix(WAKE_UP_SUFFIX)
+            queue = woken[0].decode().removesuffix(WAKE_UP_SUFFIX)
             self._hot[queue] = None
             self._queue_cycle.rotate(queue)
         if not self.exchange_messages():
@@ -284,7 +283,7 @@ class Poller(kombu_redis.MultiChannelPoller):
     """The event loop's view of the channels."""
 
     def on_poll_start(self) -> None:
-        """Exchange messages on every turn of the loop, before anything sleeps."""
+        """Exchange messages on every turn of the loop, before the loop blocks."""
         self._exchange()
         super().on_poll_start()
 
@@ -294,14 +293,14 @@ class Poller(kombu_redis.MultiChannelPoller):
             super().get(callback, timeout)
 
     def on_readable(self, fileno: int) -> Any:
-        """Read what has come; kombu would keep a bell that rings without credit from those who have some."""
+        """Read what has come; kombu would withhold a wake-up without credit from workers that have some."""
         channel, kind = self._fd_to_chan.get(fileno, (None, None))
         if kind == "BRPOP" and channel._in_poll and not channel.qos.can_consume():
-            return channel.pass_bell_on()
+            return channel.pass_wake_up_on()
         return super().on_readable(fileno)
 
     def _update_brpop_polling(self) -> None:
-        """Let bells be read without credit, too."""
+        """Let wake-up keys be read without credit, too."""
 
     def _exchange(self) -> bool:
         delivered = False

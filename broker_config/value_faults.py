@@ -1,4 +1,4 @@
-"""What is wrong with a value that somebody wrote, in our words instead of pydantic's."""
+"""Faults of values in files and settings, in our wording instead of pydantic's."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -100,7 +100,7 @@ class WorkerRecord(WireModel):
         return self.id or self.name
 
     def is_elsewhere(self, other: "WorkerRecord") -> bool:
-        """Say whether it works in another workspace than ``other``."""
+        """Return whether it works in another workspace than ``other``."""
         return len({self.workspace, other.workspace} - {""}) > 1
 
 

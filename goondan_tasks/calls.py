@@ -167,7 +167,7 @@ class Run:
         )
 
     def ok(self, output: Any, started_at: float | None, *, output_file: str | None = None) -> ToolCallResult:
-        """Return the result of a run that ended well; ``output_file`` has the output if it is large."""
+        """Return the result of a run that succeeded; ``output_file`` has the output if it is large."""
         result = self._result("ok", started_at, output=output)
         return result if output_file is None else with_meta(result, output_file=output_file)
 

@@ -52,7 +52,7 @@ class CrashBackoff(Versioned):
     reason: str = ""
 
     def is_starting(self, now: int) -> bool:
-        """Say whether a worker is being started."""
+        """Return whether a worker is being started."""
         return now < self.starting_until
 
     @property
@@ -61,7 +61,7 @@ class CrashBackoff(Versioned):
         return self.retry_at > 0
 
     def is_pausing(self, now: int) -> bool:
-        """Say whether a crash loop forbids a start."""
+        """Return whether a crash loop forbids a start."""
         return now < self.retry_at
 
     def begun(self, generation: str, now: int, start_ms: int) -> "CrashBackoff | None":
@@ -110,7 +110,7 @@ class CrashBackoffs:
     def read(self, agents: Iterable[str]) -> dict[str, CrashBackoff]:
         """Return the back-offs of these agents; an unreadable one has only a reason that says so."""
         names = list(agents)
-        rows = self._redis.mget([self._keys.upkeep(name) for name in names]) if names else []
+        rows = self._redis.mget([self._keys.crash_backoff(name) for name in names]) if names else []
         return {name: _readable(row) for name, row in zip(names, rows, strict=True)}
 
     def change(self, agent: str, step: BackoffStep) -> CrashBackoff | None:
@@ -120,7 +120,7 @@ class CrashBackoffs:
             redis.exceptions.RedisError: Redis cannot be reached; the change may have been made or not.
             ValueError: the state was written by another version and cannot be read.
         """
-        key = self._keys.upkeep(agent)
+        key = self._keys.crash_backoff(agent)
         after: CrashBackoff | None = None
 
         def write(pipe: Pipeline) -> None:

@@ -135,7 +135,7 @@ def register_in(module: ModuleType) -> Callable[[Any, JsonObject], Any]:
 
 
 def takes(function: Callable[..., Any], count: int) -> bool:
-    """Say whether ``function`` can be called with ``count`` positional arguments, as far as can be known."""
+    """Return whether ``function`` takes ``count`` positional arguments, as far as can be known."""
     try:
         inspect.signature(function).bind(*[None] * count)
     except TypeError:

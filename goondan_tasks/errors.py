@@ -185,7 +185,7 @@ class ToolOutputError(ToolError, code="E_TOOL_BAD_OUTPUT"):
 
 
 class OutputNotStoredError(ToolError, code="E_OUTPUT_NOT_STORED"):
-    """The tool ended well, but its output is too large for a result and could not be written to a file."""
+    """The tool succeeded, but its output is too large for a result and could not be written to a file."""
 
     suggestion = (
         "The tool has done its work; do not repeat it unseen. Make room below GOONDAN_STATE_ROOT, "
@@ -235,11 +235,11 @@ class CallNotFoundError(GoondanError, code="E_CALL_NOT_FOUND"):
 class NoOutputError(GoondanError, code="E_CALL_NO_OUTPUT"):
     """The call has no output: it has not ended, or it ended with an error."""
 
-    suggestion = "`goondan result ID` shows how the call stands, or its error."
+    suggestion = "`goondan result ID` shows the call's state, or its error."
 
 
 class NotReplayableError(GoondanError, code="E_CALL_NOT_REPLAYABLE"):
-    """The call cannot be replayed: it has not ended, has ended well, or was replayed before."""
+    """The call cannot be replayed: it has not ended, has succeeded, or was replayed before."""
 
     suggestion = "`goondan dead-letters list` shows what can be replayed, and what was."
 
@@ -254,7 +254,7 @@ class CallNotPendingError(GoondanError, code="E_CALL_NOT_PENDING"):
     """The call does not wait for this."""
 
     suggestion = (
-        "`goondan result ID` shows how it stands. `goondan resolve` completes a pending call; "
+        "`goondan result ID` shows its state. `goondan resolve` completes a pending call; "
         "`goondan approvals` decides about one that waits for an approval."
     )
 

@@ -57,7 +57,7 @@ _SHARED = frozenset(IpcMessage.model_fields) & frozenset(ToolCall.model_fields)
 
 
 def is_event(call: ToolCall) -> bool:
-    """Say whether a call is the handling of an event."""
+    """Return whether a call is the handling of an event."""
     return call.tool_name in EVENT_TOOLS
 
 

@@ -47,10 +47,10 @@ __all__ = [
     "TurnContext",
 ]
 
-#: where a middleware stands: around a Turn, around a Step of it, around each tool call
+#: what a middleware wraps: around a Turn, around a Step of it, around each tool call
 Point = Literal["turn", "step", "toolCall"]
 
-#: ``async``, and sees what comes of ``ctx.next()``; or plain, and returns ``ctx.next()`` or another answer
+#: ``async``, and sees the outcome of ``ctx.next()``; or plain, and returns ``ctx.next()`` or another answer
 Middleware = Callable[[Any], Any]
 
 Result = TypeVar("Result")
@@ -102,7 +102,7 @@ class Onion(Generic[Result]):
         super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
-        """Refuse to delete: whoever comes next relies on it.
+        """Refuse to delete: the next layer relies on it.
 
         Raises:
             AttributeError: always.
@@ -152,7 +152,7 @@ class ToolCallContext(Onion[ToolCallResult]):
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What came of a Step: the tool calls the model asked for in it, and their results, in that order."""
+    """The outcome of a Step: the tool calls the model asked for in it, and their results, in that order."""
 
     tool_calls: tuple[JsonObject, ...] = ()
     tool_results: tuple[ToolCallResult, ...] = ()
@@ -207,11 +207,11 @@ class Pipeline(Protocol):
     def register(self, point: Point, middleware: Middleware, priority: int = 0) -> None:
         """Put ``middleware`` around the agent's Turns, Steps or tool calls.
 
-        A lower priority is further out; equal ones stand in the order of registration, the first outermost.
+        A lower priority is further out; equal ones keep the order of registration, the first outermost.
 
         Raises:
             ValueError: there is no such point.
-            TypeError: it is no function, or its priority no whole number.
+            TypeError: it is not a function, or its priority no whole number.
         """
 
 
@@ -234,11 +234,11 @@ class Tools(Protocol):
 
         Raises:
             ValueError: the item, its name, its parameters or the policy are not valid.
-            TypeError: ``handler`` is no function.
+            TypeError: ``handler`` is not a function.
         """
 
     def unregister(self, name: str) -> bool:
-        """Take a tool away again; say whether there was one. The next Step does not show it.
+        """Take a tool away again; return whether there was one. The next Step does not show it.
 
         In the midst of a Turn, a Step or a tool call it is taken away from that Turn alone, in every worker.
         """
@@ -255,7 +255,7 @@ class Events(Protocol):
         """Call ``listener`` with each such event; what it raises is logged. Return what ends that."""
 
     def emit(self, name: str, event: Mapping[str, Any] | None = None) -> None:
-        """Tell everybody who listens; listeners that are ``async`` are not waited for."""
+        """Call all listeners; those that are ``async`` are not waited for."""
 
 
 class State(Protocol):
@@ -279,7 +279,7 @@ class State(Protocol):
 
 
 class OAuth(Protocol):
-    """Tokens of OAuthApps, for whoever the Turn, Step or tool call that is running acts for (002 §8.1)."""
+    """Tokens of OAuthApps, for the user that the running Turn, Step or tool call acts for (002 §8.1)."""
 
     def get_access_token(
         self,
@@ -291,7 +291,7 @@ class OAuth(Protocol):
 
         It blocks in plain code, and is a coroutine in ``async`` code. ``scopes`` are some of the app's, by
         default all; a token that lives shorter than ``min_ttl_seconds`` is refreshed. Of a consent that is
-        asked for here the agent is told with an ``auth.granted`` event.
+        asked for here the agent gets an ``auth.granted`` event.
 
         Raises:
             BrokerUnreachableError: Redis cannot be reached.
@@ -396,5 +396,5 @@ class AgentStep(Protocol):
         ``timeout_seconds`` limits each run.
 
         Raises:
-            ToolInputValidationError: it is no reply of a model, or something in it is no tool call at all.
+            ToolInputValidationError: it is not a reply of a model, or a part of it is not a tool call.
         """

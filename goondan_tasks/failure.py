@@ -90,7 +90,7 @@ def as_exception(error: ErrorLike, default: type[GoondanError] = ToolError) -> B
 
 
 def has_page(code: str, error: BaseException | None = None) -> bool:
-    """Say whether ``code`` is one of ours: a tool's own codes have no page here.
+    """Return whether ``code`` is one of ours: a tool's own codes have no page here.
 
     The codes of changesets and git are words that a tool may use for its own failures: for them, the class
     of ``error`` decides.
@@ -144,7 +144,7 @@ def error_output(result: ToolCallResult) -> JsonObject:
 
 
 def with_error_in_output(result: ToolCallResult) -> ToolCallResult:
-    """Return a result whose error stands in its output, unless it has an output, or no error."""
+    """Return a result with its error in its output, unless it has an output, or no error."""
     if result.status != "error" or result.output is not None:
         return result
     return result.model_copy(update={"output": error_output(result)})

@@ -1,7 +1,7 @@
 """Flower, made to list every agent's queue: ``python -P -m goondan_tasks.flower_program``.
 
 Flower 2.2 lists the queues that its workers consume, and those of the configuration only while there
-is no worker at all (flower/views/__init__.py, ``get_active_queue_names``). The queue of an agent whose
+is not a worker at all (flower/views/__init__.py, ``get_active_queue_names``). The queue of an agent whose
 last worker is gone would vanish from the broker page just when its backlog grows.
 """
 

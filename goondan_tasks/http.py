@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from broker_config.settings import Settings
 from goondan_tasks.errors import ConfigError
-from goondan_tasks.process import hangup_ends_process, is_loopback
+from goondan_tasks.process import is_loopback, sighup_ends_process
 
 SCHEME = "bearer"
 _USUAL_PORTS = {"http": 80, "https": 443}
@@ -139,7 +139,7 @@ def serve(app: ASGIApp, server: socket.socket, ending: Ending = nothing) -> None
     signal at the end; the caller restores that of SIGHUP.
     """
     # uvicorn handles the other two signals; under nohup this one stays ignored
-    if hangup_ends_process():
+    if sighup_ends_process():
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     _server(app, ending).run(sockets=[server])
 

@@ -17,7 +17,7 @@ from goondan_tasks.redaction import KNOWN_SECRETS, hide_secrets
 
 logger = structlog.get_logger(__name__)
 
-#: the line of a call that ended well, as the renderers write it
+#: the line of a call that succeeded, as the renderers write it
 _CALL_LINES = {
     "console": "{timestamp} [info     ] call.finished                  [{logger}] agent={agent} "
     "call_id={call_id} code=None duration_ms={duration_ms} status=ok tool={tool}\n",
@@ -25,7 +25,7 @@ _CALL_LINES = {
     '"status": "ok", "tool": "{tool}", "event": "call.finished", "level": "info", "logger": "{logger}", '
     '"timestamp": "{timestamp}"}}\n',
 }
-#: what stands in a line as it is
+#: what a line shows unquoted
 _is_plain = re.compile(r"[\w.:@-]+", re.ASCII).fullmatch
 
 
@@ -72,7 +72,7 @@ def configure_logging(settings: Settings) -> None:
 class CallLog:
     """Logs how calls end.
 
-    The line of a call that ended well is written to ``stream``, if there is one, by a template: a structured
+    The line of a call that succeeded is written to ``stream``, if there is one, by a template: a structured
     one, which reads the same, costs as much as carrying the call out. Failures keep the structured line.
     """
 
@@ -103,7 +103,7 @@ class CallLog:
         )
 
     def write_ok(self, calls: Iterable[tuple[str, str, float, str]]) -> None:
-        """Log calls that ended well, in one write: of each its agent, id, duration in ms and tool."""
+        """Log calls that succeeded, in one write: of each its agent, id, duration in ms and tool."""
         if not self._is_wanted:
             return
         lines = []

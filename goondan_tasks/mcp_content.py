@@ -63,12 +63,12 @@ def content_of(output: Any) -> Content | None:
 
 
 def may_begin_content(preview: str) -> bool:
-    """Say whether an output that begins like this, in JSON, may be content."""
+    """Return whether an output that begins like this, in JSON, may be content."""
     return preview.startswith(("{", "[")) and _LARGE.search(preview) is not None
 
 
 def _may_be_blocks(items: Any) -> bool:
-    """Say whether these look like blocks that are not all text."""
+    """Return whether these look like blocks that are not all text."""
     if not isinstance(items, list):
         return False
     are_blocks = all(isinstance(item, dict) and item.get("type") in _KINDS for item in items)

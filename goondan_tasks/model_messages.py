@@ -390,7 +390,7 @@ def _output(result: ToolCallResult) -> JsonObject:
 
 
 def _is_typed(output: Any) -> bool:
-    """Say whether an output already has a Message's shape, ``{type, value}``."""
+    """Return whether an output already has a Message's shape, ``{type, value}``."""
     if not isinstance(output, Mapping) or output.keys() != {"type", "value"}:
         return False
     kind, value = output["type"], output["value"]

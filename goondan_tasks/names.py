@@ -21,7 +21,7 @@ SEPARATOR = "__"
 
 #: the Tool of the system's own exports; no bundle may declare one of this name
 SYSTEM_TOOL = "goondan"
-#: reads a part of a large output, on every worker, though it stands in no catalog
+#: reads a part of a large output, on every worker, though it is in no catalog
 READ_OUTPUT_TOOL = f"{SYSTEM_TOOL}{SEPARATOR}read-output"
 #: opens a Step for a producer: runs its middlewares and keeps its catalog; in no catalog either
 STEP_TOOL = f"{SYSTEM_TOOL}{SEPARATOR}step"
@@ -54,12 +54,12 @@ class ToolName(NamedTuple):
 
 
 def is_name_part(text: str) -> bool:
-    """Say whether ``text`` may name a Tool or an export: never with ``__`` inside (003 §3.2 rule 3)."""
+    """Return whether ``text`` may name a Tool or an export: never with ``__`` inside (003 §3.2 rule 3)."""
     return SEPARATOR not in text and _PART.fullmatch(text) is not None
 
 
 def is_agent_name(text: str) -> bool:
-    """Say whether ``text`` may name an agent: ``[a-z0-9][a-z0-9-]*``, 63 characters, but ``client``."""
+    """Return whether ``text`` may name an agent: ``[a-z0-9][a-z0-9-]*``, 63 characters, but ``client``."""
     return _AGENT.fullmatch(text) is not None and text != OUTSIDE
 
 
@@ -72,7 +72,7 @@ def parse_tool_name(full_name: str) -> ToolName | None:
 
 
 def is_v1_name(full_name: str) -> bool:
-    """Say whether only a tool of the older version can have this name: nothing parts it (002 §3.2)."""
+    """Return whether only a tool of the older version can have this name: nothing parts it (002 §3.2)."""
     return bool(full_name) and SEPARATOR not in full_name
 
 
@@ -185,7 +185,7 @@ def current_span() -> SpanIds | None:
 
 
 def span_ids(span: Any) -> SpanIds | None:
-    """Return a span's ids as they stand on the wire; ``None`` if it has none."""
+    """Return a span's ids as on the wire; ``None`` if it has none."""
     context = span.get_span_context()
     if not context.is_valid:
         return None

@@ -132,7 +132,7 @@ class Pending:
 
 
 def may_be_pending(value: Any) -> bool:
-    """Say whether :func:`pending_of` may find that a handler's value is not the result."""
+    """Return whether :func:`pending_of` may find that a handler's value is not the result."""
     return isinstance(value, Pending) or (isinstance(value, Mapping) and _MARK in value)
 
 

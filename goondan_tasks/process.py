@@ -22,8 +22,8 @@ def close_to_other_processes() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-def hangup_ends_process() -> bool:
-    """Say whether SIGHUP ends this process; it does not if it is ignored, as under nohup.
+def sighup_ends_process() -> bool:
+    """Return whether SIGHUP ends this process; it does not if it is ignored, as under nohup.
 
     Call this before a handler is installed for the signal.
     """
@@ -31,7 +31,7 @@ def hangup_ends_process() -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether ``host`` is this machine alone: ``localhost``, 127.0.0.0/8 or ::1."""
+    """Return whether ``host`` is this machine alone: ``localhost``, 127.0.0.0/8 or ::1."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

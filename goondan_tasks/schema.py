@@ -307,7 +307,7 @@ def _unlinked(link: Any) -> FieldPath:
 
 
 def member(node: Any, step: str) -> Any:
-    """Return what stands under a key or an index of ``node``, or ``None``."""
+    """Return the value under a key or an index of ``node``, or ``None``."""
     if isinstance(node, dict):
         return node.get(step)
     if isinstance(node, list) and step.isdecimal() and int(step) < len(node):

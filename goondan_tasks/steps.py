@@ -56,7 +56,7 @@ class StepRecord(Versioned):
     bundle_ref: str | None = None
 
     def is_of(self, call: ToolCall) -> bool:
-        """Say whether a call belongs to the Turn of this Step."""
+        """Return whether a call belongs to the Turn of this Step."""
         theirs = (call.agent_name, call.instance_key, call.turn_id)
         return theirs == (self.agent_name, self.instance_key, self.turn_id)
 

@@ -159,7 +159,7 @@ def read_trace(ledger: Ledger, name: str, agents: Iterable[str]) -> Trace | None
     found = list(reader.nodes.values())
     if not found:
         return None
-    # calls submitted within one millisecond stand in the index in the order of their ids
+    # calls submitted within one millisecond are in the index in the order of their ids
     first = reader.nodes.get(name) or next((node for node in found if node.parent_id is None), found[0])
     correlation_id = name if any(node.correlation_id == name for node in found) else first.correlation_id
     traces = dict.fromkeys(node.trace_id for node in found)

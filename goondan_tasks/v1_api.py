@@ -53,7 +53,7 @@ class ToolError:
 
 @dataclass(slots=True)
 class ToolResult:
-    """What came of a call (002 §6.1)."""
+    """The outcome of a call (002 §6.1)."""
 
     status: Literal["ok", "error", "pending"]
     output: Any = None
@@ -178,7 +178,7 @@ class StepPipelineContext:
     tool_catalog: MutableSequence[Any]
     #: what the model is told besides its messages: ``{type, data?, items?, priority?}``
     blocks: list[JsonObject] = field(default_factory=list)
-    #: what came of the Step's tool calls, by their ids, for ``step.post``
+    #: the outcomes of the Step's tool calls, by their ids, for ``step.post``
     tool_results: Mapping[str, ToolResult] = field(default_factory=dict)
     metadata: JsonObject = field(default_factory=dict)
 
@@ -320,7 +320,7 @@ class Pipelines(Protocol):
 
         Raises:
             ValueError: there is no such point here.
-            TypeError: it is no function, or its priority no whole number.
+            TypeError: it is not a function, or its priority no whole number.
         """
 
     def wrap(
@@ -348,11 +348,11 @@ class Tools(Protocol):
 
         Raises:
             ValueError: the item, its name or its parameters are not valid.
-            TypeError: the handler is no function of ``(ctx, input)``.
+            TypeError: the handler is not a function of ``(ctx, input)``.
         """
 
     def unregister(self, name: str) -> bool:
-        """Take a tool away again; say whether there was one."""
+        """Take a tool away again; return whether there was one."""
 
     def get(self, name: str) -> V1CatalogItem | None:
         """Return a tool that the agent has in this worker."""

@@ -117,7 +117,7 @@ class Moody:
         print(f'{{"jsonrpc": "2.0", "result": {result}, "id": {self.number}}}', flush=True)
 
     def mumble(self, arguments: Json, _meta: Json) -> None:
-        """Answer with what is no answer."""
+        """Answer with what is not an answer."""
         send({"id": self.number, **arguments})
 
     def count(self, arguments: Json, meta: Json) -> Json:

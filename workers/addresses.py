@@ -84,12 +84,12 @@ class AllowList:
         return cls(frozenset(hosts), tuple(networks))
 
     def allows(self, host: str, address: Address) -> bool:
-        """Say whether the operator allows the host, or the address that it stands for."""
+        """Return whether the operator allows the host, or the address that it stands for."""
         return _plain(host) in self.hosts or any(address in network for network in self.networks)
 
 
 def is_public(address: Address) -> bool:
-    """Say whether anybody on the internet may have this address.
+    """Return whether the address is a public one.
 
     An IPv6 address that carries an IPv4 address to a translator (mapped, 6to4, NAT64) is as public as that.
     """

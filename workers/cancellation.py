@@ -1,4 +1,4 @@
-"""Ending one run before its handler ends: who wants that says so here, and who must let go is told."""
+"""Ending one run before its handler ends: cancelling it, and calling back those that must let go of it."""
 
 import threading
 from collections.abc import Callable
@@ -11,22 +11,22 @@ Callback = Callable[[], object]
 
 
 class Watch(Protocol):
-    """Sees to it that a run ends in time where nobody can interrupt it."""
+    """Ends a run at its time limit when its handler cannot be interrupted."""
 
     def __call__(
         self, seconds: float, error: TimedOut = timed_out, /, *, patience: float = 0.0
     ) -> Callable[[], None]:
-        """Cancel the run with ``error`` in ``seconds``; return what to call when it need not any more.
+        """Cancel the run with ``error`` in ``seconds``; return a function that calls this off.
 
-        What can be interrupted has ``patience`` seconds beyond them to end by itself.
+        A handler that can be interrupted has ``patience`` seconds beyond them to end.
         """
 
 
 class Cancellation:
-    """One run's. It is set when nobody wants the run's result any more.
+    """The cancellation of one run. It is set when the run's result is not wanted any more.
 
-    That is so when its call was cancelled (DESIGN "Delivery" rule 7), and when a handler that nobody can
-    interrupt is past its limit. Any thread may set it, ask, or wait to be told.
+    That is so when its call was cancelled (DESIGN "Delivery" rule 7), and when a handler that cannot
+    be interrupted is past its limit. Any thread may set it, read it, or register a callback.
     """
 
     __slots__ = ("_callbacks", "_has_ended", "_lock", "error")
@@ -34,13 +34,13 @@ class Cancellation:
     def __init__(self) -> None:
         #: what the call ends with, once it is cancelled
         self.error: GoondanError | None = None
-        #: with each, whether the end of the run is to be told as well
+        #: with each, whether it is called at the end of the run as well
         self._callbacks: list[tuple[Callback, bool]] = []
         self._has_ended = False
         self._lock = threading.Lock()
 
     def is_set(self) -> bool:
-        """Say whether the run is cancelled."""
+        """Return whether the run is cancelled."""
         return self.error is not None
 
     @property
@@ -57,7 +57,7 @@ class Cancellation:
         return self._has_ended or self.is_set()
 
     def set(self, error: GoondanError) -> None:
-        """Cancel the run, and tell all who asked for it, in their order; only the first time counts."""
+        """Cancel the run, and call the callbacks in order; only the first time counts."""
         with self._lock:
             if self.error is not None:
                 return
@@ -82,7 +82,7 @@ class Cancellation:
         the thread that cancels or ends the run; it must be quick and must not raise.
 
         Returns:
-            What to call when it need not be told any more; calling that too late does no harm.
+            A function that removes the callback; calling it too late is harmless.
         """
         with self._lock:
             if self.error is None and not (or_end and self._has_ended):

@@ -1,4 +1,4 @@
-"""The context of each run: what the tool's handler, or the agent, is told, and what it may use."""
+"""The context of each run: what the handler of the tool or agent gets, and what it may use."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,8 +18,7 @@ from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import STEP_TOOL, callback_url
 from goondan_tasks.tool_api import AgentRuntime, ToolContext
 from goondan_tasks.v1_api import V1ToolContext
-from workers.agents.call_services import CallServices as Means
-from workers.agents.call_services import SwarmServices as Colleagues
+from workers.agents.call_services import CallServices, SwarmServices
 from workers.agents.waits import Waits
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import RunOnThread
@@ -58,14 +57,14 @@ class RunServices:
 
 
 class ContextFactory:
-    """Makes contexts for the runs of one workspace; without ``colleagues`` nobody else can be reached."""
+    """Makes contexts for the runs of one workspace; without ``swarm_services`` no agent can be reached."""
 
     def __init__(
         self,
         workdirs: InstanceWorkdirs,
         *,
         call_timeout_seconds: float,
-        colleagues: Colleagues | None = None,
+        swarm_services: SwarmServices | None = None,
         public_url: str | None = None,
         older: OlderContext | None = None,
     ) -> None:
@@ -73,7 +72,7 @@ class ContextFactory:
         self._older = older
         self._public_url = public_url
         self._call_timeout_seconds = call_timeout_seconds
-        self._colleagues = colleagues
+        self._swarm_services = swarm_services
 
     def limit_seconds(self, run: Run, bound: BoundTool) -> float:
         """Return how long the handler may run: the smaller of those given, else the default.
@@ -95,7 +94,7 @@ class ContextFactory:
         return bound.export.timeout_seconds or self._call_timeout_seconds
 
     def knows(self, agent: str, instance_key: str) -> bool:
-        """Say whether an instance's directory was there a moment ago: it need not be opened for each call."""
+        """Return whether an instance's directory was there a moment ago: not every call opens it."""
         return self._workdirs.knows(agent, instance_key)
 
     def make(
@@ -110,13 +109,13 @@ class ContextFactory:
         """Make the ToolContext of a run that begins now, or AgentContext; the workdir is made on first use.
 
         Tools of the older version have a V1ToolContext (002 §4.3), which shows them ``shown`` if functions
-        around them have seen that. Whoever opens a Step for a producer needs
+        around them have seen that. Opening a Step for a producer needs
         no more than the call.
 
         It may block, as long as :meth:`InstanceWorkdirs.open` does.
 
         Raises:
-            ToolError, OSError: there is no way to a workdir, or what came is no event.
+            ToolError, OSError: there is no way to a workdir, or what came is not an event.
         """
         if run.call.tool_name == STEP_TOOL:
             return run.call
@@ -139,10 +138,12 @@ class ContextFactory:
         self, run: Run, services: RunServices, workdir: Path, *, deadline: datetime, is_async: bool
     ) -> AgentContext:
         call = run.call
-        if self._colleagues is None:
+        if self._swarm_services is None:
             raise HandoffError("An agent is run by a worker only.")
         waits = services.waits(deadline)
-        means = self._colleagues.means(run, workdir, waits, services.cancellation, is_async=is_async)
+        call_services = self._swarm_services.for_run(
+            run, workdir, waits, services.cancellation, is_async=is_async
+        )
         return AgentContext(
             agent_name=call.agent_name,
             instance_key=call.instance_key,
@@ -152,14 +153,14 @@ class ContextFactory:
             event=event_of(call, run.clock()),
             workdir=workdir,
             logger=_logger_of(call),
-            runtime=means.runtime,
-            tools=means.tools,
+            runtime=call_services.runtime,
+            tools=call_services.tools,
             progress=services.reporter,
             auth=call.auth,
             origin=call.origin,
             deadline=deadline,
             _is_cancelled=services.cancellation.is_set,
-            _step=means.step,
+            _step=call_services.step,
         )
 
     def _tool_context(
@@ -192,13 +193,13 @@ class ContextFactory:
         self, run: Run, workdir: Path, services: RunServices, *, deadline: datetime, is_async: bool
     ) -> Callable[[], AgentRuntime | None]:
         """Return what makes the run's ``ctx.runtime`` when it is first asked for: few tools do."""
-        colleagues = self._colleagues
-        if colleagues is None:
-            return _nobody
+        swarm_services = self._swarm_services
+        if swarm_services is None:
+            return _no_runtime
 
-        def make() -> Means:
+        def make() -> CallServices:
             waits = services.waits(deadline)
-            return colleagues.means(run, workdir, waits, services.cancellation, is_async=is_async)
+            return swarm_services.for_run(run, workdir, waits, services.cancellation, is_async=is_async)
 
         return OnFirstUse(make)
 
@@ -208,7 +209,7 @@ class OnFirstUse:
 
     __slots__ = ("_make", "_runtime")
 
-    def __init__(self, make: Callable[[], Means]) -> None:
+    def __init__(self, make: Callable[[], CallServices]) -> None:
         self._make = make
         self._runtime: AgentRuntime | None = None
 
@@ -219,7 +220,7 @@ class OnFirstUse:
         return self._runtime
 
 
-def _nobody() -> None:
+def _no_runtime() -> None:
     return None
 
 

@@ -56,7 +56,7 @@ from workers.extensions.events import (
 from workers.extensions.pipelines import AgentPipelines as Pipelines
 from workers.handlers import timed_out, way_timed_out
 from workers.instances.outputs import Outputs
-from workers.job import Job, Pace, Plan, Stamp, result_of
+from workers.job import Job, Plan, SlowToolDetector, Stamp, result_of
 from workers.processes.isolation import IsolatedTool
 from workers.results import Suspension, limited, without_secrets
 from workers.tools.dynamic_tools import turn_of
@@ -65,7 +65,7 @@ from workers.tools.registry import Registry
 from workers.turns.catalog_guard import CatalogGuard
 from workers.turns.pipeline import Layer, Shape, compose
 from workers.turns.turns import Turns
-from workers.v1.chains import CallWay, V1CallContext, WayMeans
+from workers.v1.chains import CallWay, CallWayServices, V1CallContext
 from workers.v1.conversions import Shown
 
 logger = structlog.get_logger(__name__)
@@ -90,7 +90,7 @@ class _Attempt:
     message_limit: int = DEFAULT_MESSAGE_LIMIT
     limit_seconds: float = 0.0
     started_at: float | None = None
-    #: whether plain code works for it beside the loop, and must not be left alone
+    #: whether plain code runs for it on a thread, which must not be abandoned
     is_beside_loop: bool = False
     is_interruptible: bool = False
     #: that of an async handler while it is awaited
@@ -154,7 +154,7 @@ class Executor:
         #: of the tools whose calls are plain, by agent and tool
         self._plans: dict[tuple[str, str], Plan] = {}
         #: of the tools whose handlers have run, by agent and tool
-        self._paces: dict[tuple[str, str], Pace] = {}
+        self._detectors: dict[tuple[str, str], SlowToolDetector] = {}
 
     async def execute(
         self,
@@ -167,7 +167,7 @@ class Executor:
         """Run the call; whatever happens becomes its result.
 
         An async handler is cancelled at its limit, and with its call. A sync one cannot be: ``watch``
-        sees to its limit, and whoever cancels it answers in its place; so it is with an async one that
+        enforces its limit, and its canceller answers in its place. The same holds for an async one that
         does not end when it is cancelled.
         """
         attempt = _Attempt(run, mark_started, watch, services)
@@ -210,13 +210,13 @@ class Executor:
             tell_completed(self._events, run.call, result)
         return result
 
-    def lasts(self, job: Job) -> bool:
-        """Say whether the handler of a call's tool is likely to keep short calls waiting."""
-        pace = self._paces.get((job.agent, job.tool_name))
-        return pace is not None and pace.lasts
+    def is_slow(self, job: Job) -> bool:
+        """Return whether the handler of a call's tool is likely to keep short calls waiting."""
+        detector = self._detectors.get((job.agent, job.tool_name))
+        return detector is not None and detector.is_slow
 
-    def _pace(self, call: ToolCall) -> Pace:
-        return self._paces.setdefault((call.agent_name, call.tool_name), Pace())
+    def _detector(self, call: ToolCall) -> SlowToolDetector:
+        return self._detectors.setdefault((call.agent_name, call.tool_name), SlowToolDetector())
 
     def plan(self, job: Job) -> Plan | None:
         """Return how a plain call is run that has been read; ``None`` if it needs more than that.
@@ -271,8 +271,8 @@ class Executor:
         )
         if is_open or self._suspension.asks(bound):
             return None
-        pace = self._paces.setdefault((agent, name), Pace())
-        return Plan(tool, tool.handler, self._contexts.longest_seconds(bound), pace, stamp)
+        detector = self._detectors.setdefault((agent, name), SlowToolDetector())
+        return Plan(tool, tool.handler, self._contexts.longest_seconds(bound), detector, stamp)
 
     def refuse_arguments(self, job: Job, plan: Plan) -> ToolCallResult | None:
         """Return the result of a plain call whose arguments are not those of its tool."""
@@ -286,7 +286,7 @@ class Executor:
         """Run the handler of a plain call; return its result, as JSON if that is all there is to it."""
         call = job.read()
         running.set(job)
-        outcome = outcome_of(partial(plan.pace.timed, partial(plan.handler, context, call["args"])))
+        outcome = outcome_of(partial(plan.detector.timed, partial(plan.handler, context, call["args"])))
         if outcome.error is not None or job.reporter is not None:
             return self._general_result(job, plan, outcome)
         value = outcome.get()
@@ -302,7 +302,7 @@ class Executor:
         return result_of(job, call, output.decode())
 
     def _general_result(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> ToolCallResult:
-        """Return what the handler of a plain call came to, whatever that is."""
+        """Return the outcome of the handler of a plain call."""
         run = job.claim.run
 
         def result() -> ToolCallResult:
@@ -322,7 +322,7 @@ class Executor:
         return with_error_in_output_by_name(failed)
 
     def _note_unregistered(self, run: Run, names: Collection[str]) -> None:
-        """Let other workers know which tools the Turn has lost; if they cannot, the result still stands."""
+        """Let other workers know which tools the Turn has lost; if that fails, the result is still valid."""
         try:
             self._guard.note_unregistered(run.call, names)
         except GoondanError as error:
@@ -364,8 +364,8 @@ class Executor:
             return self._failed(attempt.run, error, attempt.message_limit, attempt.started_at)
 
         services = attempt.services
-        means = WayMeans(services.cancellation, services.on_thread, shape, failed)
-        return self._pipelines.v1.call_way(attempt.run, means)
+        way_services = CallWayServices(services.cancellation, services.on_thread, shape, failed)
+        return self._pipelines.v1.call_way(attempt.run, way_services)
 
     async def _limited(
         self, attempt: _Attempt, bound: BoundTool, layers: Sequence[Layer], call: Callable[[], Awaitable[Any]]
@@ -402,12 +402,12 @@ class Executor:
             attempt.older_context = context
         if isinstance(tool.handler, IsolatedTool):
             handle = partial(tool.handler.run, limit_seconds=limit, cancellation=services.cancellation)
-            return self._pace(run.call).timed(partial(handle, context, arguments))
+            return self._detector(run.call).timed(partial(handle, context, arguments))
         if tool.is_async:
             return tool.handler(context, arguments)
         call_off = attempt.watch(limit)
         try:
-            return self._pace(run.call).timed(partial(tool.handler, context, arguments))
+            return self._detector(run.call).timed(partial(tool.handler, context, arguments))
         finally:
             call_off()
 
@@ -452,7 +452,7 @@ class Executor:
         return adopted
 
     async def _storable(self, run: Run, result: ToolCallResult, bound: BoundTool) -> ToolCallResult:
-        """Return the result as it can be stored: a large output is in a file, and secrets are nowhere."""
+        """Return the result as it can be stored: a large output is in a file, and secrets are masked."""
         if result.output is None:
             return without_secrets(result)
         data = encoded_output(result.output, bound.name)

@@ -49,7 +49,7 @@ def find_handler(
 
 
 def is_async_handler(handler: Callable[..., Any]) -> bool:
-    """Say whether calling ``handler`` makes a coroutine."""
+    """Return whether calling ``handler`` makes a coroutine."""
     called = getattr(handler, "__call__", None)  # noqa: B004 - an object may be called, too
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(called)
 

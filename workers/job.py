@@ -1,7 +1,7 @@
 """A call in a worker's hands, from the claim to its end, and how plain calls are run.
 
 A plain call has checked arguments, a plain handler and a JSON value. What an export's plain calls have alike
-is found out once, in a plan. A call that needs more, because of its tool or of what stands in it, is run by
+is found out once, in a plan. A call that needs more, because of its tool or of its fields, is run by
 :meth:`workers.executor.Executor.execute`.
 """
 
@@ -47,15 +47,15 @@ _RESULT = (
 )
 
 
-#: a handler that waits longer for something else than the processor, in seconds, is run beside others
+#: a handler that waits longer for something else than the processor, in seconds, runs on its own thread
 IDLE_SECONDS = 0.001
 
-#: how many of them in a row are no accident: the machine may have something else to do, too
+#: how many of them in a row are not chance: the machine may have something else to do, too
 SURE = 3
 
 
-class Pace:
-    """What was learned of how long a tool's plain handler takes."""
+class SlowToolDetector:
+    """Learns from a tool's runs whether its plain handler is slow."""
 
     __slots__ = ("_suspicion",)
 
@@ -63,16 +63,16 @@ class Pace:
         self._suspicion = 0
 
     @property
-    def lasts(self) -> bool:
+    def is_slow(self) -> bool:
         """Whether its calls would keep the short ones waiting: each gets a thread of its own then."""
         return self._suspicion >= SURE
 
-    def note_lasting(self) -> None:
-        """Take note that a handler lasts."""
+    def note_slow(self) -> None:
+        """Record that a handler lasts."""
         self._suspicion = SURE
 
     def timed(self, handler: Callable[[], T]) -> T:
-        """Run a handler and learn from it: from the handler alone, not from what surrounds it."""
+        """Run a handler and learn from its time alone, without the work around it."""
         begun, busy = monotonic(), thread_time()
         try:
             return handler()
@@ -81,7 +81,7 @@ class Pace:
             self.learn(wall, wall - (thread_time() - busy))
 
     def learn(self, wall: float, idle: float) -> None:
-        """Take note of how many seconds a handler took, and how many of them it waited.
+        """Record how many seconds a handler took, and how many of them it waited.
 
         One long handler is enough. Short waits count if there are several in a row: the machine may have been
         busy.
@@ -101,20 +101,20 @@ Stamp = tuple[object, ...]
 class Plan:
     """How an export's plain calls are run."""
 
-    __slots__ = ("handler", "has_retry", "limit_seconds", "message_limit", "pace", "stamp", "tool")
+    __slots__ = ("detector", "handler", "has_retry", "limit_seconds", "message_limit", "stamp", "tool")
 
     def __init__(
         self,
         tool: RegisteredTool,
         handler: Callable[[Any, JsonObject], Any],
         limit: float,
-        pace: Pace,
+        detector: SlowToolDetector,
         stamp: Stamp,
     ) -> None:
         self.tool = tool
         #: the plan holds while extensions have changed nothing since
         self.stamp = stamp
-        self.pace = pace
+        self.detector = detector
         self.handler = handler
         self.limit_seconds = limit
         self.message_limit = tool.bound.tool.spec.error_message_limit
@@ -122,7 +122,7 @@ class Plan:
 
 
 def is_plain(call: Mapping[str, Any], agent: str | None) -> bool:
-    """Say whether a wire record is that of a plain call to ``agent``, whole and of the right types."""
+    """Return whether a wire record is that of a plain call to ``agent``, whole and of the right types."""
     return (
         call.keys() <= _PLAIN_FIELDS
         and call.get("agentName") == agent
@@ -135,10 +135,10 @@ def is_plain(call: Mapping[str, Any], agent: str | None) -> bool:
 
 
 class State(IntEnum):
-    """How far a call has come here."""
+    """The state of a call in this worker."""
 
     CLAIMED = 0
-    #: its mark "started" is on its way
+    #: its mark "started" was sent
     MARKING = 1
     #: the mark is confirmed: its handler may begin
     STARTED = 2
@@ -204,7 +204,7 @@ class Job:
         #: ``time.monotonic()`` from which the lease counts
         self.asked_at = asked_at
         self.bundle_ref: str | None = ref.decode() or None
-        #: the call as it stands in its record; ``None`` until it is read
+        #: the call as in its record; ``None`` until it is read
         self.call: JsonObject | None = None
         #: whether its record is that of a plain call; known once it was asked for being readable
         self.is_plain = False
@@ -270,7 +270,7 @@ class Job:
         if self.call is None:
             call = serializer.decode(self._text)
             if not isinstance(call, dict):
-                raise ValueError("the call is no object")
+                raise ValueError("the call is not an object")
             self.call = call
         return self.call
 
@@ -285,7 +285,7 @@ class Job:
 
     @property
     def tool_name(self) -> str:
-        """The name that the call says."""
+        """The tool's name, as in the call."""
         return str(self.read().get("toolName"))
 
     @property
@@ -323,7 +323,7 @@ class Job:
 
 
 def result_of(job: Job, call: JsonObject, output: str) -> bytes:
-    """Write the result of a plain call that has just ended well; ``output`` is JSON."""
+    """Write the result of a plain call that has just succeeded; ``output`` is JSON."""
     finished_at = job.clock()
     started_at = job.started_at or finished_at
     job.ended_at = iso_time(finished_at)

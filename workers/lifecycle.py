@@ -11,11 +11,11 @@ from goondan_tasks.celery import app
 from goondan_tasks.logs import configure_logging
 from workers.pool.consumer import Reservations
 from workers.pool.drain import Drain
+from workers.pool.heartbeat import Heartbeat
 from workers.pool.monitoring import TaskEvents
-from workers.pool.presence import Presence
 from workers.pool.remote_control import take_over
 
-app.steps["consumer"].update({Presence, Drain, Reservations, TaskEvents})
+app.steps["consumer"].update({Heartbeat, Drain, Reservations, TaskEvents})
 take_over()
 
 

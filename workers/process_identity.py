@@ -30,7 +30,7 @@ class ProcessIdentity:
 
 @functools.cache
 def this_process() -> ProcessIdentity:
-    """Return who this process is; a forked child is somebody else."""
+    """Return the identity of this process; a forked child has another."""
     host = socket.gethostname()
     return ProcessIdentity(uuid.uuid4().hex, os.getpid(), host, _place() or host)
 

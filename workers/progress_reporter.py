@@ -1,4 +1,4 @@
-"""The ``progress`` of a ToolContext: what a handler tells often is written now and then."""
+"""The ``progress`` of a ToolContext: what a handler tells often is written periodically."""
 
 import threading
 from collections import deque

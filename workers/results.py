@@ -1,4 +1,4 @@
-"""What becomes of results: which are interim, how long an error's message may be, what nobody is shown."""
+"""Finishing results: which are interim, how long an error's message may be, what is masked."""
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -32,7 +32,7 @@ class Suspension:
     def result(self, run: Run, pending: Pending, started_at: float | None) -> ToolCallResult:
         """Return the interim result of a call that waits.
 
-        Nobody need approve a call any more that would be past its deadline.
+        One that waits for an approval expires at its deadline at the latest.
         """
         expires_at = run.clock() + (pending.ttl_seconds or self.ttl_seconds) * 1000
         if pending.is_approval and run.call.deadline is not None:
@@ -40,7 +40,7 @@ class Suspension:
         return run.pending(pending, started_at, expires_at=expires_at)
 
     def asks(self, bound: BoundTool) -> bool:
-        """Say whether calls of a tool wait for an approval."""
+        """Return whether calls of a tool wait for an approval."""
         if bound.export.requires_approval:
             return True
         if not self.approval or bound.tool.name == SYSTEM_TOOL:

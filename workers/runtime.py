@@ -21,7 +21,7 @@ from goondan_tasks.instances.housekeeping import Housekeeping
 from goondan_tasks.instances.table import Instances
 from goondan_tasks.ledger.leases import LeaseKeeper, lease_timeout
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.settlement import Settlement
+from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.logs import CallLog, log_stream
 from goondan_tasks.oauth.manager import RefreshesInFlight
 from goondan_tasks.revisions.active import ActiveRevision
@@ -58,7 +58,7 @@ class WorkerRuntime:
     revisions: Revisions
     delivery: Delivery
     limiter: CallLimiter
-    settlement: Settlement
+    reaper: Reaper
     event_loop: EventLoopThread
     children: Children
     agent_registry: AgentRegistry
@@ -66,7 +66,7 @@ class WorkerRuntime:
     shutdowns: ShutdownRequests
     #: ``None`` if the bundle's revisions are not followed
     sync: RevisionSync | None
-    stand_by: Standby
+    standby: Standby
     refreshes: RefreshesInFlight
 
     @classmethod
@@ -95,7 +95,7 @@ class WorkerRuntime:
     ) -> tuple["WorkerRuntime", "tuple[ProcessThread, ...]"]:
         ledger = Ledger(connect(settings.redis_url, name="goondan-worker"), settings)
         dispatch = dispatch_for(settings)
-        settlement = Settlement(ledger, dispatch, settings.help_url)
+        reaper = Reaper(ledger, dispatch, settings.help_url)
         children = Children()
         event_loop = EventLoopThread()
         writer = PipelinedWriter(ledger.redis, taught=ledger.unawaited_scripts)
@@ -111,30 +111,30 @@ class WorkerRuntime:
         record = active_revision(ledger, bootstrap.bundle)
         agent_registry = AgentRegistry(ledger.redis, ledger.keys)
         revisions, followed = _revisions(factory, bootstrap, record, agent_registry)
-        stand_by = Standby(revisions, record.state, agent_registry.workers)
+        standby = Standby(revisions, record.state, agent_registry.workers)
         news = RevisionNews(revisions, handoffs, settings.swarm)
         sync = None
         if followed is not None:
-            sync = RevisionSync(followed, record, revisions, standby=stand_by, news=news)
+            sync = RevisionSync(followed, record, revisions, standby=standby, news=news)
         limiter = CallLimiter(ledger, writer, dispatch, revisions=revisions, watchdog=watchdog)
         delivery = _delivery(
             ledger,
             writer,
-            settlement,
+            reaper,
             limiter=limiter,
             revisions=revisions,
             leases=leases,
             cancels=cancels,
             watchdog=watchdog,
         )
-        parts = (settings, revisions, delivery, limiter, settlement)
+        parts = (settings, revisions, delivery, limiter, reaper)
         runtime = cls(
             *(*parts, event_loop, children),
             agent_registry=agent_registry,
             collector=make_collector(ledger, lambda: revisions.active.bundle),
             shutdowns=ShutdownRequests(ledger.redis, ledger.keys),
             sync=sync,
-            stand_by=stand_by,
+            standby=standby,
             refreshes=factory.refreshes,
         )
         threads = (writer, watchdog, leases, cancels, event_loop)
@@ -144,7 +144,7 @@ class WorkerRuntime:
 def _delivery(
     ledger: Ledger,
     writer: PipelinedWriter,
-    settlement: Settlement,
+    reaper: Reaper,
     *,
     limiter: CallLimiter,
     revisions: Revisions,
@@ -156,7 +156,7 @@ def _delivery(
     retries = Retries(
         ledger,
         writer,
-        settlement,
+        reaper,
         revisions=revisions,
         leases=leases,
         cancels=cancels,
@@ -165,7 +165,7 @@ def _delivery(
     result_writer = ResultWriter(
         ledger,
         writer,
-        settlement,
+        reaper,
         limiter=limiter,
         leases=leases,
         cancels=cancels,
@@ -176,7 +176,7 @@ def _delivery(
     return Delivery(
         ledger,
         writer,
-        settlement,
+        reaper,
         limiter=limiter,
         revisions=revisions,
         leases=leases,

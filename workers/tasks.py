@@ -63,7 +63,7 @@ def _carry_out(task: Any, wire: Any) -> str:
         runtime.serve(agent_of(queue) or "")
         claim = delivery.claim(incoming, worker)
     except GoondanError as error:
-        if runtime.stand_by.leaves(incoming.placeholder(), error):
+        if runtime.standby.leaves(incoming.placeholder(), error):
             raise Reject(error.message, requeue=True) from error
         delivery.refuse(incoming, worker, error)
         return summary(None)

@@ -50,7 +50,7 @@ def run_tool(
     What the handler tells with ``ctx.progress`` is checked and dropped; ``ctx.cancelled`` is false.
     What is logged goes to stderr as a worker's does, unless the program has configured structlog itself.
 
-    The instance's workdir stands under ``state_root``, by default a directory that is gone when this
+    The instance's workdir is under ``state_root``, by default a directory that is gone when this
     returns.
 
     Raises:

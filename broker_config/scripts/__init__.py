@@ -162,7 +162,7 @@ def _send(connection: Connection, commands: Sequence[tuple[Any, ...]]) -> list[A
 
 
 def packet(commands: Iterable[tuple[Any, ...]]) -> bytes:
-    """Return commands as Redis reads them; redis-py looks at each argument once more, in thrice the time."""
+    """Return commands as Redis reads them; redis-py's own packing takes three times as long."""
     return b"".join(map(hiredis.pack_command, commands))
 
 

@@ -1,7 +1,7 @@
 -- Put reserved messages back to where they are taken from next, each in front of the one before it, and wake a
 -- waiter.
 -- KEYS  in-flight hash, in-flight index
--- ARGV  bell suffix, then the tags
+-- ARGV  wake-up key suffix, then the tags
 -- Returns how many there were.
 local count = 0
 for i = 2, #ARGV do

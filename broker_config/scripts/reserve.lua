@@ -6,10 +6,10 @@
 --       ends this; tag prefix, the argument of `claim_on_reserve`, how many acknowledged tags, those tags...
 -- Returns {numbers of the emptied queues, {tag, number of its queue, message, claim, ...}}; of a claimed call the
 -- message is false: the claim has taken its place.
--- Before this stand `local function claim_on_reserve(queue, message, tag, argument)`, which returns a claim or false,
+-- Put before this: `local function claim_on_reserve(queue, message, tag, argument)`, which returns a claim or false,
 -- and `local function end_claims()`, which is called once behind the last claim.
 -- If a claim fails, say at the record of another version, the message stays in flight until that is overdue, and the
--- reason stands in the place of the claim: what was taken out of the queues before must not be lost with the script.
+-- reason takes the place of the claim: what was taken out of the queues before must not be lost with the script.
 local wanted, extra, is_choosy = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
 local prefix, acked = ARGV[4], tonumber(ARGV[6])
 for first = 7, 6 + acked, 1000 do
@@ -19,7 +19,7 @@ for first = 7, 6 + acked, 1000 do
 end
 local emptied, taken, copied, scores = {}, {}, {}, {}
 for place = 3, #KEYS, 2 do
-  local queue, bell = KEYS[place], KEYS[place + 1]
+  local queue, wake_up = KEYS[place], KEYS[place + 1]
   local left = redis.call('LLEN', queue)
   local most = math.max(wanted, math.min(wanted + extra, #taken / 4 + math.ceil(left / 2)))
   local messages = left > 0 and most > #taken / 4 and redis.call('RPOP', queue, most - #taken / 4) or {}
@@ -41,9 +41,9 @@ for place = 3, #KEYS, 2 do
   end
   if left <= #messages then
     emptied[#emptied + 1] = (place - 3) / 2
-    redis.call('DEL', bell) -- it would wake a worker for nothing
-  elseif redis.call('LLEN', bell) == 0 then
-    redis.call('LPUSH', bell, '1') -- one wake-up wakes one worker: who leaves messages behind wakes the next
+    redis.call('DEL', wake_up) -- it would wake a worker for nothing
+  elseif redis.call('LLEN', wake_up) == 0 then
+    redis.call('LPUSH', wake_up, '1') -- one push wakes one worker: a worker that leaves messages behind wakes the next
   end
 end
 end_claims()

@@ -61,7 +61,7 @@ def tell(stack: LocalStack, *, in_browser: bool) -> None:
     patience = PERSON_PATIENCE if in_browser else PATIENCE
     granted = client.receive("postman", ADA["instance_key"], timeout=patience)
     if granted is None:
-        sys.exit("Nobody has consented.")
+        sys.exit("No consent was given.")
     client.reply(granted, "thanks")
     show("That wakes the agent, in the instance that had asked:", granted.event.input)
     letters = client.call("postman", "mail__letters", timeout=PATIENCE, **ADA).output
@@ -86,7 +86,7 @@ def copied(folder: Path, url: str) -> Path:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on."""
+    """Return free ports."""
     with contextlib.ExitStack() as opened:
         sockets = [opened.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [server.getsockname()[1] for server in sockets]
@@ -110,7 +110,7 @@ def running(command: list[str], port: int, **settings: str) -> Iterator[None]:
 
 
 def listens(port: int) -> bool:
-    """Say whether somebody listens there."""
+    """Return whether the port accepts connections."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 

@@ -3,7 +3,7 @@
 python examples/oauth-local/provider.py [PORT]
 
 authlib checks client, redirect URI, code and PKCE; each refresh token can be used once. Everything is kept
-in memory, and whoever opens the page says who he is: there are no passwords.
+in memory, and the page asks for a name only: there are no passwords.
 """
 
 import sys
@@ -238,7 +238,7 @@ class Endpoints:
         return JSONResponse({"sub": owner}) if owner else JSONResponse({"error": "invalid_token"}, 401)
 
     async def letters(self, request: Request) -> Response:
-        """Give the letters of whoever owns the token."""
+        """Return the letters of the token's owner."""
         owner = self.accounts.owner(request)
         if owner is None:
             return JSONResponse({"error": "invalid_token"}, 401)

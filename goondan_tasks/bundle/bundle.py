@@ -438,7 +438,7 @@ def _oauth_app_findings(app: Declaration, _: Scope) -> Iterator[Finding]:
     for name in options if isinstance(options, dict) else ():
         if name.lower() in RESERVED_PARAMETERS:
             message = f"the option '{name}' is reserved"
-            yield app.error((*_OPTIONS, name), message, "Remove it: the flow sets it by itself.")
+            yield app.error((*_OPTIONS, name), message, "Remove it: the flow sets it.")
 
 
 def _ref_findings(declaration: Declaration, path: FieldPath, kind: str, scope: Scope) -> Iterator[Finding]:

@@ -162,7 +162,7 @@ def _is_definition(pointer: str) -> bool:
 
 
 def _refers_to_root(schema: JsonObject, *, deeper_only: bool) -> bool:
-    """Say whether a reference leads to what a change of the root would change.
+    """Return whether a reference leads to what a change of the root would change.
 
     ``deeper_only``: the root itself stays equivalent, so only what leads into it, not to it, counts.
     """

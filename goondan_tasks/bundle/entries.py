@@ -52,7 +52,7 @@ _TOO_LATE = "all entry files of the bundle together take too long to import"
 
 
 def is_code(path: str) -> bool:
-    """Say whether a file, by its name, may be run or imported as code, or decides what is."""
+    """Return whether a file, by its name, may be run or imported as code, or decides what is."""
     name = PurePosixPath(path.lower())
     return name.suffix in _LOADABLE or name.name in _LOADER_FILES
 

@@ -64,7 +64,7 @@ _NAME_RULES: Mapping[str, tuple[Callable[[str], object], str]] = {
 
 
 def is_document_name(path: str) -> bool:
-    """Say whether a file, by its name, may declare resources."""
+    """Return whether a file, by its name, may declare resources."""
     return path.lower().endswith((".yaml", ".yml"))
 
 
@@ -87,7 +87,7 @@ def _candidates(root: Path) -> Iterator[Path]:
 
 
 def _has_resource(file: Path) -> bool:
-    """Say whether the file declares a resource, or would if it could be read."""
+    """Return whether the file declares a resource, or would if it could be read."""
     try:
         data = _first_bytes(file, MAX_BYTES)
     except OSError:
@@ -102,7 +102,7 @@ def _has_resource(file: Path) -> bool:
 
 
 def _has_our_version(data: Any) -> bool:
-    """Say whether a document, or an item of one that is a list, has an ``apiVersion`` of ours.
+    """Return whether a document, or an item of one that is a list, has an ``apiVersion`` of ours.
 
     A misspelt key counts, so that the check of the resource reports it.
     """
@@ -218,7 +218,7 @@ def declare(document: Document) -> tuple[Declaration | None, list[Finding]]:
         return None, [*findings, named.error(("kind",), message, suggestion, ConfigCode.UNKNOWN_KIND)]
     name_error = _name_error(named)
     findings += [named.finding(_NAME, name_error)] if name_error else []
-    # an unsupported version has a finding of its own, and the fields are checked all the same
+    # an unsupported version has a finding of its own, and the fields are checked anyway
     version = V1_API_VERSION if named.is_v1 else API_VERSION
     resource, faults = _read(model, {**data, "apiVersion": version})
     findings += [named.finding(*fault) for fault in faults if fault.path != _NAME]

@@ -142,7 +142,7 @@ Announce = Callable[[Committed], None]
 
 
 def to_nobody(_committed: Committed) -> None:
-    """Announce a commit to nobody."""
+    """Do not announce a commit."""
 
 
 def propose_commit(
@@ -164,7 +164,7 @@ def propose_commit(
     try:
         active.propose(change)
     except RedisError as error:
-        raise BrokerUnreachableError(f"The workers cannot be told of it: {error}") from error
+        raise BrokerUnreachableError(f"The workers cannot be notified: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,7 +205,7 @@ def _with_links(paths: Iterable[Path], folder: Path) -> frozenset[str]:
         seen.add(path)
         pending.append(path.parent)
         place = Path(os.path.realpath(path.parent), path.name)
-        with contextlib.suppress(OSError):  # it is no link
+        with contextlib.suppress(OSError):  # it is not a link
             pending.append(place.parent / place.readlink())
             found.add(place)
     return _inside_of(folder, found)

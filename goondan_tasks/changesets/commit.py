@@ -330,7 +330,7 @@ def leads_into_git(path: str) -> bool:
 
 def _misfit(found: Found, path: str, base: Entries) -> str | None:
     if found.mode is None:
-        return "it is no regular file, or its directories are nested too deep"
+        return "it is not a regular file, or its directories are nested too deep"
     if leads_into_git(path):
         return "git keeps that name for itself"
     places = (path, *parents(path))

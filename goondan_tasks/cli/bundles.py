@@ -195,7 +195,7 @@ def _replace_files(texts: Mapping[Path, str]) -> None:
         for file, text in texts.items():
             with _refusal(file):
                 target = file.resolve()
-                # root may write any file; the owner's permissions count all the same
+                # root may write any file; the owner's permissions count anyway
                 if not target.stat().st_mode & 0o222 or not os.access(target, os.W_OK):
                     raise PermissionError(errno.EACCES, "it is read-only")
                 old = target.read_bytes()

@@ -206,7 +206,7 @@ def result(session: Session, client: Client, call_id: CallId, timeout: Timeout =
         try:
             answer = pending.result(0)
         except WaitTimeout:
-            return session.output.give(record.to_wire(), _standing(record))
+            return session.output.give(record.to_wire(), _summary(record))
     show_result(answer, session.output)
     return _end_with(answer)
 
@@ -443,7 +443,7 @@ def _name_of(record: CallRecord) -> str:
     return f"{record.call.tool_name} of {record.call.agent_name}"
 
 
-def _standing(record: CallRecord) -> str:
+def _summary(record: CallRecord) -> str:
     worker = f" on {record.worker}, attempt {record.attempt}" if record.worker else ""
     progress = "" if record.progress is None else f", {progress_text(record.progress)}"
     queued = local_time(record.queued_at)

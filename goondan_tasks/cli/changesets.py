@@ -291,7 +291,7 @@ def _patience(wait: bool, timeout: float | None) -> float | None:
 
 
 def _end(activation: Activation, output: Output, patience: float | None) -> None:
-    """Tell people what became of a proposal, and end the command if it is not active as it should be."""
+    """Report the outcome of a proposal, and end the command if it is not active as it should be."""
     is_late = activation.status == "proposed" and patience is not None
     if not output.as_json and activation.status == "failed":
         told = f"The workers stay with the revision before: {activation.code}: {activation.reason}"
@@ -321,7 +321,7 @@ def _show_committed(
         try:
             activation = followers.outcome(f"{result.new_ref}", patience)
         except (BrokerUnreachableError, ConfigError) as error:
-            warning = f"What becomes of it is not known: {error}"
+            warning = f"Its outcome is unknown: {error}"
     if output.as_json:
         told = {"activation": activation.to_wire()} if activation else {}
         output.document({**result.model_copy(update={"warning": warning}).to_wire(), **told})
@@ -355,7 +355,7 @@ def _source(settings: Settings) -> RevisionSource:
 
 
 def _changesets(settings: Settings, followers: Followers | None = None) -> Changesets:
-    """Return the changesets of the chosen bundle, whose commits ``followers`` are told of."""
+    """Return the changesets of the chosen bundle, whose commits are announced to ``followers``."""
     locks, announce = (followers.locks(), followers.announce) if followers else ((), to_nobody)
     return Changesets.of(_source(settings), locks, announce, swarm=settings.swarm, help_url=settings.help_url)
 

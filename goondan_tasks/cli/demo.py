@@ -105,7 +105,7 @@ def _run(screen: Screen) -> JsonObject:
 
 
 class Story:
-    """Asks the example swarm, as a program outside of it would, and checks what comes of it."""
+    """Asks the example swarm, as a program outside of it would, and checks the results."""
 
     def __init__(self, client: Client, screen: Screen) -> None:
         self._client, self._screen = client, screen
@@ -125,7 +125,7 @@ class Story:
         answer = done.output
         _check(answer["tests"] == 2 and answer["rounds"] == 2, "two rounds, and two tests pass")
         nodes = self._traces[0].nodes
-        _check(all(node.state == "ok" for node in nodes), "every call and handoff ends well")
+        _check(all(node.state == "ok" for node in nodes), "every call and handoff succeeds")
         _check({node.agent for node in nodes} == {"planner", "coder", "reviewer"}, "each agent has its part")
 
         self._chapter("The answer")

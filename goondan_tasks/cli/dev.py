@@ -314,7 +314,7 @@ def files_that_matter(state_root: Path) -> PythonFilter:
 def is_followed(
     bundle: Path, agent: AgentRecord, settings: Settings, redis: Redis, *, stop: threading.Event
 ) -> bool:
-    """Say whether the folder's content is active in the workspace of ``agent``, or is proposed there.
+    """Return whether the folder's content is active in the workspace of ``agent``, or is proposed there.
 
     A commit changes the folder before it is proposed, so this waits a moment where revisions are followed.
     """

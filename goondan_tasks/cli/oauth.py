@@ -271,7 +271,7 @@ def _received_here(app: "ASGIApp", place: str | None, output: Output) -> Iterato
 
 
 def _wait(store: OAuthStore, session_id: str) -> AuthSession:
-    """Wait until the session has ended; it does so by itself after some minutes."""
+    """Wait until the session has ended; it expires after some minutes."""
     interruption = Interruption()
     with interruption.listening():
         while not interruption.asked.wait(_LOOK_SECONDS):

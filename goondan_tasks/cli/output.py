@@ -59,7 +59,7 @@ _BY_CODE = {
 SHORTEST_ID = 8
 #: a table in a pipe or a file is as wide as its content
 _UNLIMITED = 10_000
-#: a narrower terminal wraps what it gets by itself
+#: a narrower terminal wraps lines itself
 _NARROWEST = 80
 #: a narrower terminal gets shortened ids and times
 _ROOMY = 120
@@ -317,7 +317,7 @@ def reported(command: Command) -> Command:
         try:
             command(**arguments)
         except BrokenPipeError:
-            # the interpreter flushes stdout once more when it ends: nothing more may fail
+            # the interpreter flushes stdout again at exit: nothing more may fail
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(BROKEN_PIPE) from None
         except _EXPECTED as error:

@@ -203,7 +203,7 @@ def main() -> NoReturn:
     command = typer.main.get_command(make_app())
     try:
         sys.exit(command.main(prog_name=_PROGRAM, standalone_mode=not as_json))
-    except typer.TyperException as error:  # a usage error; people are told by typer itself
+    except typer.TyperException as error:  # a usage error, which typer prints itself
         described = {"code": "E_USAGE", "message": " ".join(error.format_message().split())}
         sys.stdout.write(json.dumps({"error": described}, indent=2) + "\n")
         sys.exit(error.exit_code)

@@ -21,7 +21,7 @@ from goondan_tasks.cli.output import Output
 from goondan_tasks.client import Client
 from goondan_tasks.client.known_agents import broker_errors
 from goondan_tasks.errors import AgentNotFoundError, BrokerUnreachableError, ConfigError
-from goondan_tasks.process import close_to_other_processes, hangup_ends_process
+from goondan_tasks.process import close_to_other_processes, sighup_ends_process
 from goondan_tasks.wording import closest
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Session:
 
 
 def can_ask(output: Output) -> bool:
-    """Say whether there is a person to ask."""
+    """Return whether there is a person to ask."""
     return not output.as_json and sys.stdin is not None and sys.stdin.isatty()
 
 
@@ -211,7 +211,7 @@ class Interruption:
         Raises:
             KeyboardInterrupt: with the second signal; of SIGHUP, a terminal's end may send two.
         """
-        taken = (number for number in _SIGNALS if number != signal.SIGHUP or hangup_ends_process())
+        taken = (number for number in _SIGNALS if number != signal.SIGHUP or sighup_ends_process())
         before = {number: signal.signal(number, self._on_signal) for number in taken}
         try:
             yield

@@ -117,7 +117,7 @@ def _result_in_time(pending: PendingCall, began: float, timeout: float | None) -
 
 def _status_line(client: Client, record: CallRecord, agent: str, waited: float) -> RenderableType:
     """Write a call's state and its progress, with a bar if there is a total."""
-    line = f"{_standing(client, record, agent)} · {waited:.0f} s"
+    line = f"{_state_text(client, record, agent)} · {waited:.0f} s"
     if (progress := record.progress) is None:
         return line
     row = Table.grid(padding=(0, 1))
@@ -130,7 +130,7 @@ def _status_line(client: Client, record: CallRecord, agent: str, waited: float) 
     return row
 
 
-def _standing(client: Client, record: CallRecord, agent: str) -> str:
+def _state_text(client: Client, record: CallRecord, agent: str) -> str:
     if record.worker is not None:
         return f"{record.status} on {record.worker}, attempt {record.attempt}"
     status = _status_of(client, agent)

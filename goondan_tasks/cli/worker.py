@@ -23,10 +23,10 @@ def worker(
     """
     settings = session.settings
     path = chosen_bundle(settings)
-    standing = Bootstrap.of(path, settings)
-    agents = chosen_agents(standing.bundle, settings.swarm, agent or ())
-    if standing.ref is None:
-        require_followable(standing.bundle, path, settings)
+    bootstrap = Bootstrap.of(path, settings)
+    agents = chosen_agents(bootstrap.bundle, settings.swarm, agent or ())
+    if bootstrap.ref is None:
+        require_followable(bootstrap.bundle, path, settings)
     require_broker(settings)
     # the process id makes the name unique on this host
     name = f"{node_label(agents)}-{os.getpid()}"

@@ -169,7 +169,7 @@ class AsyncClient:
     ) -> ReceivedEvent | None:
         """Return the next event of an agent without an entry; see :meth:`Client.receive`.
 
-        If the wait is cancelled, an event that is received all the same is given back.
+        If the wait is cancelled, an event that is received anyway is given back.
         """
         client, is_cancelled = self._client, threading.Event()
         end = None if timeout is None else time.monotonic() + timeout

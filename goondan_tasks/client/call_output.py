@@ -1,4 +1,4 @@
-"""The output of a call that ended well, in its result or in a file of the workdir.
+"""The output of a call that succeeded, in its result or in a file of the workdir.
 
 Only workers of the call's agent can read such a file, so a call of a system tool reads it, part by part. An
 output is read as JSON text in UTF-8, just as a result carries it.

@@ -102,7 +102,7 @@ class Client(ClientConnection):
         return call
 
     def output(self, call_id: str) -> CallOutput:
-        """Return the output of a call that ended well, to be read in parts.
+        """Return the output of a call that succeeded, to be read in parts.
 
         Raises:
             NoOutputError: it has not ended yet, or not well.
@@ -119,7 +119,7 @@ class Client(ClientConnection):
     ) -> OutputPart:
         """Read a part of a call's output, which is JSON text in UTF-8; ``next_offset`` leads to the next.
 
-        A large output stands in a file of the workdir, and a worker of the call's agent is asked for the
+        A large output is in a file of the workdir, and a worker of the call's agent is asked for the
         part; it decides how much of ``limit`` bytes it sends at once.
 
         Raises:
@@ -314,7 +314,7 @@ class Client(ClientConnection):
         ``again`` says so. The new one's result names the old in ``meta.replay_of``.
 
         Raises:
-            NotReplayableError: it has not ended, has ended well, was refused, or was replayed before.
+            NotReplayableError: it has not ended, has succeeded, was refused, or was replayed before.
             CallNotFoundError: there is no such call.
             AgentNotFoundError, PayloadTooLargeError: as :meth:`submit`.
         """

@@ -20,8 +20,8 @@ from goondan_tasks.instances.housekeeping import Housekeeping
 from goondan_tasks.ledger.completions import Completions
 from goondan_tasks.ledger.dead_letters import DeadLetters
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import CallRecord
-from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.steps import StepStore
@@ -41,19 +41,19 @@ class ClientConnection:
         self._redis = connect(settings.redis_url, name="goondan-client")
         self._ledger = Ledger(self._redis, settings)
         dispatch = dispatch_for(settings)
-        self._settlement = Settlement(self._ledger, dispatch, settings.help_url)
-        self._calls = CallService(self._ledger, self._settlement)
+        self._reaper = Reaper(self._ledger, dispatch, settings.help_url)
+        self._calls = CallService(self._ledger, self._reaper)
         self.submitter = Submitter(
-            self._ledger, dispatch, self._settlement, max_args_bytes=settings.max_args_bytes
+            self._ledger, dispatch, self._reaper, max_args_bytes=settings.max_args_bytes
         )
         self.step_store = StepStore(self._redis, self._ledger.keys, settings.result_ttl_seconds)
         self._dead_letters = DeadLetters(self._ledger)
-        self._completions = Completions(self._ledger, self._settlement, dispatch)
+        self._completions = Completions(self._ledger, self._reaper, dispatch)
         self._agent_registry = AgentRegistry(self._redis, self._ledger.keys)
         own = describe_agents(bundle, settings.swarm, settings.workspace) if bundle else ()
         self._known_agents = KnownAgents(self._agent_registry, own)
         self._active_refs = ActiveRefs(self._redis, self._ledger.keys)
-        self._event_receiver = EventReceiver(self._ledger, self._settlement, self._known_agents)
+        self._event_receiver = EventReceiver(self._ledger, self._reaper, self._known_agents)
         self._housekeeping = Housekeeping(
             self._ledger, settings.state_root_path, lambda: self._known_agents.all().values()
         )
@@ -103,7 +103,7 @@ class ClientConnection:
     def expect(self, call_id: str, look: Callable[[str], str]) -> PendingCall:
         """Return a call that is about to be submitted: no result of it is missed from now on.
 
-        A waiting thread calls ``look`` now and then, in place of :meth:`look`; an outage does not end the
+        A waiting thread calls ``look`` periodically, in place of :meth:`look`; an outage does not end the
         wait.
         """
         [expected] = self._calls.listener.expect([call_id])
@@ -123,7 +123,7 @@ class ClientConnection:
 
     def send_messages(self, unsent: Mapping[str, bytes]) -> None:
         """Send the messages of calls, by id, that the ledger has recorded and could not push."""
-        self._settlement.send(unsent)
+        self._reaper.send(unsent)
 
     def record(self, call_id: str) -> CallRecord:
         """Return the ledger's record of a call; raises as :meth:`look` does."""

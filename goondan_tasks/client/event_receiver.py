@@ -31,8 +31,8 @@ from goondan_tasks.failure import describe
 from goondan_tasks.ledger.claim_request import ClaimTerms, new_token
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Stored, Verdict
-from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import AgentEvent, JsonObject, ToolCallResult
 from goondan_tasks.output import encoded_output
 
@@ -46,7 +46,7 @@ END_SECONDS = 1.0
 class ReceivedEvent:
     """What ``Client.receive`` returns; it is to be answered with ``reply`` or ``fail``."""
 
-    #: the event's identity in the ledger: `goondan result ID` shows what became of it
+    #: the event's identity in the ledger: `goondan result ID` shows its state
     id: str
     agent: str
     instance_key: str
@@ -73,7 +73,7 @@ class ReceivedEvent:
         """Read a claimed event.
 
         Raises:
-            ToolInputValidationError: it is no event.
+            ToolInputValidationError: it is not an event.
         """
         run, call = claim.run, claim.run.call
         return cls(
@@ -95,11 +95,11 @@ class ReceivedEvent:
 class EventReceiver:
     """Claims events of agents without an entry, and stores the answers to them."""
 
-    def __init__(self, ledger: Ledger, settlement: Settlement, known_agents: KnownAgents) -> None:
+    def __init__(self, ledger: Ledger, reaper: Reaper, known_agents: KnownAgents) -> None:
         self._ledger = ledger
-        self._settlement = settlement
+        self._reaper = reaper
         self._known_agents = known_agents
-        self._leases = EventLeases(ledger, settlement, ledger.settings.lease_seconds)
+        self._leases = EventLeases(ledger, reaper, ledger.settings.lease_seconds)
 
     def close(self) -> None:
         """Renew no lease any more: events without an answer end as if this process had died."""
@@ -123,7 +123,7 @@ class EventReceiver:
                     return received
                 if claim is None:
                     news.get_message(timeout=min(LOOK_SECONDS, rest))
-                    self._settlement.sweep(taker)
+                    self._reaper.sweep(taker)
                 token = new_token()
 
     def reply(self, received: ReceivedEvent, output: Any) -> None:
@@ -149,18 +149,18 @@ class EventReceiver:
     def give_back(self, received: ReceivedEvent) -> None:
         """Put an event back at the head of its mailbox; one that was cancelled meanwhile ends."""
         self._leases.drop(received.claim)
-        self._settlement.return_event(received.claim)
+        self._reaper.return_event(received.claim)
 
     def _received(self, claim: Claim) -> ReceivedEvent | None:
         """Start a claimed event; one that must not be handled, or cannot be read, is settled."""
         if claim.verdict is not Verdict.RUN:
             if claim.is_ours:
-                self._settlement.settle(claim)
+                self._reaper.settle(claim)
             return None
         try:
             received = ReceivedEvent.of(claim)
         except ToolInputValidationError as error:
-            self._settlement.fail(claim, error)
+            self._reaper.fail(claim, error)
             return None
         [marked] = self._ledger.start([claim.id_and_token]).run(self._ledger.redis)
         if marked == Stored.LOST:
@@ -170,7 +170,7 @@ class EventReceiver:
 
     def _finish(self, claim: Claim, result: ToolCallResult) -> None:
         self._leases.drop(claim)
-        if not self._settlement.finish(claim, result):
+        if not self._reaper.finish(claim, result):
             raise CallClosedError(
                 f"Event {claim.run.id} takes no answer any more: it was cancelled, "
                 "is past its limit, or was taken over after its lease was lost."
@@ -211,9 +211,9 @@ class _Held:
 class EventLeases:
     """Renews the leases of received events, and ends those that are cancelled or past their limit."""
 
-    def __init__(self, ledger: Ledger, settlement: Settlement, lease_seconds: float) -> None:
+    def __init__(self, ledger: Ledger, reaper: Reaper, lease_seconds: float) -> None:
         self._ledger = ledger
-        self._settlement = settlement
+        self._reaper = reaper
         self._leases = LeaseKeeper(ledger, lease_seconds, on_lost=self.drop)
         self._held: dict[str, _Held] = {}
         self._lock = threading.Lock()
@@ -261,7 +261,7 @@ class EventLeases:
         for call_id, one in held.items():
             error = _end_of(one, is_cancelled=call_id in cancelled)
             if error is not None:
-                self._settlement.fail(one.claim, error)  # if Redis fails, the event stays held and ends later
+                self._reaper.fail(one.claim, error)  # if Redis fails, the event stays held and ends later
                 self.drop(one.claim)
 
 

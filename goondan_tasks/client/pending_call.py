@@ -1,4 +1,4 @@
-"""A call that was submitted: ask how it stands, cancel it, wait for its result, or ``await`` it."""
+"""A call that was submitted: ask for its status, cancel it, wait for its result, or ``await`` it."""
 
 import asyncio
 import contextlib
@@ -13,8 +13,8 @@ from goondan_tasks.client.known_agents import broker_errors
 from goondan_tasks.client.results import Expected, ResultListener
 from goondan_tasks.errors import BrokerUnreachableError, CallNotFoundError, WaitTimeout
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import CallRecord
-from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.output import Progress
 
@@ -29,7 +29,7 @@ class Sweeper:
         self._lock = threading.Lock()
 
     def sweep(self) -> bool:
-        """Sweep if it is time; say whether that was so.
+        """Sweep if it is time; return whether that was so.
 
         Raises:
             redis.exceptions.RedisError: Redis cannot be reached.
@@ -58,15 +58,15 @@ LONGEST_ID = 200
 class CallService:
     """What a client can ask and do about one call by its id, and how a missed notification is made up for.
 
-    Waiting threads and tasks look now and then, all of them in one trip, and sweep, so that no wait lasts for
+    Waiting threads and tasks look periodically, all of them in one trip, and sweep, so that no wait lasts for
     ever, not even without workers.
     """
 
-    def __init__(self, ledger: Ledger, settlement: Settlement) -> None:
+    def __init__(self, ledger: Ledger, reaper: Reaper) -> None:
         self._ledger = ledger
-        self._settlement = settlement
+        self._reaper = reaper
         self.listener = ResultListener(ledger.redis, ledger.keys, ledger.result)
-        self._sweeper = Sweeper(lambda: settlement.sweep("producer"), LOOK_SECONDS)
+        self._sweeper = Sweeper(lambda: reaper.sweep("producer"), LOOK_SECONDS)
         self._polled_at = time.monotonic()
         self._is_polling = threading.Lock()
         #: the calls that the ledger did not know at the last poll
@@ -120,7 +120,7 @@ class CallService:
         """Cancel a call; see :meth:`PendingCall.cancel`."""
         require_possible(call_id)
         with self.broker_errors():
-            self._settlement.cancel(call_id, "producer")
+            self._reaper.cancel(call_id, "producer")
 
     @property
     def is_poll_due(self) -> bool:
@@ -277,7 +277,7 @@ class PendingCall:
         return self._read()
 
     def _follow_interim(self) -> bool:
-        """Expect the result after an interim one; say whether there was one."""
+        """Expect the result after an interim one; return whether there was one."""
         result = self._read()
         if result is None or result.status != "pending":
             return False

@@ -37,7 +37,7 @@ _PENDING = b'"pending"'
 class Expected:
     """The next result of a call: nothing yet, its JSON as it came, the result, or an error.
 
-    All who wait for one call share it. The JSON is read once, by the first who asks for the result.
+    All threads that wait for one call share it. The JSON is parsed once, when the result is first asked for.
     """
 
     __slots__ = ("__weakref__", "_came", "_wakers", "following")
@@ -68,7 +68,7 @@ class Expected:
         return came
 
     def settle(self, came: bytes | ToolCallResult | Exception) -> None:
-        """Keep what has come, and wake all who wait."""
+        """Keep the answer, and wake all waiting threads."""
         self._came = came
         for wake in tuple(self._wakers):
             wake()
@@ -90,7 +90,7 @@ class ResultListener:
 
     A notification is lines of ``<id> <result as JSON>``, or ``<id>`` for a result too large to be sent along.
     It can be missed (a lost connection, a call submitted elsewhere), so nothing relies on it alone: waiting
-    threads also look for themselves now and then, and all results are looked for after a gap.
+    threads also look for themselves periodically, and all results are looked for after a gap.
 
     To wake a thread costs more than to read a result. So the first thread that waits reads what comes, its
     own result and others, and the listener's own thread does so for all the rest. While none waits, that one
@@ -164,12 +164,12 @@ class ResultListener:
         with self._lock:
             expected = self._expected.pop(call_id, None)
             if expected is not None and is_interim:
-                # it stands before it is asked for: the final result may be quicker
+                # expected before a caller asks for it: the final result may come first
                 expected.following = self._new(call_id)
         self._settle(expected, came)
 
     def fail(self, call_id: str, error: Exception) -> None:
-        """Tell all who wait for a call that there will be no result."""
+        """Tell all threads that wait for a call that there will be no result."""
         with self._lock:
             expected = self._expected.pop(call_id, None)
         self._settle(expected, error)
@@ -197,7 +197,7 @@ class ResultListener:
 
     @contextlib.contextmanager
     def awaited(self) -> Iterator[None]:
-        """See to it that results are read at once: a task waits for one, which cannot read itself."""
+        """Have results read at once: a task, which cannot read the socket itself, waits for one."""
         with self._lock:
             self._tasks += 1
         self._nap_is_over.set()
@@ -235,7 +235,9 @@ class ResultListener:
                 if data is None:
                     return
                 self._on_notification(data)
-            except RedisError:  # the listener's thread meets the same, and sees to it; if not, a poll does
+            except (
+                RedisError
+            ):  # the listener's thread gets the same error and reconnects; else a poll finds it
                 return
 
     def close(self) -> None:
@@ -290,7 +292,7 @@ class ResultListener:
                     self.resolve(call_id.decode(), wire)
                 else:
                     self._look_for(call_id.decode())
-            except ValueError as error:  # a waiting thread looks for itself and is told
+            except ValueError as error:  # a waiting thread reads the record itself and gets the error
                 logger.warning("a notification cannot be read: %.200r: %s", line, error)
 
     def _look_for_all(self) -> None:

@@ -19,8 +19,8 @@ from goondan_tasks.errors import (
 from goondan_tasks.events import is_event, queue_of
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Admission, CallRecord
-from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.ledger.submission import Submission, call_json, digest_of, event_submission
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.names import NO_CALL_TOOL, current_span, open_telemetry, span_ids
@@ -29,12 +29,10 @@ from goondan_tasks.names import NO_CALL_TOOL, current_span, open_telemetry, span
 class Submitter:
     """Hands calls to the ledger and their messages to the broker."""
 
-    def __init__(
-        self, ledger: Ledger, dispatch: Dispatch, settlement: Settlement, *, max_args_bytes: int
-    ) -> None:
+    def __init__(self, ledger: Ledger, dispatch: Dispatch, reaper: Reaper, *, max_args_bytes: int) -> None:
         self._ledger = ledger
         self._dispatch = dispatch
-        self._settlement = settlement
+        self._reaper = reaper
         self._max_args_bytes = max_args_bytes
 
     def prepare(self, draft: CallDraft) -> Submission:
@@ -125,13 +123,13 @@ class Submitter:
             self._dispatch.send(submission.id, submission.call)
         except BrokerUnreachableError:
             if submission.mailbox:  # without a message it would block the events behind it
-                self._settlement.cancel(submission.id, "producer")
+                self._reaper.cancel(submission.id, "producer")
             raise
 
     def _refuse(self, submission: Submission) -> None:
         request = ClaimRequest(submission.id, submission.call, "producer", ClaimTerms())
         claim = self._ledger.claim(request).run(self._ledger.redis)
-        self._settlement.fail(claim, ToolInputValidationError(submission.fault))
+        self._reaper.fail(claim, ToolInputValidationError(submission.fault))
 
 
 def _conflict(submission: Submission) -> ToolCallConflictError:
@@ -233,7 +231,7 @@ _REFUSED = {ToolInputValidationError.code, PayloadTooLargeError.code}
 
 
 def may_be_replayed(letter: CallRecord) -> bool:
-    """Say whether a dead letter is a call, and was not replayed yet."""
+    """Return whether a dead letter is a call, and was not replayed yet."""
     return letter.replayed_by is None and letter.call.tool_name != NO_CALL_TOOL
 
 
@@ -241,13 +239,13 @@ def require_replayable(record: CallRecord, result: ToolCallResult | None, *, aga
     """Refuse a call that must not be replayed.
 
     Raises:
-        NotReplayableError: it has not ended, has ended well, was refused, or was replayed before and
+        NotReplayableError: it has not ended, has succeeded, was refused, or was replayed before and
             ``again`` is not said.
     """
     if record.status not in _FINAL:
         raise NotReplayableError(f"Call {record.id} has not ended: it is {record.status}.")
     if record.outcome == "ok":
-        raise NotReplayableError(f"Call {record.id} has ended well; submit another one to run it again.")
+        raise NotReplayableError(f"Call {record.id} has succeeded; submit another one to run it again.")
     if result is not None and result.error is not None and _is_refusal(record.call, result.error.code):
         raise NotReplayableError(
             f"Call {record.id} was refused ({result.error.code}) and would be again; submit a corrected one."
@@ -260,7 +258,7 @@ def require_replayable(record: CallRecord, result: ToolCallResult | None, *, aga
 
 
 def _is_refusal(call: ToolCall, code: str) -> bool:
-    """Say whether a call was refused. A replay has no Step, so it must not run what the catalog lacked."""
+    """Return whether a call was refused. A replay has no Step, so it must not run what the catalog lacked."""
     return code in _REFUSED or (code == ToolNotInCatalogError.code and call.step_id is not None)
 
 

@@ -224,7 +224,7 @@ class Turn(ProducerTurn):
         """Open the next Step: a worker runs its middlewares, and fixes what the model is shown.
 
         ``message`` is what the Step begins with, for the middlewares. ``timeout`` only waits, in seconds.
-        A producer that begins the Turn once more, after it was stopped, is given the same Steps.
+        A producer that begins the Turn again, after it was stopped, gets the same Steps.
 
         Raises:
             StepLimitError: the Turn has had ``policy.maxStepsPerTurn`` Steps.

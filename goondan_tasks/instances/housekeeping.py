@@ -1,7 +1,7 @@
 """Listing instances, deleting one, and collecting the unused ones, without losing anything of a live one.
 
-A deletion *holds* the home in the table, so that no worker opens it or spawns into it. Then it checks for
-live calls, sets the home aside on disk, and checks again: a worker that opened the home recently runs calls
+A deletion *holds* the directory in the table, so that no worker opens it or spawns into it. Then it checks
+for live calls, sets the directory aside on disk, and checks again: a worker that opened it lately runs calls
 without asking until it misses the directory. If a call began in between, everything is restored. Only then
 the instance is dropped from the table, and its files are removed.
 
@@ -20,8 +20,15 @@ from typing import Literal
 
 from goondan_tasks.agent_registry import AgentRecord
 from goondan_tasks.errors import InstanceBusyError, InstanceNotFoundError
-from goondan_tasks.instances.files import HomeFiles
-from goondan_tasks.instances.table import Hold, Home, InstanceInfo, InstanceRecord, Instances, encoded
+from goondan_tasks.instances.files import InstanceFiles
+from goondan_tasks.instances.table import (
+    Hold,
+    InstanceDirectory,
+    InstanceInfo,
+    InstanceRecord,
+    Instances,
+    encoded,
+)
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CALL_FIELDS, call_of
 from goondan_tasks.messages import WireModel
@@ -88,7 +95,7 @@ def _live_call(call_id: str, fields: Mapping[bytes, bytes | None]) -> LiveCall:
     return LiveCall(call_id, str(wire.get("agentName", "")), str(wire.get("instanceKey", "default")))
 
 
-#: how many homes one deletion holds at a time
+#: how many directories one deletion holds at a time
 DIRECTORIES_AT_ONCE = 200
 
 
@@ -111,7 +118,7 @@ class InstanceRemoval(WireModel):
 
 @dataclass(slots=True)
 class _Batch:
-    """The state of deleting some homes together."""
+    """The state of deleting some directories together."""
 
     token: str
     #: Redis time (ms) before any of them was held
@@ -119,11 +126,11 @@ class _Batch:
     #: instances that are still to be deleted
     records: list[InstanceRecord] = field(default_factory=list)
     #: tokens of earlier deletions that were interrupted
-    half_done: dict[Home, tuple[str, ...]] = field(default_factory=dict)
-    #: homes that are set aside
-    aside: set[Home] = field(default_factory=set)
-    #: homes that stay, and why
-    stay: dict[Home, str] = field(default_factory=dict)
+    half_done: dict[InstanceDirectory, tuple[str, ...]] = field(default_factory=dict)
+    #: directories that are set aside
+    aside: set[InstanceDirectory] = field(default_factory=set)
+    #: directories that stay, and why
+    stay: dict[InstanceDirectory, str] = field(default_factory=dict)
 
 
 class Deletions:
@@ -132,7 +139,7 @@ class Deletions:
     def __init__(
         self,
         instances: Instances,
-        files: HomeFiles,
+        files: InstanceFiles,
         live_calls: LiveCalls,
         *,
         agents: Callable[[], Iterable[str]],
@@ -146,15 +153,18 @@ class Deletions:
         """Describe the deletion of an instance."""
         return InstanceRemoval(
             instance_key=record.key,
-            workspace=record.workspace or record.home.workspace,
+            workspace=record.workspace or record.directory.workspace,
             agents=record.agents,
-            path=str(self._files.path(record.home)),
+            path=str(self._files.path(record.directory)),
             files=self._where(record),
         )
 
     def reasons(
-        self, records: Sequence[InstanceRecord], calls: Iterable[LiveCall], leaving: Collection[Home] = ()
-    ) -> dict[Home, str]:
+        self,
+        records: Sequence[InstanceRecord],
+        calls: Iterable[LiveCall],
+        leaving: Collection[InstanceDirectory] = (),
+    ) -> dict[InstanceDirectory, str]:
         """Return the instances that must stay, with the reason: a live call, or another instance inside.
 
         An instance inside does not count if it is ``leaving``, too.
@@ -162,12 +172,12 @@ class Deletions:
         by_name = {encoded(call.instance_key): call for call in calls}
         found = {}
         for record in records:
-            call = by_name.get(record.home.name)
+            call = by_name.get(record.directory.name)
             if call is not None:
-                found[record.home] = f"call {call.id} of agent {call.agent!r} has not ended"
+                found[record.directory] = f"call {call.id} of agent {call.agent!r} has not ended"
         for record in records:
-            if record.home not in found and (guest := self._guest(record, set(leaving) - found.keys())):
-                found[record.home] = f"{guest} works in its directory"
+            if record.directory not in found and (guest := self._guest(record, set(leaving) - found.keys())):
+                found[record.directory] = f"{guest} works in its directory"
         return found
 
     def run(
@@ -183,23 +193,23 @@ class Deletions:
             for start in range(0, len(some), DIRECTORIES_AT_ONCE):
                 yield from self._run_batch(some[start : start + DIRECTORIES_AT_ONCE], unused_since)
 
-    def settle(self, home: Home, tokens: Iterable[str]) -> None:
+    def settle(self, directory: InstanceDirectory, tokens: Iterable[str]) -> None:
         """Restore files that interrupted deletions have set aside.
 
         Raises:
             OSError: they cannot be renamed.
         """
         for token in tokens:
-            self._files.give_back(home, token)
-            self._instances.settled(home, token)
+            self._files.give_back(directory, token)
+            self._instances.settled(directory, token)
 
     def _run_batch(
         self, records: Sequence[InstanceRecord], unused_since: float | None
     ) -> Iterator[InstanceRemoval]:
         batch = _Batch(uuid.uuid4().hex)
         self._hold(batch, records, unused_since)
-        # these records cannot change while their homes are held
-        batch.records = list(self._instances.records(record.home for record in batch.records))
+        # these records cannot change while their directories are held
+        batch.records = list(self._instances.records(record.directory for record in batch.records))
         self._let_stay(batch, self.reasons(batch.records, self._live_calls.all()))
         self._set_aside(batch)
         calls = [*self._live_calls.all(), *self._live_calls.since(batch.held_at, self._agents())]
@@ -209,70 +219,72 @@ class Deletions:
             yield self._outcome(batch, record)
 
     def _hold(self, batch: "_Batch", records: Sequence[InstanceRecord], unused_since: float | None) -> None:
-        holds = self._instances.hold([record.home for record in records], batch.token, unused_since)
+        holds = self._instances.hold([record.directory for record in records], batch.token, unused_since)
         batch.held_at = min(hold.now for hold in holds)
         for record, hold in zip(records, holds, strict=True):
             if hold.word == "held":
                 batch.records.append(record)
-                batch.half_done[record.home] = hold.aside
+                batch.half_done[record.directory] = hold.aside
             else:
-                batch.stay[record.home] = _refusal(hold)
+                batch.stay[record.directory] = _refusal(hold)
 
     def _set_aside(self, batch: "_Batch") -> None:
         faults = {}
         for record in batch.records:
             try:
-                self.settle(record.home, batch.half_done[record.home])
-                if self._where(record) == "here" and self._files.set_aside(record.home, batch.token):
-                    batch.aside.add(record.home)
+                self.settle(record.directory, batch.half_done[record.directory])
+                if self._where(record) == "here" and self._files.set_aside(record.directory, batch.token):
+                    batch.aside.add(record.directory)
             except OSError as error:
-                faults[record.home] = f"its directory cannot be renamed: {error.strerror}"
+                faults[record.directory] = f"its directory cannot be renamed: {error.strerror}"
         self._let_stay(batch, faults)
 
-    def _let_stay(self, batch: "_Batch", reasons: Mapping[Home, str]) -> None:
-        for home in reasons:
+    def _let_stay(self, batch: "_Batch", reasons: Mapping[InstanceDirectory, str]) -> None:
+        for directory in reasons:
             with suppress(OSError):  # unlikely: it could be renamed a moment ago
-                self._files.give_back(home, batch.token)
+                self._files.give_back(directory, batch.token)
         self._instances.let_go(list(reasons), batch.token)
         batch.stay.update(reasons)
-        batch.records = [record for record in batch.records if record.home not in reasons]
+        batch.records = [record for record in batch.records if record.directory not in reasons]
 
     def _forget(self, batch: "_Batch") -> None:
         """Drop instances from the table, except those whose hold has expired."""
         lost = [record for record in batch.records if not self._instances.forget(record, batch.token)]
-        self._let_stay(batch, {record.home: "it was used again" for record in lost})
+        self._let_stay(batch, {record.directory: "it was used again" for record in lost})
 
     def _outcome(self, batch: "_Batch", record: InstanceRecord) -> InstanceRemoval:
         planned = self.plan(record)
-        if record.home in batch.stay:
-            return planned.model_copy(update={"reason": batch.stay[record.home]})
-        if record.home not in batch.aside:
+        if record.directory in batch.stay:
+            return planned.model_copy(update={"reason": batch.stay[record.directory]})
+        if record.directory not in batch.aside:
             return planned.model_copy(update={"removed": True})
-        if self._is_gone(record.home, batch.token):
+        if self._is_gone(record.directory, batch.token):
             return planned.model_copy(update={"removed": True, "files": "removed"})
         reason = "not all of its files could be removed; `goondan gc` tries again"
         return planned.model_copy(update={"removed": True, "files": "left", "reason": reason})
 
-    def _is_gone(self, home: Home, token: str) -> bool:
+    def _is_gone(self, directory: InstanceDirectory, token: str) -> bool:
         try:
-            return self._files.remove(home, token)
+            return self._files.remove(directory, token)
         except OSError:
             return False
 
     def _where(self, record: InstanceRecord) -> Literal["here", "absent", "elsewhere"]:
         """Say where the files are; a directory of the same name may belong to another system."""
-        roots = {tenant.root_id for tenant in record.tenants if tenant.root_id}
+        roots = {part.root_id for part in record.parts if part.root_id}
         if roots and self._files.root_id not in roots:
             return "elsewhere"
-        if record.tenants and not roots:
+        if record.parts and not roots:
             return "absent"  # it was never opened
-        return "here" if self._files.is_there(record.home) else "absent"
+        return "here" if self._files.is_there(record.directory) else "absent"
 
-    def _guest(self, record: InstanceRecord, leaving: Collection[Home]) -> str | None:
-        homes = [home for home, _ in record.guests]
-        for (home, agent), guest in zip(record.guests, self._instances.records(homes), strict=True):
-            tenant = guest.tenant(agent)
-            if home not in leaving and tenant is not None and tenant.cwd is not None:
+    def _guest(self, record: InstanceRecord, leaving: Collection[InstanceDirectory]) -> str | None:
+        directories = [directory for directory, _ in record.guests]
+        for (directory, agent), guest in zip(
+            record.guests, self._instances.records(directories), strict=True
+        ):
+            part = guest.part(agent)
+            if directory not in leaving and part is not None and part.cwd is not None:
                 return f"instance {guest.key!r} of agent {agent!r}"
         return None
 
@@ -293,7 +305,7 @@ class Housekeeping:
 
     def __init__(self, ledger: Ledger, state_root: Path, agents: Callable[[], Iterable[AgentRecord]]) -> None:
         self._table = Instances(ledger.redis, ledger.keys)
-        self._files = HomeFiles(state_root)
+        self._files = InstanceFiles(state_root)
         self._live_calls = LiveCalls(ledger)
         self._agents = agents
         self._deletions = Deletions(
@@ -344,20 +356,20 @@ class Housekeeping:
         records = [
             record
             for record in self._table.records(self._table.unused_since(cutoff))
-            if record.tenants and workspace in {None, record.workspace}
+            if record.parts and workspace in {None, record.workspace}
         ]
         calls = self._live_calls.all() if records else []
-        stay = self._deletions.reasons(records, calls, leaving={record.home for record in records})
+        stay = self._deletions.reasons(records, calls, leaving={record.directory for record in records})
         if not dry_run:
             self._table.touch(list(stay))
             self._remove_waste()
-        plans = {record.home: self._deletions.plan(record) for record in records}
-        stay |= {home: _ELSEWHERE for home, plan in plans.items() if plan.files == "elsewhere"}
-        for home, reason in stay.items():
-            yield plans[home].model_copy(update={"reason": reason})
-        free = [record for record in records if record.home not in stay]
+        plans = {record.directory: self._deletions.plan(record) for record in records}
+        stay |= {directory: _ELSEWHERE for directory, plan in plans.items() if plan.files == "elsewhere"}
+        for directory, reason in stay.items():
+            yield plans[directory].model_copy(update={"reason": reason})
+        free = [record for record in records if record.directory not in stay]
         if dry_run:
-            yield from (plans[record.home] for record in free)
+            yield from (plans[record.directory] for record in free)
         else:
             yield from self._deletions.run(free, cutoff)
 
@@ -371,23 +383,29 @@ class Housekeeping:
         latest = time.time() - older_than_seconds
         listed = set(self._listed())
         found = [
-            InstanceRecord(home)
+            InstanceRecord(directory)
             for workspace in self._workspaces()
-            for home in self._files.homes(workspace)
-            if home not in listed and self._files.newest(home) <= latest
+            for directory in self._files.directories(workspace)
+            if directory not in listed and self._files.newest(directory) <= latest
         ]
         stay = self._deletions.reasons(found, self._live_calls.all() if found else [])
-        free = [record for record in found if record.home not in stay]
+        free = [record for record in found if record.directory not in stay]
         yield from map(self._deletions.plan, free) if dry_run else self._deletions.run(free)
 
     def _records_of(self, instance_key: str, agent: str | None) -> list[InstanceRecord]:
         """Return the instances of a key, including those that are only a directory."""
-        records = list(self._table.records(self._table.homes_of(instance_key)))
+        records = list(self._table.records(self._table.directories_of(instance_key)))
         wanted = [record for record in records if agent in {None, *record.agents}]
         if records or agent is not None:
             return wanted
-        homes = [Home(workspace, encoded(instance_key)) for workspace in self._workspaces()]
-        return [InstanceRecord(home, key=instance_key) for home in homes if self._files.is_there(home)]
+        directories = [
+            InstanceDirectory(workspace, encoded(instance_key)) for workspace in self._workspaces()
+        ]
+        return [
+            InstanceRecord(directory, key=instance_key)
+            for directory in directories
+            if self._files.is_there(directory)
+        ]
 
     def _require_free(self, records: list[InstanceRecord], agent: str | None) -> None:
         calls = self._live_calls.all()
@@ -398,13 +416,13 @@ class Housekeeping:
                 own = [call for call in calls if call.agent == agent]
                 reasons = self._deletions.reasons([replace(record, guests=())], own)
             if reasons:
-                raise _busy(record.key or "", reasons[record.home])
+                raise _busy(record.key or "", reasons[record.directory])
 
     def _leave(self, record: InstanceRecord, agent: str) -> InstanceRemoval:
-        tenant = record.tenant(agent)
-        is_gone = tenant is not None and self._table.leave(record.home, tenant)
-        part = self._part(record, agent)
-        return part.model_copy(update={"removed": True} if is_gone else {"reason": "it was used again"})
+        part = record.part(agent)
+        is_gone = part is not None and self._table.leave(record.directory, part)
+        removal = self._part(record, agent)
+        return removal.model_copy(update={"removed": True} if is_gone else {"reason": "it was used again"})
 
     def _part(self, record: InstanceRecord, agent: str | None) -> InstanceRemoval:
         """Describe a deletion; that of one agent's part leaves the directory to the others."""
@@ -415,15 +433,15 @@ class Housekeeping:
 
     def _remove_waste(self) -> None:
         for workspace in self._workspaces():
-            for home, token in self._files.left_aside(workspace):
-                [record] = self._table.records([home])
-                if token not in record.tokens and self._files.aside_for(home, token) > ASIDE_SECONDS:
-                    self._files.remove(home, token)
+            for directory, token in self._files.left_aside(workspace):
+                [record] = self._table.records([directory])
+                if token not in record.tokens and self._files.aside_for(directory, token) > ASIDE_SECONDS:
+                    self._files.remove(directory, token)
 
-    def _listed(self) -> Iterator[Home]:
+    def _listed(self) -> Iterator[InstanceDirectory]:
         for record in self._table.records():
-            yield record.home
-            yield from (record.home.beside(tenant.cwd) for tenant in record.tenants if tenant.cwd)
+            yield record.directory
+            yield from (record.directory.beside(part.cwd) for part in record.parts if part.cwd)
 
     def _workspaces(self) -> list[str]:
         """Return the directory names of the agents' workspaces."""

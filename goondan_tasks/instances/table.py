@@ -1,7 +1,7 @@
 """The table of instances: which exist, who spawned them, where they work, and when they were last used.
 
 An instance is an (agent, instanceKey), created when it is spawned or when a worker first serves it. The
-instances of one key in a workspace share a directory, their *home*: ``<state
+instances of one key in a workspace share a directory: ``<state
 root>/workspaces/<workspace>/instances/<instance>``. They work in ``workspace`` inside it, unless they were
 spawned with another directory. Sources: 001 §12.5 rule 1, DESIGN §6.
 """
@@ -44,7 +44,7 @@ def encoded(key: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Home:
+class InstanceDirectory:
     """An instance's directory: the directory names of its workspace and of its own."""
 
     workspace: str
@@ -65,7 +65,7 @@ class Home:
         return f"{self.workspace}/{self.name}"
 
     def beside(self, cwd: str) -> Self:
-        """Return the home in this workspace that contains ``cwd``, a path from the parent of the homes."""
+        """Return the directory in this workspace that contains ``cwd``, a path from the instances' parent."""
         return type(self)(self.workspace, cwd.partition("/")[0])
 
 
@@ -85,7 +85,7 @@ class InstanceInfo(SpawnedAgentInfo):
 
 
 @dataclass(frozen=True, slots=True)
-class Tenant:
+class AgentPart:
     """An agent's part of an instance. Times are milliseconds, Redis time."""
 
     agent: str
@@ -103,67 +103,67 @@ class Tenant:
 class InstanceRecord:
     """An instance: its directory, and the agents that work under its key."""
 
-    home: Home
+    directory: InstanceDirectory
     #: ``None`` for a directory that no call has used yet
     key: str | None = None
     workspace: str = ""
-    tenants: tuple[Tenant, ...] = ()
-    #: instances of other homes that were spawned with a workdir in this one: their homes and agents
-    guests: tuple[tuple[Home, str], ...] = ()
+    parts: tuple[AgentPart, ...] = ()
+    #: instances that were spawned with a workdir in this directory: their own directories, and their agents
+    guests: tuple[tuple[InstanceDirectory, str], ...] = ()
     #: tokens of the deletions that hold the directory or were interrupted
     tokens: frozenset[str] = field(default=frozenset())
 
     @property
     def agents(self) -> tuple[str, ...]:
         """The names of its agents, sorted."""
-        return tuple(tenant.agent for tenant in self.tenants)
+        return tuple(part.agent for part in self.parts)
 
     @property
     def last_used_at(self) -> int:
         """When any of its agents used it last; 0 if none did."""
-        return max((tenant.last_used_at for tenant in self.tenants), default=0)
+        return max((part.last_used_at for part in self.parts), default=0)
 
-    def tenant(self, agent: str) -> Tenant | None:
+    def part(self, agent: str) -> AgentPart | None:
         """Return an agent's part."""
-        return next((tenant for tenant in self.tenants if tenant.agent == agent), None)
+        return next((part for part in self.parts if part.agent == agent), None)
 
     def infos(self) -> list[InstanceInfo]:
         """Describe the instance for each of its agents; without an owner it is the client's."""
         unowned = (OUTSIDE, self.key or "")
         return [
             InstanceInfo(
-                target=tenant.agent,
+                target=part.agent,
                 instance_key=self.key or "",
-                owner_agent=(tenant.owner or unowned)[0],
-                owner_instance_key=(tenant.owner or unowned)[1],
-                created_at=iso_time(tenant.created_at),
-                last_used_at=iso_time(tenant.last_used_at),
-                cwd=tenant.cwd,
+                owner_agent=(part.owner or unowned)[0],
+                owner_instance_key=(part.owner or unowned)[1],
+                created_at=iso_time(part.created_at),
+                last_used_at=iso_time(part.last_used_at),
+                cwd=part.cwd,
                 workspace=self.workspace,
             )
-            for tenant in self.tenants
+            for part in self.parts
         ]
 
     @classmethod
-    def from_redis(cls, home: Home, fields: Mapping[bytes, bytes]) -> Self:
-        """Read the hash of one instance (``home.lua`` says what is in it)."""
+    def from_redis(cls, directory: InstanceDirectory, fields: Mapping[bytes, bytes]) -> Self:
+        """Read the hash of one instance (``shared.lua`` says what is in it)."""
         texts = {name.decode(): value.decode() for name, value in fields.items()}
         parts = [name.partition(":") for name in texts]
         agents = sorted(agent for field, _, agent in parts if field == "created")
         tokens = texts.get("aside", "").split() + texts.get("retiring", "").split()[:1]
         return cls(
-            home=home,
+            directory=directory,
             key=texts.get("key"),
             workspace=texts.get("workspace", ""),
-            tenants=tuple(_tenant(agent, texts) for agent in agents),
-            guests=tuple(sorted(_guest_of(home, name) for field, _, name in parts if field == "guest")),
+            parts=tuple(_part(agent, texts) for agent in agents),
+            guests=tuple(sorted(_guest_of(directory, name) for field, _, name in parts if field == "guest")),
             tokens=frozenset(tokens),
         )
 
 
-def _tenant(agent: str, texts: Mapping[str, str]) -> Tenant:
+def _part(agent: str, texts: Mapping[str, str]) -> AgentPart:
     owner = texts.get(f"owner:{agent}")
-    return Tenant(
+    return AgentPart(
         agent=agent,
         created_at=int(texts[f"created:{agent}"]),
         last_used_at=int(texts.get(f"used:{agent}", 0)),
@@ -173,9 +173,9 @@ def _tenant(agent: str, texts: Mapping[str, str]) -> Tenant:
     )
 
 
-def _guest_of(host: Home, text: str) -> tuple[Home, str]:
+def _guest_of(host: InstanceDirectory, text: str) -> tuple[InstanceDirectory, str]:
     name, _, agent = text.rpartition("@")
-    return Home(host.workspace, name), agent
+    return InstanceDirectory(host.workspace, name), agent
 
 
 #: an instance that is unused for this long is dropped from the table; its files stay
@@ -185,8 +185,8 @@ INSTANCE_TTL_SECONDS = LONGEST_RUN_SECONDS
 HOLD_SECONDS = 30.0
 
 
-def _guest_field(home: Home, agent: str) -> str:
-    return f"guest:{home.name}@{agent}"
+def _guest_field(directory: InstanceDirectory, agent: str) -> str:
+    return f"guest:{directory.name}@{agent}"
 
 
 #: how many records are read in one trip
@@ -235,22 +235,22 @@ class Instances:
         self._keys = keys
         folder = files("goondan_tasks.instances") / "scripts"
         self._open, self._spawn, self._hold, self._leave = (
-            Script.read(folder, "home", name) for name in ("open", "spawn", "hold", "leave")
+            Script.read(folder, "shared", name) for name in ("open", "spawn", "hold", "leave")
         )
         self._let_go, self._settled = (Script.read(folder, name) for name in ("let_go", "settled"))
 
     def open(self, agent: str, instance_key: str, *, workspace: str, root_id: str) -> Opened:
         """Register that an agent is about to work in an instance, below the state root of that id."""
-        home = Home.of(workspace, instance_key)
+        directory = InstanceDirectory.of(workspace, instance_key)
         arguments = (agent, workspace, instance_key, root_id, INSTANCE_TTL_SECONDS)
-        word, *rest = self._script_call(self._open, home, *arguments).run(self._redis)
+        word, *rest = self._script_call(self._open, directory, *arguments).run(self._redis)
         if word == b"held":
             return Opened(held_seconds=rest[0] / 1000)
         return Opened(rest[0].decode() or None, tuple(rest[1].decode().split()))
 
     def look(self, agent: str, instance_key: str, *, workspace: str) -> Opened:
         """Return what :meth:`open` would without registering anything, which a full Redis refuses."""
-        cwd = self._redis.hget(self._key(Home.of(workspace, instance_key)), f"cwd:{agent}")
+        cwd = self._redis.hget(self._key(InstanceDirectory.of(workspace, instance_key)), f"cwd:{agent}")
         return Opened(None if cwd is None else cast("bytes", cwd).decode())
 
     def spawn(
@@ -265,59 +265,61 @@ class Instances:
     ) -> Spawned:
         """Create an instance of ``target``, or return the existing one, which keeps its ``cwd``.
 
-        Of concurrent callers, one is told that it is new. The same ``request`` gets the same answer again.
+        Of concurrent callers, one gets ``is_new``. The same ``request`` gets the same answer again.
         """
-        home = Home.of(workspace, instance_key)
-        host = home if cwd is None else home.beside(cwd)
+        directory = InstanceDirectory.of(workspace, instance_key)
+        host = directory if cwd is None else directory.beside(cwd)
         request = request or uuid.uuid4().hex
-        place = (serializer.encode(owner), cwd or "", _guest_field(home, target))
+        place = (serializer.encode(owner), cwd or "", _guest_field(directory, target))
         arguments = (target, workspace, instance_key, *place, request, INSTANCE_TTL_SECONDS)
-        script_call = self._script_call(self._spawn, home, *arguments, host=host)
+        script_call = self._script_call(self._spawn, directory, *arguments, host=host)
         word, value = script_call.run(self._redis)
         if word == b"held":
             return Spawned(is_new=False, held_seconds=value / 1000)
         return Spawned(word == b"spawned", value.decode() or None)
 
-    def records(self, homes: Iterable[Home] | None = None) -> Iterator[InstanceRecord]:
+    def records(self, directories: Iterable[InstanceDirectory] | None = None) -> Iterator[InstanceRecord]:
         """Yield instances, by default all of them, the longest unused first."""
-        if homes is None:
-            homes = _homes_of(self._redis.zrange(self._keys.instances, 0, -1))
-        wanted = iter(homes)
+        if directories is None:
+            directories = _directories_of(self._redis.zrange(self._keys.instances, 0, -1))
+        wanted = iter(directories)
         while batch := list(itertools.islice(wanted, BATCH)):
             with self._redis.pipeline(transaction=False) as pipe:
-                for home in batch:
-                    pipe.hgetall(self._key(home))
+                for directory in batch:
+                    pipe.hgetall(self._key(directory))
                 rows = pipe.execute()
             yield from map(InstanceRecord.from_redis, batch, rows)
 
-    def unused_since(self, moment: float) -> list[Home]:
+    def unused_since(self, moment: float) -> list[InstanceDirectory]:
         """Return the directories that were last used at ``moment`` (ms) or before."""
-        return _homes_of(self._redis.zrange(self._keys.instances, "-inf", moment, byscore=True))
+        return _directories_of(self._redis.zrange(self._keys.instances, "-inf", moment, byscore=True))
 
-    def homes_of(self, instance_key: str) -> list[Home]:
+    def directories_of(self, instance_key: str) -> list[InstanceDirectory]:
         """Return the directories of one key, in every workspace."""
         pattern = f"*/{encoded(instance_key)}"
         found = self._redis.zscan_iter(self._keys.instances, match=pattern, count=BATCH)
-        return sorted(_homes_of(member for member, _ in found))
+        return sorted(_directories_of(member for member, _ in found))
 
-    def touch(self, homes: Sequence[Home]) -> None:
+    def touch(self, directories: Sequence[InstanceDirectory]) -> None:
         """Record that instances are in use now."""
-        if homes:
-            scores = dict.fromkeys(map(str, homes), self.now())
+        if directories:
+            scores = dict.fromkeys(map(str, directories), self.now())
             self._redis.zadd(self._keys.instances, scores, xx=True)
 
     def now(self) -> int:
         """Return Redis time in ms."""
         return int(redis_time(self._redis))
 
-    def hold(self, homes: Sequence[Home], token: str, unused_since: float | None = None) -> list[Hold]:
+    def hold(
+        self, directories: Sequence[InstanceDirectory], token: str, unused_since: float | None = None
+    ) -> list[Hold]:
         """Hold one or more directories for a deletion: until it ends or the hold expires, none is opened.
 
         With ``unused_since``, only those not used after that (ms).
         """
         since = "" if unused_since is None else unused_since
         arguments = (token, round(HOLD_SECONDS * 1000), since, INSTANCE_TTL_SECONDS)
-        script_calls = [self._script_call(self._hold, home, *arguments) for home in homes]
+        script_calls = [self._script_call(self._hold, directory, *arguments) for directory in directories]
         return [
             Hold(word.decode(), now, tuple(aside[0].decode().split()) if aside else ())
             for word, now, *aside in run_script_calls(self._redis, script_calls)
@@ -325,45 +327,52 @@ class Instances:
 
     def forget(self, record: InstanceRecord, token: str) -> bool:
         """Remove a held instance; false if the hold was lost."""
-        if not self._script_call(self._let_go, record.home, token, 1).run(self._redis):
+        if not self._script_call(self._let_go, record.directory, token, 1).run(self._redis):
             return False
-        self._remove_guests(record.home, record.tenants)
+        self._remove_guests(record.directory, record.parts)
         return True
 
-    def let_go(self, homes: Sequence[Home], token: str) -> None:
+    def let_go(self, directories: Sequence[InstanceDirectory], token: str) -> None:
         """End holds without changing the instances."""
-        if homes:
-            run_script_calls(self._redis, [self._script_call(self._let_go, home, token, 0) for home in homes])
+        if directories:
+            run_script_calls(
+                self._redis,
+                [self._script_call(self._let_go, directory, token, 0) for directory in directories],
+            )
 
-    def leave(self, home: Home, tenant: Tenant) -> bool:
+    def leave(self, directory: InstanceDirectory, part: AgentPart) -> bool:
         """Remove one agent's part.
 
         False if the agent has none, if no other agent has one, or if a deletion holds the directory.
         """
-        if not self._script_call(self._leave, home, tenant.agent).run(self._redis):
+        if not self._script_call(self._leave, directory, part.agent).run(self._redis):
             return False
-        self._remove_guests(home, [tenant])
+        self._remove_guests(directory, [part])
         return True
 
-    def settled(self, home: Home, token: str) -> None:
+    def settled(self, directory: InstanceDirectory, token: str) -> None:
         """Record that the files of an interrupted deletion have been restored."""
-        ScriptCall(self._settled, [self._key(home)], [token]).run(self._redis)
+        ScriptCall(self._settled, [self._key(directory)], [token]).run(self._redis)
 
-    def _remove_guests(self, home: Home, tenants: Iterable[Tenant]) -> None:
-        """Remove the tenants' guest entries in other directories; a stale entry is harmless."""
-        for tenant in tenants:
-            if tenant.cwd is not None:
-                self._redis.hdel(self._key(home.beside(tenant.cwd)), _guest_field(home, tenant.agent))
+    def _remove_guests(self, directory: InstanceDirectory, parts: Iterable[AgentPart]) -> None:
+        """Remove the parts' guest entries in other directories; a stale entry is harmless."""
+        for part in parts:
+            if part.cwd is not None:
+                self._redis.hdel(self._key(directory.beside(part.cwd)), _guest_field(directory, part.agent))
 
     def _script_call(
-        self, script: Script, home: Home, *arguments: Any, host: Home | None = None
+        self,
+        script: Script,
+        directory: InstanceDirectory,
+        *arguments: Any,
+        host: InstanceDirectory | None = None,
     ) -> ScriptCall[Any]:
-        keys = [self._keys.instances, self._key(home), *([] if host is None else [self._key(host)])]
-        return ScriptCall(script, keys, [str(home), *arguments])
+        keys = [self._keys.instances, self._key(directory), *([] if host is None else [self._key(host)])]
+        return ScriptCall(script, keys, [str(directory), *arguments])
 
-    def _key(self, home: Home) -> str:
-        return self._keys.instance(str(home))
+    def _key(self, directory: InstanceDirectory) -> str:
+        return self._keys.instance(str(directory))
 
 
-def _homes_of(members: Any) -> list[Home]:
-    return [Home.parse(member.decode()) for member in members]
+def _directories_of(members: Any) -> list[InstanceDirectory]:
+    return [InstanceDirectory.parse(member.decode()) for member in members]

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Tokens:
-    """Makes unique tokens, without asking the system for randomness each time; a forked child begins anew."""
+    """Makes unique tokens without asking the system for randomness each time; a fork starts a new series."""
 
     def __init__(self) -> None:
         self._renew()
@@ -36,8 +36,8 @@ class _Tokens:
 _TOKENS = _Tokens()
 
 
-#: how a call stands that cannot be completed, or approved, now
-_STANDING = {
+#: the state of a call that cannot be completed or approved now
+_STATES = {
     b"queued": "it is queued",
     b"running": "it is running",
     b"completion": "it waits for its completion, and needs no approval",
@@ -139,7 +139,7 @@ def answered(call_id: str, word: bytes, row: Sequence[Any], taker: str, token: s
     if word == b"closed":
         raise CallClosedError(f"Call {call_id} has its final result, or was completed before.")
     if word == b"other":
-        raise CallNotPendingError(f"Call {call_id} does not wait for this: {_STANDING[row[0]]}.")
+        raise CallNotPendingError(f"Call {call_id} does not wait for this: {_STATES[row[0]]}.")
     return taken(call_id, row, taker, token)
 
 

@@ -8,20 +8,20 @@ from broker_config import serializer
 from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.errors import CallClosedError, CallNotFoundError
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import CallRecord, Claim, Outcome, Verdict
-from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.names import CallbackToken, callback_token
 
 
 class Completions:
-    """Pending calls of one ledger. Each is completed once; whoever is second is told.
+    """Pending calls of one ledger. Each is completed once; a second completion is refused.
 
     Every method raises ``redis.exceptions.RedisError`` as it comes.
     """
 
-    def __init__(self, ledger: Ledger, settlement: Settlement, dispatch: Dispatch) -> None:
+    def __init__(self, ledger: Ledger, reaper: Reaper, dispatch: Dispatch) -> None:
         self._ledger = ledger
-        self._settlement = settlement
+        self._reaper = reaper
         self._dispatch = dispatch
 
     def complete(self, call_id: str, outcome: Outcome, completer: str, *, is_decision: bool = False) -> None:
@@ -35,10 +35,10 @@ class Completions:
         self._end(call_id, resolve.run(self._ledger.redis))
 
     def complete_with_token(self, call_id: str, token: str, outcome: Outcome) -> None:
-        """End a pending call on behalf of whoever was given its callback; raises as :meth:`complete` does.
+        """End a pending call on behalf of the holder of its callback URL; raises as :meth:`complete` does.
 
         Raises:
-            CallNotFoundError: the token is not the callback's, or there is no such call: nobody learns which.
+            CallNotFoundError: the token or the call is unknown; the error does not say which.
         """
         callback = self._callback(call_id, token)
         resolve = self._ledger.resolve(call_id, outcome, "callback", callback=callback)
@@ -47,11 +47,11 @@ class Completions:
     def approve(self, record: CallRecord, by: str) -> None:
         """Let a call be run that waits for an approval.
 
-        By a broker beside Redis, one that is approved and queued is sent again: its message may be missing.
+        With a separate broker, an approved call in the queue is sent again: its message may be missing.
 
         Raises:
             CallNotFoundError, CallClosedError, CallNotPendingError: see :meth:`Ledger.approve`.
-            BrokerUnreachableError: the broker beside Redis is away; approve it again when it is back.
+            BrokerUnreachableError: the separate broker is away; approve it again when it is back.
         """
         call_id, call = record.id, record.call
         message = self._dispatch.inline(call_id, call, serializer.encode(call.to_wire()))
@@ -61,15 +61,15 @@ class Completions:
         self._end(call_id, claim)
 
     def _end(self, call_id: str, claim: Claim | None) -> None:
-        """Store how a call ends, if that is ours to do; somebody who came too late is told."""
+        """Store how a call ends, if this completion came first; refuse a late one."""
         if claim is None:
             return
-        self._settlement.settle(claim)
+        self._reaper.settle(claim)
         if claim.verdict is not Verdict.COMPLETED:
             raise CallClosedError(f"Call {call_id} has ended: its time was over before this came.")
 
     def _callback(self, call_id: str, token: str) -> CallbackToken:
-        """Check the token, of which the ledger sees to it that its run is still the last one."""
+        """Check the token; the ledger checks that its run is still the last one."""
         key = self._ledger.keys.call(call_id)
         callback, claim = cast(list[bytes | None], self._ledger.redis.hmget(key, "callback", "token"))
         claim_token = claim.decode() if callback is None and claim is not None else ""

@@ -59,11 +59,11 @@ class DeadLetters:
                     yield record
 
     def has(self, record: CallRecord) -> bool:
-        """Say whether the call is in the index: dead, and not dropped."""
+        """Return whether the call is in the index: dead, and not dropped."""
         return self._redis.zscore(self._keys.dead_letters(record.call.agent_name), record.id) is not None
 
     def remove(self, call_ids: Iterable[str], agents: Iterable[str]) -> int:
-        """Take calls out of the index, whoever of ``agents`` they are of; say how many there were."""
+        """Take calls of any of ``agents`` out of the index; return how many there were."""
         ids = list(call_ids)
         with self._redis.pipeline() as pipe:
             for agent in agents if ids else ():

@@ -26,7 +26,7 @@ class LeaseKeeper:
 
     The ledger should have a connection whose time limit is a fraction of the lease (:func:`lease_timeout`).
 
-    ``on_lost`` is told of a claim that somebody else has taken, or that is gone: its run must end.
+    ``on_lost`` is called with a claim that another worker has taken, or that is gone: its run must end.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class LeaseKeeper:
             due = begun + (self._interval if self._renew() else min(self._interval, RETRY_SECONDS))
 
     def stop(self) -> None:
-        """Renew nothing any more: whoever holds a claim still has as long as its lease."""
+        """Stop renewing: each claim is still held until its lease ends."""
         self._pause.set()
 
     def hold(self, claim: Claim) -> None:
@@ -71,7 +71,7 @@ class LeaseKeeper:
     def renew_also(self, others: Callable[[], Sequence[tuple[str, str]]]) -> None:
         """Renew from now on what ``others`` returns, too: the id and token of claims held for a short time.
 
-        Nobody is told if one is lost: whoever holds it asks Redis before and after the run.
+        A lost claim is not reported: its holder asks Redis before and after the run.
         """
         self._others.append(others)
 

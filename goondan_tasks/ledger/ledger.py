@@ -89,10 +89,10 @@ class Ledger(CallRecords):
 
     @property
     def unawaited_scripts(self) -> tuple[Script, ...]:
-        """The scripts whose answers nobody waits for: of :meth:`start`, :meth:`progress`, :meth:`finish` and
+        """Scripts whose answers are not waited for: of :meth:`start`, :meth:`progress`, :meth:`finish` and
         :meth:`release`.
 
-        Redis must know them beforehand: sent once more, the first two would come after the result, the result
+        Redis must know them beforehand: sent again, the first two would come after the result, the result
         late, and calls that are given back out of their order.
         """
         scripts = self._scripts
@@ -296,7 +296,7 @@ class Ledger(CallRecords):
         *,
         still_runs: bool = False,
     ) -> ScriptCall[Finished]:
-        """Store a final result and tell everybody who waits (``finish.lua``, ``finish_event.lua``).
+        """Store a final result and notify all waiting clients (``finish.lua``, ``finish_event.lua``).
 
         ``answer`` goes to the agent that asked, if the call is an event; if it was pending, to its own. An
         event that ``still_runs`` keeps its claim, and the others of its mailbox waiting, until it is finished

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """How the ledger took a submitted call. ``status`` is where the call stands now."""
+    """How the ledger took a submitted call. ``status`` is the call's current status."""
 
     is_new: bool
     is_conflict: bool
@@ -48,7 +48,7 @@ class Admission:
 
 
 class Verdict(StrEnum):
-    """What the ledger decides about a call that somebody wants to run (see ``claim.lua``)."""
+    """What the ledger decides about a call that a worker asks to run (see ``claim.lua``)."""
 
     RUN = "run"
     EXPIRED = "expired"
@@ -61,9 +61,9 @@ class Verdict(StrEnum):
     ABSENT = "absent"
     #: past its deadline, and it waited for a limit
     LIMITED = "limited"
-    #: it stands in the line of a limit; whoever lets it in sends a new message
+    #: it waits for a limit; the script that lets it in pushes a new message
     WAITING = "waiting"
-    #: it was pending, and nobody has completed it in time; or nobody has approved it
+    #: it was pending, and was not completed in time; or it was not approved
     UNRESOLVED = "unresolved"
     UNAPPROVED = "unapproved"
     #: it was pending: :attr:`Claim.completion` is its outcome
@@ -75,12 +75,12 @@ class Verdict(StrEnum):
 
     @property
     def is_granted(self) -> bool:
-        """Whether whoever asked holds the claim now."""
+        """Whether the asking worker holds the claim now."""
         return self not in {Verdict.HELD, Verdict.DONE, Verdict.ABSENT, Verdict.WAITING}
 
 
 class Stored(IntEnum):
-    """What became of a result (see ``finish.lua``), or of the mark "started" (see ``start.lua``)."""
+    """How Redis took a result (see ``finish.lua``), or of the mark "started" (see ``start.lua``)."""
 
     YES = 1
     #: the claim is no longer ours
@@ -126,7 +126,7 @@ class Claim:
 
     @property
     def was_pending(self) -> bool:
-        """Whether its agent has been told that the call is pending, and is told how it ends."""
+        """Whether its agent was told that the call is pending, and gets an event when it ends."""
         return self.was_suspended or self.run.approved_by is not None
 
     @property
@@ -157,14 +157,14 @@ class CallRecord:
     outcome: str | None
     #: whether the handler of the current run has started
     has_started: bool
-    #: whether somebody has cancelled it
+    #: whether it was cancelled
     is_cancelled: bool = False
     #: what the handler has told of it last
     progress: Progress | None = None
     #: the call that last ran it again, and how many have
     replayed_by: str | None = None
     replays: int = 0
-    #: the gate at which the call waits, see :mod:`goondan_tasks.limits.limiter`
+    #: the limit at which the call waits, see :mod:`goondan_tasks.limits.limiter`
     waiting_for: str | None = None
     #: of a pending call: since when, until when, and for what: ``completion`` or ``approval``
     suspended_at: int | None = None
@@ -220,7 +220,7 @@ class CallRecord:
 
     @classmethod
     def _of_plain(cls, call_id: str, fields: Mapping[bytes, bytes]) -> "CallRecord":
-        """Read a plain call that has ended well: most of it stands in its result (``finishing.lua``)."""
+        """Read a plain call that has succeeded: most of it is in its result (``finishing.lua``)."""
         wire = fields[b"result"]
         meta = ToolCallResult.from_json(wire).meta
         return cls(
@@ -284,7 +284,7 @@ def call_of(fields: Mapping[bytes, bytes | None]) -> JsonObject:
         names = {name: result[name] for name in ("v", "toolCallId", "toolName")}
         wire = {**names, **meta, "args": serializer.decode(_parts_of(args)[2])}
     if not isinstance(wire, dict):
-        raise ValueError("the call is no object")
+        raise ValueError("the call is not an object")
     return wire
 
 
@@ -315,7 +315,7 @@ class Outcome:
     def of(cls, completion: bytes) -> Self:
         """Read what ``resolve.lua`` has kept: a token, and the outcome.
 
-        A damaged one is an error: it must not stand in the way of the call's end, nor of others.
+        A damaged one is an error: it must not block the end of this call or of others.
         """
         try:
             wire = serializer.decode(completion.partition(b" ")[2])
@@ -329,7 +329,7 @@ class Outcome:
 
 
 def completed(run: Run, interim: ToolCallResult | None, outcome: Outcome) -> ToolCallResult:
-    """Return the final result of a pending call; the interim one tells who has begun it, and when."""
+    """Return the final result of a pending call; the interim one says which worker began it, and when."""
     result = run.ok(None, None) if interim is None else interim
     now, started_at = run.clock(), result.meta.started_at
     final = result.model_copy(

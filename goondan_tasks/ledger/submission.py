@@ -70,7 +70,7 @@ def call_json(call: ToolCall, args: bytes) -> bytes:
     """Return a call's JSON, of which the arguments are written already.
 
     A plain call is written by a template, in a fifth of the time that pydantic takes. pydantic takes a third
-    of what the serializer takes, but lets pass what is no JSON: it writes no field that may hold any value.
+    of what the serializer takes, but lets pass what is not JSON: it writes no field that may hold any value.
 
     Raises:
         NotJsonError: it has none.
@@ -132,8 +132,8 @@ def batches(submissions: Sequence[Submission]) -> Iterator[Sequence[Submission]]
 def trace_names(call_id: str, call: ToolCall) -> list[str]:
     """Return the traceId and the correlationId of a call, each if it joins the call with others.
 
-    What a run asks for is found by its traceId. A correlationId that is no traceId, and no call's id, is
-    one that somebody has chosen. A tool call that stands alone has neither.
+    What a run asks for is found by its traceId. A correlationId that is not a traceId, and no call's id, is
+    one that was chosen by the caller. A tool call that stands alone has neither.
     """
     is_asked_for = call.parent_id is not None
     names = []

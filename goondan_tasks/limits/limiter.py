@@ -1,4 +1,4 @@
-"""The results that limits lead to: too late for a limit, shared with another call, in conflict with one."""
+"""Limits, and the results they lead to: too late, shared with another call, in conflict with another call."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ _ANY = "-"
 class Limits:
     """What one export declares, resolved."""
 
-    #: the gates of ``maxConcurrency`` and ``rateLimit``, lines of ``gates.lua``
+    #: the limits of ``maxConcurrency`` and ``rateLimit``, lines of ``shared.lua``
     concurrency: str | None = None
     rate: str | None = None
     #: the Tool or export of which one call runs at a time per instance
@@ -55,25 +55,25 @@ class Limits:
         return cls(
             concurrency=None
             if most is None
-            else _seats(most, f"concurrency:{_scope(bound, 'max_concurrency')}"),
+            else _permits(most, f"concurrency:{_scope(bound, 'max_concurrency')}"),
             rate=None if rate is None else _rate(rate, f"rate:{_scope(bound, 'rate_limit')}"),
             serial_scope=_scope(bound, "serial") if export.serial else None,
             key_arguments=export.idempotency_key or (),
             timeout_seconds=export.timeout_seconds or 0,
         )
 
-    def gates(self, call: ToolCall) -> str:
-        """Return a call's gates in the order in which it waits at them: a text for ``gates.lua``."""
-        gates = (self._key(call), self._serial(call), self.concurrency, self.rate)
-        return "\n".join(gate for gate in gates if gate)
+    def for_call(self, call: ToolCall) -> str:
+        """Return a call's limits in the order in which it waits at them: a text for ``shared.lua``."""
+        call_limits = (self._key(call), self._serial(call), self.concurrency, self.rate)
+        return "\n".join(limit for limit in call_limits if limit)
 
     def _serial(self, call: ToolCall) -> str | None:
         if self.serial_scope is None:
             return None
-        return _seats(1, f"serial:{self.serial_scope}@{quote(call.instance_key, safe='')}")
+        return _permits(1, f"serial:{self.serial_scope}@{quote(call.instance_key, safe='')}")
 
     def _key(self, call: ToolCall) -> str | None:
-        """Return the gate of the call's idempotencyKey; one that the caller gives goes before the export's.
+        """Return the limit of the call's idempotencyKey; one that the caller gives goes before the export's.
 
         It holds for calls of one agent and tool, whatever their instance.
         """
@@ -97,7 +97,7 @@ def _scope(bound: "BoundTool", field: str) -> str:
     return bound.name if is_own else bound.tool.name
 
 
-def _seats(most: int, name: str) -> str:
+def _permits(most: int, name: str) -> str:
     return f"seats {most} 0 {_ANY} {name}"
 
 
@@ -115,12 +115,12 @@ def _digest(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a script said (see ``gates.lua`` and ``admit.lua``)."""
+    """What a script answered (see ``shared.lua`` and ``admit.lua``)."""
 
     word: str
-    #: the call or the gate that the word is about
+    #: the call or the limit that the word is about
     about: str
-    #: ms until somebody must look at the lines; ``None`` if nobody waits
+    #: ms until the next look at the wait queues; ``None`` if no call waits
     look_in: int | None
     #: Redis time in ms
     now: int
@@ -140,12 +140,12 @@ class LimitScripts:
 
     def __init__(self, settings: Settings) -> None:
         keys = self._keys = Keys(settings.namespace)
-        shared = _read("gates")
+        shared = _read("shared")
         self._admit, self._leave, self._look = (
             Script.of(shared + _read(name)) for name in ("admit", "leave", "look")
         )
         self._shared = [
-            *(family("") for family in (keys.call, keys.limit, keys.holders, keys.line, keys.waiter)),
+            *(family("") for family in (keys.call, keys.limit, keys.holders, keys.wait_queue, keys.waiter)),
             keys.waiting(""),
             round(settings.lease_seconds * 1000),
             round(sweep_seconds(settings) * 1000),
@@ -154,18 +154,20 @@ class LimitScripts:
         self._call_timeout = settings.call_timeout_seconds
 
     def admit(
-        self, call_id: str, call: ToolCall, gates: str, *, message: bytes, run_seconds: float
+        self, call_id: str, call: ToolCall, call_limits: str, *, message: bytes, run_seconds: float
     ) -> ScriptCall[Any]:
         """Ask whether a call may run now, for ``run_seconds`` at most (``admit.lua``)."""
         queue = call_queue(call.agent_name)
-        # the space marks a message that was let in, see gates.lua
+        # the space marks a message that was let in, see shared.lua
         turn = b" " + message if message else b""
-        arguments = (call_id, call.agent_name, queue, wake_up_key(queue), gates, turn)
+        arguments = (call_id, call.agent_name, queue, wake_up_key(queue), call_limits, turn)
         return self._script_call(self._admit, *arguments, run_seconds=run_seconds)
 
-    def leave(self, call_id: str, gates: str, admitted_at: int, *, pauses: bool = False) -> ScriptCall[Any]:
+    def leave(
+        self, call_id: str, call_limits: str, admitted_at: int, *, pauses: bool = False
+    ) -> ScriptCall[Any]:
         """Give back what a call holds (``leave.lua``), also one that ``pauses`` before its next run."""
-        return self._script_call(self._leave, call_id, gates, admitted_at, int(pauses))
+        return self._script_call(self._leave, call_id, call_limits, admitted_at, int(pauses))
 
     def look(self) -> ScriptCall[Any]:
         """Let in the calls whose time has come (``look.lua``)."""
@@ -185,12 +187,12 @@ _UNITS = {1_000: "s", 60_000: "m", 3_600_000: "h"}
 
 
 @dataclass(frozen=True, slots=True)
-class GateState:
-    """How it stands at a gate. Times are milliseconds, Redis time."""
+class LimitState:
+    """The state of a limit. Times are milliseconds, Redis time."""
 
     now: int
     #: how many calls wait
-    line: int
+    waiting: int
     most: int
     period: int
     #: how long a call takes here, of late
@@ -202,8 +204,8 @@ class GateState:
 
     @property
     def free_at(self) -> int:
-        """When a call that joins the line now may expect its turn: exact for a rate, else estimated."""
-        rounds, rest = divmod(self.line, self.most)
+        """When a call that joins the wait queue now may expect its turn: exact for a rate, else estimated."""
+        rounds, rest = divmod(self.waiting, self.most)
         if self.period:
             first = self.now if self.mark is None else max(self.now, self.mark + self.period)
             return math.ceil(first + rounds * self.period)
@@ -212,7 +214,7 @@ class GateState:
 
 
 class Limiter:
-    """Speaks for the limits of one ledger's calls where a call ends because of them."""
+    """Makes the errors of calls that end because of their limits."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._redis = ledger.redis
@@ -220,35 +222,35 @@ class Limiter:
         self._limit_scripts = LimitScripts(ledger.settings)
 
     def forget(self, call_id: str) -> None:
-        """Take a call that has ended out of its line."""
+        """Take a call that has ended out of its wait queue."""
         self._limit_scripts.leave(call_id, "", 0).run(self._redis)
 
     def too_late(self, claim: Claim) -> LimitError:
         """Return the error of a call that its limits let in only after its deadline."""
-        gate = claim.about or self._waited_at(claim.run.id)
-        state = self.state(gate)
+        limit = claim.about or self._waited_at(claim.run.id)
+        state = self.state(limit)
         seconds = max(0, state.free_at - state.now) / 1000
         when = f"{'' if state.period else 'about '}{seconds:.1f} s, at {iso_time(state.free_at)}"
         return LimitError(
-            f"{_reason(gate, state)}, and the call's deadline came first: it was not run. Retry in {when}."
+            f"{_reason(limit, state)}, and the call's deadline came first: it was not run. Retry in {when}."
         )
 
-    def state(self, gate: str) -> GateState:
-        """Read how it stands at a gate."""
-        holders = self._keys.holders(gate)
+    def state(self, limit: str) -> LimitState:
+        """Read the state of a limit."""
+        holders = self._keys.holders(limit)
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.time()
-            pipe.zcard(self._keys.line(gate))
-            pipe.hmget(self._keys.limit(gate), "most", "period", "took", "owner")
+            pipe.zcard(self._keys.wait_queue(limit))
+            pipe.hmget(self._keys.limit(limit), "most", "period", "took", "owner")
             pipe.zrange(holders, 0, "+inf", byscore=True, offset=0, num=1, withscores=True)
-            (seconds, micros), line, (most, period, took, owner), holder = pipe.execute()
+            (seconds, micros), waiting, (most, period, took, owner), holder = pipe.execute()
         count = int(most or 1)
-        place = line % count - count
+        place = waiting % count - count
         mark = self._redis.zrange(holders, place, place, withscores=True)
         oldest = self._redis.hget(self._keys.call(owner.decode()), "claimedAt") if owner else _score(holder)
-        return GateState(
+        return LimitState(
             now=seconds * 1000 + micros // 1000,
-            line=line,
+            waiting=waiting,
             most=count,
             period=int(period or 0),
             took=float(took or 0),
@@ -257,8 +259,8 @@ class Limiter:
         )
 
     def _waited_at(self, call_id: str) -> str:
-        gate: Any = self._redis.hget(self._keys.call(call_id), "waiting")
-        return "" if gate is None else gate.decode()
+        limit: Any = self._redis.hget(self._keys.call(call_id), "waiting")
+        return "" if limit is None else limit.decode()
 
 
 def _score(rows: Any) -> float | None:
@@ -275,14 +277,14 @@ def conflict(claim: Claim) -> ToolCallConflictError:
 
 def shared(claim: Claim, result: ToolCallResult) -> ToolCallResult:
     """Return the result of a call that has its outcome from another one: all but that is its own."""
-    # a file stands in the other's workdir: from another instance it cannot be read, and that is said then
+    # the file is in the other call's workdir: another instance cannot read it, and reading says so
     own = claim.run.ok(None, None, output_file=result.meta.output_file)
     outcome = {name: getattr(result, name) for name in ("status", "output", "handle", "error")}
     return own.model_copy(update=outcome)
 
 
-def _reason(gate: str, state: GateState) -> str:
-    kind, _, name = gate.partition(":")
+def _reason(limit: str, state: LimitState) -> str:
+    kind, _, name = limit.partition(":")
     scope, _, instance = name.partition("@")
     if kind == "rate":
         return f"{scope} is limited to {state.most}/{_UNITS.get(state.period, 's')}"

@@ -163,7 +163,7 @@ def _without_tabs(text: str) -> str:
 
 
 def _is_text(value: str) -> bool:
-    """Say whether a scalar without quotes is text: ``1``, ``null`` and ``1e5`` are not."""
+    """Return whether a scalar without quotes is text: ``1``, ``null`` and ``1e5`` are not."""
     try:
         return isinstance(plain_scalar(value), str)
     except FieldError:

@@ -71,7 +71,7 @@ class OAuthApp:
         return frozenset({self.callback_path, base_path + self.callback_path})
 
     def is_subject(self, expected: str, claims: Mapping[str, Any]) -> bool:
-        """Say whether a provider's claims about the resource owner identify a subject (000 §12.5.6 r5).
+        """Return whether a provider's claims about the resource owner identify a subject (000 §12.5.6 r5).
 
         The app's template decides. Without one, the subject of ``subjectMode: user`` is the user's id
         (``sub``, else ``id``), ``<provider>:<id>`` or ``<provider>:user:<id>``; without claims there is none.

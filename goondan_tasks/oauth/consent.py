@@ -113,7 +113,7 @@ class Consent:
         return self.required(app, self.store.open_session(session))
 
     def required(self, app: OAuthApp, session: AuthSession) -> AuthorizationRequired:
-        """Return what the user of a session is told (000 §12.5.7)."""
+        """Return what the user of a session is shown (000 §12.5.7)."""
         device, view = session.device, None
         message = f"{app.provider} has to be connected. Please consent at the link."
         if device is None:
@@ -486,7 +486,7 @@ def make_manager(
 def public_url_of(settings: Settings) -> str | None:
     """Return where browsers reach ``goondan oauth serve``; by default this machine's own browsers only.
 
-    ``None`` if it is not configured and cannot be told beforehand, as with port 0.
+    ``None`` if it is not configured and cannot be known beforehand, as with port 0.
     """
     host = settings.http_host
     if settings.public_url or not is_loopback(host) or not settings.http_port:

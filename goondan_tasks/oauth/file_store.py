@@ -145,7 +145,7 @@ class KeyFile(Keyring):
         """Read the file.
 
         Raises:
-            ConfigError: a line is no key.
+            ConfigError: a line is not a key.
             OAuthStoreError: other users may read the file, or it cannot be used.
         """
         self._path = path

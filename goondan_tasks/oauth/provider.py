@@ -55,7 +55,7 @@ _ERROR_CODE = re.compile(r"[A-Za-z0-9_.:/-]{1,80}")
 _LONGEST_TOKEN_SECONDS = 100 * 366 * 86_400
 _SECRET_FIELDS = frozenset({"access_token", "refresh_token", "id_token", "device_code"})
 #: names of fields that may hold a secret at any depth, such as Slack's ``authed_user.access_token``, or an
-#: address that is one: ``incoming_webhook.url`` allows anybody to post to the channel
+#: address that is one: ``incoming_webhook.url`` lets anyone post to the channel
 _SECRET_NAME = re.compile(
     r"token|secret|passw|pwd|assertion|credential|code|key|jwt|cookie|sess|nonce|sign|bearer|authori[sz]ation"
     r"|hook|ur[il]|href|link|callback|endpoint",

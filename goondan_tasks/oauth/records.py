@@ -56,7 +56,7 @@ class ProviderRefusedError(OAuthError):
 class ProviderUnavailableError(OAuthError):
     """The provider gave no usable answer; the same request may succeed later.
 
-    ``is_in_doubt`` says that the provider may have acted on the request all the same.
+    ``is_in_doubt`` says that the provider may have acted on the request anyway.
     """
 
     def __init__(self, message: str, *, is_in_doubt: bool = True) -> None:
@@ -132,16 +132,16 @@ class OAuthGrant(_GrantFacts):
         return grant_name(self.oauth_app, self.subject)
 
     def allows(self, scopes: tuple[str, ...]) -> bool:
-        """Say whether the grant is not revoked and covers the scopes."""
+        """Return whether the grant is not revoked and covers the scopes."""
         return not self.revoked and set(scopes) <= set(self.scopes_granted)
 
     def outlives(self, moment: float) -> bool:
-        """Say whether the token is valid after ``moment`` (ms since the epoch)."""
+        """Return whether the token is valid after ``moment`` (ms since the epoch)."""
         expires_at = self.token.expires_at
         return expires_at is None or epoch_milliseconds(expires_at) > moment
 
     def is_due(self, now: float, *, min_ttl_ms: float) -> bool:
-        """Say whether the token has to be refreshed at ``now`` (ms) to be valid for ``min_ttl_ms``.
+        """Return whether the token has to be refreshed at ``now`` (ms) to be valid for ``min_ttl_ms``.
 
         If this provider's tokens never live that long, one in the first half of its life is as good as a new
         one; otherwise every request would refresh it.

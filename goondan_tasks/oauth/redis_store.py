@@ -240,7 +240,7 @@ class _Lock(Lock):
 class RedisClock:
     """Milliseconds since the epoch by the clock of a Redis, by which tokens and sessions expire; thread-safe.
 
-    Between two answers of Redis it uses this machine's monotonic clock. That one stands still while a machine
+    Between two answers of Redis it uses this machine's monotonic clock. That one stops while a machine
     sleeps or is moved to another host, so Redis is asked again each minute, and at once if the machine's wall
     clock has leapt. While Redis is away, the clock goes on from its last answer.
     """

@@ -133,7 +133,7 @@ class OAuthStore(ABC):
 
     @abstractmethod
     def is_doubted(self, grant: OAuthGrant) -> bool:
-        """Say whether refreshes of this generation of a grant are suspended."""
+        """Return whether refreshes of this generation of a grant are suspended."""
 
     def encrypt_again(self) -> int:
         """Encrypt every record with the current key; return how many had another one.

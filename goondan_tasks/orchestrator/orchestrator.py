@@ -36,8 +36,8 @@ from goondan_tasks.dispatch import dispatch_for
 from goondan_tasks.errors import AgentUnavailableError, BrokerUnreachableError, GoondanError
 from goondan_tasks.ledger.dead_letters import batches
 from goondan_tasks.ledger.ledger import Ledger, sweep_seconds
+from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Verdict
-from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.ledger.submission import Submission, digest_of
 from goondan_tasks.limits.limiter import Limiter
 from goondan_tasks.messages import iso_time, wall_clock
@@ -97,10 +97,10 @@ class Fleet:
         self._agents = {agent.name: agent for agent in agents}
         self._ledger = Ledger(redis, settings)
         self._keys = self._ledger.keys
-        self._settlement = Settlement(self._ledger, dispatch_for(settings), settings.help_url)
+        self._reaper = Reaper(self._ledger, dispatch_for(settings), settings.help_url)
         self._limiter = Limiter(self._ledger)
         self._are_messages_here = settings.effective_broker_url == settings.redis_url
-        self._sweeper = Sweeper(lambda: self._settlement.sweep(name), sweep_seconds(settings))
+        self._sweeper = Sweeper(lambda: self._reaper.sweep(name), sweep_seconds(settings))
         left = LeftMessages(redis, settings.lease_seconds)
         self._left = Sweeper(left.put_back, sweep_seconds(settings))
         self.agent_registry = registry = AgentRegistry(redis, self._keys)
@@ -147,7 +147,7 @@ class Fleet:
         return seconds + micros / 1e6 - moment / 1000
 
     def is_needed(self, agent: str, backlog: Backlog) -> bool:
-        """Say whether anything waits for a worker; without an entry, events wait for the agent's producer."""
+        """Return whether anything waits for a worker; without an entry, events wait for a producer."""
         if not self._are_messages_here:
             return bool(self.queued_ids(agent, with_events=self._agents[agent].has_entry))
         events = backlog.events if self._agents[agent].has_entry else 0
@@ -161,7 +161,7 @@ class Fleet:
         return [call_id.decode() for call_id in script_call.run(self._redis)]
 
     def has_finished_run(self, agent: str, since: int) -> bool:
-        """Say whether a worker of the agent has finished a run since ``since`` (ms, Redis time).
+        """Return whether a worker of the agent has finished a run since ``since`` (ms, Redis time).
 
         Results that a sweep or an orchestrator has made do not count: they have no start.
         """
@@ -215,7 +215,7 @@ class Fleet:
         for name, attempt, queued_at in taken:
             record = records[name.decode()]
             run = Run(record.id, record.call, self._name, attempt, queued_at, wall_clock)
-            self._settlement.fail(Claim(run, token, Verdict.RUN), error)
+            self._reaper.fail(Claim(run, token, Verdict.RUN), error)
             if record.waiting_for is not None:
                 self._limiter.forget(record.id)
         return len(taken)
@@ -325,7 +325,7 @@ class Orchestrator:
             self._log.warning("orchestrator.redis_away", reason=str(error))
 
     def are_served(self) -> bool:
-        """Say whether each of the agents has a worker that takes calls.
+        """Return whether each of the agents has a worker that takes calls.
 
         Raises:
             redis.exceptions.RedisError: Redis cannot be reached.
@@ -358,7 +358,7 @@ class Orchestrator:
                 self._log.warning("orchestrator.calls_ended", agent=agent, calls=count)
 
     def _is_lost(self, member: Member, servers: Iterable[WorkerRecord]) -> bool:
-        """Say whether a ready worker has been missing for too long; then make room for another one."""
+        """Return whether a ready worker has been missing for too long; then make room for another one."""
         if not member.is_ready or any(member.is_same(worker) for worker in servers):
             member.silent_since = None
             return False

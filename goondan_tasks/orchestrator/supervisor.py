@@ -142,7 +142,7 @@ class Member:
         return self.worker.process
 
     def is_same(self, record: WorkerRecord) -> bool:
-        """Say whether a record of the agent registry is about this process."""
+        """Return whether a record of the agent registry is about this process."""
         return record.pid == self.process.pid and record.host == socket.gethostname()
 
 
@@ -199,7 +199,7 @@ class Supervisor:
         return max(SILENT_SECONDS, self._stop_seconds)
 
     def is_leaving(self, record: WorkerRecord) -> bool:
-        """Say whether a record of the agent registry is about a worker that was told to stop."""
+        """Return whether a record of the agent registry is about a worker that was told to stop."""
         return any(member.is_same(record) for member, _ in self._leaving)
 
     def start(self, agent: str, generation: str, started_at: int) -> Member:

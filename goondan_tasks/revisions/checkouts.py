@@ -103,7 +103,7 @@ class Folder:
             descriptor = os.open(name, _FILE, dir_fd=directory)
         with os.fdopen(descriptor, "rb", buffering=0) as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise OSError(f"{path} is no regular file")
+                raise OSError(f"{path} is not a regular file")
             yield file
 
     def link_target(self, path: str) -> bytes:

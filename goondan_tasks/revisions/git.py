@@ -276,7 +276,7 @@ class Repository:
         """Yield git on the objects of this repository, with refs, index and settings of its own.
 
         Attributes play no part: files of ``work_tree`` go in and out exactly as they are. What is its own
-        stands in ``place``, which no agent may write, else where temporary files do.
+        is in ``place``, which no agent may write, else where temporary files do.
         """
         with tempfile.TemporaryDirectory(prefix="goondan-git-", dir=place) as name:
             own = Path(name)

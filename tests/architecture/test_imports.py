@@ -119,7 +119,7 @@ def test_modules_that_import_one_another_are_seen(door: str, till: str, drawer: 
         "",
     ],
 )
-def test_what_is_imported_later_or_never_is_no_cycle(till: str) -> None:
+def test_what_is_imported_later_or_never_is_not_a_cycle(till: str) -> None:
     assert cycle_in(shop("import shop.till", till, "")) == []
 
 

@@ -99,9 +99,7 @@ def test_the_client_program_prints_its_results(examples: Path, stack: LocalStack
     assert done.stdout.splitlines()[1:] == ["ok {'added': 'buy bread'}", "12"]
 
 
-def test_agents_hand_letters_to_each_other_and_to_the_brain_outside(
-    examples: Path, letters: LocalStack
-) -> None:
+def test_agents_hand_letters_to_each_other_and_to_the_producer(examples: Path, letters: LocalStack) -> None:
     environment = {"GOONDAN_REDIS_URL": letters.redis_url, "GOONDAN_BUNDLE": "letters"}
     done = run("dictate.py", directory=examples, **environment)
     doubled = letters.client.request("secretary", {"text": "Dear Sir, the the ship."}, instance_key="job-1")

@@ -290,7 +290,7 @@ class Link:
         ]
         tasks = [asyncio.ensure_future(each) for each in work]
         try:
-            # a side that is read to its end is no reason to end: what it has sent is still under way
+            # a side that is read to its end is not a reason to end: what it has sent is still under way
             await asyncio.wait([*tasks[2:], self._is_cut], return_when=asyncio.FIRST_COMPLETED)
         finally:
             if self._last is not None:  # the server was quicker: the answer is lost all the same

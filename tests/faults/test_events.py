@@ -140,7 +140,7 @@ def ask(relay: LocalStack, agent: str, log: HandlerLog, askers: HandlerLog, seco
 
 @pytest.mark.faults
 @pytest.mark.parametrize("agent", ["once", pytest.param("loop-once", marks=pytest.mark.long)])
-def test_a_worker_killed_while_its_agent_waits_is_told_to_whoever_asked(
+def test_asker_gets_an_error_when_the_worker_dies_while_its_agent_waits(
     relay: LocalStack, log: HandlerLog, askers: HandlerLog, agent: str
 ) -> None:
     relay.start_worker(["helper"])

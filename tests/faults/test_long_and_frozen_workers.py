@@ -89,7 +89,7 @@ def test_a_long_handler_keeps_its_lease_while_its_worker_drains(stack: LocalStac
 
 
 @pytest.mark.faults
-def test_a_worker_that_slept_past_its_lease_disturbs_nobody(stack: LocalStack, log: HandlerLog) -> None:
+def test_worker_frozen_past_its_lease_changes_no_result(stack: LocalStack, log: HandlerLog) -> None:
     sleeper = stack.start_worker()
     seconds = 2 * LEASE_SECONDS
     again = submit_work(stack.client, log, "again__async", number=1, seconds=seconds)

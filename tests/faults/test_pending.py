@@ -113,7 +113,7 @@ def test_what_is_approved_and_denied_at_once_runs_or_does_not(harbour: LocalStac
 
 
 @pytest.mark.faults
-def test_whoever_completes_a_call_at_the_moment_it_expires_knows_whether_he_did(harbour: LocalStack) -> None:
+def test_completing_a_call_as_it_expires_reports_whether_it_counted(harbour: LocalStack) -> None:
     calls = submit(harbour, "jobs__begin", ttl=1.5)
     for call in calls:
         call.result(PATIENCE)
@@ -148,7 +148,7 @@ def test_a_worker_killed_right_after_a_suspension_leaves_the_call_pending(
 
 
 @pytest.mark.faults
-def test_a_pending_call_without_any_worker_expires_for_whoever_waits(harbour: LocalStack) -> None:
+def test_pending_call_without_workers_expires_for_waiting_clients(harbour: LocalStack) -> None:
     [worker] = harbour.workers
     [call] = submit(harbour, "jobs__begin", 1, ttl=3)
     assert call.result(PATIENCE).status == "pending"

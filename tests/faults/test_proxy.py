@@ -60,7 +60,7 @@ def test_commands_pass_whole(through: Redis) -> None:
     assert through.get("key") == large
 
 
-def test_connections_that_were_cut_are_made_anew(proxy: Proxy, through: Redis) -> None:
+def test_cut_connections_are_reopened(proxy: Proxy, through: Redis) -> None:
     assert proxy.cut() == 1
     with pytest.raises(ConnectionError):
         through.ping()

@@ -84,7 +84,7 @@ def test_nothing_accepted_is_lost_or_run_again_over_an_outage(
 
 @pytest.mark.faults
 @pytest.mark.long
-def test_who_waits_is_told_in_bounded_time_that_redis_does_not_answer(
+def test_waiting_client_gets_an_error_in_bounded_time_when_redis_does_not_answer(
     stack: LocalStack, log: HandlerLog
 ) -> None:
     call = submit_work(stack.client, log)
@@ -100,7 +100,7 @@ def test_who_waits_is_told_in_bounded_time_that_redis_does_not_answer(
 
 @pytest.mark.faults
 @pytest.mark.long
-def test_nobody_hangs_when_redis_forgets_everything(stack: LocalStack, log: HandlerLog, say: Say) -> None:
+def test_no_client_hangs_when_redis_loses_its_data(stack: LocalStack, log: HandlerLog, say: Say) -> None:
     fleet = Fleet(stack, 1)
     wait_until(lambda: fleet.consuming, 60)
     args = {"log": str(log.path), "number": 1, "seconds": 1}

@@ -28,7 +28,7 @@ from tests.waiting import wait_until
 TOLD_SECONDS = 10
 #: how soon after the state calls are answered again
 BACK_SECONDS = 30
-#: parts of a worker say once each that Redis refuses: main loop, leases, results, presence
+#: parts of a worker say once each that Redis refuses: main loop, leases, results, heartbeat
 MOST_LINES = 8
 
 SHORT = (redis_states.read_only, redis_states.busy, redis_states.other_password)

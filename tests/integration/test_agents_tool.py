@@ -67,14 +67,14 @@ def test_a_request_that_fails_is_an_error_that_the_model_can_read(
     assert error.suggestion
 
 
-def test_what_nobody_answers_is_heard_all_the_same(stack: LocalStack) -> None:
+def test_event_without_an_answer_is_handled(stack: LocalStack) -> None:
     sent = call(stack, "send", {"target": "echo", "input": "psst", "instanceKey": "ear"})
 
     assert (sent.output["target"], sent.output["accepted"]) == ("echo", True)
     wait_until(lambda: heard(stack, "ear") == "agent.send psst\n")
 
 
-def test_an_instance_is_spawned_once_and_listed_by_whoever_made_it(stack: LocalStack) -> None:
+def test_instance_is_spawned_once_and_listed_with_its_owner(stack: LocalStack) -> None:
     args = {"target": "echo", "instanceKey": "booth"}
     first, second = call(stack, "spawn", args, "maker"), call(stack, "spawn", args, "maker")
 

@@ -79,7 +79,7 @@ def test_a_denied_call_ends_with_the_reason_and_never_runs(client: Client, log: 
     assert call.id not in waiting(client)
 
 
-def test_whoever_decides_second_is_told(client: Client, log: Path) -> None:
+def test_second_decision_is_refused(client: Client, log: Path) -> None:
     denied, approved = held(client, log), held(client, log)
     client.deny(denied.id)
     client.approve(approved.id)
@@ -127,13 +127,13 @@ def test_a_policy_of_the_swarm_asks_for_an_approval_too(client: Client) -> None:
     assert asked.result(PATIENCE, wait_pending=True).output == "gold"
 
 
-def test_wrong_arguments_are_refused_before_anybody_is_asked(client: Client) -> None:
+def test_wrong_arguments_are_refused_before_an_approval_is_asked(client: Client) -> None:
     result = client.call("builder", "guarded__wipe", {"disk": 7}, timeout=PATIENCE)
     assert result.error is not None
     assert result.error.code == "E_TOOL_INVALID_ARGS"
 
 
-def test_a_call_that_nobody_approves_by_its_deadline_is_not_run(client: Client, log: Path) -> None:
+def test_call_not_approved_by_its_deadline_is_not_run(client: Client, log: Path) -> None:
     deadline = iso_time(time.time() * 1000 + 6_000)  # it is held by then
     args = {"disk": "sda", "log": str(log)}
     [call] = client.submit_many(
@@ -143,7 +143,7 @@ def test_a_call_that_nobody_approves_by_its_deadline_is_not_run(client: Client, 
     final = call.result(PATIENCE, wait_pending=True)
     assert final.error is not None
     assert (final.error.code, final.meta.attempt) == ("E_TOOL_EXPIRED", 0)
-    assert final.error.message == "Nobody has approved the call in time; it was not run."
+    assert final.error.message == "The call was not approved in time; it was not run."
     with pytest.raises(CallClosedError):
         client.approve(call.id)
     assert not log.exists()

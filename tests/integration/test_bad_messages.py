@@ -29,7 +29,7 @@ def stack() -> Iterator[LocalStack]:
 
 
 def push(stack: LocalStack, queue: str, *messages: bytes) -> None:
-    """Put messages into a queue, as a producer does that knows its bell."""
+    """Put messages into a queue, as a producer does that knows its wake-up key."""
     redis = stack.client._redis
     redis.lpush(queue, *messages)
     redis.lpush(wake_up_key(queue), "1")
@@ -85,7 +85,7 @@ def test_a_message_without_a_call_is_a_dead_letter_that_says_what_it_was(
     assert len(goondan(stack, "dead-letters", "list", "--agent", "smith")) == 2
 
 
-def test_who_waits_for_a_task_that_is_not_there_is_told(stack: LocalStack) -> None:
+def test_producer_of_an_unknown_task_gets_an_error(stack: LocalStack) -> None:
     app = Celery(broker=stack.redis_url, backend=stack.redis_url)
     app.conf.broker_transport_options = {"priority_steps": [0]}
     with app.connection_for_write() as connection:
@@ -96,7 +96,7 @@ def test_who_waits_for_a_task_that_is_not_there_is_told(stack: LocalStack) -> No
 
 
 @pytest.mark.parametrize("header", ["eta", "expires"])
-def test_who_waits_for_a_call_that_celery_cannot_read_is_told(stack: LocalStack, header: str) -> None:
+def test_producer_of_a_call_that_celery_cannot_read_gets_an_error(stack: LocalStack, header: str) -> None:
     body = base64.b64encode(b'[[], {"call": {"toolName": "echo__args"}}, {}]').decode()
     call_id = f"unreadable-{header}"
     headers = {"task": "goondan.tool_call", "id": call_id, header: "zzz"}

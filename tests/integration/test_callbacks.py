@@ -170,7 +170,7 @@ def test_without_the_token_nothing_is_completed_and_nothing_learnt(yard: Yard) -
     assert call.status() == "pending"
 
 
-def test_what_is_no_completion_leaves_the_call_as_it_is(yard: Yard) -> None:
+def test_what_is_not_a_completion_leaves_the_call_as_it_is(yard: Yard) -> None:
     call, address = yard.start()
 
     assert httpx2.get(address).status_code == 405

@@ -168,7 +168,7 @@ def test_a_program_is_ended_with_everything_it_started(client: Client, tmp_path:
     wait_until(lambda: not any(runs(int(file.read_text())) for file in pids))
 
 
-def test_another_client_may_cancel_and_all_who_wait_are_told(workshop: LocalStack, tmp_path: Path) -> None:
+def test_cancel_by_another_client_reaches_all_waiting_clients(workshop: LocalStack, tmp_path: Path) -> None:
     waiting = begin(workshop.client, "patient__waits", tmp_path)
 
     async def cancel_elsewhere() -> ToolCallResult:

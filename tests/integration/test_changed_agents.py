@@ -73,7 +73,9 @@ def wait_until_parked(stack: LocalStack, call_id: str) -> None:
         wait_until(lambda: redis.hexists(f"goondan:call:{call_id}", "parked"), PATIENCE)
 
 
-def test_what_has_waited_for_a_brain_is_handled_when_the_agent_gets_an_entry(stack: LocalStack) -> None:
+def test_events_that_waited_for_a_producer_are_handled_when_the_agent_gets_an_entry(
+    stack: LocalStack,
+) -> None:
     old = stack.start_worker(["fox"])
     ids = ask(stack, 4, instances=2)
     for call_id in ids:

@@ -61,7 +61,7 @@ def test_a_broker_that_never_answers_is_told_within_ten_seconds(deaf_port: int, 
         return time.monotonic() - began
 
     def is_told_in_time(command: tuple[str, ...]) -> bool:
-        # what the program takes by itself, which is much on a busy machine, is no waiting for the broker
+        # what the program takes by itself, which is much on a busy machine, is not a waiting for the broker
         return seconds_with(deaf_port, command) - seconds_with(closed_port, command) < LIMIT_SECONDS
 
     def is_told_in_time_once(command: tuple[str, ...]) -> bool:

@@ -89,9 +89,7 @@ def test_arguments_that_are_too_large_end_with_two(env: dict[str, str]) -> None:
     assert (done.exit_code, done.document["error"]["code"]) == (2, "E_PAYLOAD_TOO_LARGE")
 
 
-def test_a_detached_call_is_listed_and_counted_until_somebody_runs_it(
-    stack: LocalStack, env: dict[str, str]
-) -> None:
+def test_detached_call_is_listed_and_counted_until_it_runs(stack: LocalStack, env: dict[str, str]) -> None:
     began = time.monotonic()
     call_id = goondan("call", "reviewer", "review__style", "--detach", env=env).stdout.strip()
 

@@ -48,7 +48,7 @@ def test_a_misspelt_field_of_an_event_is_refused_too(client: Client) -> None:
 
 
 @pytest.mark.parametrize("calls", [{"agentName": "smith"}, "smith", [None]])
-def test_what_is_no_list_of_calls_is_refused(client: Client, calls: Any) -> None:
+def test_what_is_not_a_list_of_calls_is_refused(client: Client, calls: Any) -> None:
     with pytest.raises(TypeError, match="takes a list of ToolCalls or dicts"):
         client.submit_many(calls)
 
@@ -58,7 +58,7 @@ def test_a_url_whose_options_cannot_be_used_is_a_wrong_configuration() -> None:
         Client.connect("redis://127.0.0.1:1/0?socket_timeout=soon")
 
 
-def test_a_call_that_nobody_could_run_in_time_is_answered_though_no_worker_lives(client: Client) -> None:
+def test_call_past_its_deadline_gets_a_result_without_workers(client: Client) -> None:
     late = {"agentName": "smith", "toolName": "echo__args", "deadline": "2020-01-01T00:00:00Z"}
     [call] = client.submit_many([late])
     result = call.result(30)
@@ -67,7 +67,7 @@ def test_a_call_that_nobody_could_run_in_time_is_answered_though_no_worker_lives
     assert call.status() == "done"
 
 
-def test_a_call_whose_record_cannot_be_read_keeps_nobody_waiting(client: Client) -> None:
+def test_call_with_an_unreadable_record_ends_the_wait_with_an_error(client: Client) -> None:
     call = client.submit("smith", "echo__args", turn_id="unreadable")
     client._redis.hset(f"goondan:call:{call.id}", "call", b'{"v":2}')
     with pytest.raises(CallNotFoundError, match="cannot read"):

@@ -47,7 +47,7 @@ def test_the_server_answers_and_is_set_up_as_a_broker() -> None:
         assert client.config_get("bind") == {"bind": "127.0.0.1"}
 
 
-def test_nobody_without_the_password_gets_in() -> None:
+def test_connection_without_the_password_is_refused() -> None:
     with EmbeddedRedis() as server, socket.create_connection(("127.0.0.1", server.port)) as stranger:
         stranger.sendall(b"KEYS *\r\n")
 
@@ -99,7 +99,7 @@ def test_a_frozen_server_still_stops() -> None:
     assert not runs(pid)
 
 
-def test_a_password_that_was_never_written_is_made_anew(tmp_path: Path) -> None:
+def test_empty_password_file_gets_a_new_password(tmp_path: Path) -> None:
     (tmp_path / "password").touch()  # the disk was full, or power was lost
 
     with EmbeddedRedis(directory=tmp_path) as server:
@@ -150,7 +150,7 @@ def test_a_chosen_port_that_is_taken_is_passed_over(monkeypatch: pytest.MonkeyPa
             assert second.port == free_port
 
 
-def test_a_program_that_is_no_redis_is_reported_with_its_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_is_not_redis_is_reported_with_its_ending(monkeypatch: pytest.MonkeyPatch) -> None:
     false = shutil.which("false")
     monkeypatch.setattr(shutil, "which", lambda _name: false)
     server = EmbeddedRedis()

@@ -163,7 +163,7 @@ def test_the_reviewer_sees_the_coders_files_of_the_same_instance_only(stack: Loc
     assert other.output == {"files": 0, "count": 0, "findings": []}
 
 
-def test_a_file_that_is_no_python_is_a_finding(stack: LocalStack) -> None:
+def test_a_file_that_is_not_python_is_a_finding(stack: LocalStack) -> None:
     run(stack, "coder", "file-system__write", {"path": "bad.py", "content": "def (\n"}, "bad")
     result = run(stack, "reviewer", "review__style", {}, "bad")
 

@@ -16,7 +16,7 @@ from broker_config.connections import connect
 from broker_config.keys import Keys
 from goondan_tasks.client import AsyncClient, Client
 from goondan_tasks.errors import BrokerUnreachableError, InstanceBusyError, InstanceNotFoundError
-from goondan_tasks.instances.table import Home, Instances
+from goondan_tasks.instances.table import InstanceDirectory, Instances
 from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, goondan
 from tests.waiting import wait_until
@@ -60,7 +60,7 @@ def age(redis: Redis, *keys: str) -> None:
     """Let instances be used last eight days ago."""
     seconds, _ = redis.time()
     moment = seconds * 1000 - 8 * DAY_MS
-    redis.zadd(Keys().instances, {str(Home.of("workshop", key)): moment for key in keys})
+    redis.zadd(Keys().instances, {str(InstanceDirectory.of("workshop", key)): moment for key in keys})
 
 
 def known(client: Client) -> set[str]:
@@ -78,8 +78,8 @@ def test_of_fifty_who_spawn_at_once_one_makes_the_instance(table: Instances) -> 
     assert sorted(is_new for is_new, _ in answers) == [False] * 49 + [True]
     [winner] = [number for number, (is_new, _) in enumerate(answers) if is_new]
     assert {cwd for _, cwd in answers} == {f"d{winner}"}
-    [record] = table.records(table.homes_of("wanted"))
-    assert record.tenants[0].owner == ("smith", f"owner-{winner}")
+    [record] = table.records(table.directories_of("wanted"))
+    assert record.parts[0].owner == ("smith", f"owner-{winner}")
 
 
 def test_the_directory_of_a_spawned_instance_is_where_its_calls_work(
@@ -144,7 +144,7 @@ def test_a_deletion_killed_in_the_middle_has_lost_nothing(
     assert died.returncode == -signal.SIGKILL
     assert not workdir.exists()
 
-    record = Keys().instance(str(Home.of("workshop", "survivor")))
+    record = Keys().instance(str(InstanceDirectory.of("workshop", "survivor")))
     mark = redis.hget(record, "retiring")
     assert isinstance(mark, bytes)
     redis.hset(record, "retiring", mark.split()[0] + b" 1")  # its time is over
@@ -154,7 +154,7 @@ def test_a_deletion_killed_in_the_middle_has_lost_nothing(
     assert removal.files == "removed"
 
 
-def test_garbage_is_what_nobody_has_used_for_long(
+def test_instances_unused_for_long_are_collected(
     client: Client, redis: Redis, env: dict[str, str], tmp_path: Path
 ) -> None:
     old, new, live = (workdir_of(client, key) for key in ("old", "new", "live"))
@@ -239,11 +239,11 @@ def test_a_worker_removes_what_is_past_the_swarms_time(tmp_path: Path) -> None:
     with LocalStack(bundle) as stack, connect(stack.redis_url) as redis:
         for key in ("old", "new"):
             stack.client.call("clerk", "wait__seconds", {"seconds": 0}, instance_key=key, timeout=PATIENCE)
-        home = stack.state_root / "workspaces" / "default" / "instances" / "old"
-        assert home.is_dir()
+        directory = stack.state_root / "workspaces" / "default" / "instances" / "old"
+        assert directory.is_dir()
         seconds, _ = redis.time()
         redis.zadd(Keys().instances, {"default/old": (seconds - 3700) * 1000})
         for key in redis.scan_iter(f"{Keys().collector('')}*"):
             redis.delete(key)  # the minute is over
         wait_until(lambda: known(stack.client) == {"new"}, PATIENCE)
-        wait_until(lambda: not home.exists(), PATIENCE)
+        wait_until(lambda: not directory.exists(), PATIENCE)

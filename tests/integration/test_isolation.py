@@ -141,7 +141,7 @@ def test_a_child_killed_with_its_guard_is_a_crash(stack: LocalStack, call: Call,
     wait_until(lambda: not runs(child))
 
 
-def test_the_death_of_an_idle_child_is_no_calls_failure(call: Call) -> None:
+def test_the_death_of_an_idle_child_is_not_a_calls_failure(call: Call) -> None:
     first = call("apart__pid").output
     os.kill(first, signal.SIGKILL)
     wait_until(lambda: not runs(first))

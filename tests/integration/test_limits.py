@@ -25,7 +25,7 @@ from tests.waiting import wait_until
 
 PATIENCE = 60
 SHORT_LEASES = {"GOONDAN_LEASE_SECONDS": "2"}
-#: how much later than its lease a dead worker's seat may be free; three workers' starts and a sweep take less
+#: how long after its lease a dead worker's permit may be freed; three workers' starts and a sweep take less
 MARGIN_SECONDS = 20
 
 
@@ -167,7 +167,7 @@ def test_a_call_that_waits_past_its_deadline_gets_the_limit_as_its_error(
     assert diary.started() == ["held"]
 
 
-def test_the_seat_of_a_killed_worker_is_free_within_a_lease_and_a_few_seconds(
+def test_the_permit_of_a_killed_worker_is_free_within_a_lease_and_a_few_seconds(
     crew: Crew, stack: LocalStack, diary: Diary
 ) -> None:
     [worker] = crew.muster()

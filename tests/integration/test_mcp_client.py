@@ -162,7 +162,7 @@ def test_a_server_from_elsewhere_that_is_killed_comes_back(stack: LocalStack) ->
     assert server("time") != killed
 
 
-def test_a_server_that_never_answers_costs_its_caller_the_limit_and_nobody_else(stack: LocalStack) -> None:
+def test_server_that_never_answers_delays_only_its_caller(stack: LocalStack) -> None:
     call = begin(stack.client, "moody__freeze", timeout_seconds=2)
     frozen = server("moody")
     assert answers(stack.client, "time__get_current_time")

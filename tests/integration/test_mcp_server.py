@@ -226,7 +226,7 @@ def begin_a_call(server: "subprocess.Popen[str]", place: Path) -> None:
     wait_until((place / "began").exists, PATIENCE)
 
 
-def test_rubbish_on_stdin_is_no_end_of_the_conversation(doors: Doors) -> None:
+def test_rubbish_on_stdin_is_not_an_end_of_the_conversation(doors: Doors) -> None:
     with raw_server(doors.stack) as server:
         assert server.stdin is not None and server.stdout is not None
         server.stdin.write("not JSON\n\n[]\n{}\n" + "x" * 1_000_000 + "\n")
@@ -405,7 +405,7 @@ def test_a_token_must_be_shown_if_one_is_set(doors: Doors) -> None:
         assert asyncio.run(use(url)).structured_content == {"n": 1}
 
 
-def test_nobody_beyond_this_machine_is_served_without_a_token(doors: Doors) -> None:
+def test_remote_client_without_a_token_is_refused(doors: Doors) -> None:
     env = environment(redis_url=doors.stack.redis_url)
     done = goondan("mcp-server", "--agent", "smith", "--http", "--address", "0.0.0.0", "--json", env=env)
 

@@ -134,7 +134,7 @@ def test_a_call_is_completed_with_an_error(client: Client, error: Any, code: str
     assert (ended.error.code, ended.error.message) == (code, message)
 
 
-def test_whoever_comes_second_is_told_and_changes_nothing(client: Client) -> None:
+def test_second_completion_is_refused_and_changes_nothing(client: Client) -> None:
     call = begun(client)
     client.resolve(call.id, "first")
     with pytest.raises(CallClosedError):
@@ -146,7 +146,7 @@ def test_whoever_comes_second_is_told_and_changes_nothing(client: Client) -> Non
     assert call.result(PATIENCE, wait_pending=True).output == "first"
 
 
-def test_a_pending_call_that_nobody_completes_expires_and_is_closed(client: Client) -> None:
+def test_pending_call_that_is_not_completed_expires_and_is_closed(client: Client) -> None:
     call = client.submit("builder", "jobs__begin", {"ttl": 0.3}, instance_key="expires")
     ended = call.result(PATIENCE, wait_pending=True)
     assert ended.error is not None

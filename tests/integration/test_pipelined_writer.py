@@ -98,7 +98,7 @@ def test_what_a_closed_connection_takes_is_not_said_to_be_on_its_way(redis: Redi
     writer.stop()
 
 
-def test_an_answer_that_nobody_asks_for_is_read_soon(redis: Redis) -> None:
+def test_answer_without_a_reader_is_read_soon(redis: Redis) -> None:
     writer = PipelinedWriter(redis)
     writer.start()
     answer: Future[Any] = Future()
@@ -107,9 +107,7 @@ def test_an_answer_that_nobody_asks_for_is_read_soon(redis: Redis) -> None:
     writer.stop()
 
 
-def test_many_answers_are_read_though_nobody_asks_for_one(
-    redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_answers_without_a_reader_are_read(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "UNREAD_SECONDS", 10 * PATIENCE)
     writer, answers = PipelinedWriter(redis), list[int]()
     writer.start()

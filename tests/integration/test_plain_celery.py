@@ -1,4 +1,4 @@
-"""Messages of programs that are plain Celery, and what is no message at all."""
+"""Messages of programs that are plain Celery, and what is not a message at all."""
 
 import gc
 import json

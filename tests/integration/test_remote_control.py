@@ -98,7 +98,7 @@ def test_a_call_that_has_its_result_keeps_it(stack: LocalStack, control: Control
     assert stack.client.pending(call.id).result(PATIENCE).status == "ok"
 
 
-def test_a_call_that_nobody_knows_is_cancelled_when_it_comes(stack: LocalStack, control: Control) -> None:
+def test_unknown_call_is_cancelled_when_it_arrives(stack: LocalStack, control: Control) -> None:
     assert "not known yet" in control("revoke", task_id=["call-of-celery"])["ok"]
     with Redis.from_url(stack.redis_url) as redis:
         assert redis.get("celery-task-meta-call-of-celery") is None
@@ -118,8 +118,8 @@ def test_a_worker_gets_more_places_and_fewer(stack: LocalStack, control: Control
     for name in "abc":
         (tmp_path / name / "guest").touch()
     assert [call.result(PATIENCE).status for call in (first, second, third)] == ["ok"] * 3
-    assert "1 to 10,000 places" in control("pool_shrink", n=1)["error"]
-    assert "1 to 10,000 places" in control("pool_grow", n=10**9)["error"]
+    assert "1 to 10,000 slots" in control("pool_shrink", n=1)["error"]
+    assert "1 to 10,000 slots" in control("pool_grow", n=10**9)["error"]
     assert control("stats")["prefetch_count"] == 1
     assert control("pool_grow", n=1) == {"ok": "pool will grow"}
 

@@ -83,7 +83,7 @@ def two_who_wait(post: Post) -> Iterator[tuple[Future[None], Future[None]]]:
         yield first, second
 
 
-def test_whoever_waits_reads_for_himself(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_thread_reads_the_socket_itself(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "NAP_SECONDS", LONG)
     post.until_nobody_reads()
     expected = post.expected("mine")
@@ -199,7 +199,7 @@ def test_a_process_that_was_forked_leaves_the_subscription_alone(
     assert post.readers.get("mine") != threading.current_thread().name
 
 
-def test_nobody_reads_a_subscription_that_is_closed(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_subscription_is_not_read(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     post.listener.close()
     post.listener.wait(post.expected("mine"), 0.05)
 

@@ -94,7 +94,7 @@ def test_a_shutdown_message_of_plain_celery_drains_the_workers_of_its_agent(stac
     app.close()
 
 
-def test_nobody_drains_for_an_unknown_agent(stack: LocalStack) -> None:
+def test_shutdown_of_an_unknown_agent_drains_no_worker(stack: LocalStack) -> None:
     with pytest.raises(AgentNotFoundError):
         stack.client.shutdown(agent="nobody")
     with pytest.raises(ValueError, match="either"):

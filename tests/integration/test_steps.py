@@ -358,7 +358,7 @@ def test_a_tool_that_no_worker_there_has_is_not_found(relief: Crew, tmp_path: Pa
     [result] = step.run([{"id": "c", "name": "today__fifth"}], timeout=PATIENCE)
     code, message = error_of(result)
     assert code == "E_TOOL_NOT_FOUND"
-    assert "nobody has registered it in this worker" in message
+    assert "it is not registered in this worker" in message
 
 
 def test_blocks_reach_the_producer_the_most_important_first(client: Client) -> None:

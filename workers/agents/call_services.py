@@ -288,7 +288,7 @@ class EntryStep:
     async def _leave(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """End the Step; say whether a middleware has caught the block's error."""
+        """End the Step; return whether a middleware has caught the block's error."""
         if error is not None and not isinstance(error, Exception):
             self._open.break_off()
             return False
@@ -530,7 +530,7 @@ class SwarmServices:
     #: the revision of the runs, and of the calls that they make outside of Steps
     bundle_ref: str | None = None
 
-    def means(
+    def for_run(
         self, run: Run, workdir: Path, waits: Waits, cancellation: Cancellation, *, is_async: bool
     ) -> CallServices:
         """Make the services of one run."""

@@ -119,7 +119,7 @@ class Handoffs:
 
     def _on_answer(self, submission: Submission, handed: HandedOver, admission: Admission) -> None:
         if admission.is_conflict:
-            error = ToolCallConflictError(f"{submission.id} was asked for before, with another content.")
+            error = ToolCallConflictError(f"{submission.id} was submitted before, with other content.")
             self._give_up(handed, error)
         elif not submission.message:
             _apart(partial(self._send, submission, handed))
@@ -138,7 +138,7 @@ class Handoffs:
         try:
             self._client.send_messages({submission.id: submission.call_json})
         except GoondanError as error:
-            _cancel(handed.pending)  # without a message it would stand in the way of those behind it
+            _cancel(handed.pending)  # without a message it would block the events behind it
             self._give_up(handed, error)
         else:
             handed.accepted.set_result(None)

@@ -23,7 +23,7 @@ class Waits:
         self._lock = threading.Lock()
         self._count = 0
         #: as long as the run has no slot
-        self._absence: ReleasedSlot | None = None
+        self._released_slot: ReleasedSlot | None = None
         #: those of its waits that are over, and wait for a slot
         self._returning: list[Job] = []
 
@@ -47,16 +47,16 @@ class Waits:
 
     def _begin(self) -> None:
         with self._lock:
-            if self._absence is None:
+            if self._released_slot is None:
                 # a run that was answered for has no slot any more, and must not release another's
-                self._absence = KeptSlot() if self._is_over() else self._release_slot()
+                self._released_slot = KeptSlot() if self._is_over() else self._release_slot()
             self._count += 1
 
     def _end(self, then: Job) -> bool:
         """Count one wait less; if it may not go on at once, ``then`` is called when it may."""
         with self._lock:
             self._count -= 1
-            released_slot = self._absence
+            released_slot = self._released_slot
             if self._count or released_slot is None:
                 return True
             self._returning.append(then)
@@ -67,7 +67,7 @@ class Waits:
 
     def _arrive(self) -> None:
         with self._lock:
-            self._absence = None
+            self._released_slot = None
             waiting, self._returning = self._returning, []
         for then in waiting:
             then()
@@ -86,9 +86,9 @@ class Waits:
             raise asyncio.CancelledError
 
     def _stay_out_if_over(self) -> None:
-        """Let a run that is over end without a slot: its time limit waits for nobody's."""
+        """Let a run that is over end without a slot: its time limit must not wait for one."""
         with self._lock:
-            released_slot = self._absence
+            released_slot = self._released_slot
             if released_slot is None or not self._is_over():
                 return
         released_slot.give_up()

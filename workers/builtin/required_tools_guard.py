@@ -100,7 +100,7 @@ class RequiredToolsGuard:
             await self._state.set(_key(ctx.turn_id), None)
 
     async def _is_guarded(self, turn_id: str) -> bool:
-        """Say whether the Turn has an entry: Turns of producers and single calls are not guarded."""
+        """Return whether the Turn has an entry: Turns of producers and single calls are not guarded."""
         return await self._state.get(_key(turn_id)) is not None
 
     async def _is_done(self, turn_id: str) -> bool:

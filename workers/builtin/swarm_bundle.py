@@ -20,8 +20,8 @@ OPEN: JsonObject = {
         "Begin to change the swarm itself: its prompts, tools and configuration. The answer names a "
         "changesetId and a workdir, a directory with the bundle's files. Edit them there; "
         "hint.bundleRootInWorkdir is the bundle's folder in it, hint.recommendedFiles say what may be "
-        "changed, and hint.warning, if it is there, what is wrong with them already. Nothing changes for "
-        "anybody until the changeset is committed."
+        "changed, and hint.warning, if it is there, what is wrong with them already. The swarm "
+        "itself does not change until the changeset is committed."
     ),
     "parameters": {
         "type": "object",

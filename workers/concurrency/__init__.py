@@ -1,1 +1,1 @@
-"""Threads and the event loop of a worker: places to run in, ways over, and limits of waiting."""
+"""Threads, the event loop and slots of a worker, and time limits."""

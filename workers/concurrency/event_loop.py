@@ -28,7 +28,7 @@ class _MoveToLoop:
 
 
 async def move_to_loop() -> None:
-    """Go on on the event loop; nothing happens if that is where the coroutine is."""
+    """Continue on the event loop; does nothing if the coroutine runs there already."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -73,7 +73,7 @@ class EventLoopThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def put_off(self, callback: Callable[[], object]) -> None:
-        """Let the loop call ``callback`` in this context, with :meth:`flush`, which the caller sees to."""
+        """Let the loop call ``callback`` in this context, with :meth:`flush`, which the caller calls."""
         self._put_off.append((callback, contextvars.copy_context()))
 
     def carry_on(self, coroutine: Coroutine[Any, Any, T], ended: Callable[[T], object]) -> None:
@@ -94,7 +94,7 @@ class EventLoopThread:
         """Wake the loop for what was put off: once for all of it, since that costs more than it does."""
         if self._put_off and not self._is_woken:
             self._is_woken = True
-            with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop has been closed: nothing waits any more
                 self._loop.call_soon_threadsafe(self._catch_up)
 
     def _catch_up(self) -> None:
@@ -125,7 +125,7 @@ RunOnThread = Callable[[Job, Job], object]
 
 
 def is_on_loop() -> bool:
-    """Say whether this thread runs an event loop, and must not be blocked."""
+    """Return whether this thread runs an event loop, and must not be blocked."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

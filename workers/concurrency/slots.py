@@ -1,4 +1,4 @@
-"""The slots of a worker: so many calls are in progress, and a call that waits for another agent holds none.
+"""The slots of a worker bound its calls in progress; a call that waits for another agent holds none.
 
 It gives its slot back while it waits, and takes one again, before all that has not begun, when it goes on.
 """
@@ -29,7 +29,7 @@ class ReleasedSlot(Protocol):
         """Call ``then``, on any thread, as soon as the call may go on."""
 
     def give_up(self) -> bool:
-        """Be over because the call has ended; say whether it has a slot to leave."""
+        """End with the call; return whether it has a slot to leave."""
 
 
 #: begins a released slot
@@ -37,19 +37,19 @@ ReleaseSlot = Callable[[], ReleasedSlot]
 
 
 class KeptSlot:
-    """That of a call whose pool cannot lend its slot."""
+    """The released slot of a call whose pool cannot lend its slot."""
 
     def end(self, then: Job) -> None:
         """Let it go on."""
         then()
 
     def give_up(self) -> bool:
-        """Say that there is a slot to leave."""
+        """Return true: there is a slot to leave."""
         return True
 
 
 class Slots:
-    """The slots, those who wait for one, and those who have lent theirs."""
+    """The slots, the calls that wait for one, and the calls that have lent theirs."""
 
     def __init__(
         self, limit: Callable[[], int], begin: Callable[[QueuedJob], None], on_free: Job = lambda: None
@@ -62,23 +62,23 @@ class Slots:
         self._lock = threading.Lock()
         self.taken = 0
         self._released = 0
-        #: of the slots taken, those whose calls wait all the same
+        #: of the slots taken, those whose calls wait without giving them up
         self._idle = 0
         self._waiting: deque[QueuedJob] = deque()
         self._returning: deque[_Released] = deque()
 
     @property
     def backlog(self) -> int:
-        """How many have not begun."""
+        """How many jobs have not begun."""
         return len(self._waiting)
 
     @property
     def free(self) -> int:
-        """How many slots nobody has, and nobody waits for."""
+        """How many slots are neither taken nor waited for."""
         return self._limit() - self.taken - len(self._waiting) - len(self._returning)
 
     def take(self) -> bool:
-        """Take a slot at once, to be left with :meth:`leave`; say whether there was one."""
+        """Take a slot at once, to be left with :meth:`leave`; return whether there was one."""
         with self._lock:
             if self.taken >= self._limit() or self._waiting or self._returning:
                 return False
@@ -100,7 +100,7 @@ class Slots:
             self._free()
 
     def take_waiting(self) -> Sequence[QueuedJob]:
-        """Take away those that have not begun."""
+        """Remove and return the jobs that have not begun."""
         with self._lock:
             waiting = list(self._waiting)
             self._waiting.clear()
@@ -132,7 +132,7 @@ class Slots:
         return _Kept(self)
 
     def fill(self) -> None:
-        """Give those who wait the slots that have been added."""
+        """Give the added slots to waiting calls."""
         while self._pass_on(0):
             pass
 
@@ -140,14 +140,14 @@ class Slots:
         self._pass_on(1)
 
     def _pass_on(self, freed: int) -> bool:
-        """Give a slot to whoever waits, if there is one after so many were ``freed``; say whether."""
+        """Free so many slots and give one to the next waiting call, if any; return whether it was given."""
         lent, queued = None, None
         with self._lock:
             self.taken -= freed
             if self.taken < self._limit():
                 if self._returning:
                     lent = self._returning.popleft()
-                    lent.seat()
+                    lent.take_back()
                 elif self._waiting:
                     queued = self._waiting.popleft()
                 self.taken += lent is not None or queued is not None
@@ -160,24 +160,24 @@ class Slots:
         return lent is not None or queued is not None
 
     def come_back(self, lent: "_Released") -> None:
-        """Give an absent one a slot again, as soon as there is one."""
+        """Give a call its slot back, as soon as there is one."""
         with self._lock:
             self._released -= 1
             if lent.has_ended:
-                pass  # nobody counts it any more
+                pass  # it is not counted any more
             elif self.taken < self._limit():
                 self.taken += 1
-                lent.seat()
+                lent.take_back()
             else:
                 self._returning.append(lent)
                 return
         lent.go_on()
 
     def give_up(self, lent: "_Released") -> bool:
-        """End a call wherever it is; say whether it had a slot."""
+        """End a call in any state; return whether it had a slot."""
         with self._lock:
             lent.has_ended = True
-            if lent.is_seated:
+            if lent.has_slot:
                 return True
             is_returning = lent in self._returning
             if is_returning:
@@ -187,7 +187,7 @@ class Slots:
         return False
 
     def stop_idling(self) -> None:
-        """Note that one of those who kept their slots goes on."""
+        """Note that a call that kept its slot goes on."""
         with self._lock:
             self._idle -= 1
 
@@ -198,7 +198,7 @@ class _Released:
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
         self._then: Job | None = None
-        self.is_seated = False
+        self.has_slot = False
         self.has_ended = False
 
     def end(self, then: Job) -> None:
@@ -206,9 +206,9 @@ class _Released:
         self._then = then
         self._slots.come_back(self)
 
-    def seat(self) -> None:
+    def take_back(self) -> None:
         """Note that it has a slot again."""
-        self.is_seated = True
+        self.has_slot = True
 
     def go_on(self) -> None:
         """Let the call go on."""
@@ -216,7 +216,7 @@ class _Released:
             self._then()
 
     def give_up(self) -> bool:
-        """End the call; say whether it has a slot to leave."""
+        """End the call; return whether it has a slot to leave."""
         return self._slots.give_up(self)
 
 
@@ -232,5 +232,5 @@ class _Kept:
         then()
 
     def give_up(self) -> bool:
-        """Say that there is a slot to leave."""
+        """Return true: there is a slot to leave."""
         return True

@@ -53,7 +53,7 @@ class InOrder:
 
 
 class DaemonThreads:
-    """A thread for each job that runs at one time; they sleep between jobs, and are used again.
+    """A thread for each job that runs at one time; they wait between jobs, and are used again.
 
     ``flush`` is called on a thread whose job has ended: jobs may put off what is sent together.
     """
@@ -61,7 +61,7 @@ class DaemonThreads:
     def __init__(self, flush: Callable[[], object]) -> None:
         self._flush = flush
         self._lock = threading.Lock()
-        #: the last one to fall asleep is woken first
+        #: the thread that became idle last is woken first
         self._asleep: list[_Thread] = []
         self._short: SimpleQueue[Job] = SimpleQueue()
         self.count = 0
@@ -86,7 +86,7 @@ class DaemonThreads:
 
     @property
     def idle(self) -> int:
-        """How many threads sleep."""
+        """How many threads are idle."""
         return len(self._asleep)
 
     def _fall_asleep(self, thread: "_Thread") -> None:
@@ -104,7 +104,7 @@ class DaemonThreads:
 
 
 class _Thread(threading.Thread):
-    """One thread; it sleeps until it is given a job."""
+    """One thread; it waits until it is given a job."""
 
     def __init__(self, fall_asleep: Callable[["_Thread"], None], name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -121,7 +121,7 @@ class _Thread(threading.Thread):
             self.start()
 
     def run(self) -> None:
-        """Run jobs for ever."""
+        """Run jobs forever."""
         while True:
             self._bed.acquire()
             job, self._job = self._job, None
@@ -137,7 +137,7 @@ def on_new_thread(job: Job, then: Job | None = None) -> None:
     def work() -> None:
         job()
         if loop is not None and then is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop has been closed: nothing waits any more
                 loop.call_soon_threadsafe(then)
 
     threading.Thread(target=work, name="goondan-beside-loop", daemon=True).start()
@@ -163,7 +163,7 @@ class FunctionOutcome(Generic[T]):
         return value
 
     def note(self, value: T) -> None:
-        """Take note of the value."""
+        """Keep the value."""
         self._value = value
 
     def __enter__(self) -> None:
@@ -178,14 +178,14 @@ class FunctionOutcome(Generic[T]):
 
 def outcome_of(function: Callable[[], T]) -> FunctionOutcome[T]:
     """Call ``function``; nothing is raised here, not even what ends a process."""
-    outcome: FunctionOutcome[T] = FunctionOutcome()  # to say it with brackets takes time
+    outcome: FunctionOutcome[T] = FunctionOutcome()  # a parametrized generic costs time here
     with outcome:
         outcome.note(function())
     return outcome
 
 
 def coming_outcome(function: Callable[[], T]) -> Future[FunctionOutcome[T]]:
-    """Call ``function`` on a thread of its own: it may hang, and nobody can interrupt it."""
+    """Call ``function`` on a separate thread: it may hang and cannot be interrupted."""
     ended = Future[FunctionOutcome[T]]()
     on_new_thread(lambda: ended.set_result(outcome_of(function)))
     return ended

@@ -1,4 +1,4 @@
-"""Time limits of handlers that nobody can interrupt: somebody else speaks when they are over."""
+"""Time limits of handlers that cannot be interrupted: a watchdog thread answers when they pass."""
 
 import heapq
 import itertools
@@ -11,15 +11,15 @@ from broker_config.vital_thread import vital_thread
 
 Alarm = Callable[[], None]
 
-#: takes an alarm back
+#: cancels an alarm
 CallOff = Callable[[], None]
 
-#: so many alarms may stand called off among as many others before they are cleared away
+#: how many cancelled alarms may be kept among as many others before they are removed
 MOST_CALLED_OFF = 1_000
 
 
 class _Entry:
-    """An alarm; once it is called off, nothing is kept of it but its place."""
+    """An alarm; once it is cancelled, only its heap entry is kept."""
 
     __slots__ = ("alarm",)
 
@@ -28,15 +28,15 @@ class _Entry:
 
 
 class Watchdog:
-    """Calls alarms when their time has come, on one daemon thread. Alarms must be quick."""
+    """Calls alarms when they are due, on one daemon thread. Alarms must be quick."""
 
     def __init__(self) -> None:
         self._alarms: list[tuple[float, int, _Entry]] = []
         self._numbers = itertools.count()
-        #: how many of them are called off
+        #: how many of them are cancelled
         self._called_off = 0
         self._changed = threading.Condition()
-        #: when the thread looks next, whatever is called off meanwhile
+        #: when the thread looks next, whatever is cancelled meanwhile
         self._looks_at = math.inf
 
     def start(self) -> None:
@@ -56,12 +56,12 @@ class Watchdog:
 
     @property
     def size(self) -> int:
-        """How many places are taken, by alarms and by those that were called off."""
+        """How many heap entries there are, cancelled alarms included."""
         return len(self._alarms)
 
     def _call_off(self, entry: _Entry) -> None:
         with self._changed:
-            if entry.alarm is None:  # it has spoken
+            if entry.alarm is None:  # it was called
                 return
             entry.alarm = None
             self._called_off += 1

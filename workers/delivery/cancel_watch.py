@@ -1,4 +1,4 @@
-"""Telling runs that their calls were cancelled."""
+"""Notices cancelled calls and cancels their runs."""
 
 import threading
 import time
@@ -41,7 +41,7 @@ class CancelWatch:
         vital_thread("goondan-cancels", self._watch, is_over=self._pause.is_set).start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         self._pause.set()
 
     def hold(
@@ -57,7 +57,7 @@ class CancelWatch:
         return cancellation
 
     def drop(self, claim: Claim, *, is_lost: bool = False) -> None:
-        """Look for ``claim`` no longer: its run has ended, or somebody else has it."""
+        """Stop watching ``claim``: its run has ended, or another worker has it."""
         with self._lock:
             run = self._runs.pop(claim.token, None)
         if run is not None:
@@ -87,7 +87,7 @@ class CancelWatch:
                 self._end(run, ToolCancelledError())
 
     def end_lost(self, claim: Claim) -> None:
-        """Cancel the run of a claim that was lost: whoever has the call now must be the only one."""
+        """Cancel the run of a claim that was lost: the call must run only in the worker that has it now."""
         with self._lock:
             run = self._runs.get(claim.token)
         if run is not None:

@@ -1,6 +1,6 @@
 """A call from its message to its stored result: claim, carry out, finish.
 
-Broker acknowledgements decide nothing here; the ledger's claim does (DESIGN "Delivery"). What is told to
+Broker acknowledgements decide nothing here; the ledger's claim does (DESIGN "Delivery"). What is sent to
 the ledger goes by the pipelined writer: while Redis is away it waits, and a call in hand is neither dropped
 nor reported as failed.
 """
@@ -34,8 +34,8 @@ from goondan_tasks.handoff import require_way
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Stored, Verdict
-from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.names import NO_CALL_TOOL, STEP_TOOL
 from workers.cancellation import Cancellation, Watch
@@ -69,7 +69,7 @@ class Delivery:
         self,
         ledger: Ledger,
         writer: PipelinedWriter,
-        settlement: Settlement,
+        reaper: Reaper,
         *,
         limiter: CallLimiter,
         revisions: Revisions,
@@ -81,7 +81,7 @@ class Delivery:
     ) -> None:
         self.ledger = ledger
         self._writer = writer
-        self._settlement = settlement
+        self._reaper = reaper
         self._limiter = limiter
         self._revisions = revisions
         self.leases = leases
@@ -140,11 +140,11 @@ class Delivery:
             if isinstance(answer, RedisError):
                 self._writer.send(script_call, on_answer)
             elif not answer:
-                self.result_writer.store(claim, self._settlement.failure(claim, ToolCancelledError()))
+                self.result_writer.store(claim, self._reaper.failure(claim, ToolCancelledError()))
                 self.flush()
 
-        message = self._settlement.message(job.id, job.original)
-        # nobody else could have begun it, if it is marked as started
+        message = self._reaper.message(job.id, job.original)
+        # if it is marked as started, no other worker can have started it
         script_call = self.ledger.release(claim, died=False, message=message, is_untouched=True)
         return script_call, on_answer
 
@@ -192,11 +192,11 @@ class Delivery:
         started_at: Callable[[], float | None],
         known: Cancellation | None = None,
     ) -> tuple[Cancellation, Watch]:
-        """See to the lease of a run from now on, and to its being cancelled; return that, and its watch."""
+        """Renew the lease of a run from now on and watch for its cancellation; return that, and its watch."""
 
         def abandon() -> None:
             error = cancellation.error or ToolCancelledError()
-            if answer(self._settlement.failure(claim, error, started_at())):
+            if answer(self._reaper.failure(claim, error, started_at())):
                 logger.warning("call.abandoned", call_id=claim.run.id, reason=error.message)
                 self.flush()
 
@@ -205,7 +205,7 @@ class Delivery:
                 cancellation.set(error(limit, agent=handling_agent(claim.run.call)))
                 abandon()
 
-            if patience <= 0:  # what can be interrupted is given time, by whoever cancels it
+            if patience <= 0:  # a handler that can be interrupted gets time from its canceller
                 cancellation.on_cancel(abandon)
             return self._watchdog.watch(limit + patience, expire)
 
@@ -221,24 +221,24 @@ class Delivery:
     async def _to_a_result(
         self, claim: Claim, run: Coroutine[Any, Any, ToolCallResult], started_at: Callable[[], float | None]
     ) -> ToolCallResult:
-        """Let even a fault of ours end the call: its place would be lost, and its lease renewed for ever."""
+        """Let even a fault of ours end the call: its slot would be lost, and its lease renewed forever."""
         outcome: FunctionOutcome[ToolCallResult] = FunctionOutcome()
         with outcome:
             outcome.note(await run)
         if outcome.error is None:
             return outcome.get()
         logger.error("call.fault", call_id=claim.run.id, exc_info=outcome.error)
-        return self._settlement.failure(claim, outcome.error, started_at())
+        return self._reaper.failure(claim, outcome.error, started_at())
 
     def flush(self) -> None:
-        """Send the claims and results that wait for company."""
+        """Send the batched claims and results."""
         self._writer.flush()
 
     def settle(self, claim: Claim) -> None:
         """Deal with a claim whose verdict is not to run the call; while Redis is away a sweep will."""
         try:
             if claim.is_ours:
-                self._settlement.settle(claim)
+                self._reaper.settle(claim)
         except (RedisError, BrokerUnreachableError) as error:
             logger.warning("call.not_settled", call_id=claim.run.id, reason=str(error))
         finally:
@@ -251,19 +251,19 @@ class Delivery:
         logger.warning("call.refused", call_id=incoming.id, code=error.code, reason=error.message)
         request = ClaimRequest(incoming.id, incoming.placeholder(), worker, ClaimTerms())
         if token is not None:
-            request = replace(request, token=token)  # whoever asks again gets the same answer
+            request = replace(request, token=token)  # the same request gets the same answer
 
         def on_answer(claim: Claim) -> None:
             if claim.is_ours:
-                self.result_writer.store(claim, self._settlement.failure(claim, error))
+                self.result_writer.store(claim, self._reaper.failure(claim, error))
                 self.flush()
 
         self._writer.send(self.ledger.claim(request), on_answer)
 
     def bury(self, queue: str, worker: str, reason: str, message: str) -> None:
-        """Make a dead letter of what came by an agent's queue and holds no call; nobody waits for its result.
+        """Make a dead letter of a message in an agent's queue that holds no call; no client waits for it.
 
-        The same message again, which a worker had that has died, is the same letter.
+        The same message, redelivered after a worker's death, is the same letter.
         """
         logger.error("message.buried", queue=queue, reason=reason)
         agent = agent_of(queue)
@@ -276,7 +276,7 @@ class Delivery:
 
         def on_answer(claim: Claim) -> None:
             if claim.is_ours:
-                self.result_writer.store(*self._settlement.dead_letter(claim))
+                self.result_writer.store(*self._reaper.dead_letter(claim))
                 self.flush()
 
         self._writer.send(self.ledger.claim(request), on_answer)
@@ -292,13 +292,13 @@ class Delivery:
         """Claim an event, if it is the first of its mailbox.
 
         Raises:
-            HandoffCycleError, HandoffDepthError: somebody would wait for himself.
+            HandoffCycleError, HandoffDepthError: an agent would wait for itself.
         """
         call = request.call
         require_way(call, most_hops=self._settings.max_handoff_depth)
         script_call = self.ledger.claim_event(
             request,
-            self._settlement.message(request.call_id, call),
+            self._reaper.message(request.call_id, call),
             is_handled_here=self._revisions.registry(call.bundle_ref).handles_events(call.agent_name),
         )
         return self._writer.ask(script_call)
@@ -320,7 +320,7 @@ class Delivery:
         return claim.run.clock()
 
     def _is_start_confirmed(self, claim: Claim, *, is_first: bool) -> bool:
-        """Say whether Redis has confirmed the mark, and enough is left of the lease that it has renewed.
+        """Return whether Redis has confirmed the mark, and enough is left of the lease that it has renewed.
 
         A process that was frozen meanwhile, or whose Redis was slow, must ask again.
 

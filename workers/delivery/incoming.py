@@ -39,7 +39,7 @@ class Incoming:
 
     @property
     def is_only_told(self) -> bool:
-        """Whether it tells of an answer that the asker has by other means: nobody has to handle it."""
+        """Whether it brings an answer that the asker has already: it needs no handling."""
         return self.is_event and isinstance(self.wire, Mapping) and _is_told(self.wire)
 
     @property
@@ -51,7 +51,7 @@ class Incoming:
         """Read the call; what a plain Celery producer left out is filled in (DESIGN "Records").
 
         Raises:
-            ToolInputValidationError: it is no call.
+            ToolInputValidationError: it is not a call.
             ToolNotInCatalogError: it would be an event, and came as a tool call.
             PayloadTooLargeError: its arguments exceed ``max_args_bytes``, as news of how a call ended may;
                 or it exceeds another limit of :func:`require_sizes`.
@@ -77,7 +77,7 @@ class Incoming:
     def placeholder(self) -> ToolCall:
         """Return a call without its arguments, and what is too large, to hang the refusal of this message on.
 
-        Of a request that can be read, it still says who is to be told.
+        Of a request that can be read, it still names the asker.
         """
         draft = self._draft()
         own: dict[str, Any] = {
@@ -133,9 +133,9 @@ def carried(task: str, kwargs: Any) -> Any:
 
 
 def _is_news(call: ToolCall) -> bool:
-    """Say whether it tells how a call has ended: made of outputs, which have a limit of their own.
+    """Return whether it tells how a call has ended: made of outputs, which have a limit of their own.
 
-    Whoever asked would hear nothing if that were refused.
+    If that were refused, the asker would get no answer.
     """
     if call.tool_name == DELEGATE_RESULT_TOOL:
         return True

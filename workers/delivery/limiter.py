@@ -1,7 +1,7 @@
-"""The door before the claim: calls with limits, or an idempotencyKey, ask to be admitted.
+"""Admission before the claim: calls with limits, or an idempotencyKey, ask to be admitted.
 
-A call without either passes by; nothing is sent for it. One that has to wait leaves its worker at once:
-its message is acknowledged, and whoever lets it in sends a new one to the front of its queue.
+A call without either sends nothing. A call that has to wait leaves its worker at once: its message is
+acknowledged, and the script that lets it in pushes a new one to the front of its queue.
 """
 
 import threading
@@ -32,7 +32,7 @@ logger = structlog.get_logger(__name__)
 #: how long to wait before a broker that did not take a message is tried again
 SEND_AGAIN_SECONDS = 5.0
 
-#: what becomes of a claim after such an answer
+#: the verdict on a claim after each of these answers
 _VERDICTS = {"late": Verdict.LIMITED, "share": Verdict.SHARED, "conflict": Verdict.CONFLICT}
 
 MakeClaim = Callable[[ClaimRequest], Claim]
@@ -59,13 +59,13 @@ class CallLimiter:
         self._revisions = revisions
         self._watchdog = watchdog
         self._limit_scripts = LimitScripts(ledger.settings)
-        #: token of the claim -> gates, and the ms of admission
+        #: token of the claim -> the call's limits, and the ms of admission
         self._admitted: dict[str, tuple[str, int]] = {}
         self._lock = threading.Lock()
         self._look_at: float | None = None
 
     def claim(self, request: ClaimRequest, claim: MakeClaim, turn: Turn) -> Claim:
-        """Make a claim once its call is admitted, which is asked in ``turn``; return what came of it."""
+        """Make a claim once its call is admitted, which is asked in ``turn``, and return it."""
         call = request.call
         registry, in_step = self._revisions.registry(call.bundle_ref), call.step_id is not None
         limits = registry.limits(call.agent_name, call.tool_name, in_step=in_step)
@@ -74,7 +74,7 @@ class CallLimiter:
         return self._admit(request, limits, claim, turn)
 
     def has_admitted(self, claim: Claim) -> bool:
-        """Say whether the call holds something that others may wait for."""
+        """Return whether the call holds a permit or key that other calls may wait for."""
         return claim.token in self._admitted
 
     def leave(self, claim: Claim, *, pauses: bool = False) -> None:
@@ -86,16 +86,16 @@ class CallLimiter:
             )
 
     def look(self) -> None:
-        """Let in the calls whose time has come; every worker does this now and then, as a net."""
+        """Let in the calls whose time has come; every worker does this periodically, as a fallback."""
         self._writer.send(self._limit_scripts.look(), self._on_answer)
 
     def _admit(self, request: ClaimRequest, limits: Limits, claim: MakeClaim, turn: Turn) -> Claim:
         call_id, call = request.call_id, request.call
-        gates = limits.gates(call)
+        call_limits = limits.for_call(call)
         script_call = self._limit_scripts.admit(
             call_id,
             call,
-            gates,
+            call_limits,
             message=self._dispatch.inline(call_id, call, serializer.encode(call.to_wire())),
             run_seconds=limits.run_seconds(call),
         )
@@ -105,7 +105,7 @@ class CallLimiter:
         if answer.word == "wait":
             return _waiting(request, answer)
         if answer.word == "go":
-            self._admitted[request.token] = gates, answer.now
+            self._admitted[request.token] = call_limits, answer.now
             return claim(request)
         verdict = _VERDICTS[answer.word]
         logger.info("call.not_admitted", call_id=call_id, verdict=str(verdict), about=answer.about)
@@ -113,21 +113,21 @@ class CallLimiter:
 
     def _asked(self, script_call: ScriptCall[Any]) -> Answer:
         answer = Answer.of(self._writer.ask(script_call))
-        self._heed(answer)
+        self._follow_up(answer)
         return answer
 
     def _on_answer(self, raw: Any) -> None:
-        self._heed(Answer.of(raw))
+        self._follow_up(Answer.of(raw))
 
-    def _heed(self, answer: Answer) -> None:
-        """Do what every answer asks for."""
+    def _follow_up(self, answer: Answer) -> None:
+        """Send the messages that the answer names, and schedule the next look."""
         if answer.unsent:
             self.send_later(answer.unsent)
         if answer.look_in is not None:
             self._look_in(answer.look_in / 1000)
 
     def _look_in(self, seconds: float) -> None:
-        """Look again in ``seconds``, unless that is arranged anyway."""
+        """Look again in ``seconds``, unless an earlier look is scheduled."""
         look_at = monotonic() + seconds
         with self._lock:
             if self._look_at is not None and self._look_at <= look_at:
@@ -141,7 +141,7 @@ class CallLimiter:
         self.look()
 
     def send_later(self, unsent: Mapping[str, bytes], seconds: float = 0) -> None:
-        """Send messages by a broker beside Redis, on a thread of their own: this one must not wait."""
+        """Send messages through a broker other than Redis, on a separate thread: this one must not block."""
         timer = threading.Timer(seconds, self._send, [unsent])
         timer.daemon = True
         timer.start()

@@ -74,7 +74,7 @@ class OtelSpans:
         self._open: dict[str, Span] = {}
 
     def around(self, claim: Claim, run: RunCoroutine) -> RunCoroutine:
-        """Open the span of a run that begins now; what is returned carries it out inside of the span."""
+        """Open the span of a run that begins now; the returned coroutine runs it inside the span."""
         span = self._open[claim.token] = self._start(claim.run)
         context = contextvars.copy_context()
         context.run(otel_context.attach, trace.set_span_in_context(span))
@@ -129,7 +129,7 @@ class _InContext(Coroutine[Any, Any, ToolCallResult]):
         self._context.run(self._coroutine.close)
 
     def __await__(self) -> Generator[Any, Any, ToolCallResult]:
-        return self._coroutine.__await__()  # whoever awaits it has a context of its own
+        return self._coroutine.__await__()  # the awaiting task has its own context
 
 
 def tracer_provider(exporters: Sequence[str]) -> TracerProvider | None:

@@ -1,6 +1,6 @@
 """How runs end: with a result that is stored, or not yet, because the call is tried again or pending.
 
-What is told to the ledger goes by the pipelined writer: while Redis is away it waits, and nothing is lost.
+Writes to the ledger go through the pipelined writer: while Redis is away they wait, and nothing is lost.
 """
 
 import threading
@@ -17,8 +17,8 @@ from goondan_tasks.errors import BrokerUnreachableError, GoondanError, ToolOutpu
 from goondan_tasks.events import is_event
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.reaper import Reaper, unknown_outcome
 from goondan_tasks.ledger.record import Claim, Finished, Outcome, Stored, completed
-from goondan_tasks.ledger.settlement import Settlement, unknown_outcome
 from goondan_tasks.logs import CallLog
 from goondan_tasks.messages import ToolCallResult, epoch_milliseconds
 from workers.concurrency.threads import outcome_of
@@ -34,7 +34,7 @@ logger = structlog.get_logger(__name__)
 #: pauses are doubled up to this; a longer ``backoffSeconds`` is kept as it is
 LONGEST_DOUBLED_SECONDS = 300.0
 
-#: errors that another run would only repeat, or that must stand
+#: errors that another run would only repeat, or that are final
 NEVER = ("E_TOOL_CANCELLED", "E_TOOL_INVALID_ARGS", "E_TOOL_EXPIRED", "E_TOOL_OUTCOME_UNKNOWN")
 NEVER_PREFIX = "E_TOOL_NOT_"
 
@@ -49,14 +49,14 @@ def pause_seconds(retry: Retry, retries: int) -> float:
 
 
 def is_retried(retry: Retry, code: str) -> bool:
-    """Say whether a run that failed with ``code`` is tried again."""
+    """Return whether a run that failed with ``code`` is tried again."""
     if code in NEVER or code.startswith(NEVER_PREFIX):
         return False
     return not retry.codes or code in retry.codes
 
 
 class Retries:
-    """Keeps failed calls until their next run. They hold their claims meanwhile, but no place.
+    """Keeps failed calls until their next run. They hold their claims meanwhile, but no slot.
 
     When the pause is over the call is queued again. If this process dies before, its lease runs out and the
     call is run again by rule 4 of DESIGN "Delivery": it is idempotent.
@@ -66,7 +66,7 @@ class Retries:
         self,
         ledger: Ledger,
         writer: PipelinedWriter,
-        settlement: Settlement,
+        reaper: Reaper,
         *,
         revisions: Revisions,
         leases: LeaseKeeper,
@@ -75,7 +75,7 @@ class Retries:
     ) -> None:
         self._ledger = ledger
         self._writer = writer
-        self._settlement = settlement
+        self._reaper = reaper
         self._revisions = revisions
         self._leases = leases
         self._cancels = cancels
@@ -88,7 +88,7 @@ class Retries:
         return len(self._waiting)
 
     def put_off(self, claim: Claim, result: ToolCallResult, *, granted: Then, final: Then) -> bool:
-        """Try a call again whose run has ended with ``result``; say whether that is so.
+        """Try a call again whose run has ended with ``result``; return whether it is tried.
 
         ``granted`` is called when the ledger grants a further run; if it does not, ``final`` is, and
         ``result`` is to be stored.
@@ -112,7 +112,7 @@ class Retries:
         return True
 
     def drain(self) -> None:
-        """Give back what waits here, and from now on what is put off, at once.
+        """Give back at once the calls that wait here, and from now on those to be tried again.
 
         Raises:
             RedisError, BrokerUnreachableError: the rest stays until its leases run out.
@@ -167,7 +167,7 @@ class Retries:
     def _give_back(self, claim: Claim) -> None:
         self._leases.drop(claim)
         self._cancels.drop(claim)
-        self._settlement.run_again(claim)
+        self._reaper.run_again(claim)
 
 
 def _begin_of(claim: Claim, result: ToolCallResult) -> float:
@@ -200,7 +200,7 @@ class ResultWriter:
         self,
         ledger: Ledger,
         writer: PipelinedWriter,
-        settlement: Settlement,
+        reaper: Reaper,
         *,
         limiter: CallLimiter,
         leases: LeaseKeeper,
@@ -211,7 +211,7 @@ class ResultWriter:
     ) -> None:
         self._ledger = ledger
         self._writer = writer
-        self._settlement = settlement
+        self._reaper = reaper
         self._limiter = limiter
         self._leases = leases
         self._cancels = cancels
@@ -228,7 +228,7 @@ class ResultWriter:
         self._runs[claim.token] = _Run()
 
     def finish(self, claim: Claim, result: ToolCallResult) -> bool:
-        """Store what a run has ended with; say whether it had no result yet.
+        """Store what a run has ended with; return whether it had no result yet.
 
         The result goes with the next packet; a claim that was lost leaves the newer one as it is. A call that
         has failed is tried again, if its export says so; one that is pending waits. The late end of an event
@@ -245,7 +245,7 @@ class ResultWriter:
         return is_first
 
     def answer(self, claim: Claim, result: ToolCallResult) -> bool:
-        """Store a result in the place of a handler that still runs; say whether the run had none yet.
+        """Store a result in the place of a handler that still runs; return whether the run had none yet.
 
         An event keeps its instance until its handler has ended.
         """
@@ -276,9 +276,9 @@ class ResultWriter:
         self.store(claim, result, still_runs=still_runs and is_event(claim.run.call))
 
     def _end_with_fault(self, claim: Claim, fault: BaseException) -> None:
-        """Let even a fault of ours end the call: its lease would be renewed for ever."""
+        """Let even a fault of ours end the call: its lease would be renewed forever."""
         logger.error("call.fault", call_id=claim.run.id, exc_info=fault)
-        outcome = outcome_of(lambda: self.store(claim, self._settlement.failure(claim, fault)))
+        outcome = outcome_of(lambda: self.store(claim, self._reaper.failure(claim, fault)))
         if outcome.error is not None:
             self._let_go(claim, is_lost=True)  # a sweep settles the call
 
@@ -286,7 +286,7 @@ class ResultWriter:
         self._unconfirmed.discard(claim.token)
         cancellation = self._cancels.cancellation(claim)
         if cancellation is not None:
-            cancellation.end()  # the next run asks anew
+            cancellation.end()  # the next run asks again
         self._limiter.leave(claim, pauses=True)
 
     def _suspend(self, claim: Claim, result: ToolCallResult) -> None:
@@ -295,7 +295,7 @@ class ResultWriter:
                 self.store(claim, completed(claim.run, result, Outcome.of(answer)))
                 self._writer.flush()
             elif answer == Stored.CANCELLED:
-                self.store(claim, self._settlement.cancelled(result))
+                self.store(claim, self._reaper.cancelled(result))
                 self._writer.flush()
             else:
                 self._let_go(claim, is_lost=answer == Stored.LOST)
@@ -309,9 +309,9 @@ class ResultWriter:
             self._writer.put_off(script_call, on_answer, is_urgent=True)
 
     def _unwritable(self, claim: Claim, error: ValueError) -> ToolCallResult:
-        """Return what ends a call whose result cannot be written down: it must end with one."""
+        """Return the error result of a call whose result has no JSON form."""
         message = f"{claim.run.call.tool_name} ended with a result that is not JSON: {error}."
-        return self._settlement.failure(claim, ToolOutputError(message))
+        return self._reaper.failure(claim, ToolOutputError(message))
 
     def _let_go(self, claim: Claim, *, is_lost: bool = False) -> None:
         self._unconfirmed.discard(claim.token)
@@ -320,9 +320,9 @@ class ResultWriter:
         self._limiter.leave(claim)
 
     def store(self, claim: Claim, result: ToolCallResult, *, still_runs: bool = False) -> None:
-        """Store a result, with the next packet; one that cannot be written ends the call so."""
+        """Store a result, with the next packet; one without a JSON form ends the call with an error."""
         try:
-            answer = self._settlement.answer(claim, result)
+            answer = self._reaper.answer(claim, result)
             script_call = self._ledger.finish(claim, result, answer, still_runs=still_runs)
         except ValueError as error:
             self.store(claim, self._unwritable(claim, error), still_runs=still_runs)
@@ -331,7 +331,7 @@ class ResultWriter:
         def on_answer(finished: Finished) -> None:
             stored = finished.stored
             if stored is Stored.CANCELLED:
-                self.store(claim, self._settlement.cancelled(result), still_runs=still_runs)
+                self.store(claim, self._reaper.cancelled(result), still_runs=still_runs)
                 self._writer.flush()
                 return
             if still_runs and stored is Stored.YES:
@@ -339,7 +339,7 @@ class ResultWriter:
             else:
                 self._let_go(claim, is_lost=stored is Stored.LOST)
             self.log(result, stored is Stored.YES)
-            unsent = self._settlement.unsent(finished, answer)
+            unsent = self._reaper.unsent(finished, answer)
             if unsent:
                 self._limiter.send_later(unsent)
 
@@ -363,5 +363,5 @@ class ResultWriter:
         for claim in self._leases.held():
             if claim.token in self._unconfirmed:
                 continue
-            if not self._settlement.requeue(claim):
-                self._settlement.fail(claim, unknown_outcome(claim.run.call))
+            if not self._reaper.requeue(claim):
+                self._reaper.fail(claim, unknown_outcome(claim.run.call))

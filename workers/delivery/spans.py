@@ -19,7 +19,7 @@ class RunSpans(Protocol):
     """Opens and ends the spans of runs."""
 
     def around(self, claim: Claim, run: RunCoroutine) -> RunCoroutine:
-        """Open the span of a run that begins now; what is returned carries it out inside of the span."""
+        """Open the span of a run that begins now; the returned coroutine runs it inside the span."""
 
     def end(self, claim: Claim, result: ToolCallResult) -> None:
         """End the span of a run with its result."""
@@ -39,7 +39,7 @@ class NoSpans:
 def run_spans() -> RunSpans:
     """Return what this process's environment asks for, or what the program has set up before.
 
-    Nothing is imported unless one of both is so. Where the extra is missing that is logged, and calls run.
+    Nothing is imported unless either applies. A missing extra is logged, and calls run.
     """
     exporters = span_exporters()
     if not exporters and "opentelemetry.sdk.trace" not in sys.modules:

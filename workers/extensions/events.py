@@ -96,7 +96,7 @@ class EventListeners:
         self._is_telling = False
 
     def has(self, agent: str, name: str) -> bool:
-        """Say whether there is a listener."""
+        """Return whether there is a listener."""
         return (agent, name) in self._listeners
 
     def on(
@@ -174,7 +174,7 @@ class EventListeners:
     def unload(self, agents: Collection[str], seconds: float) -> None:
         """Tell agents' extensions that they are unloaded, and wait for them for so long.
 
-        Each is told on a thread of its own, so that one that hangs does not keep the others from cleaning up.
+        Each runs on its own thread, so that one that hangs does not keep the others from cleaning up.
         """
         told = [
             self._told_apart(one, seconds)
@@ -199,7 +199,7 @@ class EventListeners:
             self._listeners = {key: found for key, found in self._listeners.items() if key[0] != agent}
 
     def _forget(self, registered: _Registered) -> bool:
-        """Remove a listener; say whether it was there."""
+        """Remove a listener; return whether it was there."""
         key = (registered.agent, registered.event)
         with self._lock:
             present = self._listeners.get(key, ())
@@ -239,7 +239,7 @@ def tell_of_turn(
 
 
 def tell_of_step(events: EventListeners, name: str, record: StepRecord) -> None:
-    """Emit that a Step has opened, or has ended well."""
+    """Emit that a Step has opened, or has succeeded."""
     if events.has(record.agent_name, name):
         about = {**_about(record), "stepId": record.id, "stepIndex": record.index}
         events.emit(record.agent_name, name, about)

@@ -146,7 +146,7 @@ class SwarmBundleService:
         call = self.call_of()
         if call is None:
             raise ChangesetError(
-                "Nobody wants to change the bundle: no Turn, Step or tool call is running here.",
+                "The bundle cannot be changed: no Turn, Step or tool call is running here.",
                 code="GIT_ERROR",
                 suggestion="Open and commit changesets in a tool, or in a middleware.",
             )
@@ -158,6 +158,6 @@ class SwarmBundleService:
             raise ChangesetError(
                 "The bundle cannot be changed here.",
                 code="GIT_ERROR",
-                suggestion="It must stand in a git repository, and a worker must run the call.",
+                suggestion="It must be in a git repository, and a worker must run the call.",
             )
         return ask(bundle)

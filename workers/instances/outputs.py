@@ -71,7 +71,7 @@ class Outputs:
             reason = (
                 f"{len(data)} bytes of output could not be written to {DIRECTORY}: {error.strerror or error}."
             )
-            raise OutputNotStoredError(f"The tool ended well, but {reason}") from error
+            raise OutputNotStoredError(f"The tool succeeded, but {reason}") from error
         return StoredOutput(f"{DIRECTORY}/{name}", len(data), _beginning(data, self.max_bytes))
 
     def _write(self, run: Run, name: str, data: bytes) -> None:

@@ -22,8 +22,8 @@ import structlog
 from redis.exceptions import RedisError, ResponseError
 
 from goondan_tasks.errors import ToolError, ToolTimeoutError
-from goondan_tasks.instances.files import HomeFiles
-from goondan_tasks.instances.table import Home, Instances, Opened, encoded, instances_directory
+from goondan_tasks.instances.files import InstanceFiles
+from goondan_tasks.instances.table import InstanceDirectory, Instances, Opened, encoded, instances_directory
 from workers.cancellation import Cancellation
 from workers.instances.paths import locate
 
@@ -34,12 +34,12 @@ class Workdirs:
     def __init__(self, state_root: Path, workspace: str) -> None:
         self.workspace = workspace
         self.state_root = state_root
-        #: the parent of the instances' homes
+        #: the parent of the instances' directories
         self.instances = instances_directory(state_root, encoded(workspace))
         self._paths = functools.lru_cache(maxsize=1024)(self._paths_of)
 
     def find(self, instance_key: str, cwd: str | None = None) -> Path | None:
-        """Return the instance's directory if it exists: its own, or ``cwd`` inside the parent of the homes.
+        """Return the instance's directory if it exists: its own, or ``cwd`` inside the instances' parent.
 
         Raises:
             PathOutsideWorkdirError: a link in ``cwd`` leads outside meanwhile.
@@ -74,8 +74,8 @@ class Workdirs:
         return place.absolute
 
     def _paths_of(self, instance_key: str) -> tuple[Path, str, str]:
-        home = self.instances / encoded(instance_key)
-        return home / "workspace", str(home), str(home / "workspace")
+        directory = self.instances / encoded(instance_key)
+        return directory / "workspace", str(directory), str(directory / "workspace")
 
 
 def _is_directory(path: str) -> bool:
@@ -141,7 +141,7 @@ class _KnownInstance:
 
 
 class InstanceWorkdirs:
-    """The workdirs of one process's instances; without a table, each is in its own home."""
+    """The workdirs of one process's instances; without a table, each is in its own directory."""
 
     def __init__(self, workdirs: Workdirs, table: Instances | None = None) -> None:
         self._workdirs = workdirs
@@ -170,7 +170,7 @@ class InstanceWorkdirs:
         return self._workdirs.open(instance_key, self._ask(self._table, agent, instance_key, patience))
 
     def knows(self, agent: str, instance_key: str) -> bool:
-        """Say whether the table was queried for an instance within the last :data:`KNOWN_SECONDS`."""
+        """Return whether the table was queried for an instance within the last :data:`KNOWN_SECONDS`."""
         known = self._known.get((agent, instance_key))
         return known is not None and known.until > monotonic()
 
@@ -204,12 +204,12 @@ class InstanceWorkdirs:
             return None if known is None else Opened(known.cwd)
 
     def _note(self, table: Instances, agent: str, instance_key: str, opened: Opened) -> str | None:
-        home = Home.of(self._workdirs.workspace, instance_key)
-        files = HomeFiles(self._workdirs.state_root)
+        directory = InstanceDirectory.of(self._workdirs.workspace, instance_key)
+        files = InstanceFiles(self._workdirs.state_root)
         for token in opened.aside:
-            files.give_back(home, token)
+            files.give_back(directory, token)
             with suppress(RedisError):  # the next worker that opens it gets the token again
-                table.settled(home, token)
+                table.settled(directory, token)
             logger.warning("instance.restored", instance=instance_key, reason="a deletion was left half-done")
         with self._lock:
             self._known[agent, instance_key] = _KnownInstance(opened.cwd, monotonic() + KNOWN_SECONDS)

@@ -41,12 +41,12 @@ def _read_url(raw: Any) -> str | ValueSource:
     """Read an address or ``{valueFrom: …}``: many addresses contain a key."""
     url = _read_text(raw)
     if isinstance(url, str) and not is_http_url(url):
-        raise FieldError("this is no http address", "Write the server's endpoint: https://host/mcp.")
+        raise FieldError("this is not an http address", "Write the server's endpoint: https://host/mcp.")
     return url
 
 
 def is_http_url(text: str) -> bool:
-    """Say whether ``text`` is an http or https URL."""
+    """Return whether ``text`` is an http or https URL."""
     return _HTTP_URL.fullmatch(text) is not None
 
 
@@ -57,7 +57,7 @@ Text = Annotated[str | ValueSource, PlainValidator(_read_text)]
 def _check_header(name: str) -> str:
     if _HEADER_NAME.fullmatch(name) is None:
         raise FieldError(
-            f"{name!r:.80} is no name of a header", "Write it as in X-Team: letters, digits and '-'."
+            f"{name!r:.80} is not a name of a header", "Write it as in X-Team: letters, digits and '-'."
         )
     return name
 
@@ -178,7 +178,7 @@ class Secrets:
         value = self.text(url, "url").strip()
         if not is_http_url(value):
             raise ConfigError(
-                "url: the value is no http address", suggestion="Look at where it is taken from."
+                "url: the value is not an http address", suggestion="Look at where it is taken from."
             )
         if not isinstance(url, str):
             parts = urlsplit(value)

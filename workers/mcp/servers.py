@@ -139,7 +139,7 @@ class Connection:
                     show(changed)
 
     async def call(self, tool: str, arguments: JsonObject, on_progress: ProgressFnT) -> CallToolResult:
-        """Call a tool. If this is cancelled, the server is told.
+        """Call a tool. A cancellation is passed on to the server.
 
         Raises:
             MCPError: the server answered with an error, or the connection is closed.

@@ -10,13 +10,13 @@ from workers.pool.pool import CallPool
 
 
 def served_agents(consumer: Any) -> list[str]:
-    """Return the agents that a worker takes calls or events of; a draining one has none left."""
+    """Return the agents whose queues a worker consumes; a draining worker has none left."""
     agents = map(agent_of, consumer.app.amqp.queues.consume_from)
     return sorted({agent for agent in agents if agent is not None})
 
 
 def stop_consuming(consumer: Any, queues: Collection[str]) -> None:
-    """Take no more messages of these queues, after a reconnection neither."""
+    """Take no more messages of these queues, also after a reconnection."""
     for queue in [name for name in consumer.app.amqp.queues.consume_from if name in queues]:
         consumer.cancel_task_queue(queue)
 
@@ -31,7 +31,7 @@ def leave(consumer: Any, queues: Collection[str]) -> None:
 logger = structlog.get_logger(__name__)
 
 
-class LeftQueues:
+class PausedQueues:
     """Stops consuming the queues of agents, and begins again; on the main thread."""
 
     def __init__(self, consumer: Any) -> None:
@@ -41,11 +41,11 @@ class LeftQueues:
 
     @property
     def agents(self) -> set[str]:
-        """The agents that they are of."""
+        """The agents of these queues."""
         return {agent for agent in map(agent_of, self.names) if agent is not None}
 
     def leave(self, agents: Iterable[str]) -> None:
-        """Leave the queues of these agents, and of no others; what is reserved of them goes back."""
+        """Pause exactly the queues of these agents; what is reserved of them goes back."""
         wanted = {queue for agent in agents for queue in queues_of(agent)}
         left = wanted.intersection(self._consumer.app.amqp.queues.consume_from)
         back = self.names - wanted

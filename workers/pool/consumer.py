@@ -59,7 +59,7 @@ class Consumer(CeleryConsumer):
 
         def on_task_received(message: Any) -> None:
             task = message.headers.get("task")
-            if task not in TASKS:  # Celery has some of its own, which anybody could have run here
+            if task not in TASKS:  # Celery's own tasks, which any producer could have run here
                 return self.on_unknown_task(None, message, KeyError(task))
             error = outcome_of(lambda: handle(message)).error
             if error is None:
@@ -76,11 +76,11 @@ class Consumer(CeleryConsumer):
         return isinstance(error, self.connection_errors) and not isinstance(error, LookupError)
 
     def on_unknown_message(self, body: Any, message: Any) -> None:
-        """Bury what names no task."""
+        """Reject a message that names no task."""
         self.bury(message, "it names no task")
 
     def on_unknown_task(self, body: Any, message: Any, exc: Exception) -> None:
-        """Bury what names one that there is not; whoever waits for it is told, as Celery does."""
+        """Reject a message that names an unknown task; its producer gets a result, as from Celery."""
         name, task_id = message.headers.get("task"), message.headers.get("id")
         if _is_task_id(task_id):
             error = NotRegistered(saferepr(name, LONGEST_TASK_ID))
@@ -88,15 +88,15 @@ class Consumer(CeleryConsumer):
         self.bury(message, f"there is no task {saferepr(name, LONGEST_TASK_ID)}")
 
     def on_invalid_task(self, body: Any, message: Any, exc: Exception) -> None:
-        """Bury what Celery refuses."""
+        """Reject a message that Celery refuses."""
         self.bury(message, str(exc))
 
     def on_decode_error(self, message: Any, exc: Exception) -> None:
-        """Bury what cannot be decoded."""
+        """Reject a message that cannot be decoded."""
         self.bury(message, f"its body cannot be read: {exc}")
 
     def bury(self, message: Any, reason: str) -> None:
-        """Make a dead letter of a message, tell whoever waits for its call, and acknowledge it."""
+        """Make a dead letter of a message, notify the clients that wait for its call, and acknowledge it."""
         headers = message.headers
         what = {"headers": headers, "body": message.body}
         self._bury(str(message.delivery_info.get("routing_key")), saferepr(what, LONGEST_SHOWN), reason)
@@ -119,7 +119,7 @@ def strategy(task: Task[Any, Any], app: Any, consumer: Any, **options: Any) -> C
     """Make the handler of one task (Celery's ``Task.Strategy``).
 
     Celery acknowledges a message whose body it cannot read and forgets it, and its producer would
-    wait for ever; one whose body has another form ends the worker (``on_task_received`` in
+    wait forever; one whose body has another form ends the worker (``on_task_received`` in
     celery/worker/consumer/consumer.py). A revoked one it drops in silence; here it is a cancelled call.
     """
     handle = celery_strategy.default(task, app, consumer, **options)
@@ -151,7 +151,7 @@ def _take(pool: CallPool, request: CallRequest) -> None:
 
 
 def _waits_for_celery(headers: Mapping[str, Any]) -> bool:
-    """Say whether Celery itself has something to do: a countdown or an expiry was asked for."""
+    """Return whether Celery itself has something to do: a countdown or an expiry was asked for."""
     return bool(headers.get("eta") or headers.get("expires"))
 
 
@@ -166,7 +166,7 @@ def _fault_of(message: Any) -> str | None:
         return "its body is not [args, kwargs, embed]"
     if isinstance(payload[2], dict) and (not any(payload[2].values()) or _names_tasks(payload[2])):
         return None
-    return "its body names callbacks that are no tasks"
+    return "its body names callbacks that are not tasks"
 
 
 def _names_tasks(embed: Mapping[str, Any]) -> bool:
@@ -190,7 +190,7 @@ class Reservations(bootsteps.StartStopStep):
     """The consumer step that lets the lead take the consumer's queues; with our pool and our transport."""
 
     #: extensions may register tools before the worker is present
-    requires = ("celery.worker.consumer.tasks:Tasks", "workers.pool.presence:Presence")
+    requires = ("celery.worker.consumer.tasks:Tasks", "workers.pool.heartbeat:Heartbeat")
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         #: the revision of the bundle whose terms the claims were told, its registry's version, and the agents
@@ -222,7 +222,7 @@ class Reservations(bootsteps.StartStopStep):
         """Return the terms of the tools that there are, if they are others than before."""
         runtime = process_runtime()
         revisions = runtime.revisions
-        # of all that the process serves: it may take up again what it has left
+        # of all agents that the process serves: it may resume a paused queue
         current = revisions.active.ref, revisions.active.registry.version, revisions.served
         if current == self._told:
             return None
@@ -231,7 +231,7 @@ class Reservations(bootsteps.StartStopStep):
 
 
 def _prefetch_slots_only(consumer: Any) -> None:
-    """Overrule a prefetch multiplier, which would reserve what no slot is free for."""
+    """Override a prefetch multiplier, which would reserve messages without a free slot."""
     consumer.prefetch_multiplier = 1
     consumer.initial_prefetch_count = consumer.qos.value = consumer.pool.num_processes
     consumer.qos.update()

@@ -26,8 +26,8 @@ from goondan_tasks.agent_registry import ShutdownRequest, ShutdownRequests
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.messages import IpcMessage
 from goondan_tasks.oauth.manager import LONGEST_SECONDS
-from goondan_tasks.process import hangup_ends_process
-from workers.pool.consumed_queues import LeftQueues, leave, queues_of, served_agents, stop_consuming
+from goondan_tasks.process import sighup_ends_process
+from workers.pool.consumed_queues import PausedQueues, leave, queues_of, served_agents, stop_consuming
 from workers.pool.pool import CallPool
 from workers.process_identity import this_process
 from workers.runtime import WorkerRuntime, process_runtime
@@ -59,8 +59,8 @@ class Drain(bootsteps.StartStopStep):
         self._thread: threading.Thread | None = None
         self._end: float | None = None
         self._has_begun = False
-        # asked here: later Celery's own handler stands there, which starts the program anew
-        self._hangup_ends_process = hangup_ends_process()
+        # asked here: later Celery's own handler is installed, which restarts the program
+        self._sighup_ends_process = sighup_ends_process()
         super().__init__(consumer, **options)
 
     def include_if(self, consumer: Any) -> bool:
@@ -74,8 +74,8 @@ class Drain(bootsteps.StartStopStep):
             self._thread.start()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        # whoever has it ignored, as nohup does, has the worker outlive its terminal
-        signal.signal(signal.SIGHUP, self._on_signal if self._hangup_ends_process else signal.SIG_IGN)
+        # where it is ignored, as nohup does, the worker outlives its terminal
+        signal.signal(signal.SIGHUP, self._on_signal if self._sighup_ends_process else signal.SIG_IGN)
         if self._end is not None:
             consumer.hub.call_soon(self._begin)
 
@@ -104,7 +104,7 @@ class Drain(bootsteps.StartStopStep):
             _later(TURN_SECONDS, self._stop_unless_begun)
 
     def _tell_extensions(self, runtime: WorkerRuntime) -> None:
-        """Let extensions hear of it; one that does not return is not waited for."""
+        """Emit the event to extensions; one that does not return is not waited for."""
         listener = threading.Thread(target=runtime.revisions.stop, args=[LISTEN_SECONDS])
         listener.daemon = True
         listener.start()
@@ -114,12 +114,12 @@ class Drain(bootsteps.StartStopStep):
         self._has_begun = True
         self._consumer.timer.call_repeatedly(LOOK_SECONDS, self._look)
         runtime = process_runtime()
-        runtime.stand_by.end()
+        runtime.standby.end()
         self._consumer.pool.turn_away()  # what was on order comes when it is cancelled
         stop_consuming(self._consumer, set(self._consumer.app.amqp.queues.consume_from))
         self._consumer.pool.return_backlog()
         _settle(runtime.delivery.result_writer.retries.drain)
-        # its place is free for a worker that takes calls; the next beat says what is left of it
+        # its entry is free for a worker that takes calls; the next beat publishes what is left
         _settle(lambda: runtime.agent_registry.remove_worker(this_process().id))
         self._look()
 
@@ -135,7 +135,7 @@ class Drain(bootsteps.StartStopStep):
             _stop()
 
     def _may_end(self, runtime: WorkerRuntime) -> bool:
-        """Say whether no OAuth refresh is cut off: the token of a provider that rotates would be lost.
+        """Return whether no OAuth refresh is cut off: the token of a provider that rotates would be lost.
 
         No more of them begin, and those that have begun outlast the grace period, if need be.
         """
@@ -182,7 +182,7 @@ def _settle(what: Callable[[], None]) -> None:
     try:
         what()
     except (RedisError, BrokerUnreachableError) as error:
-        logger.warning("worker.not_settled", reason=str(error))  # the leases run out by themselves
+        logger.warning("worker.not_settled", reason=str(error))  # the leases expire
 
 
 def note_shutdown(runtime: WorkerRuntime, wire: Any) -> None:
@@ -207,9 +207,9 @@ def note_shutdown(runtime: WorkerRuntime, wire: Any) -> None:
 
 
 class ShutdownWatch:
-    """Sees to the requests that are about this worker; on the main thread."""
+    """Carries out the shutdown requests for this worker; on the main thread."""
 
-    def __init__(self, requests: ShutdownRequests, consumer: Any, left: LeftQueues) -> None:
+    def __init__(self, requests: ShutdownRequests, consumer: Any, left: PausedQueues) -> None:
         self._requests = requests
         self._consumer = consumer
         self._left = left
@@ -217,7 +217,7 @@ class ShutdownWatch:
         self._is_leaving = False
 
     def look(self) -> None:
-        """Leave the agents that somebody wants to be left, also of those whose calls others have for now.
+        """Leave the agents that a shutdown request names, including those whose queues are paused.
 
         Raises:
             redis.exceptions.RedisError: Redis cannot be reached.

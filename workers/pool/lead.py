@@ -1,10 +1,10 @@
-"""The road of a call in a worker: reserved and claimed in one trip, marked, run, and its result sent.
+"""The hot path of a call in a worker: reserved and claimed in one trip, marked, run, and its result sent.
 
 One thread *leads*. It takes calls off the queues over a connection of its own, runs the short ones one after
 another, and sends their results with the next reservation: to hand a call to another thread would cost more
 than a short call does. As soon as a handler lasts, a watch lets another thread lead, which takes over the
 connection, the claimed calls and the results that are not sent yet. There are never more handlers than slots;
-claimed calls without a slot go back to their queue. What is no plain call is carried out by the pool.
+claimed calls without a slot go back to their queue. What is not a plain call is carried out by the pool.
 """
 
 import threading
@@ -50,7 +50,7 @@ RESULT_SECONDS = 0.002
 AHEAD_SECONDS = 0.01
 EXTRA = 64
 
-#: seconds before Redis is tried again, when it is away or refuses
+#: the pause before Redis is tried again, in seconds
 PAUSE_SECONDS = 0.5
 
 
@@ -77,13 +77,13 @@ class Ended:
 
 
 class General(Protocol):
-    """Carries out what is no plain call, and ends calls that last: the pool."""
+    """Carries out what is not a plain call, and ends calls that last: the pool."""
 
     def carry_out_claimed(self, job: Job) -> None:
         """Carry out a claimed call on this thread; its slot is taken, and freed at its end."""
 
     def detach(self, job: Job) -> None:
-        """See from now on to the lease, the cancelling and the limit of a call that lasts, and to its end."""
+        """Handle the lease, cancellation, time limit and end of a call that lasts."""
 
     def context(self, job: Job) -> Any:
         """Make the whole context of a plain call."""
@@ -187,7 +187,7 @@ class Lead:
         self.look_again()
 
     def look_again(self) -> None:
-        """Look at the queues anew: they are others now."""
+        """Read the queues again: they have changed."""
         self._reader.wake()
         self.wake()
 
@@ -215,18 +215,18 @@ class Lead:
         return not (self._ready or self._running or self._results or self._unconfirmed)
 
     def claims(self) -> list[tuple[str, str]]:
-        """Return the id and token of each call whose lease nobody else sees to."""
+        """Return the id and token of each call whose lease is renewed here."""
         return [(job.id, job.token) for job in (*self.jobs, *self._unconfirmed.copy().values())]
 
     def cancellation_of(self, job: Job) -> Cancellation:
-        """Return what is set when a plain call is cancelled; made when somebody asks."""
+        """Return what is set when a plain call is cancelled; made on first use."""
         with self._lock:
             if job.cancellation is None:
                 job.cancellation = Cancellation()
             return job.cancellation
 
     def detach_now(self, job: Job) -> None:
-        """Let a plain call go on by itself, and another thread lead: it is about to wait."""
+        """Let a plain call go on alone, and another thread lead: it is about to wait."""
         with self._lock:
             if job.end_detached is None:
                 self._take_over(job)
@@ -253,7 +253,7 @@ class Lead:
                 self._replace(number)
 
     def _fetch(self) -> bool:
-        """Send results and reserve calls; say whether this thread still leads."""
+        """Send results and reserve calls; return whether this thread still leads."""
         if self._has_slot:
             self._has_slot = False
             self._slots.leave(None)
@@ -316,14 +316,14 @@ class Lead:
             self._mark_ahead()
         if job.state is not State.STARTED:
             self._end_unstarted(job)
-        elif plan.pace.lasts:
+        elif plan.detector.is_slow:
             self._has_slot = False  # it goes with the call
             self._threads.run(partial(self._run_apart, job, plan))
         else:
             self._run(job, plan, number)
 
     def _plan(self, job: Job) -> Plan | None:
-        """Return how a plain call is run, its arguments checked; ``None`` if it is no plain call."""
+        """Return how a plain call is run, its arguments checked; ``None`` if it is not a plain call."""
         if job.plan is not None or not self._may_be_plain(job):
             return job.plan
         executor = self._runtime.revisions.active.executor
@@ -337,9 +337,9 @@ class Lead:
         return is_small and job.verdict is Verdict.RUN and job.bundle_ref is None and not self._has_spans
 
     def _carry_out(self, job: Job, number: int) -> None:
-        """Let the pool carry out what is no plain call; its slot is its own until it ends."""
+        """Let the pool carry out what is not a plain call; its slot is its own until it ends."""
         self._has_slot = False
-        if self._runtime.revisions.active.executor.lasts(job):
+        if self._runtime.revisions.active.executor.is_slow(job):
             self._threads.run(partial(self._general.carry_out_claimed, job))
             return
         self._begin(job)
@@ -420,7 +420,7 @@ class Lead:
         except RedisError as error:
             self._refused(error)
 
-    # Marks: a handler begins only when Redis has confirmed that its claim still stands.
+    # Marks: a handler begins only when Redis has confirmed that its claim is still valid.
 
     def _mark(self, job: Job) -> None:
         """Wait until a call's mark is confirmed, or refused."""
@@ -436,7 +436,7 @@ class Lead:
                 except RedisError as error:
                     self._refused(error)
                 job.require_fresh(self._three_quarters_of_lease)
-        finally:  # a fault of ours must not keep the lease for ever
+        finally:  # a fault of ours must not keep the lease forever
             del self._unconfirmed[job.token]
 
     def _mark_ahead(self) -> None:
@@ -509,7 +509,7 @@ class Lead:
 
     def _end_cancelled(self, job: Job) -> None:
         run = job.claim.run
-        self._general.finish(job, self._runtime.settlement.cancelled(run.ok(None, job.started_at)))
+        self._general.finish(job, self._runtime.reaper.cancelled(run.ok(None, job.started_at)))
 
     def _note_answer(self, answer: Any) -> None:
         if isinstance(answer, RedisError):
@@ -518,7 +518,7 @@ class Lead:
             self._reasons.clear()
 
     def _refused(self, error: RedisError) -> None:
-        """Try again later what Redis did not take, or was not there for."""
+        """Try again later what Redis refused or was not reachable for."""
         reason = refusal_text(error)
         if reason not in self._reasons:  # each once, not twice a second
             self._reasons.add(reason)
@@ -553,7 +553,7 @@ class Lead:
         self._reader.post(script_call, on_answer)
 
     def _resign(self) -> bool:
-        """Lead no more, unless there is something to do; say whether this is so."""
+        """Stop leading, unless there is something to do; return whether it stopped."""
         with self._lock:
             if self._is_woken or self._results or self._unconfirmed:
                 return False
@@ -587,14 +587,14 @@ class Lead:
                 seen = self._beat
 
     def _take_over(self, job: Job) -> None:
-        """Let the running call go on by itself, and another thread lead."""
+        """Let the running call go on alone, and another thread lead."""
         self._running = None
         self._short = 0
         if job.plan is not None:
             self._has_slot = False  # it goes with the call
-            job.plan.pace.note_lasting()
+            job.plan.detector.note_slow()
             self._general.detach(job)
         free = max(1, self._slots.free)
-        if len(self._ready) > free:  # they would wait for slots, while other workers may have some
+        if len(self._ready) > free:  # they would wait for slots here, while other workers may have free ones
             self._send(partial(self._give_back, len(self._ready) - free))
         self._elect()

@@ -27,7 +27,7 @@ from workers.job import Job
 
 SUMMARY_LENGTH = 200
 
-#: what stands in a result's place when a message turned out to need no run
+#: shown in place of a result when a message turned out to need no run
 NOT_RUN = "not run here"
 
 
@@ -41,13 +41,13 @@ def summary(result: ToolCallResult | None) -> str:
 
 
 def summary_of(job: Job) -> str:
-    """Return the same of a plain call that ended well."""
+    """Return the same of a plain call that succeeded."""
     return f"ok {job.output!r}"[:SUMMARY_LENGTH]
 
 
 logger = structlog.get_logger(__name__)
 
-#: so many names of tools are counted, and no longer ones: models make names up, and counts are kept for ever
+#: so many names of tools are counted, and no longer ones: models make names up, and counts are kept forever
 MOST_NAMES = 1_000
 LONGEST_NAME = 200
 
@@ -84,7 +84,7 @@ class CallRequest:
         #: the claim, if one came with the reservation: then there is no message any more
         self.job: Job | None = None
         self.acknowledged = False
-        #: whether its place is free again
+        #: whether its slot is free again
         self.has_ended = False
         #: that of a call which waits for another agent, or has
         self.released_slot: ReleasedSlot | None = None
@@ -156,7 +156,7 @@ class CallRequest:
         self.acknowledge()
 
     def end(self, result: ToolCallResult | None) -> None:
-        """Take it off the books; its message is still to be acknowledged."""
+        """Remove it from Celery's books; its message is still to be acknowledged."""
         if self._sends_events:
             runtime = monotonic() - self._begun
             self._send_event("task-succeeded", result=summary(result), runtime=runtime)
@@ -236,10 +236,10 @@ def count(name: str, task_name: str) -> None:
 
 
 def sends_events(dispatcher: Any) -> bool:
-    """Say whether monitors are told of calls."""
+    """Return whether task events are sent for calls."""
     if dispatcher is None or not dispatcher.enabled:
         return False
-    return not dispatcher.groups or "task" in dispatcher.groups  # else it drops them, after much ado
+    return not dispatcher.groups or "task" in dispatcher.groups  # else it drops them, after some work
 
 
 def event_fields(job: Job) -> dict[str, Any]:

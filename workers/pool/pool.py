@@ -53,7 +53,7 @@ MOST_ARENAS = 2
 
 
 def share_arenas() -> bool:
-    """Let threads share memory; say whether the C library can.
+    """Let threads share memory; return whether the C library can.
 
     glibc gives nearly every thread an arena of its own, and what is freed in one is of no use to the others:
     a worker's resident size grew by 6 MiB over 25,000 calls, and by less than one since they share.
@@ -68,12 +68,12 @@ EXIT_CONFIGURATION = 3
 EXIT_BROKER_UNREACHABLE = 5
 
 
-def runtime_or_refusal() -> WorkerRuntime:
+def runtime_or_exit() -> WorkerRuntime:
     """Return this process's runtime.
 
     Raises:
-        SystemExit: the bundle is not valid, or Redis cannot be reached, which were well when the command line
-            looked, a moment before; or the OAuth store cannot be used.
+        SystemExit: the bundle is not valid, or Redis cannot be reached, although the command line
+            found both in order a moment before; or the OAuth store cannot be used.
     """
     try:
         with broker_errors(Settings.load().redis_url):
@@ -96,10 +96,10 @@ def refuse(error: GoondanError) -> NoReturn:
 #: so many new objects are made, a hundred calls' worth, before the garbage is collected
 YOUNG_OBJECTS = 20_000
 
-#: while so many calls wait here for a place, Celery is not woken to fetch more
+#: while so many calls wait here for a slot, Celery is not woken to fetch more
 ENOUGH = 32
 
-#: so many places a worker may have
+#: how many slots a worker may have
 MOST_SLOTS = 10_000
 
 
@@ -115,7 +115,7 @@ class CallPool(BasePool):
         super().__init__(*args, **kwargs)
         self._hub: Any = None
         self._slots = Slots(lambda: self.limit, self._begin_queued, self._on_free)
-        #: what Celery is still to be told, and the messages it is still to acknowledge
+        #: calls still to be reported to Celery, and the messages still to be acknowledged
         self._ended: deque[tuple[CallRequest, ToolCallResult | None]] = deque()
         self._unacknowledged: deque[CallRequest] = deque()
         #: whether calls that have not begun go back: the worker drains
@@ -134,7 +134,7 @@ class CallPool(BasePool):
     def on_start(self) -> None:
         """Build the process's runtime before the first call needs it."""
         share_arenas()
-        self._runtime = runtime_or_refusal()
+        self._runtime = runtime_or_exit()
         gc.freeze()  # what there is now lives as long as the process: no use in looking through it
         gc.set_threshold(YOUNG_OBJECTS)
         self._threads = DaemonThreads(self._flush)
@@ -153,23 +153,23 @@ class CallPool(BasePool):
         self._hub = hub
 
     def grow(self, n: int = 1) -> None:
-        """Have more places, or fewer: those that are taken go when their calls end.
+        """Add slots, or remove some: those that are taken go when their calls end.
 
         Raises:
             ValueError: there would be too many, or none.
         """
         limit = self.limit + n
         if not 1 <= limit <= MOST_SLOTS:
-            raise ValueError(f"A worker has 1 to {MOST_SLOTS:,} places, not {limit:,}.")
+            raise ValueError(f"A worker has 1 to {MOST_SLOTS:,} slots, not {limit:,}.")
         self.limit = limit
         self._slots.fill()
 
     def shrink(self, n: int = 1) -> None:
-        """Have fewer places; raises as :meth:`grow` does."""
+        """Remove slots; raises as :meth:`grow` does."""
         self.grow(-n)
 
     def take(self, request: CallRequest) -> None:
-        """Carry out a call, as soon as there is a place for it."""
+        """Carry out a call, as soon as there is a slot for it."""
         request.reserve()
         if self.is_turning_away:
             self._return(request)
@@ -258,7 +258,7 @@ class CallPool(BasePool):
         return self._release_slot(job.request)
 
     def detach(self, job: Job) -> None:
-        """See from now on to the lease, the cancelling and the limit of a plain call that lasts."""
+        """Handle the lease, cancellation and time limit of a plain call that lasts."""
         claim, plan = job.claim, job.plan
         assert plan is not None  # noqa: S101 - a plain call
         request = CallRequest.of_job(job, self.consumer)
@@ -278,14 +278,14 @@ class CallPool(BasePool):
         job.request, job.end_detached = request, end
 
     def finish(self, job: Job, result: ToolCallResult) -> None:
-        """End a plain call with what is no plain result: one that is pending, or may be tried again."""
+        """End a plain call with what is not a plain result: one that is pending, or may be tried again."""
         claim, delivery = job.claim, self._runtime.delivery
         delivery.hold(claim, lambda _: False, lambda: job.started_at, job.cancellation)
         delivery.result_writer.finish(claim, result)
         delivery.flush()
 
     def carry_out_claimed(self, job: Job) -> None:
-        """Carry out a claimed call that is no plain one, on this thread; its slot is taken already."""
+        """Carry out a claimed call that is not a plain one, on this thread; its slot is taken already."""
         request = CallRequest.of_job(job, self.consumer)
         request.reserve()
         request.accept()
@@ -308,7 +308,7 @@ class CallPool(BasePool):
         for one in ended:
             if one.failure is not None:
                 log(one.failure, True)
-            # nobody could see it in Celery's books while it ran: job_info shows those that do
+            # a call so short is never seen in Celery's books: job_info shows the running ones
             count(one.job.tool_name, TOOL_CALL_TASK)
         self.events.add(self.consumer.event_dispatcher, [(one.job, one.failure) for one in ended])
 
@@ -329,7 +329,7 @@ class CallPool(BasePool):
         self._threads.run(queued.job)
 
     def _release_slot(self, request: CallRequest) -> ReleasedSlot:
-        """Lend a call's place while it waits for another agent; its prefetch credit goes back as well."""
+        """Lend a call's slot while it waits for another agent; its prefetch credit goes back as well."""
         request.released_slot = self._slots.release_slot()
         self._unacknowledged.append(request)  # the ledger has the call; its message is not needed any more
         self._flush()
@@ -349,14 +349,14 @@ class CallPool(BasePool):
         turn.end()  # also of a message that was refused
 
     def _without_fault(self, request: CallRequest, job: Work) -> None:
-        """Do a part of a call; a fault of ours costs neither its place nor this thread."""
+        """Do a part of a call; a fault of ours costs neither its slot nor this thread."""
         outcome = FunctionOutcome[None]()
         with outcome:
             job()
         if outcome.error is not None:
             logger.error("call.fault", call_id=request.id, exc_info=outcome.error)
             fault = ToolError(f"The worker could not begin the call: {outcome.error!r:.200}")
-            with FunctionOutcome[None]():  # if it cannot be told either, a sweep settles the call
+            with FunctionOutcome[None]():  # if that fails too, a sweep settles the call
                 token = None if request.job is None else request.job.token
                 self._runtime.delivery.refuse(request.incoming, request.worker, fault, token)
             self._end(request, None)
@@ -369,7 +369,7 @@ class CallPool(BasePool):
                 raise ToolCancelledError("The call was revoked.")
             claim = delivery.claim(incoming, request.worker, turn)
         except GoondanError as error:
-            if self._runtime.stand_by.leaves(incoming.placeholder(), error):
+            if self._runtime.standby.leaves(incoming.placeholder(), error):
                 self._on_main_thread(partial(self._put_back, request))
                 return
             delivery.refuse(incoming, request.worker, error)
@@ -432,7 +432,7 @@ class CallPool(BasePool):
         self._slots.leave(request.released_slot)
 
     def _flush(self) -> None:
-        """Hand over what waits for company, and tell Celery what has ended, so that it asks for more."""
+        """Flush what is batched, and report ended calls to Celery, so that it fetches more."""
         self._runtime.event_loop.flush()
         self._runtime.delivery.flush()
         while self._ended and self._slots.backlog < ENOUGH:

@@ -42,7 +42,7 @@ def take_over() -> None:
 
 
 def _extend(name: str, view: Callable[..., Any]) -> None:
-    """Let a command of Celery's show the plain calls, too, which do not stand in its books."""
+    """Let a Celery command show the plain calls too, which are not in Celery's books."""
     theirs = Panel.data[name]
 
     def handle(state: Any, *args: Any, **kwargs: Any) -> Any:
@@ -92,13 +92,13 @@ def revoke(state: Any, task_id: Any, **_: Any) -> Reply:
     Celery would store a result of its own, that of a call which may still run.
     """
     ids = [task_id] if isinstance(task_id, str) else list(task_id or ())
-    books.revoked.update(ids)  # of a plain producer's message nobody knows before it is met
+    books.revoked.update(ids)  # the id of a plain producer's message is unknown before it arrives
     return {"ok": "; ".join(f"{call_id}: {_cancelled(call_id, state.hostname)}" for call_id in ids)}
 
 
 def _cancelled(call_id: str, worker: str) -> str:
     try:
-        process_runtime().settlement.cancel(call_id, worker)
+        process_runtime().reaper.cancel(call_id, worker)
     except CallClosedError:
         return "has ended"
     except CallNotFoundError:

@@ -76,7 +76,7 @@ class Channel:
         return self._read(length, end)
 
     def is_open(self) -> bool:
-        """Say whether the other end is open; while unread data is left it counts as open."""
+        """Return whether the other end is open; while unread data is left it counts as open."""
         self._connection.settimeout(0)
         try:
             return bool(self._connection.recv(1, socket.MSG_PEEK))

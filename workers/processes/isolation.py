@@ -28,7 +28,7 @@ from workers.processes.programs import Guard, describe_end
 
 #: how long a child may take to start and to import its entry file
 START_SECONDS = 60.0
-#: how long a child whose channel is closed may take to end by itself, with its whole tree
+#: how long a child whose channel is closed may take to end, with its whole tree
 CRASH_SECONDS = 2.0
 #: how long an idle child is kept
 IDLE_SECONDS = 60.0
@@ -77,7 +77,7 @@ class Child:
         self._has_ended = False
 
     def is_alive(self) -> bool:
-        """Say whether the child is alive; only while it is idle."""
+        """Return whether the child is alive; only while it is idle."""
         return self._channel.is_open()
 
     def run(self, order: JsonObject, limit_seconds: float, on_event: OnEvent) -> tuple[str, Any]:
@@ -121,7 +121,7 @@ class Child:
     def end(self, patience_seconds: float = 0.0) -> int | None:
         """End the child and its tree, wait until they have ended, and return the child's exit code.
 
-        The child first gets ``patience_seconds`` to end by itself. ``None`` if its guard was killed, or if
+        The child first gets ``patience_seconds`` to end. ``None`` if its guard was killed, or if
         the child was ended before.
         """
         if self._has_ended:

@@ -5,7 +5,7 @@ program's whole tree when the program or the worker ends:
 
 - As a child subreaper (prctl(2)) it becomes the parent of every orphan of the tree, ``setsid`` grandchildren
   and daemons included. So it has children exactly while something of the tree lives.
-- Its standard input is a pipe into which the worker never writes and which nobody else holds. End of file
+- Its standard input is a pipe that the worker never writes to and that no other process holds. End of file
   means that the worker has died, ``kill -9`` included, or that it wants the tree ended.
 
 ``INPUT_FD`` becomes the program's standard input; -1 stands for none. Into ``REPORT_FD`` go lines: ``pid N``,
@@ -15,7 +15,7 @@ ends after the tree.
 Where there is no prctl(2) and no ``/proc`` (macOS), only the program's own process group is reached: what
 leaves it with ``setsid`` lives on.
 """
-# it starts anew for each program, and contextlib and pathlib would double the time that takes
+# it is started for each program, and contextlib and pathlib would double the time that takes
 # ruff: noqa: PTH123, PTH208, SIM105
 
 import ctypes
@@ -68,7 +68,7 @@ class Tree:
         self._wakeup = wakeup
 
     def collect(self) -> bool:
-        """Collect the children that have ended; say whether any are left."""
+        """Collect the children that have ended; return whether any are left."""
         try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)

@@ -88,7 +88,7 @@ class Guard:
     def end(self, patience_seconds: float = 0.0) -> int | None:
         """End the tree, wait until it has ended, and return the program's exit code; see :func:`exit_code`.
 
-        The program first gets ``patience_seconds`` to end by itself.
+        The program first gets ``patience_seconds`` to end.
         """
         with self:
             if not self._ends_within(patience_seconds):

@@ -238,7 +238,7 @@ class Revision:
     def close(self) -> None:
         """Release everything that belongs to this revision alone, when none of its calls runs any more.
 
-        Its extensions are told and have some seconds. Then their registrations are gone, the children of its
+        Its extensions get an event and some seconds. Then their registrations are gone, the children of its
         isolated tools have ended, its modules are forgotten, and its files may be removed. A revision that is
         only partly prepared can be closed, too. This blocks; a second call does nothing.
         """
@@ -280,9 +280,13 @@ class RevisionFactory:
             bundle, registry, self.event_loop, ledger, oauth=oauth, swarm_bundle_for=changes.of
         )
         steps = make_steps(ledger, registry, extensions.services, self.event_loop, bundle_ref=ref)
-        desk = InstanceService(self.instances, _workdirs(settings, bundle))
-        colleagues = SwarmServices(_swarm(settings, bundle), self.handoffs, desk, steps_now, ref)
-        executor = make_executor(settings, registry, extensions.services, colleagues, self.instances, steps)
+        instance_service = InstanceService(self.instances, _workdirs(settings, bundle))
+        swarm_services = SwarmServices(
+            _swarm(settings, bundle), self.handoffs, instance_service, steps_now, ref
+        )
+        executor = make_executor(
+            settings, registry, extensions.services, swarm_services, self.instances, steps
+        )
         parts = (registry, extensions, steps, executor, self.children)
         return Revision(ref, bundle, *parts, EntryModules(bundle.root), checkout)
 
@@ -354,7 +358,7 @@ def make_executor(
     settings: Settings,
     registry: Registry,
     services: ExtensionServices,
-    colleagues: SwarmServices | None = None,
+    swarm_services: SwarmServices | None = None,
     instances: Instances | None = None,
     steps: Steps | None = None,
 ) -> Executor:
@@ -366,7 +370,7 @@ def make_executor(
     contexts = ContextFactory(
         workdirs,
         call_timeout_seconds=settings.call_timeout_seconds,
-        colleagues=colleagues,
+        swarm_services=swarm_services,
         public_url=settings.public_url,
         older=views.tool_context,
     )

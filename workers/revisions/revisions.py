@@ -33,10 +33,10 @@ UNUSED_SECONDS = 60.0
 #: how many of those are kept, except that one just used stays: its caller must not find it closed
 MOST_UNUSED = 4
 JUST_USED_SECONDS = 2.0
-#: how long a failure to load stands before the next attempt, so that not every call waits for a slow fetch
+#: how long a failure to load lasts before the next attempt, so that not every call waits for a slow fetch
 AGAIN_SECONDS = 5.0
 
-#: returns the bundle as it was at a ref, and the checkout that it stands in
+#: returns the bundle as it was at a ref, and the checkout that it is in
 Fetch = Callable[[str], tuple[Bundle, Checkout]]
 
 
@@ -146,7 +146,7 @@ class Revisions:
             served = (*before, *new)
             active.prepare(served)
             with self._lock:
-                # else once more, for the one that is active by now
+                # else again, for the one that is active by now
                 if active is self._active and before == self._served:
                     self._served = served
                     if active.ref in self._kept:

@@ -38,7 +38,7 @@ from goondan_tasks.revisions.active import (
 from goondan_tasks.revisions.bootstrap import FollowedBundle
 from goondan_tasks.revisions.checkouts import clean_checkouts
 from workers.agents.handoffs import Handoffs
-from workers.concurrency.lookout import Lookout, attempt, log_unread
+from workers.concurrency.fallback_poller import FallbackPoller, attempt, log_unread
 from workers.concurrency.threads import on_new_thread
 from workers.process_identity import this_process
 from workers.revisions.revision import Revision
@@ -57,7 +57,7 @@ HEARING_SECONDS = 0.1
 #: how often, in one look, another worker may be faster
 ATTEMPTS = 5
 #: how often the record's life is renewed and old checkouts are removed
-UPKEEP_SECONDS = 3_600.0
+MAINTENANCE_SECONDS = 3_600.0
 #: how long an unused checkout stays
 CHECKOUT_SECONDS = 7 * 86_400.0
 
@@ -246,8 +246,8 @@ class RevisionSync:
         self._lacked = ("", 0.0)
         #: the revisions that the last look, or a Step since then, has asked for in vain
         self._missed: frozenset[str] = frozenset()
-        self._kept_at = -UPKEEP_SECONDS
-        self._lookout = Lookout(self.look, revisions.close_unused, self._keep_up)
+        self._kept_at = -MAINTENANCE_SECONDS
+        self._poller = FallbackPoller(self.look, revisions.close_unused, self._keep_up)
 
     def start(self) -> None:
         """Agree with the other workers on the revision to start with, and follow it on a thread.
@@ -259,7 +259,7 @@ class RevisionSync:
         except (RedisError, ValueError) as error:
             log_unread(error)
         self._revisions.reach_safe_point = self.reach_safe_point
-        self._lookout.start()
+        self._poller.start()
 
     def serve(self, *agents: str) -> None:
         """Prepare for more agents; a revision that cannot be prepared gives way to the one before it.
@@ -293,7 +293,7 @@ class RevisionSync:
             log_unread(error)
             return
         asked = frozenset() if state is None else _asked_for(state) - {self._own_ref} - self._missed
-        if (state is None or asked) and not self._lookout.looks_within(PATIENCE_SECONDS):
+        if (state is None or asked) and not self._poller.looks_within(PATIENCE_SECONDS):
             logger.warning("revision.not_awaited", runs=self._own_ref, seconds=PATIENCE_SECONDS)
             self._missed |= asked
 
@@ -456,7 +456,7 @@ class RevisionSync:
         return True
 
     def _keep_up(self) -> None:
-        if monotonic() - self._kept_at > UPKEEP_SECONDS:
+        if monotonic() - self._kept_at > MAINTENANCE_SECONDS:
             self._kept_at = monotonic()
             self._record.keep()
             on_new_thread(partial(attempt, self._clean_up))

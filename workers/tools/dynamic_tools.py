@@ -115,7 +115,7 @@ class DynamicTools:
         return self.of(agent, turn).get(name) or self.of(agent).get(name)
 
     def add(self, agent: str, tool: DynamicTool) -> None:
-        """Add a tool; it replaces one of the same name, and stands last."""
+        """Add a tool; it replaces one of the same name, and comes last."""
         name = tool.item.name
         with self._lock:
             replaced = self.find(agent, name, tool.turn)
@@ -134,7 +134,7 @@ class DynamicTools:
             logger.warning("tool.replaced", agent=agent, tool=name, of=replaced.extension, by=tool.extension)
 
     def remove(self, agent: str, name: str, turn: TurnKey | None = None) -> bool:
-        """Remove a tool, or hide it from a Turn, lasting or not; say whether there was one."""
+        """Remove a tool, or hide it from a Turn, lasting or not; return whether there was one."""
         with self._lock:
             lasting = dict(self.of(agent))
             if turn is None:
@@ -258,7 +258,7 @@ def _bound(item: CatalogItem, policy: JsonObject, entry_path: Path) -> BoundTool
     name = parse_tool_name(item.name)
     if name is None or name.resource == SYSTEM_TOOL:
         raise ValueError(
-            f"{item.name!r} is no name of a tool: write <tool>__<export>, such as weather__get, of letters, "
+            f"{item.name!r} is not a tool's name: write <tool>__<export>, such as weather__get, of letters, "
             f"digits, '-' and '_'; '{SYSTEM_TOOL}__…' is the system's own"
         )
     require_fields(policy, _POLICY_FIELDS, "the policy of a dynamic tool")

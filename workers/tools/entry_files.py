@@ -28,7 +28,7 @@ class _Load:
         self.outcome = coming_outcome(load)
 
     def ends(self, seconds: float, cancellation: Cancellation) -> bool:
-        """Wait until it has gone on for so long, or the call is cancelled; say whether it has ended."""
+        """Wait until it has gone on for so long, or the call is cancelled; return whether it has ended."""
         cancelled: Future[None] = Future()
         forget = cancellation.on_cancel(lambda: cancelled.set_result(None))
         left = max(self.begun_at + seconds - monotonic(), 0)

@@ -22,7 +22,7 @@ class Registry:
     """The tools of a bundle, and those that extensions register at run time.
 
     An entry file is loaded when one of its tools is first called; an isolated tool's, in another process.
-    ``system_tools`` can be called for every agent and stand in no catalog. An agent that handles its events
+    ``system_tools`` can be called for every agent and are in no catalog. An agent that handles its events
     is a tool as well to the ledger.
     """
 
@@ -73,7 +73,7 @@ class Registry:
         return self._declared_items(agent) + tuple(tool.item for tool in dynamic)
 
     def is_offered(self, agent: str, name: str) -> bool:
-        """Say whether a tool stands in :meth:`items`, without making them."""
+        """Return whether a tool is in :meth:`items`, without making them."""
         return name in (self.catalog(agent) or ()) or name in self.dynamic.of(agent)
 
     def all_known(self, agent: str) -> Mapping[str, BoundTool]:
@@ -138,7 +138,7 @@ class Registry:
         self._system_tools = {**self._system_tools, tool.bound.name: tool}
 
     def handles_events(self, agent: str) -> bool:
-        """Say whether an agent's events are handled here: it has an entry."""
+        """Return whether an agent's events are handled here: it has an entry."""
         return agent in self.bundle.agents and self._agent_tool(agent) is not None
 
     def ready(self, agent: str, name: str, turn: TurnKey | None = None) -> RegisteredTool | None:

@@ -72,7 +72,7 @@ class CatalogGuard:
         if known is None:
             raise ToolNotFoundError(
                 f"Tool '{call.tool_name}' is in the Tool Catalog of its Step, "
-                "but nobody has registered it in this worker, and no Tool of the bundle has it.",
+                "but it is not registered in this worker, and no Tool of the bundle has it.",
                 suggestion="Declare its Tool, or register it in `register(api)` or in a step middleware: "
                 "the middlewares run once more in a worker that lacks it.",
             )

@@ -239,7 +239,7 @@ class HeldOnion:
         self._require_core()
 
     def _enter_here(self, chain: Coroutine[Any, Any, Any]) -> bool:
-        """Go there on this thread; say whether that was possible without the event loop."""
+        """Go there on this thread; return whether that was possible without the event loop."""
         self._chain = chain
         try:
             chain.send(None)
@@ -312,7 +312,7 @@ Function = TypeVar("Function")
 class Ranks(Generic[Place, Function]):
     """The functions at each place of each agent's pipelines, lower priorities first (DESIGN §6).
 
-    Functions of equal priority stand in the order of registration.
+    Functions of equal priority keep the order of registration.
     """
 
     def __init__(self) -> None:
@@ -327,7 +327,7 @@ class Ranks(Generic[Place, Function]):
         return self._functions.get((agent, place), ())
 
     def add(self, agent: str, place: Place, function: Function, priority: int) -> None:
-        """Add a function behind those of the same priority; raise a TypeError for one that is no integer."""
+        """Add a function behind those of the same priority, which must be an integer (TypeError)."""
         if type(priority) is not int:
             raise TypeError(f"a priority is a whole number, not {priority!r}")
         ranked = self._ranked[agent, place]

@@ -148,7 +148,7 @@ def _item(item: Any) -> CatalogItem:
         wire = item.to_wire() if isinstance(item, CatalogItem) else item
         return CatalogItem.model_validate(KNOWN_SECRETS.hidden_in_answer(wire))
     except ValidationError as error:
-        raise MiddlewareError(f"The catalog of the Step holds what is no tool: {item!r:.200}.") from error
+        raise MiddlewareError(f"The catalog of the Step holds what is not a tool: {item!r:.200}.") from error
 
 
 def _blocks(blocks: Any) -> tuple[JsonObject, ...]:
@@ -297,7 +297,7 @@ class Steps:
         return record
 
     def tell_completed(self, record: StepRecord) -> None:
-        """Tell extensions that a Step has ended well."""
+        """Tell extensions that a Step has succeeded."""
         tell_of_step(self.events, STEP_COMPLETED, record)
 
     def note_calls(self, record: StepRecord, results: Sequence[ToolCallResult]) -> None:
@@ -468,7 +468,7 @@ def step_tool(open_step: Callable[[ToolCall], StepRecord]) -> RegisteredTool:
     return system_tool(
         "step",
         step,
-        description="Open a Step of a Turn whose brain is a producer.",
+        description="Open a Step of a Turn that a producer drives.",
         properties=properties,
         required=["index"],
         timeout_seconds=3 * MOST_SECONDS,

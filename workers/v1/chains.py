@@ -52,8 +52,8 @@ MUTATOR_POINTS = ("turn.pre", "turn.post", *BEFORE_STEP, "step.post", "toolCall.
 EXEC = "toolCall.exec"
 
 _MODEL_CALL = (
-    "The agent's brain calls its model, not a worker: change what the model is shown in 'step.tools' and "
-    "'step.blocks', and the rest in the brain."
+    "The producer calls the agent's model, not a worker: change what the model is shown in 'step.tools' and "
+    "'step.blocks', and the rest in the producer."
 )
 _WORKSPACE = "No repository is checked out for an instance; a tool's directory is ctx.workdir."
 #: points of the documents that do not exist here, and the reason (002 §5.1)
@@ -77,7 +77,7 @@ def require_point(point: str, known: Sequence[str]) -> None:
     method = "wrap" if point == EXEC else "mutate" if point in MUTATOR_POINTS else None
     instead = f"Use api.pipelines.{method}({point!r}, …)." if method else _NOT_HERE.get(str(point))
     what_to_do = instead or hint(str(point), (*MUTATOR_POINTS, EXEC))
-    raise ValueError(f"{point!r} is no point for this. {what_to_do}")
+    raise ValueError(f"{point!r} is not a point for this. {what_to_do}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ async def _proceed(context: V1CallContext, own: ToolCallExecContext, given: Any 
 
 
 @dataclass(frozen=True, slots=True)
-class WayMeans:
+class CallWayServices:
     """What the executor lends to the chains of one call."""
 
     #: once it is set no further function is called
@@ -242,14 +242,14 @@ class CallWay:
     contexts: "Views"
     pre: Sequence[Mutator]
     post: Sequence[Mutator]
-    means: WayMeans
+    services: CallWayServices
 
     def composed(self, layers: Sequence[Layer], core: Core[V1CallContext]) -> Core[ToolCallContext]:
         """Wrap ``core`` in ``layers``, and put the chains before and after them.
 
         A function of these that fails ends the call with a MiddlewareError that names it.
         """
-        run, cancellation, on_thread = self.run, self.means.cancellation, self.means.on_thread
+        run, cancellation, on_thread = self.run, self.services.cancellation, self.services.on_thread
         through = partial(mutate, cancellation=cancellation, on_thread=on_thread)
 
         async def go(context: ToolCallContext) -> ToolCallResult:
@@ -272,8 +272,8 @@ class CallWay:
         outcome = FunctionOutcome[ToolCallResult]()
         with outcome:
             outcome.note(await onion(call))
-        if isinstance(outcome.error, Exception | SystemExit) and not self.means.cancellation.is_set():
-            return self.means.failed(outcome.error)
+        if isinstance(outcome.error, Exception | SystemExit) and not self.services.cancellation.is_set():
+            return self.services.failed(outcome.error)
         return outcome.get()
 
     def _accept_result(self, call: V1CallContext, left: ToolCallExecContext, _: Mutator) -> None:
@@ -284,7 +284,7 @@ class CallWay:
     def _shaped(self, call: V1CallContext, answer: Any) -> ToolCallResult:
         if isinstance(answer, ToolResult):
             answer = current_result(answer, call.last, self.run)
-        shaped: ToolCallResult = self.means.shape(answer)
+        shaped: ToolCallResult = self.services.shape(answer)
         return shaped
 
 
@@ -333,7 +333,7 @@ def _item(given: Any, mutator: Mutator) -> V1CatalogItem:
         return v1_item(given, mutator.extension)
     except (TypeError, ValueError) as error:
         raise MiddlewareError(
-            f"Middleware {mutator.name} left in the catalog what is no tool: {given!r:.200}: {error}."
+            f"Middleware {mutator.name} left in the catalog what is not a tool: {given!r:.200}: {error}."
         ) from error
 
 
@@ -426,11 +426,11 @@ class V1Chains:
             self._ranks.clear(agent, point)
         self.with_calls -= {agent}
 
-    def call_way(self, run: Run, means: WayMeans) -> CallWay:
+    def call_way(self, run: Run, services: CallWayServices) -> CallWay:
         """Return the functions around a tool call."""
         agent = run.call.agent_name
         pre, post = self.mutators(agent, "toolCall.pre"), self.mutators(agent, "toolCall.post")
-        return CallWay(run, self.contexts(), pre, post, means)
+        return CallWay(run, self.contexts(), pre, post, services)
 
     def around_step(self, call: ToolCall, step: StepContext) -> AroundStep | None:
         """Return what puts the functions around a Step that ``call`` opens, if there are any."""

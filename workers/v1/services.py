@@ -192,7 +192,7 @@ class ToolAuth:
         return cls(str(auth.oauth_app_ref), narrowed)
 
     def is_about(self, oauth_app_ref: Any) -> bool:
-        """Say whether a request names this app."""
+        """Return whether a request names this app."""
         try:
             return self.app is not None and str(parse_ref(oauth_app_ref)) == self.app
         except FieldError:

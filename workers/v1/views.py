@@ -243,7 +243,7 @@ class Conversation:
         return (self.history.calls[one] for one in ids if one in self.history.calls)
 
     def _has_told(self, call: ToolCall) -> bool:
-        """Say whether the model's request for a call is in the history already."""
+        """Return whether the model's request for a call is in the history already."""
         entries = self.history.entries
         return any(
             _is_beside(past.call, call) for entry in entries for past in self._past_calls(entry.call_ids)
@@ -283,7 +283,7 @@ def event_message(event: AgentEvent) -> JsonObject:
 
 
 def _is_beside(one: ToolCall, other: ToolCall) -> bool:
-    """Say whether two calls came in one message of the model, or are the same."""
+    """Return whether two calls came in one message of the model, or are the same."""
     is_same_message = one.message is not None and one.message == other.message
     return identity_of(one) == identity_of(other) or (one.step_id == other.step_id and is_same_message)
 

@@ -36,7 +36,7 @@ async def handle(ctx: AgentContext, event: AgentEvent) -> JsonObject:
 
 
 async def use(ctx: AgentContext, tool: str, args: JsonObject | None = None) -> Any:
-    """Call a tool and return its output; its error ends the Turn, and whoever asked is told."""
+    """Call a tool and return its output; its error ends the Turn and reaches the asker."""
     result = await ctx.call(tool, args)
     if result.error is not None:
         message = f"{tool}: {result.error.message}"

@@ -27,7 +27,7 @@ async def handle(ctx: AgentContext, event: AgentEvent) -> JsonObject | None:
 
 
 def output_of(result: Any) -> Any:
-    """Return what a tool has answered; its error ends the Turn, and whoever asked is told."""
+    """Return what a tool has answered; its error ends the Turn and reaches the asker."""
     if result.error is not None:
         message = f"{result.tool_name}: {result.error.message}"
         raise HandoffError(message, code=result.error.code, suggestion=result.error.suggestion)

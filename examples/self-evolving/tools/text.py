@@ -9,7 +9,7 @@ EDITION = 1
 
 
 async def lines(ctx: ToolContext, input: JsonObject) -> JsonObject:
-    """Count lines; ``seconds`` is how long that takes, as if somebody else were asked."""
+    """Count lines; ``seconds`` is how long that takes, like a slow service."""
     await asyncio.sleep(input.get("seconds", 0))
     return {"lines": len(input["text"].splitlines()), "edition": EDITION}
 

@@ -1,7 +1,7 @@
--- Hold a home for a deletion: nobody opens it, or spawns into it, until the mark is taken away or runs out
--- (home.lua stands before this).
+-- Hold a directory for a deletion: no worker opens it or spawns into it until the mark is removed or expires
+-- (shared.lua is put before this).
 -- KEYS  instances, instance
--- ARGV  home, token, ms, unused since (ms; '' = whenever), TTL s
+-- ARGV  directory, token, ms, unused since (ms; '' = whenever), TTL s
 -- Returns {'held', now, tokens of half-done deletions or ''}, {'busy', now} if another deletion holds it, or
 -- {'used', now} if it was used later. Asked again (the answer was lost on its way), it answers the same.
 local now = now_ms()

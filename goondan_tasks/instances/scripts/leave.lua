@@ -1,7 +1,7 @@
--- Forget one agent's part of an instance that other agents have too (home.lua stands before this).
+-- Forget one agent's part of an instance that other agents have too (shared.lua is put before this).
 -- KEYS  instances, instance
--- ARGV  home, agent
--- Returns 1; 0 if a deletion holds the home, the agent has no part in it, or nobody else has.
+-- ARGV  directory, agent
+-- Returns 1; 0 if a deletion holds the directory, the agent has no part in it, or no other agent has.
 local now = now_ms()
 if held_for(KEYS[2], now) > 0 then return 0 end
 local is_part, others = false, false

@@ -1,6 +1,6 @@
 -- End a deletion's hold: forget the instance, or leave it as it was.
 -- KEYS  instances, instance
--- ARGV  home, token, '1' to forget
+-- ARGV  directory, token, '1' to forget
 -- Returns 1, or 0 if the hold was lost: then nothing is changed. Forgotten already counts as done: the answer
 -- may have been lost on its way.
 local mark = redis.call('HGET', KEYS[2], 'retiring')

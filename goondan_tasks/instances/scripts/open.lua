@@ -1,8 +1,8 @@
--- Register that an agent is about to work in an instance (home.lua stands before this).
+-- Register that an agent is about to work in an instance (shared.lua is put before this).
 -- KEYS  instances, instance
--- ARGV  home, agent, workspace, instance key, state root's id, TTL s
+-- ARGV  directory, agent, workspace, instance key, state root's id, TTL s
 -- Returns {'open', its cwd or '', tokens of half-done deletions or ''}, or {'held', ms} while a deletion
--- has the home.
+-- has the directory.
 local now = now_ms()
 local held = held_for(KEYS[2], now)
 if held > 0 then return {'held', held} end

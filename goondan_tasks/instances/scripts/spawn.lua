@@ -1,8 +1,8 @@
--- Make an agent's instance, or take the one that there is (home.lua stands before this).
--- KEYS  instances, instance, the home that cwd is in (without cwd, the instance again)
--- ARGV  home, agent, workspace, instance key, owner as JSON, cwd or '', the name of the field guest:…,
+-- Make an agent's instance, or take the one that there is (shared.lua is put before this).
+-- KEYS  instances, instance, the directory that cwd is in (without cwd, the instance again)
+-- ARGV  directory, agent, workspace, instance key, owner as JSON, cwd or '', the name of the field guest:…,
 --       the request, TTL s
--- Returns {'spawned' or 'reused', its cwd or ''}, or {'held', ms} while a deletion has one of the homes.
+-- Returns {'spawned' or 'reused', its cwd or ''}, or {'held', ms} while a deletion has one of the directories.
 -- Asked again by the same request (the answer was lost on its way), it answers the same.
 local now = now_ms()
 local held = math.max(held_for(KEYS[2], now), held_for(KEYS[3], now))

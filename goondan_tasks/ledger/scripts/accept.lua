@@ -1,5 +1,5 @@
 -- How calls are accepted, many in one batch; shared by submit.lua, finish_event.lua and claim_event.lua; ttl.lua,
--- tracing.lua and mailboxes.lua stand before this.
+-- tracing.lua and mailboxes.lua are put before this.
 
 -- Begin a batch. What belongs to many calls is gathered in it, and written once, by close_batch.
 local function open_batch(due)
@@ -9,13 +9,13 @@ local function open_batch(due)
 end
 
 -- Name a queue that messages of the batch go to; the calls of one batch may go to many.
-local function add_queue(batch, calls, queue, bell)
-  local added = {calls = calls, queue = queue, bell = bell, ids = {}, messages = {}}
+local function add_queue(batch, calls, queue, wake_up)
+  local added = {calls = calls, queue = queue, wake_up = wake_up, ids = {}, messages = {}}
   batch.queues[#batch.queues + 1] = added
   return added
 end
 
--- Say what is known of a call that was submitted before; its producer is told of the result, too.
+-- Return what is known of a call that was submitted before; its producer is notified of the result, too.
 local function known_call(key, status, new)
   local record = redis.call('HMGET', key, 'digest', 'producers', 'args')
   -- of a plain call that has ended, it stands before the arguments (finishing.lua)
@@ -32,7 +32,7 @@ end
 -- Accept one call.
 -- key    its record
 -- queue  what add_queue returned
--- new    id, call (JSON), digest, producer ('' = nobody of ours has asked, but perhaps plain Celery), deadline (ms, '' = none), patience (ms, how long it may wait
+-- new    id, call (JSON), digest, producer ('' = no client of this package has asked, perhaps plain Celery), deadline (ms, '' = none), patience (ms, how long it may wait
 --        without a deadline), ttl (s, of the record), message ('' = sent by other means), indexes (of traces, as
 --        tracing.lua takes them); of an event: ns, box
 -- Returns nothing for a new call; 'known' or 'conflict', and its status, for one that was submitted before.
@@ -78,14 +78,14 @@ local function close_batch(batch)
     end
     if #queue.messages > 0 then
       redis.call('LPUSH', queue.queue, unpack(queue.messages))
-      if redis.call('LLEN', queue.bell) == 0 then redis.call('LPUSH', queue.bell, '1') end
+      if redis.call('LLEN', queue.wake_up) == 0 then redis.call('LPUSH', queue.wake_up, '1') end
     end
   end
   for index, ids in pairs(batch.traces) do add_to_trace(index, ids, batch.ttl) end
 end
 
 -- Accept one call alone.
--- keys  call, due, calls:<agent>, queue, its bell
+-- keys  call, due, calls:<agent>, queue, its wake-up key
 local function accept_call(keys, new)
   local batch = open_batch(keys[2])
   add_call(batch, add_queue(batch, keys[3], keys[4], keys[5]), keys[1], new)

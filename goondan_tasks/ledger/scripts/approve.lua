@@ -1,5 +1,5 @@
 -- Approve a call that waits for it: it is queued again, with its message.
--- KEYS  call, due, pending:<agent>, approvals:<agent>, celery-task-meta-<id>, queue, its bell
+-- KEYS  call, due, pending:<agent>, approvals:<agent>, celery-task-meta-<id>, queue, its wake-up key
 -- ARGV  id, token, lease ms, who approves, the call's own deadline in ms ('' = none), queue timeout ms,
 --       record TTL s, message ('' = sent by other means)
 -- Returns as resolve.lua does; words: approved, expired, closed, other, unknown.
@@ -10,7 +10,7 @@ local status = record[1]
 if not status then return {'unknown'} end
 if record[10] == ARGV[2] then return {'approved'} end
 if status == 'done' or status == 'dead' or record[6] or (record[8] and record[7]) then return {'closed'} end
--- whoever has approved it may not have come to send its message: one too many is dropped
+-- the approver may have died before it sent the message: a surplus message is dropped
 if status == 'queued' and record[11] and ARGV[8] == '' then return {'approved'} end
 if status ~= 'pending' then return {'other', status} end
 if not record[8] then return {'other', 'completion'} end

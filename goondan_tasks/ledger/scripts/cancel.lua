@@ -1,10 +1,10 @@
--- Cancel a call. One that nobody runs is taken, and the caller must end it; if the caller dies first, the
--- sweep does. One that runs is marked, and its worker ends it: nothing else can be its result any more.
+-- Cancel a call. One that no worker runs is taken, and the caller must end it; if the caller dies first, the
+-- sweep does. One that runs is marked, and its worker ends it: it can have no other result any more.
 -- KEYS  call, due
 -- ARGV  id, token, lease ms, record TTL s
 -- Returns {word, attempt, queued at ms, call JSON, when it was suspended (ms, or nothing)}; words:
 --   taken     the caller holds the claim: store that it is cancelled
---   marked    its worker will; also what somebody has cancelled before, and what has ended so
+--   marked    its worker ends it; also a call that was cancelled before, and one that has ended as cancelled
 --   closed    it has its final result
 --   unknown   there is no such call
 local record = redis.call('HMGET', KEYS[1], 'status', 'attempt', 'queuedAt', 'call', 'cancelled', 'suspendedAt',

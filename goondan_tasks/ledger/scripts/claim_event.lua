@@ -1,10 +1,10 @@
 -- Take an event for one run, if it is the first in its mailbox. One that a plain Celery producer queued gets
 -- its record here, and its place in the mailbox.
--- KEYS  call, due, running:<agent>, calls:<agent>, queue, its bell
+-- KEYS  call, due, running:<agent>, calls:<agent>, queue, its wake-up key
 -- ARGV  id, token, worker, lease ms, record TTL s, '1' if idempotent, max attempts, call JSON, digest,
 --       its deadline in ms ('' = none), queue timeout ms, indexes of traces, namespace, mailbox,
 --       the message that is pushed when its turn comes ('' = sent by other means), '1' if this agent's events
---       are not handled by workers: somebody fetches them
+--       are not handled by workers: a producer fetches them
 -- Returns as claim_call does, with one verdict more: waiting (its message is not needed for now).
 local id, ns, box = ARGV[1], ARGV[13], ARGV[14]
 local status = redis.call('HGET', KEYS[1], 'status')
@@ -15,12 +15,12 @@ if not status then
   })
   status = 'queued'
 end
-local first, standing
-if status == 'queued' then first, standing = first_in_mailbox(ns, box) end
+local first, first_status
+if status == 'queued' then first, first_status = first_in_mailbox(ns, box) end
 if status == 'queued' and (ARGV[16] == '1' or first ~= id) then
   redis.call('HSET', KEYS[1], 'parked', '1', 'message', ARGV[15])
-  -- if the one before it has vanished with its record, nobody has let the first one come
-  if ARGV[16] ~= '1' and ARGV[15] ~= '' and standing == 'queued' then let_come(ns, first, KEYS[5], KEYS[6]) end
+  -- if the one before it has vanished with its record, the first one was never released
+  if ARGV[16] ~= '1' and ARGV[15] ~= '' and first_status == 'queued' then release_event(ns, first, KEYS[5], KEYS[6]) end
   local record = redis.call('HMGET', KEYS[1], 'attempt', 'queuedAt')
   local time = redis.call('TIME')
   return {'waiting', tonumber(record[1]), tonumber(record[2]), time[1] * 1000 + math.floor(time[2] / 1000)}

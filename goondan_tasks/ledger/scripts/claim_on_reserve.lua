@@ -1,10 +1,10 @@
--- Claim a call in the trip that reserves its message; reserve.lua stands behind this, claiming.lua before.
+-- Claim a call in the trip that reserves its message; reserve.lua is put after this, claiming.lua before.
 -- Only for what a producer of ours has queued, as task_message.py writes it: everything else, a call that
 -- must pass a limit first too, is claimed on its own.
 -- argument  JSON: lease (ms), ttl (s), worker, call, due, running, calls (keys or their prefixes), most
 --           (attempts), ref (the revision that terms are of), terms: agent -> tool -> {idempotent, most},
 --           or false for one that has limits; calls of other agents are left alone
--- Returns what claim_call returns, or false. Behind that stands the ref, if revisions are followed: a call that
+-- Returns what claim_call returns, or false. It is followed by the ref, if revisions are followed: a call that
 -- names none is run with that one. But one of a Step with the Step's, which only a claim on its own finds out.
 -- What looks like a ref may be in the arguments, which come first: so every one has to be right.
 local OURS = '^{"headers":{"lang":"py","task":"goondan%.tool_call","id":"([^"\\]+)","shadow":"([^"\\]+)"'

@@ -16,10 +16,10 @@ end
 -- JSON if it has a record}; verdicts:
 --   run       the caller holds the claim: run the handler
 --   expired | poisoned   the caller holds the claim: store that error
---   held | done          the call is somebody else's, or final: drop the message
+--   held | done          another worker has the call, or it is final: drop the message
 --   absent               there is no record: claim it with the call's JSON
 -- Asked again with the same token (the answer was lost on its way), it answers the same.
--- Whether somebody else is dead is for the sweep to decide, never for a claim.
+-- Whether another worker is dead is for the sweep to decide, never for a claim.
 local function claim_call(claims, keys, id, token, terms, absent)
   local now = claims.now
   local record = redis.call('HMGET', keys[1], 'status', 'attempt', 'queuedAt', 'deadline', 'token',
@@ -41,7 +41,7 @@ local function claim_call(claims, keys, id, token, terms, absent)
       'deadline', deadline, 'celery', '1')
     redis.call('ZADD', keys[4], now, id)
     redis.call('ZREMRANGEBYRANK', keys[4], 0, -10001)
-    keep_for(keys[2], terms.ttl) -- whatever was accepted stands in it, and keeps it for longer
+    keep_for(keys[2], terms.ttl) -- it holds every accepted call, and accepting one keeps it for longer
     keep_for(keys[4], terms.ttl)
     index_trace(absent[5], id, now, terms.ttl)
   elseif status == 'running' then

@@ -9,7 +9,7 @@ local token, ns = ARGV[1], ARGV[7]
 local OURS = '^{"headers":{"lang":"py","task":"[^"]+","id":"([^"\\]+)"'
 local LOOKED_AT = 3 -- more than come with one event, so none is left over for long
 
--- Without a worker, which would park the events, nobody takes their messages: take those that are not needed
+-- Without a worker, which would park the events, nothing takes their messages: take those that are not needed
 -- now. The others go to the end of the queue: what plain Celery has queued only a worker can record.
 local function take_messages()
   for _ = 1, LOOKED_AT do

@@ -1,8 +1,8 @@
--- Store calls' results whose claims are still ours, free the claims and tell everybody who waits.
+-- Store the results of calls whose claims are still held, free the claims and notify all waiting clients.
 -- KEYS  due, call...
 -- ARGV  record TTL s, prefixes of finishing.lua (results, running, meta, dead letters), then of each call: id, token,
 --       agent, final status, outcome, kind (see finish_call), result (JSON), time (ISO 8601)
--- Returns what finish_call returns for each call (finishing.lua stands before this).
+-- Returns what finish_call returns for each call (finishing.lua is put before this).
 local names = {results = ARGV[2], running = ARGV[3], meta = ARGV[4], dead_letters = ARGV[5]}
 local answers, ends = {}, open_ends()
 for at = 2, #KEYS do

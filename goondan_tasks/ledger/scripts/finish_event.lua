@@ -1,4 +1,4 @@
--- Store what an agent made of an event, send the answer to whoever asked, and let the next event come.
+-- Store the result of an event, send the answer to the agent that asked, and release the next event.
 -- A tool call that was pending ends here too: its answer is the event which tells its agent of that.
 -- While the handler of an event still runs whose result is known already, its worker keeps the claim, and the
 -- event its place in the mailbox: the next one comes when the same claim is finished again, by its worker, or
@@ -11,7 +11,7 @@
 -- Returns as finish_call does, or {what it returns, id, call JSON}: the next event, to be sent by other means.
 -- The same request again (the answer was lost on its way) gets the same answer: what is to be sent by other means
 -- has not been sent.
--- mailboxes.lua, accept.lua and finishing.lua stand before this.
+-- mailboxes.lua, accept.lua and finishing.lua are put before this.
 local ttl, id, token, agent, outcome = ARGV[1], ARGV[6], ARGV[7], ARGV[8], ARGV[10]
 local ns, lease, request = ARGV[14], ARGV[15], ARGV[16]
 local names = {results = ARGV[2], running = ARGV[3], meta = ARGV[4], dead_letters = ARGV[5]}

@@ -1,7 +1,7 @@
 -- How runs end; shared by finish.lua and finish_event.lua.
 local INLINE_BYTES = 16384 -- a notification beyond this carries the id alone, and the waiter reads the result itself
 local PLAIN_FIELDS = 13 -- so many has the record of a call to which nothing has happened but its one run
-local ARGS = '"callChain":[],"args":' -- what the arguments stand behind, the last of a plain call's JSON
+local ARGS = '"callChain":[],"args":' -- what the arguments follow, the last of a plain call's JSON
 
 -- Begin a batch: what its calls have in common is gathered in it, and written once, by close_ends.
 local function open_ends()
@@ -65,7 +65,7 @@ local function finish_call(ends, key, ttl, names, ended)
   return ends.now
 end
 
--- End the batch: the claims are free, and each producer is told of its calls that have ended, all in one message:
+-- End the batch: the claims are free, and each producer is notified of its calls that have ended, all in one message:
 -- lines of an id, and its result behind a space.
 local function close_ends(ends, due, names)
   if #ends.ids > 0 then redis.call('ZREM', due, unpack(ends.ids)) end

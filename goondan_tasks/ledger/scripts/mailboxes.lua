@@ -3,7 +3,7 @@
 -- A box is named agent@instance, the instance percent-encoded; ns is the namespace with its colon.
 --   <ns>mailbox:<box>      list of ids       <ns>mailboxes:<agent>  zset box -> since (ms), or last served
 --   <ns>mail:<agent>       channel: something waits in a mailbox of the agent
--- ttl.lua stands before this.
+-- ttl.lua is put before this.
 local function agent_of(box)
   return string.match(box, '^[^@]*')
 end
@@ -44,20 +44,20 @@ end
 
 -- Push the message of an event whose turn it is, if it has none any more.
 -- Returns the id and JSON of one whose message must be sent by other means, or nothing.
-local function let_come(ns, id, queue, bell)
+local function release_event(ns, id, queue, wake_up)
   local record = redis.call('HMGET', ns .. 'call:' .. id, 'parked', 'message', 'call')
   if not record[1] then return end
   redis.call('HDEL', ns .. 'call:' .. id, 'parked', 'message')
   if record[2] == '' then return id, record[3] end
   redis.call('RPUSH', queue, record[2])
-  if redis.call('LLEN', bell) == 0 then redis.call('LPUSH', bell, '1') end
+  if redis.call('LLEN', wake_up) == 0 then redis.call('LPUSH', wake_up, '1') end
 end
 
--- Take an event that has ended out, and let the next one come; returns as let_come does.
-local function take_out_of_mailbox(ns, box, id, queue, bell)
+-- Remove an event that has ended, and release the next one; returns as release_event does.
+local function take_out_of_mailbox(ns, box, id, queue, wake_up)
   redis.call('LREM', ns .. 'mailbox:' .. box, 1, id)
   local following, status = first_in_mailbox(ns, box)
   if not following or status ~= 'queued' then return end
   tell_of_mail(ns, box)
-  return let_come(ns, following, queue, bell)
+  return release_event(ns, following, queue, wake_up)
 end

@@ -1,7 +1,7 @@
 -- Give a claim back, or hand a call of a dead worker on: it is queued again, with its message.
--- KEYS  call, due, running:<agent>, queue, its bell
--- ARGV  id, token, message ('' = the broker still has it), '1' if its worker has died, '1' if nobody has
---       looked at it though it counts as started
+-- KEYS  call, due, running:<agent>, queue, its wake-up key
+-- ARGV  id, token, message ('' = the broker still has it), '1' if its worker has died, '1' if its handler
+--       has not looked at it though it counts as started
 -- Returns 1, or 0 if the claim is not ours or the call must not be run again.
 -- Asked again with the same token (the answer was lost on its way), it answers the same while the call is queued:
 -- a message that goes by other means has not been sent.

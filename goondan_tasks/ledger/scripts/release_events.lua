@@ -1,12 +1,12 @@
--- Let the first event of each of these mailboxes come, if it was parked: now workers handle them, or others do.
--- KEYS  the agent's queue of events, its bell
+-- Release the first event of each of these mailboxes, if it was parked: now workers handle them, or other workers do.
+-- KEYS  the agent's queue of events, its wake-up key
 -- ARGV  namespace, mailboxes...
--- Returns {id, call JSON, ...}: events to be sent by other means. mailboxes.lua stands before this.
+-- Returns {id, call JSON, ...}: events to be sent by other means. mailboxes.lua is put before this.
 local unsent = {}
 for i = 2, #ARGV do
   local first, status = first_in_mailbox(ARGV[1], ARGV[i])
   if status == 'queued' then
-    local id, call = let_come(ARGV[1], first, KEYS[1], KEYS[2])
+    local id, call = release_event(ARGV[1], first, KEYS[1], KEYS[2])
     if id then
       unsent[#unsent + 1] = id
       unsent[#unsent + 1] = call

@@ -1,4 +1,4 @@
--- Complete a call: whoever comes first decides with what, and must store that; if he dies, the sweep does.
+-- Complete a call: the first caller decides the outcome and must store it; if it dies, the sweep does.
 -- What comes before the handler has returned is kept for it (suspend.lua).
 -- KEYS  call, due
 -- ARGV  id, token, lease ms, the outcome as JSON, '1' if it is about an approval,
@@ -8,7 +8,7 @@
 --   taken    the caller holds the claim: settle it with the verdict completed
 --   expired  the same, but too late: settle it with the verdict unresolved or unapproved
 --   kept     the call still runs
---   closed   it has its final result, or somebody else's outcome
+--   closed   it has its final result, or another caller's outcome
 --   other    it waits for something else: {word, queued, running, completion, approval or event}
 --   unknown  there is no such call, or the callback is not that of its run
 -- Asked again with the same token (the answer was lost on its way), it answers the same.
@@ -25,7 +25,7 @@ if record[7] and record[7] ~= completion then return {'closed'} end
 if status ~= 'pending' then
   if is_decision or (status == 'queued' and tonumber(record[2]) == 0) then return {'other', status} end
   redis.call('HSET', KEYS[1], 'completion', completion)
-  -- who comes again must be known when the run is over
+  -- a repeated completion must be recognised when the run is over
   if ARGV[6] ~= '' then redis.call('HSET', KEYS[1], 'callback', ARGV[6]) end
   return {'kept'}
 end

@@ -5,7 +5,7 @@
 --       '1' if it waits for an approval, the interim result as JSON
 -- Returns the time in ms; 0 if the claim is no longer ours; -1 if the call is cancelled, and only that may
 -- be its result; or what it was completed with before, which the caller, who keeps the claim, must store.
--- ttl.lua stands before this.
+-- ttl.lua is put before this.
 local record = redis.call('HMGET', KEYS[1], 'token', 'producers', 'cancelled', 'completion', 'celery')
 if record[1] ~= ARGV[2] then return 0 end
 if record[3] then return -1 end
@@ -25,7 +25,7 @@ redis.call('ZREM', KEYS[3], ARGV[1])
 local indexes = {KEYS[5]}
 if is_approval then
   redis.call('HSET', KEYS[1], 'approval', '1')
-  -- nothing has run that somebody could have completed
+  -- nothing has run yet, so there is nothing to complete
   redis.call('HDEL', KEYS[1], 'completion', 'callback')
   redis.call('HINCRBY', KEYS[1], 'attempt', -1)
   indexes[2] = KEYS[6]

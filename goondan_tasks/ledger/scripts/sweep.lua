@@ -1,8 +1,8 @@
 -- Take the calls about which something must be decided: past their deadline, or their lease.
 -- The caller holds their claims and must settle each one before its own lease ends.
 -- After a time without sweeps Redis was away, and live workers could not renew their leases: they get
--- time for it before any call is taken for dead. A claim is spared once until it is renewed: where nobody
--- is left to sweep often, it would be spared for ever.
+-- time for it before any call is taken for dead. A claim is spared once until it is renewed: where
+-- sweeps are rare, it would be spared forever.
 -- KEYS  due, last sweep
 -- ARGV  token, lease ms, most calls to take, call key prefix, longest ms between two sweeps, TTL s
 -- Returns a list of {id, verdict, attempt, queued at ms, call JSON, when it was suspended (ms, or nothing),
@@ -64,7 +64,7 @@ local taken = {}
 for _, id in ipairs(redis.call('ZRANGE', KEYS[1], '-inf', now, 'BYSCORE', 'LIMIT', 0, ARGV[3])) do
   local is_sound, row = pcall(take, id)
   if row then
-    -- one that this version cannot read is left to a process that can: others must be swept all the same
+    -- one that this version cannot read is left to a process that can: others must be swept anyway
     taken[#taken + 1] = is_sound and row or {id, 'requeue', 0, 0, ''}
     redis.call('ZADD', KEYS[1], now + ARGV[2], id)
   end

@@ -1,4 +1,4 @@
--- How long the keys live that belong to many calls; this stands before whatever adds to one.
+-- How long the keys live that belong to many calls; this is put before every script that adds to one.
 local SPARE_SECONDS = 60 -- so that only one call in a while has to write it
 
 -- Keep a key for `ttl` seconds at least. Never less than it has: that may be for a call that waits for long.

@@ -55,7 +55,7 @@ def test_a_request_that_is_cancelled_is_called_off(client: Client, notes: Notebo
     wait_until(lambda: notes.told() == ["start", "cancelled"])
 
 
-def test_a_brain_receives_and_answers(client: Client) -> None:
+def test_producer_receives_and_answers(client: Client) -> None:
     async def serve() -> list[object]:
         own = AsyncClient(client)
         ids = [
@@ -83,7 +83,7 @@ def test_a_brain_receives_and_answers(client: Client) -> None:
     assert asyncio.run(serve()) == [0, "E_AGENT_FAILED", 4]
 
 
-def test_waiting_brains_leave_the_loops_threads_to_others(client: Client) -> None:
+def test_waiting_receives_leave_the_loops_threads_free(client: Client) -> None:
     async def wait() -> None:
         own = AsyncClient(client)
         waiting = [asyncio.create_task(own.receive("mute", f"as-w-{n}", PATIENCE)) for n in range(40)]
@@ -96,7 +96,7 @@ def test_waiting_brains_leave_the_loops_threads_to_others(client: Client) -> Non
     asyncio.run(wait())
 
 
-def test_an_event_that_comes_when_nobody_waits_any_more_goes_to_the_next(client: Client) -> None:
+def test_event_that_arrives_after_a_receive_ended_goes_to_the_next_receive(client: Client) -> None:
     async def wait_and_give_up() -> None:
         waiting = asyncio.create_task(AsyncClient(client).receive("mute", "as-g"))
         await asyncio.sleep(0.2)

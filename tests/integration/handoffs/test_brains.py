@@ -50,9 +50,7 @@ def test_an_event_is_received_and_answered(client: Client) -> None:
     assert client.pending(received.id).result(PATIENCE).output == {"answer": None}
 
 
-def test_mail_that_nobody_fetches_is_noticed_until_somebody_receives(
-    client: Client, guild: LocalStack
-) -> None:
+def test_unfetched_events_are_reported_until_they_are_received(client: Client, guild: LocalStack) -> None:
     asked(client, "unfetched")
 
     with connect(guild.redis_url, name="test") as redis:
@@ -74,7 +72,7 @@ def test_mail_that_nobody_fetches_is_noticed_until_somebody_receives(
 
 
 @pytest.mark.parametrize("asker", ["ann", "bob"])
-def test_an_agent_asks_one_whose_brain_is_elsewhere(client: Client, asker: str) -> None:
+def test_agent_asks_an_agent_that_a_producer_drives(client: Client, asker: str) -> None:
     with ThreadPoolExecutor(1) as threads:
         answer = threads.submit(
             client.request, asker, ask("mute", 5), instance_key=f"b-{asker}", timeout=PATIENCE
@@ -93,7 +91,7 @@ def test_an_agent_asks_one_whose_brain_is_elsewhere(client: Client, asker: str) 
         (ToolError("own", code="E_OWN"), "E_OWN", "own"),
     ],
 )
-def test_a_brain_may_fail(client: Client, error: Any, code: str, message: str) -> None:
+def test_producer_may_fail_an_event(client: Client, error: Any, code: str, message: str) -> None:
     call_id = asked(client, f"c-{code}-{message}")
     client.fail(next_event(client, f"c-{code}-{message}"), error)
     result = client.pending(call_id).result(PATIENCE)
@@ -158,7 +156,7 @@ def test_no_instance_starves_behind_a_busy_one(client: Client) -> None:
         client.reply(rest)
 
 
-def test_whoever_waits_is_woken_by_an_event(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_receive_is_woken_by_an_event(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("goondan_tasks.client.event_receiver.LOOK_SECONDS", 2 * PATIENCE)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(client.receive, "mute", "g", 2 * PATIENCE)
@@ -169,7 +167,7 @@ def test_whoever_waits_is_woken_by_an_event(client: Client, monkeypatch: pytest.
     client.reply(received)
 
 
-def test_whoever_waits_without_an_event_comes_back(client: Client) -> None:
+def test_receive_without_an_event_returns_at_its_timeout(client: Client) -> None:
     asked_at = time.monotonic()
     assert client.receive("mute", "nobody", timeout=0.3) is None
     assert time.monotonic() - asked_at >= 0.3
@@ -186,7 +184,7 @@ def test_an_event_that_is_handed_out_is_kept_for_longer_than_a_lease(client: Cli
     assert client.pending(call_id).result(PATIENCE).output == "kept"
 
 
-def test_an_answer_that_nobody_wants_is_said_to_be_so(client: Client) -> None:
+def test_answer_to_a_cancelled_request_is_refused(client: Client) -> None:
     call_id = asked(client, "i")
     received = next_event(client, "i")
     client.cancel(call_id)
@@ -206,7 +204,7 @@ def test_a_second_answer_is_refused(client: Client) -> None:
         client.reply(received, 2)
 
 
-def test_an_answer_that_is_no_json_is_refused_and_may_be_mended(client: Client) -> None:
+def test_answer_that_is_not_json_is_refused_and_may_be_corrected(client: Client) -> None:
     call_id = asked(client, "k")
     received = next_event(client, "k")
     with pytest.raises(ToolError) as raised:
@@ -216,7 +214,7 @@ def test_an_answer_that_is_no_json_is_refused_and_may_be_mended(client: Client) 
     assert client.pending(call_id).result(PATIENCE).output == "json"
 
 
-def test_nobody_answers_in_time(client: Client) -> None:
+def test_request_times_out_without_an_answer(client: Client) -> None:
     with pytest.raises(HandoffTimeoutError, match="mute@l"):
         client.request("mute", 1, instance_key="l", timeout=0.2)
     assert client.receive("mute", "l", timeout=0) is None
@@ -229,8 +227,8 @@ def test_events_of_an_agent_with_an_entry_are_not_handed_out(client: Client) -> 
         client.receive("nobody", timeout=1)
 
 
-def test_an_asynchronous_answer_reaches_the_brain_that_asked(client: Client, guild: LocalStack) -> None:
-    """The brain is no worker: what it asks for is answered to whoever reads the request's result."""
+def test_asynchronous_answer_reaches_the_producer_that_asked(client: Client, guild: LocalStack) -> None:
+    """The brain is not a worker: what it asks for is answered to whoever reads the request's result."""
     answer = client.request("bob", TELL, instance_key="m", is_async=True, timeout=PATIENCE)
     assert client.pending(answer.correlation_id).result(PATIENCE).output["agent"] == "bob"
 
@@ -254,7 +252,7 @@ def test_a_closed_client_holds_no_event(guild: LocalStack) -> None:
     assert result.error.code == "E_AGENT_OUTCOME_UNKNOWN"
 
 
-def test_a_message_that_is_no_event_does_not_reach_the_brain(client: Client) -> None:
+def test_message_that_is_not_an_event_does_not_reach_the_producer(client: Client) -> None:
     sent = client.send("mute", 1, instance_key="p")
     [record] = [one for one in client.calls("mute") if one.call.tool_call_id == sent.event_id]
     wire = record.call.model_copy(

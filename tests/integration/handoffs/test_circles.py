@@ -47,7 +47,7 @@ def test_a_tool_that_asks_the_agent_it_was_called_by_is_a_circle(client: Client)
     assert told.response["error"]["code"] == "E_HANDOFF_CYCLE"
 
 
-def test_the_same_agent_in_another_instance_is_no_circle(client: Client) -> None:
+def test_the_same_agent_in_another_instance_is_not_a_circle(client: Client) -> None:
     wanted = ask("bob", ask("ann", TELL, instance="two"), instance="one")
     told = client.request("ann", wanted, instance_key="one", timeout=PATIENCE).response
     assert answers(told)[-1]["response"]["instance"] == "two"

@@ -54,7 +54,7 @@ def test_tool_call_whose_handoff_fails_ends_with_a_structured_error(
 
 
 @pytest.mark.parametrize("asked", ["ann", "bob"])
-def test_whoever_asked_has_the_error(client: Client, asked: str) -> None:
+def test_asker_gets_the_error(client: Client, asked: str) -> None:
     with pytest.raises(HandoffError, match="on purpose") as raised:
         client.request(asked, {"do": "fail", "why": "on purpose"}, timeout=PATIENCE)
     assert raised.value.code == "E_AGENT_FAILED"
@@ -280,7 +280,7 @@ def test_options_that_make_no_sense_are_named(client: Client, options: dict[str,
      {"metadata": []}],
 )  # fmt: skip
 @pytest.mark.parametrize("agent", ["ann", "bob"])
-def test_what_is_no_event_is_refused(client: Client, agent: str, event: object) -> None:
+def test_what_is_not_an_event_is_refused(client: Client, agent: str, event: object) -> None:
     with pytest.raises(HandoffError) as raised:
         client.request(agent, {"do": "ask", "of": "cid", "event": event}, timeout=PATIENCE)
     assert raised.value.code == "E_TOOL_INVALID_ARGS"

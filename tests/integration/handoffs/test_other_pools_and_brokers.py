@@ -95,7 +95,9 @@ def test_errors_and_circles_are_told(request: pytest.FixtureRequest, where: str)
 
 
 @pytest.mark.parametrize("where", ["threads", "elsewhere"])
-def test_a_brain_is_reached(request: pytest.FixtureRequest, where: str) -> None:
+def test_producer_receives_events_under_other_pools_and_brokers(
+    request: pytest.FixtureRequest, where: str
+) -> None:
     client: Client = request.getfixturevalue(where).client
     asked = client.request("bob", ask("mute", 1), instance_key="brain", is_async=True, timeout=PATIENCE)
     received = client.receive("mute", timeout=PATIENCE)
@@ -106,7 +108,7 @@ def test_a_brain_is_reached(request: pytest.FixtureRequest, where: str) -> None:
 
 
 @pytest.mark.parametrize("agents", [("north", "east", "south"), ("east", "north", "west")])
-def test_who_may_not_wait_is_told_and_has_asked_nobody(agents: tuple[str, str, str]) -> None:
+def test_request_that_may_not_wait_is_refused_and_not_sent(agents: tuple[str, str, str]) -> None:
     environment = {"GOONDAN_MAX_WAITING": "1"}
     with LocalStack(GUILD, agents=list(agents), concurrency=1, environment=environment) as stack:
         first, second, third = agents

@@ -118,7 +118,7 @@ def test_a_circle_is_told_to_the_agent_that_asked(plain: PlainProducer, client: 
     assert answers() == ["E_HANDOFF_CYCLE"]
 
 
-def test_one_that_does_not_wait_is_no_circle(plain: PlainProducer) -> None:
+def test_one_that_does_not_wait_is_not_a_circle(plain: PlainProducer) -> None:
     sent = message("ann", toInstanceKey="plain", callChain=["ann@plain", "bob@plain"], waiting=1)
     assert plain.answer(plain.send("ann", sent))["status"] == "ok"
 
@@ -143,7 +143,7 @@ HOSTILE: dict[str, Any] = {
     "instance is a list": message("ann", toInstanceKey=[]),
     "trace is a number": message("ann", traceId=5),
     "auth is text": message("ann", auth="root"),
-    "deadline is no time": message("ann", deadline="soon"),
+    "deadline is not a time": message("ann", deadline="soon"),
     "deadline is over": message("ann", deadline="2020-01-01T00:00:00Z"),
     "no time at all": message("ann", timeoutSeconds=0),
     "newer version": message("ann", v=99),
@@ -200,7 +200,7 @@ def test_an_odd_instance_is_one_of_its_own_or_refused(plain: PlainProducer, clie
     {"status": "ok"},
 ])  # fmt: skip
 @pytest.mark.parametrize("agent", ["ann", "bob"])
-def test_an_answer_of_another_form_stops_nobody(
+def test_malformed_answer_does_not_block_other_messages(
     plain: PlainProducer, client: Client, agent: str, payload: dict[str, Any]
 ) -> None:
     sent = message(agent, payload, type="delegate_result")

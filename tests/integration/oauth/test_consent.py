@@ -122,7 +122,7 @@ def test_an_agent_that_could_not_be_told_is_told_later(stage: Stage) -> None:
     assert [sent.event.id for sent in stage.sent] == [f"auth-granted-{required.auth_session_id}"]
 
 
-def test_a_consent_that_nobody_waits_for_tells_nobody(stage: Stage) -> None:
+def test_consent_without_a_waiting_call_notifies_no_agent(stage: Stage) -> None:
     stage.receive(stage.redirect(stage.begin(resume=None)))
 
     assert (stage.grants(), stage.sent) == (["slack:user:U1"], [])

@@ -105,7 +105,7 @@ def test_login_by_device_waits_for_the_typed_code(tmp_path: Path) -> None:
     assert json.loads(stdout)["status"] == "granted"
 
 
-def test_a_session_of_another_key_is_listed_and_stands_in_nobodys_way(tmp_path: Path) -> None:
+def test_session_of_another_key_is_listed_and_blocks_no_login(tmp_path: Path) -> None:
     with _terminal(tmp_path) as (server, env):
         with start(*LOGIN, env=env) as login:
             _link(login)

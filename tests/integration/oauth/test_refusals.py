@@ -169,7 +169,7 @@ def test_a_shared_subject_is_given_to_anyone_only_if_the_app_says_so(make_stage:
     assert open_to_all.grants() == ["slack:team:T1"]
 
 
-def test_a_template_that_the_provider_cannot_fill_lets_nobody_in(make_stage: MakeStage) -> None:
+def test_subject_template_without_a_value_refuses_the_consent(make_stage: MakeStage) -> None:
     stage = make_stage(subjectMode="global", options={"goondan": {"subject": "slack:team:{enterprise.id}"}})
     stage.subject = "slack:team:None"
 
@@ -217,7 +217,7 @@ def test_a_grant_that_cannot_be_replaced_ends_the_session(stage: Stage) -> None:
     assert _status(stage, required) == ("failed", "E_OAUTH_STORE")
 
 
-def test_a_provider_that_is_down_ends_the_session_and_the_next_request_begins_anew(stage: Stage) -> None:
+def test_unreachable_provider_ends_the_session_and_the_next_request_starts_a_new_one(stage: Stage) -> None:
     required = stage.begin()
     query = stage.redirect(required)
     stage.server.behave(is_out=True)
@@ -238,7 +238,7 @@ def test_a_wrong_client_secret_is_refused_without_being_told(make_stage: MakeSta
     assert "wrong-secret" not in refused.value.message and query["code"] not in refused.value.message
 
 
-def test_without_a_place_for_the_callback_nobody_is_sent_to_the_provider(stage: Stage) -> None:
+def test_without_a_callback_address_no_user_is_sent_to_the_provider(stage: Stage) -> None:
     nowhere = dataclasses.replace(stage.manager.consent, public_url=None)
 
     with pytest.raises(OAuthError, match="callback") as refused:

@@ -219,7 +219,7 @@ def test_a_redis_that_has_forgotten_its_scripts_is_taught_again(
     assert len(reader.reserve([QUEUE], 1, 0).claims) == 1
 
 
-def test_a_lost_connection_is_told_to_all_who_wait_for_an_answer(
+def test_lost_connection_raises_in_every_waiting_thread(
     make: Callable[..., QueueReader], redis: Redis
 ) -> None:
     reader = make()

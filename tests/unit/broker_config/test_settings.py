@@ -137,9 +137,7 @@ def test_a_home_is_expanded_and_one_that_there_is_not_is_refused(
 
 @pytest.mark.parametrize("text", ["inf", "nan", "1e300"])
 @pytest.mark.parametrize("name", [name for name in Settings.model_fields if name.endswith("_seconds")])
-def test_a_time_that_nobody_can_count_is_refused(
-    name: str, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_time_out_of_range_is_refused(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"GOONDAN_{name.upper()}", text)
     with pytest.raises(SettingsError, match=f"GOONDAN_{name.upper()}: must be"):
         Settings.load()

@@ -136,7 +136,7 @@ def requests(redis: Redis) -> ShutdownRequests:
     return ShutdownRequests(redis, Keys())
 
 
-def test_nobody_is_asked_at_first(requests: ShutdownRequests) -> None:
+def test_no_shutdown_is_requested_at_first(requests: ShutdownRequests) -> None:
     assert requests.agents_to_stop("w", ["a", "b"], 0) == {}
 
 

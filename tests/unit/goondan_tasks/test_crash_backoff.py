@@ -26,14 +26,14 @@ def crashed_times(count: int, *, now: int = 0) -> CrashBackoff:
     return state
 
 
-def test_while_a_worker_starts_nobody_starts_another_one() -> None:
+def test_no_second_worker_is_started_while_one_starts() -> None:
     state = begun(CrashBackoff(), "mine", 1_000)
 
     assert state.begun("yours", 1_001, START_MS) is None
     assert state.is_starting(1_001)
 
 
-def test_a_start_that_nobody_hears_of_again_is_given_up_after_its_time() -> None:
+def test_start_without_news_is_given_up_after_its_time() -> None:
     state = begun(CrashBackoff(), "mine", 1_000)
 
     assert begun(state, "yours", 31_000).generation == "yours"
@@ -118,7 +118,7 @@ def test_a_step_is_kept_and_has_a_time_to_live(store: CrashBackoffs, redis: Redi
     assert after is not None
     assert after.started_at > 0
     assert store.read(["coder", "planner"]) == {"coder": after, "planner": CrashBackoff()}
-    assert redis.ttl(Keys().upkeep("coder")) > 0
+    assert redis.ttl(Keys().crash_backoff("coder")) > 0
 
 
 def test_a_step_that_is_not_allowed_changes_nothing(store: CrashBackoffs) -> None:
@@ -143,9 +143,9 @@ def test_of_two_that_want_the_same_start_one_gets_it(store: CrashBackoffs) -> No
 
 
 def test_a_state_of_a_newer_version_is_told_and_not_changed(store: CrashBackoffs, redis: Redis) -> None:
-    redis.set(Keys().upkeep("coder"), '{"v": 99}')
+    redis.set(Keys().crash_backoff("coder"), '{"v": 99}')
 
     assert "another version of goondan" in store.read(["coder"])["coder"].reason
     with pytest.raises(ValueError, match="newer"):
         store.change("coder", lambda state, now: state.begun("mine", now, 1_000))
-    assert redis.get(Keys().upkeep("coder")) == b'{"v": 99}'
+    assert redis.get(Keys().crash_backoff("coder")) == b'{"v": 99}'

@@ -59,7 +59,7 @@ def test_an_unchanged_file_is_imported_once(tmp_path: Path) -> None:
     assert first is second
 
 
-def test_a_changed_file_is_imported_anew_even_within_one_second(tmp_path: Path) -> None:
+def test_changed_file_is_imported_again_even_within_one_second(tmp_path: Path) -> None:
     for name in ("aa", "bb"):
         assert list(handlers_in(import_entry(entry(tmp_path, f"handlers = {{'{name}': print}}\n")))) == [name]
 
@@ -94,7 +94,7 @@ def test_a_file_without_usable_handlers_says_why_and_where(
     assert str(refusal.value).startswith(f"{file.resolve()}:{line}: ")
 
 
-def test_a_file_that_is_not_utf_8_is_no_python(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf_8_is_not_python(tmp_path: Path) -> None:
     file = tmp_path / "handlers.py"
     file.write_bytes(b"x = '\xff'\n")
 

@@ -147,7 +147,7 @@ def test_an_answer_goes_back_where_the_question_came_from() -> None:
 
 
 @pytest.mark.parametrize("asker", ["client", "", "Upper", "a/b", "..", "x" * 64, None])
-def test_nobody_is_answered_who_is_no_agent(asker: Any) -> None:
+def test_asker_that_is_not_an_agent_gets_no_answer(asker: Any) -> None:
     call = a_request(args={"from": asker, "payload": {}})
     assert answer_to(call, ended(call)) is None
 

@@ -64,7 +64,7 @@ def test_event_for_an_empty_instance_is_refused_and_does_not_go_to_the_askers_ow
         handoff_call(asker, Handoff("b", {"input": 1, "instanceKey": ""}), most_hops=MOST, now_ms=0)
 
 
-def test_the_chain_grows_by_whoever_asks() -> None:
+def test_chain_grows_by_the_asker() -> None:
     call = go(["a", "b", "c"])
     assert (call.call_chain, call.waiting) == (("a@i", "b@i"), 2)
 
@@ -80,7 +80,7 @@ def test_who_gives_work_away_waits_no_more() -> None:
 
 
 @given(agents=st.lists(st.sampled_from("abcd"), min_size=1, max_size=6))
-def test_a_circle_is_one_exactly_if_somebody_waits_for_himself(agents: list[str]) -> None:
+def test_request_is_a_cycle_exactly_if_an_agent_would_wait_for_itself(agents: list[str]) -> None:
     if len(set(agents)) == len(agents):
         assert len(go(agents).call_chain) == len(agents) - 1
     else:
@@ -89,7 +89,7 @@ def test_a_circle_is_one_exactly_if_somebody_waits_for_himself(agents: list[str]
 
 
 @given(agents=st.lists(st.sampled_from("abcd"), min_size=1, max_size=MOST + 1))
-def test_events_that_nobody_waits_for_may_go_in_circles(agents: list[str]) -> None:
+def test_events_without_a_waiting_asker_may_go_in_circles(agents: list[str]) -> None:
     assert go(agents, is_awaited=False).waiting == 0
 
 
@@ -125,7 +125,7 @@ def test_a_run_that_is_repeated_asks_for_the_very_same() -> None:
 
 
 @pytest.mark.parametrize("event", [None, 5, "x", [], {"inputs": 1}, {1: 2}])
-def test_what_is_no_event_is_named(event: Any) -> None:
+def test_what_is_not_an_event_is_named(event: Any) -> None:
     with pytest.raises(ToolInputValidationError):
         handoff_call(outside(), Handoff("a", event), most_hops=MOST, now_ms=0)
 

@@ -55,7 +55,7 @@ def test_a_name_that_is_made_to_point_here_is_refused(host: str) -> None:
 @pytest.mark.parametrize(
     "shown", ["", "t0ken", "Bearer", "Bearer ", "Bearer T0KEN", "Bearer t0ken2", "Basic t0ken"]
 )
-def test_without_the_right_token_nobody_is_served(shown: str) -> None:
+def test_request_without_the_right_token_is_refused(shown: str) -> None:
     assert status(headers={"Authorization": shown}, http_token="t0ken") == 401
 
 

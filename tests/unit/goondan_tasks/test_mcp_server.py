@@ -83,7 +83,7 @@ async def ignore(progress: float, total: float | None, message: str | None) -> N
 
 
 @pytest.mark.parametrize("on_progress", [None, ignore])
-def test_an_outage_while_a_call_runs_is_no_failure_of_the_call(
+def test_an_outage_while_a_call_runs_is_not_a_failure_of_the_call(
     on_progress: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mcp_server, "PAUSE_SECONDS", 0)

@@ -120,7 +120,7 @@ def test_a_result_becomes_a_message_of_the_role_tool(came: ToolCallResult, outpu
         ({"role": "assistant", "toolCalls": 7, "content": 7}, [{"role": "assistant", "content": ""}]),
     ],
 )
-def test_what_was_said_reads_the_same_whoever_wrote_it(message: Any, told: Any) -> None:
+def test_reply_reads_the_same_in_every_provider_format(message: Any, told: Any) -> None:
     assert llm_messages(message) == told
 
 
@@ -206,7 +206,7 @@ def test_what_a_model_gets_wrong_is_a_fault_and_nothing_is_raised(raw: Any, said
 
 
 @pytest.mark.parametrize("raw", [None, 7, "bash__exec", {}, {"type": "text", "text": "hello"}, ["a", 1, 2]])
-def test_what_is_no_tool_call_is_refused(raw: Any) -> None:
+def test_what_is_not_a_tool_call_is_refused(raw: Any) -> None:
     with pytest.raises(ToolInputValidationError, match="A tool call has a name"):
         model_call(raw)
 

@@ -69,7 +69,7 @@ def test_agent_names(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "-a", "A", "a_b", "a.b", "a" * 64, "a\n", "ä"])
-def test_what_is_no_agent_name(name: str) -> None:
+def test_what_is_not_an_agent_name(name: str) -> None:
     assert not is_agent_name(name)
 
 

@@ -40,7 +40,7 @@ def test_an_address_with_colons_stands_in_brackets() -> None:
 
 
 @pytest.mark.parametrize("host", ["127..0.0.1", ".", "a" * 64, "no host"])
-def test_what_is_no_name_of_a_host_is_refused(host: str) -> None:
+def test_what_is_not_a_name_of_a_host_is_refused(host: str) -> None:
     with pytest.raises(OSError), listening(host, 0):
         pass
 

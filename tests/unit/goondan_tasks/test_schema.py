@@ -138,7 +138,7 @@ def test_an_integer_that_python_cannot_write_is_refused() -> None:
     assert faults(None, {"n": 10**5_000}) == ["args.n: the number has too many digits"]
 
 
-def test_what_is_no_json_is_named() -> None:
+def test_what_is_not_json_is_named() -> None:
     assert faults(None, {"a": {1, 2}, "b": {3: "x"}, "c": b"raw"}) == [
         "args.a: a value of type set is not JSON",
         "args.c: a value of type bytes is not JSON",
@@ -169,7 +169,7 @@ def test_arguments_may_be_nested_up_to_the_limit() -> None:
     assert faults(None, nested(127, {})) == []
 
 
-def test_faults_are_cut_where_nobody_reads_on() -> None:
+def test_long_lists_of_faults_are_cut() -> None:
     found = faults({"properties": {"x": {"items": {"type": "string"}}}}, {"x": [0] * 10_000})
 
     assert len(found) == MAX_FAULTS + 1
@@ -211,7 +211,7 @@ def test_a_recursive_schema_names_the_fault_at_any_depth() -> None:
         ({"default": {1, 2}}, (), "not JSON"),
     ],
 )
-def test_what_is_no_schema_is_refused_with_its_place(
+def test_what_is_not_a_schema_is_refused_with_its_place(
     parameters: Any, path: tuple[str, ...], part: str
 ) -> None:
     with pytest.raises(SchemaError) as refusal:

@@ -237,7 +237,7 @@ def test_calls_go_without_a_message_that_is_too_large_or_is_not_json(text: str) 
         (5, "a model's reply"),
     ],
 )
-def test_what_is_no_reply_of_a_model_is_refused_in_words(said: Any, told: str) -> None:
+def test_what_is_not_a_reply_of_a_model_is_refused_in_words(said: Any, told: str) -> None:
     with pytest.raises(ToolInputValidationError, match=told):
         calls_in(said)
 
@@ -410,7 +410,7 @@ def keep_calls(redis: Redis, *calls: ToolCall) -> None:
     StepStore(redis, KEYS, 60).note_calls(STEP, [identity_of(one) for one in calls])
 
 
-def test_a_turn_that_nobody_knows_has_no_history(redis: Redis) -> None:
+def test_unknown_turn_has_no_history(redis: Redis) -> None:
     assert StepStore(redis, KEYS, 60).history(call("a")) == TurnHistory([], {})
 
 

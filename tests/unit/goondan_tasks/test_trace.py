@@ -91,7 +91,7 @@ def test_two_calls_that_name_each_other_as_the_first_of_their_chain_are_both_the
     assert sorted(found.id for found in build_trace("c-1", calls).nodes) == ["a", "b"]
 
 
-def test_a_chain_of_ten_thousand_calls_is_no_problem() -> None:
+def test_a_chain_of_ten_thousand_calls_is_not_a_problem() -> None:
     calls = [node("0", at=0), *(node(str(n), str(n - 1), at=n) for n in range(1, 10_000))]
 
     trace = build_trace("c-1", reversed(calls))
@@ -255,7 +255,7 @@ def test_a_replay_brings_the_call_that_it_replays(ledger: Ledger) -> None:
     assert [node.replay_of for node in traced(ledger, LONE).nodes] == [None, old]
 
 
-def test_nothing_of_that_name_is_no_trace(ledger: Ledger) -> None:
+def test_unknown_trace_is_none(ledger: Ledger) -> None:
     submit(ledger, call("one"))
 
     assert [read_trace(ledger, name, ["coder"]) for name in ("x", "", "\ud800", "a" * 100_000)] == [None] * 4

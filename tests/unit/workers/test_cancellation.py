@@ -78,7 +78,7 @@ def test_callback_for_the_end_is_called_once_if_the_run_is_cancelled_first() -> 
     assert told == ["told"]
 
 
-def test_nobody_is_told_once_the_run_has_ended() -> None:
+def test_no_callback_is_called_once_the_run_has_ended() -> None:
     cancellation, told = Cancellation(), list[str]()
     forget = cancellation.on_cancel(lambda: told.append("too late"))
     cancellation.end()

@@ -11,7 +11,7 @@ from goondan_tasks.calls import new_call
 from goondan_tasks.ledger.record import Verdict
 from goondan_tasks.messages import ToolCall, ToolCallResult, wall_clock
 from goondan_tasks.tool_api import ToolContext
-from workers.job import Job, Pace, PlainContext, State, is_plain, result_of
+from workers.job import Job, PlainContext, SlowToolDetector, State, is_plain, result_of
 
 CALL = new_call("coder", "calc__add", {"a": 1}, {"tool_call_id": "c-1", "turn_id": "t-1"})
 
@@ -74,8 +74,8 @@ def test_a_claim_has_what_the_ledger_told() -> None:
     assert not job_of(retried=b"1 1700000000000").is_first_run
 
 
-@pytest.mark.parametrize(("text", "reason"), [(b"[1]", "no object"), (None, "empty")])
-def test_a_record_that_is_no_call_is_told_as_such(text: bytes | None, reason: str) -> None:
+@pytest.mark.parametrize(("text", "reason"), [(b"[1]", "not an object"), (None, "empty")])
+def test_a_record_that_is_not_a_call_is_told_as_such(text: bytes | None, reason: str) -> None:
     job = Job(
         "agent.coder",
         "t",
@@ -128,7 +128,7 @@ def test_a_context_is_made_when_the_handler_first_asks_for_something_in_it() -> 
 
 
 @pytest.mark.parametrize(
-    ("wall", "idle", "runs", "lasts"),
+    ("wall", "idle", "runs", "is_slow"),
     [
         (0.006, 0.006, 1, True),
         (0.006, 0.0, 1, True),
@@ -139,27 +139,27 @@ def test_a_context_is_made_when_the_handler_first_asks_for_something_in_it() -> 
     ],
 )
 def test_a_tool_that_takes_long_or_waits_again_and_again_lasts(
-    wall: float, idle: float, runs: int, lasts: bool
+    wall: float, idle: float, runs: int, is_slow: bool
 ) -> None:
-    pace = Pace()
+    detector = SlowToolDetector()
     for _ in range(runs):
-        pace.learn(wall, idle)
-    assert pace.lasts is lasts
+        detector.learn(wall, idle)
+    assert detector.is_slow is is_slow
 
 
 def test_one_short_run_clears_a_tool() -> None:
-    pace = Pace()
-    pace.learn(1.0, 1.0)
-    pace.learn(0.0002, 0.0001)
-    assert not pace.lasts
+    detector = SlowToolDetector()
+    detector.learn(1.0, 1.0)
+    detector.learn(0.0002, 0.0001)
+    assert not detector.is_slow
     for _ in range(2):  # what went before does not count any more
-        pace.learn(0.003, 0.003)
-    assert not pace.lasts
+        detector.learn(0.003, 0.003)
+    assert not detector.is_slow
 
 
 def test_a_handler_that_raises_is_learned_from_as_well() -> None:
-    pace = Pace()
-    pace.note_lasting()
+    detector = SlowToolDetector()
+    detector.note_slow()
     with pytest.raises(IndexError):
-        pace.timed(lambda: [][1])
-    assert not pace.lasts
+        detector.timed(lambda: [][1])
+    assert not detector.is_slow

@@ -23,7 +23,7 @@ def test_another_process_beside_it_has_another_id_and_the_same_place() -> None:
     assert place == this_process().place
 
 
-def test_a_forked_child_is_somebody_else() -> None:
+def test_forked_child_has_its_own_identity() -> None:
     ours = this_process().id
     code = (
         "import os, sys\n"

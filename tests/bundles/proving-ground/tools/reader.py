@@ -6,7 +6,7 @@ from typing import Any
 
 from broker_config.queue_reader import QueueReader
 from goondan_tasks.tool_api import JsonObject, ToolContext, ToolHandler
-from workers.job import Pace
+from workers.job import SlowToolDetector
 from workers.pool.lead import Lead
 
 #: what uses the connection
@@ -57,8 +57,8 @@ def look(ctx: ToolContext, input: JsonObject) -> None:
         setattr(QueueReader, name, seen.guarded(getattr(QueueReader, name)))
     setattr(Lead, "_take_over", seen.counted(Lead._take_over))
     # no tool is known to last then: each call is begun by the thread that leads
-    for name in ("note_lasting", "learn"):
-        setattr(Pace, name, lambda *_: None)
+    for name in ("note_slow", "learn"):
+        setattr(SlowToolDetector, name, lambda *_: None)
 
 
 def tell(ctx: ToolContext, input: JsonObject) -> JsonObject:

@@ -1,3 +1,3 @@
-"""A file that is no Python."""
+"""A file that is not a Python."""
 
 handlers = {"run": lambda ctx, input:  # E_CONFIG_SCHEMA_INVALID

@@ -15,7 +15,7 @@ def test_a_bundle_without_faults_has_no_findings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["- a list", "just text", "5", "true"])
-def test_a_document_that_is_no_mapping_is_a_finding(tmp_path: Path, text: str) -> None:
+def test_a_document_that_is_not_a_mapping_is_a_finding(tmp_path: Path, text: str) -> None:
     assert told(found_in(write(tmp_path, {"goondan.yaml": text}))) == [(1, "E_CONFIG_SCHEMA_INVALID", "")]
 
 

@@ -84,7 +84,7 @@ def test_another_language_is_named(tmp_path: Path, entry: str, language: str) ->
     assert "entries are written in Python" in finding.message
 
 
-def test_a_file_of_any_other_kind_is_no_entry(tmp_path: Path) -> None:
+def test_a_file_of_any_other_kind_is_not_an_entry(tmp_path: Path) -> None:
     write(tmp_path / "bundle", {"echo.txt": "text"})
 
     (finding,) = entry_findings(tmp_path, "./echo.txt")

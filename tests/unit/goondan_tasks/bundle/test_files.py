@@ -111,7 +111,7 @@ def test_folders_of_other_programs_are_skipped(tmp_path: Path, folder: str) -> N
     assert names(tmp_path) == ["sub/goondan.yaml"]
 
 
-def test_what_is_no_file_is_skipped(tmp_path: Path) -> None:
+def test_what_is_not_a_file_is_skipped(tmp_path: Path) -> None:
     write(tmp_path, {"tools.yaml/readme.txt": "a folder"})
 
     assert names(tmp_path) == []
@@ -123,7 +123,7 @@ def test_a_path_may_be_one_file_of_any_name(tmp_path: Path) -> None:
     assert found_in(tmp_path / "my.bundle") == []
 
 
-def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_not_text(tmp_path: Path) -> None:
     file = tmp_path / "goondan.yaml"
     file.write_bytes(b"\xef\xbb\xbfa: 1")
 

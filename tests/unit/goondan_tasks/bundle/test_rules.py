@@ -325,7 +325,7 @@ def test_rule_for_an_event_that_its_connector_does_not_declare_is_a_warning(tmp_
     assert finding.suggestion == "Did you mean 'message'?"
 
 
-def test_a_reference_to_a_faulty_resource_is_no_fault_of_its_own(tmp_path: Path) -> None:
+def test_a_reference_to_a_faulty_resource_is_not_a_fault_of_its_own(tmp_path: Path) -> None:
     text = "---\n".join([AGENT, TOOL.replace("entry: ./echo.py", "errorMessageLimit: -1")])
 
     paths = [finding.path for finding in found_in(write(tmp_path, {"goondan.yaml": text}))]

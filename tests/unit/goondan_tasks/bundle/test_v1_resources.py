@@ -414,8 +414,8 @@ def test_limits_of_older_exports_of_one_name_are_not_shared_between_their_tools(
     tools = load_bundle(write(tmp_path, {**FILES, "goondan.yaml": limited})).all_tools()
     call = new_call("coder", "calc.multiply", {}, {})
 
-    assert Limits.of(tools["calc.multiply"]).gates(call).splitlines() == [
+    assert Limits.of(tools["calc.multiply"]).for_call(call).splitlines() == [
         "seats 1 0 - serial:abacus/calc.multiply@default",
         "seats 2 0 - concurrency:abacus/*",
     ]
-    assert Limits.of(tools["calc.add"]).gates(call) == "seats 2 0 - concurrency:calculator/*"
+    assert Limits.of(tools["calc.add"]).for_call(call) == "seats 2 0 - concurrency:calculator/*"

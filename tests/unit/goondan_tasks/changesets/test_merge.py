@@ -54,7 +54,7 @@ class Sides:
         return self.tree(self.changed(**files))
 
     def merged(self, ours: str, theirs: str) -> tuple[dict[str, str | None], list[str]]:
-        """Return the files that the merge changes in theirs, and the conflicts; ``None`` is no file."""
+        """Return the files that the merge changes in theirs, and the conflicts; ``None`` is not a file."""
         there = self.tree(theirs)
         merged, conflicts = self.repository.merge(self.tree(self.base), ours, there, label=LABEL)
         entries = self.repository.entries

@@ -117,7 +117,9 @@ def test_no_new_file_of_any_name_gets_past(changeset: OpenChangeset, name: str) 
     assert violations(commit(changeset)) == (name,)
 
 
-def test_a_name_that_is_no_unicode_is_committed_and_told(bundle: GitBundle, changeset: OpenChangeset) -> None:
+def test_name_that_is_not_unicode_is_committed_and_reported(
+    bundle: GitBundle, changeset: OpenChangeset
+) -> None:
     Path(os.fsdecode(os.fsencode(changeset.folder) + b"/prompts/\xff.md")).write_text("x", encoding="utf-8")
 
     result = commit(changeset)
@@ -150,7 +152,7 @@ def test_a_link_out_of_the_bundle_is_refused(
 @pytest.mark.parametrize(
     ("path", "target"), [("a/b/c", "../../x"), ("a", "b"), ("a/b", "../b/c"), ("a", ".")]
 )
-def test_a_link_inside_the_bundle_is_no_fault(path: str, target: str) -> None:
+def test_a_link_inside_the_bundle_is_not_a_fault(path: str, target: str) -> None:
     assert not leads_out(path, target)
 
 

@@ -340,7 +340,7 @@ def test_a_dry_run_only_shows(client: FakeClient) -> None:
 
 @pytest.mark.parametrize("command", [("instances", "delete", "a"), ("gc", "--older-than", "7d")])
 @pytest.mark.parametrize("form", [(), ("--json",)])
-def test_where_nobody_can_be_asked_nothing_goes_unless_it_is_confirmed(
+def test_without_a_terminal_nothing_is_removed_unless_confirmed(
     client: FakeClient, command: tuple[str, ...], form: tuple[str, ...]
 ) -> None:
     client.removals = [REMOVED]
@@ -352,7 +352,7 @@ def test_where_nobody_can_be_asked_nothing_goes_unless_it_is_confirmed(
     assert all(asked["dry_run"] for asked in client.asked)
 
 
-def test_where_nothing_is_to_go_nobody_is_asked(client: FakeClient) -> None:
+def test_without_anything_to_remove_there_is_no_question(client: FakeClient) -> None:
     assert goondan("gc", "--older-than", "7d").exit_code == 0
 
 

@@ -35,7 +35,7 @@ def test_calls_that_wait_are_listed_with_their_arguments(client: FakeClient) -> 
     )
 
 
-def test_an_empty_list_is_no_mistake(client: FakeClient) -> None:
+def test_an_empty_list_is_not_a_mistake(client: FakeClient) -> None:
     assert goondan("approvals", "list", "--json").document == []
 
 
@@ -57,7 +57,9 @@ def test_a_denial_says_why_and_by_whom(client: FakeClient) -> None:
     assert client.completed == [{"id": CALL_ID, "reason": "too late", "by": "ops"}]
 
 
-def test_without_a_login_name_nobody_is_named(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_login_name_the_decision_names_no_one(
+    client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def no_name() -> str:
         raise KeyError("uid not found")
 

@@ -112,7 +112,7 @@ def test_without_an_argument_the_bundle_that_is_set_is_checked(monkeypatch: pyte
     assert goondan("validate").exit_code == 3
 
 
-def test_a_directory_that_is_no_bundle_is_not_searched(
+def test_a_directory_that_is_not_a_bundle_is_not_searched(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -130,7 +130,7 @@ def test_without_a_setting_this_directory_is_checked(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("path", ["/no/such/place", "/dev/null", "/dev/zero"])
-def test_what_is_no_bundle_is_a_finding(path: str) -> None:
+def test_what_is_not_a_bundle_is_a_finding(path: str) -> None:
     checked = goondan("validate", path, "--json")
 
     assert checked.exit_code == 3

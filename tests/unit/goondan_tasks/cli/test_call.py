@@ -50,7 +50,7 @@ def test_a_misspelt_tool_is_answered_with_the_one_that_was_meant(client: FakeCli
     assert done.stderr.endswith("Did you mean bash__exec?\n")
 
 
-def test_a_tool_that_was_in_the_catalog_a_moment_ago_is_no_suggestion(client: FakeClient) -> None:
+def test_a_tool_that_was_in_the_catalog_a_moment_ago_is_not_a_suggestion(client: FakeClient) -> None:
     error = {**ERROR, "code": "E_TOOL_NOT_IN_CATALOG"}
     client.answer = result("error", error=error).model_copy(update={"tool_name": "bash__exec"})
 
@@ -75,7 +75,7 @@ def test_what_is_left_out_is_left_to_the_client(client: FakeClient) -> None:
 
 
 @pytest.mark.parametrize("auth", ["[]", "null", "U1", "{subjects: 1}"])
-def test_an_auth_that_is_no_object_is_a_usage_error(client: FakeClient, auth: str) -> None:
+def test_an_auth_that_is_not_an_object_is_a_usage_error(client: FakeClient, auth: str) -> None:
     done = goondan("call", "coder", "bash__exec", "--auth", auth)
 
     assert (done.exit_code, client.submitted) == (2, [])

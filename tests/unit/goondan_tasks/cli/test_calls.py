@@ -110,5 +110,5 @@ def test_what_cannot_be_listed_is_a_usage_error(arguments: tuple[str, str]) -> N
     assert goondan("calls", *arguments).exit_code == 2
 
 
-def test_an_unknown_agent_is_no_agent_without_calls() -> None:
+def test_an_unknown_agent_is_not_an_agent_without_calls() -> None:
     assert goondan("calls", "--agent", "codr").exit_code == 3

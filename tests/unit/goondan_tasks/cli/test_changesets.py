@@ -97,7 +97,7 @@ def test_the_exit_code_tells_what_came_of_it(bundle: GitBundle) -> None:
     assert (agentless.exit_code, code_of(agentless)) == (3, "E_AGENT_NOT_FOUND")
 
 
-def test_a_changeset_is_discarded_only_if_somebody_says_so(bundle: GitBundle) -> None:
+def test_changeset_is_discarded_only_when_confirmed(bundle: GitBundle) -> None:
     changeset_id, workdir = opened()
 
     asked = goondan("changeset", "discard", changeset_id)
@@ -306,7 +306,7 @@ def test_a_commit_by_hand_is_activated(repository: GitBundle, redis: Redis, acti
     assert unknown.document["error"]["code"] == "E_BUNDLE_REVISION_UNAVAILABLE"
 
 
-def test_where_nobody_follows_revisions_that_is_said(repository: GitBundle, redis: Redis) -> None:
+def test_workspace_without_followed_revisions_says_so(repository: GitBundle, redis: Redis) -> None:
     shown = goondan("changeset", "active")
     asked = goondan("changeset", "activate")
     outcome = committed()
@@ -320,7 +320,7 @@ def test_where_nobody_follows_revisions_that_is_said(repository: GitBundle, redi
     assert "when they start" in outcome.stderr
 
 
-def test_without_workers_nobody_is_waited_for(active: ActiveRevision) -> None:
+def test_activation_without_workers_does_not_wait(active: ActiveRevision) -> None:
     assert committed("--json").document["activation"]["status"] == "proposed"
 
 

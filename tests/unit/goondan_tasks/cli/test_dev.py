@@ -41,7 +41,7 @@ def dev(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dev]:
         yield Dev(make_bundle(tmp_path / "bundle"), redis)
 
 
-def test_where_no_revision_is_followed_workers_are_started_anew(dev: Dev) -> None:
+def test_workers_restart_where_no_revision_is_followed(dev: Dev) -> None:
     assert not dev.follows()
 
 

@@ -47,7 +47,7 @@ def test_another_celery_is_a_problem(found: str, monkeypatch: pytest.MonkeyPatch
     assert doctor.package_check().level == "problem"
 
 
-def test_a_variable_that_is_no_setting_is_told_with_the_one_that_was_meant() -> None:
+def test_a_variable_that_is_not_a_setting_is_told_with_the_one_that_was_meant() -> None:
     known = ["GOONDAN_REDIS_URL", "GOONDAN_BUNDLE"]
 
     check = doctor.settings_check(["GOONDAN_REDIS_ULR", "GOONDAN_XYZ"], known)
@@ -445,7 +445,7 @@ def test_what_is_proposed_and_what_has_failed_is_said() -> None:
     assert "E_EXT_INIT: no ear" in failed.message
 
 
-def test_what_has_failed_once_and_is_active_now_is_no_failure() -> None:
+def test_what_has_failed_once_and_is_active_now_is_not_a_failure() -> None:
     failed = RevisionFailure(ref="r1", code="E_EXT_INIT", reason="no ear", worker="7@h", timestamp=TIME)
     [check] = revision_checks({"den": RevisionState(active="r1", failed=failed)}, IN_WORKSPACES, [])
     assert check.level == "ok"

@@ -177,7 +177,7 @@ def refuse_to_replace(
 
 
 @pytest.mark.parametrize("text", ["a: [", "", "- a\n"])
-def test_what_is_no_bundle_ends_with_three(tmp_path: Path, text: str) -> None:
+def test_what_is_not_a_bundle_ends_with_three(tmp_path: Path, text: str) -> None:
     (tmp_path / "goondan.yaml").write_text(text, encoding="utf-8")
 
     assert goondan("migrate", str(tmp_path)).exit_code == 3

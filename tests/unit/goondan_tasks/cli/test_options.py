@@ -47,8 +47,8 @@ def test_a_dash_reads_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
         ("", "is not JSON .it is empty"),
         ("[1 2]", "line 1, column 4: a comma belongs here"),
         ("ls -l", "line 1, column 1: a value belongs here"),
-        ('{"a": NaN}', "NaN is no JSON number"),
-        ('{"a": -Infinity}', "-Infinity is no JSON number"),
+        ('{"a": NaN}', "NaN is not a JSON number"),
+        ('{"a": -Infinity}', "-Infinity is not a JSON number"),
         ('{"a": "\\ud800"}', "lone surrogate"),
         ("[" * 100_000, "nested too deeply"),
         ("9" * 5000, "is not JSON"),
@@ -57,7 +57,7 @@ def test_a_dash_reads_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
         ("@", "cannot be read"),
     ],
 )
-def test_what_is_no_json_is_refused_with_the_reason(text: str, reason: str) -> None:
+def test_what_is_not_json_is_refused_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(typer.BadParameter, match=reason):
         parse_json(text)
 

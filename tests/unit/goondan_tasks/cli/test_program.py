@@ -142,7 +142,7 @@ def test_the_package_runs_as_a_program() -> None:
     assert done.stdout.startswith("goondan ")
 
 
-def test_ctrl_c_while_the_program_is_imported_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_the_program_is_imported_prints_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(name: str) -> None:
         raise KeyboardInterrupt
 
@@ -218,7 +218,7 @@ def test_an_option_has_the_value_behind_it_or_an_empty_one(given: str, read: str
     assert with_values(given.split(), [WATCH, AGENT]) == read.split()
 
 
-def test_an_argument_is_no_value() -> None:
+def test_an_argument_is_not_a_value() -> None:
     assert with_values(["--watch", "order-7"], [WATCH, ARGUMENT]) == ["--watch=", "order-7"]
     assert with_values(["order-7", "--watch=5"], [WATCH, ARGUMENT]) == ["order-7", "--watch=5"]
 

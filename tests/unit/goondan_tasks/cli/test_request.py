@@ -102,7 +102,7 @@ def test_empty_name_is_a_usage_error(client: FakeClient, command: tuple[str, ...
 
 
 @pytest.mark.parametrize("option", ["--agent", "--worker"])
-def test_shutdown_of_nobody_is_a_usage_error(client: FakeClient, option: str) -> None:
+def test_shutdown_without_a_target_is_a_usage_error(client: FakeClient, option: str) -> None:
     done = goondan("shutdown", option, "")
 
     assert done.exit_code == 2

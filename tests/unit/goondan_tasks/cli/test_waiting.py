@@ -72,7 +72,7 @@ def test_off_a_terminal_it_is_said_once_that_no_worker_is_there(
     )
 
 
-def test_where_an_orchestrator_starts_workers_nobody_is_told_to_start_one(
+def test_no_hint_to_start_a_worker_where_an_orchestrator_runs(
     client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(waiting, "PATIENCE_SECONDS", 0)
@@ -226,7 +226,7 @@ def looks(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> Looks:
     return script
 
 
-def test_it_looks_again_until_ctrl_c_which_is_no_failure(looks: Looks) -> None:
+def test_it_looks_again_until_ctrl_c_which_is_not_a_failure(looks: Looks) -> None:
     seen = looks(1, 2, KeyboardInterrupt())
 
     outcome = goondan("queues", QUICK)

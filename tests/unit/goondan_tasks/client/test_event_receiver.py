@@ -15,7 +15,7 @@ from tests.waiting import wait_until
 
 
 class FakeLedger:
-    """A ledger and a settlement: every event is cancelled, and what ends so is noted by its token."""
+    """A ledger and a reaper: every event is cancelled, and what ends so is noted by its token."""
 
     def __init__(self) -> None:
         self.ended: list[str] = []

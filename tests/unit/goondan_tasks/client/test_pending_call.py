@@ -16,7 +16,7 @@ from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.errors import BrokerUnreachableError, CallNotFoundError, WaitTimeout
 from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.settlement import Settlement
+from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.output import Progress, report_of
 from tests.unit.goondan_tasks.ledger.calls import ONCE, a_call, claimed, record_of, submit
@@ -44,7 +44,7 @@ def ledger(redis: Redis) -> Ledger:
     return Ledger(redis, Settings.load())
 
 
-class Sweeping(Settlement):
+class Sweeping(Reaper):
     """Counts the sweeps; the first ones may fail."""
 
     def __init__(self, ledger: Ledger, *errors: Exception) -> None:
@@ -123,7 +123,7 @@ def test_an_output_that_mentions_pending_is_a_final_result(waiting: Waiting) -> 
     assert waiting.pending.result(1, wait_pending=True) == result
 
 
-def test_the_result_is_made_once_for_all_who_wait(waiting: Waiting) -> None:
+def test_result_is_parsed_once_for_all_waiting_threads(waiting: Waiting) -> None:
     [other] = waiting.calls.pending([waiting.id])
     assert waiting.hear("ok").result(1) is other.result(1)
 
@@ -195,15 +195,15 @@ def test_a_stored_result_that_cannot_be_read_is_told_and_an_unknown_call_is_name
 def test_one_poll_is_enough_until_the_next_is_due(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, always_due: None
 ) -> None:
-    settlement = Sweeping(ledger)
-    calls = CallService(ledger, settlement)
+    reaper = Sweeping(ledger)
+    calls = CallService(ledger, reaper)
     calls.poll("any")
     monkeypatch.setattr(pending_call, "LOOK_SECONDS", 60.0)
     calls.poll("any")
-    assert settlement.sweeps == 1
+    assert reaper.sweeps == 1
 
 
-def test_a_poll_that_fails_is_tried_again_by_the_next_who_waits(ledger: Ledger, always_due: None) -> None:
+def test_failed_poll_is_retried_by_the_next_waiting_thread(ledger: Ledger, always_due: None) -> None:
     calls = CallService(ledger, Sweeping(ledger, RedisConnectionError("gone")))
     unknown = calls.pending(["unknown"])
     with pytest.raises(BrokerUnreachableError):
@@ -218,7 +218,7 @@ def test_a_thread_that_comes_during_a_poll_does_not_poll_too(ledger: Ledger, alw
             service.poll("any")
             return super().sweep(sweeper)
 
-    settlement = Polling(ledger)
-    service = CallService(ledger, settlement)
+    reaper = Polling(ledger)
+    service = CallService(ledger, reaper)
     service.poll("any")
-    assert settlement.sweeps == 1
+    assert reaper.sweeps == 1

@@ -90,6 +90,6 @@ def test_a_result_is_heard_however_deeply_its_output_is_nested(
     assert heard(listener, redis, b"id-1 " + serializer.encode(result.to_wire()), "id-1") == [result]
 
 
-def test_a_result_that_nobody_expects_any_more_is_not_kept(listener: ResultListener) -> None:
+def test_result_that_is_not_expected_any_more_is_not_kept(listener: ResultListener) -> None:
     listener.expect(["id-1"])
     assert listener.expected_ids() == []

@@ -12,8 +12,8 @@ from goondan_tasks.calls import CallDraft, draft_call, identity_of
 from goondan_tasks.client.submitter import Submitter, replay_of, require_replayable
 from goondan_tasks.errors import NotReplayableError, ToolCallConflictError
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import CallRecord
-from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from tests.unit.goondan_tasks.other_broker import OtherBroker
 
@@ -36,7 +36,7 @@ def broker() -> OtherBroker:
 
 @pytest.fixture
 def submitter(ledger: Ledger, broker: OtherBroker) -> Submitter:
-    return Submitter(ledger, broker, Settlement(ledger, broker, "https://help/"), max_args_bytes=1000)
+    return Submitter(ledger, broker, Reaper(ledger, broker, "https://help/"), max_args_bytes=1000)
 
 
 def submit(submitter: Submitter, *drafts: CallDraft) -> list[str]:
@@ -167,7 +167,7 @@ def test_the_identity_of_a_replay_tells_which_time_it_is() -> None:
         ({"status": "running", "outcome": None}, None, "has not ended: it is running"),
         ({"status": "queued", "outcome": None}, None, "has not ended: it is queued"),
         ({"status": "pending", "outcome": None}, None, "has not ended: it is pending"),
-        ({"status": "done", "outcome": "ok"}, None, "ended well"),
+        ({"status": "done", "outcome": "ok"}, None, "has succeeded"),
         ({"status": "done"}, "E_TOOL_INVALID_ARGS", "was refused"),
         ({"status": "done"}, "E_PAYLOAD_TOO_LARGE", "was refused"),
         ({"status": "done"}, "E_TOOL_NOT_IN_CATALOG", "was refused"),

@@ -16,9 +16,9 @@ from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRecord
 from goondan_tasks.calls import identity_of, new_call
 from goondan_tasks.errors import InstanceBusyError, InstanceNotFoundError
-from goondan_tasks.instances.files import HomeFiles
+from goondan_tasks.instances.files import InstanceFiles
 from goondan_tasks.instances.housekeeping import ASIDE_SECONDS, Housekeeping, InstanceRemoval, LiveCalls
-from goondan_tasks.instances.table import Home, Instances
+from goondan_tasks.instances.table import InstanceDirectory, Instances
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.submission import Submission
 from workers.instances.workdirs import InstanceWorkdirs, Workdirs, root_id
@@ -37,7 +37,7 @@ class House:
         self.table = Instances(redis, self.ledger.keys)
         agents = [AgentRecord(name=name, swarm="s", workspace="shop") for name in ("coder", "reviewer")]
         self.keeper = Housekeeping(self.ledger, root, lambda: agents)
-        self.files = HomeFiles(root)
+        self.files = InstanceFiles(root)
         self.workdirs = InstanceWorkdirs(Workdirs(root, "shop"), self.table)
 
     def use(self, key: str, agent: str = "coder", text: str = "x") -> Path:
@@ -59,11 +59,13 @@ class House:
     def age(self, *keys: str, seconds: float = 8 * DAY) -> None:
         """Let instances be used last so long ago."""
         moment = self.table.now() - seconds * 1000
-        self.redis.zadd(self.ledger.keys.instances, {str(Home.of("shop", key)): moment for key in keys})
+        self.redis.zadd(
+            self.ledger.keys.instances, {str(InstanceDirectory.of("shop", key)): moment for key in keys}
+        )
 
     def run_out(self, key: str) -> None:
         """Let the hold of a deletion run out, as time does."""
-        name = self.ledger.keys.instance(str(Home.of("shop", key)))
+        name = self.ledger.keys.instance(str(InstanceDirectory.of("shop", key)))
         self.redis.hset(name, "retiring", f"{TOKEN} 1")
 
     @property
@@ -72,7 +74,7 @@ class House:
 
     @property
     def directories(self) -> set[str]:
-        return {path.name for path in self.files.path(Home.of("shop", "x")).parent.iterdir()}
+        return {path.name for path in self.files.path(InstanceDirectory.of("shop", "x")).parent.iterdir()}
 
 
 @pytest.fixture
@@ -188,17 +190,17 @@ def test_a_call_that_ends_while_the_deletion_is_on_its_way_has_everything_put_ba
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = house.use("a")
-    set_aside = HomeFiles.set_aside
+    set_aside = InstanceFiles.set_aside
 
-    def run_a_call_first(files: HomeFiles, home: Home, token: str) -> bool:
+    def run_a_call_first(files: InstanceFiles, directory: InstanceDirectory, token: str) -> bool:
         """A worker that has opened the instance lately runs a call without asking the table."""
         call_id = house.submit("a")
         (house.workdirs.open("coder", "a") / "new").touch()
         house.redis.hset(house.ledger.keys.call(call_id), "status", "done")
         house.redis.zrem(house.ledger.keys.due, call_id)
-        return set_aside(files, home, token)
+        return set_aside(files, directory, token)
 
-    monkeypatch.setattr(HomeFiles, "set_aside", run_a_call_first)
+    monkeypatch.setattr(InstanceFiles, "set_aside", run_a_call_first)
     with pytest.raises(InstanceBusyError, match="has not ended"):
         house.keeper.delete("a")
     assert file.exists()
@@ -230,10 +232,10 @@ def test_a_worker_that_misses_the_directory_waits_for_the_deletion_and_gets_a_ne
 @pytest.mark.parametrize("step", ["hold", "set_aside"])
 def test_a_deletion_that_dies_before_it_forgets_has_changed_nothing(house: House, step: str) -> None:
     file = house.use("a", text="mine")
-    home = Home.of("shop", "a")
-    house.table.hold([home], TOKEN)
+    directory = InstanceDirectory.of("shop", "a")
+    house.table.hold([directory], TOKEN)
     if step == "set_aside":
-        house.files.set_aside(home, TOKEN)
+        house.files.set_aside(directory, TOKEN)
     house.run_out("a")
     fresh = InstanceWorkdirs(Workdirs(house.root, "shop"), house.table)
     assert (fresh.open("coder", "a") / "file").read_text(encoding="utf-8") == "mine"
@@ -244,8 +246,8 @@ def test_a_deletion_that_dies_before_it_forgets_has_changed_nothing(house: House
 
 def test_a_deletion_that_died_can_be_made_again(house: House) -> None:
     house.use("a")
-    house.table.hold([Home.of("shop", "a")], TOKEN)
-    house.files.set_aside(Home.of("shop", "a"), TOKEN)
+    house.table.hold([InstanceDirectory.of("shop", "a")], TOKEN)
+    house.files.set_aside(InstanceDirectory.of("shop", "a"), TOKEN)
     house.run_out("a")
     assert summary(house.keeper.delete("a")) == [("a", True, "removed")]
     assert house.directories == set()
@@ -253,7 +255,7 @@ def test_a_deletion_that_died_can_be_made_again(house: House) -> None:
 
 def test_one_that_is_being_deleted_is_not_deleted_twice(house: House) -> None:
     house.use("a")
-    house.table.hold([Home.of("shop", "a")], TOKEN)
+    house.table.hold([InstanceDirectory.of("shop", "a")], TOKEN)
     with pytest.raises(InstanceBusyError, match="it is being deleted"):
         house.keeper.delete("a")
     assert house.directories == {"a"}
@@ -263,22 +265,22 @@ def test_what_a_deletion_left_after_it_forgot_is_removed_by_a_collection(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.use("a")
-    house.files.set_aside(Home.of("shop", "a"), TOKEN)
+    house.files.set_aside(InstanceDirectory.of("shop", "a"), TOKEN)
     list(house.keeper.collect(DAY))
     assert house.directories == {f".retired-{TOKEN}-a"}  # it may be at work still
-    monkeypatch.setattr(HomeFiles, "aside_for", lambda *_: ASIDE_SECONDS + 1)
+    monkeypatch.setattr(InstanceFiles, "aside_for", lambda *_: ASIDE_SECONDS + 1)
     list(house.keeper.collect(DAY))
     assert house.directories == set()
 
 
-def test_what_a_half_done_deletion_may_still_put_back_is_no_waste(
+def test_what_a_half_done_deletion_may_still_put_back_is_not_waste(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.use("a")
-    house.table.hold([Home.of("shop", "a")], TOKEN)
-    house.files.set_aside(Home.of("shop", "a"), TOKEN)
+    house.table.hold([InstanceDirectory.of("shop", "a")], TOKEN)
+    house.files.set_aside(InstanceDirectory.of("shop", "a"), TOKEN)
     house.run_out("a")
-    monkeypatch.setattr(HomeFiles, "aside_for", lambda *_: ASIDE_SECONDS + 1)
+    monkeypatch.setattr(InstanceFiles, "aside_for", lambda *_: ASIDE_SECONDS + 1)
     list(house.keeper.collect(DAY))
     assert house.directories == {f".retired-{TOKEN}-a"}
 
@@ -333,9 +335,9 @@ def test_unlisted_directories_go_when_nothing_in_them_has_changed(house: House) 
     house.spawn("guest", "hosting/workspace")
     for key in ("old", "changed", "live", "hosting"):
         Workdirs(house.root, "shop").open(key)
-    (house.files.path(Home.of("shop", "changed")) / "workspace" / "file").touch()
-    for home in house.files.homes("shop"):
-        for path in [house.files.path(home), house.files.path(home) / "workspace"]:
+    (house.files.path(InstanceDirectory.of("shop", "changed")) / "workspace" / "file").touch()
+    for directory in house.files.directories("shop"):
+        for path in [house.files.path(directory), house.files.path(directory) / "workspace"]:
             os.utime(path, (1000, 1000))
     house.submit("live")
     planned = list(house.keeper.collect_unlisted(DAY, dry_run=True))

@@ -8,7 +8,14 @@ import pytest
 from redis import Redis
 
 from broker_config.keys import Keys
-from goondan_tasks.instances.table import HOLD_SECONDS, INSTANCE_TTL_SECONDS, Home, Instances, Opened, Spawned
+from goondan_tasks.instances.table import (
+    HOLD_SECONDS,
+    INSTANCE_TTL_SECONDS,
+    InstanceDirectory,
+    Instances,
+    Opened,
+    Spawned,
+)
 
 ODD_KEYS = ["telegram:1/..", "한글 🙂", "x" * 300, "a@b", "a\nb", " ", "*[?", "%"]
 OWNER = ("planner", "p")
@@ -34,9 +41,9 @@ def open_it(table: Instances, key: str = "k", agent: str = "coder") -> Opened:
     return table.open(agent, key, workspace="shop", root_id="root")
 
 
-def run_out(redis: Redis, home: Home) -> None:
-    """Let the hold on a home run out, as time does."""
-    key = Keys().instance(str(home))
+def run_out(redis: Redis, directory: InstanceDirectory) -> None:
+    """Let the hold on a directory run out, as time does."""
+    key = Keys().instance(str(directory))
     token = redis.hget(key, "retiring")
     assert token is not None
     redis.hset(key, "retiring", f"{token.decode().split()[0]} 1")  # type: ignore[union-attr]
@@ -76,7 +83,7 @@ def test_of_many_who_spawn_at_once_one_makes_it(table: Instances) -> None:
 def test_every_key_is_kept_as_it_is(table: Instances, key: str) -> None:
     spawn(table, key)
     open_it(table, key, "reviewer")
-    [record] = table.records(table.homes_of(key))
+    [record] = table.records(table.directories_of(key))
     assert (record.key, record.agents) == (key, ("coder", "reviewer"))
     assert [info.instance_key for info in record.infos()] == [key, key]
 
@@ -102,7 +109,7 @@ def test_an_item_says_who_made_it_when_and_where_it_works(table: Instances) -> N
 def test_every_key_in_redis_runs_out(table: Instances, redis: Redis) -> None:
     spawn(table, cwd="other/workspace")
     open_it(table, "k2")
-    table.hold([Home("shop", "unlisted")], TOKEN)
+    table.hold([InstanceDirectory("shop", "unlisted")], TOKEN)
     ttls = [redis.ttl(key) for key in redis.scan_iter()]
     assert len(ttls) == 5
     assert all(0 < ttl <= INSTANCE_TTL_SECONDS for ttl in ttls)
@@ -114,21 +121,21 @@ def test_an_instance_unused_past_its_time_is_off_the_list(table: Instances, redi
     assert [record.key for record in table.records()] == ["k"]
 
 
-def test_while_a_deletion_holds_a_home_nobody_opens_it_or_spawns_into_it(table: Instances) -> None:
-    home = Home.of("shop", "k")
-    assert table.hold([home], TOKEN)[0].word == "held"
+def test_directory_held_by_a_deletion_is_not_opened_or_spawned_into(table: Instances) -> None:
+    directory = InstanceDirectory.of("shop", "k")
+    assert table.hold([directory], TOKEN)[0].word == "held"
     assert 0 < open_it(table).held_seconds <= HOLD_SECONDS
     assert spawn(table).held_seconds > 0
     assert spawn(table, "other", cwd="k/workspace").held_seconds > 0
-    assert table.hold([home], OTHER)[0].word == "busy"
-    table.let_go([home], TOKEN)
+    assert table.hold([directory], OTHER)[0].word == "busy"
+    table.let_go([directory], TOKEN)
     assert open_it(table) == Opened()
 
 
 def test_a_deletion_that_asks_again_is_told_the_same(table: Instances) -> None:
     open_it(table)
     [record] = table.records()
-    assert [table.hold([record.home], TOKEN)[0].word for _ in range(2)] == ["held", "held"]
+    assert [table.hold([record.directory], TOKEN)[0].word for _ in range(2)] == ["held", "held"]
     assert [table.forget(record, TOKEN) for _ in range(2)] == [True, True]
     assert list(table.records()) == []
 
@@ -136,31 +143,29 @@ def test_a_deletion_that_asks_again_is_told_the_same(table: Instances) -> None:
 def test_one_that_was_used_meanwhile_is_not_held(table: Instances) -> None:
     before = table.now() - 1
     open_it(table)
-    assert table.hold([Home.of("shop", "k")], TOKEN, before)[0].word == "used"
-    assert table.hold([Home.of("shop", "k")], TOKEN, table.now())[0].word == "held"
+    assert table.hold([InstanceDirectory.of("shop", "k")], TOKEN, before)[0].word == "used"
+    assert table.hold([InstanceDirectory.of("shop", "k")], TOKEN, table.now())[0].word == "held"
 
 
-def test_a_deletion_left_half_done_loses_its_hold_and_is_told_to_whoever_opens(
-    table: Instances, redis: Redis
-) -> None:
+def test_half_done_deletion_loses_its_hold_and_is_reported_on_open(table: Instances, redis: Redis) -> None:
     open_it(table)
     [record] = table.records()
-    table.hold([record.home], TOKEN)
-    run_out(redis, record.home)
+    table.hold([record.directory], TOKEN)
+    run_out(redis, record.directory)
     assert open_it(table).aside == (TOKEN,)
     assert open_it(table).aside == (TOKEN,)
     assert not table.forget(record, TOKEN)
-    table.settled(record.home, TOKEN)
+    table.settled(record.directory, TOKEN)
     assert open_it(table).aside == ()
 
 
 def test_two_deletions_left_half_done_are_both_told(table: Instances, redis: Redis) -> None:
-    home = Home.of("shop", "k")
+    directory = InstanceDirectory.of("shop", "k")
     for token in (TOKEN, OTHER):
-        table.hold([home], token)
-        run_out(redis, home)
+        table.hold([directory], token)
+        run_out(redis, directory)
     assert open_it(table).aside == (TOKEN, OTHER)
-    table.settled(home, TOKEN)
+    table.settled(directory, TOKEN)
     assert open_it(table).aside == (OTHER,)
 
 
@@ -168,17 +173,17 @@ def test_one_agent_may_leave_and_the_last_one_may_not(table: Instances) -> None:
     for agent in ("coder", "reviewer"):
         open_it(table, agent=agent)
     [record] = table.records()
-    coder, reviewer = record.tenants
-    assert table.leave(record.home, coder)
-    assert not table.leave(record.home, coder)
-    assert not table.leave(record.home, reviewer)
+    coder, reviewer = record.parts
+    assert table.leave(record.directory, coder)
+    assert not table.leave(record.directory, coder)
+    assert not table.leave(record.directory, reviewer)
     assert [record.agents for record in table.records()] == [("reviewer",)]
 
 
 def test_a_guest_is_known_to_its_host_until_it_is_forgotten(table: Instances) -> None:
     open_it(table, "host")
     spawn(table, "guest", cwd="host/workspace/part")
-    host, guest = Home.of("shop", "host"), Home.of("shop", "guest")
+    host, guest = InstanceDirectory.of("shop", "host"), InstanceDirectory.of("shop", "guest")
     [record] = table.records([host])
     assert record.guests == ((guest, "coder"),)
     table.hold([guest], TOKEN)

@@ -6,14 +6,14 @@ from redis import Redis
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.errors import CallClosedError, CallNotFoundError, ToolCancelledError, ToolExpiredError
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Stored, Verdict
-from goondan_tasks.ledger.settlement import Settlement
 from tests.unit.goondan_tasks.ledger.calls import AGAIN, a_call, claimed, record_of, submit, swept
 
 
 @pytest.fixture
-def settlement(ledger: Ledger) -> Settlement:
-    return Settlement(ledger, RedisDispatch(), "https://help/")
+def reaper(ledger: Ledger) -> Reaper:
+    return Reaper(ledger, RedisDispatch(), "https://help/")
 
 
 def code_of(ledger: Ledger, call_id: str) -> str | None:
@@ -21,9 +21,9 @@ def code_of(ledger: Ledger, call_id: str) -> str | None:
     return None if result is None or result.error is None else result.error.code
 
 
-def test_a_queued_call_is_ended_by_who_cancels_it(ledger: Ledger, settlement: Settlement) -> None:
+def test_a_queued_call_is_ended_by_who_cancels_it(ledger: Ledger, reaper: Reaper) -> None:
     call_id = submit(ledger, a_call())
-    settlement.cancel(call_id, "producer")
+    reaper.cancel(call_id, "producer")
     assert code_of(ledger, call_id) == "E_TOOL_CANCELLED"
     record = record_of(ledger, a_call())
     assert (record.status, record.outcome, record.attempt, record.is_cancelled) == ("done", "error", 0, True)
@@ -39,7 +39,7 @@ def test_a_queued_call_whose_canceller_dies_ends_as_cancelled(ledger: Ledger, ha
     assert ledger.finish(lost, lost.run.ok(1, None)).run(ledger.redis).stored is Stored.LOST
 
 
-def test_a_running_call_is_marked_and_takes_no_other_result(ledger: Ledger, settlement: Settlement) -> None:
+def test_a_running_call_is_marked_and_takes_no_other_result(ledger: Ledger, reaper: Reaper) -> None:
     call = a_call()
     call_id = submit(ledger, call)
     claim = claimed(ledger, call)
@@ -51,28 +51,26 @@ def test_a_running_call_is_marked_and_takes_no_other_result(ledger: Ledger, sett
     result = claim.run.ok({"x": 1}, 1_790_000_000_000.0)
     assert ledger.finish(claim, result).run(ledger.redis).stored is Stored.CANCELLED
     assert ledger.result(call_id) is None
-    assert ledger.finish(claim, settlement.cancelled(result)).run(ledger.redis).stored is Stored.YES
+    assert ledger.finish(claim, reaper.cancelled(result)).run(ledger.redis).stored is Stored.YES
     stored = ledger.result(call_id)
     assert stored is not None
     assert (stored.status, stored.output, stored.meta) == ("error", None, result.meta)
 
 
 def test_whatever_else_a_cancelled_call_should_end_with_it_ends_as_cancelled(
-    ledger: Ledger, settlement: Settlement
+    ledger: Ledger, reaper: Reaper
 ) -> None:
     call_id = submit(ledger, a_call())
     claim = claimed(ledger, a_call())
     ledger.cancel(call_id, "producer").run(ledger.redis)
-    settlement.fail(claim, ToolExpiredError())
+    reaper.fail(claim, ToolExpiredError())
     assert code_of(ledger, call_id) == "E_TOOL_CANCELLED"
 
 
-def test_a_call_that_ended_as_cancelled_may_be_cancelled_again(
-    ledger: Ledger, settlement: Settlement
-) -> None:
+def test_a_call_that_ended_as_cancelled_may_be_cancelled_again(ledger: Ledger, reaper: Reaper) -> None:
     call_id = submit(ledger, a_call())
-    settlement.cancel(call_id, "producer")
-    settlement.cancel(call_id, "producer")
+    reaper.cancel(call_id, "producer")
+    reaper.cancel(call_id, "producer")
     assert code_of(ledger, call_id) == "E_TOOL_CANCELLED"
 
 
@@ -122,7 +120,7 @@ def test_a_cancelled_call_of_a_dead_worker_is_not_run_again(
 
 
 def test_a_call_that_is_cancelled_while_it_is_handed_on_is_not_queued(
-    ledger: Ledger, hasty: Ledger, redis: Redis, settlement: Settlement
+    ledger: Ledger, hasty: Ledger, redis: Redis, reaper: Reaper
 ) -> None:
     call = a_call()
     call_id = submit(ledger, call)
@@ -131,7 +129,7 @@ def test_a_call_that_is_cancelled_while_it_is_handed_on_is_not_queued(
     taken = swept(ledger)
     assert taken.verdict is Verdict.REQUEUE
     ledger.cancel(call_id, "producer").run(ledger.redis)
-    settlement.settle(taken)
+    reaper.settle(taken)
     assert code_of(ledger, call_id) == ToolCancelledError.code
     assert redis.llen("agent.coder") == 0
 

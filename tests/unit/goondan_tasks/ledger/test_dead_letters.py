@@ -108,7 +108,7 @@ def test_a_replay_is_noted_while_the_record_is_there(
     assert not redis.exists(ledger.keys.call(record.id))
 
 
-def test_letters_are_removed_whoever_they_are_of(ledger: Ledger, letters: DeadLetters) -> None:
+def test_dead_letters_of_all_agents_are_removed(ledger: Ledger, letters: DeadLetters) -> None:
     one, other, kept = end(ledger, "one"), end(ledger, "one", agent="planner"), end(ledger, "two")
     assert letters.remove([one, other, "nobody"], ["coder", "planner"]) == 2
     assert letters.remove([one], ["coder"]) == 0

@@ -61,7 +61,7 @@ def test_of_a_plain_call_the_arguments_and_the_result_are_kept(
     [{"args": b""}, {"args": b"digest 1"}, {"args": b"digest 1 {"}, {"result": b"{}"}, {"result": b""}],
     ids=str,
 )
-def test_a_plain_record_that_is_damaged_is_no_record(
+def test_a_plain_record_that_is_damaged_is_not_a_record(
     ledger: Ledger, redis: Redis, damage: dict[str, bytes]
 ) -> None:
     call = submitted(ledger, {})

@@ -178,7 +178,7 @@ def test_a_claim_given_back_does_not_count_as_an_attempt(ledger: Ledger) -> None
     assert ledger.claim(ClaimRequest(call_id, call, "w2", ONCE)).run(ledger.redis).run.attempt == 1
 
 
-def test_after_a_time_without_sweeps_nobody_is_taken_for_dead_at_once(
+def test_after_a_time_without_sweeps_no_worker_is_taken_for_dead_at_once(
     ledger: Ledger, hasty: Ledger, redis: Redis
 ) -> None:
     call = a_call()
@@ -191,7 +191,7 @@ def test_after_a_time_without_sweeps_nobody_is_taken_for_dead_at_once(
     assert ledger.renew([claim.id_and_token]).run(ledger.redis) == set()
 
 
-def test_a_dead_workers_call_is_spared_once_however_seldom_somebody_sweeps(hasty: Ledger) -> None:
+def test_dead_workers_call_is_spared_once_however_rare_sweeps_are(hasty: Ledger) -> None:
     call = a_call()
     hasty.claim(ClaimRequest(submit(hasty, call), call, "w1", AGAIN)).run(hasty.redis)
     assert swept(hasty).verdict is Verdict.REQUEUE  # each of these sweeps comes late for so short a lease

@@ -25,8 +25,8 @@ from goondan_tasks.errors import HandoffTimeoutError
 from goondan_tasks.events import mailbox_of
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms, new_token
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Finished, Stored, Verdict
-from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.ledger.submission import Submission, digest_of, event_submission
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import DELEGATE_TOOL
@@ -57,7 +57,7 @@ class Post:
         self.redis = redis
         self.ledger = Ledger(redis, Settings.model_validate({"lease_seconds": 60, **settings}))
         self.ledger.sweep("sweeper").run(self.ledger.redis)
-        self.settlement = Settlement(self.ledger, RedisDispatch(), "https://help/")
+        self.reaper = Reaper(self.ledger, RedisDispatch(), "https://help/")
         self._inline = inline
 
     def message(self, call: ToolCall) -> bytes:
@@ -71,7 +71,7 @@ class Post:
             )
             self.ledger.submit_all([one], "p1")
 
-    def meet(self, call: ToolCall, terms: ClaimTerms = ONCE, *, is_handled_here: bool = True) -> Claim:
+    def claim_event(self, call: ToolCall, terms: ClaimTerms = ONCE, *, is_handled_here: bool = True) -> Claim:
         request = ClaimRequest(identity_of(call), call, "w1", terms)
         script_call = self.ledger.claim_event(request, self.message(call), is_handled_here=is_handled_here)
         claim: Claim = script_call.run(self.redis)
@@ -89,7 +89,7 @@ class Post:
 
     def abandon(self, claim: Claim) -> Stored:
         """Answer in the place of a handler that goes on, as if it were past its limit."""
-        failed = self.settlement.failure(claim, HandoffTimeoutError())
+        failed = self.reaper.failure(claim, HandoffTimeoutError())
         finished: Finished = self.ledger.finish(claim, failed, still_runs=True).run(self.redis)
         return finished.stored
 
@@ -113,7 +113,7 @@ def test_only_the_first_is_handled_and_the_next_comes_when_it_ends(post: Post) -
     events = [an_event(number) for number in range(3)]
     post.put(*events)
     assert post.take_messages() == ["e0", "e1", "e2"]
-    assert [post.meet(event).verdict for event in reversed(events)] == [
+    assert [post.claim_event(event).verdict for event in reversed(events)] == [
         Verdict.WAITING,
         Verdict.WAITING,
         Verdict.RUN,
@@ -125,9 +125,9 @@ def test_each_message_that_was_dropped_is_pushed_once(post: Post) -> None:
     post.put(*events)
     post.take_messages()
     for waiting in (2, 1, 2, 1):
-        assert post.meet(events[waiting]).verdict is Verdict.WAITING
+        assert post.claim_event(events[waiting]).verdict is Verdict.WAITING
     for number, event in enumerate(events):
-        assert post.end(post.meet(event)) is Stored.YES
+        assert post.end(post.claim_event(event)) is Stored.YES
         assert post.take_messages() == [f"e{number + 1}"][: 2 - number]
     assert post.redis.keys("goondan:mailbox*") == []
 
@@ -135,76 +135,76 @@ def test_each_message_that_was_dropped_is_pushed_once(post: Post) -> None:
 def test_a_message_that_still_waits_on_the_queue_is_not_doubled(post: Post) -> None:
     first, second = an_event(0), an_event(1)
     post.put(first, second)
-    claim = post.meet(first)
+    claim = post.claim_event(first)
     post.take_messages()
     post.end(claim)
     assert post.take_messages() == []
-    assert post.meet(second).verdict is Verdict.RUN
+    assert post.claim_event(second).verdict is Verdict.RUN
 
 
 def test_instances_do_not_wait_for_one_another(post: Post) -> None:
     here, there = an_event(0, "here"), an_event(1, "there")
     post.put(here, there)
-    assert [post.meet(event).verdict for event in (there, here)] == [Verdict.RUN, Verdict.RUN]
+    assert [post.claim_event(event).verdict for event in (there, here)] == [Verdict.RUN, Verdict.RUN]
 
 
 def test_an_event_that_runs_or_has_ended_is_not_given_to_another(post: Post) -> None:
     event = an_event(0)
     post.put(event)
-    claim = post.meet(event)
-    assert post.meet(event).verdict is Verdict.HELD
+    claim = post.claim_event(event)
+    assert post.claim_event(event).verdict is Verdict.HELD
     post.end(claim)
-    assert post.meet(event).verdict is Verdict.DONE
+    assert post.claim_event(event).verdict is Verdict.DONE
     assert post.end(claim) is Stored.LOST
 
 
 def test_an_event_of_a_plain_producer_gets_its_place_when_it_is_met(post: Post) -> None:
     known, plain = an_event(0), an_event(1)
     post.put(known)
-    assert post.meet(plain).verdict is Verdict.WAITING
+    assert post.claim_event(plain).verdict is Verdict.WAITING
     post.take_messages()
-    post.end(post.meet(known))
+    post.end(post.claim_event(known))
     assert post.take_messages() == ["e1"]
-    assert post.meet(plain).verdict is Verdict.RUN
+    assert post.claim_event(plain).verdict is Verdict.RUN
 
 
 def test_an_event_that_is_given_back_stays_the_first(post: Post) -> None:
     first, second = an_event(0), an_event(1)
     post.put(first, second)
-    claim = post.meet(first, AGAIN)
-    assert post.meet(second).verdict is Verdict.WAITING
+    claim = post.claim_event(first, AGAIN)
+    assert post.claim_event(second).verdict is Verdict.WAITING
     post.take_messages()
     assert post.ledger.release(claim, died=True, message=b"e0").run(post.ledger.redis)
-    assert post.meet(second).verdict is Verdict.WAITING
+    assert post.claim_event(second).verdict is Verdict.WAITING
     assert post.take_messages() == ["e0"]
-    again = post.meet(first, AGAIN)
+    again = post.claim_event(first, AGAIN)
     assert (again.verdict, again.run.attempt) == (Verdict.RUN, 2)
     post.end(again)
     assert post.take_messages() == ["e1"]
 
 
-def test_one_that_is_cancelled_in_the_middle_lets_nobody_overtake(post: Post) -> None:
+def test_event_cancelled_in_the_middle_keeps_the_order(post: Post) -> None:
     events = [an_event(number) for number in range(3)]
     post.put(*events)
-    first = post.meet(events[0])
+    first = post.claim_event(events[0])
     for waiting in events[1:]:
-        post.meet(waiting)
+        post.claim_event(waiting)
     post.take_messages()
-    post.settlement.cancel(identity_of(events[1]), "someone")
+    post.reaper.cancel(identity_of(events[1]), "someone")
     assert post.take_messages() == []
-    assert post.meet(events[2]).verdict is Verdict.WAITING
+    assert post.claim_event(events[2]).verdict is Verdict.WAITING
     post.end(first)
     assert post.take_messages() == ["e2"]
 
 
-def test_the_first_may_be_cancelled_before_anybody_has_it(post: Post) -> None:
+def test_first_event_may_be_cancelled_before_it_is_claimed(post: Post) -> None:
     first, second = an_event(0), an_event(1)
     post.put(first, second)
-    assert post.meet(second).verdict is Verdict.WAITING
+    assert post.claim_event(second).verdict is Verdict.WAITING
     post.take_messages()
-    post.settlement.cancel(identity_of(first), "someone")
+    post.reaper.cancel(identity_of(first), "someone")
     assert post.take_messages() == ["e1"]
-    assert post.meet(first).verdict is Verdict.DONE
+    assert post.claim_event(first).verdict is Verdict.DONE
 
 
 def test_one_that_waits_too_long_ends_and_lets_the_next_come(redis: Redis) -> None:
@@ -212,13 +212,13 @@ def test_one_that_waits_too_long_ends_and_lets_the_next_come(redis: Redis) -> No
     patient = Post(redis)
     busy, late, last = (an_event(number) for number in range(3))
     patient.put(busy)
-    claim = post.meet(busy)
+    claim = post.claim_event(busy)
     post.put(late)
     patient.put(last)
     for waiting in (late, last):
-        post.meet(waiting)
+        post.claim_event(waiting)
     post.take_messages()
-    wait_until(lambda: post.settlement.sweep("sweeper"))
+    wait_until(lambda: post.reaper.sweep("sweeper"))
     result = post.ledger.result(identity_of(late))
     assert result is not None
     assert result.error is not None
@@ -229,31 +229,31 @@ def test_one_that_waits_too_long_ends_and_lets_the_next_come(redis: Redis) -> No
     assert post.take_messages() == ["e2"]
 
 
-def test_one_whose_record_has_vanished_stops_nobody_for_good(post: Post) -> None:
+def test_event_with_a_vanished_record_does_not_block_the_mailbox(post: Post) -> None:
     gone, waiting, new = (an_event(number) for number in range(3))
     post.put(gone, waiting)
-    post.meet(gone)
-    post.meet(waiting)
+    post.claim_event(gone)
+    post.claim_event(waiting)
     post.take_messages()
     post.redis.delete(post.ledger.keys.call(identity_of(gone)))
     post.put(new)
-    assert post.meet(new).verdict is Verdict.WAITING
+    assert post.claim_event(new).verdict is Verdict.WAITING
     assert post.take_messages() == ["e1", "e2"]
-    assert post.meet(waiting).verdict is Verdict.RUN
+    assert post.claim_event(waiting).verdict is Verdict.RUN
 
 
-def test_without_a_way_to_the_broker_the_next_message_is_handed_to_whoever_ends(redis: Redis) -> None:
+def test_next_message_is_returned_to_the_caller_when_no_script_can_push_it(redis: Redis) -> None:
     post = Post(redis, inline=False)
     first, second = an_event(0), an_event(1)
     post.put(first, second)
-    claim = post.meet(first)
-    assert post.meet(second).verdict is Verdict.WAITING
+    claim = post.claim_event(first)
+    assert post.claim_event(second).verdict is Verdict.WAITING
     finished = post.ledger.finish(claim, claim.run.ok(None, 0.0)).run(post.ledger.redis)
     assert finished.stored is Stored.YES
     [(call_id, wire)] = finished.unsent.items()
     assert call_id == identity_of(second)
     assert ToolCall.from_wire(json.loads(wire)) == second
-    assert post.meet(second).verdict is Verdict.RUN
+    assert post.claim_event(second).verdict is Verdict.RUN
 
 
 @pytest.mark.parametrize("is_late", [False, True])
@@ -263,8 +263,8 @@ def test_what_is_to_be_sent_is_told_again_if_the_answer_was_lost_on_its_way(
     post = Post(redis, inline=False)
     first, second = an_event(0), an_event(1)
     post.put(first, second)
-    claim = post.meet(first)
-    assert post.meet(second).verdict is Verdict.WAITING
+    claim = post.claim_event(first)
+    assert post.claim_event(second).verdict is Verdict.WAITING
     if is_late:
         post.abandon(claim)
     script_call = post.ledger.finish(claim, claim.run.ok(None, 0.0))
@@ -279,21 +279,21 @@ def test_an_answer_to_another_broker_is_sent_again_if_the_first_attempt_was_lost
     post = Post(redis, inline=False)
     event = an_event(0, asker="planner", awaited=False)
     post.put(event)
-    claim = post.meet(event)
+    claim = post.claim_event(event)
     result = claim.run.ok(None, 0.0)
-    answer = post.settlement.answer(claim, result)
+    answer = post.reaper.answer(claim, result)
     assert answer is not None
     answer = answer._replace(message=b"")
     script_call = post.ledger.finish(claim, result, answer)
     for _ in range(2):
-        assert list(post.settlement.unsent(script_call.run(redis), answer)) == [answer.id]
+        assert list(post.reaper.unsent(script_call.run(redis), answer)) == [answer.id]
 
 
 @pytest.mark.parametrize("awaited", [True, False])
 def test_an_answer_goes_to_the_agent_that_asked(post: Post, *, awaited: bool) -> None:
     event = an_event(0, asker="planner", awaited=awaited)
     post.put(event)
-    post.settlement.finish(claim := post.meet(event), claim.run.ok({"n": None}, 0.0))
+    post.reaper.finish(claim := post.claim_event(event), claim.run.ok({"n": None}, 0.0))
     [element] = post.redis.lrange("agent.planner.events", 0, -1)
     _, kwargs, _ = json.loads(json.loads(element)["body"])
     message = kwargs["message"]
@@ -306,33 +306,34 @@ def test_events_of_one_id_to_two_instances_get_two_answers(post: Post) -> None:
     for instance in ("x", "y"):
         event = an_event(0, instance, asker="planner", awaited=False)
         post.put(event)
-        claim = post.meet(event)
-        post.settlement.finish(claim, claim.run.ok(instance, 0.0))
+        claim = post.claim_event(event)
+        post.reaper.finish(claim, claim.run.ok(instance, 0.0))
     assert post.redis.llen("goondan:mailbox:planner@j") == 2
 
 
 def test_a_late_answer_is_counted_and_changes_nothing(post: Post) -> None:
     event = an_event(0)
     post.put(event)
-    claim = post.meet(event)
+    claim = post.claim_event(event)
     assert post.ledger.cancel(claim.run.id, "someone").run(post.ledger.redis) is None
     assert post.end(claim) is Stored.CANCELLED
     assert post.redis.hgetall("goondan:late-answers") == {b"coder": b"1"}
-    post.settlement.finish(claim, post.settlement.cancelled(claim.run.ok(None, 0.0)))
+    post.reaper.finish(claim, post.reaper.cancelled(claim.run.ok(None, 0.0)))
     assert post.redis.hgetall("goondan:late-answers") == {b"coder": b"1"}
 
 
 def test_the_next_event_waits_until_the_handler_of_one_that_has_its_result_ends(post: Post) -> None:
     first, second = an_event(0), an_event(1)
     post.put(first, second)
-    claim = post.meet(first)
+    claim = post.claim_event(first)
     assert [post.abandon(claim) for _ in range(2)] == [Stored.YES] * 2  # the first answer was lost on its way
     assert post.ledger.renew([claim.id_and_token]).run(post.ledger.redis) == set()
-    assert (post.meet(first).verdict, post.meet(second).verdict) == (Verdict.DONE, Verdict.WAITING)
+    assert post.claim_event(first).verdict is Verdict.DONE
+    assert post.claim_event(second).verdict is Verdict.WAITING
     post.take_messages()
     assert post.end(claim) is Stored.LOST
     assert post.take_messages() == ["e1"]
-    assert post.meet(second).verdict is Verdict.RUN
+    assert post.claim_event(second).verdict is Verdict.RUN
     assert post.redis.hgetall("goondan:late-answers") == {b"coder": b"1"}
     result = post.ledger.result(claim.run.id)
     assert result is not None
@@ -345,13 +346,13 @@ def test_a_worker_that_dies_while_such_a_handler_runs_lets_the_next_event_come(
 ) -> None:
     post = Post(redis, inline=inline, lease_seconds=0.05)
     sent: list[str] = []
-    post.settlement.send = lambda unsent: sent.extend(unsent)  # type: ignore[method-assign]
+    post.reaper.send = lambda unsent: sent.extend(unsent)  # type: ignore[method-assign]
     first, second = an_event(0), an_event(1)
     post.put(first, second)
-    post.abandon(post.meet(first))
-    post.meet(second)
+    post.abandon(post.claim_event(first))
+    post.claim_event(second)
     post.take_messages()
-    wait_until(lambda: post.settlement.sweep("sweeper"))
+    wait_until(lambda: post.reaper.sweep("sweeper"))
     assert (post.take_messages(), sent) == ((["e1"], []) if inline else ([], [identity_of(second)]))
     assert post.redis.hgetall("goondan:late-answers") == {}
     assert post.redis.zscore("goondan:due", identity_of(first)) is None
@@ -361,7 +362,7 @@ def test_after_an_outage_such_a_handler_is_not_taken_for_dead_at_once(redis: Red
     post, patient = Post(redis, lease_seconds=0.05), Post(redis)
     event = an_event(0)
     post.put(event)
-    claim = post.meet(event)
+    claim = post.claim_event(event)
     post.abandon(claim)
     wait_until(lambda: (redis.zscore("goondan:due", claim.run.id) or 0) < time.time() * 1000)
     redis.delete("goondan:swept")
@@ -369,7 +370,7 @@ def test_after_an_outage_such_a_handler_is_not_taken_for_dead_at_once(redis: Red
     assert patient.ledger.renew([claim.id_and_token]).run(patient.ledger.redis) == set()
 
 
-def test_a_brain_fetches_the_first_of_each_instance(post: Post) -> None:
+def test_producer_fetches_the_first_event_of_each_instance(post: Post) -> None:
     post.put(an_event(0, "x"), an_event(1, "x"), an_event(2, "y"))
     first, second, third = post.fetch(), post.fetch(), post.fetch()
     assert first is not None
@@ -383,7 +384,7 @@ def test_a_brain_fetches_the_first_of_each_instance(post: Post) -> None:
     assert post.fetch("nobody") is None
 
 
-def test_a_brain_that_asks_again_with_its_token_gets_the_same(post: Post) -> None:
+def test_fetching_again_with_the_same_token_gets_the_same_event(post: Post) -> None:
     post.put(an_event(0))
     first, again = post.fetch(token="t"), post.fetch(token="t")
     assert first is not None
@@ -401,10 +402,10 @@ def test_a_brain_whose_answer_was_lost_is_not_given_an_event_of_another_instance
     assert [one is not None for one in others] == [True, True, False]
 
 
-def test_a_worker_leaves_the_events_of_a_brain_where_they_are(post: Post) -> None:
+def test_worker_leaves_the_events_of_a_producer_where_they_are(post: Post) -> None:
     event = an_event(0)
     post.put(event)
-    assert post.meet(event, is_handled_here=False).verdict is Verdict.WAITING
+    assert post.claim_event(event, is_handled_here=False).verdict is Verdict.WAITING
     post.take_messages()
     assert post.fetch() is not None
 
@@ -413,19 +414,19 @@ def test_what_was_parked_for_a_brain_comes_when_workers_handle_the_events(post: 
     events = [an_event(number, f"i{number % 250}") for number in range(500)]
     post.put(*events)
     for event in events:
-        post.meet(event, is_handled_here=False)
+        post.claim_event(event, is_handled_here=False)
     post.take_messages()
-    post.settlement.let_events_come("coder")
+    post.reaper.release_events("coder")
 
     assert sorted(post.messages()) == sorted(f"e{number}" for number in range(250))
-    post.end(post.meet(events[0]))
+    post.end(post.claim_event(events[0]))
     assert post.messages()[0] == "e250"
 
 
 def test_what_was_parked_behind_another_broker_is_to_be_sent(redis: Redis) -> None:
     post, event = Post(redis, inline=False), an_event(0)
     post.put(event)
-    post.meet(event, is_handled_here=False)
+    post.claim_event(event, is_handled_here=False)
 
     release = post.ledger.release_events("coder", [mailbox_of(event)])
     assert list(release.run(redis)) == [identity_of(event)]
@@ -445,7 +446,7 @@ def test_no_message_is_left_of_what_a_brain_has_fetched_without_any_worker(post:
     assert post.redis.lrange(QUEUE, 0, -1) == [b"a plain producer's, which only a worker can record"]
 
 
-def test_the_messages_of_events_that_nobody_has_fetched_stay_for_workers(post: Post) -> None:
+def test_messages_of_unfetched_events_stay_for_workers(post: Post) -> None:
     events = [an_event(number, "x") for number in range(4)]
     post.ledger.submit_all([event_submission(RedisDispatch(), event) for event in events], "p1")
     assert post.fetch() is not None
@@ -458,12 +459,12 @@ def test_the_messages_of_events_that_nobody_has_fetched_stay_for_workers(post: P
 def test_every_key_has_a_time_to_live(post: Post) -> None:
     events = [an_event(number, asker="planner", awaited=False) for number in range(4)]
     post.put(*events[:3])
-    claim = post.meet(events[0])
-    post.meet(events[1])
-    post.meet(events[3])
-    post.settlement.finish(claim, claim.run.ok(None, 0.0))
-    post.abandon(post.meet(events[1]))
-    post.settlement.cancel(identity_of(events[2]), "someone")
+    claim = post.claim_event(events[0])
+    post.claim_event(events[1])
+    post.claim_event(events[3])
+    post.reaper.finish(claim, claim.run.ok(None, 0.0))
+    post.abandon(post.claim_event(events[1]))
+    post.reaper.cancel(identity_of(events[2]), "someone")
     keys = post.redis.keys("goondan:*")
     assert len(keys) > 8
     assert [key for key in keys if post.redis.ttl(key) < 0] == []
@@ -499,10 +500,10 @@ class AnyOrder(RuleBasedStateMachine):
 
     @precondition(lambda self: self.taken)
     @rule(data=st.data())
-    def meet(self, data: st.DataObject) -> None:
+    def claim_event(self, data: st.DataObject) -> None:
         number = data.draw(st.sampled_from(self.taken))
         self.taken.remove(number)
-        claim = self.post.meet(self.sent[number], AGAIN)
+        claim = self.post.claim_event(self.sent[number], AGAIN)
         if claim.verdict is Verdict.RUN:
             assert number not in self.running
             self.running[number] = claim
@@ -543,7 +544,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         number = data.draw(st.sampled_from(sorted(self.sent.keys() - self.ended - self.running.keys())))
-        self.post.settlement.cancel(identity_of(self.sent[number]), "someone")
+        self.post.reaper.cancel(identity_of(self.sent[number]), "someone")
         self.ended.add(number)
 
     @invariant()
@@ -567,5 +568,5 @@ class AnyOrder(RuleBasedStateMachine):
                 assert alive[0] in self.running or alive[0] in waiting or alive[0] in self.taken
 
 
-def test_in_whatever_order_workers_act_nobody_is_forgotten_or_overtaken() -> None:
+def test_no_event_is_lost_or_overtaken_in_any_order_of_workers() -> None:
     run_state_machine_as_test(AnyOrder, settings=effort(max_examples=40, stateful_step_count=40))

@@ -17,8 +17,8 @@ from goondan_tasks.events import completed_event, mailbox_of
 from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.completions import Completions
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Outcome, Verdict
-from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.names import CallbackToken, callback_token
 from goondan_tasks.output import Pending
@@ -28,13 +28,13 @@ HOUR = 3_600.0
 
 
 @pytest.fixture
-def settlement(ledger: Ledger) -> Settlement:
-    return Settlement(ledger, RedisDispatch(), "https://help/")
+def reaper(ledger: Ledger) -> Reaper:
+    return Reaper(ledger, RedisDispatch(), "https://help/")
 
 
 @pytest.fixture
-def completions(ledger: Ledger, settlement: Settlement) -> Completions:
-    return Completions(ledger, settlement, RedisDispatch())
+def completions(ledger: Ledger, reaper: Reaper) -> Completions:
+    return Completions(ledger, reaper, RedisDispatch())
 
 
 def begun(ledger: Ledger, call: ToolCall, *, idempotent: bool = False) -> Claim:
@@ -63,7 +63,7 @@ def stored(ledger: Ledger, call_id: str) -> ToolCallResult:
     return result
 
 
-def test_a_suspended_call_is_nobodys_and_says_what_it_waits_for(ledger: Ledger, redis: Redis) -> None:
+def test_suspended_call_has_no_worker_and_says_what_it_waits_for(ledger: Ledger, redis: Redis) -> None:
     call_id = suspended(ledger)
     record = record_of(ledger, a_call())
     assert (record.status, record.handle, record.awaits) == ("pending", "job-1", "completion")
@@ -88,22 +88,22 @@ def test_its_completion_leaves_nothing_behind_and_an_event_in_the_mailbox(
 
 
 def test_a_completion_whose_completer_dies_is_stored_by_the_sweep(
-    ledger: Ledger, hasty: Ledger, completions: Completions, settlement: Settlement
+    ledger: Ledger, hasty: Ledger, completions: Completions, reaper: Reaper
 ) -> None:
     call_id = suspended(ledger)
     assert hasty.resolve(call_id, Outcome("first"), "dies").run(hasty.redis) is not None
     with pytest.raises(CallClosedError):
         completions.complete(call_id, Outcome("second"), "late")
     with pytest.raises(CallClosedError):
-        settlement.cancel(call_id, "late")
+        reaper.cancel(call_id, "late")
     taken = swept(ledger)
     assert taken.verdict is Verdict.COMPLETED
-    settlement.settle(taken)
+    reaper.settle(taken)
     assert (stored(ledger, call_id).status, stored(ledger, call_id).output) == ("ok", "first")
 
 
 def test_a_pending_call_whose_sweeper_dies_still_expires(
-    ledger: Ledger, hasty: Ledger, settlement: Settlement, completions: Completions
+    ledger: Ledger, hasty: Ledger, reaper: Reaper, completions: Completions
 ) -> None:
     call_id = suspended(ledger, seconds=-1)
     assert swept(hasty).verdict is Verdict.UNRESOLVED
@@ -111,7 +111,7 @@ def test_a_pending_call_whose_sweeper_dies_still_expires(
     assert taken.verdict is Verdict.UNRESOLVED
     with pytest.raises(CallClosedError):
         completions.complete(call_id, Outcome("too late"), "me")
-    settlement.settle(taken)
+    reaper.settle(taken)
     result = stored(ledger, call_id)
     assert result.error is not None
     assert (result.error.code, result.handle) == ("E_TOOL_EXPIRED", "job-1")
@@ -183,7 +183,7 @@ def test_a_canceller_that_dies_leaves_a_pending_call_cancelled(ledger: Ledger, h
     assert (taken.verdict, taken.was_suspended) == (Verdict.CANCELLED, True)
 
 
-def test_a_held_call_is_queued_again_by_whoever_approves_it(
+def test_held_call_is_queued_again_by_its_approval(
     ledger: Ledger, redis: Redis, completions: Completions
 ) -> None:
     call_id = suspended(ledger, is_approval=True)
@@ -204,15 +204,15 @@ def test_a_held_call_is_queued_again_by_whoever_approves_it(
 
 
 def test_a_completion_that_came_before_the_call_was_held_does_not_stand_for_an_approval(
-    ledger: Ledger, completions: Completions, settlement: Settlement
+    ledger: Ledger, completions: Completions, reaper: Reaper
 ) -> None:
     claim = begun(ledger, a_call())
     completions.complete(claim.run.id, Outcome("forged"), "me")
     assert suspend(ledger, claim, seconds=-1, is_approval=True)
-    settlement.settle(swept(ledger))
+    reaper.settle(swept(ledger))
     result = stored(ledger, claim.run.id)
     assert result.error is not None
-    assert result.error.message.startswith("Nobody has approved the call in time")
+    assert result.error.message.startswith("The call was not approved in time")
 
 
 def test_a_call_that_was_completed_before_it_was_held_is_still_approved(
@@ -243,10 +243,10 @@ class BrokerThatReturns:
 
 
 def test_a_call_that_was_approved_while_the_broker_was_away_is_sent_by_the_next_approval(
-    ledger: Ledger, settlement: Settlement
+    ledger: Ledger, reaper: Reaper
 ) -> None:
     call_id, broker = suspended(ledger, is_approval=True), BrokerThatReturns()
-    completions, record = Completions(ledger, settlement, broker), record_of(ledger, a_call())
+    completions, record = Completions(ledger, reaper, broker), record_of(ledger, a_call())
     with pytest.raises(BrokerUnreachableError):
         completions.approve(record, "ann")
     completions.approve(record, "bob")
@@ -278,7 +278,7 @@ def test_another_message_of_an_approved_call_runs_what_was_approved(
 
 
 @pytest.mark.parametrize("call_json", [b"{", b'{"v":2}'])
-def test_an_approved_call_that_cannot_be_read_is_run_by_nobody(
+def test_unreadable_approved_call_is_not_run(
     ledger: Ledger, redis: Redis, completions: Completions, call_json: bytes
 ) -> None:
     call_id = suspended(ledger, is_approval=True)
@@ -294,10 +294,12 @@ def test_an_approval_that_comes_too_late_ends_the_call(ledger: Ledger, completio
         completions.approve(record, "ann")
     result = stored(ledger, call_id)
     assert result.error is not None
-    assert result.error.message.startswith("Nobody has approved the call in time")
+    assert result.error.message.startswith("The call was not approved in time")
 
 
-def test_a_token_is_of_one_run_and_nobody_learns_more(ledger: Ledger, completions: Completions) -> None:
+def test_callback_token_is_valid_for_one_run_and_errors_reveal_nothing(
+    ledger: Ledger, completions: Completions
+) -> None:
     claim = begun(ledger, a_call())
     for token in ("", claim.token, "\ud800"):
         with pytest.raises(CallNotFoundError):

@@ -45,7 +45,7 @@ def test_a_calls_json_is_that_of_its_wire_form(fields: dict[str, Any]) -> None:
         {"origin": {"who": object()}},
     ],
 )
-def test_a_call_with_what_is_no_json_has_none(fields: dict[str, Any]) -> None:
+def test_a_call_with_what_is_not_json_has_none(fields: dict[str, Any]) -> None:
     call = a_call().model_copy(update=fields)
 
     with pytest.raises(serializer.NotJsonError):

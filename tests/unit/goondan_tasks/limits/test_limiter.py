@@ -11,9 +11,9 @@ from broker_config.settings import Settings
 from goondan_tasks.calls import Run, new_call
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
-from goondan_tasks.limits.limiter import GateState, Limiter, conflict, shared
+from goondan_tasks.limits.limiter import Limiter, LimitState, conflict, shared
 
-STATE = GateState(now=100_000, line=0, most=2, period=0, took=0, oldest=None, mark=None)
+STATE = LimitState(now=100_000, waiting=0, most=2, period=0, took=0, oldest=None, mark=None)
 CALL = new_call("coder", "notes__find", {}, {"tool_call_id": "call_2"})
 
 
@@ -30,23 +30,23 @@ def a_claim(about: str) -> Claim:
 @pytest.mark.parametrize(
     ("state", "free_in"),
     [
-        (replace(STATE, took=4_000, line=3), 6_000),
-        (replace(STATE, took=4_000, line=0), 1_000),
-        (replace(STATE, oldest=90_000, line=2), 10_000),
+        (replace(STATE, took=4_000, waiting=3), 6_000),
+        (replace(STATE, took=4_000, waiting=0), 1_000),
+        (replace(STATE, oldest=90_000, waiting=2), 10_000),
         (replace(STATE, period=60_000, mark=80_000), 40_000),
-        (replace(STATE, period=60_000, mark=80_000, line=4), 160_000),
+        (replace(STATE, period=60_000, mark=80_000, waiting=4), 160_000),
         (replace(STATE, period=60_000, mark=10_000), 0),
         (replace(STATE, period=60_000), 0),
     ],
 )
 def test_when_to_retry_is_exact_for_a_rate_and_estimated_from_how_long_calls_take(
-    state: GateState, free_in: int
+    state: LimitState, free_in: int
 ) -> None:
     assert state.free_at - state.now == free_in
 
 
 @pytest.mark.parametrize(
-    ("gate", "period", "reason"),
+    ("limit", "period", "reason"),
     [
         ("concurrency:notes", 0, "notes is limited to 3 at a time"),
         ("rate:notes__find", 1_000, "notes__find is limited to 3/s"),
@@ -55,10 +55,10 @@ def test_when_to_retry_is_exact_for_a_rate_and_estimated_from_how_long_calls_tak
     ],
 )
 def test_the_error_names_the_limit_and_when_to_retry(
-    redis: Redis, gate: str, period: int, reason: str
+    redis: Redis, limit: str, period: int, reason: str
 ) -> None:
-    redis.hset(f"goondan:limit:{gate}", mapping={"most": 3, "period": period, "took": 2_000})
-    error = Limiter(Ledger(redis, Settings())).too_late(a_claim(gate))
+    redis.hset(f"goondan:limit:{limit}", mapping={"most": 3, "period": period, "took": 2_000})
+    error = Limiter(Ledger(redis, Settings())).too_late(a_claim(limit))
     assert error.code == "E_LIMIT"
     assert error.message.startswith(
         f"{reason}, and the call's deadline came first: it was not run. Retry in "

@@ -56,20 +56,20 @@ class Door:
         self.ledger.submit_all([Submission(identity_of(call), call, wire, "digest")], "p")
         return call
 
-    def admit(self, call: ToolCall, gates: str, message: bytes | None = None) -> Answer:
+    def admit(self, call: ToolCall, call_limits: str, message: bytes | None = None) -> Answer:
         script_call = self.script_calls.admit(
             identity_of(call),
             call,
-            gates,
+            call_limits,
             message=call.turn_id.encode() if message is None else message,
             run_seconds=1,
         )
         return Answer.of(script_call.run(self.redis))
 
-    def run(self, turn: str, gates: str) -> ToolCall:
+    def run(self, turn: str, call_limits: str) -> ToolCall:
         """Submit a call that is admitted, and claim it."""
         call = self.submit(turn)
-        assert self.admit(call, gates).word == "go"
+        assert self.admit(call, call_limits).word == "go"
         self.claim(call)
         return call
 
@@ -77,13 +77,13 @@ class Door:
         request = ClaimRequest(identity_of(call), call, "w1", ClaimTerms())
         self.claims[call.turn_id] = self.ledger.claim(request).run(self.ledger.redis)
 
-    def wait(self, turn: str, gates: str) -> ToolCall:
+    def wait(self, turn: str, call_limits: str) -> ToolCall:
         """Submit a call that has to wait."""
         call = self.submit(turn)
-        assert self.admit(call, gates).word == "wait"
+        assert self.admit(call, call_limits).word == "wait"
         return call
 
-    def end(self, call: ToolCall, gates: str, code: str | None = None) -> Answer:
+    def end(self, call: ToolCall, call_limits: str, code: str | None = None) -> Answer:
         """End a call that was claimed, well or with an error."""
         claim = self.claims[call.turn_id]
         result = claim.run.ok("found", None)
@@ -91,16 +91,16 @@ class Door:
             error = {"code": code, "name": "E", "message": '"code":"E_TOOL_OUTCOME_UNKNOWN"'}
             result = result.model_validate({**result.to_wire(), "status": "error", "error": error})
         self.ledger.finish(claim, result).run(self.ledger.redis)
-        return Answer.of(self.script_calls.leave(claim.run.id, gates, 0).run(self.redis))
+        return Answer.of(self.script_calls.leave(claim.run.id, call_limits, 0).run(self.redis))
 
-    def hold(self, call: ToolCall, gates: str) -> Answer:
+    def hold(self, call: ToolCall, call_limits: str) -> Answer:
         """Let a call that was claimed wait for an approval."""
         claim = self.claims[call.turn_id]
         held = claim.run.pending(
             Pending("h", {}, is_approval=True), None, expires_at=claim.run.clock() + 60_000
         )
         self.ledger.suspend(claim, held).run(self.redis)
-        return Answer.of(self.script_calls.leave(claim.run.id, gates, 0).run(self.redis))
+        return Answer.of(self.script_calls.leave(claim.run.id, call_limits, 0).run(self.redis))
 
     def look(self) -> Answer:
         return Answer.of(self.script_calls.look().run(self.redis))
@@ -169,7 +169,7 @@ def test_a_turn_goes_in_front_of_other_messages_and_behind_turns_given_before(
     assert door.queue() == ["t1", "t2", "other"]
 
 
-def test_asked_again_a_call_keeps_its_seat_and_a_waiting_one_its_place_in_line(
+def test_asked_again_a_call_keeps_its_permit_and_a_waiting_one_its_place_in_line(
     door: Door, redis: Redis
 ) -> None:
     running = door.run("r", ONE)
@@ -268,7 +268,7 @@ def test_a_waiting_call_past_its_deadline_is_swept_as_limited(door: Door, redis:
     assert [claim.verdict for claim in door.ledger.sweep("s").run(door.ledger.redis)] == ["limited"]
 
 
-def test_a_seat_whose_call_has_ended_elsewhere_is_free_at_the_next_look(redis: Redis) -> None:
+def test_a_permit_whose_call_has_ended_elsewhere_is_free_at_the_next_look(redis: Redis) -> None:
     door = Door(redis, lease_seconds=0.5)
     running = door.run("r", ONE)
     door.wait("t1", ONE)
@@ -277,7 +277,7 @@ def test_a_seat_whose_call_has_ended_elsewhere_is_free_at_the_next_look(redis: R
     assert door.queue() == ["t1"]
 
 
-def test_a_seat_that_nobody_claims_within_a_lease_is_free_again(redis: Redis) -> None:
+def test_permit_that_is_not_claimed_within_a_lease_is_free_again(redis: Redis) -> None:
     door = Door(redis, lease_seconds=0.5)
     never_claimed = door.submit("r")
     assert door.admit(never_claimed, ONE).word == "go"
@@ -289,7 +289,9 @@ def test_a_seat_that_nobody_claims_within_a_lease_is_free_again(redis: Redis) ->
     assert patient.admit(never_claimed, ONE).word == "wait"
 
 
-def test_a_call_that_pauses_before_its_next_run_leaves_its_seat_to_the_next(door: Door, redis: Redis) -> None:
+def test_a_call_that_pauses_before_its_next_run_leaves_its_permit_to_the_next(
+    door: Door, redis: Redis
+) -> None:
     paused = door.submit("r")
     admitted = door.admit(paused, ONE)
     door.claim(paused)
@@ -310,14 +312,16 @@ def test_a_call_that_pauses_before_its_next_run_leaves_its_seat_to_the_next(door
     assert door.queue() == ["t1", "r"]
 
 
-def test_a_call_that_is_given_back_keeps_its_seat_until_another_worker_can_have_met_it(redis: Redis) -> None:
+def test_a_call_that_is_given_back_keeps_its_permit_until_another_worker_can_have_met_it(
+    redis: Redis,
+) -> None:
     door = Door(redis, lease_seconds=0.5)
-    running, gate = door.run("r", ONE), "concurrency:notes"
+    running, limit = door.run("r", ONE), "concurrency:notes"
     door.wait("t1", ONE)
-    redis.zadd(door.ledger.keys.holders(gate), {identity_of(running): 1})  # it was admitted long ago
+    redis.zadd(door.ledger.keys.holders(limit), {identity_of(running): 1})  # it was admitted long ago
     assert door.ledger.release(door.claims["r"], died=False, message=b"r").run(door.ledger.redis)
-    redis.hdel(door.ledger.keys.limit(gate), "looked")
-    redis.zadd(door.ledger.keys.limits, {gate: 1})
+    redis.hdel(door.ledger.keys.limit(limit), "looked")
+    redis.zadd(door.ledger.keys.limits, {limit: 1})
     door.look()
     assert door.queue() == ["r"]
     wait_until(lambda: door.look().look_in is None)
@@ -335,13 +339,13 @@ def test_an_earlier_call_takes_over_the_turn_of_a_later_one_that_no_worker_has_m
     assert [patient.admit(call, ONE).word for call in calls] == ["go", "wait", "wait"]
 
 
-def test_an_admitted_call_keeps_its_seat_until_it_is_claimed(door: Door) -> None:
+def test_an_admitted_call_keeps_its_permit_until_it_is_claimed(door: Door) -> None:
     earlier, later = (door.submit(turn) for turn in ("t1", "t2"))
     assert door.admit(later, ONE).word == "go"
     assert door.admit(earlier, ONE).word == "wait"
 
 
-def test_a_call_that_runs_longer_than_a_lease_keeps_its_seat(redis: Redis) -> None:
+def test_a_call_that_runs_longer_than_a_lease_keeps_its_permit(redis: Redis) -> None:
     door = Door(redis, lease_seconds=0.03)
     door.run("r", ONE)
     door.wait("t1", ONE)
@@ -365,7 +369,7 @@ def test_a_call_that_needs_a_message_by_another_broker_is_handed_out_until_it_is
     assert door.queue() == []
 
 
-def test_giving_back_does_not_free_the_seat_of_another_run(door: Door, redis: Redis) -> None:
+def test_giving_back_does_not_free_the_permit_of_another_run(door: Door, redis: Redis) -> None:
     running = door.run("r", ONE)
     door.wait("t1", ONE)
     door.script_calls.leave(identity_of(running), ONE, 0).run(redis)
@@ -415,11 +419,11 @@ def test_a_call_without_a_record_is_said_to_be_unknown(door: Door) -> None:
 
 
 def test_every_key_has_a_ttl(door: Door, redis: Redis) -> None:
-    gates = f"{key()}\n{SERIAL_A}\n{ONE}\n{RATE}"
-    running = door.run("r", gates)
-    door.wait("t1", gates)
+    call_limits = f"{key()}\n{SERIAL_A}\n{ONE}\n{RATE}"
+    running = door.run("r", call_limits)
+    door.wait("t1", call_limits)
     door.wait("t2", ONE)
-    door.end(running, gates, "E_TOOL")
+    door.end(running, call_limits, "E_TOOL")
     families = {name.split(b":")[1] for name in redis.scan_iter("goondan:*")}
     assert {b"limits", b"limit", b"holders", b"line", b"waiter", b"waiting"} <= families
     assert [name for name in redis.scan_iter("goondan:*") if redis.ttl(name) < 0] == []

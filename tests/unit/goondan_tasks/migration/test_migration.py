@@ -432,7 +432,7 @@ def test_yaml_that_only_the_faster_library_reads_is_told_with_its_line(tmp_path:
 
 
 @pytest.mark.parametrize("text", ["a: [", "a: 1\na: 2\n", "\0"])
-def test_what_is_no_yaml_is_not_touched(tmp_path: Path, text: str) -> None:
+def test_what_is_not_yaml_is_not_touched(tmp_path: Path, text: str) -> None:
     with pytest.raises(BundleError):
         migrated(tmp_path, {**FILES, "goondan.yaml": text})
 
@@ -449,7 +449,7 @@ def test_what_is_no_yaml_is_not_touched(tmp_path: Path, text: str) -> None:
         "kind: Connector\nspec: x\n",
     ],
 )
-def test_what_is_no_valid_resource_is_rewritten_as_far_as_it_goes(tmp_path: Path, text: str) -> None:
+def test_what_is_not_a_valid_resource_is_rewritten_as_far_as_it_goes(tmp_path: Path, text: str) -> None:
     migration = migrated(tmp_path, {"goondan.yaml": f"{OLD}{text}---\n{OLD}{MODEL}"})
 
     assert f"---\n{NEW}{MODEL}" in migration.files[tmp_path / "goondan.yaml"]

@@ -61,7 +61,7 @@ def test_no_user_can_consent_for_a_shared_subject_without_a_rule(claims: JsonObj
     assert not make_oauth_app(_URL, subjectMode="global").is_subject("slack:team:T111", claims)
 
 
-def test_anybody_consents_for_a_shared_subject_of_an_app_for_anyone() -> None:
+def test_any_user_may_consent_for_the_shared_subject_of_an_app_for_anyone() -> None:
     app = make_oauth_app(_URL, subjectMode="global", options={"goondan": {"anyone": True}})
 
     assert app.is_for_anyone

@@ -28,7 +28,7 @@ def test_a_key_is_the_same_in_every_way_of_writing_it() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "password", "a" * 65, KEY[:-4], KEY + KEY, "한" * 43, ","])
-def test_what_is_no_key_is_refused_without_being_repeated(text: str) -> None:
+def test_what_is_not_a_key_is_refused_without_being_repeated(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Keyring.parse(SecretStr(f"{KEY},{text}"))
 

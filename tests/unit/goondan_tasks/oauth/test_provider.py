@@ -294,7 +294,7 @@ def test_what_a_provider_says_beside_the_token_is_kept_without_anything_that_may
     }
 
 
-def test_an_address_that_lets_whoever_knows_it_post_is_not_kept() -> None:
+def test_incoming_webhook_address_is_not_kept() -> None:
     webhook = {
         "channel_id": "C05",
         "configuration_url": "https://acme.slack.example/services/B1",

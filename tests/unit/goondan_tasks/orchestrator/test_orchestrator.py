@@ -20,7 +20,7 @@ from goondan_tasks.client.status import Backlog
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.errors import AgentUnavailableError, ToolOutcomeUnknownError
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.settlement import Settlement
+from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.submission import event_submission
 from goondan_tasks.names import DELEGATE_TOOL, EVENT_TOOL
 from goondan_tasks.oauth.manager import LONGEST_SECONDS
@@ -152,7 +152,9 @@ def test_a_worker_that_was_silent_for_a_while_goes_on(stage: Stage) -> None:
     assert (stage.started, worker.signals) == ([worker], [])
 
 
-def test_nobody_is_silent_while_redis_is_away(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_worker_is_ended_as_silent_because_of_a_redis_outage(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage.queue()
     stage.look()
     [worker] = stage.started
@@ -179,11 +181,11 @@ def test_a_crash_is_counted_once_redis_is_back(stage: Stage, monkeypatch: pytest
 
 
 def test_a_record_of_a_newer_version_does_not_end_the_orchestrator(stage: Stage) -> None:
-    stage.redis.set(stage.ledger.keys.upkeep("coder"), '{"v": 99}')
+    stage.redis.set(stage.ledger.keys.crash_backoff("coder"), '{"v": 99}')
     stage.queue()
     stage.look()
     assert stage.started == []
-    stage.redis.delete(stage.ledger.keys.upkeep("coder"))
+    stage.redis.delete(stage.ledger.keys.crash_backoff("coder"))
     stage.look()
     assert len(stage.started) == 1
 
@@ -295,7 +297,7 @@ def test_a_request_ends_unless_its_brain_is_elsewhere_and_an_event_stays(
 
 
 @pytest.mark.parametrize(("agent", "is_needed"), [(CODER, True), (OUTSIDER, False)])
-def test_an_event_needs_no_worker_if_its_brain_is_elsewhere(
+def test_event_needs_no_worker_if_a_producer_drives_its_agent(
     redis: Redis, ledger: Ledger, agent: AgentRecord, is_needed: bool
 ) -> None:
     elsewhere = fleet_of(redis, agent, broker_url="amqp://broker")
@@ -338,7 +340,7 @@ def test_no_worker_is_praised_for_a_call_that_its_death_has_ended(ledger: Ledger
     submit(ledger, a_call())
     claim = claimed(ledger, a_call())
     ledger.start([claim.id_and_token]).run(ledger.redis)
-    Settlement(ledger, RedisDispatch(), "").fail(claim, ToolOutcomeUnknownError("its worker died"))
+    Reaper(ledger, RedisDispatch(), "").fail(claim, ToolOutcomeUnknownError("its worker died"))
 
     assert not fleet.has_finished_run("coder", 0)
 

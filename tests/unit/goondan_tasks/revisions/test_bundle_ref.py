@@ -25,6 +25,6 @@ def test_a_ref_is_read_as_it_was_written(text: str) -> None:
         "git:--upload-pack=x",
     ],
 )
-def test_what_is_no_ref_is_no_revision(text: str) -> None:
+def test_what_is_not_a_ref_is_not_a_revision(text: str) -> None:
     with pytest.raises(BundleRevisionUnavailableError, match="names no revision"):
         BundleRef.parse(text)

@@ -28,7 +28,7 @@ def test_any_name_of_a_commit_will_do(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["git:nothing", "", "--all", "HEAD~7", f"sha256:{'0' * 64}"])
-def test_what_is_no_revision_is_told(tmp_path: Path, name: str) -> None:
+def test_what_is_not_a_revision_is_told(tmp_path: Path, name: str) -> None:
     bundle = make_bundle(tmp_path / "repo")
 
     with pytest.raises(BundleRevisionUnavailableError, match="There is no revision"):

@@ -32,6 +32,6 @@ def test_the_turn_goes_on_in_its_calls() -> None:
         (5, None, "tool_name: must be text"),
     ],
 )
-def test_what_is_no_call_is_refused_in_words(tool: Any, timeout: Any, told: str) -> None:
+def test_what_is_not_a_call_is_refused_in_words(tool: Any, timeout: Any, told: str) -> None:
     with pytest.raises(ToolInputValidationError, match=rf"^The call is not valid: {told}"):
         tools().new_call(tool, {}, timeout)

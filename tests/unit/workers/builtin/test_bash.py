@@ -66,7 +66,7 @@ def test_timeout_is_a_normal_result_with_the_output_so_far(call: CallTool, workd
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, -1e300, 1e300, 10**400])
-def test_timeout_of_zero_less_or_very_much_is_no_timeout(call: CallTool, timeout_ms: float) -> None:
+def test_timeout_of_zero_less_or_very_much_is_not_a_timeout(call: CallTool, timeout_ms: float) -> None:
     assert call("bash__exec", command="sleep 0.1; echo done", timeoutMs=timeout_ms)["stdout"] == "done\n"
 
 

@@ -151,7 +151,7 @@ def test_special_files_are_refused_without_waiting(call: CallTool, workdir: Path
 
 @pytest.mark.parametrize("path", [".", "sub"])
 @pytest.mark.parametrize("export", ["read", "write"])
-def test_directory_is_no_file(call: CallTool, workdir: Path, export: str, path: str) -> None:
+def test_directory_is_not_a_file(call: CallTool, workdir: Path, export: str, path: str) -> None:
     (workdir / "sub").mkdir()
     args = {"path": path, "content": "x"} if export == "write" else {"path": path}
 

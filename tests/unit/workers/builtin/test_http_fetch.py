@@ -179,7 +179,7 @@ def test_server_that_accepts_and_says_nothing_runs_into_the_timeout(call: CallTo
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -5, 1e300, 10**400])
-def test_timeout_of_zero_less_or_very_much_is_no_timeout(
+def test_timeout_of_zero_less_or_very_much_is_not_a_timeout(
     call: CallTool, server: LocalServer, timeout_ms: float
 ) -> None:
     assert call("http-fetch__get", url=server.url, timeoutMs=timeout_ms)["body"] == "hello"
@@ -221,7 +221,7 @@ def test_headers_larger_than_sensible_are_told(call: CallTool, server: LocalServ
         call("http-fetch__get", url=server.url)
 
 
-def test_what_is_no_http_is_told(call: CallTool) -> None:
+def test_what_is_not_http_is_told(call: CallTool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as redis_like:
         port = redis_like.getsockname()[1]
 

@@ -71,7 +71,7 @@ def test_path_that_is_none_is_told_with_its_position(call: CallTool, path: str) 
     ],
 )
 @pytest.mark.parametrize("export", ["query", "pick", "count", "flatten"])
-def test_text_that_is_no_json_is_told(call: CallTool, export: str, data: str) -> None:
+def test_text_that_is_not_json_is_told(call: CallTool, export: str, data: str) -> None:
     args: dict[str, Any] = {"keys": []} if export == "pick" else {}
 
     with pytest.raises(ToolError, match="Failed to parse input as JSON"):

@@ -82,7 +82,7 @@ def test_the_place_of_one_that_waits_goes_to_the_next() -> None:
     assert not first.is_coming
 
 
-def test_whoever_comes_back_is_before_all_that_have_not_begun() -> None:
+def test_returning_call_gets_a_slot_before_calls_that_have_not_begun() -> None:
     shop = Workshop(limit=1, most_released=9)
     first, second, third = (shop.enter() for _ in range(3))
     shop.go_away(first)
@@ -136,7 +136,7 @@ def test_too_many_that_wait_keep_their_places_but_never_the_last() -> None:
     assert not third.is_coming
 
 
-def test_places_that_are_added_go_to_those_who_come_back_and_then_to_those_who_wait() -> None:
+def test_added_slots_go_to_returning_calls_first_and_then_to_waiting_ones() -> None:
     shop = Workshop(limit=1, most_released=9)
     first, second, third = (shop.enter() for _ in range(3))
     shop.go_away(first)

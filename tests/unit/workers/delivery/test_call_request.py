@@ -44,7 +44,7 @@ def test_names_that_a_model_makes_up_are_not_counted_without_end(monkeypatch: py
     assert (counts["made__up-7"], counts["goondan.tool_call"]) == (2, 6)
 
 
-def test_a_name_that_is_no_text_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_is_not_text_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     counts: Counter[str] = Counter()
     monkeypatch.setattr(state, "total_count", counts)
     for name in ({"a": 1}, ["a"], 5, None, ""):

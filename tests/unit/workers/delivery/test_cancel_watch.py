@@ -94,7 +94,7 @@ def test_a_run_whose_claim_was_lost_is_cancelled_and_abandoned_after_a_while() -
     assert alarms.set == [(CLEAN_UP_SECONDS, abandon)]
 
 
-def test_nobody_asks_about_calls_that_have_just_begun() -> None:
+def test_calls_that_have_just_begun_are_not_asked_about() -> None:
     ledger = MarkedCalls("a")
     watch = a_watch(ledger)
     watch.hold(a_claim("a", age_seconds=0), abandon)

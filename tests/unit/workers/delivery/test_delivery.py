@@ -17,8 +17,8 @@ from goondan_tasks.calls import new_call
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Stored
-from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCall, wall_clock
 from goondan_tasks.names import STEP_TOOL
 from workers.cancellation import Cancellation
@@ -76,12 +76,12 @@ def delivery(ledger: Ledger, revisions: FakeRevisions) -> Delivery:
     writer: Any = SimpleNamespace(
         put_off=run_at_once, send=run_at_once, ask=lambda script_call: script_call.run(ledger.redis)
     )
-    failure = Settlement(ledger, RedisDispatch(), "").failure
-    settlement: Any = SimpleNamespace(message=lambda call_id, call: b"", failure=failure)
+    failure = Reaper(ledger, RedisDispatch(), "").failure
+    reaper: Any = SimpleNamespace(message=lambda call_id, call: b"", failure=failure)
     return Delivery(
         ledger,
         writer,
-        settlement,
+        reaper,
         limiter=SimpleNamespace(claim=lambda request, claim, turn: claim(request)),  # type: ignore[arg-type]
         revisions=any_,
         leases=SimpleNamespace(hold=lambda claim: None),  # type: ignore[arg-type]
@@ -191,7 +191,7 @@ def test_a_call_that_is_given_back_is_not_bound_to_the_revision_of_the_worker_th
         one: Any = delivery(Ledger(redis, Settings()), FakeRevisions())
         # there is no record: no claim is released
         one.result_writer, one.flush = SimpleNamespace(store=lambda *_: None), lambda: None
-        one._settlement.message = note_ref
+        one._reaper.message = note_ref
         one.give_back(job)
     assert job.claim.run.call.bundle_ref == "r1"
     assert sent == [None]

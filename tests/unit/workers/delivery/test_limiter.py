@@ -123,7 +123,7 @@ def test_a_call_with_a_limit_is_claimed_when_it_is_admitted(redis: Redis, writer
     assert porch.claim("desk__solo", "t2").verdict is Verdict.RUN
 
 
-def test_a_second_message_of_a_running_call_does_not_free_its_seat(
+def test_a_second_message_of_a_running_call_does_not_free_its_permit(
     redis: Redis, writer: DirectWriter
 ) -> None:
     porch = Porch(redis, writer)

@@ -14,8 +14,8 @@ from goondan_tasks.calls import identity_of, new_call
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim
-from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.messages import ToolCallResult
 from tests.unit.goondan_tasks.ledger.calls import submit
@@ -24,7 +24,7 @@ from workers.delivery.result_writer import ResultWriter
 UNUSED: Any = None
 
 
-class Stumbling(Settlement):
+class Stumbling(Reaper):
     """Has a fault, as often as is said."""
 
     faults = 0
@@ -41,7 +41,7 @@ class Desk:
 
     def __init__(self, redis: Redis) -> None:
         self.ledger = Ledger(redis, Settings())
-        self.settlement = Stumbling(self.ledger, RedisDispatch(), "")
+        self.reaper = Stumbling(self.ledger, RedisDispatch(), "")
         call = new_call("coder", "bash__exec", {}, {"tool_call_id": "call_1"})
         submit(self.ledger, call)
         self.claim = self.ledger.claim(ClaimRequest(identity_of(call), call, "w1", ClaimTerms())).run(
@@ -62,7 +62,7 @@ class Desk:
         self.result_writer = ResultWriter(
             self.ledger,
             writer,
-            self.settlement,
+            self.reaper,
             limiter=self,  # type: ignore[arg-type]
             leases=SimpleNamespace(drop=lambda _: self.held.discard("lease")),  # type: ignore[arg-type]
             cancels=SimpleNamespace(drop=self._drop),  # type: ignore[arg-type]
@@ -82,7 +82,7 @@ class Desk:
         self.held.discard("limits")
 
     def finish(self, *, faults: int) -> ToolCallResult | None:
-        self.settlement.faults = faults
+        self.reaper.faults = faults
         self.result_writer.begin(self.claim)
         assert self.result_writer.finish(self.claim, self.claim.run.ok("done", None))
         return self.ledger.result(self.claim.run.id)

@@ -101,7 +101,7 @@ def test_a_disk_that_takes_no_more_is_said_and_nothing_is_left_behind(tmp_path: 
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
     try:
-        with pytest.raises(OutputNotStoredError, match=r"ended well, but .*File too large"):
+        with pytest.raises(OutputNotStoredError, match=r"succeeded, but .*File too large"):
             store(outputs(tmp_path))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -18,7 +18,7 @@ from goondan_tasks.errors import (
     ToolInputValidationError,
 )
 from goondan_tasks.handoff import Asker, random_id
-from goondan_tasks.instances.table import Home, Instances
+from goondan_tasks.instances.table import InstanceDirectory, Instances
 from workers.agents.call_services import BlockingRuntime, Swarm
 from workers.instances import service as instances
 from workers.instances.service import InstanceService, Spawner
@@ -164,11 +164,11 @@ def test_list_has_what_the_asker_has_spawned_or_all(
 def test_an_instance_that_is_being_deleted_is_waited_for(
     spawning: InstanceService, spawner: Spawner, table: Instances, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table.hold([Home.of("shop", "k")], "0" * 32)
+    table.hold([InstanceDirectory.of("shop", "k")], "0" * 32)
     monkeypatch.setattr(instances, "PATIENCE_SECONDS", 0.1)
     with pytest.raises(HandoffTimeoutError, match="being deleted"):
         spawning.spawn(spawner, "coder", instance_key="k")
-    table.let_go([Home.of("shop", "k")], "0" * 32)
+    table.let_go([InstanceDirectory.of("shop", "k")], "0" * 32)
     assert spawning.spawn(spawner, "coder", instance_key="k").spawned
 
 

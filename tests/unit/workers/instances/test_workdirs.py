@@ -15,7 +15,7 @@ from redis.exceptions import ResponseError
 
 from broker_config.keys import Keys
 from goondan_tasks.errors import PathOutsideWorkdirError, ToolCancelledError, ToolError, ToolTimeoutError
-from goondan_tasks.instances.table import Home, Instances, Opened, encoded
+from goondan_tasks.instances.table import InstanceDirectory, Instances, Opened, encoded
 from workers.cancellation import Cancellation
 from workers.instances import workdirs as workdirs_module
 from workers.instances.workdirs import InstanceWorkdirs, OpenWait, Workdirs, root_id
@@ -63,10 +63,10 @@ def test_a_workdir_is_private(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("part", ["", "workspace"])
 def test_a_link_in_the_place_of_a_workdir_is_refused(tmp_path: Path, part: str) -> None:
-    home = tmp_path / "workspaces" / "shop" / "instances" / "a"
+    directory = tmp_path / "workspaces" / "shop" / "instances" / "a"
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "workspace").mkdir(parents=True)
-    place = home / part if part else home
+    place = directory / part if part else directory
     place.parent.mkdir(parents=True)
     place.symlink_to(elsewhere)
     with pytest.raises(ToolError, match="link"):
@@ -131,10 +131,10 @@ def test_its_first_use_registers_it(workdirs: InstanceWorkdirs, table: Counting,
     assert workdirs.open("coder", "a/b") == Workdirs(tmp_path, "shop").open("a/b")
     [record] = table.records()
     assert (record.key, record.workspace, record.agents) == ("a/b", "shop", ("coder",))
-    assert record.tenants[0].root_id == (tmp_path / "root-id").read_text(encoding="ascii")
+    assert record.parts[0].root_id == (tmp_path / "root-id").read_text(encoding="ascii")
 
 
-def test_without_a_table_it_works_at_home(tmp_path: Path) -> None:
+def test_without_a_table_it_works_in_its_own_directory(tmp_path: Path) -> None:
     assert InstanceWorkdirs(Workdirs(tmp_path, "shop")).open("coder", "a") == Workdirs(tmp_path, "shop").open(
         "a"
     )
@@ -212,7 +212,7 @@ def test_a_directory_that_is_missed_is_asked_for_at_once(workdirs: InstanceWorkd
 def test_while_it_is_being_deleted_a_call_waits_no_longer_than_it_may(
     workdirs: InstanceWorkdirs, table: Counting
 ) -> None:
-    table.hold([Home.of("shop", "a")], "0" * 32)
+    table.hold([InstanceDirectory.of("shop", "a")], "0" * 32)
     with pytest.raises(ToolTimeoutError, match="being deleted"):
         workdirs.open("coder", "a", SHORT)
     cancellation = Cancellation()

@@ -43,7 +43,7 @@ class MemoryTools:
         """Add a tool; a second one of its name is an error here."""
         checked = CatalogItem.model_validate(item)
         if parse_tool_name(checked.name) is None:
-            raise ValueError(f"{checked.name!r} is no name of a tool")
+            raise ValueError(f"{checked.name!r} is not a name of a tool")
         compile_schema(checked.parameters)
         assert checked.name not in self.registered
         self.registered[checked.name] = Registered(checked, handler, policy or {})

@@ -41,10 +41,10 @@ def test_servers_are_programs_or_addresses() -> None:
         (one(command="x", env={"K": {"valueFrom": {}}}), "exactly one of 'env' and 'secretRef' is required"),
         (one(url=5), "config.servers.a.url: this is neither text nor"),
         (one(url={"valueFrom": {}}), "exactly one of 'env' and 'secretRef' is required"),
-        (one(url="ftp://x"), "config.servers.a.url: this is no http address"),
+        (one(url="ftp://x"), "config.servers.a.url: this is not an http address"),
         (
             one(url="http://x", headers={"X Team": "a"}),
-            "config.servers.a.headers.X Team.[key]: 'X Team' is no name",
+            "config.servers.a.headers.X Team.[key]: 'X Team' is not a name",
         ),
         (one(url="http://x", timeoutSeconds=0), "config.servers.a.timeoutSeconds: Input should be greater"),
         (one(command="x") | {"startSeconds": 3600}, "config.startSeconds: Input should be less than"),
@@ -94,7 +94,7 @@ def test_a_secret_of_several_lines_is_hidden_line_by_line_however_it_is_written(
     assert "open" not in secrets.hide(told)
 
 
-def test_a_secret_that_is_no_ascii_is_hidden_however_it_is_written() -> None:
+def test_a_secret_that_is_not_ascii_is_hidden_however_it_is_written() -> None:
     secrets = Secrets({"K": "열려라 참깨야"})
     config = read_config(one(command="x", env={"a": {"valueFrom": {"env": "K"}}}))
     server = config.servers["a"]
@@ -118,11 +118,11 @@ def test_an_address_with_a_key_is_resolved_and_hidden_whole_and_in_parts() -> No
     )
 
 
-def test_a_value_that_is_no_address_is_refused_and_not_shown() -> None:
+def test_a_value_that_is_not_an_address_is_refused_and_not_shown() -> None:
     config = read_config(one(url={"valueFrom": {"env": "K"}}))
     server = config.servers["a"]
     assert isinstance(server, HttpServer)
-    with pytest.raises(ConfigError, match="url: the value is no http address") as raised:
+    with pytest.raises(ConfigError, match="url: the value is not an http address") as raised:
         Secrets({"K": "opensesame"}).url(server.url)
     assert "opensesame" not in str(raised.value)
 

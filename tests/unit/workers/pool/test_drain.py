@@ -90,7 +90,7 @@ def consumer(
         ),
         revisions=SimpleNamespace(stop=lambda seconds: None),
         agent_registry=SimpleNamespace(remove_worker=lambda name: None),
-        stand_by=SimpleNamespace(end=lambda: None),
+        standby=SimpleNamespace(end=lambda: None),
         refreshes=refreshes,
     )
     monkeypatch.setattr(drain_module, "process_runtime", lambda: runtime)

@@ -23,7 +23,7 @@ from goondan_tasks.messages import ToolCallResult
 from tests.waiting import wait_until
 from workers.concurrency.slots import Slots
 from workers.concurrency.threads import DaemonThreads
-from workers.job import Job, Pace, Plan, result_of
+from workers.job import Job, Plan, SlowToolDetector, result_of
 from workers.pool import lead as lead_module
 from workers.pool.lead import AHEAD_SECONDS, Ended, Lead
 
@@ -103,12 +103,12 @@ class Scene:
             tool=SimpleNamespace(spec=SimpleNamespace(error_message_limit=100)),
             export=SimpleNamespace(retry=None),
         )
-        self._plan = Plan(SimpleNamespace(bound=bound), lambda *_: None, 300, Pace(), ())  # type: ignore[arg-type]
+        self._plan = Plan(SimpleNamespace(bound=bound), lambda *_: None, 300, SlowToolDetector(), ())  # type: ignore[arg-type]
         runtime: Any = SimpleNamespace(
             settings=Settings(),
             delivery=SimpleNamespace(ledger=_LEDGER, has_spans=False),
             revisions=SimpleNamespace(active=SimpleNamespace(executor=self)),
-            settlement=SimpleNamespace(cancelled=lambda result: result),
+            reaper=SimpleNamespace(cancelled=lambda result: result),
         )
         threads = DaemonThreads(lambda: None)
         threads.start()
@@ -134,7 +134,7 @@ class Scene:
         self.general.append(job.id)
         self.slots.leave(None)
 
-    def lasts(self, job: Job) -> bool:
+    def is_slow(self, job: Job) -> bool:
         return False
 
     def detach(self, job: Job) -> None:
@@ -290,7 +290,7 @@ def test_calls_of_a_tool_that_lasts_get_threads_of_their_own_at_once(
     wait_until(lambda: len(scene.noted) == 4)
 
 
-def test_what_is_no_plain_call_is_carried_out_by_the_pool_with_a_slot_of_its_own() -> None:
+def test_what_is_not_a_plain_call_is_carried_out_by_the_pool_with_a_slot_of_its_own() -> None:
     scene = Scene(1, lambda number: None, is_plain=False)
     scene.comes("0", "1")
     scene.begin()

@@ -120,6 +120,6 @@ def test_a_pool_grows_and_shrinks_within_bounds() -> None:
     pool.shrink(4)
     assert pool.limit == pool.num_processes == 1
     for too_many in (-1, MOST_SLOTS):
-        with pytest.raises(ValueError, match="1 to 10,000 places"):
+        with pytest.raises(ValueError, match="1 to 10,000 slots"):
             pool.grow(too_many)
     assert pool.limit == 1

@@ -11,7 +11,7 @@ import pytest
 from broker_config.keys import Keys
 from goondan_tasks.agent_registry import ShutdownRequests
 from tests.unit.workers.pool.fake_consumer import Consumer
-from workers.pool.consumed_queues import LeftQueues
+from workers.pool.consumed_queues import PausedQueues
 from workers.pool.drain import ShutdownWatch, note_shutdown
 
 
@@ -52,7 +52,7 @@ def test_a_message_that_makes_no_sense_is_dropped(
 
 
 @pytest.mark.parametrize("wire", [{}, {"type": "shutdown"}, {"type": "shutdown", "payload": 3}, "drain"])
-def test_what_is_no_message_is_dropped(requests: ShutdownRequests, wire: object) -> None:
+def test_what_is_not_a_message_is_dropped(requests: ShutdownRequests, wire: object) -> None:
     note_shutdown(cast(Any, SimpleNamespace(shutdowns=requests)), wire)
 
     assert requests.agents_to_stop("w", ["coder"], 0) == {}
@@ -63,7 +63,7 @@ class Leaving:
 
     def __init__(self, requests: ShutdownRequests, *queues: str) -> None:
         self.consumer = Consumer(*queues)
-        self.left = LeftQueues(self.consumer)
+        self.left = PausedQueues(self.consumer)
         self.watch = ShutdownWatch(requests, self.consumer, self.left)
         self.watch._since = 0
 

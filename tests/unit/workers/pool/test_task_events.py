@@ -61,7 +61,7 @@ def started(consumer: Any) -> TaskEvents:
     return step
 
 
-def test_events_wait_for_the_timer_and_wake_nobody(consumer: Any) -> None:
+def test_events_wait_for_the_timer_and_wake_no_thread(consumer: Any) -> None:
     started(consumer)
     for number in range(MOST_EVENTS - 1):
         consumer.event_dispatcher.send("task-started", uuid=str(number))

@@ -49,7 +49,7 @@ def test_messages_of_several_threads_do_not_mix(ends: tuple[Channel, Channel]) -
         sender.join()
 
 
-def test_nobody_is_waited_for_beyond_the_end(ends: tuple[Channel, Channel]) -> None:
+def test_wait_ends_at_the_deadline(ends: tuple[Channel, Channel]) -> None:
     near, far = ends
     with pytest.raises(TimeoutError):
         near.receive(monotonic() + 0.05)
@@ -60,7 +60,7 @@ def test_nobody_is_waited_for_beyond_the_end(ends: tuple[Channel, Channel]) -> N
     assert far.is_open()
 
 
-def test_an_end_in_years_is_no_error(ends: tuple[Channel, Channel]) -> None:
+def test_an_end_in_years_is_not_an_error(ends: tuple[Channel, Channel]) -> None:
     near, far = ends
     near.send(b"soon", monotonic() + 1e9)
     assert far.receive(monotonic() + 1e9) == b"soon"
@@ -77,7 +77,7 @@ def test_a_closed_end_is_told(ends: tuple[Channel, Channel]) -> None:
         near.send(b"anybody there?")
 
 
-def test_half_a_message_is_no_message() -> None:
+def test_half_a_message_is_not_a_message() -> None:
     near, connection = socket.socketpair()
     with near:
         near.sendall(b"\0" * 7 + b"\x0a" + b"half")

@@ -157,7 +157,7 @@ def test_program_ends_at_the_calls_deadline_and_so_does_the_call(
 
 
 @pytest.mark.parametrize("seconds", [1e300, float("inf")])
-def test_huge_timeout_is_no_limit(run: RunProcess, seconds: float) -> None:
+def test_huge_timeout_is_not_a_limit(run: RunProcess, seconds: float) -> None:
     assert sh(run, "echo done", timeout_seconds=seconds).stdout == "done\n"
 
 

@@ -20,7 +20,7 @@ from goondan_tasks.errors import (
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.revisions.active import RevisionState
 from tests.unit.workers.pool.fake_consumer import Consumer
-from workers.pool.consumed_queues import LeftQueues
+from workers.pool.consumed_queues import PausedQueues
 from workers.process_identity import this_process
 from workers.revisions.sync import BEHIND_SECONDS, Standby
 from workers.tasks import tool_call
@@ -35,7 +35,7 @@ class Workers:
         revisions: Any = SimpleNamespace(
             active=SimpleNamespace(ref="r1"), served=("lizard", "newt"), fixed=self.fixed
         )
-        self.stand_by = Standby(revisions, lambda: RevisionState(active="r2"), lambda: others)
+        self.standby = Standby(revisions, lambda: RevisionState(active="r2"), lambda: others)
 
     @staticmethod
     def fixed(call: ToolCall) -> ToolCall:
@@ -45,11 +45,11 @@ class Workers:
     def leaves(self, agent: str, error: GoondanError = UNAVAILABLE, **fields: str | None) -> bool:
         """Say whether a call that cannot be run here is left to others."""
         call = new_call(agent, "skin__colour", {}, {}).model_copy(update=fields)
-        return self.stand_by.leaves(call, error)
+        return self.standby.leaves(call, error)
 
     def agents(self) -> frozenset[str]:
-        self.stand_by.look()
-        return self.stand_by.agents
+        self.standby.look()
+        return self.standby.agents
 
 
 def other(ref: str, *agents: str, id: str = "other") -> Any:
@@ -61,15 +61,15 @@ def other(ref: str, *agents: str, id: str = "other") -> Any:
 def test_worker_without_the_active_revision_leaves_agents_that_others_serve() -> None:
     here = Workers(other("r2", "lizard", "frog"), other("r1", "newt"))
     assert here.agents() == frozenset()
-    here.stand_by.lack("r2")
+    here.standby.lack("r2")
     assert here.agents() == {"lizard"}
-    here.stand_by.have()
+    here.standby.have()
     assert here.agents() == frozenset()
 
 
 def test_last_worker_takes_all_calls() -> None:
     here = Workers(other("r2", "lizard", id=this_process().id))
-    here.stand_by.lack("r2")
+    here.standby.lack("r2")
     assert here.agents() == frozenset()
 
 
@@ -77,14 +77,14 @@ def test_a_worker_that_loads_for_long_stands_by(monkeypatch: pytest.MonkeyPatch)
     clock = [100.0]
     monkeypatch.setattr("workers.revisions.sync.monotonic", lambda: clock[0])
     here = Workers(other("r2", "lizard"))
-    here.stand_by.lack("r2", is_loading=True)
+    here.standby.lack("r2", is_loading=True)
     assert here.agents() == frozenset()
     clock[0] += BEHIND_SECONDS
-    here.stand_by.lack("r2", is_loading=True)
+    here.standby.lack("r2", is_loading=True)
     assert here.agents() == {"lizard"}
 
 
-def test_a_call_that_was_left_has_the_worker_stand_by() -> None:
+def test_worker_goes_to_standby_after_it_left_a_call_to_others() -> None:
     here = Workers(other("r2", "lizard"))
     assert here.leaves("lizard", bundle_ref="r2")
     assert here.agents() == {"lizard"}
@@ -92,10 +92,10 @@ def test_a_call_that_was_left_has_the_worker_stand_by() -> None:
 
 def test_a_worker_that_stops_takes_nothing_up_again() -> None:
     here = Workers(other("r2", "lizard"))
-    here.stand_by.lack("r2")
+    here.standby.lack("r2")
     assert here.agents() == {"lizard"}
-    here.stand_by.end()
-    here.stand_by.have()
+    here.standby.end()
+    here.standby.have()
     assert here.agents() == {"lizard"}
 
 
@@ -141,7 +141,7 @@ def test_without_redis_no_call_is_left_to_others() -> None:
         raise RedisConnectionError("away")
 
     here = Workers(other("r2", "lizard"))
-    here.stand_by._state = away
+    here.standby._state = away
     assert not here.leaves("lizard", bundle_ref="r2")
 
 
@@ -153,7 +153,7 @@ def test_under_a_pool_of_celery_a_call_that_is_left_goes_back_to_its_queue(
 
     here = Workers(other("r2", "lizard"))
     delivery = SimpleNamespace(claim=refuse)
-    runtime = SimpleNamespace(serve=lambda _: None, delivery=delivery, stand_by=here.stand_by)
+    runtime = SimpleNamespace(serve=lambda _: None, delivery=delivery, standby=here.standby)
     monkeypatch.setattr("workers.tasks.process_runtime", lambda: runtime)
     request = {"id": "c-1", "hostname": "w1", "delivery_info": {"routing_key": "agent.lizard"}}
     tool_call.push_request(**request)
@@ -167,7 +167,7 @@ def test_under_a_pool_of_celery_a_call_that_is_left_goes_back_to_its_queue(
 
 def test_the_queues_that_are_left_are_taken_up_again_and_no_others() -> None:
     consumer = Consumer("agent.lizard", "agent.lizard.events", "agent.newt")
-    left = LeftQueues(consumer)
+    left = PausedQueues(consumer)
     left.leave({"lizard", "frog"})
     assert (set(consumer.queues), left.agents) == ({"agent.newt"}, {"lizard"})
     left.leave(())

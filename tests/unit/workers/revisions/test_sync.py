@@ -291,7 +291,7 @@ def test_a_step_does_not_wait_for_what_a_look_could_not_have(
     worker.factory.missing = {"r2"}
     record.propose(change("r2"))
     worker.sync.look()
-    monkeypatch.setattr(worker.sync._lookout, "looks_within", lambda _: pytest.fail("waited"))
+    monkeypatch.setattr(worker.sync._poller, "looks_within", lambda _: pytest.fail("waited"))
     worker.sync.reach_safe_point()
     assert worker.ref == "r1"
 
@@ -499,7 +499,7 @@ def test_the_claim_of_a_dead_worker_ends_by_itself(record: ActiveRevision) -> No
     assert 0 < record._redis.ttl(Keys().revision_load("den", "r2")) <= LOAD_LEASE_SECONDS
 
 
-def test_a_load_that_fails_or_ends_well_is_no_death(record: ActiveRevision) -> None:
+def test_a_load_that_fails_or_ends_well_is_not_a_death(record: ActiveRevision) -> None:
     for _ in range(MOST_LOST_LOADS + 1):
         with contextlib.suppress(ConfigError), guarded_load(record, "r2"):
             raise ConfigError("no ear")

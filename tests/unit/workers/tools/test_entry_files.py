@@ -79,7 +79,7 @@ def test_a_cancel_ends_the_waiting(slow: Path) -> None:
     assert ended.value is wanted
 
 
-def test_whoever_needs_a_file_it_is_run_once(slow: Path) -> None:
+def test_entry_file_is_run_once_for_all_threads(slow: Path) -> None:
     files, others = EntryFiles(), EntryFiles()
     with ThreadPoolExecutor(8) as threads:
         asked: list[Any] = [threads.submit(called, files, slow, 20) for _ in range(3)]

@@ -204,10 +204,10 @@ def test_a_step_whose_middleware_fails_is_not_open(steps: Worker, store: Store) 
         ({"blocks": {"type": "a"}}, "The blocks of the Step are a list, not {'type': 'a'}"),
         ({"blocks": ["a"]}, "A block of the Step is an object, not 'a'"),
         ({"tool_catalog": None}, "The catalog of the Step is a list, not None"),
-        ({"tool_catalog": ["stove__cook"]}, "what is no tool: 'stove__cook'"),
+        ({"tool_catalog": ["stove__cook"]}, "what is not a tool: 'stove__cook'"),
     ],
 )
-def test_a_step_does_not_open_with_what_is_no_catalog_and_no_blocks(
+def test_a_step_does_not_open_with_what_is_not_a_catalog_and_no_blocks(
     steps: Worker, store: Store, change: dict[str, Any], said: str
 ) -> None:
     def changes(ctx: Any) -> Any:

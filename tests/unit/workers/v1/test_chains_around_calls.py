@@ -19,7 +19,7 @@ from goondan_tasks.v1_api import ToolError as V1Error
 from workers.cancellation import Cancellation
 from workers.concurrency.threads import on_new_thread
 from workers.extensions.pipelines import AgentPipelines
-from workers.v1.chains import WayMeans
+from workers.v1.chains import CallWayServices
 from workers.v1.conversions import Shown, v1_call
 
 CALL = new_call("coder", "slack.postMessage", {"text": "hi"}, {"tool_call_id": "call_1", "turn_id": "t"})
@@ -75,7 +75,9 @@ class Call:
         def failed(error: BaseException) -> ToolCallResult:
             return RUN.failed(describe(error, help_url="https://help/"), None)
 
-        way = self.pipelines.v1.call_way(RUN, WayMeans(self.cancellation, on_new_thread, shape, failed))
+        way = self.pipelines.v1.call_way(
+            RUN, CallWayServices(self.cancellation, on_new_thread, shape, failed)
+        )
         go = way.composed(self.pipelines.layers("coder", "toolCall"), core)
         return asyncio.run(go(ToolCallContext(CALL.tool_name, CALL.tool_call_id, CALL.args)))  # type: ignore[arg-type]
 
@@ -294,7 +296,7 @@ def test_a_post_may_make_a_success_of_a_failure_and_the_reverse(call: Call) -> N
         ToolResult("error", error=V1Error(5)),  # type: ignore[arg-type]
     ],
 )
-def test_what_is_no_result_is_refused_with_the_name_of_who_left_it(call: Call, left: Any) -> None:
+def test_what_is_not_a_result_is_refused_with_the_name_of_who_left_it(call: Call, left: Any) -> None:
     def post(ctx: ToolCallExecContext) -> None:
         ctx.tool_result = left
 
@@ -332,7 +334,7 @@ def test_next_is_called_with_a_context(call: Call) -> None:
     assert "next() is called with ctx, not with dict" in error.message
 
 
-def test_a_cancel_is_no_result(call: Call) -> None:
+def test_a_cancel_is_not_a_result(call: Call) -> None:
     ran: list[Any] = []
 
     def handler(args: Any) -> Any:
@@ -344,7 +346,7 @@ def test_a_cancel_is_no_result(call: Call) -> None:
     assert ran == []
 
 
-def test_whoever_puts_nothing_before_or_behind_a_call_sees_the_handlers_own_result(call: Call) -> None:
+def test_call_without_functions_around_it_keeps_the_handlers_result(call: Call) -> None:
     call.wrap(partial(lambda ctx, next: next(ctx)))
     assert call.result(echo).output == {"got": {"text": "hi"}}
 

@@ -63,7 +63,7 @@ def test_without_functions_nothing_is_put_around_a_step() -> None:
     assert V1Chains().around_step(new_call("coder", STEP_TOOL, {}, {}), context()) is None
 
 
-def test_what_nobody_has_changed_is_the_very_same_item() -> None:
+def test_unchanged_item_is_the_same_object() -> None:
     def pre(ctx: StepPipelineContext) -> None:
         pass
 
@@ -101,19 +101,19 @@ def test_items_that_functions_add_as_dicts_are_items_to_the_next() -> None:
         (V1CatalogItem("x", source="me"), "source: "),  # type: ignore[arg-type]
     ],
 )
-def test_what_is_no_tool_is_refused_with_the_name_of_who_left_it(wrong: Any, reason: str) -> None:
+def test_what_is_not_a_tool_is_refused_with_the_name_of_who_left_it(wrong: Any, reason: str) -> None:
     def leave(ctx: StepPipelineContext) -> None:
         ctx.tool_catalog.append(wrong)
 
     with pytest.raises(
-        MiddlewareError, match=r"Middleware ext\.leave left in the catalog what is no tool"
+        MiddlewareError, match=r"Middleware ext\.leave left in the catalog what is not a tool"
     ) as info:
         gone(leave)
     assert reason in info.value.message
 
 
 @pytest.mark.parametrize("change", [{"tool_catalog": None}, {"blocks": None}, {"tool_catalog": 5}])
-def test_what_is_no_list_is_refused_with_the_name_of_who_left_it(change: Any) -> None:
+def test_what_is_not_a_list_is_refused_with_the_name_of_who_left_it(change: Any) -> None:
     def leave(ctx: StepPipelineContext) -> StepPipelineContext:
         return replace(ctx, **change)
 

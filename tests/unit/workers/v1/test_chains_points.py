@@ -61,9 +61,9 @@ def test_what_stands_at_steps_and_turns_alone_is_not_in_the_way_of_calls() -> No
 
 
 @pytest.mark.parametrize("point", ["step.llmCall", "step.llmInput", "step.llmError"])
-def test_the_call_of_the_model_is_no_point_here(point: str) -> None:
-    assert "agent's brain" in refusal_of_mutate(point)
-    assert "agent's brain" in refusal_of_wrap(point)
+def test_the_call_of_the_model_is_not_a_point_here(point: str) -> None:
+    assert "The producer calls" in refusal_of_mutate(point)
+    assert "The producer calls" in refusal_of_wrap(point)
 
 
 @pytest.mark.parametrize("point", ["workspace.repoAvailable", "workspace.worktreeMounted"])
@@ -79,9 +79,9 @@ def test_a_point_of_the_other_kind_is_told_from_one_that_there_is_not() -> None:
 
 
 @pytest.mark.parametrize("point", ["", None, 5, {"point": "step.pre"}])
-def test_what_is_no_point_at_all_is_refused(point: Any) -> None:
-    assert "is no point for this" in refusal_of_mutate(point)
-    assert "is no point for this" in refusal_of_wrap(point)
+def test_what_is_not_a_point_at_all_is_refused(point: Any) -> None:
+    assert "is not a point for this" in refusal_of_mutate(point)
+    assert "is not a point for this" in refusal_of_wrap(point)
 
 
 def test_functions_take_what_they_are_called_with() -> None:

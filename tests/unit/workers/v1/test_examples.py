@@ -126,4 +126,4 @@ def test_without_a_worker_there_is_no_bundle_to_change(tmp_path: Path) -> None:
 
     assert result.error is not None
     assert result.error.message == "The bundle cannot be changed here."
-    assert result.error.suggestion == "It must stand in a git repository, and a worker must run the call."
+    assert result.error.suggestion == "It must be in a git repository, and a worker must run the call."

@@ -95,7 +95,7 @@ def test_a_source_may_be_named() -> None:
         (None, "a dict or a CatalogItem, not NoneType"),
     ],
 )
-def test_what_is_no_tool_is_refused(item: Any, reason: str) -> None:
+def test_what_is_not_a_tool_is_refused(item: Any, reason: str) -> None:
     shelf = Shelf()
     with pytest.raises((ValueError, TypeError), match=reason):
         shelf.api.register(item)

@@ -83,7 +83,7 @@ def test_what_is_left_out_is_as_the_tools_own_auth_says(export_scopes: Any) -> N
 
 
 @pytest.mark.requirement("v1.export-spec")
-def test_nobody_gets_a_scope_that_the_export_has_given_up() -> None:
+def test_token_lacks_a_scope_that_the_export_gave_up() -> None:
     tokens = Tokens()
     auth = {"oauthAppRef": REF, "scopes": ["chat:write", "channels:read"]}
     narrow, empty = desk(tokens, auth, {"scopes": ["chat:write"]}), desk(tokens, auth, {"scopes": []})

@@ -12,8 +12,8 @@ from broker_config.keys import Keys
 from goondan_tasks.agent_registry import AgentRegistry, WorkerRecord
 from goondan_tasks.errors import ConfigError
 from tests.unit.workers.pool.fake_consumer import Consumer
-from workers.pool.consumed_queues import LeftQueues
-from workers.pool.presence import Presence
+from workers.pool.consumed_queues import PausedQueues
+from workers.pool.heartbeat import Heartbeat
 
 RECORD = WorkerRecord(
     name="w", pid=1, host="here", agents=("lizard",), concurrency=1, root_id="root", started_at="x"
@@ -25,32 +25,32 @@ class Beating:
 
     def __init__(self) -> None:
         self.consumer = Consumer("agent.lizard", "agent.newt")
-        self.left = LeftQueues(self.consumer)
+        self.left = PausedQueues(self.consumer)
         self.active = SimpleNamespace(ref="r1", registry=SimpleNamespace(version=1))
-        self.stand_by = SimpleNamespace(look=lambda: None, agents=frozenset[str](), is_over=False)
+        self.standby = SimpleNamespace(look=lambda: None, agents=frozenset[str](), is_over=False)
         self.said: list[WorkerRecord] = []
         self.shutdowns: Any = SimpleNamespace(look=lambda: None)
-        self.presence = Presence(self.consumer)
-        self.presence._published = "r1", 1
-        self.presence._left = self.left
+        self.heartbeat = Heartbeat(self.consumer)
+        self.heartbeat._published = "r1", 1
+        self.heartbeat._left = self.left
         nothing = SimpleNamespace(sweep=lambda _: None, look=lambda *_: None)
         self.runtime: Any = SimpleNamespace(
             revisions=SimpleNamespace(active=self.active),
             agent_registry=SimpleNamespace(publish_worker=lambda record, _: self.said.append(record)),
-            stand_by=self.stand_by,
+            standby=self.standby,
             children=SimpleNamespace(limit=1),
-            **dict.fromkeys(("settlement", "limiter", "collector"), nothing),
+            **dict.fromkeys(("reaper", "limiter", "collector"), nothing),
         )
 
     def beat(self) -> None:
         """Say that it lives."""
-        self.presence._beat(self.runtime, RECORD, self.consumer, self.shutdowns)
+        self.heartbeat._beat(self.runtime, RECORD, self.consumer, self.shutdowns)
 
 
 def test_a_worker_still_serves_the_agents_that_it_stands_by_for() -> None:
     worker = Beating()
-    worker.stand_by.agents = frozenset({"newt"})
-    worker.presence._stand_by(worker.runtime, worker.left, worker.beat)
+    worker.standby.agents = frozenset({"newt"})
+    worker.heartbeat._update_standby(worker.runtime, worker.left, worker.beat)
     worker.beat()
     assert list(worker.consumer.queues) == ["agent.lizard"]
     assert [record.agents for record in worker.said] == [("lizard", "newt")]
@@ -58,17 +58,17 @@ def test_a_worker_still_serves_the_agents_that_it_stands_by_for() -> None:
 
 def test_a_worker_says_at_once_that_it_has_another_revision() -> None:
     worker = Beating()
-    worker.presence._stand_by(worker.runtime, worker.left, worker.beat)
+    worker.heartbeat._update_standby(worker.runtime, worker.left, worker.beat)
     assert worker.said == []
-    worker.presence._published = "r0", 1
-    worker.presence._stand_by(worker.runtime, worker.left, lambda: worker.said.append(RECORD))
+    worker.heartbeat._published = "r0", 1
+    worker.heartbeat._update_standby(worker.runtime, worker.left, lambda: worker.said.append(RECORD))
     assert worker.said == [RECORD]
 
 
 def test_a_worker_that_drains_is_not_told_to_end_a_second_time() -> None:
     worker = Beating()
     worker.left.leave({"newt"})
-    worker.stand_by.is_over = True
+    worker.standby.is_over = True
     worker.shutdowns.look = lambda: pytest.fail("asked again: that stops it at once")
     worker.beat()
     assert len(worker.said) == 1
@@ -92,7 +92,7 @@ def joins(agent_registry: AgentRegistry, **fields: Any) -> None:
     """Let a worker of lizard in workspace terrarium join, with other fields if they are given."""
     known = {"id": fields.get("name", "w"), "workspace": "terrarium", "swarm": "reptiles"}
     record = RECORD.model_copy(update={**known, **fields})
-    Presence(Consumer("agent.lizard"))._join(SimpleNamespace(agent_registry=agent_registry), record)  # type: ignore[arg-type]
+    Heartbeat(Consumer("agent.lizard"))._join(SimpleNamespace(agent_registry=agent_registry), record)  # type: ignore[arg-type]
     agent_registry.publish_worker(record, 20)
 
 
@@ -146,7 +146,7 @@ def test_worker_with_another_follow_policy_is_refused_and_leaves_no_row(
     joins(agent_registry, name="away", bundle_ref=second, agents=("newt",), workspace="aquarium")
 
 
-def test_workspace_that_no_live_worker_serves_blocks_nobody(agent_registry: AgentRegistry) -> None:
+def test_workspace_without_live_workers_blocks_no_worker(agent_registry: AgentRegistry) -> None:
     joins(agent_registry)
     agent_registry.remove_worker("w")
 

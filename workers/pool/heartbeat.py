@@ -1,4 +1,4 @@
-"""A worker announces itself and its agents, and keeps saying that it is alive."""
+"""A worker announces itself and its agents, and renews its heartbeat."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -20,7 +20,7 @@ from goondan_tasks.messages import iso_time
 from goondan_tasks.revisions.bootstrap import workspace_of
 from workers.instances.workdirs import root_id
 from workers.mcp import process_board
-from workers.pool.consumed_queues import LeftQueues, served_agents
+from workers.pool.consumed_queues import PausedQueues, served_agents
 from workers.pool.drain import ShutdownWatch
 from workers.pool.pool import refuse
 from workers.process_identity import this_process
@@ -31,10 +31,10 @@ logger = structlog.get_logger(__name__)
 TTL_SECONDS = 20
 
 #: how often a worker looks whether it has the revision of the bundle that is active
-STAND_BY_SECONDS = 0.5
+STANDBY_SECONDS = 0.5
 
 
-class Presence(bootsteps.StartStopStep):
+class Heartbeat(bootsteps.StartStopStep):
     """The consumer step: present from the moment the worker consumes until it stops."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
@@ -46,13 +46,13 @@ class Presence(bootsteps.StartStopStep):
         #: the revision of the bundle, and the version of its registry, that producers know
         self._published: tuple[str | None, int] | None = None
         self._shutdowns: ShutdownWatch | None = None
-        self._left: LeftQueues | None = None
-        self._stand_by_timer: Any = None
+        self._left: PausedQueues | None = None
+        self._standby_timer: Any = None
         self._is_announced = True
         super().__init__(consumer, **options)
 
     def start(self, consumer: Any) -> None:
-        """Announce the worker; one that must not run says why and ends with the code of the command line.
+        """Announce the worker; one that must not run logs why and exits with the command line's code.
 
         Raises:
             SystemExit: it consumes an agent's queue that is not in its bundle, or cannot load that
@@ -68,20 +68,20 @@ class Presence(bootsteps.StartStopStep):
     def _announce(self, consumer: Any) -> None:
         runtime = process_runtime()
         runtime.children.limit = consumer.pool.limit
-        self._left = self._left or LeftQueues(consumer)
+        self._left = self._left or PausedQueues(consumer)
         queues = {*consumer.app.amqp.queues.consume_from, *self._left.names}
         record = describe_worker(runtime, consumer.hostname, queues, consumer.pool.limit)
         self._make_ready(runtime, record)
         self._agents = record.agents
         self._join(runtime, record)
         self._publish_agents(runtime, record)
-        # made once: whoever connects anew heeds what was asked meanwhile
+        # made once: after a reconnection it sees what was requested meanwhile
         self._shutdowns = self._shutdowns or ShutdownWatch(runtime.shutdowns, consumer, self._left)
         beat = partial(self._beat, runtime, record, consumer, self._shutdowns)
         beat()
         self._timer = consumer.timer.call_repeatedly(sweep_seconds(runtime.settings), beat)
-        look = partial(self._stand_by, runtime, self._left, beat)
-        self._stand_by_timer = consumer.timer.call_repeatedly(STAND_BY_SECONDS, look)
+        look = partial(self._update_standby, runtime, self._left, beat)
+        self._standby_timer = consumer.timer.call_repeatedly(STANDBY_SECONDS, look)
         logger.info("worker.ready", agents=list(record.agents), concurrency=record.concurrency)
 
     def _make_ready(self, runtime: WorkerRuntime, record: WorkerRecord) -> None:
@@ -92,7 +92,7 @@ class Presence(bootsteps.StartStopStep):
         if not self._has_entries:
             if os.geteuid() == 0:
                 logger.warning(
-                    "worker.runs_as_root", what_to_do="Run it as a user of its own: tools may do what it may."
+                    "worker.runs_as_root", what_to_do="Run it as a separate user: tools have its permissions."
                 )
             require_agents(runtime.revisions.active.bundle, record.agents)
             runtime.serve(*record.agents)
@@ -115,32 +115,32 @@ class Presence(bootsteps.StartStopStep):
         agents = describe_agents(active.bundle, runtime.settings.swarm, runtime.settings.workspace)
         known = [_with_catalog(runtime, agent) if agent.name in record.agents else agent for agent in agents]
         runtime.agent_registry.publish_agents(known, served=record.agents)
-        _let_events_come(runtime, record.agents, are_handled_here=True)  # those that could not be before
+        _release_events(runtime, record.agents, are_handled_here=True)  # those that could not be before
 
     def stop(self, consumer: Any) -> None:
-        """Say that the worker has stopped."""
+        """Announce that the worker has stopped."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._stand_by_timer is not None:
-            self._stand_by_timer.cancel()
-            self._stand_by_timer = None
+        if self._standby_timer is not None:
+            self._standby_timer.cancel()
+            self._standby_timer = None
         runtime = process_runtime()
         try:
             runtime.agent_registry.remove_worker(this_process().id)
             # workers of a newer bundle, by which the agent has an entry, handle what this one has parked
-            _let_events_come(runtime, self._agents, are_handled_here=False)
+            _release_events(runtime, self._agents, are_handled_here=False)
         except (RedisError, BrokerUnreachableError) as error:
-            logger.warning("worker.not_removed", reason=str(error))  # its record runs out by itself
+            logger.warning("worker.not_removed", reason=str(error))  # its record expires
 
-    def _stand_by(self, runtime: WorkerRuntime, left: LeftQueues, beat: Callable[[], None]) -> None:
-        """Leave calls to others while this worker lacks the active revision; say at once that it has it."""
+    def _update_standby(self, runtime: WorkerRuntime, left: PausedQueues, beat: Callable[[], None]) -> None:
+        """Pause while this worker lacks the active revision; announce it as soon as it is loaded."""
         try:
-            runtime.stand_by.look()
+            runtime.standby.look()
         except RedisError as error:
             logger.warning("worker.stand_by_not_decided", reason=str(error))
             return
-        left.leave(runtime.stand_by.agents)
+        left.leave(runtime.standby.agents)
         if self._published and self._published[0] != runtime.revisions.active.ref:
             beat()
 
@@ -148,7 +148,7 @@ class Presence(bootsteps.StartStopStep):
         self, runtime: WorkerRuntime, record: WorkerRecord, consumer: Any, shutdowns: ShutdownWatch
     ) -> None:
         try:
-            if not runtime.stand_by.is_over:
+            if not runtime.standby.is_over:
                 shutdowns.look()
             active = runtime.revisions.active
             if (active.ref, active.registry.version) != self._published:
@@ -162,7 +162,7 @@ class Presence(bootsteps.StartStopStep):
                 "concurrency": consumer.pool.limit,
             }
             runtime.agent_registry.publish_worker(record.model_copy(update=now), TTL_SECONDS)
-            runtime.settlement.sweep(record.name)
+            runtime.reaper.sweep(record.name)
             runtime.limiter.look()
             runtime.collector.look(record.name, record.root_id)
             self._is_announced = True
@@ -172,11 +172,11 @@ class Presence(bootsteps.StartStopStep):
             self._is_announced = False
 
 
-def _let_events_come(runtime: WorkerRuntime, agents: Iterable[str], *, are_handled_here: bool) -> None:
-    """Let the workers have what was parked for agents whose events are handled here, or are not."""
+def _release_events(runtime: WorkerRuntime, agents: Iterable[str], *, are_handled_here: bool) -> None:
+    """Release the parked events of agents whose events are handled here, or are not."""
     for agent in agents:
         if runtime.revisions.active.registry.handles_events(agent) is are_handled_here:
-            runtime.settlement.let_events_come(agent)
+            runtime.reaper.release_events(agent)
 
 
 def _with_catalog(runtime: WorkerRuntime, agent: AgentRecord) -> AgentRecord:
@@ -214,7 +214,7 @@ def describe_worker(
 
 
 def require_agents(bundle: Bundle, agents: Iterable[str]) -> None:
-    """Refuse a worker for agents that there are not.
+    """Refuse a worker for unknown agents.
 
     Raises:
         ConfigError: it consumes the queue of one that is not in the bundle.

@@ -1,4 +1,4 @@
-"""A thread that looks at something now and then, and whenever somebody asks it to."""
+"""A thread that reads something periodically, and on request."""
 
 import threading
 from collections.abc import Callable
@@ -10,12 +10,12 @@ from workers.concurrency.threads import outcome_of
 
 logger = structlog.get_logger(__name__)
 
-#: how often the thread looks unasked
+#: the time between two rounds without a request
 LOOK_SECONDS = 1.0
 
 
-class Lookout:
-    """Looks at the record of the active revision; ``after`` each time it does what may wait."""
+class FallbackPoller:
+    """Reads the record of the active revision, then runs the less urgent ``after``."""
 
     def __init__(self, look: Callable[[], None], *after: Callable[[], None]) -> None:
         self._look = look
@@ -29,7 +29,7 @@ class Lookout:
         threading.Thread(target=self._run, name="goondan-following", daemon=True).start()
 
     def looks_within(self, seconds: float) -> bool:
-        """Have it look once more from now on, and wait for that; say whether it has done so in time."""
+        """Request another round and wait for it; return whether it ended in time."""
         with self._rounds:
             self._asked += 1
             round_ = self._asked
@@ -50,7 +50,7 @@ class Lookout:
 
 
 def attempt(what: Callable[[], None]) -> None:
-    """Do something; whatever comes of it the thread goes on."""
+    """Call ``what``; log an exception instead of ending the thread."""
     error = outcome_of(what).error
     if isinstance(error, RedisError | ValueError):
         log_unread(error)
@@ -59,5 +59,5 @@ def attempt(what: Callable[[], None]) -> None:
 
 
 def log_unread(error: Exception) -> None:
-    """Say that the record could not be read."""
+    """Log that the record could not be read."""
     logger.warning("revision.record_not_read", reason=str(error))

@@ -12,8 +12,8 @@ from broker_config.settings import Settings
 from goondan_tasks.calls import identity_of, new_call
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.ledger.ledger import SWEEP_BATCH, Ledger
+from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Verdict
-from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.names import NO_CALL_TOOL
@@ -28,12 +28,12 @@ def test_one_sweep_settles_all_that_is_late_however_many(redis: Redis) -> None:
     ledger.submit_all([submission(call) for call in calls], "p1")
     wait_until(lambda: redis.zcount(ledger.keys.due, "-inf", time.time() * 1000) == len(calls))
 
-    assert Settlement(ledger, RedisDispatch(), "").sweep("sweeper") == len(calls)
+    assert Reaper(ledger, RedisDispatch(), "").sweep("sweeper") == len(calls)
 
     assert {record_of(ledger, call).status for call in calls} == {"done"}
 
 
-class Stumbling(Settlement):
+class Stumbling(Reaper):
     """Has a fault that one of the calls meets."""
 
     stumbles_over = ""
@@ -51,13 +51,13 @@ def test_a_call_that_cannot_be_settled_does_not_stop_the_sweep(
     calls = [a_call(tool_call_id=f"call_{number}") for number in range(3)]
     ledger.submit_all([submission(call) for call in calls], "p1")
     wait_until(lambda: redis.zcount(ledger.keys.due, "-inf", time.time() * 1000) == len(calls))
-    settlement = Stumbling(ledger, RedisDispatch(), "")
-    settlement.stumbles_over = identity_of(calls[0])
+    reaper = Stumbling(ledger, RedisDispatch(), "")
+    reaper.stumbles_over = identity_of(calls[0])
 
-    settlement.sweep("sweeper")
+    reaper.sweep("sweeper")
 
     assert [record_of(ledger, call).status for call in calls] == ["running", "done", "done"]
-    assert f"call {settlement.stumbles_over} cannot be settled" in caplog.text
+    assert f"call {reaper.stumbles_over} cannot be settled" in caplog.text
 
 
 def test_a_call_that_is_queued_again_is_sent_even_if_the_first_answer_was_lost(
@@ -73,7 +73,7 @@ def test_a_call_that_is_queued_again_is_sent_even_if_the_first_answer_was_lost(
 
     run = ScriptCall.run
     monkeypatch.setattr(ScriptCall, "run", ask_twice)
-    assert Settlement(ledger, broker, "").requeue(claim)
+    assert Reaper(ledger, broker, "").requeue(claim)
     record = record_of(ledger, call)
     assert (broker.sent, record.status, record.attempt) == ([claim.run.id], "queued", 0)
 
@@ -83,7 +83,7 @@ def test_a_call_whose_key_has_an_unreadable_result_ends_and_is_not_run(redis: Re
     submit(ledger, call)
     claim = replace(claimed(ledger, call), verdict=Verdict.SHARED, about="id-1")
     redis.hset(ledger.keys.call("id-1"), "result", b'{"v":99}')
-    Settlement(ledger, RedisDispatch(), "").settle(claim)
+    Reaper(ledger, RedisDispatch(), "").settle(claim)
     result = ledger.result(claim.run.id)
     assert result is not None
     assert result.error is not None
@@ -91,18 +91,18 @@ def test_a_call_whose_key_has_an_unreadable_result_ends_and_is_not_run(redis: Re
     assert "id-1" in result.error.message
 
 
-def test_what_stands_for_a_message_without_a_call_ends_as_a_dead_letter_whoever_settles_it(
+def test_message_without_a_call_ends_as_a_dead_letter_when_its_claim_is_settled(
     redis: Redis,
 ) -> None:
     ledger = Ledger(redis, Settings())
-    call = new_call("coder", NO_CALL_TOOL, {"reason": "it is no object"}, {"tool_call_id": "call_1"})
+    call = new_call("coder", NO_CALL_TOOL, {"reason": "it is not an object"}, {"tool_call_id": "call_1"})
     claim = replace(claimed(ledger, call), verdict=Verdict.REQUEUE)
 
-    Settlement(ledger, RedisDispatch(), "").settle(claim)
+    Reaper(ledger, RedisDispatch(), "").settle(claim)
 
     result = ledger.result(identity_of(call))
     assert record_of(ledger, call).status == "dead"
     assert redis.zcard(ledger.keys.dead_letters(call.agent_name)) == 1
     assert result is not None
     assert result.error is not None
-    assert result.error.message == "The message holds no call: it is no object."
+    assert result.error.message == "The message holds no call: it is not an object."

@@ -1,20 +1,20 @@
--- What admit.lua, leave.lua and look.lua share; it stands in front of each of them.
+-- What admit.lua, leave.lua and look.lua share; it is put in front of each of them.
 --
--- A gate is a line of text: kind, most, period in ms, digest, name.
---   seats  at most so many calls hold it at a time (maxConcurrency, serial)
+-- A limit is a line of text: kind, most, period in ms, digest, name.
+--   seats  at most so many calls hold a permit at a time (maxConcurrency, serial)
 --   rate   at most so many calls pass in any period (rateLimit)
 --   key    calls with one idempotencyKey: one runs, the others wait for its result and share it
--- A call that was let in and not met yet by a worker holds its seat with a negative time.
--- Who holds a seat is true only as far as the call's record says so: a seat whose call has ended, or was
--- not taken up within a lease (of its turn, or of when it was queued again), is free again.
+-- A call that was let in, and that no worker has received yet, holds its permit with a negative time.
+-- The call's record decides whether it still holds its permit: the permit is free again if the call has
+-- ended, or was not claimed within a lease (of its turn, or of when it was queued again).
 --
--- KEYS  limits (gate -> the ms at which somebody must look at its line)
+-- KEYS  limits (limit -> the ms at which its wait queue is due for a look)
 -- ARGV  prefixes of the keys call, limit, holders, line, waiter, waiting;
 --       lease ms, ms between two looks, TTL s; then what each script says
--- Returns {word, about, ms until somebody must look (-1 = nobody waits), now ms, {id, call JSON, ...}}:
+-- Returns {word, about, ms until the next look is due (-1 = no call waits), now ms, {id, call JSON, ...}}:
 -- the last are calls that were let in and need a message by other means than this script.
-local limits = KEYS[1]
-local calls, states, holders, lines = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local look_times = KEYS[1]
+local calls, states, holders, wait_queues = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local waiters, waiting = ARGV[5], ARGV[6]
 local lease, pause, ttl = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
 local MOST_AT_ONCE = 100
@@ -26,49 +26,49 @@ local function keep(key)
   if redis.call('TTL', key) < ttl then redis.call('EXPIRE', key, ttl) end
 end
 
-local function gates_of(text)
-  local gates = {}
+local function limits_of(text)
+  local limits = {}
   for kind, most, period, digest, name in string.gmatch(text, '(%S+) (%d+) (%d+) (%S+) (%S+)') do
-    gates[#gates + 1] = {kind = kind, most = tonumber(most), period = tonumber(period),
+    limits[#limits + 1] = {kind = kind, most = tonumber(most), period = tonumber(period),
       digest = digest, name = name}
   end
-  return gates
+  return limits
 end
 
--- Say whether a call that was submitted before this one waits at the gate.
+-- Return whether a call that was submitted before this one waits at the limit.
 local function has_earlier(name, id, at)
-  local head = redis.call('ZRANGE', lines .. name, 0, 0, 'WITHSCORES')
+  local head = redis.call('ZRANGE', wait_queues .. name, 0, 0, 'WITHSCORES')
   return head[1] and head[1] ~= id and tonumber(head[2]) <= at
 end
 
-local function put_in_line(name, id, at, agent)
-  redis.call('ZADD', lines .. name, at, id)
-  keep(lines .. name)
+local function put_in_wait_queue(name, id, at, agent)
+  redis.call('ZADD', wait_queues .. name, at, id)
+  keep(wait_queues .. name)
   redis.call('HSET', waiters .. id, 'line', name)
   redis.call('HSET', calls .. id, 'waiting', name)
   redis.call('ZADD', waiting .. agent, at, id)
   keep(waiting .. agent)
-  redis.call('ZADD', limits, 'NX', now + pause, name)
-  keep(limits)
+  redis.call('ZADD', look_times, 'NX', now + pause, name)
+  keep(look_times)
 end
 
--- Take the call out of the line it stands in; its record still says that it waited.
+-- Take the call out of its wait queue; its record still says that it waited.
 local function take_out(id)
   local waiter = redis.call('HMGET', waiters .. id, 'line', 'agent')
   if not waiter[1] then return end
-  redis.call('ZREM', lines .. waiter[1], id)
+  redis.call('ZREM', wait_queues .. waiter[1], id)
   redis.call('ZREM', waiting .. waiter[2], id)
   redis.call('DEL', waiters .. id)
 end
 
--- A call that was let in without a message of ours, and may never be met, goes back into the line.
+-- A call that was let in without a message of ours, and that may never reach a worker, waits again.
 local function wait_again(name, id)
   local waiter = redis.call('HMGET', waiters .. id, 'at', 'agent')
-  if waiter[1] then put_in_line(name, id, waiter[1], waiter[2]) end
+  if waiter[1] then put_in_wait_queue(name, id, waiter[1], waiter[2]) end
 end
 
--- Free the seats that nobody has any more.
-local function free_dead_seats(name)
+-- Free the permits whose calls no longer run.
+local function free_dead_permits(name)
   local looked = tonumber(redis.call('HGET', states .. name, 'looked') or 0)
   if now - looked < pause / 2 then return end
   redis.call('HSET', states .. name, 'looked', now)
@@ -87,36 +87,36 @@ local function free_dead_seats(name)
   end
 end
 
--- An outcome is shared if it is good, or if nobody knows whether the effect took place.
+-- An outcome is shared if it is ok, or if it is unknown whether the effect took place.
 local function is_shared(owner)
   local outcome, result = unpack(redis.call('HMGET', calls .. owner, 'outcome', 'result'))
   if not (outcome and result) then return false end
   return outcome == 'ok' or string.find(result, '"code":"E_TOOL_OUTCOME_UNKNOWN"', 1, true) ~= nil
 end
 
-local function check_key(gate, id, at)
-  local state = redis.call('HMGET', states .. gate.name, 'owner', 'digest')
+local function check_key(limit, id, at)
+  local state = redis.call('HMGET', states .. limit.name, 'owner', 'digest')
   local owner = state[1]
   if owner == id then return end
   local status = owner and redis.call('HGET', calls .. owner, 'status')
   local is_under_way = status == 'queued' or status == 'running' or status == 'pending'
   if is_under_way or (status and is_shared(owner)) then
-    if state[2] ~= gate.digest then return 'conflict', owner end
+    if state[2] ~= limit.digest then return 'conflict', owner end
     if is_under_way then return 'wait' end
     return 'share', owner
   end
-  if has_earlier(gate.name, id, at) then return 'wait' end
+  if has_earlier(limit.name, id, at) then return 'wait' end
 end
 
-local function check_rate(gate, id)
-  local key = holders .. gate.name
-  redis.call('ZREMRANGEBYSCORE', key, '-inf', now - gate.period)
+local function check_rate(limit, id)
+  local key = holders .. limit.name
+  redis.call('ZREMRANGEBYSCORE', key, '-inf', now - limit.period)
   local others = redis.call('ZCARD', key)
   if redis.call('ZSCORE', key, id) then others = others - 1 end
-  if others >= gate.most then return 'wait' end
+  if others >= limit.most then return 'wait' end
 end
 
--- Free a seat that was given to a later call which no worker has met: it waits again when it is.
+-- Free a permit that was given to a later call which no worker has received yet; that call waits again.
 local function is_taken_over(name, at)
   local last = redis.call('ZRANGE', holders .. name, 0, 0, 'WITHSCORES')
   if not last[1] or tonumber(last[2]) >= 0 then return false end
@@ -127,51 +127,51 @@ local function is_taken_over(name, at)
   return true
 end
 
--- Say how the call stands at a gate: nothing if it may pass.
-local function check(gate, id, at, is_met)
-  if gate.kind == 'key' then return check_key(gate, id, at) end
-  local key = holders .. gate.name
+-- Return the word for a call at a limit; nothing if it may pass.
+local function check(limit, id, at, is_met)
+  if limit.kind == 'key' then return check_key(limit, id, at) end
+  local key = holders .. limit.name
   local is_holder = redis.call('ZSCORE', key, id)
-  local is_seat = gate.kind == 'seats'
-  if is_seat and is_holder then return end
-  if is_seat and redis.call('ZCARD', key) >= gate.most then free_dead_seats(gate.name) end
-  if not is_holder and has_earlier(gate.name, id, at) then return 'wait' end
-  if not is_seat then return check_rate(gate, id) end
-  if redis.call('ZCARD', key) < gate.most then return end
-  if not (is_met and is_taken_over(gate.name, at)) then return 'wait' end
+  local is_permit = limit.kind == 'seats'
+  if is_permit and is_holder then return end
+  if is_permit and redis.call('ZCARD', key) >= limit.most then free_dead_permits(limit.name) end
+  if not is_holder and has_earlier(limit.name, id, at) then return 'wait' end
+  if not is_permit then return check_rate(limit, id) end
+  if redis.call('ZCARD', key) < limit.most then return end
+  if not (is_met and is_taken_over(limit.name, at)) then return 'wait' end
 end
 
--- Pass all gates, or none; a worker has met the call, or it is given its turn.
-local function try(gates, id, at, is_met)
-  for _, gate in ipairs(gates) do
-    local word, owner = check(gate, id, at, is_met)
-    if word then return word, gate, owner end
+-- Pass all limits, or none. `is_met`: a worker has received the call; else it is given its turn.
+local function try(limits, id, at, is_met)
+  for _, limit in ipairs(limits) do
+    local word, owner = check(limit, id, at, is_met)
+    if word then return word, limit, owner end
   end
-  for _, gate in ipairs(gates) do
-    if gate.kind == 'key' then
-      redis.call('HSET', states .. gate.name, 'owner', id, 'digest', gate.digest)
-      keep(states .. gate.name)
+  for _, limit in ipairs(limits) do
+    if limit.kind == 'key' then
+      redis.call('HSET', states .. limit.name, 'owner', id, 'digest', limit.digest)
+      keep(states .. limit.name)
     else
-      redis.call('ZADD', holders .. gate.name, (is_met or gate.kind == 'rate') and now or -now, id)
-      keep(holders .. gate.name)
+      redis.call('ZADD', holders .. limit.name, (is_met or limit.kind == 'rate') and now or -now, id)
+      keep(holders .. limit.name)
     end
   end
   return 'go'
 end
 
--- When the call that stands at this rank of a line may pass the rate, in ms.
-local function rate_time(gate, rank)
-  local key, round = holders .. gate.name, math.floor(rank / gate.most)
-  local place = rank % gate.most - gate.most
+-- When the call at this rank of a wait queue may pass the rate, in ms.
+local function rate_time(limit, rank)
+  local key, round = holders .. limit.name, math.floor(rank / limit.most)
+  local place = rank % limit.most - limit.most
   local mark = redis.call('ZRANGE', key, place, place, 'WITHSCORES')
-  return (mark[2] and tonumber(mark[2]) + gate.period or now) + round * gate.period
+  return (mark[2] and tonumber(mark[2]) + limit.period or now) + round * limit.period
 end
 
-local function look_time(gate)
-  return gate.kind == 'rate' and rate_time(gate, 0) or now + pause
+local function look_time(limit)
+  return limit.kind == 'rate' and rate_time(limit, 0) or now + pause
 end
 
--- Let in a call that left its line: its message goes to the front of its queue.
+-- Let in a call that left its wait queue: its message goes to the front of its queue.
 local function give_turn(id, waiter, agent)
   redis.call('ZREM', waiting .. agent, id)
   if waiter[2] == '' then
@@ -182,18 +182,18 @@ local function give_turn(id, waiter, agent)
   redis.call('DEL', waiters .. id)
   local turn = turns[waiter[3]]
   if not turn then
-    turn = {bell = waiter[4]}
+    turn = {wake_up = waiter[4]}
     turns[waiter[3]] = turn
   end
   turn[#turn + 1] = waiter[2]
 end
 
--- Let in as many calls of a line as fit, in order. One that another gate stops goes over to its line.
+-- Let in as many calls of a wait queue as fit, in order. One that another limit stops moves to its queue.
 local function let_in(name)
   for _ = 1, MOST_AT_ONCE do
-    local head = redis.call('ZRANGE', lines .. name, 0, 0, 'WITHSCORES')
+    local head = redis.call('ZRANGE', wait_queues .. name, 0, 0, 'WITHSCORES')
     if not head[1] then
-      redis.call('ZREM', limits, name)
+      redis.call('ZREM', look_times, name)
       return
     end
     local id, at = head[1], tonumber(head[2])
@@ -201,23 +201,23 @@ local function let_in(name)
     local record = redis.call('HMGET', calls .. id, 'status', 'deadline')
     if record[1] ~= 'queued' or tonumber(record[2]) <= now or not waiter[1] then
       take_out(id)
-      redis.call('ZREM', lines .. name, id)
+      redis.call('ZREM', wait_queues .. name, id)
     else
-      local word, gate = try(gates_of(waiter[1]), id, at, false)
-      if word == 'wait' and gate.name == name then
-        redis.call('ZADD', limits, look_time(gate), name)
+      local word, limit = try(limits_of(waiter[1]), id, at, false)
+      if word == 'wait' and limit.name == name then
+        redis.call('ZADD', look_times, look_time(limit), name)
         return
       end
-      redis.call('ZREM', lines .. name, id)
+      redis.call('ZREM', wait_queues .. name, id)
       if word == 'wait' then
-        put_in_line(gate.name, id, at, waiter[5])
-        if gate.kind == 'rate' then redis.call('ZADD', limits, 'LT', rate_time(gate, 0), gate.name) end
+        put_in_wait_queue(limit.name, id, at, waiter[5])
+        if limit.kind == 'rate' then redis.call('ZADD', look_times, 'LT', rate_time(limit, 0), limit.name) end
       else
         give_turn(id, waiter, waiter[5])
       end
     end
   end
-  redis.call('ZADD', limits, now, name)
+  redis.call('ZADD', look_times, now, name)
 end
 
 -- Push messages to the front of their queues, behind those that were let in before: a leading space,
@@ -232,13 +232,13 @@ local function push_turns()
     end
     for i = #messages, 1, -1 do redis.call('RPUSH', queue, messages[i]) end
     for i = #before, 1, -1 do redis.call('RPUSH', queue, before[i]) end
-    if redis.call('LLEN', messages.bell) == 0 then redis.call('LPUSH', messages.bell, '1') end
+    if redis.call('LLEN', messages.wake_up) == 0 then redis.call('LPUSH', messages.wake_up, '1') end
   end
 end
 
 local function answer(word, about)
   push_turns()
-  local first = redis.call('ZRANGE', limits, 0, 0, 'WITHSCORES')
+  local first = redis.call('ZRANGE', look_times, 0, 0, 'WITHSCORES')
   local rest = first[2] and math.max(0, tonumber(first[2]) - now) or -1
   return {word, about or '', rest, now, unsent}
 end

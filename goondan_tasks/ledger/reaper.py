@@ -1,4 +1,4 @@
-"""Settling a call that no worker may run any more, or that must be queued again."""
+"""Ending calls that no worker may run any more, and queueing lost ones again."""
 
 import logging
 from collections.abc import Mapping
@@ -39,14 +39,14 @@ _ERRORS: dict[Verdict, type[GoondanError]] = {
     Verdict.UNRESOLVED: ToolExpiredError,
     Verdict.UNAPPROVED: ToolExpiredError,
 }
-#: those of a pending call that has come to its end by itself: message and suggestion
+#: message and suggestion of a pending call that has expired
 _LATE = {
     Verdict.UNRESOLVED: (
-        "The call was begun, and nobody has completed it in time.",
-        "Look whether what it has begun still goes on; whoever ends it must complete the call sooner.",
+        "The call was started but not completed in time.",
+        "Check whether the work it started still runs; complete the call before its deadline.",
     ),
     Verdict.UNAPPROVED: (
-        "Nobody has approved the call in time; it was not run.",
+        "The call was not approved in time; it was not run.",
         "Ask for an approval (`goondan approvals list`) and submit the call again.",
     ),
 }
@@ -56,15 +56,15 @@ _EVENT_ERRORS: dict[Verdict, type[GoondanError]] = {
     Verdict.UNKNOWN: AgentOutcomeUnknownError,
 }
 
-#: how many mailboxes one script looks at, so that it holds up nobody
+#: how many mailboxes one script looks at, so that it does not block Redis for long
 MAILBOX_BATCH = 200
 
 #: about how long one sweep may take
 SWEEP_SECONDS = 1.0
 
 
-class Settlement:
-    """Carries out the ledger's verdicts; every worker and every waiting client has one."""
+class Reaper:
+    """Carries out the ledger's verdicts; every worker and every waiting client has a reaper."""
 
     def __init__(self, ledger: Ledger, dispatch: Dispatch, help_url: str) -> None:
         self._ledger = ledger
@@ -74,7 +74,7 @@ class Settlement:
 
     def settle(self, claim: Claim) -> None:
         """End the call with its verdict's error, or queue it again, or store what completed it."""
-        if claim.run.call.tool_name == NO_CALL_TOOL:  # its worker died before it had buried it
+        if claim.run.call.tool_name == NO_CALL_TOOL:  # its worker died before it was stored as a dead letter
             self.finish(*self.dead_letter(claim))
         elif claim.verdict is Verdict.REQUEUE:
             self.run_again(claim, died=True)
@@ -91,45 +91,45 @@ class Settlement:
             self.fail(claim, _error_of(claim))
 
     def dead_letter(self, claim: Claim) -> tuple[Claim, ToolCallResult]:
-        """Return how what stands for a message without a call ends: as a dead letter that says why."""
+        """Return how the record of a message without a call ends: as a dead letter that says why."""
         error = ToolInputValidationError(f"The message holds no call: {claim.run.call.args.get('reason')}.")
         return replace(claim, verdict=Verdict.POISONED), self.failure(claim, error)
 
     def run_again(self, claim: Claim, *, died: bool = False) -> None:
-        """Queue the call again; one that was cancelled meanwhile ends so."""
+        """Queue the call again; if it was cancelled meanwhile, end it as cancelled."""
         if not self.requeue(claim, died=died):
             self.fail(claim, ToolCancelledError())
 
     def _share(self, claim: Claim) -> None:
         try:
             result = self._ledger.result(claim.about)
-        except ValueError as error:  # to run it all the same is what its key is to prevent
+        except ValueError as error:  # running it anyway is what the key is meant to prevent
             message = (
                 f"The result of call {claim.about}, which has its idempotencyKey, cannot be read: {error}"
             )
             self.fail(claim, ToolOutputError(message))
             return
-        if result is None:  # it has just expired: the call runs for itself
+        if result is None:  # it has just expired: run this call
             self.run_again(claim)
         else:
             self.finish(claim, shared(claim, result))
 
     def fail(self, claim: Claim, error: Exception) -> None:
-        """End the call with ``error``; a call that is cancelled ends so."""
+        """End the call with ``error``, or as cancelled if it was cancelled."""
         result = self.failure(claim, error)
         if claim.was_suspended:
             result = completed(claim.run, self._interim(claim), Outcome(error=result.error))
         self.finish(claim, result)
 
     def _interim(self, claim: Claim) -> ToolCallResult | None:
-        """Return what was told of a pending call; a damaged one must not stand in the way of its end."""
+        """Return the interim result of a pending call; a damaged one must not prevent its end."""
         try:
             return self._ledger.result(claim.run.id)
         except ValueError:
             return None
 
     def finish(self, claim: Claim, result: ToolCallResult) -> bool:
-        """Store a result; say whether it is the call's. One that is cancelled ends so."""
+        """Store a result; return whether it became the call's. A cancelled call ends as cancelled."""
         result = with_error_in_output_by_name(result)
         answer = self.answer(claim, result)
         finished: Finished = self._ledger.finish(claim, result, answer).run(self._ledger.redis)
@@ -140,7 +140,7 @@ class Settlement:
         return finished.stored is Stored.YES
 
     def message(self, call_id: str, call: ToolCall) -> bytes:
-        """Return a call's message, empty if a broker beside Redis carries it."""
+        """Return a call's message, empty if a broker other than Redis carries it."""
         return self._dispatch.inline(call_id, call, serializer.encode(call.to_wire()))
 
     def answer(self, claim: Claim, result: ToolCallResult) -> Submission | None:
@@ -168,13 +168,13 @@ class Settlement:
         """Send messages that no script could push.
 
         Raises:
-            BrokerUnreachableError: the broker beside Redis is away.
+            BrokerUnreachableError: the separate broker is away.
         """
         for call_id, wire in unsent.items():
             self._dispatch.send(call_id, ToolCall.from_wire(serializer.decode(wire)))
 
     def cancel(self, call_id: str, canceller: str) -> None:
-        """Cancel a call: at once if nobody runs it, else its worker ends it soon.
+        """Cancel a call: at once if no worker runs it, else its worker ends it soon.
 
         Raises:
             CallNotFoundError, CallClosedError: as :meth:`Ledger.cancel`.
@@ -197,7 +197,7 @@ class Settlement:
     def sweep(self, sweeper: str) -> int:
         """Settle the calls that are past their deadline or their lease, until none is left; return how many.
 
-        Whoever sweeps has other things to do: what is not settled in time is left to the next sweep.
+        One sweep is limited in time: what is left over waits for the next sweep.
         """
         count, end = 0, monotonic() + SWEEP_SECONDS
         while claims := self._ledger.sweep(sweeper).run(self._ledger.redis):
@@ -208,11 +208,11 @@ class Settlement:
                 break
         return count
 
-    def let_events_come(self, agent: str) -> None:
-        """Let workers have the events that were parked: from now on they are handled, or others see to them.
+    def release_events(self, agent: str) -> None:
+        """Release the parked events to the workers: from now on these handle them, or other workers do.
 
         Raises:
-            BrokerUnreachableError: the broker beside Redis is away.
+            BrokerUnreachableError: the separate broker is away.
         """
         boxes = cast("list[bytes]", self._ledger.redis.zrange(self._ledger.keys.mailboxes(agent), 0, -1))
         for start in range(0, len(boxes), MAILBOX_BATCH):
@@ -221,16 +221,16 @@ class Settlement:
             self.send(release.run(self._ledger.redis))
 
     def _settle_late(self, claim: Claim) -> None:
-        """Settle a claim if that is possible; one that is damaged must not stand in the way of the others."""
+        """Settle a claim if possible; a damaged one must not block the others."""
         try:
             self.settle(claim)
         except BrokerUnreachableError:
-            raise  # so it would be with the others
+            raise  # the others would fail in the same way
         except (GoondanError, ValueError, TypeError, LookupError) as error:
             logger.error("call %s cannot be settled: %r", claim.run.id, error)
 
     def return_event(self, claim: Claim) -> None:
-        """Put an event that nobody has looked at back to where it is fetched from; a cancelled one ends."""
+        """Return a fetched event that was not looked at to its mailbox; a cancelled one ends."""
         release = self._ledger.release(claim, died=False, message=b"", is_untouched=True)
         if not release.run(self._ledger.redis):
             self.fail(claim, ToolCancelledError())
