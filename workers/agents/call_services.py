@@ -61,7 +61,6 @@ from goondan_tasks.wording import closest
 from workers.agents.handoffs import HandedOver, Handoffs
 from workers.agents.waits import Waits
 from workers.cancellation import Cancellation
-from workers.concurrency.threads import FunctionOutcome
 from workers.instances.service import InstanceService, Spawner
 from workers.turns.pipeline import CoreOutcome, OnError, in_plain_code, may_block
 from workers.turns.steps import OpenStep, StepRequest, Steps
@@ -293,12 +292,7 @@ class EntryStep:
             self._open.break_off()
             return False
         outcome = CoreOutcome(StepResult(tuple(self._asked), tuple(self._results)), error)
-        left = FunctionOutcome[Any]()
-        with left:
-            left.note(await self._open.leave(outcome, is_async=self.is_async))
-        if error is not None and left.error is error:
-            return False  # the with block raises it itself
-        result = left.get()
+        result = await self._open.leave(outcome, is_async=self.is_async)
         if not isinstance(result, StepResult):
             raise MiddlewareError(f"A step middleware returned no StepResult but {result!r:.200}.")
         self.result = result

@@ -10,12 +10,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
-from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import TypeVar
 
 import structlog
 
 from broker_config.vital_thread import vital_thread
+from workers.outcome import FunctionOutcome, outcome_of
 
 logger = structlog.get_logger(__name__)
 
@@ -96,9 +96,12 @@ class DaemonThreads:
 
     def _run_short_jobs(self) -> None:
         while True:
-            error = outcome_of(self._short.get()).error
-            if error is not None:
-                logger.error("short_job.fault", exc_info=error)
+            without_fault(self._run_short_job)
+
+    def _run_short_job(self) -> None:
+        try:
+            self._short.get()()
+        finally:
             if self._short.empty():
                 self._flush()
 
@@ -123,6 +126,11 @@ class _Thread(threading.Thread):
     def run(self) -> None:
         """Run jobs for ever."""
         while True:
+            without_fault(self._run_jobs)
+            self._fall_asleep(self)
+
+    def _run_jobs(self) -> None:
+        while True:
             self._bed.acquire()
             job, self._job = self._job, None
             if job is not None:
@@ -130,12 +138,19 @@ class _Thread(threading.Thread):
             self._fall_asleep(self)
 
 
+def without_fault(work: Job) -> None:
+    """Do a thread's work; its last boundary: a fault of ours is logged, and the thread goes on."""
+    error = outcome_of(work).error
+    if error is not None:
+        logger.error("thread.fault", exc_info=error)
+
+
 def on_new_thread(job: Job, then: Job | None = None) -> None:
     """Run ``job`` on a daemon thread of its own, and ``then``, if any, on the event loop that asks for it."""
     loop = None if then is None else asyncio.get_running_loop()
 
     def work() -> None:
-        job()
+        without_fault(job)
         if loop is not None and then is not None:
             with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits any more
                 loop.call_soon_threadsafe(then)
@@ -144,44 +159,6 @@ def on_new_thread(job: Job, then: Job | None = None) -> None:
 
 
 T = TypeVar("T")
-
-
-class FunctionOutcome(Generic[T]):
-    """What a function returned, or whatever it raised."""
-
-    __slots__ = ("_value", "error")
-
-    def __init__(self) -> None:
-        self._value: Any = None
-        self.error: BaseException | None = None
-
-    def get(self) -> T:
-        """Return the value, or raise the error."""
-        if self.error is not None:
-            raise self.error
-        value: T = self._value
-        return value
-
-    def note(self, value: T) -> None:
-        """Take note of the value."""
-        self._value = value
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        self.error = error
-        return True
-
-
-def outcome_of(function: Callable[[], T]) -> FunctionOutcome[T]:
-    """Call ``function``; nothing is raised here, not even what ends a process."""
-    outcome: FunctionOutcome[T] = FunctionOutcome()  # to say it with brackets takes time
-    with outcome:
-        outcome.note(function())
-    return outcome
 
 
 def coming_outcome(function: Callable[[], T]) -> Future[FunctionOutcome[T]]:

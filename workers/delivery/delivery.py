@@ -41,7 +41,7 @@ from goondan_tasks.names import NO_CALL_TOOL, STEP_TOOL
 from workers.cancellation import Cancellation, Watch
 from workers.concurrency.event_loop import RunOnThread
 from workers.concurrency.slots import KeptSlot, ReleaseSlot
-from workers.concurrency.threads import FunctionOutcome, on_new_thread
+from workers.concurrency.threads import on_new_thread
 from workers.concurrency.watchdog import CallOff, Watchdog
 from workers.contexts import RunServices
 from workers.delivery.cancel_watch import CancelWatch
@@ -51,6 +51,7 @@ from workers.delivery.result_writer import ResultWriter
 from workers.delivery.spans import NoSpans, RunSpans
 from workers.handlers import TimedOut, timed_out
 from workers.job import Job
+from workers.outcome import awaited_outcome
 from workers.progress_reporter import ProgressReporter
 from workers.revisions.revisions import Revisions
 from workers.tools.dynamic_tools import turn_of
@@ -222,9 +223,7 @@ class Delivery:
         self, claim: Claim, run: Coroutine[Any, Any, ToolCallResult], started_at: Callable[[], float | None]
     ) -> ToolCallResult:
         """Let even a fault of ours end the call: its place would be lost, and its lease renewed for ever."""
-        outcome: FunctionOutcome[ToolCallResult] = FunctionOutcome()
-        with outcome:
-            outcome.note(await run)
+        outcome = await awaited_outcome(run)
         if outcome.error is None:
             return outcome.get()
         logger.error("call.fault", call_id=claim.run.id, exc_info=outcome.error)

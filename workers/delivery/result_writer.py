@@ -21,11 +21,11 @@ from goondan_tasks.ledger.record import Claim, Finished, Outcome, Stored, comple
 from goondan_tasks.ledger.settlement import Settlement, unknown_outcome
 from goondan_tasks.logs import CallLog
 from goondan_tasks.messages import ToolCallResult, epoch_milliseconds
-from workers.concurrency.threads import outcome_of
 from workers.concurrency.watchdog import Watchdog
 from workers.delivery.cancel_watch import CancelWatch
 from workers.delivery.limiter import CallLimiter
 from workers.delivery.spans import RunSpans
+from workers.outcome import outcome_of
 from workers.revisions.revisions import Revisions
 from workers.tools.dynamic_tools import turn_of
 

@@ -5,7 +5,7 @@ import inspect
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ from goondan_tasks.entry import EntryError, line_in, register_in
 from goondan_tasks.errors import ConfigError, ExtensionInitError, ExtensionLoadError
 from goondan_tasks.messages import JsonObject
 from workers.concurrency.event_loop import EventLoopThread
-from workers.concurrency.threads import FunctionOutcome, coming_outcome
+from workers.concurrency.threads import coming_outcome
 from workers.extensions.api import ExtensionServices
+from workers.outcome import FunctionOutcome, awaited_outcome
 from workers.tools.entry_files import IMPORT_SECONDS, EntryFiles
 
 logger = structlog.get_logger(__name__)
@@ -109,19 +110,12 @@ class ExtensionLoader:
         if not inspect.isawaitable(value):
             return outcome
         # a thread of the pool may still have the context of a run
-        going_on = contextvars.Context().run(self.event_loop.submit, _awaited(value))
+        going_on = contextvars.Context().run(self.event_loop.submit, awaited_outcome(value))
         try:
             return going_on.result(self.seconds)
         except TimeoutError:
             going_on.cancel()
             return None
-
-
-async def _awaited(value: Awaitable[Any]) -> FunctionOutcome[Any]:
-    outcome = FunctionOutcome[Any]()
-    with outcome:
-        outcome.note(await value)
-    return outcome
 
 
 def _said(error: BaseException, path: Path) -> str:

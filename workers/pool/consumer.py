@@ -24,7 +24,7 @@ from broker_config.scripts import ClaimOnReserve
 from broker_config.transport import Channel
 from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolInputValidationError
 from goondan_tasks.events import EVENT_TASKS
-from workers.concurrency.threads import outcome_of
+from workers.outcome import outcome_of
 from workers.pool.drain import note_shutdown
 from workers.pool.monitoring import CallRequest, incoming_of
 from workers.pool.pool import CallPool

@@ -37,10 +37,11 @@ from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.tool_api import ToolContext
 from workers.concurrency.event_loop import drive
 from workers.concurrency.slots import QueuedJob, ReleasedSlot, Slots
-from workers.concurrency.threads import DaemonThreads, FunctionOutcome, InOrder, outcome_of
+from workers.concurrency.threads import DaemonThreads, InOrder
 from workers.concurrency.threads import Job as Work
 from workers.contexts import RunServices
 from workers.job import Job
+from workers.outcome import outcome_of
 from workers.pool.lead import Ended, Lead
 from workers.pool.monitoring import CallRequest, PlainEvents, count
 from workers.runtime import WorkerRuntime, process_runtime
@@ -350,16 +351,15 @@ class CallPool(BasePool):
 
     def _without_fault(self, request: CallRequest, job: Work) -> None:
         """Do a part of a call; a fault of ours costs neither its place nor this thread."""
-        outcome = FunctionOutcome[None]()
-        with outcome:
-            job()
-        if outcome.error is not None:
-            logger.error("call.fault", call_id=request.id, exc_info=outcome.error)
-            fault = ToolError(f"The worker could not begin the call: {outcome.error!r:.200}")
-            with FunctionOutcome[None]():  # if it cannot be told either, a sweep settles the call
-                token = None if request.job is None else request.job.token
+        error = outcome_of(job).error
+        if error is not None:
+            logger.error("call.fault", call_id=request.id, exc_info=error)
+            fault = ToolError(f"The worker could not begin the call: {error!r:.200}")
+            token = None if request.job is None else request.job.token
+            try:
                 self._runtime.delivery.refuse(request.incoming, request.worker, fault, token)
-            self._end(request, None)
+            finally:  # if it cannot be told, a sweep settles the call
+                self._end(request, None)
 
     def _run_message(self, request: CallRequest, turn: InOrder) -> None:
         request.accept()

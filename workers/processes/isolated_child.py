@@ -25,6 +25,7 @@ import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -36,6 +37,7 @@ from goondan_tasks.messages import JsonObject, Message
 from goondan_tasks.output import encoded_output, pending_of, report_of
 from goondan_tasks.tool_api import ToolContext, ToolHandler
 from workers.handlers import find_handler
+from workers.outcome import outcome_of
 from workers.processes.programs import ProcessRunner
 
 _LENGTH = struct.Struct(">Q")
@@ -222,21 +224,22 @@ class IsolatedChild:
         raise Stop(128 + signal.SIGTERM)
 
     def _answer(self, order: JsonObject) -> bytes:
-        call, tool = order["call"], order["tool"]
-        try:
-            value = self._run(order)
-            pending = pending_of(value)
-            if pending is not None:
-                fields = {name: getattr(pending, name) for name in ("handle", "output", "ttl_seconds")}
-                return b'[%d,"pending",%b]' % (call, encoded_output(fields, tool))
-            return b'[%d,"value",%b]' % (call, encoded_output(value, tool))
-        except Stop:
-            raise
-        except MemoryError:
+        outcome = outcome_of(partial(self._answer_with_value, order))
+        call, error = order["call"], outcome.error
+        if error is None or isinstance(error, Stop):
+            return outcome.get()
+        if isinstance(error, MemoryError):
             return serializer.encode([call, "out-of-memory", None])
-        except BaseException as error:  # noqa: BLE001 - the executor's boundary, on this side of the channel
-            described = describe(error, help_url=order["helpUrl"], message_limit=order["messageLimit"])
-            return serializer.encode([call, "error", described.to_wire()])
+        described = describe(error, help_url=order["helpUrl"], message_limit=order["messageLimit"])
+        return serializer.encode([call, "error", described.to_wire()])
+
+    def _answer_with_value(self, order: JsonObject) -> bytes:
+        call, tool, value = order["call"], order["tool"], self._run(order)
+        pending = pending_of(value)
+        if pending is not None:
+            fields = {name: getattr(pending, name) for name in ("handle", "output", "ttl_seconds")}
+            return b'[%d,"pending",%b]' % (call, encoded_output(fields, tool))
+        return b'[%d,"value",%b]' % (call, encoded_output(value, tool))
 
     def _run(self, order: JsonObject) -> Any:
         handler = self._handler(order["tool"], order["export"])

@@ -4,6 +4,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from time import monotonic
 from weakref import WeakValueDictionary
@@ -19,9 +20,10 @@ from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.names import STEP_TOOL
 from goondan_tasks.revisions.checkouts import Checkout
 from workers.cancellation import Watch
-from workers.concurrency.threads import on_new_thread, outcome_of
+from workers.concurrency.threads import on_new_thread
 from workers.contexts import RunServices
 from workers.executor import StartMark
+from workers.outcome import outcome_of
 from workers.revisions.revision import Revision, RevisionFactory
 from workers.tools.registry import Registry
 from workers.turns.steps import Steps
@@ -195,8 +197,8 @@ class Revisions:
             closed = [one for one, limit in zip(idle, limits, strict=False) if now - one.last_used > limit]
             for one in closed:
                 self._kept.pop(one.revision.ref or "")
-        if closed:
-            on_new_thread(lambda: _close([one.revision for one in closed]))
+        for one in closed:
+            on_new_thread(partial(_close, one.revision))
 
     def stop(self, seconds: float) -> None:
         """Tell extensions that the process stops, and wait for them at most so long."""
@@ -315,13 +317,9 @@ class Revisions:
             return None
 
 
-def _close(revisions: list[Revision]) -> None:
-    for revision in revisions:
-        error = outcome_of(revision.close).error
-        if error is None:
-            logger.info("revision.closed", ref=revision.ref)
-        else:
-            logger.error("revision.not_closed", ref=revision.ref, exc_info=error)
+def _close(revision: Revision) -> None:
+    revision.close()
+    logger.info("revision.closed", ref=revision.ref)
 
 
 def _unloaded(ref: str, error: BaseException) -> GoondanError:

@@ -1,12 +1,14 @@
 """Threads that are woken when they are needed, and used again."""
 
+import asyncio
 import threading
 from concurrent.futures import Future
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.waiting import wait_until
-from workers.concurrency.threads import DaemonThreads, InOrder
+from workers.concurrency.threads import DaemonThreads, InOrder, on_new_thread
 
 PATIENCE = 30
 
@@ -71,6 +73,30 @@ def test_a_fault_in_a_short_job_keeps_none_of_the_others(threads: DaemonThreads)
     threads.run_short(lambda: [][1])
     threads.run_short(lambda: done.set_result(None))
     done.result(PATIENCE)
+
+
+def test_a_thread_goes_on_after_a_fault(threads: DaemonThreads, flushes: Flushes) -> None:
+    def fail() -> None:
+        raise SystemExit(3)
+
+    with capture_logs() as logs:
+        threads.run(fail)
+        wait_until(lambda: threads.idle == 1, PATIENCE)
+    assert [(entry["event"], entry["log_level"]) for entry in logs] == [("thread.fault", "error")]
+    assert flushes.count == 1
+    done: Future[None] = Future()
+    threads.run(lambda: done.set_result(None))
+    done.result(PATIENCE)
+    assert threads.count == 1
+
+
+def test_what_follows_a_job_beside_the_loop_follows_a_fault_too() -> None:
+    async def ask() -> None:
+        followed = asyncio.Event()
+        on_new_thread(lambda: [][1], followed.set)
+        await asyncio.wait_for(followed.wait(), PATIENCE)
+
+    asyncio.run(ask())
 
 
 def test_threads_go_on_in_order_and_wait_for_none_that_has_ended() -> None:
