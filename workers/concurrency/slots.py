@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from goondan_tasks.errors import LimitError
-from workers.concurrency.threads import Job
+from workers.concurrency.threads import InOrder, Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,8 @@ class QueuedJob:
     job: Job
     #: its message, with the claim that may have come with it
     request: Any
+    #: its turn among the messages, if it has one: it ends, too, if the job does not begin
+    turn: InOrder | None = None
 
 
 class ReleasedSlot(Protocol):

@@ -7,9 +7,10 @@ process alive.
 import asyncio
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 import structlog
@@ -24,6 +25,9 @@ Job = Callable[[], object]
 #: seconds that one thread waits at most for the one before it
 TURN_SECONDS = 1.0
 
+#: seconds until it is tried again to start a thread, if there were too many
+AGAIN_SECONDS = 0.5
+
 #: a handler that takes longer than this, in seconds, keeps short ones waiting
 SHORT_SECONDS = 0.005
 
@@ -36,20 +40,25 @@ class InOrder:
 
     def __init__(self, before: "InOrder | None" = None) -> None:
         self._before = before
-        self._is_over = threading.Event()
+        self._ended = threading.Event()
 
     def __enter__(self) -> None:
         before, self._before = self._before, None
         if before is not None:
-            before._is_over.wait(TURN_SECONDS)
+            before._ended.wait(TURN_SECONDS)
 
     def __exit__(self, *_: object) -> None:
         self.end()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the next one may go on."""
+        return self._ended.is_set()
+
     def end(self) -> None:
         """Let the next one go on, also without having waited."""
         self._before = None
-        self._is_over.set()
+        self._ended.set()
 
 
 class DaemonThreads:
@@ -63,6 +72,8 @@ class DaemonThreads:
         self._lock = threading.Lock()
         #: the last one to fall asleep is woken first
         self._asleep: list[_Thread] = []
+        #: jobs for which no thread could be started
+        self._unstarted: deque[Job] = deque()
         self._short: SimpleQueue[Job] = SimpleQueue()
         self.count = 0
 
@@ -71,14 +82,21 @@ class DaemonThreads:
         vital_thread("goondan-short-jobs", self._run_short_jobs).start()
 
     def run(self, job: Job) -> None:
-        """Run ``job`` at once, on a thread of its own."""
+        """Run ``job`` at once, on a thread of its own; if none can be started, as soon as there is one."""
         with self._lock:
             if self._asleep:
                 thread = self._asleep.pop()
             else:
                 self.count += 1
                 thread = _Thread(self._fall_asleep, f"goondan-call-{self.count}")
-        thread.take(job)
+        try:
+            thread.take(job)
+        except RuntimeError as error:  # the system has no more threads
+            logger.warning("thread.not_started", reason=str(error))
+            with self._lock:
+                self.count -= 1
+                self._unstarted.append(job)
+            self._short.put(self._flush)  # its thread tries again from now on
 
     def run_short(self, job: Job) -> None:
         """Run ``job``, which must not block, after the other short ones: many share one flush."""
@@ -92,7 +110,11 @@ class DaemonThreads:
     def _fall_asleep(self, thread: "_Thread") -> None:
         self._flush()
         with self._lock:
-            self._asleep.append(thread)
+            if not self._unstarted:
+                self._asleep.append(thread)
+                return
+            job = self._unstarted.popleft()
+        thread.take(job)
 
     def _run_short_jobs(self) -> None:
         while True:
@@ -100,10 +122,20 @@ class DaemonThreads:
 
     def _run_short_job(self) -> None:
         try:
-            self._short.get()()
+            job = self._short.get(timeout=AGAIN_SECONDS if self._unstarted else None)
+        except Empty:
+            job = self._start_again
+        try:
+            job()
         finally:
             if self._short.empty():
                 self._flush()
+
+    def _start_again(self) -> None:
+        with self._lock:
+            job = self._unstarted.popleft() if self._unstarted else None
+        if job is not None:
+            self.run(job)
 
 
 class _Thread(threading.Thread):

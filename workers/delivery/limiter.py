@@ -6,7 +6,7 @@ its message is acknowledged, and whoever lets it in sends a new one to the front
 
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from time import monotonic
 from typing import Any
@@ -79,11 +79,13 @@ class CallLimiter:
 
     def leave(self, claim: Claim, *, pauses: bool = False) -> None:
         """Give back what the call holds, if anything, and let the next ones in; it may pause before a run."""
-        admitted = self._admitted.pop(claim.token, None)
+        self._leave(claim.run.id, claim.token, pauses=pauses)
+
+    def _leave(self, call_id: str, token: str, *, pauses: bool = False) -> None:
+        admitted = self._admitted.pop(token, None)
         if admitted is not None:
-            self._writer.send(
-                self._limit_scripts.leave(claim.run.id, *admitted, pauses=pauses), self._on_answer
-            )
+            script_call = self._limit_scripts.leave(call_id, *admitted, pauses=pauses)
+            self._writer.send(script_call, self._on_answer)
 
     def look(self) -> None:
         """Let in the calls whose time has come; every worker does this now and then, as a net."""
@@ -106,7 +108,11 @@ class CallLimiter:
             return _waiting(request, answer)
         if answer.word == "go":
             self._admitted[request.token] = gates, answer.now
-            return claim(request)
+            with ExitStack() as on_error:
+                on_error.callback(self._leave, call_id, request.token)
+                made = claim(request)
+                on_error.pop_all()
+            return made
         verdict = _VERDICTS[answer.word]
         logger.info("call.not_admitted", call_id=call_id, verdict=str(verdict), about=answer.about)
         return _judged(claim(request), verdict, answer.about)

@@ -176,7 +176,7 @@ class CallPool(BasePool):
             self._return(request)
             return
         turn = self._latest = InOrder(self._latest)
-        self._slots.enter(QueuedJob(partial(self._begin, request, turn), request))
+        self._slots.enter(QueuedJob(partial(self._begin, request, turn), request, turn))
 
     def begin_nothing_more(self) -> None:
         """Let every call go back that has not begun; takes no lock, so a signal handler may ask for it."""
@@ -215,6 +215,8 @@ class CallPool(BasePool):
         Each on its own: two may be of one task, and Celery knows only one of them by its id.
         """
         for queued in reversed(self._slots.take_waiting()):
+            if queued.turn is not None:
+                queued.turn.end()  # the next message must not wait for it
             self._return(queued.request)
 
     def _return(self, request: Any) -> None:
@@ -346,8 +348,10 @@ class CallPool(BasePool):
             self._on_main_thread(partial(_give_up, request))
 
     def _begin(self, request: CallRequest, turn: InOrder) -> None:
-        self._without_fault(request, partial(self._run_message, request, turn))
-        turn.end()  # also of a message that was refused
+        try:
+            self._without_fault(request, partial(self._run_message, request, turn))
+        finally:
+            turn.end()  # also of a message that was refused
 
     def _without_fault(self, request: CallRequest, job: Work) -> None:
         """Do a part of a call; a fault of ours costs neither its place nor this thread."""

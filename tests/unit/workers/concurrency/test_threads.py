@@ -1,6 +1,7 @@
 """Threads that are woken when they are needed, and used again."""
 
 import asyncio
+import itertools
 import threading
 from concurrent.futures import Future
 
@@ -8,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.waiting import wait_until
+from workers.concurrency import threads as module
 from workers.concurrency.threads import DaemonThreads, InOrder, on_new_thread
 
 PATIENCE = 30
@@ -66,6 +68,39 @@ def test_short_jobs_run_in_order_on_one_thread_and_are_flushed(
     wait_until(lambda: len(ran) == 500 and flushes.count, PATIENCE)
     assert [number for number, _ in ran] == list(range(500))
     assert len({name for _, name in ran}) == 1
+
+
+def test_a_job_whose_thread_cannot_be_started_runs_when_there_is_one(
+    threads: DaemonThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, refusals, done = threading.Thread.start, itertools.count(), Future[None]()
+
+    def refuse_twice(thread: threading.Thread) -> None:
+        if next(refusals) < 2:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(module, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(threading.Thread, "start", refuse_twice)
+    threads.run(lambda: done.set_result(None))
+    done.result(PATIENCE)
+    assert (next(refusals), threads.count) == (3, 1)
+
+
+def test_a_thread_that_has_ended_its_job_takes_one_that_has_none(
+    threads: DaemonThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, done = threading.Event(), Future[None]()
+    threads.run(lambda: go_on.wait(PATIENCE))
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    threads.run(lambda: done.set_result(None))
+    go_on.set()
+    done.result(PATIENCE)
+    assert threads.count == 1
 
 
 def test_a_fault_in_a_short_job_keeps_none_of_the_others(threads: DaemonThreads) -> None:
