@@ -50,7 +50,12 @@ def connect(url: str, *, name: str = "goondan", timeout_seconds: float = SOCKET_
 
 def redis_time(redis: Redis) -> float:
     """Return the time of a Redis in milliseconds since the epoch."""
-    seconds, micros = redis.time()
+    return milliseconds_of(redis.time())
+
+
+def milliseconds_of(answer: tuple[int, int]) -> float:
+    """Return the milliseconds since the epoch that the answer to ``TIME`` says."""
+    seconds, micros = answer
     return float(seconds * 1000 + micros / 1000)
 
 

@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Any, Self
 from urllib.parse import quote, unquote
 
+from broker_config.connections import milliseconds_of
 from broker_config.keys import Keys
 from broker_config.queues import call_queue, wake_up_key
 from broker_config.scripts import Script, ScriptCall
@@ -238,13 +239,13 @@ class Limiter:
             pipe.zcard(self._keys.line(gate))
             pipe.hmget(self._keys.limit(gate), "most", "period", "took", "owner")
             pipe.zrange(holders, 0, "+inf", byscore=True, offset=0, num=1, withscores=True)
-            (seconds, micros), line, (most, period, took, owner), holder = pipe.execute()
+            time, line, (most, period, took, owner), holder = pipe.execute()
         count = int(most or 1)
         place = line % count - count
         mark = self._redis.zrange(holders, place, place, withscores=True)
         oldest = self._redis.hget(self._keys.call(owner.decode()), "claimedAt") if owner else _score(holder)
         return GateState(
-            now=seconds * 1000 + micros // 1000,
+            now=int(milliseconds_of(time)),
             line=line,
             most=count,
             period=int(period or 0),

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from pydantic import ValidationError
 
 from goondan_tasks.bundle import BoundExtension, Bundle
 from goondan_tasks.entry import EntryError, line_in, register_in
 from goondan_tasks.errors import ConfigError, ExtensionInitError, ExtensionLoadError
-from goondan_tasks.messages import JsonObject
+from goondan_tasks.messages import JsonObject, faults_of
 from workers.concurrency.event_loop import EventLoopThread
 from workers.concurrency.threads import coming_outcome
 from workers.extensions.api import ExtensionServices
@@ -120,6 +121,7 @@ class ExtensionLoader:
 
 def _said(error: BaseException, path: Path) -> str:
     """Return what was raised, and where in the extension's own file."""
-    reason = str(error).partition("\n")[0][:LONGEST_REASON]
+    said = faults_of(error) if isinstance(error, ValidationError) else str(error)
+    reason = said.partition("\n")[0][:LONGEST_REASON]
     raised = type(error).__name__ + (f": {reason}" if reason else "")
     return f"{raised} ({path}:{line_in(path, error.__traceback__)})"
