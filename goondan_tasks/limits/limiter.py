@@ -112,7 +112,7 @@ def _digest(value: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class LimitAnswer:
     """What a script said (see ``gates.lua`` and ``admit.lua``)."""
 
     word: str

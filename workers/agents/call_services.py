@@ -46,7 +46,7 @@ from goondan_tasks.messages import (
 )
 from goondan_tasks.model_messages import StepCallResult
 from goondan_tasks.names import call_identity
-from goondan_tasks.steps import ReplyCalls, StepRecord, TurnCalls
+from goondan_tasks.steps import RecordedStep, ReplyCalls, StepRecord, TurnCalls
 from goondan_tasks.tool_api import (
     REQUEST_TIMEOUT_MS,
     AgentRuntime,
@@ -221,7 +221,7 @@ class AgentTurn:
         return steps.prepare(StepRequest(step_id, self.call, index, message, previous))
 
 
-class EntryStep:
+class EntryStep(RecordedStep):
     """A Step of an agent's entry: see :class:`goondan_tasks.extension_api.AgentStep`."""
 
     is_async: ClassVar[bool]
@@ -246,20 +246,8 @@ class EntryStep:
         return self._record
 
     @property
-    def id(self) -> str:
-        return self.record.id
-
-    @property
-    def index(self) -> int:
-        return self.record.index
-
-    @property
     def catalog(self) -> ToolCatalog:
         return self._open.catalog
-
-    @property
-    def blocks(self) -> tuple[JsonObject, ...]:
-        return self.record.blocks
 
     @property
     def should_continue(self) -> bool:

@@ -123,7 +123,7 @@ class Slots:
         self._free()
         return _Released(self)
 
-    def _keep(self) -> "_Kept":
+    def _keep(self) -> "_IdleSlot":
         if self._idle + 1 >= self._limit():
             raise LimitError(
                 f"{self._released + self._idle} calls of this worker wait for other agents already.",
@@ -131,7 +131,7 @@ class Slots:
                 "or raise GOONDAN_MAX_WAITING.",
             )
         self._idle += 1
-        return _Kept(self)
+        return _IdleSlot(self)
 
     def fill(self) -> None:
         """Give those who wait the slots that have been added."""
@@ -222,7 +222,7 @@ class _Released:
         return self._slots.give_up(self)
 
 
-class _Kept:
+class _IdleSlot:
     """The released slot of a call that keeps its slot."""
 
     def __init__(self, slots: Slots) -> None:

@@ -22,7 +22,7 @@ from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.submission import Submission, digest_of
-from goondan_tasks.limits.limiter import Answer, Limits, LimitScripts
+from goondan_tasks.limits.limiter import LimitAnswer, Limits, LimitScripts
 from goondan_tasks.messages import ToolCall
 from workers.concurrency.watchdog import Watchdog
 from workers.revisions.revisions import Revisions
@@ -117,15 +117,15 @@ class CallLimiter:
         logger.info("call.not_admitted", call_id=call_id, verdict=str(verdict), about=answer.about)
         return _judged(claim(request), verdict, answer.about)
 
-    def _asked(self, script_call: ScriptCall[Any]) -> Answer:
-        answer = Answer.of(self._writer.ask(script_call))
+    def _asked(self, script_call: ScriptCall[Any]) -> LimitAnswer:
+        answer = LimitAnswer.of(self._writer.ask(script_call))
         self._heed(answer)
         return answer
 
     def _on_answer(self, raw: Any) -> None:
-        self._heed(Answer.of(raw))
+        self._heed(LimitAnswer.of(raw))
 
-    def _heed(self, answer: Answer) -> None:
+    def _heed(self, answer: LimitAnswer) -> None:
         """Do what every answer asks for."""
         if answer.unsent:
             self.send_later(answer.unsent)
@@ -168,7 +168,7 @@ def _submission(request: ClaimRequest) -> Submission:
     return Submission(request.call_id, call, serializer.encode(call.to_wire()), digest_of(call))
 
 
-def _waiting(request: ClaimRequest, answer: Answer) -> Claim:
+def _waiting(request: ClaimRequest, answer: LimitAnswer) -> Claim:
     claim = request.claim((Verdict.WAITING.encode(), 0, answer.now, answer.now))
     return replace(claim, about=answer.about)
 

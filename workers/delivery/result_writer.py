@@ -187,7 +187,7 @@ def _budget_left(claim: Claim, result: ToolCallResult) -> float:
 
 
 @dataclass(slots=True)
-class _Run:
+class _FirstResult:
     """Whether a run has a result: its own, or one that was given in its place."""
 
     has_result: bool = False
@@ -220,13 +220,13 @@ class ResultWriter:
         self._spans = spans
         self.log = log
         #: the runs that are going on, by the token of their claim
-        self._runs: dict[str, _Run] = {}
+        self._runs: dict[str, _FirstResult] = {}
         #: the tokens of claims whose result is on its way
         self._unconfirmed: set[str] = set()
 
     def begin(self, claim: Claim) -> None:
         """Expect one result of a claim's run, by :meth:`finish` or :meth:`answer`."""
-        self._runs[claim.token] = _Run()
+        self._runs[claim.token] = _FirstResult()
 
     def finish(self, claim: Claim, result: ToolCallResult) -> bool:
         """Store what a run has ended with; say whether it had no result yet.

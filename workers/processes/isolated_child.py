@@ -46,7 +46,7 @@ _CHUNK_BYTES = 1_048_576
 _LONGEST_WAIT_SECONDS = 3_600.0
 
 
-class Channel:
+class ChildChannel:
     """One end of the socket between worker and child: messages are bytes after their length.
 
     Any thread may send; one thread at a time receives.
@@ -202,7 +202,7 @@ class Stop(SystemExit):
 class IsolatedChild:
     """Runs the calls of one channel in order."""
 
-    def __init__(self, channel: Channel, entry: Path) -> None:
+    def __init__(self, channel: ChildChannel, entry: Path) -> None:
         self._channel = channel
         self._entry = entry
         self._handlers: dict[str, ToolHandler] = {}
@@ -285,14 +285,14 @@ async def _awaited(value: Awaitable[Any]) -> Any:
     return await value
 
 
-def _private_channel() -> Channel:
+def _private_channel() -> ChildChannel:
     """Move the socket away from standard output, out of reach of forks and programs."""
     connection = socket.socket(fileno=os.dup(sys.stdout.fileno()))
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     os.register_at_fork(after_in_child=connection.close)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # a crash takes what is not written yet
-    return Channel(connection)
+    return ChildChannel(connection)
 
 
 def _limit_memory(megabytes: int) -> None:

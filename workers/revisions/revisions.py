@@ -82,7 +82,7 @@ def _copy(error: GoondanError) -> GoondanError:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _KeptRevision:
     """A loaded revision, and how it is used."""
 
     revision: Revision
@@ -118,7 +118,9 @@ class Revisions:
         self._is_followed = ref is not None
         self._active = self._made(first, ref, checkout)
         #: the others by ref, and the active one, unless revisions are not followed
-        self._kept: dict[str, _Kept] = {} if ref is None else {ref: _Kept(self._active, clock(), ())}
+        self._kept: dict[str, _KeptRevision] = (
+            {} if ref is None else {ref: _KeptRevision(self._active, clock(), ())}
+        )
         self._loading: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
         #: of calls, and of the sync of this process
         self.failures = LoadFailures(clock)
@@ -243,7 +245,7 @@ class Revisions:
             if kept is not None:
                 self._let_go(kept)
 
-    def _taken(self, call: ToolCall) -> _Kept | None:
+    def _taken(self, call: ToolCall) -> _KeptRevision | None:
         """Return the revision of a call, kept until :meth:`_let_go`; ``None`` if there is only one."""
         if not self._is_followed and call.bundle_ref is None:
             return None
@@ -255,7 +257,7 @@ class Revisions:
                     kept.runs += 1
                     return kept
 
-    def _let_go(self, kept: _Kept) -> None:
+    def _let_go(self, kept: _KeptRevision) -> None:
         with self._lock:
             kept.runs -= 1
             kept.last_used = self._clock()
@@ -275,7 +277,7 @@ class Revisions:
                 raise _unloaded(ref, outcome.error)
         return outcome.get()
 
-    def _prepared(self, ref: str, kept: _Kept | None, served: tuple[str, ...]) -> Revision:
+    def _prepared(self, ref: str, kept: _KeptRevision | None, served: tuple[str, ...]) -> Revision:
         if kept is not None:
             kept.revision.try_out(served)
             kept.revision.prepare(served)
@@ -283,7 +285,7 @@ class Revisions:
             return kept.revision
         revision = self._load(ref, served)
         with self._lock:
-            self._kept[ref] = _Kept(revision, self._clock(), served)
+            self._kept[ref] = _KeptRevision(revision, self._clock(), served)
         return revision
 
     def _load(self, ref: str, served: tuple[str, ...]) -> Revision:
