@@ -50,7 +50,12 @@ def connect(url: str, *, name: str = "goondan", timeout_seconds: float = SOCKET_
 
 def redis_time(redis: Redis) -> float:
     """Return the time of a Redis in milliseconds since the epoch."""
-    seconds, micros = redis.time()
+    return milliseconds_of(redis.time())
+
+
+def milliseconds_of(answer: tuple[int, int]) -> float:
+    """Return the milliseconds since the epoch that the answer to ``TIME`` says."""
+    seconds, micros = answer
     return float(seconds * 1000 + micros / 1000)
 
 
@@ -71,9 +76,16 @@ def require_writable(redis: Redis) -> None:
 #: where an old Redis puts the error that a script has met with
 _IN_A_SCRIPT = re.compile(r"Error running script \(.*?\): (?:@user_script: ?\d+: )*-?")
 
+#: what an error says that comes from a script's own lines, or from a key that is of another type
+_FAULT = re.compile(r"user_script|^WRONGTYPE")
+
 #: what to do, by what the error says; redis-py takes the code off some
 _REMEDIES = (
     ("READONLY|read only replica", "Use the URL of the master: after a failover that is another server."),
+    (
+        "MASTERDOWN|Link with MASTER is down",
+        "Use the URL of the master, or wait for the replica.",
+    ),
     ("NOREPLICAS|good replicas", "Bring its replicas back, or lower min-replicas-to-write."),
     ("MISCONF|RDB snapshots", "Look at the server's log and the space on its disk: it cannot save its data."),
     ("BUSY", "A script runs there without end: `redis-cli SCRIPT KILL` ends it."),
@@ -101,6 +113,11 @@ def remedy_of(error: RedisError) -> str | None:
     """Say what to do about an error that Redis answers with; none if that is not known."""
     said = str(error)
     return next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, said)), None)
+
+
+def is_script_fault(error: RedisError) -> bool:
+    """Say whether a script has met with keys or arguments that it cannot use: it would do so again."""
+    return isinstance(error, ResponseError) and remedy_of(error) is None and bool(_FAULT.search(str(error)))
 
 
 def reason_unreachable(url: str, error: RedisError) -> str:

@@ -3,7 +3,7 @@
 A worker's threads and its event loop hand over what they have to tell Redis and go on; many scripts
 share a packet, and no thread is woken for each. While Redis is away what was handed over waits, and
 after a lost connection everything unanswered is sent again: the scripts sent this way must do no harm
-when they are run twice.
+when they are run twice. One that cannot be run, since a key holds what it cannot use, is not sent again.
 """
 
 # redis-py leaves the methods of its connections untyped
@@ -22,7 +22,7 @@ from redis import Redis
 from redis.connection import Connection
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from broker_config.connections import refusal_text
+from broker_config.connections import is_script_fault, refusal_text
 from broker_config.scripts import Script, ScriptCall, packet
 from broker_config.vital_thread import vital_thread
 
@@ -41,6 +41,13 @@ T = TypeVar("T")
 
 Receiver = Callable[[Any], object]
 
+#: gets the error of a script that cannot be run
+Refused = Callable[[ResponseError], object]
+
+
+def _log_refusal(error: ResponseError) -> None:
+    logger.error("Redis cannot run a script, which is not sent again: %s", refusal_text(error))
+
 
 def _as_it_came(answer: Any) -> Any:
     return answer
@@ -53,6 +60,7 @@ class PendingCommand:
     script_call: ScriptCall[Any]
     receiver: Receiver
     is_urgent: bool
+    refused: Refused = _log_refusal
     is_full: bool = False
 
     @property
@@ -104,30 +112,47 @@ class PipelinedWriter:
             self._wake()
 
     def send(
-        self, script_call: ScriptCall[T], receiver: Callable[[T], object], *, is_urgent: bool = True
+        self,
+        script_call: ScriptCall[T],
+        receiver: Callable[[T], object],
+        *,
+        is_urgent: bool = True,
+        refused: Refused = _log_refusal,
     ) -> bool:
         """Send one script, and what was put off; ``receiver`` gets its answer, sooner or later.
+
+        If Redis cannot run the script, ``refused`` gets the error instead.
 
         Returns:
             Whether it is on its way: what a live connection has taken arrives even if this process
             dies now. Otherwise it waits here until Redis is back.
         """
-        self.put_off(script_call, receiver, is_urgent=is_urgent)
+        self.put_off(script_call, receiver, is_urgent=is_urgent, refused=refused)
         with self._lock:
             self._send_all()
             return self._is_connected
 
     def ask(self, script_call: ScriptCall[T]) -> T:
-        """Send one script, and what was put off; return its answer, however long Redis is away."""
+        """Send one script, and what was put off; return its answer, however long Redis is away.
+
+        Raises:
+            redis.exceptions.ResponseError: Redis cannot run it.
+        """
         answer: Future[Any] = Future()
-        self.send(replace(script_call, parse=_as_it_came), answer.set_result)
+        asked = replace(script_call, parse=_as_it_came)
+        self.send(asked, answer.set_result, refused=answer.set_exception)
         return script_call.parse(answer.result())  # a parser that raises must not end the thread that reads
 
     def put_off(
-        self, script_call: ScriptCall[T], receiver: Callable[[T], object], *, is_urgent: bool = False
+        self,
+        script_call: ScriptCall[T],
+        receiver: Callable[[T], object],
+        *,
+        is_urgent: bool = False,
+        refused: Refused = _log_refusal,
     ) -> None:
         """Let one script wait for the next packet; the caller ensures that one is sent."""
-        self._put_off.append(PendingCommand(script_call, receiver, is_urgent))
+        self._put_off.append(PendingCommand(script_call, receiver, is_urgent, refused))
 
     def flush(self) -> None:
         """Send what was put off, in one packet."""
@@ -196,6 +221,8 @@ class PipelinedWriter:
     def _deliver(self, pending: PendingCommand, answer: Any) -> None:
         if isinstance(answer, NoScriptError):
             self._send_again([replace(pending, is_full=True)])
+        elif isinstance(answer, ResponseError) and is_script_fault(answer):
+            pending.refused(answer)
         elif isinstance(answer, ResponseError):
             if not self._is_refused:  # once, not twice a second while Redis is full
                 logger.warning("Redis refuses a script, trying again: %s", refusal_text(answer))

@@ -22,12 +22,15 @@ from queue import Empty
 from time import monotonic
 from typing import Any
 
+from kombu import serialization
 from kombu import transport as kombu_transport
 from kombu.transport import redis as kombu_redis
 from kombu.transport import virtual
+from kombu.utils.json import dumps as kombu_dumps
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
+from broker_config import serializer
 from broker_config.connections import require_writable
 from broker_config.in_flight import BATCH, SLEEP_SECONDS, InFlight, Orders
 from broker_config.queues import WAKE_UP_SUFFIX, wake_up_key
@@ -41,6 +44,15 @@ def use_reservations() -> None:
     """Let this process reach ``redis://`` brokers through this transport. For worker processes only."""
     for alias in ("redis", "rediss"):
         kombu_transport.TRANSPORT_ALIASES[alias] = f"{__name__}:Transport"
+
+
+def use_plain_json() -> None:
+    """Let this process read ``application/json`` messages as plain JSON. For worker processes only.
+
+    kombu's own decoder turns ``{"__type__": …, "__value__": …}`` into other types and refuses
+    unknown ones (kombu/utils/json.py), so a model's arguments could change or make a call vanish.
+    """
+    serialization.register("json", kombu_dumps, serializer.decode, "application/json", "utf-8")
 
 
 def _log_no_message(queue: str, data: bytes, reason: str) -> None:

@@ -7,6 +7,7 @@ from redis import Redis
 from redis.client import Pipeline
 
 from broker_config import serializer
+from broker_config.connections import redis_time
 from broker_config.keys import Keys
 from goondan_tasks.messages import Versioned
 
@@ -125,9 +126,9 @@ class CrashBackoffs:
 
         def write(pipe: Pipeline) -> None:
             nonlocal after
-            seconds, micros = pipe.time()
+            now = int(redis_time(pipe))
             before = _backoff(pipe.get(key))
-            after = step(before, seconds * 1000 + micros // 1000)
+            after = step(before, now)
             pipe.multi()
             if after is not None and after != before:
                 pipe.set(key, serializer.encode(after.to_wire()), ex=BACKOFF_TTL_SECONDS)

@@ -329,7 +329,8 @@ class IpcMessage(_Carried):
     awaited: bool = False
 
 
-def faults_of(error: ValidationError) -> str:
-    """Describe validation errors in one line, each with its field."""
+def faults_of(error: ValidationError, *within: str) -> str:
+    """Describe validation errors in one line, each with its field, which is ``within`` others."""
     faults = error.errors(include_input=False, include_url=False)
-    return "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault_text(fault)}" for fault in faults)
+    fields = (".".join(map(str, (*within, *fault["loc"]))) for fault in faults)
+    return "; ".join(f"{field}: {fault_text(fault)}" for field, fault in zip(fields, faults, strict=True))

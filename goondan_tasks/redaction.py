@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from typing import Any
 
 MASK = "***"
@@ -16,11 +16,25 @@ MASK = "***"
 _MOST = 512
 #: shorter texts could be ordinary words
 _SHORTEST = 8
+_WORDS = r"secret|pass[-_]?(?:word|wd|phrase)|credential|cookie|(?:api|access|private)[-_]?key"
 _NAMES = re.compile(
-    r"(access|refresh|id|bearer)[-_]?token|token$|secret|pass(word|wd|phrase)|credential|cookie"
-    r"|(api|access|private)[-_]?key|code[-_]?verifier|device[-_]?code|authorization$",
-    re.IGNORECASE,
+    rf"(?i){_WORDS}|(?:access|refresh|id|bearer)[-_]?token|token$|code[-_]?verifier|device[-_]?code"
+    r"|authorization$"
 )
+#: in what comes from models and tools, where a name may mean anything
+_FOREIGN_WORDS = rf"{_WORDS}|pass[-_]?code|pwd|token(?!s)|authorization|session[-_]?id|signature"
+_FOREIGN_NAMES = re.compile(rf"(?i){_FOREIGN_WORDS}|^auth$")
+#: ``password=…``, ``"apiKey": "…"``, ``Authorization: Bearer …``
+_ASSIGNED = re.compile(
+    rf"""(?ix)
+    ( [\w-]* (?:{_FOREIGN_WORDS}) [\w-]* ["']? \s* [:=] \s* ["']? )
+    (?: (?:bearer|basic) \s+ )?
+    [^\s"',;&}})\]]+
+    """
+)
+_BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
+#: ``https://user:password@host``
+_USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
 
 
 class KnownSecrets:
@@ -54,7 +68,7 @@ class KnownSecrets:
 
     def hidden_in_log(self, text: str) -> str:
         """Return a text without any secret."""
-        return _masked(text, [secret for secret, _ in self._known if secret in text])
+        return masked(text, [secret for secret, _ in self._known if secret in text])
 
     def hidden_in_answer(self, value: Any) -> Any:
         """Return a JSON value without the secrets that answers must not contain; unchanged if it has none."""
@@ -65,7 +79,7 @@ class KnownSecrets:
         def hidden(text: str) -> str:
             if len(text) < self._shortest:
                 return text
-            return _masked(text, [secret for secret in secrets if secret in text])
+            return masked(text, [secret for secret in secrets if secret in text])
 
         return mapped(value, hidden)
 
@@ -84,6 +98,18 @@ def hide_secrets(_: object, __: str, event: MutableMapping[str, Any]) -> Mutable
 @functools.lru_cache(maxsize=1024)
 def is_named_as_secret(name: str) -> bool:
     return _NAMES.search(name) is not None
+
+
+def may_be_secret(name: str) -> bool:
+    """Say whether a field of a tool's arguments, say, is named like a secret."""
+    return _FOREIGN_NAMES.search(name) is not None
+
+
+def hidden_by_place(text: str) -> str:
+    """Return a text without what stands where secrets do: behind such a name, ``Bearer``, or in a URL."""
+    shown = _USER_INFO.sub(f"{MASK}@", text)
+    shown = _ASSIGNED.sub(rf"\1{MASK}", shown)
+    return _BEARER.sub(rf"\1 {MASK}", shown)
 
 
 def _without_named(name: str, value: Any) -> Any:
@@ -115,7 +141,8 @@ def mapped(value: Any, change: Callable[[str], str]) -> Any:
     return value
 
 
-def _masked(text: str, secrets: list[str]) -> str:
+def masked(text: str, secrets: Iterable[str]) -> str:
+    """Return a text without any of the secrets."""
     for secret in sorted(secrets, key=len, reverse=True):  # one may be the beginning of another
         text = text.replace(secret, MASK)
     return text

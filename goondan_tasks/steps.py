@@ -10,7 +10,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from pydantic import Field
 from redis import Redis
@@ -59,6 +59,31 @@ class StepRecord(Versioned):
         """Return whether a call belongs to the Turn of this Step."""
         theirs = (call.agent_name, call.instance_key, call.turn_id)
         return theirs == (self.agent_name, self.instance_key, self.turn_id)
+
+
+class RecordedStep(Protocol):
+    """A Step that has opened, as those who take it see it."""
+
+    __slots__ = ()
+
+    @property
+    def record(self) -> StepRecord:
+        """What was fixed when it opened."""
+
+    @property
+    def id(self) -> str:
+        """The Step's id: the ``stepId`` of its calls."""
+        return self.record.id
+
+    @property
+    def index(self) -> int:
+        """How many Steps the Turn has had before."""
+        return self.record.index
+
+    @property
+    def blocks(self) -> tuple[JsonObject, ...]:
+        """What the model is told besides its messages: ``{type, data?, items?, priority?}``."""
+        return self.record.blocks
 
 
 class StepTool(WireModel):

@@ -41,7 +41,6 @@ from goondan_tasks.redaction import KNOWN_SECRETS
 from goondan_tasks.tool_api import ToolContext
 from workers.cancellation import Cancellation, Watch
 from workers.concurrency.event_loop import beside_loop, drive, is_on_loop, move_to_loop
-from workers.concurrency.threads import FunctionOutcome, outcome_of
 from workers.contexts import ContextFactory, RunServices
 from workers.extensions.events import (
     TOOL_CALLED,
@@ -57,6 +56,7 @@ from workers.extensions.pipelines import AgentPipelines as Pipelines
 from workers.handlers import timed_out, way_timed_out
 from workers.instances.outputs import Outputs
 from workers.job import Job, Plan, SlowToolDetector, Stamp, result_of
+from workers.outcome import FunctionOutcome, awaited_outcome, outcome_of
 from workers.processes.isolation import IsolatedTool
 from workers.results import Suspension, limited, without_secrets
 from workers.tools.dynamic_tools import turn_of
@@ -171,34 +171,11 @@ class Executor:
         does not end when it is cancelled.
         """
         attempt = _Attempt(run, mark_started, watch, services)
-        try:
-            bound = self._guard.admit(run.call, watch)
-            attempt.message_limit = bound.tool.spec.error_message_limit
-            attempt.is_told = bound.tool.name != SYSTEM_TOOL
-            attempt.is_v1 = bound.is_v1
-            running.set(run.call)
-            if attempt.is_told:
-                tell_called(self._events, run.call)
-                result = await self._through_middlewares(attempt, bound)
-                untold = self._registry.dynamic.untold(run.call)
-                if untold:
-                    await _may_block(attempt, partial(self._note_unregistered, run, untold))
-            elif is_event(run.call):
-                handle = partial(self._handle, attempt, run.call.args)
-                within = partial(self._limited, attempt, bound)
-                answer = await self._turns.around(
-                    run,
-                    handle,
-                    within=within,
-                    cancellation=services.cancellation,
-                    on_thread=services.on_thread,
-                )
-                result = run.ok(answer, attempt.started_at)
-            else:
-                result = run.ok(await self._handle(attempt, run.call.args), attempt.started_at)
-            result = await self._storable(run, result, bound)
-        except BaseException as error:  # noqa: BLE001 - the one boundary: even sys.exit is a result
-            cause = services.cancellation.error or error
+        outcome = await awaited_outcome(self._through_steps(attempt))
+        if outcome.error is None:
+            result = outcome.get()
+        else:
+            cause = services.cancellation.error or outcome.error
             result = self._failed(run, cause, attempt.message_limit, attempt.started_at)
         if result.status == "error":
             mirrored = with_error_in_output if attempt.is_v1 else with_error_in_output_by_name
@@ -209,6 +186,35 @@ class Executor:
         if attempt.is_told:
             tell_completed(self._events, run.call, result)
         return result
+
+    async def _through_steps(self, attempt: _Attempt) -> ToolCallResult:
+        """Run the call through its five steps; anything may be raised."""
+        run, services = attempt.run, attempt.services
+        bound = self._guard.admit(run.call, attempt.watch)
+        attempt.message_limit = bound.tool.spec.error_message_limit
+        attempt.is_told = bound.tool.name != SYSTEM_TOOL
+        attempt.is_v1 = bound.is_v1
+        running.set(run.call)
+        if attempt.is_told:
+            tell_called(self._events, run.call)
+            result = await self._through_middlewares(attempt, bound)
+            untold = self._registry.dynamic.untold(run.call)
+            if untold:
+                await _may_block(attempt, partial(self._note_unregistered, run, untold))
+        elif is_event(run.call):
+            handle = partial(self._handle, attempt, run.call.args)
+            within = partial(self._limited, attempt, bound)
+            answer = await self._turns.around(
+                run,
+                handle,
+                within=within,
+                cancellation=services.cancellation,
+                on_thread=services.on_thread,
+            )
+            result = run.ok(answer, attempt.started_at)
+        else:
+            result = run.ok(await self._handle(attempt, run.call.args), attempt.started_at)
+        return await self._storable(run, result, bound)
 
     def is_slow(self, job: Job) -> bool:
         """Return whether the handler of a call's tool is likely to keep short calls waiting."""

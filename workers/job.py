@@ -134,7 +134,7 @@ def is_plain(call: Mapping[str, Any], agent: str | None) -> bool:
     )
 
 
-class State(IntEnum):
+class JobState(IntEnum):
     """The state of a call in this worker."""
 
     CLAIMED = 0
@@ -212,7 +212,7 @@ class Job:
         self.plan: Plan | None = None
         #: its result, if its arguments are wrong
         self.refusal: ToolCallResult | None = None
-        self.state = State.CLAIMED
+        self.state = JobState.CLAIMED
         #: ``time.monotonic()`` before the mark was sent, which renews the lease
         self.marked_at = 0.0
         #: ms, Redis time
@@ -238,18 +238,18 @@ class Job:
 
     def require_fresh(self, seconds: float) -> None:
         """Have the call marked again if its mark, which has renewed the lease, is as old as that."""
-        if self.state is State.STARTED and monotonic() - self.marked_at >= seconds:
-            self.state = State.CLAIMED
+        if self.state is JobState.STARTED and monotonic() - self.marked_at >= seconds:
+            self.state = JobState.CLAIMED
 
     @property
     def is_running(self) -> bool:
         """Whether its handler runs; the pool shows one that lasts."""
-        return bool(self.begun_at) and self.state is not State.ENDED and self.end_detached is None
+        return bool(self.begun_at) and self.state is not JobState.ENDED and self.end_detached is None
 
     @property
     def waits(self) -> bool:
         """Whether its handler has not begun."""
-        return not self.begun_at and self.state is not State.ENDED
+        return not self.begun_at and self.state is not JobState.ENDED
 
     @property
     def is_first_run(self) -> bool:

@@ -4,9 +4,8 @@ from typing import Any
 
 from celery.signals import celeryd_init, setup_logging
 
-from broker_config.plain_json import use_plain_json
 from broker_config.settings import Settings
-from broker_config.transport import use_reservations
+from broker_config.transport import use_plain_json, use_reservations
 from goondan_tasks.celery import app
 from goondan_tasks.logs import configure_logging
 from workers.pool.consumer import Reservations

@@ -81,7 +81,7 @@ _REMOVALS: Columns[InstanceRemoval] = {
 _STEP = 10
 
 
-class Format(StrEnum):
+class CatalogFormat(StrEnum):
     """How a catalog is written: for people, or as the JSON of the specification or a provider."""
 
     TABLE = "table"
@@ -91,10 +91,10 @@ class Format(StrEnum):
     MCP = "mcp"
 
 
-_WRITERS: dict[Format, Callable[[ToolCatalog], Any]] = {
-    Format.OPENAI: ToolCatalog.to_openai,
-    Format.ANTHROPIC: ToolCatalog.to_anthropic,
-    Format.MCP: ToolCatalog.to_mcp,
+_WRITERS: dict[CatalogFormat, Callable[[ToolCatalog], Any]] = {
+    CatalogFormat.OPENAI: ToolCatalog.to_openai,
+    CatalogFormat.ANTHROPIC: ToolCatalog.to_anthropic,
+    CatalogFormat.MCP: ToolCatalog.to_mcp,
 }
 
 
@@ -140,14 +140,14 @@ def agents(session: Session, client: Client, watch: Watch = None) -> None:
 def catalog(
     session: Session,
     agent: Annotated[str, argument("AGENT", "The agent whose tools are printed.")],
-    form: Annotated[Format, flag("How to write them.", "--format")] = Format.TABLE,
+    form: Annotated[CatalogFormat, flag("How to write them.", "--format")] = CatalogFormat.TABLE,
 ) -> None:
     """Print an agent's Tool Catalog: from the bundle, or as its workers announced it if none is set.
 
     An agent with extensions may have more tools than its bundle says: those are asked for as well."""
     tools = _catalog(session, agent)
     document = _WRITERS.get(form, ToolCatalog.to_wire)(tools)
-    if form is not Format.TABLE:
+    if form is not CatalogFormat.TABLE:
         return session.output.document(document)
     found = listing(tools, _CATALOG, unbroken="tool", spare={"from"})
     return session.output.give(document, found.content)

@@ -33,7 +33,7 @@ _STARTER_FILES = ("goondan.yaml", "tools/text.py")
 _STARTER_CALL = """goondan call helper text__count '{"text": "two words"}'"""
 
 
-class Format(StrEnum):
+class FindingFormat(StrEnum):
     """How findings are written; ``github`` is the form of annotations in a workflow's log."""
 
     TEXT = "text"
@@ -44,24 +44,24 @@ class Format(StrEnum):
 def validate(
     bundle: BundleArgument = None,
     strict: Annotated[bool, flag("Let warnings fail too.", "--strict")] = False,
-    form: Annotated[Format | None, flag("How to write the findings.", "--format")] = None,
+    form: Annotated[FindingFormat | None, flag("How to write the findings.", "--format")] = None,
     as_json: Annotated[bool, flag("The same as --format json.", "--json")] = False,
 ) -> None:
     """Check a bundle, its references and its entry files; print all findings at once.
 
     Ends with 3 if there is an error (with --strict: or a warning), else with 0.
     """
-    if as_json and form not in {None, Format.JSON}:
+    if as_json and form not in {None, FindingFormat.JSON}:
         raise typer.BadParameter("--json goes only with --format json.")
     path = _bundle_of(bundle)
     _, findings = inspect_bundle(path)
     is_valid = not any(finding.level == "error" or strict for finding in findings)
-    output = Output(as_json or form is Format.JSON)
+    output = Output(as_json or form is FindingFormat.JSON)
     if output.as_json:
         output.document({"valid": is_valid, "findings": [finding.to_wire() for finding in findings]})
     else:
         for finding in findings:
-            output.print(_annotation(finding) if form is Format.GITHUB else finding_text(finding))
+            output.print(_annotation(finding) if form is FindingFormat.GITHUB else finding_text(finding))
         output.note(f"{path}: {counts(findings)}")
     if not is_valid:
         raise typer.Exit(CONFIGURATION)

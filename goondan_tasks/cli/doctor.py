@@ -15,7 +15,14 @@ from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 from rich.text import Text
 
-from broker_config.connections import connect, reason_unreachable, refusal_text, remedy_of, require_writable
+from broker_config.connections import (
+    connect,
+    reason_unreachable,
+    redis_time,
+    refusal_text,
+    remedy_of,
+    require_writable,
+)
 from broker_config.embedded import RedisBinaryNotFound, find_redis_server
 from broker_config.keys import Keys
 from broker_config.settings import PREFIX, Settings, hidden_password
@@ -496,10 +503,10 @@ def _measured(redis: Redis) -> tuple[float, float]:
     trips, differences = [], []
     for _ in range(_TRIPS):
         before = time.time()
-        seconds, microseconds = redis.time()
+        moment = redis_time(redis) / 1000
         after = time.time()
         trips.append((after - before) * 1000)
-        differences.append((before + after) / 2 - seconds - microseconds / 1_000_000)
+        differences.append((before + after) / 2 - moment)
     return statistics.median(trips), statistics.median(differences)
 
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 from redis import Redis
 
 from broker_config import serializer
+from broker_config.connections import milliseconds_of, redis_time
 from broker_config.keys import Keys
 from broker_config.queues import call_queue, events_queue
 from goondan_tasks.agent_registry import AgentRecord, WorkerRecord
@@ -132,14 +133,14 @@ def _ages(redis: Redis, keys: Keys, backlogs: Sequence[Backlog]) -> list[float |
         for backlog in backlogs:
             for head in backlog.heads:
                 pipe.hget(keys.call(_call_id(head)), "queuedAt")
-        (seconds, _), *queued_at = pipe.execute()
-    times = iter(queued_at)
-    return [_age(seconds, [*islice(times, len(one.heads)), one.waits_since]) for one in backlogs]
+        time, *queued_at = pipe.execute()
+    now, times = milliseconds_of(time), iter(queued_at)
+    return [_age(now, [*islice(times, len(one.heads)), one.waits_since]) for one in backlogs]
 
 
-def _age(now_seconds: int, since: Iterable[Any]) -> float | None:
+def _age(now: float, since: Iterable[Any]) -> float | None:
     times = [float(at) for at in since if at]
-    return max(0.0, round(now_seconds - min(times) / 1000, 1)) if times else None
+    return max(0.0, round((now - min(times)) / 1000, 1)) if times else None
 
 
 def _call_id(message: bytes) -> str:
@@ -221,7 +222,7 @@ def read_agents(
         pipe.time()
         for name in records:
             pipe.exists(keys.orchestrated(name))
-        (seconds, micros), *orchestrated = pipe.execute()
+        time, *orchestrated = pipe.execute()
     return [
         AgentStatus(
             record=records[queue.agent],
@@ -229,7 +230,7 @@ def read_agents(
             queue=queue,
             backoff=backoffs[queue.agent],
             is_orchestrated=bool(is_orchestrated),
-            now=seconds * 1000 + micros // 1000,
+            now=int(milliseconds_of(time)),
         )
         for queue, is_orchestrated in zip(
             read_queues(redis, keys, records, present), orchestrated, strict=True
@@ -254,8 +255,7 @@ def read_unfetched_mail(
     redis: Redis, keys: Keys, agents: Iterable[str], *, older_than_seconds: float
 ) -> list[UnfetchedMail]:
     """Return the agents whose events have waited so long while no producer receives them."""
-    seconds, micros = redis.time()
-    now = seconds * 1000 + micros // 1000
+    now = int(redis_time(redis))
     waiting = [_unserved(redis, keys, agent, now, older_than_seconds * 1000) for agent in agents]
     return [mail for mail in waiting if mail is not None and not _receivers(redis, keys, mail.agent)]
 

@@ -25,6 +25,7 @@ from goondan_tasks.model_messages import StepCallResult
 from goondan_tasks.names import STEP_TOOL
 from goondan_tasks.steps import (
     KeptStep,
+    RecordedStep,
     ReplyCalls,
     StepInput,
     StepRecord,
@@ -66,28 +67,13 @@ class TurnScope:
 
 
 @dataclass(frozen=True, slots=True)
-class ProducerStep:
+class ProducerStep(RecordedStep):
     """A Step that has opened: its catalog is fixed, and its calls may use nothing else."""
 
     #: what the model may call; ``.to_openai()``, ``.to_anthropic()``, ``.to_mcp()``
     catalog: ToolCatalog
     record: StepRecord = field(repr=False)
     scope: TurnScope = field(repr=False)
-
-    @property
-    def id(self) -> str:
-        """The Step's id: the ``stepId`` of its calls."""
-        return self.record.id
-
-    @property
-    def index(self) -> int:
-        """How many Steps the Turn has had before."""
-        return self.record.index
-
-    @property
-    def blocks(self) -> tuple[JsonObject, ...]:
-        """What the model is told besides its messages: ``{type, data?, items?, priority?}``."""
-        return self.record.blocks
 
     def submit(
         self, reply: Any, *, timeout_seconds: float | None = None

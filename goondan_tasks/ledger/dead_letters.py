@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import TypedDict, TypeVar
 
+from broker_config.connections import redis_time
 from broker_config.scripts import run_script_calls
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord
@@ -48,8 +49,7 @@ class DeadLetters:
         newer_than: float | None = None,
     ) -> Iterator[CallRecord]:
         """Yield the dead letters of ``agents``, the latest first; one that cannot be read is left out."""
-        seconds, microseconds = self._redis.time()
-        now = seconds * 1000 + microseconds / 1000
+        now = redis_time(self._redis)
         latest = math.inf if older_than is None else now - older_than * 1000
         earliest = -math.inf if newer_than is None else now - newer_than * 1000
         ids = self._ids(agents, earliest, latest)

@@ -11,7 +11,7 @@ from redis import Redis
 from broker_config import serializer
 from broker_config.keys import Keys
 from goondan_tasks.calls import Run, with_meta
-from goondan_tasks.errors import ToolOutputError
+from goondan_tasks.errors import ToolError, ToolOutputError
 from goondan_tasks.messages import (
     JsonObject,
     ToolCall,
@@ -425,3 +425,12 @@ def _readable_record(call_id: str, row: Mapping[bytes, bytes]) -> CallRecord | N
     except ValueError as error:
         logger.error("the record of call %r cannot be read: %s", call_id, error)
         return None
+
+
+def damaged(call_id: str, reason: str) -> ToolError:
+    """Return the error of a call whose records no script can use; ``reason`` is what Redis says."""
+    return ToolError(
+        f"What Redis keeps of call {call_id}, or of its limits, is damaged: {reason}",
+        suggestion="Find its keys with `redis-cli --scan --pattern '*ID*'`, remove what another program has "
+        "written there, and submit the call again with another toolCallId.",
+    )

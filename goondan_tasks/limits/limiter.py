@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, unquote
 
+from broker_config.connections import milliseconds_of
 from broker_config.keys import Keys
 from broker_config.queues import call_queue, wake_up_key
 from broker_config.scripts import Script, ScriptCall
@@ -114,7 +115,7 @@ def _digest(value: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class LimitAnswer:
     """What a script answered (see ``shared.lua`` and ``admit.lua``)."""
 
     word: str
@@ -243,13 +244,13 @@ class Limiter:
             pipe.zcard(self._keys.wait_queue(limit))
             pipe.hmget(self._keys.limit(limit), "most", "period", "took", "owner")
             pipe.zrange(holders, 0, "+inf", byscore=True, offset=0, num=1, withscores=True)
-            (seconds, micros), waiting, (most, period, took, owner), holder = pipe.execute()
+            time, waiting, (most, period, took, owner), holder = pipe.execute()
         count = int(most or 1)
         place = waiting % count - count
         mark = self._redis.zrange(holders, place, place, withscores=True)
         oldest = self._redis.hget(self._keys.call(owner.decode()), "claimedAt") if owner else _score(holder)
         return LimitState(
-            now=seconds * 1000 + micros // 1000,
+            now=int(milliseconds_of(time)),
             waiting=waiting,
             most=count,
             period=int(period or 0),

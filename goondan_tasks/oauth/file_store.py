@@ -13,12 +13,12 @@ import os
 import re
 import stat
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import structlog
 
+from goondan_tasks.atomic_file import sync_directory, write_whole
 from goondan_tasks.errors import ConfigError, OAuthStoreError
 from goondan_tasks.messages import Clock, JsonObject, epoch_milliseconds
 from goondan_tasks.oauth.crypto import KEY_BYTES, Cipher, Key, Keyring
@@ -89,29 +89,7 @@ def write_private(path: Path, data: bytes, *, replace: bool = True) -> None:
     Raises:
         FileExistsError: it exists, and ``replace`` is false.
     """
-    fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(descriptor)
-    try:
-        if replace:
-            fresh.replace(path)
-        else:
-            os.link(fresh, path)
-    finally:
-        fresh.unlink(missing_ok=True)
-    _sync_directory(path.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    """Write the names in a directory to the disk."""
-    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    write_whole(path, data, mode=_FILE_MODE, replaces=replace, is_durable=True)
 
 
 @contextlib.contextmanager
@@ -424,7 +402,7 @@ class FileStore(OAuthStore):
         journal = self._root / "journal"
         if journal.exists():
             journal.unlink()
-            _sync_directory(self._root)
+            sync_directory(self._root)
 
 
 def _record_file(name: str) -> str:

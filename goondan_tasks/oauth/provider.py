@@ -33,6 +33,7 @@ from goondan_tasks.oauth.records import (
     ProviderRefusedError,
     ProviderUnavailableError,
 )
+from goondan_tasks.redaction import masked
 
 #: shorter than the whole exchange, so that a host that does not exist is reported soon
 _CONNECT_SECONDS = 5.0
@@ -340,9 +341,7 @@ def answer_fields(app: OAuthApp, response: ProviderResponse, secrets: tuple[str,
             is_in_doubt=error == "server_error" or (may_have_acted and error not in _NOT_BEGUN),
         )
     if fields is not None and error is not None:
-        description = str(fields.get("error_description") or "")
-        for secret in filter(None, secrets):
-            description = description.replace(secret, "***")
+        description = masked(str(fields.get("error_description") or ""), filter(None, secrets))
         description = "".join(letter for letter in description if letter.isprintable())[:_LONGEST_DESCRIPTION]
         raise ProviderRefusedError(f"{app.provider} says '{error}'. {description}".strip(), error=error)
     if fields is None or not 200 <= response.status < 300:

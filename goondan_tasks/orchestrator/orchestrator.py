@@ -22,6 +22,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from broker_config import serializer
+from broker_config.connections import milliseconds_of, redis_time
 from broker_config.in_flight import LeftMessages
 from broker_config.queues import call_queue, events_queue
 from broker_config.scripts import Script, ScriptCall
@@ -129,9 +130,9 @@ class Fleet:
             pipe.time()
             for agent in agents:
                 pipe.set(self._keys.orchestrated(agent), self._name, ex=SEEN_SECONDS)
-            (seconds, micros), *_ = pipe.execute()
+            time, *_ = pipe.execute()
         return Sight(
-            now=seconds * 1000 + micros // 1000,
+            now=int(milliseconds_of(time)),
             workers=self.workers(),
             backlogs=read_backlogs(self._redis, self._keys, agents),
             backoffs=self.backoffs.read(agents),
@@ -143,8 +144,7 @@ class Fleet:
 
     def seconds_since(self, moment: int) -> float:
         """Return how many seconds ago ``moment`` (ms, Redis time) was."""
-        seconds, micros = self._redis.time()
-        return seconds + micros / 1e6 - moment / 1000
+        return (redis_time(self._redis) - moment) / 1000
 
     def is_needed(self, agent: str, backlog: Backlog) -> bool:
         """Return whether anything waits for a worker; without an entry, events wait for a producer."""

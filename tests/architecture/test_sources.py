@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from tests.architecture.sources import broad_handlers, functions, lines_of, python_sources
+from tests.architecture.sources import broad_catches, functions, lines_of, python_sources, users
 
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
@@ -33,24 +33,107 @@ def test_functions_stay_short() -> None:
     assert {name: length for name, length in lengths.items() if length > MAX_FUNCTION_LINES} == {}
 
 
-def test_only_the_executor_and_its_part_in_the_isolated_child_catch_everything() -> None:
-    places = [str(source.path) for source in python_sources() for _ in broad_handlers(source.tree)]
+#: the boundary around foreign code, and context managers whose owners say whether an error goes on
+BROAD_CATCHES = {
+    "workers/outcome.py outcome_of",
+    "workers/outcome.py awaited_outcome",
+    # a step middleware may catch what the block of a Step raises, as around any other
+    "workers/agents/call_services.py AsyncEntryStep",
+    "workers/agents/call_services.py BlockingEntryStep",
+    # what the client of the MCP SDK says
+    "workers/mcp/transports.py HttpTransport.__aexit__",
+}
+#: where foreign code is run
+FOREIGN_CODE = {
+    "workers/concurrency/threads.py coming_outcome",
+    "workers/concurrency/event_loop.py beside_loop.job",
+    "workers/executor.py Executor.execute",
+    "workers/executor.py Executor.run_plain",
+    "workers/executor.py Executor._general_result",
+    "workers/extensions/events.py _Registered.tell",
+    "workers/extensions/events.py _Registered.hear_out",
+    "workers/extensions/loader.py ExtensionLoader._registered",
+    "workers/processes/isolated_child.py IsolatedChild._answer",
+    "workers/revisions/revisions.py Revisions._ready",
+    "workers/v1/chains.py CallWay._through",
+    # Celery's own
+    "workers/pool/consumer.py Consumer.create_task_handler.on_task_received",
+    "workers/pool/pool.py CallPool._trace",
+}
+#: where a fault of ours must not cost more than the call, or the round of a thread, that it is in
+LAST_BOUNDARIES = {
+    "workers/concurrency/threads.py without_fault",
+    "workers/concurrency/threads.py DaemonThreads._run_short_jobs",
+    "workers/concurrency/threads.py _Thread.run",
+    "workers/concurrency/threads.py on_new_thread.work",
+    "workers/concurrency/fallback_poller.py FallbackPoller._run",
+    "workers/delivery/delivery.py Delivery._to_a_result",
+    "workers/delivery/result_writer.py ResultWriter._try",
+    "workers/delivery/result_writer.py ResultWriter._end_with_fault",
+    "workers/pool/pool.py CallPool._without_fault",
+}
 
-    # what a handler raises cannot leave its process, so the executor's boundary has a part in the child
-    assert places == ["workers/executor.py", "workers/processes/isolated_child.py"]
+
+def test_any_error_is_caught_in_the_places_listed_here_only() -> None:
+    places = {f"{source.path} {name}" for source in python_sources() for name in broad_catches(source.tree)}
+
+    assert places == BROAD_CATCHES
 
 
-@pytest.mark.parametrize("caught", ["", " Exception", " BaseException as error", " (ValueError, Exception)"])
-def test_a_broad_handler_is_seen_in_every_spelling(caught: str) -> None:
-    tree = ast.parse(f"try:\n    run()\nexcept{caught}:\n    pass\n")
+def test_outcomes_are_taken_in_the_places_listed_here_only() -> None:
+    boundary = {"outcome_of", "awaited_outcome", "without_fault"}
+    places = {f"{source.path} {name}" for source in python_sources() for name in users(source.tree, boundary)}
 
-    assert len(broad_handlers(tree)) == 1
+    assert places == FOREIGN_CODE | LAST_BOUNDARIES
 
 
-def test_a_handler_of_named_errors_is_not_broad() -> None:
-    tree = ast.parse("try:\n    run()\nexcept (OSError, ValueError):\n    pass\n")
+@pytest.mark.parametrize(
+    "body",
+    [
+        "try:\n  run()\n except:\n  pass",
+        "try:\n  run()\n except Exception:\n  pass",
+        "try:\n  run()\n except BaseException as error:\n  pass",
+        "try:\n  run()\n except (ValueError, builtins.Exception):\n  pass",
+        "try:\n  run()\n except* Exception:\n  pass",
+        "try:\n  yield\n except Exception:\n  pass",
+        "with contextlib.suppress(Exception):\n  run()",
+        "with suppress(ValueError, BaseException):\n  run()",
+    ],
+)
+def test_a_broad_catch_is_seen_in_every_spelling(body: str) -> None:
+    assert broad_catches(ast.parse(f"def run_it():\n {body}\n")) == ["run_it"]
 
-    assert broad_handlers(tree) == []
+
+@pytest.mark.parametrize(
+    ("member", "place"),
+    [
+        ("def __exit__(self, *_):\n  return True", "Quiet.__exit__"),
+        ("async def __aexit__(self, *_):\n  return self.end()", "Quiet.__aexit__"),
+        ("__exit__ = swallow", "Quiet"),
+    ],
+)
+def test_a_context_manager_that_may_swallow_errors_is_seen(member: str, place: str) -> None:
+    assert broad_catches(ast.parse(f"class Quiet:\n {member}\n")) == [place]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "try:\n  run()\n except (OSError, ValueError):\n  pass",
+        "with suppress(OSError):\n  run()",
+        "def __exit__(self, *_):\n  self.end()",
+        "def __exit__(self, *_):\n  return False",
+    ],
+)
+def test_what_lets_other_errors_go_is_no_broad_catch(body: str) -> None:
+    assert broad_catches(ast.parse(f"def run_it():\n {body}\n")) == []
+
+
+@pytest.mark.parametrize("use", ["boundary.outcome_of(run)", "context.run(outcome_of, run)"])
+def test_users_are_named_with_what_they_are_in(use: str) -> None:
+    tree = ast.parse(f"class Shop:\n def open(self):\n  return lambda: {use}\n")
+
+    assert users(tree, {"outcome_of"}) == ["Shop.open"]
 
 
 def test_a_docstring_does_not_count_towards_the_length_of_a_function() -> None:

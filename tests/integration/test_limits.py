@@ -61,6 +61,21 @@ def all_ok(calls: list[PendingCall]) -> bool:
     return {call.result(PATIENCE).status for call in calls} == {"ok"}
 
 
+def test_a_call_whose_record_is_damaged_is_a_dead_letter_and_costs_no_place(diary: Diary) -> None:
+    with LocalStack(BUNDLE, workers=0) as stack:
+        client = stack.client
+        damaged = client.submit_many([diary.call("desk__solo", "damaged")])[0]
+        key = Keys("goondan").call(damaged.id)
+        client._redis.delete(key)
+        client._redis.set(key, "of another program")
+        stack.start_worker(["clerk"], concurrency=1)
+        client.submit_many([diary.call("desk__solo", "sound")])
+        wait_until(lambda: diary.started() == ["sound"], PATIENCE)
+        wait_until(lambda: client.dead_letters("clerk"), PATIENCE)
+        [letter] = client.dead_letters("clerk")
+    assert f"What Redis keeps of call {damaged.id}" in letter.call.args["reason"]
+
+
 def test_no_more_than_the_limit_run_at_once_on_three_workers(shop: LocalStack, diary: Diary) -> None:
     calls = [
         diary.call(tool, f"{tool}-{number}", agent=agent, seconds=0.02)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from broker_config import pipelined_writer as writer_module
 from broker_config.connections import connect
@@ -83,6 +84,25 @@ def test_a_script_that_must_arrive_is_known_before_it_is_sent(server: EmbeddedRe
     writer.send(ScriptCall(other, [], []), answer.set_result)
     assert answer.result(PATIENCE) == 1
     assert redis.script_exists(ADD.sha) == [True]
+    writer.stop()
+
+
+@pytest.mark.parametrize("key", ["a text", "no number"])
+def test_a_script_that_cannot_be_run_is_told_to_who_asked_and_keeps_none_of_the_others(
+    redis: Redis, key: str
+) -> None:
+    redis.set("a text", "x")
+    broken = Script.of("if KEYS[1] == 'no number' then return 1 + nil end " + ADD.text)
+    writer = PipelinedWriter(redis)
+    writer.start()
+    refusal, answer = Future[ResponseError](), Future[int]()
+    call: ScriptCall[int] = ScriptCall(broken, [key], ["a"])
+    writer.send(call, lambda _: None, refused=refusal.set_result)
+    with pytest.raises(ResponseError, match=r"WRONGTYPE|attempt to perform arithmetic"):
+        writer.ask(call)
+    assert isinstance(refusal.result(PATIENCE), ResponseError)
+    writer.send(ScriptCall(ADD, ["members"], ["a"]), answer.set_result)
+    assert answer.result(PATIENCE) == 1
     writer.stop()
 
 

@@ -46,7 +46,7 @@ from goondan_tasks.messages import (
 )
 from goondan_tasks.model_messages import StepCallResult
 from goondan_tasks.names import call_identity
-from goondan_tasks.steps import ReplyCalls, StepRecord, TurnCalls
+from goondan_tasks.steps import RecordedStep, ReplyCalls, StepRecord, TurnCalls
 from goondan_tasks.tool_api import (
     REQUEST_TIMEOUT_MS,
     AgentRuntime,
@@ -61,7 +61,6 @@ from goondan_tasks.wording import closest
 from workers.agents.handoffs import HandedOver, Handoffs
 from workers.agents.waits import Waits
 from workers.cancellation import Cancellation
-from workers.concurrency.threads import FunctionOutcome
 from workers.instances.service import InstanceService, Spawner
 from workers.turns.pipeline import CoreOutcome, OnError, in_plain_code, may_block
 from workers.turns.steps import OpenStep, StepRequest, Steps
@@ -222,7 +221,7 @@ class AgentTurn:
         return steps.prepare(StepRequest(step_id, self.call, index, message, previous))
 
 
-class EntryStep:
+class EntryStep(RecordedStep):
     """A Step of an agent's entry: see :class:`goondan_tasks.extension_api.AgentStep`."""
 
     is_async: ClassVar[bool]
@@ -247,20 +246,8 @@ class EntryStep:
         return self._record
 
     @property
-    def id(self) -> str:
-        return self.record.id
-
-    @property
-    def index(self) -> int:
-        return self.record.index
-
-    @property
     def catalog(self) -> ToolCatalog:
         return self._open.catalog
-
-    @property
-    def blocks(self) -> tuple[JsonObject, ...]:
-        return self.record.blocks
 
     @property
     def should_continue(self) -> bool:
@@ -293,12 +280,7 @@ class EntryStep:
             self._open.break_off()
             return False
         outcome = CoreOutcome(StepResult(tuple(self._asked), tuple(self._results)), error)
-        left = FunctionOutcome[Any]()
-        with left:
-            left.note(await self._open.leave(outcome, is_async=self.is_async))
-        if error is not None and left.error is error:
-            return False  # the with block raises it itself
-        result = left.get()
+        result = await self._open.leave(outcome, is_async=self.is_async)
         if not isinstance(result, StepResult):
             raise MiddlewareError(f"A step middleware returned no StepResult but {result!r:.200}.")
         self.result = result

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 
 import structlog
+from redis.exceptions import ResponseError
 
+from broker_config.connections import refusal_text
 from broker_config.pipelined_writer import PipelinedWriter
 from goondan_tasks.client.client import Client
 from goondan_tasks.client.pending_call import PendingCall
@@ -19,7 +21,7 @@ from goondan_tasks.errors import (
     ToolCancelledError,
 )
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.record import Admission
+from goondan_tasks.ledger.record import Admission, damaged
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.redaction import KNOWN_SECRETS
@@ -99,7 +101,12 @@ class Handoffs:
         handed = [self._expect(submission) for submission in submissions]
         for submission, one in zip(submissions, handed, strict=True):
             script_call = self._ledger.submit(submission, self._client.producer)
-            self._writer.put_off(script_call, partial(self._on_answer, submission, one), is_urgent=True)
+            self._writer.put_off(
+                script_call,
+                partial(self._on_answer, submission, one),
+                is_urgent=True,
+                refused=partial(self._on_refusal, submission, one),
+            )
         self._writer.flush()
         return handed
 
@@ -127,6 +134,9 @@ class Handoffs:
             handed.accepted.set_result(None)
             if not admission.is_new:
                 _apart(partial(self._look, handed))
+
+    def _on_refusal(self, submission: Submission, handed: HandedOver, error: ResponseError) -> None:
+        self._give_up(handed, damaged(submission.id, refusal_text(error)))
 
     def _look(self, handed: HandedOver) -> None:
         try:

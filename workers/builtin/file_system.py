@@ -7,8 +7,9 @@ from contextlib import suppress
 from itertools import islice
 from operator import itemgetter
 
+from goondan_tasks.atomic_file import write_whole
 from goondan_tasks.tool_api import JsonObject, ToolContext, ToolError, ToolHandler
-from workers.instances.paths import InnerPath, locate, open_file, replace_file
+from workers.instances.paths import InnerPath, locate, open_file
 
 MAX_READ_BYTES = 10_000_000
 MAX_ENTRIES = 10_000
@@ -55,7 +56,7 @@ def _append(directory: int, name: str, data: bytes) -> int:
 
 
 def _replace(directory: int, name: str, data: bytes) -> int:
-    replace_file(directory, name, data, mode=_mode_of(directory, name))
+    write_whole(name, data, directory=directory, mode=_mode_of(directory, name))
     return len(data)
 
 

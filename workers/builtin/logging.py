@@ -4,7 +4,6 @@ It changes nothing: exceptions are logged and pass through. Values of keys that 
 structures and in the middle of text.
 """
 
-import re
 import time
 from collections.abc import Mapping
 from types import TracebackType
@@ -12,6 +11,7 @@ from typing import Any, Self
 
 from goondan_tasks.extension_api import ExtensionApi, StepContext, ToolCallContext, TurnContext
 from goondan_tasks.messages import JsonObject
+from goondan_tasks.redaction import MASK, hidden_by_place, may_be_secret
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -20,28 +20,9 @@ PRIORITY = -1000
 
 DEFAULTS: JsonObject = {"level": "info", "includeToolArgs": False, "includeTurnMetadata": True}
 
-REDACTED = "[redacted]"
-
 LONGEST_TEXT = 1_000
 MOST_ITEMS = 50
 DEEPEST = 8
-
-_WORDS = (
-    r"pass[-_]?(?:word|wd|phrase|code)|passwd|pwd|secret|token(?!s)|api[-_]?key|access[-_]?key|private[-_]?key"
-    r"|authorization|credential|cookie|session[-_]?id|signature"
-)
-_SECRET_KEY = re.compile(rf"(?i){_WORDS}|^auth$")
-#: ``password=…``, ``"apiKey": "…"``, ``Authorization: Bearer …``
-_ASSIGNED = re.compile(
-    rf"""(?ix)
-    ( [\w-]* (?:{_WORDS}) [\w-]* ["']? \s* [:=] \s* ["']? )
-    (?: (?:bearer|basic) \s+ )?
-    [^\s"',;&}})\]]+
-    """
-)
-_BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
-#: ``https://user:password@host``
-_USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
 
 
 def register(api: ExtensionApi, config: JsonObject) -> None:
@@ -141,14 +122,11 @@ def redacted(value: Any, depth: int = 0) -> Any:
 
 def redacted_text(text: str) -> str:
     """Return a text for the log."""
-    shown = text[:LONGEST_TEXT]
-    shown = _USER_INFO.sub(f"{REDACTED}@", shown)
-    shown = _ASSIGNED.sub(rf"\1{REDACTED}", shown)
-    shown = _BEARER.sub(rf"\1 {REDACTED}", shown)
+    shown = hidden_by_place(text[:LONGEST_TEXT])
     return f"{shown}…" if len(text) > LONGEST_TEXT else shown
 
 
 def _member(key: Any, value: Any, depth: int) -> Any:
-    if _SECRET_KEY.search(str(key)) and value is not None:
-        return REDACTED
+    if may_be_secret(str(key)) and value is not None:
+        return MASK
     return redacted(value, depth)

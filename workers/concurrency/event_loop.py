@@ -15,7 +15,8 @@ from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from workers.concurrency.threads import FunctionOutcome, Job, outcome_of
+from workers.concurrency.threads import Job
+from workers.outcome import FunctionOutcome, outcome_of
 
 logger = logging.getLogger(__name__)
 

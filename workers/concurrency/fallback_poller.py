@@ -2,11 +2,12 @@
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 from redis.exceptions import RedisError
 
-from workers.concurrency.threads import outcome_of
+from workers.concurrency.threads import without_fault
 
 logger = structlog.get_logger(__name__)
 
@@ -41,21 +42,20 @@ class FallbackPoller:
             with self._rounds:
                 self._rounds.wait_for(lambda: self._asked > self._answered, LOOK_SECONDS)
                 round_ = self._asked
-            attempt(self._look)
+            without_fault(partial(attempt, self._look))
             with self._rounds:
                 self._answered = round_
                 self._rounds.notify_all()
             for what in self._after:
-                attempt(what)
+                without_fault(partial(attempt, what))
 
 
 def attempt(what: Callable[[], None]) -> None:
-    """Call ``what``; log an exception instead of ending the thread."""
-    error = outcome_of(what).error
-    if isinstance(error, RedisError | ValueError):
+    """Read the record with ``what``; log a record that cannot be read."""
+    try:
+        what()
+    except (RedisError, ValueError) as error:
         log_unread(error)
-    elif error is not None:
-        logger.error("revision.not_followed", exc_info=error)
 
 
 def log_unread(error: Exception) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from goondan_tasks.errors import LimitError
-from workers.concurrency.threads import Job
+from workers.concurrency.threads import InOrder, Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,8 @@ class QueuedJob:
     job: Job
     #: its message, with the claim that may have come with it
     request: Any
+    #: its turn among the messages, if it has one: it ends, too, if the job does not begin
+    turn: InOrder | None = None
 
 
 class ReleasedSlot(Protocol):
@@ -121,7 +123,7 @@ class Slots:
         self._free()
         return _Released(self)
 
-    def _keep(self) -> "_Kept":
+    def _keep(self) -> "_IdleSlot":
         if self._idle + 1 >= self._limit():
             raise LimitError(
                 f"{self._released + self._idle} calls of this worker wait for other agents already.",
@@ -129,7 +131,7 @@ class Slots:
                 "or raise GOONDAN_MAX_WAITING.",
             )
         self._idle += 1
-        return _Kept(self)
+        return _IdleSlot(self)
 
     def fill(self) -> None:
         """Give the added slots to waiting calls."""
@@ -220,7 +222,7 @@ class _Released:
         return self._slots.give_up(self)
 
 
-class _Kept:
+class _IdleSlot:
     """The released slot of a call that keeps its slot."""
 
     def __init__(self, slots: Slots) -> None:

@@ -7,15 +7,16 @@ process alive.
 import asyncio
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from queue import SimpleQueue
-from types import TracebackType
-from typing import Any, Generic, TypeVar
+from queue import Empty, SimpleQueue
+from typing import TypeVar
 
 import structlog
 
 from broker_config.vital_thread import vital_thread
+from workers.outcome import FunctionOutcome, outcome_of
 
 logger = structlog.get_logger(__name__)
 
@@ -23,6 +24,9 @@ Job = Callable[[], object]
 
 #: seconds that one thread waits at most for the one before it
 TURN_SECONDS = 1.0
+
+#: seconds until it is tried again to start a thread, if there were too many
+AGAIN_SECONDS = 0.5
 
 #: a handler that takes longer than this, in seconds, keeps short ones waiting
 SHORT_SECONDS = 0.005
@@ -36,20 +40,25 @@ class InOrder:
 
     def __init__(self, before: "InOrder | None" = None) -> None:
         self._before = before
-        self._is_over = threading.Event()
+        self._ended = threading.Event()
 
     def __enter__(self) -> None:
         before, self._before = self._before, None
         if before is not None:
-            before._is_over.wait(TURN_SECONDS)
+            before._ended.wait(TURN_SECONDS)
 
     def __exit__(self, *_: object) -> None:
         self.end()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the next one may go on."""
+        return self._ended.is_set()
+
     def end(self) -> None:
         """Let the next one go on, also without having waited."""
         self._before = None
-        self._is_over.set()
+        self._ended.set()
 
 
 class DaemonThreads:
@@ -63,6 +72,8 @@ class DaemonThreads:
         self._lock = threading.Lock()
         #: the thread that became idle last is woken first
         self._asleep: list[_Thread] = []
+        #: jobs for which no thread could be started
+        self._unstarted: deque[Job] = deque()
         self._short: SimpleQueue[Job] = SimpleQueue()
         self.count = 0
 
@@ -71,14 +82,21 @@ class DaemonThreads:
         vital_thread("goondan-short-jobs", self._run_short_jobs).start()
 
     def run(self, job: Job) -> None:
-        """Run ``job`` at once, on a thread of its own."""
+        """Run ``job`` at once, on a thread of its own; if none can be started, as soon as there is one."""
         with self._lock:
             if self._asleep:
                 thread = self._asleep.pop()
             else:
                 self.count += 1
                 thread = _Thread(self._fall_asleep, f"goondan-call-{self.count}")
-        thread.take(job)
+        try:
+            thread.take(job)
+        except RuntimeError as error:  # the system has no more threads
+            logger.warning("thread.not_started", reason=str(error))
+            with self._lock:
+                self.count -= 1
+                self._unstarted.append(job)
+            self._short.put(self._flush)  # its thread tries again from now on
 
     def run_short(self, job: Job) -> None:
         """Run ``job``, which must not block, after the other short ones: many share one flush."""
@@ -92,15 +110,32 @@ class DaemonThreads:
     def _fall_asleep(self, thread: "_Thread") -> None:
         self._flush()
         with self._lock:
-            self._asleep.append(thread)
+            if not self._unstarted:
+                self._asleep.append(thread)
+                return
+            job = self._unstarted.popleft()
+        thread.take(job)
 
     def _run_short_jobs(self) -> None:
         while True:
-            error = outcome_of(self._short.get()).error
-            if error is not None:
-                logger.error("short_job.fault", exc_info=error)
+            without_fault(self._run_short_job)
+
+    def _run_short_job(self) -> None:
+        try:
+            job = self._short.get(timeout=AGAIN_SECONDS if self._unstarted else None)
+        except Empty:
+            job = self._start_again
+        try:
+            job()
+        finally:
             if self._short.empty():
                 self._flush()
+
+    def _start_again(self) -> None:
+        with self._lock:
+            job = self._unstarted.popleft() if self._unstarted else None
+        if job is not None:
+            self.run(job)
 
 
 class _Thread(threading.Thread):
@@ -123,6 +158,11 @@ class _Thread(threading.Thread):
     def run(self) -> None:
         """Run jobs forever."""
         while True:
+            without_fault(self._run_jobs)
+            self._fall_asleep(self)
+
+    def _run_jobs(self) -> None:
+        while True:
             self._bed.acquire()
             job, self._job = self._job, None
             if job is not None:
@@ -130,12 +170,19 @@ class _Thread(threading.Thread):
             self._fall_asleep(self)
 
 
+def without_fault(work: Job) -> None:
+    """Do a thread's work; its last boundary: a fault of ours is logged, and the thread goes on."""
+    error = outcome_of(work).error
+    if error is not None:
+        logger.error("thread.fault", exc_info=error)
+
+
 def on_new_thread(job: Job, then: Job | None = None) -> None:
     """Run ``job`` on a daemon thread of its own, and ``then``, if any, on the event loop that asks for it."""
     loop = None if then is None else asyncio.get_running_loop()
 
     def work() -> None:
-        job()
+        without_fault(job)
         if loop is not None and then is not None:
             with contextlib.suppress(RuntimeError):  # the loop has been closed: nothing waits any more
                 loop.call_soon_threadsafe(then)
@@ -144,44 +191,6 @@ def on_new_thread(job: Job, then: Job | None = None) -> None:
 
 
 T = TypeVar("T")
-
-
-class FunctionOutcome(Generic[T]):
-    """What a function returned, or whatever it raised."""
-
-    __slots__ = ("_value", "error")
-
-    def __init__(self) -> None:
-        self._value: Any = None
-        self.error: BaseException | None = None
-
-    def get(self) -> T:
-        """Return the value, or raise the error."""
-        if self.error is not None:
-            raise self.error
-        value: T = self._value
-        return value
-
-    def note(self, value: T) -> None:
-        """Keep the value."""
-        self._value = value
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        self.error = error
-        return True
-
-
-def outcome_of(function: Callable[[], T]) -> FunctionOutcome[T]:
-    """Call ``function``; nothing is raised here, not even what ends a process."""
-    outcome: FunctionOutcome[T] = FunctionOutcome()  # a parametrized generic costs time here
-    with outcome:
-        outcome.note(function())
-    return outcome
 
 
 def coming_outcome(function: Callable[[], T]) -> Future[FunctionOutcome[T]]:

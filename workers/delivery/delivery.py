@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 import structlog
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from broker_config.connections import refusal_text
 from broker_config.pipelined_writer import PAUSE_SECONDS, PipelinedWriter, Receiver
@@ -35,13 +35,13 @@ from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
-from goondan_tasks.ledger.record import Claim, Stored, Verdict
+from goondan_tasks.ledger.record import Claim, Stored, Verdict, damaged
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.names import NO_CALL_TOOL, STEP_TOOL
 from workers.cancellation import Cancellation, Watch
 from workers.concurrency.event_loop import RunOnThread
 from workers.concurrency.slots import KeptSlot, ReleaseSlot
-from workers.concurrency.threads import FunctionOutcome, on_new_thread
+from workers.concurrency.threads import on_new_thread
 from workers.concurrency.watchdog import CallOff, Watchdog
 from workers.contexts import RunServices
 from workers.delivery.cancel_watch import CancelWatch
@@ -51,6 +51,7 @@ from workers.delivery.result_writer import ResultWriter
 from workers.delivery.spans import NoSpans, RunSpans
 from workers.handlers import TimedOut, timed_out
 from workers.job import Job
+from workers.outcome import awaited_outcome
 from workers.progress_reporter import ProgressReporter
 from workers.revisions.revisions import Revisions
 from workers.tools.dynamic_tools import turn_of
@@ -60,6 +61,9 @@ logger = structlog.get_logger(__name__)
 
 
 _NO_TURN: Turn = nullcontext()
+
+#: so much of a message that becomes a dead letter is kept, in characters
+LONGEST_SHOWN = 2_000
 
 
 class Delivery:
@@ -104,9 +108,12 @@ class Delivery:
         tools = self._revisions.registry(call.bundle_ref)
         terms = self._terms(tools.known(call.agent_name, call.tool_name, turn_of(call)))
         request = ClaimRequest(incoming.id, call, worker, terms)
-        if is_event(call):
-            return self._claim_event(request)
-        return self._limiter.claim(request, self._claim, turn)
+        try:
+            if is_event(call):
+                return self._claim_event(request)
+            return self._limiter.claim(request, self._claim, turn)
+        except ResponseError as error:
+            raise damaged(incoming.id, refusal_text(error)) from error
 
     def claim_on_reserve(self, worker: str, agents: Iterable[str]) -> ClaimOnReserve:
         """Return what claims the agents' calls while the transport reserves their messages."""
@@ -222,9 +229,7 @@ class Delivery:
         self, claim: Claim, run: Coroutine[Any, Any, ToolCallResult], started_at: Callable[[], float | None]
     ) -> ToolCallResult:
         """Let even a fault of ours end the call: its slot would be lost, and its lease renewed forever."""
-        outcome: FunctionOutcome[ToolCallResult] = FunctionOutcome()
-        with outcome:
-            outcome.note(await run)
+        outcome = await awaited_outcome(run)
         if outcome.error is None:
             return outcome.get()
         logger.error("call.fault", call_id=claim.run.id, exc_info=outcome.error)
@@ -258,7 +263,11 @@ class Delivery:
                 self.result_writer.store(claim, self._reaper.failure(claim, error))
                 self.flush()
 
-        self._writer.send(self.ledger.claim(request), on_answer)
+        def on_refusal(refusal: ResponseError) -> None:
+            reason = damaged(incoming.id, refusal_text(refusal)).message
+            self.bury(incoming.queue, worker, reason, repr(incoming.wire)[:LONGEST_SHOWN])
+
+        self._writer.send(self.ledger.claim(request), on_answer, refused=on_refusal)
 
     def bury(self, queue: str, worker: str, reason: str, message: str) -> None:
         """Make a dead letter of a message in an agent's queue that holds no call; no client waits for it.

@@ -6,7 +6,7 @@ acknowledged, and the script that lets it in pushes a new one to the front of it
 
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from time import monotonic
 from typing import Any
@@ -22,7 +22,7 @@ from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.submission import Submission, digest_of
-from goondan_tasks.limits.limiter import Answer, Limits, LimitScripts
+from goondan_tasks.limits.limiter import LimitAnswer, Limits, LimitScripts
 from goondan_tasks.messages import ToolCall
 from workers.concurrency.watchdog import Watchdog
 from workers.revisions.revisions import Revisions
@@ -79,11 +79,13 @@ class CallLimiter:
 
     def leave(self, claim: Claim, *, pauses: bool = False) -> None:
         """Give back what the call holds, if anything, and let the next ones in; it may pause before a run."""
-        admitted = self._admitted.pop(claim.token, None)
+        self._leave(claim.run.id, claim.token, pauses=pauses)
+
+    def _leave(self, call_id: str, token: str, *, pauses: bool = False) -> None:
+        admitted = self._admitted.pop(token, None)
         if admitted is not None:
-            self._writer.send(
-                self._limit_scripts.leave(claim.run.id, *admitted, pauses=pauses), self._on_answer
-            )
+            script_call = self._limit_scripts.leave(call_id, *admitted, pauses=pauses)
+            self._writer.send(script_call, self._on_answer)
 
     def look(self) -> None:
         """Let in the calls whose time has come; every worker does this periodically, as a fallback."""
@@ -106,20 +108,24 @@ class CallLimiter:
             return _waiting(request, answer)
         if answer.word == "go":
             self._admitted[request.token] = call_limits, answer.now
-            return claim(request)
+            with ExitStack() as on_error:
+                on_error.callback(self._leave, call_id, request.token)
+                made = claim(request)
+                on_error.pop_all()
+            return made
         verdict = _VERDICTS[answer.word]
         logger.info("call.not_admitted", call_id=call_id, verdict=str(verdict), about=answer.about)
         return _judged(claim(request), verdict, answer.about)
 
-    def _asked(self, script_call: ScriptCall[Any]) -> Answer:
-        answer = Answer.of(self._writer.ask(script_call))
+    def _asked(self, script_call: ScriptCall[Any]) -> LimitAnswer:
+        answer = LimitAnswer.of(self._writer.ask(script_call))
         self._follow_up(answer)
         return answer
 
     def _on_answer(self, raw: Any) -> None:
-        self._follow_up(Answer.of(raw))
+        self._follow_up(LimitAnswer.of(raw))
 
-    def _follow_up(self, answer: Answer) -> None:
+    def _follow_up(self, answer: LimitAnswer) -> None:
         """Send the messages that the answer names, and schedule the next look."""
         if answer.unsent:
             self.send_later(answer.unsent)
@@ -162,7 +168,7 @@ def _submission(request: ClaimRequest) -> Submission:
     return Submission(request.call_id, call, serializer.encode(call.to_wire()), digest_of(call))
 
 
-def _waiting(request: ClaimRequest, answer: Answer) -> Claim:
+def _waiting(request: ClaimRequest, answer: LimitAnswer) -> Claim:
     claim = request.claim((Verdict.WAITING.encode(), 0, answer.now, answer.now))
     return replace(claim, about=answer.about)
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import structlog
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
+from broker_config.connections import refusal_text
 from broker_config.pipelined_writer import PipelinedWriter
 from goondan_tasks.bundle.resources import Retry
 from goondan_tasks.errors import BrokerUnreachableError, GoondanError, ToolOutputError
@@ -18,14 +19,14 @@ from goondan_tasks.events import is_event
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper, unknown_outcome
-from goondan_tasks.ledger.record import Claim, Finished, Outcome, Stored, completed
+from goondan_tasks.ledger.record import Claim, Finished, Outcome, Stored, completed, damaged
 from goondan_tasks.logs import CallLog
 from goondan_tasks.messages import ToolCallResult, epoch_milliseconds
-from workers.concurrency.threads import outcome_of
 from workers.concurrency.watchdog import Watchdog
 from workers.delivery.cancel_watch import CancelWatch
 from workers.delivery.limiter import CallLimiter
 from workers.delivery.spans import RunSpans
+from workers.outcome import outcome_of
 from workers.revisions.revisions import Revisions
 from workers.tools.dynamic_tools import turn_of
 
@@ -108,7 +109,7 @@ class Retries:
 
         begun_at = _begin_of(claim, result)
         script_call = self._ledger.retry(claim, pause_ms=round(pause * 1000), begun_at=begun_at)
-        self._writer.send(script_call, on_answer)
+        self._writer.send(script_call, on_answer, refused=lambda _: on_answer(0))
         return True
 
     def drain(self) -> None:
@@ -186,7 +187,7 @@ def _budget_left(claim: Claim, result: ToolCallResult) -> float:
 
 
 @dataclass(slots=True)
-class _Run:
+class _FirstResult:
     """Whether a run has a result: its own, or one that was given in its place."""
 
     has_result: bool = False
@@ -219,13 +220,13 @@ class ResultWriter:
         self._spans = spans
         self.log = log
         #: the runs that are going on, by the token of their claim
-        self._runs: dict[str, _Run] = {}
+        self._runs: dict[str, _FirstResult] = {}
         #: the tokens of claims whose result is on its way
         self._unconfirmed: set[str] = set()
 
     def begin(self, claim: Claim) -> None:
         """Expect one result of a claim's run, by :meth:`finish` or :meth:`answer`."""
-        self._runs[claim.token] = _Run()
+        self._runs[claim.token] = _FirstResult()
 
     def finish(self, claim: Claim, result: ToolCallResult) -> bool:
         """Store what a run has ended with; return whether it had no result yet.
@@ -306,12 +307,19 @@ class ResultWriter:
         except ValueError as error:
             self.store(claim, self._unwritable(claim, error))
         else:
-            self._writer.put_off(script_call, on_answer, is_urgent=True)
+            refused = partial(self._on_refusal, claim)
+            self._writer.put_off(script_call, on_answer, is_urgent=True, refused=refused)
 
     def _unwritable(self, claim: Claim, error: ValueError) -> ToolCallResult:
         """Return the error result of a call whose result has no JSON form."""
         message = f"{claim.run.call.tool_name} ended with a result that is not JSON: {error}."
         return self._reaper.failure(claim, ToolOutputError(message))
+
+    def _on_refusal(self, claim: Claim, error: ResponseError) -> None:
+        """Let a call go whose record cannot take a result: its lease would be renewed for ever."""
+        failure = damaged(claim.run.id, refusal_text(error))
+        logger.error("call.not_stored", call_id=claim.run.id, reason=failure.message)
+        self._let_go(claim, is_lost=True)
 
     def _let_go(self, claim: Claim, *, is_lost: bool = False) -> None:
         self._unconfirmed.discard(claim.token)
@@ -344,7 +352,8 @@ class ResultWriter:
                 self._limiter.send_later(unsent)
 
         is_waited_for = is_event(claim.run.call) or self._limiter.has_admitted(claim)
-        self._writer.put_off(script_call, on_answer, is_urgent=is_waited_for)
+        refused = partial(self._on_refusal, claim)
+        self._writer.put_off(script_call, on_answer, is_urgent=is_waited_for, refused=refused)
 
     @property
     def awaits_confirmation(self) -> bool:

@@ -8,7 +8,6 @@ from concurrent.futures import Future, wait
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 import structlog
@@ -20,6 +19,7 @@ from workers.concurrency.event_loop import is_on_loop
 from workers.concurrency.threads import on_new_thread
 from workers.handlers import is_async_handler
 from workers.job import Job
+from workers.outcome import FunctionOutcome, awaited_outcome, outcome_of
 
 logger = structlog.get_logger(__name__)
 
@@ -57,7 +57,7 @@ def running_for(agent: str) -> ToolCall | None:
 
 @dataclass(frozen=True, slots=True)
 class _Registered:
-    """A listener; as a context manager it logs what the listener raises, and nothing comes of it."""
+    """A listener; what it raises is logged, and nothing comes of it."""
 
     agent: str
     event: str
@@ -65,20 +65,20 @@ class _Registered:
     listener: Listener
     is_once: bool = False
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        if error is not None:
-            fields = {"extension": self.extension, "agent": self.agent, "on": self.event}
-            logger.warning("extension.listener_failed", **fields, exc_info=error)
-        return error is not None
+    def tell(self, event: JsonObject) -> Any:
+        """Call it; return what is to be awaited, if anything."""
+        return self._heard(outcome_of(partial(self.listener, event)))
 
     async def hear_out(self, coming: Awaitable[Any]) -> None:
-        with self:
-            await coming
+        """Await what it has returned."""
+        self._heard(await awaited_outcome(coming))
+
+    def _heard(self, outcome: FunctionOutcome[Any]) -> Any:
+        if outcome.error is None:
+            return outcome.get()
+        fields = {"extension": self.extension, "agent": self.agent, "on": self.event}
+        logger.warning("extension.listener_failed", **fields, exc_info=outcome.error)
+        return None
 
 
 class EventListeners:
@@ -143,11 +143,8 @@ class EventListeners:
         return pending
 
     def _tell(self, one: _Registered, event: JsonObject) -> "list[Future[Any]]":
-        with one:
-            told = one.listener(event)
-            if inspect.isawaitable(told):
-                return [self._submit(one.hear_out(told))]
-        return []
+        told = one.tell(event)
+        return [self._submit(one.hear_out(told))] if inspect.isawaitable(told) else []
 
     def _tell_beside_loop(self, tell: Callable[[], object]) -> None:
         with self._lock:

@@ -5,20 +5,22 @@ import inspect
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import structlog
+from pydantic import ValidationError
 
 from goondan_tasks.bundle import BoundExtension, Bundle
 from goondan_tasks.entry import EntryError, line_in, register_in
 from goondan_tasks.errors import ConfigError, ExtensionInitError, ExtensionLoadError
-from goondan_tasks.messages import JsonObject
+from goondan_tasks.messages import JsonObject, faults_of
 from workers.concurrency.event_loop import EventLoopThread
-from workers.concurrency.threads import FunctionOutcome, coming_outcome
+from workers.concurrency.threads import coming_outcome
 from workers.extensions.api import ExtensionServices
+from workers.outcome import FunctionOutcome, awaited_outcome
 from workers.tools.entry_files import IMPORT_SECONDS, EntryFiles
 
 logger = structlog.get_logger(__name__)
@@ -109,7 +111,7 @@ class ExtensionLoader:
         if not inspect.isawaitable(value):
             return outcome
         # a thread of the pool may still have the context of a run
-        going_on = contextvars.Context().run(self.event_loop.submit, _awaited(value))
+        going_on = contextvars.Context().run(self.event_loop.submit, awaited_outcome(value))
         try:
             return going_on.result(self.seconds)
         except TimeoutError:
@@ -117,15 +119,9 @@ class ExtensionLoader:
             return None
 
 
-async def _awaited(value: Awaitable[Any]) -> FunctionOutcome[Any]:
-    outcome = FunctionOutcome[Any]()
-    with outcome:
-        outcome.note(await value)
-    return outcome
-
-
 def _said(error: BaseException, path: Path) -> str:
     """Return what was raised, and where in the extension's own file."""
-    reason = str(error).partition("\n")[0][:LONGEST_REASON]
+    said = faults_of(error) if isinstance(error, ValidationError) else str(error)
+    reason = said.partition("\n")[0][:LONGEST_REASON]
     raised = type(error).__name__ + (f": {reason}" if reason else "")
     return f"{raised} ({path}:{line_in(path, error.__traceback__)})"

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from goondan_tasks.atomic_file import write_whole
 from goondan_tasks.calls import Run
 from goondan_tasks.errors import OutputGoneError, OutputNotStoredError, ToolInputValidationError
 from goondan_tasks.instances.table import encoded
 from goondan_tasks.messages import JsonObject
 from workers.concurrency.event_loop import beside_loop, is_on_loop
 from workers.concurrency.threads import on_new_thread
-from workers.instances.paths import InnerPath, open_file, replace_file
+from workers.instances.paths import InnerPath, open_file
 from workers.instances.workdirs import InstanceWorkdirs
 
 DIRECTORY = ".outputs"
@@ -78,7 +79,7 @@ class Outputs:
         workdir = self.workdirs.open(run.call.agent_name, run.call.instance_key)
         with _place(workdir, ()).open_directory(make=True) as directory:
             _remove_older(directory, time.time() - self.keep_seconds)
-            replace_file(directory, name, data, mode=0o600)
+            write_whole(name, data, directory=directory, mode=0o600)
 
 
 def read_part(workdir: Path, path: str, *, offset: int, limit: int) -> tuple[bytes, int]:

@@ -7,7 +7,6 @@ error and never a way out. Rule: DESIGN §6, "paths"; O_NOFOLLOW and openat(2).
 
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from goondan_tasks.errors import PathOutsideWorkdirError, ToolError
-
-__all__ = ["InnerPath", "locate", "open_file", "replace_file"]
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO that was created in between must not wait for its other end
@@ -112,27 +109,6 @@ def open_file(directory: int, name: str, flags: int) -> int:
         _check_is_file(os.fstat(descriptor), name)
         closing.pop_all()
     return descriptor
-
-
-def replace_file(directory: int, name: str, data: bytes, *, mode: int | None = None) -> None:
-    """Replace a file atomically: concurrent readers see the old content or the new.
-
-    Hard links to the old file keep its content. Without ``mode`` the umask decides.
-
-    Raises:
-        OSError: it cannot be written; the old file is unchanged.
-    """
-    fresh = f".{secrets.token_hex(8)}.tmp"
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=directory)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            if mode is not None:
-                os.fchmod(descriptor, mode)
-            file.write(data)
-        os.replace(fresh, name, src_dir_fd=directory, dst_dir_fd=directory)
-    except OSError:
-        os.unlink(fresh, dir_fd=directory)
-        raise
 
 
 def _check_is_file(found: os.stat_result, name: str) -> None:

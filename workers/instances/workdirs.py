@@ -21,6 +21,7 @@ from time import monotonic, sleep
 import structlog
 from redis.exceptions import RedisError, ResponseError
 
+from goondan_tasks.atomic_file import write_whole
 from goondan_tasks.errors import ToolError, ToolTimeoutError
 from goondan_tasks.instances.files import InstanceFiles
 from goondan_tasks.instances.table import InstanceDirectory, Instances, Opened, encoded, instances_directory
@@ -103,15 +104,9 @@ def root_id(state_root: Path) -> str:
     """
     state_root.mkdir(mode=0o700, parents=True, exist_ok=True)
     place = state_root / "root-id"
-    fresh = state_root / f".root-id-{uuid.uuid4().hex}"
     if not place.exists():
-        fresh.write_text(uuid.uuid4().hex, encoding="ascii")
-        try:
-            os.link(fresh, place)  # atomic, and only the first of several workers succeeds
-        except FileExistsError:
-            pass
-        finally:
-            fresh.unlink()
+        with suppress(FileExistsError):  # only the first of several workers succeeds
+            write_whole(place, uuid.uuid4().hex.encode("ascii"), replaces=False)
     return place.read_text(encoding="ascii").strip()
 
 

@@ -20,8 +20,8 @@ from goondan_tasks.bundle.fields import (
 )
 from goondan_tasks.bundle.findings import FieldError
 from goondan_tasks.errors import ConfigError
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.redaction import KNOWN_SECRETS, MASK, is_named_as_secret, mapped
+from goondan_tasks.messages import JsonObject, faults_of
+from goondan_tasks.redaction import KNOWN_SECRETS, is_named_as_secret, mapped, masked
 
 _HTTP_URL = re.compile(r"https?://[^\s/]\S*")
 #: RFC 9110, §5.6.2
@@ -120,11 +120,8 @@ def read_config(config: JsonObject) -> McpConfig:
     try:
         return TypeAdapter(McpConfig).validate_python(config)
     except ValidationError as error:
-        faults = [
-            f"{'.'.join(map(str, ('config', *fault['loc'])))}: {fault['msg'].removeprefix('Value error, ')}"
-            for fault in error.errors(include_url=False, include_input=False)
-        ]
-        raise ConfigError("; ".join(faults), suggestion="`servers` maps names to servers.") from error
+        said = faults_of(error, "config")
+        raise ConfigError(said, suggestion="`servers` maps names to servers.") from error
 
 
 def resolve(text: str | ValueSource, field: str, environment: Mapping[str, str] | None = None) -> str:
@@ -196,11 +193,11 @@ class Secrets:
 
     def hide(self, text: str) -> str:
         """Mask each secret, and each line of one, in an error or a log line."""
-        return _masked(text, self._values)
+        return masked(text, self._values)
 
     def hide_credentials(self, value: Any) -> Any:
         """Mask the credentials in a tool's output, a JSON value."""
-        return mapped(value, lambda text: _masked(text, self._credentials)) if self._credentials else value
+        return mapped(value, lambda text: masked(text, self._credentials)) if self._credentials else value
 
 
 def _is_credential(source: ValueSource, field: str) -> bool:
@@ -208,12 +205,6 @@ def _is_credential(source: ValueSource, field: str) -> bool:
     if where is None:
         return is_named_as_secret(field)
     return where.secret_ref is not None or is_named_as_secret(field) or is_named_as_secret(where.env or "")
-
-
-def _masked(text: str, secrets: Iterable[str]) -> str:
-    for secret in sorted(secrets, key=len, reverse=True):  # one may be a part of another
-        text = text.replace(secret, MASK)
-    return text
 
 
 def _written(value: str) -> Iterator[str]:

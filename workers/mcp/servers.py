@@ -43,7 +43,7 @@ from workers.mcp.transports import Command, HttpTransport, StdioTransport, sent_
 MOST_PAGES = 100
 
 
-class Transport(Protocol):
+class McpTransport(Protocol):
     """What carries the messages of one connection."""
 
     @property
@@ -63,7 +63,7 @@ class Transport(Protocol):
 
 
 #: makes the transport of one connection, which calls back when its input has ended
-OpenTransport = Callable[[Callable[[], object]], Transport]
+OpenTransport = Callable[[Callable[[], object]], McpTransport]
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,7 +426,7 @@ class McpServers:
         )
         log = partial(self._log_line, name)
 
-        def open_stdio(on_end: Callable[[], object]) -> Transport:
+        def open_stdio(on_end: Callable[[], object]) -> McpTransport:
             return StdioTransport(command, on_end=on_end, on_line=log, hide=secrets.hide)
 
         return open_stdio

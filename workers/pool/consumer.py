@@ -24,7 +24,8 @@ from broker_config.scripts import ClaimOnReserve
 from broker_config.transport import Channel
 from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolInputValidationError
 from goondan_tasks.events import EVENT_TASKS
-from workers.concurrency.threads import outcome_of
+from workers.delivery.delivery import LONGEST_SHOWN
+from workers.outcome import outcome_of
 from workers.pool.drain import note_shutdown
 from workers.pool.monitoring import CallRequest, incoming_of
 from workers.pool.pool import CallPool
@@ -36,9 +37,6 @@ LONGEST_TASK_ID = 200
 
 #: what agents' queues carry
 TASKS = (TOOL_CALL_TASK, *EVENT_TASKS)
-
-#: so much of a message that holds no call is kept, in characters
-LONGEST_SHOWN = 2_000
 
 
 class Consumer(CeleryConsumer):

@@ -24,7 +24,7 @@ from redis.exceptions import RedisError
 from broker_config.vital_thread import vital_thread
 from goondan_tasks.agent_registry import ShutdownRequest, ShutdownRequests
 from goondan_tasks.errors import BrokerUnreachableError
-from goondan_tasks.messages import IpcMessage
+from goondan_tasks.messages import IpcMessage, faults_of
 from goondan_tasks.oauth.manager import LONGEST_SECONDS
 from goondan_tasks.process import sighup_ends_process
 from workers.pool.consumed_queues import PausedQueues, leave, queues_of, served_agents, stop_consuming
@@ -200,7 +200,7 @@ def note_shutdown(runtime: WorkerRuntime, wire: Any) -> None:
         is_named = payload.get("worker") or payload.get("agent")
         request = ShutdownRequest.from_wire(payload if is_named else {**payload, "agent": message.to})
     except ValidationError as error:
-        logger.warning("shutdown.refused", reason=str(error))
+        logger.warning("shutdown.refused", reason=faults_of(error))
         return
     runtime.shutdowns.ask(request)
     logger.info("shutdown.asked", sender=message.from_agent, target=request.target, reason=request.reason)

@@ -28,13 +28,13 @@ from goondan_tasks.messages import ToolCallResult, iso_time, redis_clock
 from workers.cancellation import Cancellation
 from workers.concurrency.slots import Slots
 from workers.concurrency.threads import SHORT_SECONDS, DaemonThreads
-from workers.job import Job, PlainContext, Plan, State
+from workers.job import Job, JobState, PlainContext, Plan
 from workers.runtime import WorkerRuntime
 
 logger = structlog.get_logger(__name__)
 
 #: by what ``start.lua`` answers
-_STATES = {Stored.YES: State.STARTED, Stored.LOST: State.LOST, Stored.CANCELLED: State.CANCELLED}
+_STATES = {Stored.YES: JobState.STARTED, Stored.LOST: JobState.LOST, Stored.CANCELLED: JobState.CANCELLED}
 
 #: so many calls are marked as started at once; those that have not begun when the worker dies have an unknown
 #: outcome
@@ -312,9 +312,9 @@ class Lead:
             self._end(job, plan, job.refusal)
             return
         self._mark(job)
-        if self._ready and self._ready[0].state is State.CLAIMED and self._short >= GROUP:
+        if self._ready and self._ready[0].state is JobState.CLAIMED and self._short >= GROUP:
             self._mark_ahead()
-        if job.state is not State.STARTED:
+        if job.state is not JobState.STARTED:
             self._end_unstarted(job)
         elif plan.detector.is_slow:
             self._has_slot = False  # it goes with the call
@@ -365,7 +365,7 @@ class Lead:
             if is_short:
                 self._running = None
                 self._short += 1
-        job.state = State.ENDED
+        job.state = JobState.ENDED
         if not is_short:
             self._end_detached(job, result)
             return
@@ -385,7 +385,7 @@ class Lead:
             if job.end_detached is None:  # a fault of ours must not cost the slot
                 self._slots.leave(None)
         result = self._runtime.revisions.active.executor.run_plain(job, plan, context)
-        job.state = State.ENDED
+        job.state = JobState.ENDED
         self._end_detached(job, result)
 
     def _end_detached(self, job: Job, result: bytes | ToolCallResult) -> None:
@@ -427,10 +427,10 @@ class Lead:
         self._unconfirmed[job.token] = job
         try:
             job.require_fresh(self._three_quarters_of_lease)
-            while job.state in (State.CLAIMED, State.MARKING):
+            while job.state in (JobState.CLAIMED, JobState.MARKING):
                 self._pause_if_refused()
                 try:
-                    if job.state is State.CLAIMED:
+                    if job.state is JobState.CLAIMED:
                         self._post_marks([job, *self._plain_ahead()])
                     self._reader.settle()
                 except RedisError as error:
@@ -449,7 +449,7 @@ class Lead:
         if self._short < GROUP:
             return jobs
         for job in self._ready:
-            if job.state is not State.CLAIMED or len(jobs) >= GROUP - 1 or self._plan(job) is None:
+            if job.state is not JobState.CLAIMED or len(jobs) >= GROUP - 1 or self._plan(job) is None:
                 break
             if job.refusal is None:
                 jobs.append(job)
@@ -458,13 +458,13 @@ class Lead:
     def _post_marks(self, jobs: Sequence[Job]) -> None:
         sent_at = monotonic()
         for job in jobs:
-            job.state = State.MARKING
+            job.state = JobState.MARKING
             job.marked_at = sent_at
 
         def on_answer(answers: Any) -> None:
             for number, job in enumerate(jobs):
                 if isinstance(answers, RedisError):
-                    job.state = State.CLAIMED
+                    job.state = JobState.CLAIMED
                 else:
                     job.state = _STATES[answers[number]]
             self._note_answer(answers)
@@ -472,7 +472,7 @@ class Lead:
         self._reader.post(self._ledger.start([(job.id, job.token) for job in jobs]), on_answer)
 
     def _end_unstarted(self, job: Job) -> None:
-        if job.state is State.CANCELLED:
+        if job.state is JobState.CANCELLED:
             self._end_cancelled(job)
         else:
             logger.warning("call.claim_lost", call_id=job.id)

@@ -37,10 +37,11 @@ from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.tool_api import ToolContext
 from workers.concurrency.event_loop import drive
 from workers.concurrency.slots import QueuedJob, ReleasedSlot, Slots
-from workers.concurrency.threads import DaemonThreads, FunctionOutcome, InOrder, outcome_of
+from workers.concurrency.threads import DaemonThreads, InOrder
 from workers.concurrency.threads import Job as Work
 from workers.contexts import RunServices
 from workers.job import Job
+from workers.outcome import outcome_of
 from workers.pool.lead import Ended, Lead
 from workers.pool.monitoring import CallRequest, PlainEvents, count
 from workers.runtime import WorkerRuntime, process_runtime
@@ -175,7 +176,7 @@ class CallPool(BasePool):
             self._return(request)
             return
         turn = self._latest = InOrder(self._latest)
-        self._slots.enter(QueuedJob(partial(self._begin, request, turn), request))
+        self._slots.enter(QueuedJob(partial(self._begin, request, turn), request, turn))
 
     def begin_nothing_more(self) -> None:
         """Let every call go back that has not begun; takes no lock, so a signal handler may ask for it."""
@@ -214,6 +215,8 @@ class CallPool(BasePool):
         Each on its own: two may be of one task, and Celery knows only one of them by its id.
         """
         for queued in reversed(self._slots.take_waiting()):
+            if queued.turn is not None:
+                queued.turn.end()  # the next message must not wait for it
             self._return(queued.request)
 
     def _return(self, request: Any) -> None:
@@ -345,21 +348,22 @@ class CallPool(BasePool):
             self._on_main_thread(partial(_give_up, request))
 
     def _begin(self, request: CallRequest, turn: InOrder) -> None:
-        self._without_fault(request, partial(self._run_message, request, turn))
-        turn.end()  # also of a message that was refused
+        try:
+            self._without_fault(request, partial(self._run_message, request, turn))
+        finally:
+            turn.end()  # also of a message that was refused
 
     def _without_fault(self, request: CallRequest, job: Work) -> None:
         """Do a part of a call; a fault of ours costs neither its slot nor this thread."""
-        outcome = FunctionOutcome[None]()
-        with outcome:
-            job()
-        if outcome.error is not None:
-            logger.error("call.fault", call_id=request.id, exc_info=outcome.error)
-            fault = ToolError(f"The worker could not begin the call: {outcome.error!r:.200}")
-            with FunctionOutcome[None]():  # if that fails too, a sweep settles the call
-                token = None if request.job is None else request.job.token
+        error = outcome_of(job).error
+        if error is not None:
+            logger.error("call.fault", call_id=request.id, exc_info=error)
+            fault = ToolError(f"The worker could not begin the call: {error!r:.200}")
+            token = None if request.job is None else request.job.token
+            try:
                 self._runtime.delivery.refuse(request.incoming, request.worker, fault, token)
-            self._end(request, None)
+            finally:  # if it cannot be told, a sweep settles the call
+                self._end(request, None)
 
     def _run_message(self, request: CallRequest, turn: InOrder) -> None:
         request.accept()

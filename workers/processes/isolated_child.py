@@ -25,6 +25,7 @@ import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -36,6 +37,7 @@ from goondan_tasks.messages import JsonObject, Message
 from goondan_tasks.output import encoded_output, pending_of, report_of
 from goondan_tasks.tool_api import ToolContext, ToolHandler
 from workers.handlers import find_handler
+from workers.outcome import outcome_of
 from workers.processes.programs import ProcessRunner
 
 _LENGTH = struct.Struct(">Q")
@@ -44,7 +46,7 @@ _CHUNK_BYTES = 1_048_576
 _LONGEST_WAIT_SECONDS = 3_600.0
 
 
-class Channel:
+class ChildChannel:
     """One end of the socket between worker and child: messages are bytes after their length.
 
     Any thread may send; one thread at a time receives.
@@ -200,7 +202,7 @@ class Stop(SystemExit):
 class IsolatedChild:
     """Runs the calls of one channel in order."""
 
-    def __init__(self, channel: Channel, entry: Path) -> None:
+    def __init__(self, channel: ChildChannel, entry: Path) -> None:
         self._channel = channel
         self._entry = entry
         self._handlers: dict[str, ToolHandler] = {}
@@ -222,21 +224,22 @@ class IsolatedChild:
         raise Stop(128 + signal.SIGTERM)
 
     def _answer(self, order: JsonObject) -> bytes:
-        call, tool = order["call"], order["tool"]
-        try:
-            value = self._run(order)
-            pending = pending_of(value)
-            if pending is not None:
-                fields = {name: getattr(pending, name) for name in ("handle", "output", "ttl_seconds")}
-                return b'[%d,"pending",%b]' % (call, encoded_output(fields, tool))
-            return b'[%d,"value",%b]' % (call, encoded_output(value, tool))
-        except Stop:
-            raise
-        except MemoryError:
+        outcome = outcome_of(partial(self._answer_with_value, order))
+        call, error = order["call"], outcome.error
+        if error is None or isinstance(error, Stop):
+            return outcome.get()
+        if isinstance(error, MemoryError):
             return serializer.encode([call, "out-of-memory", None])
-        except BaseException as error:  # noqa: BLE001 - the executor's boundary, on this side of the channel
-            described = describe(error, help_url=order["helpUrl"], message_limit=order["messageLimit"])
-            return serializer.encode([call, "error", described.to_wire()])
+        described = describe(error, help_url=order["helpUrl"], message_limit=order["messageLimit"])
+        return serializer.encode([call, "error", described.to_wire()])
+
+    def _answer_with_value(self, order: JsonObject) -> bytes:
+        call, tool, value = order["call"], order["tool"], self._run(order)
+        pending = pending_of(value)
+        if pending is not None:
+            fields = {name: getattr(pending, name) for name in ("handle", "output", "ttl_seconds")}
+            return b'[%d,"pending",%b]' % (call, encoded_output(fields, tool))
+        return b'[%d,"value",%b]' % (call, encoded_output(value, tool))
 
     def _run(self, order: JsonObject) -> Any:
         handler = self._handler(order["tool"], order["export"])
@@ -282,14 +285,14 @@ async def _awaited(value: Awaitable[Any]) -> Any:
     return await value
 
 
-def _private_channel() -> Channel:
+def _private_channel() -> ChildChannel:
     """Move the socket away from standard output, out of reach of forks and programs."""
     connection = socket.socket(fileno=os.dup(sys.stdout.fileno()))
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     os.register_at_fork(after_in_child=connection.close)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # a crash takes what is not written yet
-    return Channel(connection)
+    return ChildChannel(connection)
 
 
 def _limit_memory(megabytes: int) -> None:

@@ -23,7 +23,7 @@ from goondan_tasks.output import Pending
 from goondan_tasks.tool_api import ToolContext
 from workers.cancellation import Cancellation
 from workers.handlers import timed_out
-from workers.processes.isolated_child import Channel
+from workers.processes.isolated_child import ChildChannel
 from workers.processes.programs import Guard, describe_end
 
 #: how long a child may take to start and to import its entry file
@@ -73,7 +73,7 @@ class Child:
             # the guard closes its standard output, so the channel ends with the child
             self._guard = Guard(kind.command(), stdout=theirs.fileno(), stderr=None)
             undo.pop_all()
-        self._channel = Channel(ours)
+        self._channel = ChildChannel(ours)
         self._has_ended = False
 
     def is_alive(self) -> bool:

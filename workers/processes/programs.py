@@ -207,7 +207,7 @@ class ProcessRunner:
         started = time.monotonic()
         end = self._end(started, timeout_seconds)
         environment = {**child_environment(self.environ), **(env or {})}
-        run = _Run(max_output_bytes)
+        run = _ProgramRun(max_output_bytes)
         pipe = subprocess.PIPE
         with Guard(argv, stdout=pipe, stderr=pipe, cwd=cwd or self.workdir, env=environment) as guard:
             forget = self.cancellation.on_cancel(guard.break_lifeline)
@@ -258,7 +258,7 @@ class _Beginning:
         return getincrementaldecoder("utf-8")("replace").decode(bytes(self.kept), final=not self.is_cut)
 
 
-class _Run:
+class _ProgramRun:
     """The output of a running program and its guard's report."""
 
     def __init__(self, max_output_bytes: int) -> None:

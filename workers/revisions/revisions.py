@@ -4,6 +4,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from time import monotonic
 from weakref import WeakValueDictionary
@@ -19,9 +20,10 @@ from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.names import STEP_TOOL
 from goondan_tasks.revisions.checkouts import Checkout
 from workers.cancellation import Watch
-from workers.concurrency.threads import on_new_thread, outcome_of
+from workers.concurrency.threads import on_new_thread
 from workers.contexts import RunServices
 from workers.executor import StartMark
+from workers.outcome import outcome_of
 from workers.revisions.revision import Revision, RevisionFactory
 from workers.tools.registry import Registry
 from workers.turns.steps import Steps
@@ -80,7 +82,7 @@ def _copy(error: GoondanError) -> GoondanError:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _KeptRevision:
     """A loaded revision, and how it is used."""
 
     revision: Revision
@@ -116,7 +118,9 @@ class Revisions:
         self._is_followed = ref is not None
         self._active = self._made(first, ref, checkout)
         #: the others by ref, and the active one, unless revisions are not followed
-        self._kept: dict[str, _Kept] = {} if ref is None else {ref: _Kept(self._active, clock(), ())}
+        self._kept: dict[str, _KeptRevision] = (
+            {} if ref is None else {ref: _KeptRevision(self._active, clock(), ())}
+        )
         self._loading: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
         #: of calls, and of the sync of this process
         self.failures = LoadFailures(clock)
@@ -195,8 +199,8 @@ class Revisions:
             closed = [one for one, limit in zip(idle, limits, strict=False) if now - one.last_used > limit]
             for one in closed:
                 self._kept.pop(one.revision.ref or "")
-        if closed:
-            on_new_thread(lambda: _close([one.revision for one in closed]))
+        for one in closed:
+            on_new_thread(partial(_close, one.revision))
 
     def stop(self, seconds: float) -> None:
         """Tell extensions that the process stops, and wait for them at most so long."""
@@ -241,7 +245,7 @@ class Revisions:
             if kept is not None:
                 self._let_go(kept)
 
-    def _taken(self, call: ToolCall) -> _Kept | None:
+    def _taken(self, call: ToolCall) -> _KeptRevision | None:
         """Return the revision of a call, kept until :meth:`_let_go`; ``None`` if there is only one."""
         if not self._is_followed and call.bundle_ref is None:
             return None
@@ -253,7 +257,7 @@ class Revisions:
                     kept.runs += 1
                     return kept
 
-    def _let_go(self, kept: _Kept) -> None:
+    def _let_go(self, kept: _KeptRevision) -> None:
         with self._lock:
             kept.runs -= 1
             kept.last_used = self._clock()
@@ -273,7 +277,7 @@ class Revisions:
                 raise _unloaded(ref, outcome.error)
         return outcome.get()
 
-    def _prepared(self, ref: str, kept: _Kept | None, served: tuple[str, ...]) -> Revision:
+    def _prepared(self, ref: str, kept: _KeptRevision | None, served: tuple[str, ...]) -> Revision:
         if kept is not None:
             kept.revision.try_out(served)
             kept.revision.prepare(served)
@@ -281,7 +285,7 @@ class Revisions:
             return kept.revision
         revision = self._load(ref, served)
         with self._lock:
-            self._kept[ref] = _Kept(revision, self._clock(), served)
+            self._kept[ref] = _KeptRevision(revision, self._clock(), served)
         return revision
 
     def _load(self, ref: str, served: tuple[str, ...]) -> Revision:
@@ -315,13 +319,9 @@ class Revisions:
             return None
 
 
-def _close(revisions: list[Revision]) -> None:
-    for revision in revisions:
-        error = outcome_of(revision.close).error
-        if error is None:
-            logger.info("revision.closed", ref=revision.ref)
-        else:
-            logger.error("revision.not_closed", ref=revision.ref, exc_info=error)
+def _close(revision: Revision) -> None:
+    revision.close()
+    logger.info("revision.closed", ref=revision.ref)
 
 
 def _unloaded(ref: str, error: BaseException) -> GoondanError:

@@ -11,7 +11,7 @@ import structlog
 from pydantic import ValidationError
 
 from goondan_tasks.bundle import BoundTool, CatalogItem, ToolSource
-from goondan_tasks.messages import JsonObject, ToolCall
+from goondan_tasks.messages import JsonObject, ToolCall, faults_of
 from goondan_tasks.names import SYSTEM_TOOL, parse_tool_name
 from goondan_tasks.redaction import KNOWN_SECRETS
 from goondan_tasks.steps import StepTool
@@ -243,8 +243,7 @@ def catalog_item(item: CatalogItem | Mapping[str, Any], extension: str) -> Catal
     try:
         return CatalogItem.from_wire({**item, "source": source})
     except ValidationError as error:
-        faults = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-        raise ValueError(f"the item {item.get('name')!r} is not valid: {faults}") from error
+        raise ValueError(f"the item {item.get('name')!r} is not valid: {faults_of(error)}") from error
 
 
 def without_secrets(item: CatalogItem) -> CatalogItem:

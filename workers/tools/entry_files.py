@@ -12,7 +12,8 @@ from goondan_tasks.bundle.entries import fatal_import
 from goondan_tasks.entry import IMPORT_HINT, EntryError, import_entry, import_failure
 from goondan_tasks.errors import BundleRevisionUnavailableError, GoondanError, ToolTimeoutError
 from workers.cancellation import Cancellation
-from workers.concurrency.threads import FunctionOutcome, coming_outcome
+from workers.concurrency.threads import coming_outcome
+from workers.outcome import FunctionOutcome
 
 T = TypeVar("T")
 

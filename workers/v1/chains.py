@@ -23,8 +23,9 @@ from goondan_tasks.v1_api import ToolCall as V1Call
 from goondan_tasks.wording import hint
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import RunOnThread, beside_loop, is_on_loop, move_to_loop
-from workers.concurrency.threads import FunctionOutcome, on_new_thread
+from workers.concurrency.threads import on_new_thread
 from workers.handlers import is_async_handler
+from workers.outcome import awaited_outcome
 from workers.turns.pipeline import (
     AroundStep,
     Core,
@@ -269,12 +270,11 @@ class CallWay:
 
     async def _through(self, onion: Core[V1CallContext], call: V1CallContext) -> ToolCallResult:
         """Return the onion's result; a failure is a result, too, and ``post`` sees it."""
-        outcome = FunctionOutcome[ToolCallResult]()
-        with outcome:
-            outcome.note(await onion(call))
+        outcome = await awaited_outcome(onion(call))
         if isinstance(outcome.error, Exception | SystemExit) and not self.services.cancellation.is_set():
             return self.services.failed(outcome.error)
-        return outcome.get()
+        result: ToolCallResult = outcome.get()
+        return result
 
     def _accept_result(self, call: V1CallContext, left: ToolCallExecContext, _: Mutator) -> None:
         if not isinstance(left.tool_result, ToolResult):

@@ -11,7 +11,7 @@ from goondan_tasks.calls import new_call
 from goondan_tasks.ledger.record import Verdict
 from goondan_tasks.messages import ToolCall, ToolCallResult, wall_clock
 from goondan_tasks.tool_api import ToolContext
-from workers.job import Job, PlainContext, SlowToolDetector, State, is_plain, result_of
+from workers.job import Job, JobState, PlainContext, SlowToolDetector, is_plain, result_of
 
 CALL = new_call("coder", "calc__add", {"a": 1}, {"tool_call_id": "c-1", "turn_id": "t-1"})
 
@@ -91,9 +91,9 @@ def test_a_record_that_is_not_a_call_is_told_as_such(text: bytes | None, reason:
 
 def test_a_mark_that_is_as_old_as_its_lease_allows_is_asked_for_again() -> None:
     job = job_of()
-    job.state, job.marked_at = State.STARTED, -1e9
+    job.state, job.marked_at = JobState.STARTED, -1e9
     job.require_fresh(20)
-    assert job.state is State.CLAIMED
+    assert job.state is JobState.CLAIMED
 
 
 def test_a_context_is_made_when_the_handler_first_asks_for_something_in_it() -> None:

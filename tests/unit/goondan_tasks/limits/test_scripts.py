@@ -15,7 +15,7 @@ from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim
 from goondan_tasks.ledger.submission import Submission
-from goondan_tasks.limits.limiter import Answer, LimitScripts
+from goondan_tasks.limits.limiter import LimitAnswer, LimitScripts
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.output import Pending
 from tests.waiting import wait_until
@@ -56,7 +56,7 @@ class Door:
         self.ledger.submit_all([Submission(identity_of(call), call, wire, "digest")], "p")
         return call
 
-    def admit(self, call: ToolCall, call_limits: str, message: bytes | None = None) -> Answer:
+    def admit(self, call: ToolCall, call_limits: str, message: bytes | None = None) -> LimitAnswer:
         script_call = self.script_calls.admit(
             identity_of(call),
             call,
@@ -64,7 +64,7 @@ class Door:
             message=call.turn_id.encode() if message is None else message,
             run_seconds=1,
         )
-        return Answer.of(script_call.run(self.redis))
+        return LimitAnswer.of(script_call.run(self.redis))
 
     def run(self, turn: str, call_limits: str) -> ToolCall:
         """Submit a call that is admitted, and claim it."""
@@ -83,7 +83,7 @@ class Door:
         assert self.admit(call, call_limits).word == "wait"
         return call
 
-    def end(self, call: ToolCall, call_limits: str, code: str | None = None) -> Answer:
+    def end(self, call: ToolCall, call_limits: str, code: str | None = None) -> LimitAnswer:
         """End a call that was claimed, well or with an error."""
         claim = self.claims[call.turn_id]
         result = claim.run.ok("found", None)
@@ -91,19 +91,19 @@ class Door:
             error = {"code": code, "name": "E", "message": '"code":"E_TOOL_OUTCOME_UNKNOWN"'}
             result = result.model_validate({**result.to_wire(), "status": "error", "error": error})
         self.ledger.finish(claim, result).run(self.ledger.redis)
-        return Answer.of(self.script_calls.leave(claim.run.id, call_limits, 0).run(self.redis))
+        return LimitAnswer.of(self.script_calls.leave(claim.run.id, call_limits, 0).run(self.redis))
 
-    def hold(self, call: ToolCall, call_limits: str) -> Answer:
+    def hold(self, call: ToolCall, call_limits: str) -> LimitAnswer:
         """Let a call that was claimed wait for an approval."""
         claim = self.claims[call.turn_id]
         held = claim.run.pending(
             Pending("h", {}, is_approval=True), None, expires_at=claim.run.clock() + 60_000
         )
         self.ledger.suspend(claim, held).run(self.redis)
-        return Answer.of(self.script_calls.leave(claim.run.id, call_limits, 0).run(self.redis))
+        return LimitAnswer.of(self.script_calls.leave(claim.run.id, call_limits, 0).run(self.redis))
 
-    def look(self) -> Answer:
-        return Answer.of(self.script_calls.look().run(self.redis))
+    def look(self) -> LimitAnswer:
+        return LimitAnswer.of(self.script_calls.look().run(self.redis))
 
     def queue(self) -> list[str]:
         """Return the turns that were given, the next one first."""

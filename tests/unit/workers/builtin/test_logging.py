@@ -49,14 +49,14 @@ def test_arguments_stand_in_the_log_if_asked_for_without_their_secrets(tmp_path:
     called, _ = logged(tmp_path, "{ includeToolArgs: true, level: debug }", password="hunter2", city="Seoul")
 
     assert called["log_level"] == "debug"
-    assert called["args"] == {"password": "[redacted]", "city": "Seoul"}
+    assert called["args"] == {"password": "***", "city": "Seoul"}
 
 
 def test_a_failure_is_logged_without_its_secrets_and_goes_on(tmp_path: Path) -> None:
     _, failed = logged(tmp_path, fail="token=abc was refused")
 
     assert (failed["event"], failed["log_level"], failed["error"]) == ("tool.failed", "warning", "ValueError")
-    assert failed["reason"] == "token=[redacted] was refused"
+    assert failed["reason"] == "token=*** was refused"
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_what_is_long_or_deep_is_cut() -> None:
 def _starred(shown: Any) -> Any:
     """Write the mark of what was left out where the table has a star."""
     if isinstance(shown, str):
-        return shown.replace("*", "[redacted]")
+        return shown.replace("*", "***")
     if isinstance(shown, dict):
         return {key: _starred(value) for key, value in shown.items()}
     return [_starred(value) for value in shown] if isinstance(shown, list) else shown

@@ -65,6 +65,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 }
 REPEATABLE = {"file-system__read", "file-system__list", "http-fetch__get", "wait__seconds"}
 MAY_IMPORT = {
+    "goondan_tasks.atomic_file",
     "goondan_tasks.errors",
     "goondan_tasks.tool_api",
     "httpx2",

@@ -1,12 +1,16 @@
 """Threads that are woken when they are needed, and used again."""
 
+import asyncio
+import itertools
 import threading
 from concurrent.futures import Future
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.waiting import wait_until
-from workers.concurrency.threads import DaemonThreads, InOrder
+from workers.concurrency import threads as module
+from workers.concurrency.threads import DaemonThreads, InOrder, on_new_thread
 
 PATIENCE = 30
 
@@ -66,11 +70,68 @@ def test_short_jobs_run_in_order_on_one_thread_and_are_flushed(
     assert len({name for _, name in ran}) == 1
 
 
+def test_a_job_whose_thread_cannot_be_started_runs_when_there_is_one(
+    threads: DaemonThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, refusals, done = threading.Thread.start, itertools.count(), Future[None]()
+
+    def refuse_twice(thread: threading.Thread) -> None:
+        if next(refusals) < 2:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(module, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(threading.Thread, "start", refuse_twice)
+    threads.run(lambda: done.set_result(None))
+    done.result(PATIENCE)
+    assert (next(refusals), threads.count) == (3, 1)
+
+
+def test_a_thread_that_has_ended_its_job_takes_one_that_has_none(
+    threads: DaemonThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, done = threading.Event(), Future[None]()
+    threads.run(lambda: go_on.wait(PATIENCE))
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    threads.run(lambda: done.set_result(None))
+    go_on.set()
+    done.result(PATIENCE)
+    assert threads.count == 1
+
+
 def test_a_fault_in_a_short_job_keeps_none_of_the_others(threads: DaemonThreads) -> None:
     done: Future[None] = Future()
     threads.run_short(lambda: [][1])
     threads.run_short(lambda: done.set_result(None))
     done.result(PATIENCE)
+
+
+def test_a_thread_goes_on_after_a_fault(threads: DaemonThreads, flushes: Flushes) -> None:
+    def fail() -> None:
+        raise SystemExit(3)
+
+    with capture_logs() as logs:
+        threads.run(fail)
+        wait_until(lambda: threads.idle == 1, PATIENCE)
+    assert [(entry["event"], entry["log_level"]) for entry in logs] == [("thread.fault", "error")]
+    assert flushes.count == 1
+    done: Future[None] = Future()
+    threads.run(lambda: done.set_result(None))
+    done.result(PATIENCE)
+    assert threads.count == 1
+
+
+def test_what_follows_a_job_beside_the_loop_follows_a_fault_too() -> None:
+    async def ask() -> None:
+        followed = asyncio.Event()
+        on_new_thread(lambda: [][1], followed.set)
+        await asyncio.wait_for(followed.wait(), PATIENCE)
+
+    asyncio.run(ask())
 
 
 def test_threads_go_on_in_order_and_wait_for_none_that_has_ended() -> None:

@@ -11,19 +11,22 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from broker_config import serializer
+from broker_config.queues import TOOL_CALL_TASK
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
 from goondan_tasks.calls import new_call
 from goondan_tasks.dispatch import RedisDispatch
+from goondan_tasks.errors import ToolError
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
-from goondan_tasks.ledger.record import Stored
+from goondan_tasks.ledger.record import Claim, Stored
 from goondan_tasks.messages import ToolCall, wall_clock
-from goondan_tasks.names import STEP_TOOL
+from goondan_tasks.names import NO_CALL_TOOL, STEP_TOOL
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import drive
 from workers.delivery.delivery import Delivery
+from workers.delivery.incoming import Incoming
 from workers.job import Job
 from workers.tools.dynamic_tools import DynamicTools, TurnKey
 
@@ -65,19 +68,29 @@ class FakeRevisions:
         return self._of[ref or self.active.ref]
 
 
-def delivery(ledger: Ledger, revisions: FakeRevisions) -> Delivery:
+def delivery(ledger: Ledger, revisions: FakeRevisions, store: Any = None) -> Delivery:
     """Return the delivery of a process that asks the ledger at once."""
     any_: Any = revisions
 
-    def run_at_once(script_call: ScriptCall[Any], then: Any, **_: Any) -> bool:
-        then(script_call.run(ledger.redis))
+    def run_at_once(
+        script_call: ScriptCall[Any], then: Any, *, refused: Any = raise_or_return, **_: Any
+    ) -> bool:
+        try:
+            answer = script_call.run(ledger.redis)
+        except ResponseError as error:
+            refused(error)
+        else:
+            then(answer)
         return True
 
     writer: Any = SimpleNamespace(
-        put_off=run_at_once, send=run_at_once, ask=lambda script_call: script_call.run(ledger.redis)
+        put_off=run_at_once,
+        send=run_at_once,
+        ask=lambda script_call: script_call.run(ledger.redis),
+        flush=lambda: None,
     )
-    failure = Reaper(ledger, RedisDispatch(), "").failure
-    reaper: Any = SimpleNamespace(message=lambda call_id, call: b"", failure=failure)
+    reaper: Any = Reaper(ledger, RedisDispatch(), "")
+    reaper.message = lambda call_id, call: b""
     return Delivery(
         ledger,
         writer,
@@ -87,7 +100,7 @@ def delivery(ledger: Ledger, revisions: FakeRevisions) -> Delivery:
         leases=SimpleNamespace(hold=lambda claim: None),  # type: ignore[arg-type]
         watchdog=UNUSED,
         cancels=SimpleNamespace(hold=lambda *_: Cancellation()),  # type: ignore[arg-type]
-        result_writer=SimpleNamespace(begin=lambda claim: None),  # type: ignore[arg-type]
+        result_writer=SimpleNamespace(begin=lambda claim: None, store=store),  # type: ignore[arg-type]
         spans=SimpleNamespace(around=lambda claim, run: run),
     )
 
@@ -208,6 +221,23 @@ def test_a_release_whose_connection_is_lost_goes_by_the_other_one() -> None:
         assert release is not None
         release[1](RedisConnectionError("lost"))
         assert redis.hget(ledger.keys.call("id-1"), "status") == b"queued"
+
+
+def test_a_call_whose_record_is_damaged_is_refused_and_its_message_becomes_a_dead_letter() -> None:
+    call = new_call("lizard", "skin__colour", {}, {})
+    incoming = Incoming("id-1", "agent.lizard", call.to_wire(), TOOL_CALL_TASK, None)
+    with fakeredis.FakeRedis() as redis:
+        ledger = Ledger(redis, Settings())
+        redis.set(ledger.keys.call("id-1"), "of another program")
+        stored: list[Claim] = []
+        desk = delivery(ledger, FakeRevisions(), store=lambda claim, result: stored.append(claim))
+        with pytest.raises(ToolError, match=r"call id-1, or of its limits, is damaged: WRONGTYPE") as raised:
+            desk.claim(incoming, "w1")
+        desk.refuse(incoming, "w1", raised.value)
+    [letter] = stored
+    assert letter.run.call.tool_name == NO_CALL_TOOL
+    assert "call id-1, or of its limits, is damaged: WRONGTYPE" in letter.run.call.args["reason"]
+    assert call.trace_id in letter.run.call.args["message"]
 
 
 def test_a_call_that_cannot_be_read_is_not_released() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import fakeredis
 import pytest
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
@@ -140,6 +141,20 @@ def test_a_call_whose_key_has_a_result_is_claimed_to_share_it(redis: Redis, writ
     porch.finish(first)
     second = porch.claim("free__work", "t2", idempotency_key="k")
     assert (second.verdict, second.about) == (Verdict.SHARED, first.run.id)
+
+
+def test_what_a_call_was_admitted_to_is_given_back_if_it_cannot_be_claimed(
+    redis: Redis, writer: DirectWriter
+) -> None:
+    porch = Porch(redis, writer)
+    call = new_call("clerk", "desk__solo", {}, {"turn_id": "t1", "tool_call_id": "call_1"})
+
+    def claim(request: ClaimRequest) -> Claim:
+        raise ResponseError("WRONGTYPE")
+
+    with pytest.raises(ResponseError):
+        porch.keeper.claim(ClaimRequest(identity_of(call), call, "w1", ClaimTerms()), claim, nullcontext())
+    assert porch.claim("desk__solo", "t2").verdict is Verdict.RUN
 
 
 def test_a_rate_is_looked_after_when_its_time_comes(redis: Redis, writer: DirectWriter) -> None:

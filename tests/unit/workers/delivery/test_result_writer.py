@@ -7,6 +7,8 @@ from typing import Any
 import fakeredis
 import pytest
 from redis import Redis
+from redis.exceptions import ResponseError
+from structlog.testing import capture_logs
 
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
@@ -53,10 +55,19 @@ class Desk:
         self.urgency: list[bool] = []
 
         def run_at_once(
-            script_call: ScriptCall[Any], then: Callable[[Any], object], is_urgent: bool = False
+            script_call: ScriptCall[Any],
+            then: Callable[[Any], object],
+            *,
+            is_urgent: bool = False,
+            refused: Callable[[ResponseError], object],
         ) -> None:
             self.urgency.append(is_urgent)
-            then(script_call.run(redis))
+            try:
+                answer = script_call.run(redis)
+            except ResponseError as error:
+                refused(error)
+            else:
+                then(answer)
 
         writer: Any = SimpleNamespace(put_off=run_at_once, flush=lambda: None)
         self.result_writer = ResultWriter(
@@ -89,9 +100,14 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Iterator[Desk]:
+def redis() -> Iterator[Redis]:
     with fakeredis.FakeRedis() as redis:
-        yield Desk(redis)
+        yield redis
+
+
+@pytest.fixture
+def desk(redis: Redis) -> Desk:
+    return Desk(redis)
 
 
 def test_a_run_that_ends_well_lets_go_of_all_that_it_holds(desk: Desk) -> None:
@@ -120,6 +136,16 @@ def test_a_call_whose_end_cannot_be_stored_is_left_to_a_sweep(desk: Desk) -> Non
     assert desk.finish(faults=2) is None
     assert desk.was_lost
     assert (desk.held, desk.result_writer.awaits_confirmation) == (set(), False)
+
+
+def test_a_call_whose_record_cannot_take_the_result_is_let_go(redis: Redis, desk: Desk) -> None:
+    redis.set(desk.ledger.keys.call(desk.claim.run.id), "of another program")
+    desk.result_writer.begin(desk.claim)
+    with capture_logs() as logs:
+        assert desk.result_writer.finish(desk.claim, desk.claim.run.ok("done", None))
+    assert desk.was_lost
+    assert (desk.held, desk.result_writer.awaits_confirmation) == (set(), False)
+    assert [entry["event"] for entry in logs] == ["call.not_stored"]
 
 
 @pytest.mark.parametrize("is_limited", [True, False])

@@ -182,7 +182,7 @@ REGISTRATIONS: list[Any] = [
         "api.tools.register({'name': 'a__b', 'parameters': {'type': 'objekt'}}, print)",
         'objekt" is not a type',
     ),
-    ("api.tools.register({}, print)", "name: Field required"),
+    ("api.tools.register({}, print)", "name: is missing"),
     ("api.tools.register('a__b', print)", "a dict or a CatalogItem, not str"),
     ("api.tools.register({'name': 'a__b'}, {})", "must be a function, not dict"),
     ("api.tools.register({'name': 'a__b'}, lambda input: 1)", "cannot be called with (ctx, input)"),
@@ -197,6 +197,10 @@ REGISTRATIONS: list[Any] = [
     (
         "api.tools.register({'name': 'a__b'}, lambda c, i: 1, policy={'retry': {'max': 2}})",
         "only an idempotent tool may be retried",
+    ),
+    (
+        "__import__('goondan_tasks.messages').messages.ToolCall.from_wire({})",
+        "register raised ValidationError: toolCallId: is missing; toolName: is missing",
     ),
     ("api.events.on('tool.called', 'print')", "a listener is a function, not str"),
     ("api.state.set('key', 1)", "name the instance_key"),

@@ -60,5 +60,5 @@ def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.Monke
 
 
 def test_a_config_that_is_not_valid_starts_nothing() -> None:
-    with pytest.raises(ConfigError, match=r"config\.servers: Field required"):
+    with pytest.raises(ConfigError, match=r"config\.servers: is missing"):
         asyncio.run(register(MemoryApi(), {}))

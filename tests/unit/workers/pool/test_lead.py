@@ -347,18 +347,13 @@ def test_a_fault_of_ours_leaves_the_worker_with_a_leader(capsys: pytest.CaptureF
         scene.run.append(job.id)
         return result_of(job, job.read(), "null")
 
-    hook, threading.excepthook = threading.excepthook, lambda args: None
-    try:
-        scene = Scene(1, lambda number: None)
-        scene.run_plain = run_plain  # type: ignore[method-assign]
-        scene.comes("0", "1")
-        scene.begin()
-        wait_until(lambda: scene.noted == ["1"])
-    finally:
-        threading.excepthook = hook
+    scene = Scene(1, lambda number: None)
+    scene.run_plain = run_plain  # type: ignore[method-assign]
+    scene.comes("0", "1")
+    scene.begin()
+    wait_until(lambda: scene.noted == ["1"])
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_fault_while_a_mark_is_awaited_leaves_its_call_to_the_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

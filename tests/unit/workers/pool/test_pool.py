@@ -43,6 +43,27 @@ def test_each_of_two_messages_of_one_task_goes_back() -> None:
     assert [message.requeued for message in messages] == [True, True]
 
 
+def test_the_next_message_does_not_wait_for_the_turn_of_one_that_went_back() -> None:
+    pool = CallPool(limit=0)
+    pool.take(cast(Any, Arriving("call-1")))
+    pool.return_backlog()
+    assert pool._latest is not None
+    assert pool._latest.is_over
+
+
+def test_a_fault_that_cannot_be_told_costs_no_place() -> None:
+    class Speechless(Faulty):
+        def refuse(self, incoming: str, worker: str, error: GoondanError, reserved: Any) -> None:
+            self.refused.append(incoming)
+            raise LookupError("a fault of ours")
+
+    pool, delivery = CallPool(limit=1), Speechless(at_claim=True)
+    carry_out(pool, delivery, 2)
+    wait_until(lambda: pool._slots.taken == 0 and len(delivery.refused) == 2)
+    assert pool._latest is not None
+    assert pool._latest.is_over
+
+
 def test_a_worker_that_stops_turns_away_what_still_comes() -> None:
     class Message(Reserved):
         def reserve(self) -> None:
@@ -101,15 +122,20 @@ class Faulty:
 CALL = SimpleNamespace(agent_name="smith", tool_name="echo__args")
 
 
-@pytest.mark.parametrize("at_claim", [True, False])
-def test_a_fault_of_ours_costs_no_place_and_is_told(*, at_claim: bool) -> None:
-    pool, delivery = CallPool(limit=1), Faulty(at_claim=at_claim)
+def carry_out(pool: CallPool, delivery: Faulty, count: int) -> None:
+    """Let so many messages come to a pool."""
     event_loop = SimpleNamespace(flush=lambda: None)
     pool._runtime = cast(Any, SimpleNamespace(delivery=delivery, event_loop=event_loop))
     pool._threads = DaemonThreads(pool._flush)
     pool._threads.start()
-    for number in range(5):
+    for number in range(count):
         pool.take(cast(Any, Arriving(f"call-{number}")))
+
+
+@pytest.mark.parametrize("at_claim", [True, False])
+def test_a_fault_of_ours_costs_no_place_and_is_told(*, at_claim: bool) -> None:
+    pool, delivery = CallPool(limit=1), Faulty(at_claim=at_claim)
+    carry_out(pool, delivery, 5)
     wait_until(lambda: pool._slots.taken == 0 and len(delivery.refused) == 5)
     assert "call-4: The worker could not begin the call: LookupError('a fault of ours')" in delivery.refused
 

@@ -11,25 +11,25 @@ from typing import Any
 
 import pytest
 
-from workers.processes.isolated_child import Channel, ChannelLogger, ProcessState
+from workers.processes.isolated_child import ChannelLogger, ChildChannel, ProcessState
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[Channel, Channel]]:
-    near, far = (Channel(connection) for connection in socket.socketpair())
+def ends() -> Iterator[tuple[ChildChannel, ChildChannel]]:
+    near, far = (ChildChannel(connection) for connection in socket.socketpair())
     yield near, far
     near.close()
     far.close()
 
 
-def test_messages_arrive_whole_and_in_order(ends: tuple[Channel, Channel]) -> None:
+def test_messages_arrive_whole_and_in_order(ends: tuple[ChildChannel, ChildChannel]) -> None:
     near, far = ends
     for message in (b"first", b"", b"\0second\n"):
         near.send(message)
     assert [far.receive() for _ in range(3)] == [b"first", b"", b"\0second\n"]
 
 
-def test_a_message_larger_than_the_sockets_buffer_arrives(ends: tuple[Channel, Channel]) -> None:
+def test_a_message_larger_than_the_sockets_buffer_arrives(ends: tuple[ChildChannel, ChildChannel]) -> None:
     near, far = ends
     message = bytes(range(256)) * 20_000
     sender = threading.Thread(target=near.send, args=(message,))
@@ -38,7 +38,7 @@ def test_a_message_larger_than_the_sockets_buffer_arrives(ends: tuple[Channel, C
     sender.join()
 
 
-def test_messages_of_several_threads_do_not_mix(ends: tuple[Channel, Channel]) -> None:
+def test_messages_of_several_threads_do_not_mix(ends: tuple[ChildChannel, ChildChannel]) -> None:
     near, far = ends
     messages = [bytes([65 + n]) * 300_000 for n in range(5)]
     senders = [threading.Thread(target=near.send, args=(message,)) for message in messages]
@@ -49,7 +49,7 @@ def test_messages_of_several_threads_do_not_mix(ends: tuple[Channel, Channel]) -
         sender.join()
 
 
-def test_wait_ends_at_the_deadline(ends: tuple[Channel, Channel]) -> None:
+def test_nobody_is_waited_for_beyond_the_end(ends: tuple[ChildChannel, ChildChannel]) -> None:
     near, far = ends
     with pytest.raises(TimeoutError):
         near.receive(monotonic() + 0.05)
@@ -60,13 +60,13 @@ def test_wait_ends_at_the_deadline(ends: tuple[Channel, Channel]) -> None:
     assert far.is_open()
 
 
-def test_an_end_in_years_is_not_an_error(ends: tuple[Channel, Channel]) -> None:
+def test_an_end_in_years_is_no_error(ends: tuple[ChildChannel, ChildChannel]) -> None:
     near, far = ends
     near.send(b"soon", monotonic() + 1e9)
     assert far.receive(monotonic() + 1e9) == b"soon"
 
 
-def test_a_closed_end_is_told(ends: tuple[Channel, Channel]) -> None:
+def test_a_closed_end_is_told(ends: tuple[ChildChannel, ChildChannel]) -> None:
     near, far = ends
     assert near.is_open()
     far.close()
@@ -81,7 +81,7 @@ def test_half_a_message_is_not_a_message() -> None:
     near, connection = socket.socketpair()
     with near:
         near.sendall(b"\0" * 7 + b"\x0a" + b"half")
-    far = Channel(connection)
+    far = ChildChannel(connection)
     assert far.is_open()
     with pytest.raises(ConnectionError):
         far.receive()

@@ -92,7 +92,7 @@ def test_items_that_functions_add_as_dicts_are_items_to_the_next() -> None:
     [
         (5, "a dict or a CatalogItem, not int"),
         (None, "not NoneType"),
-        ({"description": "?"}, "name: Field required"),
+        ({"description": "?"}, "name: is missing"),
         ({"name": 7}, "name: "),
         ({"name": "x", "parameters": []}, "parameters: "),
         ({"name": "x", "parametres": {}}, "no field 'parametres'. Did you mean 'parameters'"),
