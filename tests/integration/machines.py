@@ -244,7 +244,7 @@ class Machines:
         """Return the workdir of an instance."""
         return self.stack.state_root / "workspaces" / WORKSPACE / "instances" / instance / "workspace"
 
-    def are_followed(self, ref: str, seconds: float = 30) -> None:
+    def are_followed(self, ref: str, seconds: float = 90) -> None:
         """Wait until all workers say that they run a revision, and the producer's calls name it."""
         workers, producer = self.client.workers, self.client._active_refs
         wait_until(lambda: {worker.bundle_ref for worker in workers()} == {ref}, seconds, show=self.logs)
