@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,14 @@ from tests.docs.pages import ROOT, CodeBlock, Page, every_page, page
 
 every_one = pytest.mark.parametrize("markdown", every_page(), ids=lambda markdown: markdown.name)
 
+MANIFEST = "tests/requirements/manifest.yaml"
+#: a file by its path from the root
+_FILE = re.compile(
+    r"(?<![\w./~-])(?:benchmarks|broker_config|docs|examples|goondan_tasks|tests|workers)/[\w./-]*\.[a-z]+\b"
+)
+#: what recipes have their readers fill in
+PLACEHOLDERS = {"CODE.md", "NAME.lua"}
+
 LANGUAGES = {"console", "dockerfile", "json", "python", "text", "yaml"}
 
 
@@ -19,6 +28,17 @@ def test_links_lead_to_files_and_headings_that_exist(markdown: Page) -> None:
     broken = [target for target in markdown.links() if not _exists(markdown, target)]
 
     assert broken == []
+
+
+@pytest.mark.parametrize("name", [*(markdown.name for markdown in every_page()), MANIFEST])
+def test_files_of_the_project_that_a_text_names_exist(name: str) -> None:
+    assert _missing_files((ROOT / name).read_text(encoding="utf-8")) == []
+
+
+def test_a_file_that_does_not_exist_is_seen() -> None:
+    text = "See docs/README.md, docs/no-such-page.md and `/srv/tools/docs/far.md`; copy docs/errors/CODE.md."
+
+    assert _missing_files(text) == ["docs/no-such-page.md"]
 
 
 @every_one
@@ -61,6 +81,11 @@ def test_a_broken_link_is_seen(target: str) -> None:
 def test_a_block_that_is_never_closed_is_seen() -> None:
     with pytest.raises(ValueError, match="never closed"):
         list(Page(ROOT / "broken.md", "```python\npass\n").blocks())
+
+
+def _missing_files(text: str) -> list[str]:
+    named = (name for name in _FILE.findall(text) if Path(name).name not in PLACEHOLDERS)
+    return [name for name in named if not (ROOT / name).exists()]
 
 
 def _exists(markdown: Page, target: str) -> bool:
