@@ -120,12 +120,18 @@ def test_handler_does_not_run_with_arguments_that_do_not_match(client: Client) -
     def call(args: dict[str, Any]) -> ToolCallResult:
         return client.call("smith", "bash__exec", args, instance_key="untouched", timeout=PATIENCE)
 
-    wrong = [call({"command": "touch ran", **more}) for more in ({"timeoutMs": "soon"}, {"user": "root"})]
+    def wrong() -> list[ToolCallResult]:
+        return [
+            call({"command": "touch wrong", **more}) for more in ({"timeoutMs": "soon"}, {"user": "root"})
+        ]
+
+    refused = wrong()
     seen = call({"command": "ls; touch ran"})
+    refused += wrong()  # of an instance that the worker knows, whose calls take a shorter road
     after = call({"command": "ls"})
 
-    assert [error_of(result)[0] for result in wrong] == ["E_TOOL_INVALID_ARGS"] * 2
-    assert [result.meta.started_at for result in wrong] == [None, None]
+    assert [error_of(result)[0] for result in refused] == ["E_TOOL_INVALID_ARGS"] * 4
+    assert [result.meta.started_at for result in refused] == [None] * 4
     assert (seen.output["stdout"], after.output["stdout"]) == ("", "ran\n")
 
 

@@ -6,8 +6,15 @@ import pytest
 
 from goondan_tasks.calls import new_call
 from goondan_tasks.errors import ToolInputValidationError
-from goondan_tasks.messages import JsonObject, ResultMeta, ToolCallError, ToolCallResult
-from goondan_tasks.model_messages import ModelCall, llm_messages, read_model_call, tool_message
+from goondan_tasks.messages import JsonObject, Message, ResultMeta, ToolCallError, ToolCallResult, call_part
+from goondan_tasks.model_messages import (
+    ModelCall,
+    llm_messages,
+    message_fault,
+    read_model_call,
+    source_fault,
+    tool_message,
+)
 
 LLM_META = ResultMeta(
     id="1",
@@ -267,7 +274,7 @@ def test_output_that_only_looks_like_the_form_of_a_message_is_wrapped(output: Js
     assert told["data"]["content"][0]["output"] == {"type": "json", "value": output}
 
 
-@pytest.mark.requirement("middleware.result-to-message", "message.fields")
+@pytest.mark.requirement("middleware.result-to-message", "message.fields", "message.source")
 def test_our_own_shape_gets_a_message_of_the_role_tool() -> None:
     told = model_call(OURS).message(result(status="ok", output={"n": 1}))
     assert told == {
@@ -287,3 +294,32 @@ def test_our_own_shape_gets_a_message_of_the_role_tool() -> None:
         "createdAt": "2026-02-01T10:00:00.000Z",
         "source": {"type": "tool", "toolCallId": "c1", "toolName": "bash__exec"},
     }
+
+
+@pytest.mark.requirement("message.source")
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("user", ()),
+        ("assistant", ("stepId",)),
+        ("tool", ("toolCallId", "toolName")),
+        ("system", ()),
+        ("extension", ("extensionName",)),
+    ],
+)
+def test_source_has_the_fields_of_its_type(kind: str, fields: tuple[str, ...]) -> None:
+    source: JsonObject = {"type": kind, **dict.fromkeys(fields, "x")}
+    assert source_fault(source) == ""
+    for field in fields:
+        assert source_fault({**source, field: 5}) == f"its source of the type {kind!r} has no {field}"
+
+
+@pytest.mark.requirement("message.source", "context.message.holds-the-call")
+def test_message_with_a_call_may_come_from_an_extension() -> None:
+    data = {"role": "assistant", "content": [call_part("c1", "bash__exec", {})]}
+    source = {"type": "extension", "extensionName": "planner"}
+    message = Message(id="m1", data=data, created_at="2026-02-01T10:00:00.000Z", source=source)
+    assert (message_fault(message, "c1"), message_fault(message, "c2")) == (
+        "",
+        "it does not hold the call 'c2'; it holds: 'c1'",
+    )

@@ -18,7 +18,7 @@ def context(ctx: ToolContext, input: JsonObject) -> JsonObject:
         "workdir": str(ctx.workdir),
         "message": ctx.message.to_wire(),
         "cancelled": ctx.cancelled,
-        "fields": sorted(ctx.__slots__),
+        "members": [name for name in dir(ctx) if not name.startswith("_")],
     }
 
 
