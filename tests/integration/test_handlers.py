@@ -1,5 +1,6 @@
 """What handlers do to their call and their worker: they raise, misbehave, last, and run side by side."""
 
+import secrets
 from typing import Any
 
 import pytest
@@ -29,6 +30,44 @@ def test_the_tools_error_message_limit_holds(client: Client) -> None:
     result = client.call("smith", "odd__raises", {"kind": "value", "message": "x" * 99}, timeout=PATIENCE)
     _, message = error_of(result)
     assert message == "x" * 25 + "... (truncated)"
+
+
+@pytest.mark.requirement(
+    "error.as-result",
+    "error.message-limit",
+    "error.truncation",
+    "handler.input-matches-parameters",
+    "handler.returns-json",
+    "result.async-form",
+    "result.output",
+)
+@pytest.mark.parametrize(
+    ("tool", "args", "outcome"),
+    [
+        ("echo__args", {"n": None}, "ok"),
+        ("echo__args", {"__async": True, "handle": "build-1", "message": "begun"}, "pending"),
+        ("echo__strict", {"count": 0}, "E_TOOL_INVALID_ARGS"),
+        ("odd__raises", {"kind": "forge", "message": "x" * 99}, "E_FORGE"),
+        ("odd__not-json", {}, "E_TOOL_BAD_OUTPUT"),
+        ("odd__exits", {}, "E_TOOL"),
+    ],
+)
+def test_call_has_the_same_outcome_in_a_new_instance_and_in_one_that_its_worker_knows(
+    client: Client, tool: str, args: dict[str, Any], outcome: str
+) -> None:
+    """Calls of plain tools in an instance that the worker knows are run on a shorter road."""
+    instance = f"roads-{secrets.token_hex(6)}"
+
+    def call(turn: str) -> dict[str, Any]:
+        fields: Any = {"instance_key": instance, "turn_id": turn, "tool_call_id": "c1"}
+        told = client.call("smith", tool, args, timeout=PATIENCE, **fields).to_wire()
+        return {name: value for name, value in told.items() if name != "meta"}
+
+    first = call("t1")
+    assert client.call("smith", "echo__args", instance_key=instance, timeout=PATIENCE).status == "ok"
+
+    assert outcome in (first["status"], first.get("error", {}).get("code"))
+    assert call("t2") == first
 
 
 @pytest.mark.parametrize("kind", ["interrupt", "generator", "memory"])
