@@ -108,8 +108,12 @@ def test_next_a_second_time_is_refused_and_the_handler_runs_once(client: Client)
     assert runs.output["got"] == "call_twice\n"
 
 
+@pytest.mark.requirement("middleware.context")
 def test_a_middleware_may_answer_itself(client: Client) -> None:
-    assert framed(client, "answer").output == {"order": ORDER, "got": {"answered": "brush__paint"}}
+    result = framed(client, "answer")
+
+    told = {"answered": "brush__paint", "id": result.tool_call_id}
+    assert result.output == {"order": ORDER, "got": told}
 
 
 @pytest.mark.parametrize("note", ["raise", "raise after"])

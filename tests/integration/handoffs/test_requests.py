@@ -83,8 +83,12 @@ def test_chains_cross_on_one_place(client: Client) -> None:
 def test_an_agent_asks_another_one(client: Client, asker: str, asked: str) -> None:
     told = client.request(asker, ask(asked, TELL), instance_key="i", timeout=PATIENCE).response
     answer = told["answer"]
-    assert (answer["target"], answer["response"]["agent"]) == (asked, asked)
-    assert {"eventId", "correlationId", "response", "target"} <= answer.keys()
+    heard = answer["response"]
+    assert (answer["target"], heard["agent"]) == (asked, asked)
+    assert (answer["eventId"], answer["correlationId"]) == (
+        f"answer-{heard['event']['id']}",
+        heard["correlationId"],
+    )
 
 
 def test_the_askers_instance_is_the_default(client: Client) -> None:

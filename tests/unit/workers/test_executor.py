@@ -129,6 +129,14 @@ def test_statuses_of_a_call_that_works_fails_and_waits(worker: Worker) -> None:
     assert [worker.run(call).status for call in calls] == ["ok", "error", "pending"]
 
 
+@pytest.mark.requirement("result.output", "json.values")
+@pytest.mark.parametrize("value", [None, False, 1.5, "", [], {"a": [None]}])
+def test_any_json_that_a_handler_returns_is_the_output_on_the_wire(worker: Worker, value: Any) -> None:
+    add_tool(worker, lambda ctx, input: value)
+    wire = worker.run(late()).to_wire()
+    assert (wire["status"], wire["output"]) == ("ok", value)
+
+
 def test_an_async_turn_middleware_that_hangs_ends_with_its_event(worker: Worker) -> None:
     async def hangs(ctx: Any) -> None:
         watched.extend(worker.limits)

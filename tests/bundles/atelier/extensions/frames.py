@@ -20,7 +20,7 @@ def register(api):
     async def asked(ctx):
         note = ctx.args.get("notes")
         if note == "answer":
-            return {"answered": ctx.tool_name}
+            return {"answered": ctx.tool_name, "id": ctx.tool_call_id}
         if note == "twice":
             await ctx.next()
             return await ctx.next()
