@@ -85,6 +85,19 @@ def test_scopes_that_the_app_does_not_list_are_refused_at_once(store: OAuthStore
     assert list(store.sessions()) == []
 
 
+@pytest.mark.requirement("oauth.request.no-widening")
+def test_consent_is_asked_for_the_requested_scopes_alone(store: OAuthStore) -> None:
+    store.replace_grant(grant(scopes_granted=("chat:write",)), generation=0)
+
+    answer = ask(manager_of(store), REF, ["channels:read"])
+
+    (opened,) = store.sessions()
+    kept = store.grant(APP, SUBJECT)
+    assert opened.requested_scopes == ("channels:read",)
+    assert parse_qs(urlsplit(answer["authorizationUrl"]).query)["scope"] == ["channels:read"]
+    assert kept is not None and kept.scopes_granted == ("chat:write",)
+
+
 @pytest.mark.requirement("oauth.request.default-scopes")
 def test_without_scopes_those_of_the_app_are_asked_for(store: OAuthStore) -> None:
     ask(manager_of(store), REF, None)
