@@ -22,10 +22,11 @@ def here(tmp_path: Path) -> Iterator[Gallery]:
         yield running
 
 
-@pytest.mark.requirement("v1.tool-context")
+@pytest.mark.requirement("v1.tool-context", "v1.turn")
 @pytest.mark.parametrize("tool", ["look.around", "look.ahead"])
 def test_a_handler_plain_or_async_sees_whom_and_what_it_works_for(here: Gallery, tool: str) -> None:
-    seen = here.call(tool, {}, instance_key="issue-42", turn_id="t1", auth=AUTH, origin=ORIGIN).output
+    result = here.call(tool, {}, instance_key="issue-42", turn_id="t1", auth=AUTH, origin=ORIGIN)
+    seen, meta = result.output, result.meta
 
     assert seen["instance"] == {"id": "default-issue-42", "key": "issue-42", "swarmName": "default"}
     assert (seen["swarm"], seen["agent"], seen["modelRef"]) == ("default", AGENT, "any")
@@ -33,6 +34,7 @@ def test_a_handler_plain_or_async_sees_whom_and_what_it_works_for(here: Gallery,
     assert seen["turn"]["id"] == seen["step"]["turn_id"] == "t1"
     assert (seen["turn"]["agentName"], seen["turn"]["instanceId"]) == (AGENT, "default-issue-42")
     assert (seen["turn"]["auth"], seen["turn"]["origin"]) == (AUTH, ORIGIN)
+    assert seen["turn"]["metadata"] == {"traceId": meta.trace_id, "correlationId": meta.correlation_id}
 
 
 def test_a_handler_hears_what_it_emits_once_if_it_likes(here: Gallery) -> None:
