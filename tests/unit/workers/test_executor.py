@@ -16,6 +16,7 @@ from goondan_tasks.calls import Run, identity_of, new_call
 from goondan_tasks.errors import GoondanError, ToolCancelledError
 from goondan_tasks.messages import ToolCall, ToolCallError, ToolCallResult, wall_clock
 from goondan_tasks.names import EVENT_TOOL
+from goondan_tasks.redaction import KNOWN_SECRETS
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import EventLoopThread, drive
 from workers.concurrency.watchdog import Watchdog
@@ -33,6 +34,7 @@ from workers.tools.registry import Registry
 KITCHEN = Path(__file__).parents[2] / "bundles" / "kitchen"
 
 ON_TIME = 10.0
+UNUSED: Any = None
 
 
 class Worker:
@@ -320,6 +322,27 @@ def test_calls_are_no_longer_plain_once_an_extension_has_something_around_them(
     change(worker)
 
     assert worker.executor.plan(claimed(late())) is None
+
+
+@pytest.mark.requirement("oauth.secrets.never-shown")
+def test_token_that_a_plain_tool_has_asked_for_and_returns_is_not_in_its_result(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def posts(ctx: Any, input: Any) -> Any:
+        KNOWN_SECRETS.add("xoxb-token-of-a-plain-call")
+        return {"header": "Bearer xoxb-token-of-a-plain-call"}
+
+    monkeypatch.setattr(worker.executor._contexts, "knows", lambda *_: True)
+    add_tool(worker, posts)
+    job = claimed(late())
+    plan = worker.executor.plan(job)
+    assert plan is not None
+    job.started_at = wall_clock()
+
+    result = worker.executor.run_plain(job, plan, UNUSED)
+
+    assert isinstance(result, ToolCallResult)
+    assert result.output == {"header": "Bearer ***"}
 
 
 def test_nothing_is_kept_of_tools_that_do_not_exist(worker: Worker) -> None:
