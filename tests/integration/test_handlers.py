@@ -38,14 +38,12 @@ def test_the_tools_error_message_limit_holds(client: Client) -> None:
     "error.truncation",
     "handler.input-matches-parameters",
     "handler.returns-json",
-    "result.async-form",
     "result.output",
 )
 @pytest.mark.parametrize(
     ("tool", "args", "outcome"),
     [
         ("echo__args", {"n": None}, "ok"),
-        ("echo__args", {"__async": True, "handle": "build-1", "message": "begun"}, "pending"),
         ("echo__strict", {"count": 0}, "E_TOOL_INVALID_ARGS"),
         ("odd__raises", {"kind": "forge", "message": "x" * 99}, "E_FORGE"),
         ("odd__not-json", {}, "E_TOOL_BAD_OUTPUT"),

@@ -16,7 +16,8 @@ from goondan_tasks.calls import Run, identity_of, new_call
 from goondan_tasks.errors import GoondanError, ToolCancelledError
 from goondan_tasks.messages import ToolCall, ToolCallError, ToolCallResult, wall_clock
 from goondan_tasks.names import EVENT_TOOL
-from goondan_tasks.redaction import KNOWN_SECRETS
+from goondan_tasks.redaction import KNOWN_SECRETS, KnownSecrets
+from workers import executor
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import EventLoopThread, drive
 from workers.concurrency.watchdog import Watchdog
@@ -324,6 +325,19 @@ def test_calls_are_no_longer_plain_once_an_extension_has_something_around_them(
     assert worker.executor.plan(claimed(late())) is None
 
 
+def run_plain(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, handler: Callable[[Any, Any], Any]
+) -> bytes | ToolCallResult:
+    """Run a call of a plain tool on its short road."""
+    monkeypatch.setattr(worker.executor._contexts, "knows", lambda *_: True)
+    add_tool(worker, handler)
+    job = claimed(late())
+    plan = worker.executor.plan(job)
+    assert plan is not None
+    job.started_at = wall_clock()
+    return worker.executor.run_plain(job, plan, UNUSED)
+
+
 @pytest.mark.requirement("oauth.secrets.never-shown")
 def test_token_that_a_plain_tool_has_asked_for_and_returns_is_not_in_its_result(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
@@ -332,17 +346,23 @@ def test_token_that_a_plain_tool_has_asked_for_and_returns_is_not_in_its_result(
         KNOWN_SECRETS.add("xoxb-token-of-a-plain-call")
         return {"header": "Bearer xoxb-token-of-a-plain-call"}
 
-    monkeypatch.setattr(worker.executor._contexts, "knows", lambda *_: True)
-    add_tool(worker, posts)
-    job = claimed(late())
-    plan = worker.executor.plan(job)
-    assert plan is not None
-    job.started_at = wall_clock()
-
-    result = worker.executor.run_plain(job, plan, UNUSED)
+    result = run_plain(worker, monkeypatch, posts)
 
     assert isinstance(result, ToolCallResult)
     assert result.output == {"header": "Bearer ***"}
+
+
+@pytest.mark.requirement("result.async-form")
+def test_plain_tool_may_say_in_the_documents_form_that_its_result_comes_later(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "KNOWN_SECRETS", KnownSecrets())  # other tests have secrets
+    said = {"__async": True, "handle": "build-1", "message": "begun"}
+
+    result = run_plain(worker, monkeypatch, lambda ctx, input: said)
+
+    assert isinstance(result, ToolCallResult)
+    assert (result.status, result.handle, result.output) == ("pending", "build-1", {"message": "begun"})
 
 
 def test_nothing_is_kept_of_tools_that_do_not_exist(worker: Worker) -> None:
