@@ -146,7 +146,7 @@ class InstanceRecord:
 
     @classmethod
     def from_redis(cls, directory: InstanceDirectory, fields: Mapping[bytes, bytes]) -> Self:
-        """Read the hash of one instance (``shared.lua`` says what is in it)."""
+        """Read the hash of one instance (``directory.lua`` says what is in it)."""
         texts = {name.decode(): value.decode() for name, value in fields.items()}
         parts = [name.partition(":") for name in texts]
         agents = sorted(agent for field, _, agent in parts if field == "created")
@@ -235,7 +235,7 @@ class Instances:
         self._keys = keys
         folder = files("goondan_tasks.instances") / "scripts"
         self._open, self._spawn, self._hold, self._leave = (
-            Script.read(folder, "shared", name) for name in ("open", "spawn", "hold", "leave")
+            Script.read(folder, "directory", name) for name in ("open", "spawn", "hold", "leave")
         )
         self._let_go, self._settled = (Script.read(folder, name) for name in ("let_go", "settled"))
 

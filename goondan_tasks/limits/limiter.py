@@ -30,7 +30,7 @@ _ANY = "-"
 class Limits:
     """What one export declares, resolved."""
 
-    #: the limits of ``maxConcurrency`` and ``rateLimit``, lines of ``shared.lua``
+    #: the limits of ``maxConcurrency`` and ``rateLimit``, lines of ``permits.lua``
     concurrency: str | None = None
     rate: str | None = None
     #: the Tool or export of which one call runs at a time per instance
@@ -64,7 +64,7 @@ class Limits:
         )
 
     def for_call(self, call: ToolCall) -> str:
-        """Return a call's limits in the order in which it waits at them: a text for ``shared.lua``."""
+        """Return a call's limits in the order in which it waits at them: a text for ``permits.lua``."""
         call_limits = (self._key(call), self._serial(call), self.concurrency, self.rate)
         return "\n".join(limit for limit in call_limits if limit)
 
@@ -116,7 +116,7 @@ def _digest(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LimitAnswer:
-    """What a script answered (see ``shared.lua`` and ``admit.lua``)."""
+    """What a script answered (see ``permits.lua`` and ``admit.lua``)."""
 
     word: str
     #: the call or the limit that the word is about
@@ -141,11 +141,11 @@ class LimitScripts:
 
     def __init__(self, settings: Settings) -> None:
         keys = self._keys = Keys(settings.namespace)
-        shared = _read("shared")
+        permits = _read("permits")
         self._admit, self._leave, self._look = (
-            Script.of(shared + _read(name)) for name in ("admit", "leave", "look")
+            Script.of(permits + _read(name)) for name in ("admit", "leave", "look")
         )
-        self._shared = [
+        self._constants = [
             *(family("") for family in (keys.call, keys.limit, keys.holders, keys.wait_queue, keys.waiter)),
             keys.waiting(""),
             round(settings.lease_seconds * 1000),
@@ -159,7 +159,7 @@ class LimitScripts:
     ) -> ScriptCall[Any]:
         """Ask whether a call may run now, for ``run_seconds`` at most (``admit.lua``)."""
         queue = call_queue(call.agent_name)
-        # the space marks a message that was let in, see shared.lua
+        # the space marks a message that was let in, see permits.lua
         turn = b" " + message if message else b""
         arguments = (call_id, call.agent_name, queue, wake_up_key(queue), call_limits, turn)
         return self._script_call(self._admit, *arguments, run_seconds=run_seconds)
@@ -177,7 +177,7 @@ class LimitScripts:
     def _script_call(self, script: Script, *arguments: Any, run_seconds: float = 0) -> ScriptCall[Any]:
         # what a call holds must outlive it, or the limit would be forgotten
         ttl = self._ttl + round(max(run_seconds, self._call_timeout))
-        return ScriptCall(script, [self._keys.limits], [*self._shared, ttl, *arguments])
+        return ScriptCall(script, [self._keys.limits], [*self._constants, ttl, *arguments])
 
 
 def _read(name: str) -> str:

@@ -38,14 +38,15 @@ from goondan_tasks.revisions.active import (
 from goondan_tasks.revisions.bootstrap import FollowedBundle
 from goondan_tasks.revisions.checkouts import clean_checkouts
 from workers.agents.handoffs import Handoffs
-from workers.concurrency.fallback_poller import FallbackPoller, attempt, log_unread
-from workers.concurrency.threads import on_new_thread
+from workers.concurrency.threads import on_new_thread, without_fault
 from workers.process_identity import this_process
 from workers.revisions.revision import Revision
 from workers.revisions.revisions import Revisions
 
 logger = structlog.get_logger(__name__)
 
+#: how often a worker looks whether the active revision has changed, unless it is told
+LOOK_SECONDS = 1.0
 #: how long a Step or a Turn waits for a revision that is being loaded, before it begins with the old one
 PATIENCE_SECONDS = 10.0
 #: how long a worker may take to load the active revision before it leaves calls to others
@@ -247,7 +248,7 @@ class RevisionSync:
         #: the revisions that the last look, or a Step since then, has asked for in vain
         self._missed: frozenset[str] = frozenset()
         self._kept_at = -MAINTENANCE_SECONDS
-        self._poller = FallbackPoller(self.look, revisions.close_unused, self._keep_up)
+        self._poller = _FallbackPoller(self.look, revisions.close_unused, self._keep_up)
 
     def start(self) -> None:
         """Agree with the other workers on the revision to start with, and follow it on a thread.
@@ -257,7 +258,7 @@ class RevisionSync:
         try:
             self._begin()
         except (RedisError, ValueError) as error:
-            log_unread(error)
+            _log_unread(error)
         self._revisions.reach_safe_point = self.reach_safe_point
         self._poller.start()
 
@@ -290,7 +291,7 @@ class RevisionSync:
         try:
             state = self._record.state()
         except (RedisError, ValueError) as error:
-            log_unread(error)
+            _log_unread(error)
             return
         asked = frozenset() if state is None else _asked_for(state) - {self._own_ref} - self._missed
         if (state is None or asked) and not self._poller.looks_within(PATIENCE_SECONDS):
@@ -459,7 +460,7 @@ class RevisionSync:
         if monotonic() - self._kept_at > MAINTENANCE_SECONDS:
             self._kept_at = monotonic()
             self._record.keep()
-            on_new_thread(partial(attempt, self._clean_up))
+            on_new_thread(partial(_attempt, self._clean_up))
 
     def _clean_up(self) -> None:
         clean_checkouts(self._bundle.checkouts.cache, CHECKOUT_SECONDS)
@@ -500,3 +501,51 @@ def not_followed(ref: str) -> NoReturn:
         suggestion="Let the Swarm's policy.changesets be enabled, or set GOONDAN_BUNDLE_REMOTE, "
         "for all workers.",
     )
+
+
+class _FallbackPoller:
+    """Reads the record of the active revision, then runs the less urgent ``after``."""
+
+    def __init__(self, look: Callable[[], None], *after: Callable[[], None]) -> None:
+        self._look = look
+        self._after = after
+        self._rounds = threading.Condition()
+        self._asked = 0
+        self._answered = 0
+
+    def start(self) -> None:
+        """Start the thread."""
+        threading.Thread(target=self._run, name="goondan-following", daemon=True).start()
+
+    def looks_within(self, seconds: float) -> bool:
+        """Request another round and wait for it; return whether it ended in time."""
+        with self._rounds:
+            self._asked += 1
+            round_ = self._asked
+            self._rounds.notify_all()
+            return self._rounds.wait_for(lambda: self._answered >= round_, seconds)
+
+    def _run(self) -> None:
+        while True:
+            with self._rounds:
+                self._rounds.wait_for(lambda: self._asked > self._answered, LOOK_SECONDS)
+                round_ = self._asked
+            without_fault(partial(_attempt, self._look))
+            with self._rounds:
+                self._answered = round_
+                self._rounds.notify_all()
+            for what in self._after:
+                without_fault(partial(_attempt, what))
+
+
+def _attempt(what: Callable[[], None]) -> None:
+    """Read the record with ``what``; log a record that cannot be read."""
+    try:
+        what()
+    except (RedisError, ValueError) as error:
+        _log_unread(error)
+
+
+def _log_unread(error: Exception) -> None:
+    """Log that the record could not be read."""
+    logger.warning("revision.record_not_read", reason=str(error))

@@ -1,5 +1,5 @@
 -- Hold a directory for a deletion: no worker opens it or spawns into it until the mark is removed or expires
--- (shared.lua is put before this).
+-- (directory.lua is put before this).
 -- KEYS  instances, instance
 -- ARGV  directory, token, ms, unused since (ms; '' = whenever), TTL s
 -- Returns {'held', now, tokens of half-done deletions or ''}, {'busy', now} if another deletion holds it, or

@@ -1,4 +1,4 @@
--- Register that an agent is about to work in an instance (shared.lua is put before this).
+-- Register that an agent is about to work in an instance (directory.lua is put before this).
 -- KEYS  instances, instance
 -- ARGV  directory, agent, workspace, instance key, state root's id, TTL s
 -- Returns {'open', its cwd or '', tokens of half-done deletions or ''}, or {'held', ms} while a deletion

@@ -1,4 +1,4 @@
--- Make an agent's instance, or take the one that there is (shared.lua is put before this).
+-- Make an agent's instance, or take the one that there is (directory.lua is put before this).
 -- KEYS  instances, instance, the directory that cwd is in (without cwd, the instance again)
 -- ARGV  directory, agent, workspace, instance key, owner as JSON, cwd or '', the name of the field guest:…,
 --       the request, TTL s

@@ -1,6 +1,6 @@
 -- Ask whether a call may be claimed and run now; if not, it enters a wait queue and needs no message.
 -- Running it again is harmless.
--- ARGV  (after those of shared.lua) id, agent, queue, its wake-up key, limits,
+-- ARGV  (after those of permits.lua) id, agent, queue, its wake-up key, limits,
 --       the message that is pushed when the call is let in ('' = sent by other means)
 -- Words: go        claim it; what it holds since `now`, leave.lua gives back
 --        wait      it is in a wait queue

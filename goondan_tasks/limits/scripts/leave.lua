@@ -1,5 +1,5 @@
 -- Give back what a call holds since its admission, and let the next ones in.
--- ARGV  (after those of shared.lua) id, limits, the ms of its admission, '1' if its run is over though its claim is kept
+-- ARGV  (after those of permits.lua) id, limits, the ms of its admission, '1' if its run is over though its claim is kept
 local id, since, pauses = ARGV[10], tonumber(ARGV[12]), ARGV[13] == '1'
 local record = redis.call('HMGET', calls .. id, 'status', 'approval')
 local status, is_held = record[1], record[2]
