@@ -1,6 +1,6 @@
 """How a call's message gets onto its agent's queue."""
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from broker_config import serializer
 from broker_config.options import celery_url, declared_queues
@@ -12,34 +12,31 @@ from goondan_tasks.events import is_event, message_of, queue_of, task_of
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import write_traceparent
 
-#: how much of the arguments Flower shows
-SHOWN_ARGUMENTS = 200
+if TYPE_CHECKING:
+    from kombu import Connection
 
 #: how long one step of sending may take
 SEND_SECONDS = 5
 
 
-def call_message(call_id: str, call: ToolCall, wire: bytes, args: bytes | None = None) -> TaskMessage:
-    """Make the task message of a call, whose JSON is ``wire``; ``args`` is that of its arguments, if known.
+def call_message(call_id: str, call: ToolCall, wire: bytes) -> TaskMessage:
+    """Make the task message of a call, whose JSON is ``wire``. An event travels as its IpcMessage.
 
-    Flower shows the tool's name and a little of the arguments. An event travels as its IpcMessage.
+    What monitors are shown of the arguments is for the worker to say (:mod:`goondan_tasks.monitors`).
     """
     if is_event(call):
         message = message_of(call)
-        task, shadow, shown = task_of(call), None, serializer.encode(message.payload)
+        task, shadow = task_of(call), None
         kwargs = b'{"message":%b}' % serializer.encode(message.to_wire())
-        place = f"{message.from_agent} -> {call.agent_name}@{call.instance_key}"
     else:
         task, shadow = TOOL_CALL_TASK, call.tool_name or "(no tool)"
-        kwargs, shown = b'{"call":%b}' % wire, args or serializer.encode(call.args)
-        place = call.instance_key
+        kwargs = b'{"call":%b}' % wire
     return TaskMessage(
         task=task,
         task_id=call_id,
         queue=queue_of(call),
         kwargs=kwargs,
         shadow=shadow,
-        kwargsrepr=f"{place} {shown[:SHOWN_ARGUMENTS].decode('utf-8', 'ignore')}",
         root_id=call.root_id,
         parent_id=call.parent_id,
         traceparent=write_traceparent(call.trace_id, call.span_id),
@@ -49,10 +46,10 @@ def call_message(call_id: str, call: ToolCall, wire: bytes, args: bytes | None =
 class Dispatch(Protocol):
     """How a message reaches its queue: by the ledger's own script, or through a separate broker."""
 
-    def inline(self, call_id: str, call: ToolCall, wire: bytes, args: bytes | None = None) -> bytes:
+    def inline(self, call_id: str, call: ToolCall, wire: bytes) -> bytes:
         """Return what the ledger's script pushes onto the queue; empty if :meth:`send` does it.
 
-        ``wire`` is the call's JSON, ``args`` that of its arguments, if known.
+        ``wire`` is the call's JSON.
         """
 
     def send(self, call_id: str, call: ToolCall) -> None:
@@ -62,12 +59,32 @@ class Dispatch(Protocol):
 class RedisDispatch:
     """The broker is the ledger's Redis: one script writes both record and message."""
 
-    def inline(self, call_id: str, call: ToolCall, wire: bytes, args: bytes | None = None) -> bytes:
+    def inline(self, call_id: str, call: ToolCall, wire: bytes) -> bytes:
         """Return the queue's list element (kombu/transport/redis.py ``_put``)."""
-        return call_message(call_id, call, wire, args).to_redis()
+        return call_message(call_id, call, wire).to_redis()
 
     def send(self, call_id: str, call: ToolCall) -> None:
         """Do nothing: the script has pushed the message."""
+
+
+def broker_connection(broker_url: str) -> "Connection":
+    """Return a connection to a broker beside Redis, which is made when it is first used."""
+    # kombu is a sixth of a client's start, and few clients need it
+    from kombu import Connection
+
+    return Connection(
+        celery_url(broker_url),
+        connect_timeout=SEND_SECONDS,
+        # kombu's transport for Redis reads only these
+        transport_options={"socket_timeout": SEND_SECONDS, "socket_connect_timeout": SEND_SECONDS},
+    )
+
+
+def broker_errors(connection: "Connection") -> tuple[type[BaseException], ...]:
+    """Return what is raised when such a broker is away, or refuses a message."""
+    from kombu.exceptions import LimitExceeded, OperationalError
+
+    return (OperationalError, LimitExceeded, *connection.connection_errors, *connection.channel_errors)
 
 
 class KombuDispatch:
@@ -78,25 +95,11 @@ class KombuDispatch:
     """
 
     def __init__(self, broker_url: str) -> None:
-        # kombu is a sixth of a client's start, and few clients need it
-        from kombu import Connection
-        from kombu.exceptions import LimitExceeded, OperationalError
-
         self._place = hidden_password(broker_url)
-        self._connection = Connection(
-            celery_url(broker_url),
-            connect_timeout=SEND_SECONDS,
-            # kombu's transport for Redis reads only these
-            transport_options={"socket_timeout": SEND_SECONDS, "socket_connect_timeout": SEND_SECONDS},
-        )
-        self._errors: tuple[type[BaseException], ...] = (
-            OperationalError,
-            LimitExceeded,
-            *self._connection.connection_errors,
-            *self._connection.channel_errors,
-        )
+        self._connection = broker_connection(broker_url)
+        self._errors = broker_errors(self._connection)
 
-    def inline(self, call_id: str, call: ToolCall, wire: bytes, args: bytes | None = None) -> bytes:
+    def inline(self, call_id: str, call: ToolCall, wire: bytes) -> bytes:
         """Return nothing: the script cannot reach this broker."""
         return b""
 

@@ -45,6 +45,7 @@ _TOOLS: dict[MessageType, str] = {
 }
 _TYPES = {tool: message_type for message_type, tool in _TOOLS.items()}
 _TASKS = {DELEGATE_TOOL: DELEGATE_TASK, DELEGATE_RESULT_TOOL: DELEGATE_RESULT_TASK, EVENT_TOOL: EVENT_TASK}
+TOOL_OF_TASK = {task: tool for tool, task in _TASKS.items()}
 
 #: the source of events that the system makes itself
 SYSTEM = EventSource(kind="connector", name="goondan")

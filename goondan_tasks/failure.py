@@ -4,6 +4,7 @@ import errno
 import inspect
 import traceback
 from collections.abc import Mapping
+from types import TracebackType
 from typing import Any
 
 from goondan_tasks import errors
@@ -18,6 +19,7 @@ DEFAULT_MESSAGE_LIMIT = 1000
 LONGEST_MESSAGE = 20_000
 LONGEST_HINT = 2_000
 LONGEST_NAME = 200
+LONGEST_TRACEBACK = 8_000
 
 #: an exception, a message, or ``{"message": …, "code"?: …, "suggestion"?: …}``
 ErrorLike = BaseException | str | Mapping[str, Any]
@@ -114,6 +116,22 @@ def truncate(message: str, limit: int) -> str:
     if limit <= len(_SUFFIX):
         return message[:limit]
     return message[: limit - len(_SUFFIX)] + _SUFFIX
+
+
+def traceback_text(error: BaseException) -> str:
+    """Return an exception's traceback without secrets; of a long one the end, which says most.
+
+    It begins where the worker has called what failed.
+    """
+    begin = error.__traceback__
+    while begin is not None and begin.tb_next is not None and _is_of_worker(begin):
+        begin = begin.tb_next
+    return _fit("".join(traceback.format_exception(type(error), error, begin)))[-LONGEST_TRACEBACK:]
+
+
+def _is_of_worker(place: TracebackType) -> bool:
+    module = str(place.tb_frame.f_globals.get("__name__"))
+    return module.startswith("workers.") and not module.startswith("workers.builtin.")
 
 
 def _text(error: BaseException, attribute: str) -> str | None:

@@ -1,8 +1,9 @@
-"""Flower, made to list every agent's queue: ``python -P -m goondan_tasks.flower_program``.
+"""Flower, made to list every agent's queue and no dead worker: ``python -P -m goondan_tasks.flower_program``.
 
 Flower 2.2 lists the queues that its workers consume, and those of the configuration only while there
 is not a worker at all (flower/views/__init__.py, ``get_active_queue_names``). The queue of an agent whose
-last worker is gone would vanish from the broker page just when its backlog grows.
+last worker is gone would vanish from the broker page just when its backlog grows. And it keeps forever what
+a worker that has gone offline had last answered: what it runs, too.
 """
 
 import atexit
@@ -10,6 +11,8 @@ import contextlib
 import os
 from typing import Any
 
+from flower.app import Flower
+from flower.events import EventsState
 from flower.views import BaseHandler
 from redis.exceptions import RedisError
 
@@ -19,6 +22,8 @@ from broker_config.options import declared_queues
 from broker_config.settings import Settings
 from goondan_tasks import celery_program
 from goondan_tasks.agent_registry import AgentRegistry
+
+_take_event = EventsState.event
 
 
 class QueueNames:
@@ -38,12 +43,32 @@ class QueueNames:
         return sorted(configured | self._announced | consumed)
 
 
+def present_workers(app: Any) -> Any:
+    """Return what workers have answered, without those that were heard of and are gone."""
+    answers = app.inspector.workers
+    for name, worker in app.events.state.workers.items():
+        if not worker.alive:
+            answers.pop(name, None)
+    return answers
+
+
+def keep_workers_only(state: Any, event: dict[str, Any]) -> None:
+    """Take an event; a program that is no worker, and has only told how a call ended, is no row."""
+    _take_event(state, event)
+    name = event["hostname"]
+    counts = state.counter[name]
+    if event["type"] == "worker-offline" and not (counts["worker-heartbeat"] or counts["worker-online"]):
+        state.workers.pop(name, None)
+
+
 def main() -> None:
     """Run Flower through Celery's command line."""
     settings = Settings.load()
     names = QueueNames(
         AgentRegistry(connect(settings.redis_url, name="goondan-flower"), Keys(settings.namespace))
     )
+    Flower.workers = property(present_workers)
+    EventsState.event = keep_workers_only
     BaseHandler.get_active_queue_names = lambda page: names.for_page(page)
     try:
         celery_program.main()

@@ -16,6 +16,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PrivateAttr,
     ValidationError,
     field_validator,
 )
@@ -185,6 +186,18 @@ class ToolCallError(WireModel):
     message: str
     suggestion: str | None = None
     help_url: str | None = None
+    _traceback: str | None = PrivateAttr(default=None)
+
+    @property
+    def traceback(self) -> str | None:
+        """That of the handler's exception, for monitors; it stays in the process."""
+        return self._traceback
+
+    def with_traceback(self, text: str) -> Self:
+        """Return the same error with the traceback of its exception."""
+        error = self.model_copy()
+        error._traceback = text
+        return error
 
 
 class ResultMeta(WireModel):

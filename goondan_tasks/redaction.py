@@ -112,6 +112,11 @@ def hidden_by_place(text: str) -> str:
     return _BEARER.sub(rf"\1 {MASK}", shown)
 
 
+def hidden_in_log(value: Any) -> Any:
+    """Return a value as logs show it: without known secrets, nor what stands in fields that are named so."""
+    return _without_named("", value)
+
+
 def _without_named(name: str, value: Any) -> Any:
     if is_named_as_secret(name):
         return MASK

@@ -31,6 +31,7 @@ from goondan_tasks.extension_api import ToolCallContext
 from goondan_tasks.failure import (
     DEFAULT_MESSAGE_LIMIT,
     describe,
+    traceback_text,
     with_error_in_output,
     with_error_in_output_by_name,
 )
@@ -304,7 +305,7 @@ class Executor:
             return self._general_result(job, plan, outcome)
         if len(output) > self._outputs.max_bytes:
             return self._general_result(job, plan, outcome)
-        job.output = value
+        job.output, job.output_text = value, output
         return result_of(job, call, output.decode())
 
     def _general_result(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> ToolCallResult:
@@ -439,6 +440,8 @@ class Executor:
             message_limit=message_limit,
             default=HandoffError if is_event(run.call) else ToolError,
         )
+        if not is_ours:
+            described = described.with_traceback(traceback_text(cause))
         return run.failed(described, started_at)
 
     def _outcome(self, run: Run, value: Any, started_at: float | None) -> ToolCallResult:

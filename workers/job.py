@@ -39,6 +39,9 @@ _TEXTS = (
 #: what a plain call may say
 _PLAIN_FIELDS = {"v", "args", "callChain", *_TEXTS}
 
+#: what stands before the arguments of a plain call (goondan_tasks/ledger/submission.py)
+_BEFORE_ARGS = b'"callChain":[],"args":'
+
 #: as ``ToolCallResult.to_wire`` writes it
 _RESULT = (
     '{"v":1,"toolCallId":%s,"toolName":%s,"status":"ok","output":%s,"meta":{"id":%s,"agentName":%s,'
@@ -173,6 +176,7 @@ class Job:
         "is_plain",
         "marked_at",
         "output",
+        "output_text",
         "plan",
         "queue",
         "queued_at",
@@ -222,8 +226,9 @@ class Job:
         #: ISO 8601, Redis time
         self.ended_at = ""
         self.duration_ms = 0.0
-        #: what a plain handler has returned
+        #: what a plain handler has returned, and its JSON
         self.output: Any = None
+        self.output_text: bytes | None = None
         #: made when its handler asks, or when the call lasts
         self.cancellation: Cancellation | None = None
         self.reporter: ProgressReporter | None = None
@@ -260,6 +265,12 @@ class Job:
     def size(self) -> int:
         """How many bytes the call has as JSON."""
         return len(self._text)
+
+    @property
+    def args_text(self) -> bytes | None:
+        """The JSON of a plain call's arguments, if a client of ours has written it: they come last then."""
+        begin = self._text.find(_BEFORE_ARGS) if self.is_plain else -1
+        return None if begin < 0 else self._text[begin + len(_BEFORE_ARGS) : -1]
 
     def read(self) -> JsonObject:
         """Return the call's wire record.

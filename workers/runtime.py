@@ -23,6 +23,7 @@ from goondan_tasks.ledger.leases import LeaseKeeper, lease_timeout
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.logs import CallLog, log_stream
+from goondan_tasks.monitors import Monitors
 from goondan_tasks.oauth.manager import RefreshesInFlight
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.revisions.bootstrap import Bootstrap, FollowedBundle, is_followed, workspace_of
@@ -61,6 +62,7 @@ class WorkerRuntime:
     reaper: Reaper
     event_loop: EventLoopThread
     children: Children
+    monitors: Monitors
     agent_registry: AgentRegistry
     collector: Collector
     shutdowns: ShutdownRequests
@@ -95,7 +97,8 @@ class WorkerRuntime:
     ) -> tuple["WorkerRuntime", "tuple[ProcessThread, ...]"]:
         ledger = Ledger(connect(settings.redis_url, name="goondan-worker"), settings)
         dispatch = dispatch_for(settings)
-        reaper = Reaper(ledger, dispatch, settings.help_url)
+        monitors = Monitors(ledger.redis, settings)
+        reaper = Reaper(ledger, dispatch, settings.help_url, monitors)
         children = Children()
         event_loop = EventLoopThread()
         writer = PipelinedWriter(ledger.redis, taught=ledger.unawaited_scripts)
@@ -126,10 +129,12 @@ class WorkerRuntime:
             leases=leases,
             cancels=cancels,
             watchdog=watchdog,
+            monitors=monitors,
         )
         parts = (settings, revisions, delivery, limiter, reaper)
         runtime = cls(
             *(*parts, event_loop, children),
+            monitors=monitors,
             agent_registry=agent_registry,
             collector=make_collector(ledger, lambda: revisions.active.bundle),
             shutdowns=ShutdownRequests(ledger.redis, ledger.keys),
@@ -151,6 +156,7 @@ def _delivery(
     leases: LeaseKeeper,
     cancels: CancelWatch,
     watchdog: Watchdog,
+    monitors: Monitors,
 ) -> Delivery:
     settings, spans = ledger.settings, run_spans()
     retries = Retries(
@@ -161,6 +167,7 @@ def _delivery(
         leases=leases,
         cancels=cancels,
         watchdog=watchdog,
+        monitors=monitors,
     )
     result_writer = ResultWriter(
         ledger,
@@ -172,6 +179,7 @@ def _delivery(
         retries=retries,
         spans=spans,
         log=CallLog(settings, log_stream()),
+        monitors=monitors,
     )
     return Delivery(
         ledger,

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from celery.exceptions import Reject
+from celery.exceptions import Ignore, Reject
 
 from broker_config.queues import (
     DELEGATE_RESULT_TASK,
@@ -18,61 +18,67 @@ from goondan_tasks.ledger.record import Verdict
 from workers.concurrency.event_loop import drive
 from workers.delivery.incoming import Incoming
 from workers.pool.drain import note_shutdown
-from workers.pool.monitoring import summary
-from workers.runtime import process_runtime
+from workers.runtime import WorkerRuntime, process_runtime
 
 STRATEGY = "workers.pool.consumer:strategy"
 
 
 @app.task(name=TOOL_CALL_TASK, bind=True, Strategy=STRATEGY)
-def tool_call(self: Any, call: Any = None) -> str:
+def tool_call(self: Any, call: Any = None) -> None:
     """Carry out a call."""
-    return _carry_out(self, call)
+    _carry_out(self, call)
 
 
 @app.task(name=DELEGATE_TASK, bind=True, Strategy=STRATEGY)
-def delegate(self: Any, message: Any = None) -> str:
+def delegate(self: Any, message: Any = None) -> None:
     """Let an agent handle a request."""
-    return _carry_out(self, message)
+    _carry_out(self, message)
 
 
 @app.task(name=DELEGATE_RESULT_TASK, bind=True, Strategy=STRATEGY)
-def delegate_result(self: Any, message: Any = None) -> str:
+def delegate_result(self: Any, message: Any = None) -> None:
     """Let an agent handle an answer."""
-    return _carry_out(self, message)
+    _carry_out(self, message)
 
 
 @app.task(name=EVENT_TASK, bind=True, Strategy=STRATEGY)
-def event(self: Any, message: Any = None) -> str:
+def event(self: Any, message: Any = None) -> None:
     """Let an agent handle an event."""
-    return _carry_out(self, message)
+    _carry_out(self, message)
 
 
-def _carry_out(task: Any, wire: Any) -> str:
-    """Carry it out under one of Celery's own pools; ours does the same without this body."""
+def _carry_out(task: Any, wire: Any) -> None:
+    """Carry it out under one of Celery's own pools; ours does the same without this body.
+
+    Raises:
+        Ignore: always, in the end. Celery would tell its monitors of a success, whatever comes of the call.
+    """
     runtime, worker = process_runtime(), task.request.hostname
     queue, traceparent = task.request.delivery_info["routing_key"], task.request.get("traceparent")
     incoming = Incoming(task.request.id, queue, wire, task.name, traceparent)
     if incoming.is_shutdown:
         note_shutdown(runtime, incoming.wire)
-        return summary(None)
-    if incoming.is_only_told:
-        return summary(None)
+    elif not incoming.is_only_told:
+        _deliver(runtime, incoming, worker)
+        runtime.monitors.flush_soon()
+    raise Ignore
+
+
+def _deliver(runtime: WorkerRuntime, incoming: Incoming, worker: str) -> None:
     delivery = runtime.delivery
     try:
-        runtime.serve(agent_of(queue) or "")
+        runtime.serve(agent_of(incoming.queue) or "")
         claim = delivery.claim(incoming, worker)
     except GoondanError as error:
         if runtime.standby.leaves(incoming.placeholder(), error):
             raise Reject(error.message, requeue=True) from error
         delivery.refuse(incoming, worker, error)
-        return summary(None)
+        return
     if claim.verdict is not Verdict.RUN:
         delivery.settle(claim)
-        return summary(None)
+        return
     coroutine = delivery.carry_out(claim, partial(delivery.result_writer.answer, claim))
     ended = drive(coroutine)
     result = runtime.event_loop.submit(coroutine).result() if ended is None else ended[0]
     delivery.result_writer.finish(claim, result)
     delivery.flush()
-    return summary(result)

@@ -55,7 +55,7 @@ class Submitter:
             fault = f"The call is not valid JSON: {error}."
             return Submission(call_id, bare, wire, digest_of(bare, args), fault=fault)
         require_sizes(call, len(args), self._max_args_bytes)
-        message = b"" if fault else self._dispatch.inline(call_id, call, wire, args)
+        message = b"" if fault else self._dispatch.inline(call_id, call, wire)
         return Submission(call_id, call, wire, digest_of(call, args), message, fault)
 
     def prepare_call(self, call: ToolCall) -> Submission:

@@ -118,7 +118,8 @@ def _read_retried(kept: bytes | None = None) -> tuple[int, float | None]:
 
 def taken_claim(row: Sequence[Any], taker: str, token: str) -> Claim | None:
     """Read the claim of a call that was taken to be settled; ``None`` if its record cannot be read."""
-    call_id, verdict, attempt, queued_at, call_json, suspended_at, completion = (*row, None, None)[:7]
+    call_id, verdict, attempt, queued_at, call_json, *more = row
+    suspended_at, completion, lost_by, lost_claim_at, has_result = (*more, *[None] * 5)[:5]
     try:
         call = ToolCall.from_wire(serializer.decode(call_json or b""))
     except ValueError as error:
@@ -131,6 +132,9 @@ def taken_claim(row: Sequence[Any], taker: str, token: str) -> Claim | None:
         Verdict(verdict.decode()),
         was_suspended=suspended_at is not None,
         completion=completion or b"",
+        lost_by=(lost_by or b"").decode(),
+        lost_claim_at=lost_claim_at,
+        has_result=has_result is not None,
     )
 
 

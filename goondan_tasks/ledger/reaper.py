@@ -27,6 +27,7 @@ from goondan_tasks.ledger.record import Claim, Finished, Outcome, Stored, Verdic
 from goondan_tasks.ledger.submission import Submission, event_submission
 from goondan_tasks.limits.limiter import Limiter, conflict, shared
 from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.monitors import Monitors
 from goondan_tasks.names import NO_CALL_TOOL
 
 logger = logging.getLogger(__name__)
@@ -66,8 +67,11 @@ SWEEP_SECONDS = 1.0
 class Reaper:
     """Carries out the ledger's verdicts; every worker and every waiting client has a reaper."""
 
-    def __init__(self, ledger: Ledger, dispatch: Dispatch, help_url: str) -> None:
+    def __init__(
+        self, ledger: Ledger, dispatch: Dispatch, help_url: str, monitors: Monitors | None = None
+    ) -> None:
         self._ledger = ledger
+        self._monitors = monitors or Monitors(ledger.redis, ledger.settings)
         self._limiter = Limiter(ledger)
         self._dispatch = dispatch
         self._help_url = help_url
@@ -137,7 +141,11 @@ class Reaper:
             self.finish(claim, self.cancelled(result))
         else:
             self.send(self.unsent(finished, answer))
-        return finished.stored is Stored.YES
+        is_stored = finished.stored is Stored.YES
+        if is_stored and not claim.has_result:
+            received = claim.lost_claim_at or claim.run.queued_at
+            self._monitors.tell_end(claim.run.call, result, received=received, lost_by=claim.lost_by)
+        return is_stored
 
     def message(self, call_id: str, call: ToolCall) -> bytes:
         """Return a call's message, empty if a broker other than Redis carries it."""
@@ -241,6 +249,11 @@ class Reaper:
         False if its handler has started and is not idempotent, the call is cancelled, or the claim was lost.
         """
         call_id, call = claim.run.id, claim.run.call
+        if claim.lost_by and not claim.has_result:
+            received = claim.lost_claim_at or claim.run.queued_at
+            self._monitors.tell_retry(
+                call_id, call, claim.run.worker, received=received, lost_by=claim.lost_by
+            )
         release = self._ledger.release(claim, died=died, message=self.message(call_id, call))
         if not release.run(self._ledger.redis):
             return False

@@ -123,6 +123,11 @@ class Claim:
     was_suspended: bool = False
     #: what it was completed with, see :mod:`goondan_tasks.ledger.record`
     completion: bytes = b""
+    #: the worker that had the call until its lease was over, and when it had claimed it (ms); only of a sweep
+    lost_by: str = ""
+    lost_claim_at: float | None = None
+    #: whether it is an event that has its result, and was still handled
+    has_result: bool = False
 
     @property
     def was_pending(self) -> bool:

@@ -168,18 +168,21 @@ class Delivery:
         release_slot: ReleaseSlot = KeptSlot,
         *,
         on_thread: RunOnThread = on_new_thread,
+        on_start: Callable[[], object] = lambda: None,
     ) -> Coroutine[Any, Any, ToolCallResult]:
         """Return the coroutine that runs a claimed call (see :mod:`workers.concurrency.event_loop`).
 
         ``answer`` gets the result of a handler that is cancelled and does not end, while it still runs;
         it says whether that was the first one. ``release_slot`` lends the run's place while it waits;
-        ``on_thread`` runs what may block once the run has gone on to the event loop.
+        ``on_thread`` runs what may block once the run has gone on to the event loop; ``on_start`` is called
+        when the handler begins.
         """
         started_at: float | None = None
 
         def mark_started() -> float:
             nonlocal started_at
             started_at = self._start(claim, cancellation)
+            on_start()
             return started_at
 
         cancellation, watch = self.hold(claim, answer, lambda: started_at)

@@ -22,6 +22,7 @@ from goondan_tasks.ledger.reaper import Reaper, unknown_outcome
 from goondan_tasks.ledger.record import Claim, Finished, Outcome, Stored, completed, damaged
 from goondan_tasks.logs import CallLog
 from goondan_tasks.messages import ToolCallResult, epoch_milliseconds
+from goondan_tasks.monitors import Monitors
 from workers.concurrency.watchdog import Watchdog
 from workers.delivery.cancel_watch import CancelWatch
 from workers.delivery.limiter import CallLimiter
@@ -73,10 +74,12 @@ class Retries:
         leases: LeaseKeeper,
         cancels: CancelWatch,
         watchdog: Watchdog,
+        monitors: Monitors,
     ) -> None:
         self._ledger = ledger
         self._writer = writer
         self._reaper = reaper
+        self._monitors = monitors
         self._revisions = revisions
         self._leases = leases
         self._cancels = cancels
@@ -166,6 +169,7 @@ class Retries:
             logger.warning("call.not_given_back", call_id=claim.run.id, reason=str(error))  # the sweep will
 
     def _give_back(self, claim: Claim) -> None:
+        self._monitors.flush()  # a monitor that hears of this after the next run would show it for ever
         self._leases.drop(claim)
         self._cancels.drop(claim)
         self._reaper.run_again(claim)
@@ -209,6 +213,7 @@ class ResultWriter:
         retries: Retries,
         spans: RunSpans,
         log: CallLog,
+        monitors: Monitors,
     ) -> None:
         self._ledger = ledger
         self._writer = writer
@@ -219,6 +224,7 @@ class ResultWriter:
         self.retries = retries
         self._spans = spans
         self.log = log
+        self._monitors = monitors
         #: the runs that are going on, by the token of their claim
         self._runs: dict[str, _FirstResult] = {}
         #: the tokens of claims whose result is on its way
@@ -242,7 +248,7 @@ class ResultWriter:
             self._try(claim, partial(self._finish, claim, result, still_runs=False))
         elif is_event(claim.run.call):
             self._unconfirmed.add(claim.token)
-            self._try(claim, partial(self.store, claim, result))
+            self._try(claim, partial(self.store, claim, result, has_result=True))
         return is_first
 
     def answer(self, claim: Claim, result: ToolCallResult) -> bool:
@@ -271,7 +277,7 @@ class ResultWriter:
             self._suspend(claim, result)
             return
         if result.error is not None:
-            granted, store = partial(self._on_retry, claim), partial(self.store, claim, result)
+            granted, store = partial(self._on_retry, claim, result), partial(self.store, claim, result)
             if self.retries.put_off(claim, result, granted=granted, final=store):
                 return
         self.store(claim, result, still_runs=still_runs and is_event(claim.run.call))
@@ -283,8 +289,9 @@ class ResultWriter:
         if outcome.error is not None:
             self._let_go(claim, is_lost=True)  # a sweep settles the call
 
-    def _on_retry(self, claim: Claim) -> None:
+    def _on_retry(self, claim: Claim, result: ToolCallResult) -> None:
         self._unconfirmed.discard(claim.token)
+        self._monitors.add_retry(claim.run.call, result)
         cancellation = self._cancels.cancellation(claim)
         if cancellation is not None:
             cancellation.end()  # the next run asks again
@@ -301,6 +308,8 @@ class ResultWriter:
             else:
                 self._let_go(claim, is_lost=answer == Stored.LOST)
                 self.log(result, answer > 0)
+                if answer > 0:
+                    self._monitors.add_pending(claim.run.call, result)
 
         try:
             script_call = self._ledger.suspend(claim, result)
@@ -327,8 +336,13 @@ class ResultWriter:
         self._cancels.drop(claim, is_lost=is_lost)
         self._limiter.leave(claim)
 
-    def store(self, claim: Claim, result: ToolCallResult, *, still_runs: bool = False) -> None:
-        """Store a result, with the next packet; one without a JSON form ends the call with an error."""
+    def store(
+        self, claim: Claim, result: ToolCallResult, *, still_runs: bool = False, has_result: bool = False
+    ) -> None:
+        """Store a result, with the next packet; one without a JSON form ends the call with an error.
+
+        A call that ``has_result`` only lets the next of its instance come.
+        """
         try:
             answer = self._reaper.answer(claim, result)
             script_call = self._ledger.finish(claim, result, answer, still_runs=still_runs)
@@ -347,6 +361,8 @@ class ResultWriter:
             else:
                 self._let_go(claim, is_lost=stored is Stored.LOST)
             self.log(result, stored is Stored.YES)
+            if stored is Stored.YES and not has_result:
+                self._monitors.add_end(claim.run.call, result)
             unsent = self._reaper.unsent(finished, answer)
             if unsent:
                 self._limiter.send_later(unsent)

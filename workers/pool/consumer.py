@@ -27,7 +27,7 @@ from goondan_tasks.events import EVENT_TASKS
 from workers.delivery.delivery import LONGEST_SHOWN
 from workers.outcome import outcome_of
 from workers.pool.drain import note_shutdown
-from workers.pool.monitoring import CallRequest, incoming_of
+from workers.pool.monitoring import CallRequest, incoming_of, shown_headers
 from workers.pool.pool import CallPool
 from workers.runtime import process_runtime
 
@@ -131,6 +131,7 @@ def strategy(task: Task[Any, Any], app: Any, consumer: Any, **options: Any) -> C
             _answer(message, ToolCancelledError("The call was revoked."), consumer)
             return message.ack_log_error(logger, consumer.connection_errors)
         if pool is None or _waits_for_celery(message.headers):
+            message.headers.update(shown_headers(incoming_of(message)))
             return handle(message, body, ack, reject, callbacks)
         return _take(pool, CallRequest.of_message(message, consumer))
 
@@ -141,9 +142,9 @@ def _take(pool: CallPool, request: CallRequest) -> None:
     incoming = request.incoming
     if incoming.is_shutdown:
         note_shutdown(process_runtime(), incoming.wire)
-        request.note()
+        request.acknowledge()
     elif incoming.is_only_told:
-        request.note()
+        request.acknowledge()
     else:
         pool.take(request)
 

@@ -132,6 +132,7 @@ class Drain(bootsteps.StartStopStep):
         try:
             _settle(runtime.delivery.result_writer.abandon)
         finally:
+            state.active_requests.clear()  # their number is the last that monitors hear of this worker
             _stop()
 
     def _may_end(self, runtime: WorkerRuntime) -> bool:

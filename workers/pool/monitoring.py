@@ -2,7 +2,9 @@
 
 Celery's own ``Request`` does far more than a call needs: it made up a fifth of what a call costs. Events go
 out in batches: Celery sends what there is on every turn of the main loop, which each event wakes. Those of
-plain calls are written by template.
+plain calls are written by template, when their results are stored. Of other calls the beginning is told
+here, and the end when it is stored (:mod:`goondan_tasks.monitors`). Of a delivery that runs nothing
+nothing is told.
 """
 
 import contextlib
@@ -18,32 +20,13 @@ from celery.worker import state
 from redis.exceptions import RedisError
 
 from broker_config import serializer
-from broker_config.queues import TOOL_CALL_TASK
-from goondan_tasks.dispatch import SHOWN_ARGUMENTS
+from broker_config.queues import TOOL_CALL_TASK, agent_of
+from goondan_tasks.events import DEFAULT_INSTANCE, TOOL_OF_TASK
 from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.monitors import FLUSH_SECONDS, Monitors, ended, shown, shown_arguments, task_name
 from workers.concurrency.slots import ReleasedSlot
 from workers.delivery.incoming import Incoming, carried
 from workers.job import Job
-
-SUMMARY_LENGTH = 200
-
-#: shown in place of a result when a message turned out to need no run
-NOT_RUN = "not run here"
-
-
-def summary(result: ToolCallResult | None) -> str:
-    """Return status, error code and the beginning of the output or message."""
-    if result is None:
-        return NOT_RUN
-    if result.error is not None:
-        return f"{result.status} {result.error.code} {result.error.message}"[:SUMMARY_LENGTH]
-    return f"{result.status} {result.output!r}"[:SUMMARY_LENGTH]
-
-
-def summary_of(job: Job) -> str:
-    """Return the same of a plain call that succeeded."""
-    return f"ok {job.output!r}"[:SUMMARY_LENGTH]
-
 
 logger = structlog.get_logger(__name__)
 
@@ -57,7 +40,7 @@ class CallRequest:
 
     __slots__ = (
         "__weakref__",
-        "_begun",
+        "_arrived",
         "_consumer",
         "_headers",
         "_message",
@@ -92,12 +75,13 @@ class CallRequest:
         self._headers = headers
         self._message: Any = None
         self._consumer = consumer
-        self._begun = 0.0
+        self._arrived = time()
 
     @classmethod
     def of_message(cls, message: Any, consumer: Any) -> "CallRequest":
         """Make the request of a message that is to be acknowledged."""
-        request = cls(incoming_of(message), message.headers, consumer)
+        incoming = incoming_of(message)
+        request = cls(incoming, {**message.headers, **shown_headers(incoming)}, consumer)
         request._message = message
         return request
 
@@ -108,6 +92,7 @@ class CallRequest:
         request = cls(Incoming(job.id, job.queue, call), event_fields(job), consumer)
         request.job = job
         request.acknowledged = True
+        request._arrived = _clock_time(job.asked_at)
         return request
 
     @property
@@ -125,41 +110,41 @@ class CallRequest:
         """Count it among what waits here."""
         state.requests[self.id] = self
         state.reserved_requests.add(self)
-        if not self._sends_events:
-            return
-        headers = self._headers
-        self._send_event(
-            "task-received",
-            name=self.name,
-            args=headers.get("argsrepr"),
-            kwargs=headers.get("kwargsrepr"),
-            root_id=headers.get("root_id"),
-            parent_id=headers.get("parent_id"),
-            retries=0,
-            eta=None,
-            expires=None,
-        )
 
     def accept(self) -> None:
         """Count it among what is in progress."""
-        self._begun, self.time_start = monotonic(), time()
+        self.time_start = time()
         state.active_requests.add(self)
         state.reserved_requests.add(self)  # a lost connection clears it of what has not begun
         count(self.name, self.task_name)
-        self._send_event("task-started")
 
-    def note(self) -> None:
-        """Let the books show a message that only tells of something; on the main thread only."""
-        self.reserve()
-        self.accept()
-        self.end(None)
-        self.acknowledge()
+    def tell_claim(self, monitors: Monitors) -> None:
+        """Tell monitors of a call that is to be run here."""
+        if not sends_events(self._consumer.event_dispatcher):
+            return
+        headers = self._headers
+        received = {
+            "type": "task-received",
+            "uuid": self.id,
+            "name": self.name,
+            "args": headers.get("argsrepr"),
+            "kwargs": headers.get("kwargsrepr"),
+            "root_id": headers.get("root_id"),
+            "parent_id": headers.get("parent_id"),
+            "retries": 0,
+            "eta": None,
+            "expires": None,
+        }
+        monitors.add(self.worker, received, self._arrived)
 
-    def end(self, result: ToolCallResult | None) -> None:
+    def tell_start(self, monitors: Monitors, begun_at: float | None = None) -> None:
+        """Tell monitors that the handler begins, or has begun at that ``time.monotonic()``."""
+        if sends_events(self._consumer.event_dispatcher):
+            at = None if begun_at is None else _clock_time(begun_at)
+            monitors.add(self.worker, {"type": "task-started", "uuid": self.id}, at)
+
+    def end(self) -> None:
         """Remove it from Celery's books; its message is still to be acknowledged."""
-        if self._sends_events:
-            runtime = monotonic() - self._begun
-            self._send_event("task-succeeded", result=summary(result), runtime=runtime)
         state.requests.pop(self.id, None)
         state.active_requests.discard(self)
         state.reserved_requests.discard(self)  # a worker that stops waits for this
@@ -177,7 +162,6 @@ class CallRequest:
             self._message.reject_log_error(logger, self._consumer.connection_errors, requeue)
             state.requests.pop(self.id, None)
             state.reserved_requests.discard(self)
-            self._send_event("task-rejected", requeue=requeue)
 
     def info(self, safe: bool = False) -> dict[str, Any]:
         """Describe it for ``inspect active`` and ``inspect reserved``, without its arguments."""
@@ -200,14 +184,6 @@ class CallRequest:
 
     cancel = terminate
 
-    @property
-    def _sends_events(self) -> bool:
-        return sends_events(self._consumer.event_dispatcher)
-
-    def _send_event(self, event: str, **fields: Any) -> None:
-        if self._sends_events:
-            self._consumer.event_dispatcher.send(event, uuid=self.id, **fields)
-
 
 def job_info(job: Job, worker: str) -> dict[str, Any]:
     """Describe a claimed call for ``inspect active`` and ``inspect reserved``."""
@@ -219,7 +195,7 @@ def job_info(job: Job, worker: str) -> dict[str, Any]:
         "kwargs": fields["kwargsrepr"],
         "type": TOOL_CALL_TASK,
         "hostname": worker,
-        "time_start": time() - monotonic() + job.begun_at if job.begun_at else None,
+        "time_start": _clock_time(job.begun_at) if job.begun_at else None,
         "acknowledged": True,
         "delivery_info": {"exchange": "", "routing_key": job.queue},
         "worker_pid": None,
@@ -245,14 +221,36 @@ def sends_events(dispatcher: Any) -> bool:
 def event_fields(job: Job) -> dict[str, Any]:
     """Return what monitors are shown of a claimed call."""
     call = job.read()
-    shown = serializer.encode(call.get("args"))[:SHOWN_ARGUMENTS].decode("utf-8", "ignore")
+    tool = str(call.get("toolName"))
     return {
-        "shadow": call.get("toolName"),
+        "shadow": task_name(job.agent, tool),
         "argsrepr": "()",
-        "kwargsrepr": f"{call.get('instanceKey')} {shown}",
+        "kwargsrepr": shown_arguments(
+            tool, job.agent, call.get("instanceKey"), call.get("args"), job.args_text
+        ),
         "root_id": call.get("rootId") or job.id,
         "parent_id": call.get("parentId"),
     }
+
+
+def shown_headers(incoming: Incoming) -> dict[str, str]:
+    """Return the headers that monitors are shown of a message, in the place of what its producer says."""
+    wire = incoming.wire if isinstance(incoming.wire, Mapping) else {}
+    agent = agent_of(incoming.queue)
+    named = TOOL_OF_TASK[incoming.task] if incoming.is_event else wire.get("toolName")
+    tool = named if isinstance(named, str) else ""
+    args = wire if incoming.is_event else wire.get("args")
+    instance = wire.get("toInstanceKey" if incoming.is_event else "instanceKey")
+    return {
+        "shadow": task_name(agent, tool),
+        "argsrepr": "()",
+        "kwargsrepr": shown_arguments(tool, agent, instance or DEFAULT_INSTANCE, args),
+    }
+
+
+def _clock_time(moment: float) -> float:
+    """Return a ``time.monotonic()`` in seconds since the epoch."""
+    return time() - monotonic() + moment
 
 
 def incoming_of(message: Any, *, is_readable: bool = True) -> Incoming:
@@ -262,9 +260,6 @@ def incoming_of(message: Any, *, is_readable: bool = True) -> Incoming:
     queue, traceparent = message.delivery_info.get("routing_key") or "", message.headers.get("traceparent")
     return Incoming(message.headers["id"], queue, wire, task, traceparent)
 
-
-#: how long an event waits for company
-FLUSH_SECONDS = 0.2
 
 #: so many events do not wait any longer
 MOST_EVENTS = 500
@@ -277,8 +272,9 @@ _EVENTS = (
     '{%(common)s,"type":"task-received","timestamp":%(received)r,"name":%(name)s,"args":"()",'
     '"kwargs":%(kwargs)s,"root_id":%(root)s,"parent_id":%(parent)s,"retries":0,"eta":null,"expires":null},'
     '{%(common)s,"type":"task-started","timestamp":%(started)r},'
-    '{%(common)s,"type":"task-succeeded","timestamp":%(ended)r,"result":%(result)s,"runtime":%(runtime)r}'
+    '{%(common)s,"timestamp":%(ended)r,%(end)s}'
 )
+_SUCCEEDED = '"type":"task-succeeded","result":%s,"runtime":%r'
 
 
 class PlainEvents:
@@ -308,8 +304,7 @@ class PlainEvents:
                     "parent": "null" if parent is None else quoted(parent),
                     "started": started,
                     "ended": started + job.duration_ms / 1000,
-                    "result": quoted(summary_of(job) if failure is None else summary(failure)),
-                    "runtime": job.duration_ms / 1000,
+                    "end": _end_of(job, failure),
                 }
             )
 
@@ -332,6 +327,12 @@ class PlainEvents:
             del self._written[:count]
 
 
+def _end_of(job: Job, failure: ToolCallResult | None) -> str:
+    if failure is None:
+        return _SUCCEEDED % (quoted(f"ok {shown(job.output, job.output_text)}"), job.duration_ms / 1000)
+    return serializer.encode(ended(failure))[1:-1].decode()
+
+
 class TaskEvents(bootsteps.StartStopStep):
     """The consumer step that sends events; with our own pool."""
 
@@ -343,7 +344,7 @@ class TaskEvents(bootsteps.StartStopStep):
 
     def include_if(self, consumer: Any) -> bool:
         """Leave it to Celery where events come one by one."""
-        return hasattr(consumer.pool, "events")
+        return hasattr(consumer.pool, "flush_events")
 
     def start(self, consumer: Any) -> None:
         """Let events wait; there is a new dispatcher after each reconnection."""
@@ -353,7 +354,7 @@ class TaskEvents(bootsteps.StartStopStep):
 
         def flush() -> None:
             dispatcher.flush()
-            consumer.pool.events.send(dispatcher)
+            consumer.pool.flush_events(dispatcher)
 
         self._timer = consumer.timer.call_repeatedly(FLUSH_SECONDS, flush)
 
@@ -363,4 +364,4 @@ class TaskEvents(bootsteps.StartStopStep):
             self._timer.cancel()
             self._timer = None
             consumer.event_dispatcher.flush()
-            consumer.pool.events.send(consumer.event_dispatcher)
+            consumer.pool.flush_events(consumer.event_dispatcher)

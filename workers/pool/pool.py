@@ -34,6 +34,7 @@ from goondan_tasks.errors import (
 )
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.monitors import task_name
 from goondan_tasks.tool_api import ToolContext
 from workers.concurrency.event_loop import drive
 from workers.concurrency.slots import QueuedJob, ReleasedSlot, Slots
@@ -43,7 +44,7 @@ from workers.contexts import RunServices
 from workers.job import Job
 from workers.outcome import outcome_of
 from workers.pool.lead import Ended, Lead
-from workers.pool.monitoring import CallRequest, PlainEvents, count
+from workers.pool.monitoring import CallRequest, PlainEvents, count, sends_events
 from workers.runtime import WorkerRuntime, process_runtime
 
 #: glibc's name for the parameter (malloc.h)
@@ -117,7 +118,7 @@ class CallPool(BasePool):
         self._hub: Any = None
         self._slots = Slots(lambda: self.limit, self._begin_queued, self._on_free)
         #: calls still to be reported to Celery, and the messages still to be acknowledged
-        self._ended: deque[tuple[CallRequest, ToolCallResult | None]] = deque()
+        self._ended: deque[CallRequest] = deque()
         self._unacknowledged: deque[CallRequest] = deque()
         #: whether calls that have not begun go back: the worker drains
         self.is_turning_away = False
@@ -224,7 +225,7 @@ class CallPool(BasePool):
         if job is None:
             _reject(request)
         else:
-            request.end(None)
+            request.end()
             self._runtime.delivery.give_back(job)
 
     # What the thread that leads asks for.
@@ -267,6 +268,8 @@ class CallPool(BasePool):
         request = CallRequest.of_job(job, self.consumer)
         request.reserve()
         request.accept()
+        request.tell_claim(self._runtime.monitors)
+        request.tell_start(self._runtime.monitors, job.begun_at)
         delivery = self._runtime.delivery
         job.cancellation, watch = delivery.hold(
             claim, partial(self._answer, request, claim), lambda: job.started_at, job.cancellation
@@ -283,6 +286,10 @@ class CallPool(BasePool):
     def finish(self, job: Job, result: ToolCallResult) -> None:
         """End a plain call with what is not a plain result: one that is pending, or may be tried again."""
         claim, delivery = job.claim, self._runtime.delivery
+        request = CallRequest.of_job(job, self.consumer)
+        request.tell_claim(self._runtime.monitors)
+        if job.begun_at:
+            request.tell_start(self._runtime.monitors, job.begun_at)
         delivery.hold(claim, lambda _: False, lambda: job.started_at, job.cancellation)
         delivery.result_writer.finish(claim, result)
         delivery.flush()
@@ -300,7 +307,7 @@ class CallPool(BasePool):
             request.incoming.call(self._runtime.settings.max_args_bytes)
         except GoondanError as error:
             delivery.refuse(request.incoming, request.worker, error, job.token)
-            self._end(request, None)
+            self._end(request)
             return
         self._carry_out(request, job.claim)
 
@@ -312,8 +319,16 @@ class CallPool(BasePool):
             if one.failure is not None:
                 log(one.failure, True)
             # a call so short is never seen in Celery's books: job_info shows the running ones
-            count(one.job.tool_name, TOOL_CALL_TASK)
+            count(task_name(one.job.agent, one.job.tool_name), TOOL_CALL_TASK)
         self.events.add(self.consumer.event_dispatcher, [(one.job, one.failure) for one in ended])
+
+    def flush_events(self, dispatcher: Any) -> None:
+        """Send what monitors are to be told; on the main thread."""
+        self.events.send(dispatcher)
+        if sends_events(dispatcher):
+            self._runtime.monitors.flush()
+        else:
+            self._runtime.monitors.drop()
 
     def flush(self) -> None:
         """Send what the general way has put off."""
@@ -363,7 +378,7 @@ class CallPool(BasePool):
             try:
                 self._runtime.delivery.refuse(request.incoming, request.worker, fault, token)
             finally:  # if it cannot be told, a sweep settles the call
-                self._end(request, None)
+                self._end(request)
 
     def _run_message(self, request: CallRequest, turn: InOrder) -> None:
         request.accept()
@@ -377,7 +392,7 @@ class CallPool(BasePool):
                 self._on_main_thread(partial(self._put_back, request))
                 return
             delivery.refuse(incoming, request.worker, error)
-            self._end(request, None)
+            self._end(request)
         else:
             turn.end()
             self._carry_out(request, claim)
@@ -390,13 +405,16 @@ class CallPool(BasePool):
         delivery, event_loop = self._runtime.delivery, self._runtime.event_loop
         if claim.verdict is not Verdict.RUN:
             delivery.settle(claim)
-            self._end(request, None)
+            self._end(request)
             return
+        monitors = self._runtime.monitors
+        request.tell_claim(monitors)
         coroutine = delivery.carry_out(
             claim,
             partial(self._answer, request, claim),
             partial(self._release_slot, request),
             on_thread=self._run_beside_loop,
+            on_start=partial(request.tell_start, monitors),
         )
         finish, ended = partial(self._finish, request, claim), drive(coroutine)
         if ended is None:
@@ -420,19 +438,19 @@ class CallPool(BasePool):
         """End a call whose handler still runs; its thread, which would tell Celery so, is kept by it."""
         is_first = self._runtime.delivery.result_writer.answer(claim, result)
         if is_first:
-            self._end(request, result)
+            self._end(request)
         self._flush()
         return is_first
 
     def _finish(self, request: CallRequest, claim: Claim, result: ToolCallResult) -> None:
         if self._runtime.delivery.result_writer.finish(claim, result):
-            self._end(request, result)
+            self._end(request)
 
-    def _end(self, request: CallRequest, result: ToolCallResult | None) -> None:
+    def _end(self, request: CallRequest) -> None:
         if request.has_ended:
             return
         request.has_ended = True
-        self._ended.append((request, result))
+        self._ended.append(request)
         self._slots.leave(request.released_slot)
 
     def _flush(self) -> None:
@@ -441,8 +459,8 @@ class CallPool(BasePool):
         self._runtime.delivery.flush()
         while self._ended and self._slots.backlog < ENOUGH:
             with contextlib.suppress(IndexError):  # another thread was quicker
-                request, result = self._ended.popleft()
-                request.end(result)
+                request = self._ended.popleft()
+                request.end()
                 if not request.acknowledged:
                     self._unacknowledged.append(request)
         if self._unacknowledged:

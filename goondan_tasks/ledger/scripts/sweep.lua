@@ -6,7 +6,7 @@
 -- KEYS  due, last sweep
 -- ARGV  token, lease ms, most calls to take, call key prefix, longest ms between two sweeps, TTL s
 -- Returns a list of {id, verdict, attempt, queued at ms, call JSON, when it was suspended (ms, or nothing),
--- completion};
+-- completion, the worker that has lost it, when that has claimed it (ms), whether it has its result};
 -- verdicts: cancelled | expired | limited (it waited for a limit) | unknown | poisoned | unresolved and
 -- unapproved (it was pending) (store that error), completed (store what it was completed with),
 -- requeue (release with a message). A record that cannot be read has a row without its call.
@@ -30,7 +30,7 @@ local function take(id)
   local key = ARGV[4] .. id
   local record = redis.call('HMGET', key, 'status', 'attempt', 'queuedAt', 'call', 'notStarted',
     'idempotent', 'maxAttempts', 'deaths', 'cancelled', 'waiting', 'worker', 'suspendedAt', 'completion',
-    'approval', 'token')
+    'approval', 'token', 'claimedAt')
   local status, verdict = record[1], 'requeue'
   local completion = record[13]
   -- an event that has its result was still handled, and its worker has died
@@ -57,7 +57,9 @@ local function take(id)
   -- its worker died before the handler had returned, but what it has begun was completed
   if completion and (verdict == 'unknown' or verdict == 'poisoned') then verdict = 'completed' end
   redis.call('HSET', key, 'status', status == 'queued' and 'running' or status, 'token', ARGV[1])
-  return {id, verdict, tonumber(record[2]) or 0, tonumber(record[3]) or 0, record[4], record[12], completion}
+  local had_it = status ~= 'pending' and record[11]
+  return {id, verdict, tonumber(record[2]) or 0, tonumber(record[3]) or 0, record[4], record[12], completion, had_it,
+    had_it and tonumber(record[16] or 0), is_left and '1'}
 end
 
 local taken = {}

@@ -22,7 +22,7 @@ def test_a_call_that_begins_after_a_lost_connection_counts_as_reserved_again() -
     state.reserved_requests.clear()  # as Celery does when it loses its connection
     request.accept()
     assert list(state.reserved_requests) == [request]
-    request.end(None)
+    request.end()
     assert list(state.reserved_requests) == []
 
 
@@ -30,7 +30,7 @@ def begin(tool: object) -> None:
     request = request_of({"shadow": tool})
     request.reserve()
     request.accept()
-    request.end(None)
+    request.end()
 
 
 def test_names_that_a_model_makes_up_are_not_counted_without_end(monkeypatch: pytest.MonkeyPatch) -> None:

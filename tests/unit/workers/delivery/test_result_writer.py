@@ -20,6 +20,7 @@ from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.monitors import Monitors
 from tests.unit.goondan_tasks.ledger.calls import submit
 from workers.delivery.result_writer import ResultWriter
 
@@ -80,6 +81,7 @@ class Desk:
             retries=UNUSED,
             spans=SimpleNamespace(end=lambda claim, result: None),
             log=lambda result, is_stored: None,  # type: ignore[arg-type]
+            monitors=Monitors(redis, self.ledger.settings),
         )
 
     def _drop(self, _: Claim, *, is_lost: bool) -> None:

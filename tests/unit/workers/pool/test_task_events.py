@@ -8,10 +8,15 @@ from typing import Any, cast
 
 import pytest
 from celery import Celery
+from fakeredis import FakeRedis
 from redis.exceptions import ReadOnlyError
 
+from broker_config import serializer
+from broker_config.settings import Settings
 from goondan_tasks.calls import new_call
+from goondan_tasks.ledger.submission import call_json
 from goondan_tasks.messages import ToolCallError, ToolCallResult, wall_clock
+from goondan_tasks.monitors import Monitors
 from workers.job import Job
 from workers.pool.monitoring import MOST_CALLS, MOST_EVENTS, TaskEvents
 from workers.pool.pool import CallPool
@@ -50,6 +55,7 @@ def consumer(monkeypatch: pytest.MonkeyPatch) -> Any:
     )
     monkeypatch.setattr(dispatcher, "_publish", lambda events, *_, **__: published.append(events))
     pool = CallPool(limit=1)
+    pool._runtime = cast(Any, SimpleNamespace(monitors=Monitors(FakeRedis(), Settings())))
     return SimpleNamespace(
         pool=pool, timer=Timer(), event_dispatcher=dispatcher, published=published, woken=woken
     )
@@ -109,11 +115,13 @@ class Broker:
 
 
 def ended_job(**names: Any) -> Job:
-    call = new_call("coder", "calc__add", {"text": "ü \u2028"}, names)
-    text = json.dumps(call.to_wire()).encode()
+    call = new_call("coder", "calc__add", {"text": "ü \u2028", "password": "p4ss"}, names)
+    text = call_json(call, serializer.encode(call.args))
     answer = (b"run", 1, 0, 1_700_000_000_000, None, None, text, b"", b"id-1")
     job = Job("agent.coder", "token", answer, asked_at=monotonic(), clock=wall_clock, worker="w1")
     job.begun_at, job.duration_ms, job.output = monotonic(), 1.5, 'a "quoted" text'
+    job.output_text = serializer.encode(job.output)
+    assert job.is_readable
     return job
 
 
@@ -130,20 +138,17 @@ def test_the_events_of_plain_calls_say_what_celerys_own_say(consumer: Any) -> No
     flush()
     flush()
     [[celerys]] = consumer.published
-    assert [event["type"] for event in broker.events] == 2 * [
-        "task-received",
-        "task-started",
-        "task-succeeded",
-    ]
+    begun = ["task-received", "task-started"]
+    assert [event["type"] for event in broker.events] == [*begun, "task-succeeded", *begun, "task-failed"]
     assert all(event.items() >= {"hostname": "w1", "pid": celerys["pid"]}.items() for event in broker.events)
     assert all(event.keys() >= celerys.keys() for event in broker.events)
     received, _, succeeded = broker.events[:3]
-    assert (received["uuid"], received["name"], received["parent_id"]) == ("id-1", "calc__add", None)
-    assert received["kwargs"].startswith('default {"text":')
-    assert (succeeded["result"], succeeded["runtime"]) == ("ok 'a \"quoted\" text'", 0.0015)
-    received, _, succeeded = broker.events[3:]
+    assert (received["uuid"], received["name"], received["parent_id"]) == ("id-1", "coder.calc__add", None)
+    assert received["kwargs"] == 'default {"text":"ü \u2028","password":"***"}'
+    assert (succeeded["result"], succeeded["runtime"]) == ('ok "a \\"quoted\\" text"', 0.0015)
+    received, _, failed = broker.events[3:]
     assert (received["root_id"], received["parent_id"]) == ("root", "parent")
-    assert succeeded["result"] == "error E_ODD no"
+    assert (failed["exception"], failed["traceback"]) == ("E_ODD: no", "E_ODD: no")
 
 
 def test_events_wait_while_redis_refuses_and_are_not_kept_without_end(consumer: Any) -> None:

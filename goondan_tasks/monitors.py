@@ -1,0 +1,277 @@
+"""What monitors such as Flower are told of calls: Celery's task events.
+
+A worker tells what it runs. How a call ends is told by the process that stores its result, so what a monitor
+shows is what the ledger holds: also of calls whose worker has died, and of those that no worker has had.
+"""
+
+import base64
+import contextlib
+import re
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from broker_config import serializer
+from broker_config.keys import Keys
+from broker_config.settings import Settings
+from goondan_tasks.agent_registry import AgentRegistry
+from goondan_tasks.dispatch import SEND_SECONDS, broker_connection, broker_errors
+from goondan_tasks.errors import ToolCancelledError
+from goondan_tasks.messages import JsonObject, ToolCall, ToolCallError, ToolCallResult, epoch_milliseconds
+from goondan_tasks.names import EVENT_TOOLS
+from goondan_tasks.redaction import KNOWN_SECRETS, hidden_in_log, is_named_as_secret
+
+#: how many characters of arguments and outputs, and of an error, are shown
+SHOWN_CHARACTERS, ERROR_CHARACTERS = 200, 1_000
+
+#: so many events wait for a broker that is away
+MOST_EVENTS = 9_000
+
+#: how long events wait for others
+FLUSH_SECONDS = 0.2
+
+#: how long it is taken for granted which workers are alive
+ALIVE_SECONDS = 1.0
+
+#: Celery's names (celery/events/event.py)
+_EXCHANGE, _ROUTING_KEY = "celeryev", "task.multi"
+
+_names_in = re.compile(r'"([^"\\]{1,100})":').findall
+
+
+def task_name(agent: str | None, tool: str) -> str:
+    """Return the name of a call's task; without spaces, since Flower searches for names word by word.
+
+    ``coder.bash__exec`` is what ``goondan call coder bash__exec`` calls.
+    """
+    return f"{agent}.{tool[:SHOWN_CHARACTERS].replace(' ', '-') or '(no-tool)'}"
+
+
+def shown(value: Any, text: bytes | None = None) -> str:
+    """Return the beginning of a value as JSON, without secrets; ``text`` is that JSON, if known."""
+    try:
+        beginning = _beginning(serializer.encode(value) if text is None else text)
+        # to look through the whole value would cost more than all the rest
+        if KNOWN_SECRETS.are_known or any(map(is_named_as_secret, _names_in(beginning))):
+            return _beginning(serializer.encode(hidden_in_log(value)))
+    except (serializer.NotJsonError, RecursionError):
+        return "(not JSON)"
+    return beginning
+
+
+def _beginning(text: bytes) -> str:
+    return text[:SHOWN_CHARACTERS].decode("utf-8", "ignore")
+
+
+def shown_arguments(
+    tool: str, agent: str | None, instance: object, args: Any, text: bytes | None = None
+) -> str:
+    """Return what is shown of a call's arguments: of an event its input, and then where it comes from.
+
+    ``text`` is the JSON of ``args`` or its beginning, if known.
+    """
+    where = str(instance)[:SHOWN_CHARACTERS]
+    payload = args.get("payload") if tool in EVENT_TOOLS and isinstance(args, Mapping) else None
+    if not isinstance(payload, Mapping):
+        return f"{where} {shown(args, text)}"
+    rest = {name: value for name, value in payload.items() if value is not None}
+    about = next((rest.pop(name) for name in ("input", "response", "error") if name in rest), None)
+    sender = str(args.get("from"))[:SHOWN_CHARACTERS]
+    return f"{shown(about)} {sender} -> {agent}@{where} {shown(rest)}"
+
+
+def ended(result: ToolCallResult) -> JsonObject:
+    """Return the event of a call's final result, as far as the result says it (celery/worker/request.py)."""
+    seconds = None if result.meta.duration_ms is None else result.meta.duration_ms / 1000
+    error = result.error
+    if error is None:
+        return {"type": "task-succeeded", "result": f"ok {shown(result.output)}", "runtime": seconds}
+    text = error_text(error)
+    if error.code == ToolCancelledError.code:
+        has_begun = result.meta.started_at is not None
+        kind = {"type": "task-revoked", "terminated": has_begun, "signum": None, "expired": False}
+    else:
+        kind = {"type": "task-failed", "exception": text, "traceback": _traceback_of(error)}
+    # Flower's list has the result's column only
+    return {**kind, "result": text[:SHOWN_CHARACTERS], "runtime": seconds}
+
+
+def error_text(error: ToolCallError) -> str:
+    """Return an error's code and message."""
+    return KNOWN_SECRETS.hidden_in_log(f"{error.code}: {error.message}")[:ERROR_CHARACTERS]
+
+
+def _traceback_of(error: ToolCallError) -> str:
+    """Return the handler's own traceback, or what is said of an error that has none."""
+    said = error.traceback or "\n".join(filter(None, [error_text(error), error.suggestion, error.help_url]))
+    return KNOWN_SECRETS.hidden_in_log(said)
+
+
+def about(call_id: str, call: ToolCall) -> JsonObject:
+    """Return the fields of an event that say which call it is about."""
+    return {
+        "uuid": call_id,
+        "name": task_name(call.agent_name, call.tool_name),
+        "args": "()",
+        "kwargs": shown_arguments(call.tool_name, call.agent_name, call.instance_key, call.args),
+        "root_id": call.root_id or call_id,
+        "parent_id": call.parent_id,
+    }
+
+
+class Monitors:
+    """Sends events to the monitors of one broker; any thread may use it.
+
+    A broker that is away, or refuses them, keeps nobody from anything else: the events wait.
+    """
+
+    def __init__(self, redis: Redis, settings: Settings) -> None:
+        self._redis = redis
+        self._is_on = settings.events == "on"
+        self._registry = AgentRegistry(redis, Keys(settings.namespace))
+        self._broker = None
+        self._errors: tuple[type[BaseException], ...] = (RedisError, OSError)
+        if settings.effective_broker_url != settings.redis_url:
+            self._broker = broker_connection(settings.effective_broker_url)
+            self._errors += broker_errors(self._broker)
+        self._waiting: deque[JsonObject] = deque(maxlen=MOST_EVENTS)
+        self._sending = threading.Lock()
+        self._alive: Collection[str] = ()
+        self._looked_at = -ALIVE_SECONDS
+
+    def add(self, worker: str, event: Mapping[str, Any], at: float | None = None) -> None:
+        """Let an event wait for the next :meth:`flush`; ``at`` is its time in s since the epoch."""
+        if self._is_on:
+            timestamp = time.time() if at is None else at
+            self._waiting.append({"hostname": worker, "timestamp": timestamp, **event})
+
+    def add_end(self, call: ToolCall, result: ToolCallResult) -> None:
+        """Let the end of a call wait for the next :meth:`flush`; what ends well was told of when it began."""
+        if self._is_on:
+            call_id, is_known = result.meta.id, result.error is None
+            which = {"uuid": call_id} if is_known else about(call_id, call)
+            self.add(result.meta.worker or "", {**which, **ended(result)})
+
+    def add_retry(self, call: ToolCall, result: ToolCallResult) -> None:
+        """Let wait that a run has failed with ``result``, and that there will be another one."""
+        if self._is_on:
+            failed = {**ended(result), "type": "task-retried"}
+            self.add(result.meta.worker or "", {**about(result.meta.id, call), **failed})
+
+    def add_pending(self, call: ToolCall, result: ToolCallResult) -> None:
+        """Let wait that a call is pending: the worker has begun it, and does nothing more for it.
+
+        Celery has no such state: one that has begun stays STARTED, and its result says what it waits for.
+        """
+        if self._is_on:
+            what = f"pending: waits for its {result.meta.awaits}"
+            if result.meta.awaits == "completion":
+                what = f"{what}, {shown(result.handle)}"
+            event = {**about(result.meta.id, call), "type": "task-pending", "result": what}
+            self.add(result.meta.worker or "", event)
+
+    def tell_end(self, call: ToolCall, result: ToolCallResult, *, received: float, lost_by: str) -> None:
+        """Send the end of a call that its worker has not told; ``lost_by`` has died with it, if anybody.
+
+        ``received`` is when a worker has claimed it, else when it was queued, in ms since the epoch.
+        """
+        fields = {**about(result.meta.id, call), **ended(result), "received": received / 1000}
+        if lost_by and "traceback" in fields:
+            fields["traceback"] += f"\nWorker {lost_by} had the call, {result.meta.worker} has settled it."
+        finished = result.meta.finished_at
+        at = None if finished is None else epoch_milliseconds(finished) / 1000
+        self._tell(result.meta.worker or "", fields, lost_by, at)
+
+    def tell_retry(self, call_id: str, call: ToolCall, worker: str, *, received: float, lost_by: str) -> None:
+        """Send that a call whose worker has died is tried again; before it is queued, or it may end first."""
+        reason = f"Worker {lost_by} died before the call had ended; it is run again."
+        retried = {"type": "task-retried", "exception": reason, "traceback": reason, "result": reason}
+        fields = {**about(call_id, call), **retried, "received": received / 1000}
+        self._tell(worker, fields, lost_by)
+
+    def _tell(self, worker: str, event: JsonObject, lost_by: str, at: float | None = None) -> None:
+        if not self._is_on:
+            return
+        self.add(worker, event, at)
+        # for Flower each sender is a worker, and a dead one has as many active calls as it has said last
+        gone = {lost_by} if worker in self._workers() else {lost_by, worker}
+        for name in gone - {""}:
+            self.add(name, {"type": "worker-offline", "active": 0})
+        self.flush()
+
+    def _workers(self) -> Collection[str]:
+        if time.monotonic() - self._looked_at >= ALIVE_SECONDS:
+            with contextlib.suppress(RedisError):
+                self._alive = {worker.name for worker in self._registry.workers()}
+                self._looked_at = time.monotonic()
+        return self._alive
+
+    def flush(self) -> None:
+        """Send what waits, in one message: when this returns, what was added before is on its way."""
+        with self._sending:
+            events = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            if events and not self._is_sent(events):
+                self._waiting.extendleft(reversed(events))
+
+    def flush_soon(self) -> None:
+        """Send what waits in a moment, on a thread of its own."""
+        timer = threading.Timer(FLUSH_SECONDS, self.flush)
+        timer.daemon = True
+        timer.start()
+
+    def drop(self) -> None:
+        """Forget what waits: nobody wants to be told."""
+        self._waiting.clear()
+
+    def _is_sent(self, events: list[JsonObject]) -> bool:
+        try:
+            if self._broker is None:
+                self._publish_in_redis(events)
+            else:
+                self._publish_by_broker(events)
+        except self._errors:  # whatever else is asked of the broker tells of it
+            return False
+        return True
+
+    def _publish_in_redis(self, events: list[JsonObject]) -> None:
+        """Publish as kombu does (kombu/transport/redis.py ``_put_fanout``)."""
+        database = self._redis.get_connection_kwargs().get("db") or 0
+        delivery_info = {"exchange": _EXCHANGE, "routing_key": _ROUTING_KEY}
+        message = {
+            "body": base64.b64encode(serializer.encode(events)).decode(),
+            "content-type": "application/json",
+            "content-encoding": "utf-8",
+            "headers": {},
+            "properties": {
+                "body_encoding": "base64",
+                "delivery_info": delivery_info,
+                "delivery_mode": 1,
+                "delivery_tag": str(uuid.uuid4()),
+                "priority": 0,
+            },
+        }
+        self._redis.publish(f"/{database}.{_EXCHANGE}/{_ROUTING_KEY}", serializer.encode(message))
+
+    def _publish_by_broker(self, events: list[JsonObject]) -> None:
+        from kombu import Exchange
+        from kombu.pools import producers
+
+        assert self._broker is not None  # noqa: S101 - there is one beside Redis
+        is_redis = self._broker.transport.driver_type == "redis"
+        exchange = Exchange(_EXCHANGE, type="fanout" if is_redis else "topic")
+        with producers[self._broker].acquire(block=True, timeout=2 * SEND_SECONDS) as producer:
+            producer.publish(
+                events,
+                routing_key=_ROUTING_KEY,
+                exchange=_EXCHANGE,
+                declare=[exchange],
+                serializer="json",
+                delivery_mode=1,
+                timeout=SEND_SECONDS,
+            )

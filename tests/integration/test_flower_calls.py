@@ -1,0 +1,272 @@
+"""What Flower shows of calls, however they end: real workers, some of which are killed, and a real Flower."""
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goondan_tasks.client import PendingCall
+from goondan_tasks.testing import LocalStack
+from tests.faults.celery_workers import celery_workers
+from tests.integration.flower_process import document, flower, page
+from tests.integration.goondan_process import environment, goondan
+from tests.waiting import wait_until
+
+PATIENCE = 120
+
+BUNDLE = """\
+apiVersion: goondan.ai/v1
+kind: Agent
+metadata: {name: coder}
+spec: {tools: [Tool/scene], entry: ./scene.py}
+---
+apiVersion: goondan.ai/v1
+kind: Tool
+metadata: {name: scene}
+spec:
+  entry: ./scene.py
+  exports:
+    - {name: add, description: Add., parameters: {type: object}}
+    - {name: fail, description: Fail., parameters: {type: object}}
+    - {name: stay, description: Last., parameters: {type: object}}
+    - {name: die, description: Kill the worker., parameters: {type: object}, idempotent: true, maxAttempts: 1}
+    - {name: later, description: End later., parameters: {type: object}}
+    - {name: buy, description: Buy., parameters: {type: object}, requiresApproval: true}
+    - name: flaky
+      description: Fail, then do not.
+      parameters: {type: object}
+      idempotent: true
+      retry: {max: 2, backoffSeconds: 0.01}
+"""
+
+TOOLS = """\
+import asyncio
+import os
+import signal
+
+
+def add(ctx, input):
+    return input["a"] + input["b"]
+
+
+def fail(ctx, input):
+    raise ValueError("no such file: notes.md")
+
+
+async def stay(ctx, input):
+    await asyncio.sleep(600)
+
+
+def die(ctx, input):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def later(ctx, input):
+    return ctx.pending("job-17")
+
+
+def buy(ctx, input):
+    return "bought"
+
+
+def flaky(ctx, input):
+    mark = ctx.workdir / "tried"
+    if not mark.exists():
+        mark.touch()
+        raise ValueError("not yet")
+    return "now"
+
+
+async def handle(ctx, event):
+    return {"seen": event.input}
+
+
+handlers = {f.__name__: f for f in (add, fail, stay, die, later, buy, flaky)}
+"""
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    (tmp_path / "goondan.yaml").write_text(BUNDLE)
+    (tmp_path / "scene.py").write_text(TOOLS)
+    return tmp_path
+
+
+@pytest.fixture
+def stack(bundle: Path) -> Iterator[LocalStack]:
+    environment = {"GOONDAN_LEASE_SECONDS": "2", "GOONDAN_GRACE_SECONDS": "1"}
+    with LocalStack(bundle, environment=environment) as running:
+        yield running
+
+
+@pytest.fixture
+def url(stack: LocalStack) -> Iterator[str]:
+    """Run Flower until the test ends; it has heard of the worker."""
+    with flower(stack.redis_url) as address:
+        wait_until(lambda: alive(address), PATIENCE)
+        yield address
+
+
+def workers_page(url: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = document(f"{url}/workers?json=1")["data"]
+    return rows
+
+
+def alive(url: str) -> list[str]:
+    return [row["hostname"] for row in workers_page(url) if row["status"]]
+
+
+def submit(stack: LocalStack, tool: str, **args: Any) -> PendingCall:
+    return stack.client.submit("coder", f"scene__{tool}", args)
+
+
+def tasks(url: str) -> dict[str, Any]:
+    found: dict[str, Any] = document(f"{url}/api/tasks")
+    return found
+
+
+def requests(url: str) -> list[dict[str, Any]]:
+    return [task for task in tasks(url).values() if task["name"] == "coder.goondan__delegate"]
+
+
+def shows(url: str, calls: dict[PendingCall, str]) -> bool:
+    found = tasks(url)
+    return all(found.get(call.id, {}).get("state") == state for call, state in calls.items())
+
+
+def started(url: str, *calls: PendingCall) -> None:
+    """Wait until Flower shows that the calls run."""
+    wait_until(lambda: shows(url, dict.fromkeys(calls, "STARTED")), PATIENCE)
+
+
+def kill(worker: "subprocess.Popen[bytes]") -> None:
+    worker.send_signal(signal.SIGKILL)
+    worker.wait(PATIENCE)
+
+
+def end_eight_ways(stack: LocalStack, url: str) -> dict[str, PendingCall]:
+    """Make a call end in each of the ways; two workers die."""
+    calls = {"dead letter": submit(stack, "die", number=4)}
+    [worker] = stack.workers
+    worker.wait(PATIENCE)
+    worker = stack.start_worker()
+    assert calls["dead letter"].result(PATIENCE).error.code == "E_TOOL_POISONED"  # type: ignore[union-attr]
+
+    calls |= {"lost": submit(stack, "stay", number=5), "lost too": submit(stack, "stay", number=6)}
+    started(url, calls["lost"], calls["lost too"])
+    kill(worker)
+    stack.start_worker()
+    for name in ("lost", "lost too"):
+        assert calls[name].result(PATIENCE).error.code == "E_TOOL_OUTCOME_UNKNOWN"  # type: ignore[union-attr]
+
+    calls |= {"ok": submit(stack, "add", a=1, b=2), "error": submit(stack, "fail", api_key="hush-hush")}
+    calls |= {"pending": submit(stack, "later", number=7), "unapproved": submit(stack, "buy", number=8)}
+    calls |= {"cancelled": submit(stack, "stay", number=3)}
+    started(url, calls["cancelled"])
+    calls["cancelled"].cancel()
+    for call in calls.values():
+        call.result(PATIENCE)
+    return calls
+
+
+def test_flower_shows_how_each_of_eight_calls_has_ended_and_none_runs_on_a_dead_worker(
+    stack: LocalStack, url: str
+) -> None:
+    calls = end_eight_ways(stack, url)
+
+    states = {
+        calls["ok"]: "SUCCESS",
+        calls["error"]: "FAILURE",
+        calls["cancelled"]: "REVOKED",
+        calls["dead letter"]: "FAILURE",
+        calls["lost"]: "FAILURE",
+        calls["lost too"]: "FAILURE",
+        calls["pending"]: "STARTED",
+        calls["unapproved"]: "RECEIVED",
+    }
+    wait_until(lambda: shows(url, states), PATIENCE, show=lambda: tasks(url))
+    shown = {name: tasks(url)[call.id] for name, call in calls.items()}
+    wait_until(lambda: len(alive(url)) == 1, PATIENCE, show=lambda: workers_page(url))
+    [living] = [row for row in workers_page(url) if row["status"]]
+    assert [row["active"] for row in workers_page(url)] == [0, 0, 0]
+    assert sum(row.get("task-failed", 0) for row in workers_page(url)) == 4
+    assert sum(row.get("task-succeeded", 0) for row in workers_page(url)) == 1
+    assert set(document(f"{url}/api/workers?refresh=1")) == {living["hostname"]}
+
+    assert {task["name"] for task in shown.values()} == {
+        f"coder.scene__{tool}" for tool in ("add", "fail", "stay", "die", "later", "buy")
+    }
+    for name, call in calls.items():
+        assert shown[name]["worker"] == call.result(PATIENCE).meta.worker
+    assert shown["ok"]["result"] == "ok 3"
+    assert shown["pending"]["result"] == 'pending: waits for its completion, "job-17"'
+    assert shown["unapproved"]["result"] == "pending: waits for its approval"
+    assert shown["lost"]["exception"].startswith("E_TOOL_OUTCOME_UNKNOWN: ")
+    assert shown["dead letter"]["exception"].startswith("E_TOOL_POISONED: ")
+    error = shown["error"]
+    assert error["exception"] == error["result"] == "E_TOOL: no such file: notes.md"
+    assert error["traceback"].splitlines()[2].strip() == 'raise ValueError("no such file: notes.md")'
+    assert error["kwargs"] == 'default {"api_key":"***"}'
+    assert shown["cancelled"]["result"].startswith("E_TOOL_CANCELLED: ")
+
+    env = environment(redis_url=stack.redis_url)
+    told = goondan("result", shown["lost"]["uuid"], "--json", env=env)
+    assert json.loads(told.stdout)["error"]["code"] == "E_TOOL_OUTCOME_UNKNOWN"
+
+
+def test_a_call_that_is_tried_again_and_a_request_end_as_they_do(stack: LocalStack, url: str) -> None:
+    again = submit(stack, "flaky")
+    answer = stack.client.request("coder", "Write the notes.", timeout=PATIENCE)
+
+    assert again.result(PATIENCE).output == "now"
+    assert answer.response == {"seen": "Write the notes."}
+    wait_until(lambda: shows(url, {again: "SUCCESS"}), PATIENCE)
+    wait_until(lambda: [task["state"] for task in requests(url)] == ["SUCCESS"], PATIENCE)
+    assert tasks(url)[again.id]["retried"] is not None
+    [request] = requests(url)
+    assert request["kwargs"].startswith('"Write the notes." ')
+    assert "SUCCESS" in page(f"{url}/task/{again.id}")
+
+
+def test_calls_that_no_worker_has_had_end_in_flower_too(stack: LocalStack, url: str) -> None:
+    [worker] = stack.workers
+    kill(worker)
+    waiting = submit(stack, "add", a=1, b=2)
+    waiting.cancel()
+    assert waiting.result(PATIENCE).status == "error"
+
+    wait_until(lambda: shows(url, {waiting: "REVOKED"}), PATIENCE, show=lambda: tasks(url))
+    wait_until(lambda: not alive(url), PATIENCE, show=lambda: workers_page(url))
+    assert "producer" not in {row["hostname"] for row in workers_page(url)}
+
+
+def test_a_worker_that_stops_before_its_call_has_ended_says_so_and_has_no_active_calls(
+    stack: LocalStack, url: str
+) -> None:
+    call = submit(stack, "stay")
+    started(url, call)
+    wait_until(lambda: [row["active"] for row in workers_page(url)] == [1], PATIENCE)
+    stack.stop_worker(stack.workers[0])
+
+    wait_until(lambda: shows(url, {call: "FAILURE"}), PATIENCE)
+    assert tasks(url)[call.id]["exception"].startswith("E_TOOL_OUTCOME_UNKNOWN: ")
+    wait_until(lambda: not alive(url), PATIENCE)
+    assert [row["active"] for row in workers_page(url)] == [0]
+
+
+@pytest.mark.parametrize("pool", ["threads", "processes"])
+def test_under_celerys_own_pools_calls_are_shown_as_they_end_too(
+    stack: LocalStack, url: str, pool: str, tmp_path: Path
+) -> None:
+    kill(stack.workers[0])
+    worker = celery_workers(stack, tmp_path, "-P", pool, "-c", "2", "-Q", "agent.coder")()
+    try:
+        calls = {submit(stack, "add", a=1, b=2): "SUCCESS", submit(stack, "fail"): "FAILURE"}
+        wait_until(lambda: shows(url, calls), PATIENCE, show=lambda: tasks(url))
+    finally:
+        worker.send_signal(signal.SIGKILL)
+    assert {tasks(url)[call.id]["name"] for call in calls} == {"coder.scene__add", "coder.scene__fail"}
