@@ -1,6 +1,18 @@
-"""Redis clients: bounded in every wait, retried over short faults; and what to say of a Redis that fails."""
+"""Redis clients: bounded in every wait, retried over outages; and what to say of a Redis that fails."""
 
+# redis-py leaves the methods of its connections untyped
+# mypy: disable-error-code="no-untyped-call"
+
+import contextlib
+import logging
+import math
 import re
+import threading
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from time import monotonic, sleep
+from typing import Any, Self, TypeVar
 
 from redis import Redis
 from redis.backoff import ExponentialBackoff
@@ -13,22 +25,168 @@ from redis.retry import Retry
 from broker_config.in_flight import IN_FLIGHT_INDEX
 from broker_config.settings import SettingsError, hidden_password
 
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
 #: what says "Redis cannot be reached", as opposed to "Redis refuses this command"
 UNREACHABLE = (RedisConnectionError, RedisTimeoutError)
 
 CONNECT_TIMEOUT_SECONDS = 3.0
 SOCKET_TIMEOUT_SECONDS = 3.5
 
+#: the pauses between two attempts: the first, which doubles, and the longest
+SHORTEST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 0.8
+#: the pauses are not longer after more failures; redis-py cannot count beyond a thousand
+_COUNTED = 10
 
-def connect(url: str, *, name: str = "goondan", timeout_seconds: float = SOCKET_TIMEOUT_SECONDS) -> Redis:
+
+@dataclass(slots=True)
+class Patience:
+    """How long commands are repeated while Redis cannot be reached."""
+
+    #: ``time.monotonic()``; an attempt that has begun before it is waited for
+    until: float
+    #: says that nobody needs the answer any more
+    is_needless: Callable[[], bool] = lambda: False
+    #: until then an outage is not told: others, who wait for something, can say how long they do
+    quiet_until: float = 0.0
+    is_left: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no further attempt is made."""
+        return self.is_left or monotonic() >= self.until or self.is_needless()
+
+
+_patience: ContextVar[Patience | None] = ContextVar("patience", default=None)
+
+
+@contextlib.contextmanager
+def retrying(
+    until: float, *, is_needless: Callable[[], bool] = lambda: False, quiet_until: float = 0.0
+) -> Iterator[Patience]:
+    """Repeat the commands within the block until then (``time.monotonic()``) if Redis cannot be reached.
+
+    They must do no harm when they are carried out twice. A block within a block changes nothing. Threads that
+    were given the block's context stop with its end.
+    """
+    outer = _patience.get()
+    if outer is not None:
+        yield outer
+        return
+    patience = Patience(until, is_needless, quiet_until)
+    token = _patience.set(patience)
+    try:
+        yield patience
+    finally:
+        patience.is_left = True
+        _patience.reset(token)
+
+
+def reporting_outages() -> contextlib.AbstractContextManager[Patience]:
+    """Raise at once within the block if Redis cannot be reached: the caller tries again itself, or tells."""
+    return retrying(0.0)
+
+
+class PatientRetry(Retry):
+    """Repeats a command once in any case, since its connection may be a stale one; then by the clock.
+
+    That is as long as :func:`retrying` says, or for ``seconds``. An outage is logged once, and its end. All
+    connections of a client share one.
+    """
+
+    def __init__(self, place: str, seconds: float) -> None:
+        super().__init__(ExponentialBackoff(cap=LONGEST_PAUSE_SECONDS, base=SHORTEST_PAUSE_SECONDS / 2), 1)
+        self._place = place
+        self._seconds = seconds
+        #: when the outage was told that is not over
+        self._told_at: float | None = None
+        self._telling = threading.Lock()
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Self:
+        return self
+
+    def call_with_retry(
+        self,
+        do: Callable[[], T],
+        fail: Callable[..., Any],
+        is_retryable: Callable[[Exception], bool] | None = None,
+        with_failure_count: bool = False,
+    ) -> T:
+        """Return what ``do`` does; ``fail`` is told of each failure (redis/retry.py ``call_with_retry``).
+
+        Raises:
+            redis.exceptions.RedisError: the last failure, with a note that says for how long it was tried.
+        """
+        began = monotonic()
+        try:
+            return do()
+        except self._supported_errors as error:
+            if is_retryable is not None and not is_retryable(error):
+                raise
+            failed = error
+        with retrying(began + self._seconds) as patience:
+            failures = 1
+            while True:
+                fail(failed, failures) if with_failure_count else fail(failed)
+                self._require_patience(failed, failures, began, patience)
+                sleep(self._backoff.compute(min(failures, _COUNTED)))
+                try:
+                    return do()
+                except self._supported_errors as error:
+                    failed, failures = error, failures + 1
+
+    def _require_patience(self, error: Exception, failures: int, began: float, patience: Patience) -> None:
+        """Go on if there is to be another attempt; raise the error if not."""
+        if hasattr(error, "__notes__"):  # within this command its connection was tried for as long
+            raise error
+        if failures <= self._retries:
+            return
+        if isinstance(error, AuthenticationError) or patience.is_over:
+            error.add_note(f"tried for {monotonic() - began:.1f} s")
+            raise error
+        with self._telling:
+            if self._told_at is None and monotonic() >= patience.quiet_until:
+                self._told_at = monotonic()
+                rest = patience.until - self._told_at
+                length = "until it is back" if rest == math.inf else f"for {rest:.0f} s more"
+                logger.warning("Redis cannot be reached, trying %s: %s, %s", length, self._place, error)
+
+    def greet(self, connection: AbstractConnection) -> None:
+        """Greet a new server without a health check first, which would double the wait for a silent one.
+
+        The outage is over when it also carries out a command: one that still loads its data greets, too.
+        """
+        connection.on_connect_check_health(check_health=False)
+        if self._told_at is None:
+            return
+        connection.send_command("PING", check_health=False)
+        connection.read_response()
+        with self._telling:
+            told_at, self._told_at = self._told_at, None
+        if told_at is not None:
+            logger.warning("Redis is back after %.1f s: %s", monotonic() - told_at, self._place)
+
+
+def connect(
+    url: str,
+    *,
+    name: str = "goondan",
+    timeout_seconds: float = SOCKET_TIMEOUT_SECONDS,
+    retry_seconds: float = 0.0,
+) -> Redis:
     """Make a client of ``url`` (``redis://``, ``rediss://``, ``unix://``); nothing is sent yet.
 
-    A lost connection is retried once after 50 ms. A server that does not answer within ``timeout_seconds``
-    is away; with the default that is reported within 10 s in all.
+    A lost connection is tried once more after 50 ms, and then for ``retry_seconds``, or as long as
+    :func:`retrying` says. A server that does not answer within ``timeout_seconds`` is away; with the defaults
+    that is reported within 10 s in all.
 
     Raises:
         SettingsError: the URL has an option that there is not, or a value that it cannot have.
     """
+    retry = PatientRetry(hidden_password(url), retry_seconds)
     keepalive = {} if url.startswith("unix:") else {"socket_keepalive": True}
     try:
         client = Redis.from_url(
@@ -38,8 +196,8 @@ def connect(url: str, *, name: str = "goondan", timeout_seconds: float = SOCKET_
             socket_connect_timeout=min(timeout_seconds, CONNECT_TIMEOUT_SECONDS),
             **keepalive,
             health_check_interval=10,
-            redis_connect_func=_greet,
-            retry=Retry(ExponentialBackoff(cap=0.05, base=0.05), 1),
+            redis_connect_func=retry.greet,
+            retry=retry,
         )
         pool = client.connection_pool
         pool.connection_class(**pool.connection_kwargs)  # else the first command would notice
@@ -57,11 +215,6 @@ def milliseconds_of(answer: tuple[int, int]) -> float:
     """Return the milliseconds since the epoch that the answer to ``TIME`` says."""
     seconds, micros = answer
     return float(seconds * 1000 + micros / 1000)
-
-
-def _greet(connection: AbstractConnection) -> None:
-    """Greet a new server without a health check first, which would double the wait for a silent one."""
-    connection.on_connect_check_health(check_health=False)
 
 
 def require_writable(redis: Redis) -> None:
@@ -122,7 +275,7 @@ def is_script_fault(error: RedisError) -> bool:
 
 def reason_unreachable(url: str, error: RedisError) -> str:
     """Say in one line why the server at ``url`` (its password hidden) cannot be used."""
-    place, said = hidden_password(url), refusal_text(error)
+    place, said = hidden_password(url), "; ".join([refusal_text(error), *getattr(error, "__notes__", ())])
     if isinstance(error, AuthenticationError):
         return f"Redis at {place} refuses the credentials: {said}"
     if isinstance(error, ResponseError):

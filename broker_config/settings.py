@@ -53,6 +53,7 @@ class Settings(BaseSettings):
     state_root: Path = Path("~/.goondan")
     cache_dir: Path | None = None
     namespace: str = "goondan"
+    connect_timeout_seconds: float = Field(default=10, ge=0, le=_MOST_SECONDS)
 
     result_ttl_seconds: int = Field(default=86_400, gt=0, le=_MOST_SECONDS)
     lease_seconds: _Seconds = 30

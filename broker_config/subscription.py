@@ -25,10 +25,15 @@ class Subscription:
     def subscribe(self) -> None:
         """Begin, or begin again after an error: what was published meanwhile is missed.
 
+        It is retried as commands are.
+
         Raises:
             redis.exceptions.RedisError: the server cannot be reached, or does not answer in time.
         """
         self._connection.disconnect()
+        self._connection.retry.call_with_retry(self._subscribe, lambda error: self._connection.disconnect())
+
+    def _subscribe(self) -> None:
         self._connection.connect()
         self._is_questioned = False
         self._send("SUBSCRIBE", self._channel)

@@ -56,6 +56,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from broker_config import serializer
+from broker_config.connections import reporting_outages
 from broker_config.settings import Settings
 from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog
 from goondan_tasks.calls import CallFields
@@ -126,7 +127,8 @@ class ToolCalls:
         try:
             if self._is_closing:
                 await self._cancel(call.id)
-            return await _final(call, None if report is None else _increasing(report))
+            with reporting_outages():
+                return await _final(call, None if report is None else _increasing(report))
         except asyncio.CancelledError:
             with anyio.CancelScope(shield=True):
                 await self._cancel(call.id)

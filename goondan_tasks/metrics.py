@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from broker_config.connections import reporting_outages
 from broker_config.queues import call_queue, events_queue
 from goondan_tasks.client.status import AgentState, AgentStatus
 from goondan_tasks.errors import BrokerUnreachableError
@@ -61,7 +62,8 @@ class AgentMetrics(Collector):
         """Yield every gauge, with a value for each agent."""
         up = GaugeMetricFamily("goondan_up", "1 if Redis can be reached.")
         try:
-            statuses = self._read()
+            with reporting_outages():  # a scrape must not wait for their end
+                statuses = self._read()
         except BrokerUnreachableError:
             up.add_metric([], 0)
             yield up

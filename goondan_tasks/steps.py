@@ -320,9 +320,14 @@ def _read_history(redis: Redis, keys: Keys, call: ToolCall) -> TurnHistory:
         begin = max(0, end - AT_ONCE)
         lines = cast("list[bytes]", redis.lrange(turn, begin, end - 1)) + lines
         end = begin
-    entries = [TurnEntry.from_wire(serializer.decode(line)) for line in lines]
+    entries = _entries(lines)
     latest_first = [call_id for entry in reversed(entries) for call_id in reversed(entry.call_ids)]
     return TurnHistory(entries, dict(_past_calls(redis, keys, latest_first[:MOST_CALLS])))
+
+
+def _entries(lines: Iterable[bytes]) -> list[TurnEntry]:
+    """Read lines of a Turn's record; one is there twice if a connection was lost when it was written."""
+    return [TurnEntry.from_wire(serializer.decode(line)) for line in dict.fromkeys(lines)]
 
 
 def _past_calls(redis: Redis, keys: Keys, latest_first: Sequence[str]) -> Iterator[tuple[str, PastCall]]:
@@ -498,7 +503,7 @@ class StepStore:
 
     def turn(self, agent: str, instance_key: str, turn_id: str) -> list[TurnEntry]:
         rows = cast("list[bytes]", self._redis.lrange(self._keys.turn(agent, instance_key, turn_id), 0, -1))
-        return [TurnEntry.from_wire(serializer.decode(row)) for row in rows]
+        return _entries(rows)
 
     def history(self, call: ToolCall) -> TurnHistory:
         return _read_history(self._redis, self._keys, call)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from broker_config.connections import reporting_outages
 from goondan_tasks.bundle import CatalogItem, ToolCatalog, build_catalog, load_bundle
 from goondan_tasks.cli.options import (
     OfAgent,
@@ -272,7 +273,8 @@ def _catalog(session: Session, agent: str) -> ToolCatalog:
     if not bundle.bound_extensions(name):
         return declared
     try:
-        return _announced(session, name)
+        with reporting_outages():
+            return _announced(session, name)
     except BrokerUnreachableError as error:
         session.output.note(f"Without the tools of the agent's extensions: {error.message}")
         return declared

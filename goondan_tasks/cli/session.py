@@ -9,11 +9,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
-from broker_config.connections import connect
+from broker_config.connections import connect, retrying
 from broker_config.options import celery_url
 from broker_config.settings import Settings, hidden_password
 from goondan_tasks.cli.options import flag, option, this_bundle
@@ -116,11 +117,17 @@ def takes_session(command: Callable[Concatenate[Session, Own], None]) -> Callabl
 
 
 def takes_client(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the shared options, and a client that is connected while it runs."""
+    """Give a command the shared options, and a client that is connected while it runs.
+
+    A command with a ``timeout`` goes on through an outage of Redis until that is over.
+    """
 
     def run(session: Session, **own: Any) -> None:
         with session.client() as client:
-            command(session, client, **own)
+            if (timeout := own.get("timeout")) is None:
+                return command(session, client, **own)
+            with retrying(monotonic() + timeout):
+                return command(session, client, **own)
 
     session, _, *own = inspect.signature(command).parameters.values()
     return takes_session(_with_parameters(run, command, [session, *own]))

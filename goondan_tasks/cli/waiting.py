@@ -1,6 +1,7 @@
 """What the terminal shows while a call is awaited, and while ``--watch`` renews an answer."""
 
 import contextlib
+import math
 import signal
 import sys
 import time
@@ -15,6 +16,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
+from broker_config.connections import reporting_outages, retrying
 from broker_config.queues import events_queue
 from goondan_tasks.cli.output import (
     Answer,
@@ -46,26 +48,28 @@ _Found = Iterator[Answer | BrokerUnreachableError]
 def wait_for_result(
     client: Client, pending: PendingCall, *, agent: str, timeout: float | None
 ) -> ToolCallResult:
-    """Wait for the result, and show the call's state on stderr.
+    """Wait for the result, also through an outage of Redis, and show the call's state on stderr.
 
     A terminal gets one line that is renewed; anything else one note, if the call cannot run yet.
 
     Raises:
+        BrokerUnreachableError: Redis cannot be reached after ``timeout`` seconds.
         WaitTimeout: it did not come within ``timeout`` seconds; the call goes on.
     """
     began, is_terminal, is_noted = monotonic(), sys.stderr.isatty(), False
     status = Status("", console=Screen(stderr=True))
     try:
-        while (result := _result_in_time(pending, began, timeout)) is None:
-            waited = monotonic() - began
-            if is_terminal:
-                status.update(_status_line(client, client.record(pending.id), agent, waited))
-                status.start()
-            elif not is_noted and waited >= PATIENCE_SECONDS:
-                is_noted, record = True, client.record(pending.id)
-                missing = _missing(_status_of(client, agent), record, agent) or _limit(record)
-                if missing and record.worker is None:
-                    Output().note(missing)
+        with retrying(began + (math.inf if timeout is None else timeout)):
+            while (result := _result_in_time(pending, began, timeout)) is None:
+                waited = monotonic() - began
+                if is_terminal:
+                    status.update(_status_line(client, client.record(pending.id), agent, waited))
+                    status.start()
+                elif not is_noted and waited >= PATIENCE_SECONDS:
+                    is_noted, record = True, client.record(pending.id)
+                    missing = _missing(_status_of(client, agent), record, agent) or _limit(record)
+                    if missing and record.worker is None:
+                        Output().note(missing)
     except (KeyboardInterrupt, BrokerUnreachableError):
         status.stop()
         Output().note(
@@ -169,7 +173,8 @@ def _found(first: Answer, look: Callable[[], Answer], every: float) -> _Found:
     while True:
         time.sleep(every)
         try:
-            found: Answer | BrokerUnreachableError = look()
+            with reporting_outages():
+                found: Answer | BrokerUnreachableError = look()
         except BrokerUnreachableError as error:
             found = error
         yield found

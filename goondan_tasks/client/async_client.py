@@ -4,7 +4,9 @@ Only what waits is written here: waiting for a result holds no thread.
 """
 
 import asyncio
+import contextvars
 import functools
+import math
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -36,7 +38,8 @@ def _in_thread(
     @functools.wraps(method)
     async def run(self: "AsyncClient", /, *args: Parameters.args, **fields: Parameters.kwargs) -> Result:
         bound: Callable[Parameters, Result] = getattr(self._client, method.__name__)
-        return await asyncio.to_thread(bound, *args, **fields)
+        with self._client.retrying(None):  # not longer than the task waits
+            return await asyncio.to_thread(bound, *args, **fields)
 
     return run
 
@@ -102,8 +105,10 @@ class AsyncClient:
         **fields: Unpack[CallFields],
     ) -> ToolCallResult:
         """Submit and wait; see :meth:`Client.call`."""
-        pending = await self.submit(agent, tool, args, **fields)
-        return await pending.wait(timeout)
+        end = None if timeout is None else time.monotonic() + timeout
+        with self._client.retrying(timeout):
+            pending = await self.submit(agent, tool, args, **fields)
+        return await pending.wait(None if end is None else max(0.0, end - time.monotonic()))
 
     async def read_output(
         self, call_id: str, offset: int = 0, limit: int | None = None, *, timeout: float | None = None
@@ -152,7 +157,8 @@ class AsyncClient:
         client = self._client
         ask = partial(client.ask, agent, input, timeout=timeout, **fields)
         asking = Undoable(ask, undo=lambda asked: client.call_off(asked[1]))
-        call, pending = await asking.result(asyncio.to_thread(asking.run))
+        with client.retrying(timeout):
+            call, pending = await asking.result(asyncio.to_thread(asking.run))
         if is_async:
             return accepted(call)
         try:
@@ -190,7 +196,9 @@ class AsyncClient:
         # the wait has a thread of its own: those of the loop stay free for short trips
         executor = ThreadPoolExecutor(1, thread_name_prefix="goondan-receive")
         try:
-            return await receiving.result(asyncio.wrap_future(executor.submit(receiving.run)))
+            with client.retrying(math.inf if timeout is None else timeout):
+                running = executor.submit(contextvars.copy_context().run, receiving.run)
+                return await receiving.result(asyncio.wrap_future(running))
         finally:
             is_cancelled.set()
             executor.shutdown(wait=False)

@@ -2,7 +2,9 @@
 
 import contextlib
 import itertools
+import math
 import secrets
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Unpack
 
@@ -52,7 +54,9 @@ class Client(ClientConnection):
 
     It raises only for an unknown agent, a payload too large, a conflict or an unreachable broker;
     everything else that goes wrong with a call is its result. Every method that needs Redis or the broker
-    raises BrokerUnreachableError if it cannot be reached.
+    raises BrokerUnreachableError if it cannot be reached: one with a ``timeout`` when that is over, any other
+    after ``GOONDAN_CONNECT_TIMEOUT_SECONDS``. Until then it is tried again, and what was carried out before
+    the connection was lost is not done twice.
     """
 
     # Tool calls
@@ -88,7 +92,10 @@ class Client(ClientConnection):
         **fields: Unpack[CallFields],
     ) -> ToolCallResult:
         """Submit, and wait ``timeout`` seconds for the result; raises as both do."""
-        return self.submit(agent, tool, args, **fields).result(timeout)
+        end = None if timeout is None else time.monotonic() + timeout
+        with self.retrying(timeout):
+            pending = self.submit(agent, tool, args, **fields)
+        return pending.result(None if end is None else max(0.0, end - time.monotonic()))
 
     def pending(self, call_id: str) -> PendingCall:
         """Return a call that was submitted before, here or elsewhere.
@@ -392,7 +399,8 @@ class Client(ClientConnection):
     ) -> tuple[ToolCall, PendingCall]:
         """Ask an agent, and return the request to be waited for; raises as :meth:`request` does."""
         call = outside_call(self.settings, agent, input, fields, is_request=True, timeout=timeout)
-        return call, self.submit_event(call)
+        with self.retrying(timeout):
+            return call, self.submit_event(call)
 
     def call_off(self, pending: PendingCall) -> None:
         """Cancel a request; one that has ended is left alone."""
@@ -417,7 +425,8 @@ class Client(ClientConnection):
         """Return the next event of an agent without an entry, which this producer is to handle.
 
         The event is this producer's, under a lease that is renewed, until :meth:`reply` or :meth:`fail` is
-        called; the instance's other events wait. ``None`` after ``timeout`` seconds without one.
+        called; the instance's other events wait. ``None`` after ``timeout`` seconds without one. An outage of
+        Redis is waited out as long.
 
         Raises:
             AgentNotFoundError: no such agent.
@@ -428,7 +437,7 @@ class Client(ClientConnection):
             raise ToolInputValidationError(
                 "The instance key is empty: leave it out for events of any instance."
             )
-        with self.broker_errors():
+        with self.broker_errors(), self.retrying(math.inf if timeout is None else timeout):
             return self._event_receiver.receive(
                 agent, instance_key, timeout, taker=f"producer-{self.producer}"
             )

@@ -1,11 +1,12 @@
 """A client's connection: what its methods share, and how calls get from this process into the ledger."""
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from broker_config.connections import connect
+from broker_config.connections import Patience, connect, retrying
 from broker_config.settings import Settings, SettingsError
 from goondan_tasks.agent_registry import AgentRecord, AgentRegistry, describe_agents
 from goondan_tasks.calls import CallDraft
@@ -38,7 +39,8 @@ class ClientConnection:
 
     def __init__(self, settings: Settings, bundle: "Bundle | None" = None) -> None:
         self.settings = settings
-        self._redis = connect(settings.redis_url, name="goondan-client")
+        patience = settings.connect_timeout_seconds
+        self._redis = connect(settings.redis_url, name="goondan-client", retry_seconds=patience)
         self._ledger = Ledger(self._redis, settings)
         dispatch = dispatch_for(settings)
         self._reaper = Reaper(self._ledger, dispatch, settings.help_url)
@@ -172,6 +174,14 @@ class ClientConnection:
         """Delete the record and the result of a call that only this client knows."""
         with self.broker_errors():
             self._ledger.forget(call_id, agent)
+
+    def retrying(self, timeout: float | None) -> AbstractContextManager[Patience]:
+        """Go on through an outage of Redis for so many seconds within a ``with`` block.
+
+        ``None`` is what counts without it: ``GOONDAN_CONNECT_TIMEOUT_SECONDS``.
+        """
+        seconds = self.settings.connect_timeout_seconds if timeout is None else timeout
+        return retrying(time.monotonic() + seconds)
 
     def broker_errors(self) -> AbstractContextManager[None]:
         """Turn errors of Redis into BrokerUnreachableError, for the length of a ``with`` block."""

@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from broker_config.connections import Patience, retrying
 from goondan_tasks.client.known_agents import broker_errors
 from goondan_tasks.client.results import Expected, ResultListener
 from goondan_tasks.errors import BrokerUnreachableError, CallNotFoundError, WaitTimeout
@@ -216,23 +218,26 @@ class PendingCall:
     def result(self, timeout: float | None = None, wait_pending: bool = False) -> ToolCallResult:
         """Wait for the result, at most ``timeout`` seconds; ``None`` waits as long as it takes.
 
-        A ``pending`` result is an interim record: it is returned too, as long as there is no final one,
+        An outage of Redis does not end the wait before its time: what has come meanwhile is read then. A
+        ``pending`` result is an interim record: it is returned too, as long as there is no final one,
         unless ``wait_pending`` says to go on waiting for that.
 
         Raises:
             WaitTimeout: only the waiting ended; the call goes on.
             CallNotFoundError: its record has expired.
-            BrokerUnreachableError: Redis cannot be reached.
+            BrokerUnreachableError: Redis cannot be reached when the time is up, or refuses to work.
         """
         end = None if timeout is None else time.monotonic() + timeout
         if self._follow_interim():
-            self.status()
+            with self._retrying(end):
+                self.status()
         while True:
             self._calls.listener.wait(self._expected, _patience(end))
             is_over = end is not None and time.monotonic() >= end
             result = self._told(wait_pending)
             if result is None and not self._expected.is_there:
-                self._look(is_over)
+                with self._retrying(end):
+                    self._look(is_over)
                 result = self._told(wait_pending)
             if result is not None:
                 return result
@@ -243,13 +248,15 @@ class PendingCall:
         """Wait for the result without blocking the event loop; raises as :meth:`result` does."""
         end = None if timeout is None else time.monotonic() + timeout
         if self._follow_interim():
-            await asyncio.to_thread(self.status)
+            with self._retrying(end):
+                await asyncio.to_thread(self.status)
         while True:
             await self._until_there(_patience(end))
             is_over = end is not None and time.monotonic() >= end
             result = self._told(wait_pending)
             if result is None and not self._expected.is_there and (is_over or self._calls.is_poll_due):
-                await asyncio.to_thread(self._look, is_over)
+                with self._retrying(end):
+                    await asyncio.to_thread(self._look, is_over)
                 result = self._told(wait_pending)
             if result is not None:
                 return result
@@ -269,6 +276,11 @@ class PendingCall:
 
         with self._calls.listener.awaited(), self._expected.waking(wake):
             await asyncio.wait({came}, timeout=seconds)
+
+    def _retrying(self, end: float | None) -> AbstractContextManager[Patience]:
+        """Look through an outage until the wait ends, or the result has come by other means."""
+        expected = self._expected
+        return retrying(math.inf if end is None else end, is_needless=lambda: expected.is_there)
 
     def _told(self, wait_pending: bool) -> ToolCallResult | None:
         """Return the result that is waited for, if it has come; after an interim one, follow the next."""
@@ -295,8 +307,12 @@ class PendingCall:
 
     def _look(self, is_over: bool) -> None:
         """Look for this call's result before the waiting ends; until then, for all that are expected."""
-        if is_over or self._calls.poll(self.id):
-            self.status()
+        try:
+            if is_over or self._calls.poll(self.id):
+                self.status()
+        except BrokerUnreachableError:
+            if not self._expected.is_there:
+                raise
 
     def __await__(self) -> Generator[Any, None, ToolCallResult]:
         return self.wait().__await__()

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import os
 import threading
 import time
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from redis import Redis
 from redis.exceptions import RedisError
 
+from broker_config.connections import reporting_outages, retrying
 from broker_config.keys import Keys
 from broker_config.subscription import Subscription
 from goondan_tasks.messages import ToolCallResult
@@ -20,6 +22,10 @@ logger = logging.getLogger(__name__)
 
 #: how long to wait before the subscription is tried again
 PAUSE_SECONDS = 0.5
+
+#: how long an outage lasts before the listener says so: threads that wait look meanwhile, and know how long
+#: they do
+QUIET_SECONDS = 3.0
 
 #: how long results may stay unread while no thread waits for one
 NAP_SECONDS = 0.05
@@ -246,7 +252,7 @@ class ResultListener:
         if self._process != os.getpid():  # the subscription is of the process that has forked
             return
         if self._subscription is not None and self._thread is not None:
-            with contextlib.suppress(RedisError):
+            with contextlib.suppress(RedisError), reporting_outages():
                 self._subscription.cancel()
             self._nap_is_over.set()
             self._thread.join(FAREWELL_SECONDS)
@@ -270,19 +276,24 @@ class ResultListener:
                 self._on_notification(data)
                 data = subscription.read(0)
         except RedisError as error:
-            logger.warning("lost the subscription to results, reconnecting: %s", error)
+            logger.info("lost the subscription to results, reconnecting: %s", error)
             self._reconnect(subscription)
         finally:
             self._reading.release()
 
     def _reconnect(self, subscription: Subscription) -> None:
-        while not self._closed.wait(PAUSE_SECONDS):
-            try:
-                subscription.subscribe()
-                self._look_for_all()
-                return
-            except RedisError:
-                continue  # still away
+        is_told = False
+        quiet_until = time.monotonic() + QUIET_SECONDS
+        with retrying(math.inf, is_needless=self._closed.is_set, quiet_until=quiet_until):
+            while not self._closed.wait(PAUSE_SECONDS):
+                try:
+                    subscription.subscribe()
+                    self._look_for_all()
+                    return
+                except RedisError as error:  # it is there, and refuses
+                    if not is_told:
+                        logger.warning("the subscription to results is refused: %s", error)
+                    is_told = True
 
     def _on_notification(self, data: bytes) -> None:
         for line in data.split(b"\n"):

@@ -111,12 +111,17 @@ class Submitter:
         if admission.is_conflict:
             return
         if submission.fault:
-            if admission.is_new:
+            if admission.is_new or self._was_recorded(submission):
                 self._refuse(submission)
         elif admission.status == "queued":
             # known calls too: their producer may have died before it sent the message, and the ledger drops
             # duplicates
             self._send(submission)
+
+    def _was_recorded(self, submission: Submission) -> bool:
+        """Say whether the call on record is this very one: the answer to its submission was lost."""
+        record = self._ledger.record(submission.id)
+        return record is not None and (record.status, record.call) == ("queued", submission.call)
 
     def _send(self, submission: Submission) -> None:
         try:

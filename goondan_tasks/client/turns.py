@@ -132,8 +132,9 @@ class Step(ProducerStep):
             WaitTimeout: the results did not arrive in time; the calls continue.
             BrokerUnreachableError, ToolCallConflictError: as :meth:`Client.submit`.
         """
-        calls, pending = self.submit(reply, timeout_seconds=timeout_seconds)
         end = None if timeout is None else time.monotonic() + timeout
+        with self.scope.connection.retrying(timeout):
+            calls, pending = self.submit(reply, timeout_seconds=timeout_seconds)
         return calls.answered([one.result(_left(end), wait_pending=wait_pending) for one in pending])
 
 
@@ -151,8 +152,10 @@ class AsyncStep(ProducerStep):
         wait_pending: bool = False,
     ) -> list[StepCallResult]:
         """Run the tool calls of the model side by side; see :meth:`Step.run`."""
-        calls, pending = await asyncio.to_thread(self.submit, reply, timeout_seconds=timeout_seconds)
-        waits = (one.wait(timeout, wait_pending=wait_pending) for one in pending)
+        end = None if timeout is None else time.monotonic() + timeout
+        with self.scope.connection.retrying(timeout):
+            calls, pending = await asyncio.to_thread(self.submit, reply, timeout_seconds=timeout_seconds)
+        waits = (one.wait(_left(end), wait_pending=wait_pending) for one in pending)
         return calls.answered(await asyncio.gather(*waits))
 
 
@@ -221,7 +224,10 @@ class Turn(ProducerTurn):
             AgentNotFoundError, PayloadTooLargeError, ToolCallConflictError, BrokerUnreachableError:
                 as :meth:`Client.submit`.
         """
-        kept = self.take(self.ask(message).result(timeout))
+        end = None if timeout is None else time.monotonic() + timeout
+        with self.scope.connection.retrying(timeout):
+            pending = self.ask(message)
+        kept = self.take(pending.result(_left(end)))
         return Step(kept.catalog, kept.record, self.scope)
 
     def record(self) -> list[TurnEntry]:
@@ -240,8 +246,10 @@ class AsyncTurn(ProducerTurn):
 
     async def step(self, message: JsonObject | None = None, *, timeout: float | None = None) -> AsyncStep:
         """Open the next Step; see :meth:`Turn.step`."""
-        pending = await asyncio.to_thread(self.ask, message)
-        opened = await pending.wait(timeout)
+        end = None if timeout is None else time.monotonic() + timeout
+        with self.scope.connection.retrying(timeout):
+            pending = await asyncio.to_thread(self.ask, message)
+        opened = await pending.wait(_left(end))
         kept = await asyncio.to_thread(self.take, opened)
         return AsyncStep(kept.catalog, kept.record, self.scope)
 

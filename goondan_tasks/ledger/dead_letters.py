@@ -5,6 +5,7 @@ A call comes into the index of its agent when its end is stored (``finish.lua``)
 dropped or when its record runs out.
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -63,12 +64,21 @@ class DeadLetters:
         return self._redis.zscore(self._keys.dead_letters(record.call.agent_name), record.id) is not None
 
     def remove(self, call_ids: Iterable[str], agents: Iterable[str]) -> int:
-        """Take calls of any of ``agents`` out of the index; return how many there were."""
+        """Take calls of any of ``agents`` out of the index; return how many there were.
+
+        They are counted before: what is removed when a connection is lost is not there any more.
+        """
         ids = list(call_ids)
-        with self._redis.pipeline() as pipe:
-            for agent in agents if ids else ():
-                pipe.zrem(self._keys.dead_letters(agent), *ids)
-            return sum(pipe.execute())
+        indexes = [self._keys.dead_letters(agent) for agent in agents] if ids else []
+        with self._redis.pipeline(transaction=False) as pipe:
+            for index in indexes:
+                pipe.zmscore(index, ids)
+            scores = itertools.chain.from_iterable(pipe.execute())
+            count = sum(score is not None for score in scores)
+            for index in indexes:
+                pipe.zrem(index, *ids)
+            pipe.execute()
+        return count
 
     def note_replayed(self, records: Sequence[CallRecord], by: Sequence[str]) -> None:
         """Note which call replays each of ``records`` now (``replayed.lua``)."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from goondan_tasks.bundle import load_bundle
 from goondan_tasks.client import Client
 from goondan_tasks.testing import LocalStack
 from tests.faults.proxy import Proxy
@@ -21,7 +22,8 @@ class ProxiedStack(LocalStack):
     @contextmanager
     def client_beside(self) -> Iterator[Client]:
         """Make one more client, which goes through the proxy as the workers do."""
-        with Client.connect(self.proxy.url, bundle=self.bundle) as client:
+        settings = self.client.settings.model_copy(update={"redis_url": self.proxy.url})
+        with Client(settings, load_bundle(self.bundle)) as client:
             yield client
 
 

@@ -1,13 +1,15 @@
 """What can happen to a Redis. Each fault takes about ``seconds``, and is over when it returns."""
 
+import contextlib
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
 
 from broker_config.connections import connect
-from broker_config.embedded import EmbeddedRedis
+from broker_config.embedded import HOST, EmbeddedRedis
 
 Fault = Callable[[EmbeddedRedis, float], None]
 
@@ -16,7 +18,20 @@ def restart(server: EmbeddedRedis, seconds: float) -> None:
     """End the server in order and start it again: everything comes back from its append-only file."""
     server.process.terminate()
     server.process.wait(30)
-    _stay_away(min(seconds, 10))
+    _stay_away(seconds)
+    server.launch()
+
+
+def replace(server: EmbeddedRedis, seconds: float) -> None:
+    """Do the same, and let another program have the port meanwhile, which ends each connection at once."""
+    server.process.terminate()
+    server.process.wait(30)
+    with socket.create_server((HOST, server.port)) as listener:
+        listener.settimeout(0.1)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            with contextlib.suppress(TimeoutError):
+                listener.accept()[0].close()
     server.launch()
 
 

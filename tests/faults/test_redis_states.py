@@ -36,7 +36,7 @@ SHORT = (redis_states.read_only, redis_states.busy, redis_states.other_password)
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[ProxiedStack]:
-    with proxied_stack(PROVING_GROUND, ENVIRONMENT) as stack:
+    with proxied_stack(PROVING_GROUND, {**ENVIRONMENT, "GOONDAN_CONNECT_TIMEOUT_SECONDS": "1"}) as stack:
         stack.start_worker()
         yield stack
 

@@ -96,14 +96,16 @@ def test_a_redis_that_stops_answering_is_reported_in_bounded_time(smithy: Crew, 
 @pytest.mark.parametrize(
     "url", ["redis://127.0.0.1:1/0", "redis://no-such-host.invalid/0", "unix:///no/such.sock"]
 )
-def test_a_wrong_redis_url_is_reported_with_what_to_do(url: str) -> None:
+def test_a_wrong_redis_url_is_reported_with_what_to_do(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOONDAN_CONNECT_TIMEOUT_SECONDS", "0")
     with Client.connect(url, bundle=WORKSHOP) as client, pytest.raises(BrokerUnreachableError) as raised:
         client.submit("smith", "echo__args")
     assert url in raised.value.message
     assert "GOONDAN_REDIS_URL" in (raised.value.suggestion or "")
 
 
-def test_a_password_does_not_show_in_the_error() -> None:
+def test_a_password_does_not_show_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOONDAN_CONNECT_TIMEOUT_SECONDS", "0")
     url = "redis://:hush@127.0.0.1:1/0"
     with Client.connect(url, bundle=WORKSHOP) as client, pytest.raises(BrokerUnreachableError) as raised:
         client.submit("smith", "echo__args")

@@ -267,7 +267,7 @@ def test_it_ends_in_order_when_it_is_asked_to(yard: Yard, number: signal.Signals
 
 
 def test_what_keeps_callbacks_from_being_served_is_said(yard: Yard) -> None:
-    away = environment(redis_url="redis://127.0.0.1:1/0")
+    away = environment(redis_url="redis://127.0.0.1:1/0", connect_timeout_seconds=0)
     taken = yard.url.split(":")[2].partition("/")[0]
 
     assert goondan("callbacks", "serve", env=away).exit_code == 5

@@ -46,7 +46,9 @@ def test_a_broker_that_refuses_is_told_with_the_hidden_password(
 ) -> None:
     url = f"redis://:secret@127.0.0.1:{closed_port}/0"
 
-    done = goondan(*command, "--json", env=environment(redis_url=url, bundle=EXAMPLE))
+    env = environment(redis_url=url, bundle=EXAMPLE, connect_timeout_seconds=0)
+
+    done = goondan(*command, "--json", env=env)
 
     assert done.exit_code == 5
     assert f"redis://:***@127.0.0.1:{closed_port}/0 cannot be reached" in done.stdout
@@ -56,7 +58,8 @@ def test_a_broker_that_refuses_is_told_with_the_hidden_password(
 def test_a_broker_that_never_answers_is_told_within_ten_seconds(deaf_port: int, closed_port: int) -> None:
     def seconds_with(port: int, command: tuple[str, ...]) -> float:
         began = time.monotonic()
-        done = goondan(*command, env=environment(redis_url=f"redis://127.0.0.1:{port}/0", bundle=EXAMPLE))
+        url = f"redis://127.0.0.1:{port}/0"
+        done = goondan(*command, env=environment(redis_url=url, bundle=EXAMPLE, connect_timeout_seconds=0))
         assert done.exit_code == 5
         return time.monotonic() - began
 

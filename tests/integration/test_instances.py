@@ -214,7 +214,8 @@ def test_coroutines_do_the_same(
     assert not workdir.exists()
 
 
-def test_a_redis_that_is_away_is_told() -> None:
+def test_a_redis_that_is_away_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOONDAN_CONNECT_TIMEOUT_SECONDS", "0")
     with pytest.raises(BrokerUnreachableError):
         Client.connect("redis://127.0.0.1:1/0").instances()
 

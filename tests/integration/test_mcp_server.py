@@ -426,7 +426,7 @@ def test_remote_client_without_a_token_is_refused(doors: Doors) -> None:
 def test_what_keeps_it_from_starting_is_said(
     doors: Doors, options: tuple[str, ...], exit_code: int, word: str
 ) -> None:
-    env = environment(redis_url=doors.stack.redis_url, http_token="s3cret")
+    env = environment(redis_url=doors.stack.redis_url, http_token="s3cret", connect_timeout_seconds=0)
     done = goondan("mcp-server", *options, env=env)
 
     assert (done.exit_code, done.stdout) == (exit_code, "")

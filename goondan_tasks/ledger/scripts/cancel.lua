@@ -7,15 +7,18 @@
 --   marked    its worker ends it; also a call that was cancelled before, and one that has ended as cancelled
 --   closed    it has its final result
 --   unknown   there is no such call
+-- Asked again with the same token (the answer was lost on its way), it answers the same.
 local record = redis.call('HMGET', KEYS[1], 'status', 'attempt', 'queuedAt', 'call', 'cancelled', 'suspendedAt',
-  'completion')
+  'completion', 'token')
 local status = record[1]
 if not status then return {'unknown'} end
-if record[5] then return {'marked'} end
--- a pending call that was completed is as good as closed: its result is on its way
-if status == 'done' or status == 'dead' or (status == 'pending' and record[7]) then return {'closed'} end
-redis.call('HSET', KEYS[1], 'cancelled', '1')
-if status == 'running' then return {'marked'} end
+if not (record[5] and record[8] == ARGV[2]) then
+  if record[5] then return {'marked'} end
+  -- a pending call that was completed is as good as closed: its result is on its way
+  if status == 'done' or status == 'dead' or (status == 'pending' and record[7]) then return {'closed'} end
+  redis.call('HSET', KEYS[1], 'cancelled', '1')
+  if status == 'running' then return {'marked'} end
+end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('HSET', KEYS[1], 'status', 'running', 'token', ARGV[2])

@@ -389,6 +389,14 @@ def test_the_record_of_a_turn_has_its_steps_what_they_began_with_and_their_calls
     assert store.turn("coder", "k", "another") == []
 
 
+def test_calls_that_are_noted_twice_stand_once_in_the_record_of_their_turn(redis: Redis) -> None:
+    store = StepStore(redis, KEYS, 60)
+    step = keep(store, 0)
+    for _ in range(2):
+        store.note_calls(step, ["id-1"])
+    assert [entry.call_ids for entry in store.turn("coder", "k", "t")] == [(), ("id-1",)]
+
+
 STEP = StepRecord(
     id="s", agent_name="coder", instance_key="k", turn_id="t", trace_id="0" * 32, index=0, catalog="x"
 )

@@ -21,6 +21,7 @@ NOT_ASYNC = {
     "listen",
     "look",
     "producer",
+    "retrying",
 } | {
     "send_messages",
     "submit_again",

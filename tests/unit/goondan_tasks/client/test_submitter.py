@@ -84,6 +84,18 @@ def test_a_fault_in_a_repetition_does_not_answer_the_call_that_waits(
     assert record.status == "queued"
 
 
+def test_a_call_with_a_fault_whose_submission_is_sent_twice_is_answered(
+    submitter: Submitter, ledger: Ledger
+) -> None:
+    submission = submitter.prepare(draft("call_1", timeoutSeconds=-1))
+    ledger.submit_all([submission], "p1")  # and its answer was lost on its way
+    assert submitter.accept([submission], "p1") == [submission.id]
+    result = ledger.result(submission.id)
+    assert result is not None
+    assert result.error is not None
+    assert result.error.code == "E_TOOL_INVALID_ARGS"
+
+
 @pytest.mark.parametrize(
     "field",
     [

@@ -30,6 +30,14 @@ def test_a_queued_call_is_ended_by_who_cancels_it(ledger: Ledger, reaper: Reaper
     assert claimed(ledger, a_call()).verdict is Verdict.DONE
 
 
+def test_a_cancellation_that_is_sent_twice_gets_the_same_claim(ledger: Ledger) -> None:
+    cancel = ledger.cancel(submit(ledger, a_call()), "producer")
+    first, again = cancel.run(ledger.redis), cancel.run(ledger.redis)
+    assert first is not None
+    assert again is not None
+    assert (first.token, first.verdict) == (again.token, again.verdict)
+
+
 def test_a_queued_call_whose_canceller_dies_ends_as_cancelled(ledger: Ledger, hasty: Ledger) -> None:
     call_id = submit(ledger, a_call())
     lost = hasty.cancel(call_id, "producer").run(hasty.redis)

@@ -1,0 +1,124 @@
+"""A producer's connection is cut at a command, before Redis has it or before the answer: it counts once."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from broker_config.scripts import Script
+from goondan_tasks.client import Client
+from goondan_tasks.ledger.scripts import Scripts
+from goondan_tasks.messages import ToolCallResult
+from tests.faults.conftest import PROVING_GROUND
+from tests.faults.crowd import AGENT
+from tests.faults.finals import final_results
+from tests.faults.handler_log import HandlerLog
+from tests.faults.idle import wait_until_idle
+from tests.faults.proxied import ProxiedStack, proxied_stack
+from tests.faults.proxy import Command
+from tests.faults.work import work_args
+
+pytestmark = pytest.mark.faults
+
+PATIENCE = 60
+SCRIPTS = Scripts.read()
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[ProxiedStack]:
+    with proxied_stack(PROVING_GROUND, {}) as stack:
+        stack.start_worker()
+        yield stack
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """A client behind the proxy whose connection is cut at commands."""
+
+    client: Client
+    stack: ProxiedStack
+    log: HandlerLog
+    is_carried_out: bool
+
+    def cut_at(self, matches: Script | Callable[[Command], bool]) -> None:
+        """Cut the connection at the next command that runs a script, or that matches."""
+        known = {matches.sha.encode(), matches.text.encode()} if isinstance(matches, Script) else set()
+
+        def is_it(name: str, command: Command) -> bool:
+            if name != "goondan-client":
+                return False
+            return command[1] in known if isinstance(matches, Script) else matches(command)
+
+        self.stack.proxy.cut_at(is_it, is_carried_out=self.is_carried_out)
+
+
+@pytest.fixture(params=[False, True], ids=["not-carried-out", "answer-lost"])
+def producer(request: pytest.FixtureRequest, stack: ProxiedStack, log: HandlerLog) -> Iterator[Producer]:
+    cuts = stack.proxy.seen.cuts
+    with stack.client_beside() as client:
+        client.call(AGENT, "once__sync", work_args(log, 0, 0), timeout=PATIENCE)
+        yield Producer(client, stack, log, request.param)
+    assert stack.proxy.seen.cuts == cuts + 1
+    wait_until_idle(stack.redis_url)
+
+
+def code_of(result: ToolCallResult) -> str | None:
+    return None if result.error is None else result.error.code
+
+
+def test_calls_whose_submission_is_cut_run_once(producer: Producer, log: HandlerLog) -> None:
+    calls = [
+        {"agentName": AGENT, "toolName": "once__sync", "args": work_args(log, number, 0)}
+        for number in range(1, 21)
+    ]
+    producer.cut_at(SCRIPTS.submit)
+    with final_results(producer.stack.redis_url) as finals:
+        results = [call.result(PATIENCE) for call in producer.client.submit_many(calls)]
+        assert {result.status for result in results} == {"ok"}
+    assert {number: len(runs) for number, runs in log.runs().items()} == dict.fromkeys(range(21), 1)
+    assert finals == Counter(result.meta.id for result in results)
+
+
+@pytest.mark.long
+def test_a_call_that_is_refused_is_answered_though_its_submission_is_cut(producer: Producer) -> None:
+    producer.cut_at(SCRIPTS.submit)
+    refused = producer.client.submit(AGENT, "once__sync", {"number": object()})
+    assert code_of(refused.result(PATIENCE)) == "E_TOOL_INVALID_ARGS"
+
+
+@pytest.mark.long
+def test_a_cancellation_that_is_cut_ends_the_call_at_once(producer: Producer) -> None:
+    waiting = producer.client.submit(AGENT, "once__async", work_args(producer.log, 2, PATIENCE))
+    producer.cut_at(SCRIPTS.cancel)
+    waiting.cancel()
+    assert code_of(waiting.result(PATIENCE)) == "E_TOOL_CANCELLED"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "script", [SCRIPTS.fetch, SCRIPTS.start, SCRIPTS.finish_event], ids=["fetch", "start", "reply"]
+)
+def test_an_event_is_received_and_answered_once_though_a_command_is_cut(
+    producer: Producer, script: Script
+) -> None:
+    instance = f"{script.sha}-{producer.is_carried_out}"
+    asked = producer.client.request(AGENT, "?", is_async=True, instance_key=instance, timeout=PATIENCE)
+    producer.cut_at(script)
+    received = producer.client.receive(AGENT, instance, PATIENCE)
+    assert received is not None
+    producer.client.reply(received, "!")
+    assert producer.client.pending(asked.id).result(PATIENCE).output == "!"
+    assert producer.client.receive(AGENT, instance, 0) is None
+
+
+@pytest.mark.long
+def test_the_calls_of_a_step_stand_once_in_the_record_of_their_turn(producer: Producer) -> None:
+    turn = producer.client.turn(AGENT)
+    step = turn.step(timeout=PATIENCE)
+    producer.cut_at(lambda command: command[0] == b"RPUSH")
+    [result] = step.run(
+        [{"id": "a", "name": "once__sync", "args": work_args(producer.log, 1, 0)}], timeout=PATIENCE
+    )
+    assert [entry.call_ids for entry in turn.record()] == [(), (result.meta.id,)]
+    assert len(producer.log.runs_of(1)) == 1
