@@ -404,7 +404,7 @@ def _not_run(declaration: Declaration) -> Finding:
     return declaration.warning(("kind",), message, suggestion)
 
 
-def _package_findings(package: Declaration, _: Scope) -> Iterator[Finding]:
+def _dependency_findings(package: Declaration, _: Scope) -> Iterator[Finding]:
     for name in package.resource.spec.dependencies if isinstance(package.resource, PackageResource) else ():
         if name != BASE_PACKAGE:
             message = f"the package '{name[:80]}' is not installed: only {BASE_PACKAGE} is built in"
@@ -485,6 +485,6 @@ _RULES: Mapping[str, Callable[[Declaration, Scope], Iterator[Finding]]] = {
     "Swarm": _swarm_findings,
     "Connector": _connector_findings,
     "Connection": _connection_findings,
-    "Package": _package_findings,
+    "Package": _dependency_findings,
     "OAuthApp": _oauth_app_findings,
 }

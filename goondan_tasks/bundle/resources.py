@@ -26,6 +26,7 @@ from goondan_tasks.bundle.fields import (
     checked,
 )
 from goondan_tasks.bundle.findings import FieldError
+from goondan_tasks.failure import DEFAULT_MESSAGE_LIMIT
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.process import is_loopback
 
@@ -103,7 +104,7 @@ class ToolSpec(RunPolicy):
     """An entry file, its exports, and the defaults of their run policies (003 §2.2)."""
 
     entry: NonEmpty
-    error_message_limit: Positive = 1000
+    error_message_limit: Positive = DEFAULT_MESSAGE_LIMIT
     exports: Annotated[tuple[ToolExport, ...], Field(strict=False, min_length=1)]
 
 
