@@ -5,6 +5,7 @@ Celery imports with the current directory in front, unless that is on the path a
 ours; at the end of the path it takes the place of none.
 """
 
+import gc
 import sys
 import warnings
 from collections.abc import Sequence
@@ -37,6 +38,7 @@ def run_worker(name: str, queues: Sequence[str], *, concurrency: int, log_level:
     without Celery's command line: to import that, or to start a second interpreter for it, takes longer than
     all the rest. ``%h`` in ``name`` is the host.
     """
+    gc.disable()  # until all is imported: collections would find nothing
     append_current_directory()
     if Settings.load().oauth_key is not None:
         close_to_other_processes()
@@ -54,5 +56,7 @@ def run_worker(name: str, queues: Sequence[str], *, concurrency: int, log_level:
         quiet=True,
         no_color=False,
     )
+    gc.freeze()
+    gc.enable()
     worker.start()
     sys.exit(worker.exitcode)

@@ -3,6 +3,7 @@
 Nothing is imported before a command is asked for: ``goondan --help`` must be quick.
 """
 
+import gc
 import importlib
 import io
 import json
@@ -180,7 +181,10 @@ def load_command(name: str) -> Any:
     single.command(name.rpartition(" ")[2], cls=WordedCommand, context_settings=_SETTINGS)(
         reported(_imported(f"goondan_tasks.cli.{COMMANDS[name].function}"))
     )
-    return typer.main.get_command(single)
+    command = typer.main.get_command(single)
+    gc.freeze()
+    gc.enable()
+    return command
 
 
 def make_app() -> typer.Typer:
