@@ -19,7 +19,7 @@ async def slow(ctx: ToolContext, input: JsonObject) -> None:
 
 
 def slow_sync(ctx: ToolContext, input: JsonObject) -> None:
-    time.sleep(0.2)
+    time.sleep(0.4)
 
 
 def strict(ctx: ToolContext, input: JsonObject) -> int:
