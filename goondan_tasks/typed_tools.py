@@ -205,7 +205,7 @@ def _handler(
             # as JSON, or a strict model would refuse the text of a date
             arguments = model.model_validate_json(to_json(input))
         except ValidationError as error:
-            faults = (f"{written(fault['loc'])} {fault_text(fault)}" for fault in error.errors())
+            faults = (f"{written(fault['loc'])}: {fault_text(fault)}" for fault in error.errors())
             raise ToolInputValidationError("; ".join(faults)) from error
         given = {name: getattr(arguments, field) for field, name in names.items()}
         return given if takes_context is None else {takes_context: context, **given}

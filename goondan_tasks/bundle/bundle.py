@@ -223,12 +223,16 @@ def inspect_resources(
     path: Path,
     *,
     import_entries: bool = True,
+    import_typed: bool = True,
     import_seconds: float | None = None,
     base_root: Path | None = None,
 ) -> tuple[Bundle | None, list[Finding], Scope]:
-    """Do what :func:`inspect_bundle` does, and return the resources as they are declared, too."""
+    """Do what :func:`inspect_bundle` does, and return the resources as they are declared, too.
+
+    Without ``import_typed`` no code is run: the bundle lacks the Tools with ``exports: auto``.
+    """
     deadline = math.inf if import_seconds is None else time.monotonic() + import_seconds
-    inventory, findings, known = read_typed_inventory(path, deadline)
+    inventory, findings, known = read_typed_inventory(path, deadline, imports=import_typed)
     scope = Scope(inventory, base_root or base_package_root())
     findings += bundle_findings(scope)
     if import_entries:

@@ -146,31 +146,40 @@ def _misplaced(message: str) -> FieldError:
 
 
 def read_typed_inventory(
-    path: Path, deadline: float = math.inf
+    path: Path, deadline: float = math.inf, *, imports: bool = True
 ) -> tuple[Inventory, list[Finding], Mapping[Path, ProbeRecord]]:
     """Read a package, with the exports that the ``@tool`` functions of its Tools declare.
 
     Only entries that are needed for that are imported, in a child process, until ``deadline`` by
     time.monotonic; their records are returned too. What YAML says of an export counts before its function.
+    Unless it ``imports``, Tools with ``exports: auto`` have no resource, and others what YAML says.
     """
     inventory, findings = read_inventory(path)
-    files = {
-        tool.name: file
-        for tool in inventory.of_kind("Tool")
-        if not tool.is_v1 and (file := entry_file(tool, inventory.root)) and _is_typed(tool, file)
-    }
-    unique = list(dict.fromkeys(files.values()))
+    files = typed_entries(inventory)
+    unique = list(dict.fromkeys(files.values())) if imports else []
     records = dict(zip(unique, import_entries(unique, deadline=deadline), strict=True))
     typed: dict[int, Declaration] = {}
     for name, file in files.items():
         tool = inventory.by_name["Tool", name]
-        typed[id(tool)], found = _typed(tool, records[file], inventory)
-        findings += found
+        if imports:
+            typed[id(tool)], found = _typed(tool, records[file], inventory)
+            findings += found
+        elif has_auto_exports(tool):
+            typed[id(tool)] = replace(tool, resource=None)
     if not typed:
         return inventory, findings, records
     declarations = tuple(typed.get(id(item), item) for item in inventory.declarations)
     by_name = {key: typed.get(id(item), item) for key, item in inventory.by_name.items()}
     return replace(inventory, declarations=declarations, by_name=by_name), findings, records
+
+
+def typed_entries(inventory: Inventory) -> dict[str, Path]:
+    """Return the entry files whose ``@tool`` functions declare exports, by the name of their Tool."""
+    return {
+        tool.name: file
+        for tool in inventory.of_kind("Tool")
+        if not tool.is_v1 and (file := entry_file(tool, inventory.root)) and _is_typed(tool, file)
+    }
 
 
 def has_auto_exports(tool: Declaration) -> bool:
@@ -239,7 +248,7 @@ def _kind_findings(
         record = records[files[declaration.name]] if declaration.name in files else ProbeRecord()
         if record.problem is not None:
             yield _import_finding(declaration, record, inventory)
-        elif kind == "Tool" and declaration.name in files:
+        elif kind == "Tool" and declaration.name in files and not has_auto_exports(declaration):
             yield from _handler_findings(declaration, record.handlers)
 
 

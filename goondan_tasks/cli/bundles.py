@@ -69,8 +69,8 @@ def validate(
             {"name": name, "description": export.description, "parameters": export.parameters}
             for name, export in exports.items()
         ]
-        findings_wire = [finding.to_wire() for finding in findings]
-        output.document({"valid": is_valid, "findings": findings_wire, "autoExports": wire})
+        document = {"valid": is_valid, "findings": [finding.to_wire() for finding in findings]}
+        output.document(document | ({"autoExports": wire} if wire else {}))
     else:
         for name, export in exports.items() if form is not FindingFormat.GITHUB else ():
             output.note(_signature(name, export))
