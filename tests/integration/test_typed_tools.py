@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from broker_config.keys import Keys
+from goondan_tasks.client import Client
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange
 from goondan_tasks.testing import LocalStack
@@ -171,6 +172,13 @@ def test_another_signature_in_the_next_revision_is_its_schema(stack: LocalStack,
         refused = call(stack, f"{place}__add-up", "new", numbers=[1, 2])
         assert refused.error is not None
         assert (refused.error.code, refused.error.message) == ("E_TOOL_INVALID_ARGS", "'scale' is required")
-    shown = {item["name"]: item["parameters"] for item in stack.client.catalog("clerk")}
-    assert shown["shop__add-up"]["required"] == ["numbers", "scale"]
+
+    # a producer without a bundle reads what workers announce, a moment later
+    with Client.connect(stack.redis_url) as client:
+
+        def required() -> Any:
+            shown = {item["name"]: item["parameters"] for item in client.catalog("clerk")}
+            return shown["shop__add-up"]["required"]
+
+        wait_until(lambda: required() == ["numbers", "scale"], PATIENCE)
     assert [worker.pid] == [one.pid for one in stack.client.workers()]
