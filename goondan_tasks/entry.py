@@ -1,9 +1,9 @@
 """Entry files: loaded the same way in the worker and in ``goondan validate``.
 
-A tool's entry is a Python file with ``handlers``, a mapping from export names to functions (003 §5.2); an
-agent's is one with ``handle(ctx, event)``, an extension's one with ``register(api)``. It is loaded as a
-package of its own, so ``from . import sibling`` works. This module is not in the bundle's package because the
-child of an isolated tool loads entries, and nothing else of a bundle.
+A tool's entry is a Python file with functions below ``@tool``, or with ``handlers``, a mapping from export
+names to functions (003 §5.2); an agent's is one with ``handle(ctx, event)``, an extension's one with
+``register(api)``. It is loaded as a package of its own, so ``from . import sibling`` works. This module is
+not in the bundle's package because the child of an isolated tool loads entries, and nothing else of a bundle.
 
 ``python -m goondan_tasks.entry FD LIFE MAX_WRITTEN KIND FILE…`` is the child process that imports entry files
 for a check. It writes one :class:`ProbeRecord` per line to the file descriptor FD: one when it is ready, then
@@ -38,8 +38,9 @@ from goondan_tasks.agent_api import AgentHandler
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.tool_api import ToolHandler
+from goondan_tasks.typed_tools import ToolDefinitionError, typed_tool
 
-_HANDLERS_HINT = "Define handlers = {'<export>': <function>, …} at the top level of the file."
+_HANDLERS_HINT = "Write @tool before a function, or handlers = {'<export>': <function>, …}, at the top level."
 _HANDLE_HINT = "Define `def handle(ctx, event)`, plain or async, at the top level of the file."
 _REGISTER_HINT = "Define `def register(api)` or `def register(api, config)` at the top level of the file."
 _SYNTAX_HINT = "Correct the file's Python syntax."
@@ -89,12 +90,31 @@ def import_entry(path: Path) -> ModuleType:
 
 
 def handlers_in(module: ModuleType) -> Mapping[str, ToolHandler]:
-    """Return the handlers of a tool's entry.
+    """Return the handlers of a tool's entry: its ``handlers``, or without these its ``@tool`` functions.
 
     Raises:
-        EntryError: it has no usable ``handlers``.
+        EntryError: it has no usable ones.
     """
+    functions = _functions(module).items()
+    return MappingProxyType(
+        {
+            name: function if (typed := typed_tool(function)) is None else typed.handler
+            for name, function in functions
+        }
+    )
+
+
+def typed_exports(module: ModuleType) -> Mapping[str, JsonObject]:
+    """Return what the ``@tool`` functions among :func:`handlers_in` declare, as items of ``spec.exports``."""
+    functions = _functions(module).items()
+    typed = ((name, typed_tool(function)) for name, function in functions)
+    return {name: {**found.export, "name": name} for name, found in typed if found is not None}
+
+
+def _functions(module: ModuleType) -> Mapping[str, Any]:
     handlers = getattr(module, "handlers", None)
+    if handlers is None:
+        handlers = _typed_functions(module) or None
     if handlers is None:
         raise _unusable(module, "the file does not define 'handlers'", _HANDLERS_HINT)
     if not isinstance(handlers, Mapping):
@@ -104,7 +124,17 @@ def handlers_in(module: ModuleType) -> Mapping[str, ToolHandler]:
         if not isinstance(name, str) or not callable(handler):
             message = f"handlers[{name!r}] must be a function under the name of its export"
             raise _unusable(module, message, _HANDLERS_HINT)
-    return MappingProxyType(dict(handlers))
+    return handlers
+
+
+def _typed_functions(module: ModuleType) -> Mapping[str, Any]:
+    found: dict[str, Any] = {}
+    for function in vars(module).values():
+        typed = typed_tool(function)
+        if typed is not None and found.setdefault(name := typed.export["name"], function) is not function:
+            suggestion = "Rename one of the two, or write @tool(name='…')."
+            raise _unusable(module, f"two @tool functions have the name '{name}'", suggestion, function)
+    return found
 
 
 def handle_in(module: ModuleType) -> AgentHandler:
@@ -161,6 +191,8 @@ def _unusable(module: ModuleType, message: str, hint: str, function: Any = None)
 
 def import_failure(path: Path, error: BaseException) -> EntryError:
     """Return what the code of an entry file raised while it was imported, and in which of its lines."""
+    if isinstance(error, ToolDefinitionError) and error.path == path:
+        return EntryError(path, error.reason, error.suggestion, line=error.line)
     reason = str(error).partition("\n")[0][:300]
     if isinstance(error, SystemExit):
         message = f"importing the file raises {error!r}"
@@ -274,6 +306,8 @@ class ProbeRecord(BaseModel):
     """The outcome for one file: the names of its handlers, or a problem in a line."""
 
     handlers: tuple[str, ...] = ()
+    #: what the typed ones among them declare, by name
+    exports: dict[str, JsonObject] = {}
     problem: str | None = None
     line: int = 1
     suggestion: str | None = None
@@ -297,8 +331,11 @@ def main(arguments: Sequence[str]) -> None:
     for file in files:
         sys.excepthook = functools.partial(_report_uncaught, records, file)
         try:
-            found = _READERS[kind](import_entry(Path(file)))
-            _write(records, ProbeRecord(handlers=tuple(found) if kind == "tool" else ()))
+            module = import_entry(Path(file))
+            found = _READERS[kind](module)
+            is_tool = kind == "tool"
+            exports = typed_exports(module) if is_tool else {}
+            _write(records, ProbeRecord(handlers=tuple(found) if is_tool else (), exports=dict(exports)))
         except EntryError as error:
             _write(records, _problem(error))
         except SystemExit as error:

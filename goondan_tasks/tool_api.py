@@ -1,9 +1,9 @@
 """What the author of a tool sees: ``handler(ctx, input)``, its :class:`ToolContext`, and ``ctx.runtime``.
 
-A tool is a Python file with ``handlers: dict[str, ToolHandler]``, one for each export of its Tool
-resource. A handler is a plain or an ``async`` function; what it returns must be JSON, and what it
-raises becomes the call's error: string attributes ``code``, ``suggestion`` and ``help_url`` of the
-exception are copied (003 §5, 004).
+A tool is a Python file with functions, one for each export of its Tool resource: typed ones below
+:func:`tool`, or ``handlers: dict[str, ToolHandler]``. A handler is a plain or an ``async`` function; what it
+returns must be JSON, and what it raises becomes the call's error: string attributes ``code``, ``suggestion``
+and ``help_url`` of the exception are copied (003 §5, 004).
 
 ``ctx.runtime`` reaches the other agents of the swarm (004, AgentToolRuntime). In ``async`` code its methods
 are coroutines; in plain code the same names block, and the call gives up its slot meanwhile.
@@ -13,13 +13,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from pydantic import Field
 
 from goondan_tasks.errors import ToolError
 from goondan_tasks.messages import AgentEvent, JsonObject, Message, WireModel
 from goondan_tasks.output import Pending
+from goondan_tasks.typed_tools import mark_tool
+from goondan_tasks.wording import require_keywords
 
 __all__ = [
     "AgentRuntime",
@@ -40,6 +42,8 @@ __all__ = [
     "ToolContext",
     "ToolError",
     "ToolHandler",
+    "ToolOptions",
+    "tool",
 ]
 
 #: how long a request waits for its answer, unless it says otherwise
@@ -315,3 +319,51 @@ class ToolContext:
             ToolOutputError: the handle is not text, or the time is not a number above 0.
         """
         return Pending(handle, output, ttl_seconds)
+
+
+class ToolOptions(TypedDict, total=False):
+    """The fields of an export that :func:`tool` takes; docs/reference/yaml.md says what they mean."""
+
+    name: str
+    description: str
+    timeout_seconds: float
+    idempotent: bool
+    max_attempts: int
+    #: in the spelling of YAML: ``{"max": 3, "backoffSeconds": 1, "codes": [...]}``
+    retry: Mapping[str, Any]
+    isolation: str
+    memory_mb: int
+    max_concurrency: int
+    rate_limit: str
+    idempotency_key: Sequence[str]
+    serial: bool
+    requires_approval: bool
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+@overload
+def tool(function: _Function, /) -> _Function: ...
+@overload
+def tool(**options: Unpack[ToolOptions]) -> Callable[[_Function], _Function]: ...
+def tool(function: Any = None, /, **options: Any) -> Any:
+    """Make a tool of a function with types: ``@tool``, or ``@tool(idempotent=True)``.
+
+    The export gets its name from the function, with ``-`` for ``_``, its description from the docstring, its
+    parameters from the types. A first parameter that is called ``ctx``, or is a :class:`ToolContext`, gets
+    the context. Arguments arrive as the types say; what is returned may be a pydantic model, a dataclass, or
+    anything that pydantic can write as JSON. The function stays as it is, to be called from other code.
+
+    Raises:
+        ToolDefinitionError: the function cannot be called with a JSON object, or its name is not a name of an
+            export.
+        TypeError: an option is unknown, or it is not a function.
+    """
+    require_keywords("tool()", options, ToolOptions.__annotations__)
+
+    def mark(function: _Function) -> _Function:
+        mark_tool(function, ToolContext, options)
+        return function
+
+    return mark if function is None else mark(function)

@@ -279,6 +279,9 @@ def _overridden(
     if changed.spec.entry != resource.spec.entry and (misplaced := entry_error(changed.spec.entry, root)):
         faults.append(FieldFault(("spec", "entry"), misplaced))
     if isinstance(changed, ToolResource):
+        if not changed.spec.exports:
+            automatic = FieldError("overrides cannot leave the exports to the entry", "List them.")
+            faults.append(FieldFault(("spec", "exports"), automatic))
         if changed.spec.exports != resource.spec.exports:
             faults += _export_faults(changed)
         if changed.is_v1:

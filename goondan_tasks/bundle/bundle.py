@@ -1,12 +1,15 @@
 """A bundle that can be used, with valid resources and resolved references; how it is loaded and checked.
 
-:func:`load_bundle` is for programs that start: it imports no entry file. :func:`inspect_bundle` is for people
-(``goondan validate``): it reports warnings too, and imports the entries in child processes.
+:func:`load_bundle` is for programs that start: it imports no entry files but those with ``@tool`` functions,
+which declare exports. :func:`inspect_bundle` is for people (``goondan validate``): it reports warnings too,
+and imports all entries. Both import in child processes.
 
 The rules beyond the types of fields (000 §7.9 and §12.5.7, 002 §12.1, 003 §2.3, §4.2 and §13, DESIGN §3 and
 §6) read the YAML's own values, not the validated resources: a type error in one field hides no other finding.
 """
 
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +28,13 @@ from goondan_tasks.bundle.binding import (
     parameter_faults,
     tool_auth_faults,
 )
-from goondan_tasks.bundle.entries import entry_findings, entry_path_findings, text_file_findings
+from goondan_tasks.bundle.entries import (
+    EXPORTS,
+    entry_findings,
+    entry_path_findings,
+    read_typed_inventory,
+    text_file_findings,
+)
 from goondan_tasks.bundle.fields import Ref, parse_ref
 from goondan_tasks.bundle.findings import (
     OLDER_FIELDS,
@@ -36,7 +45,7 @@ from goondan_tasks.bundle.findings import (
     in_order,
     unknown_field,
 )
-from goondan_tasks.bundle.inventory import Declaration, read_inventory
+from goondan_tasks.bundle.inventory import Declaration
 from goondan_tasks.bundle.resources import (
     DEFAULT_SWARM,
     AgentResource,
@@ -59,7 +68,6 @@ from goondan_tasks.wording import FieldPath, hint
 
 _Kind = TypeVar("_Kind", bound=Resource)
 _AGENTS: FieldPath = ("spec", "agents")
-_EXPORTS: FieldPath = ("spec", "exports")
 _OPTIONS: FieldPath = ("spec", "options")
 _GOONDAN: FieldPath = (*_OPTIONS, "goondan")
 
@@ -206,15 +214,32 @@ def inspect_bundle(
     ``import_seconds`` limits how long all entries together may take. ``base_root`` is the folder of the
     built-in package, by default the installed one.
     """
-    inventory, findings = read_inventory(path)
+    return inspect_resources(
+        path, import_entries=import_entries, import_seconds=import_seconds, base_root=base_root
+    )[:2]
+
+
+def inspect_resources(
+    path: Path,
+    *,
+    import_entries: bool = True,
+    import_typed: bool = True,
+    import_seconds: float | None = None,
+    base_root: Path | None = None,
+) -> tuple[Bundle | None, list[Finding], Scope]:
+    """Do what :func:`inspect_bundle` does, and return the resources as they are declared, too.
+
+    Without ``import_typed`` no code is run: the bundle lacks the Tools with ``exports: auto``.
+    """
+    deadline = math.inf if import_seconds is None else time.monotonic() + import_seconds
+    inventory, findings, known = read_typed_inventory(path, deadline, imports=import_typed)
     scope = Scope(inventory, base_root or base_package_root())
     findings += bundle_findings(scope)
     if import_entries:
-        findings += entry_findings(inventory, seconds=import_seconds)
+        findings += entry_findings(inventory, known=known, deadline=deadline)
     findings = in_order(findings)
-    if any(finding.level == "error" for finding in findings):
-        return None, findings
-    return _bundle(scope), findings
+    is_valid = all(finding.level == "warning" for finding in findings)
+    return _bundle(scope) if is_valid else None, findings, scope
 
 
 def _bundle(scope: Scope) -> Bundle:
@@ -269,7 +294,7 @@ def _tool_findings(tool: Declaration, scope: Scope) -> Iterator[Finding]:
         message, suggestion = f"the name '{SYSTEM_TOOL}' is reserved", "Give the Tool another name."
         yield tool.error(("metadata", "name"), message, suggestion, ConfigCode.INVALID_NAME)
     yield from _export_name_findings(tool)
-    for path, export in tool.items(_EXPORTS):
+    for path, export in tool.items(EXPORTS):
         if isinstance(export, dict):
             yield from _parameter_findings(tool, (*path, "parameters"))
             yield from _policy_findings(tool, path)
@@ -281,7 +306,7 @@ def _tool_findings(tool: Declaration, scope: Scope) -> Iterator[Finding]:
 
 def _export_name_findings(tool: Declaration) -> Iterator[Finding]:
     seen: dict[str, FieldPath] = {}
-    for path, name in tool.item_names(_EXPORTS):
+    for path, name in tool.item_names(EXPORTS):
         first = seen.setdefault(name, path)
         if first != path:
             message = f"duplicate export '{name[:80]}' (first in line {tool.document.line_of(first)})"

@@ -10,6 +10,7 @@ environment.
 import contextlib
 import math
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -17,16 +18,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
 
 from pydantic import ValidationError
 
 from goondan_tasks.bundle.findings import ConfigCode, FieldError, Finding
-from goondan_tasks.bundle.inventory import Declaration, Inventory, read_text
+from goondan_tasks.bundle.inventory import Declaration, Inventory, declare, read_inventory, read_text
+from goondan_tasks.bundle.resources import AUTO
 from goondan_tasks.entry import IMPORT_HINT, EntryKind, ProbeRecord
 from goondan_tasks.wording import FieldPath, hint
 
 ENTRY: FieldPath = ("spec", "entry")
+EXPORTS: FieldPath = ("spec", "exports")
+#: an entry without this text has no typed functions that could complete the exports in YAML
+_DECORATOR = re.compile(rb"^[ \t]*@([\w.]+\.)?tool\b", re.M)
 #: what a file may take to be imported: as long as in a worker, or running revisions could not be changed
 FILE_SECONDS = 60.0
 #: what the interpreter may take to start on a busy machine
@@ -138,43 +145,128 @@ def _misplaced(message: str) -> FieldError:
     return FieldError(message, suggestion, ConfigCode.ENTRY_NOT_FOUND)
 
 
-def entry_findings(inventory: Inventory, *, seconds: float | None = None) -> list[Finding]:
+def read_typed_inventory(
+    path: Path, deadline: float = math.inf, *, imports: bool = True
+) -> tuple[Inventory, list[Finding], Mapping[Path, ProbeRecord]]:
+    """Read a package, with the exports that the ``@tool`` functions of its Tools declare.
+
+    Only entries that are needed for that are imported, in a child process, until ``deadline`` by
+    time.monotonic; their records are returned too. What YAML says of an export counts before its function.
+    Unless it ``imports``, Tools with ``exports: auto`` have no resource, and others what YAML says.
+    """
+    inventory, findings = read_inventory(path)
+    files = typed_entries(inventory)
+    unique = list(dict.fromkeys(files.values())) if imports else []
+    records = dict(zip(unique, import_entries(unique, deadline=deadline), strict=True))
+    typed: dict[int, Declaration] = {}
+    for name, file in files.items():
+        tool = inventory.by_name["Tool", name]
+        if imports:
+            typed[id(tool)], found = _typed(tool, records[file], inventory)
+            findings += found
+        elif has_auto_exports(tool):
+            typed[id(tool)] = replace(tool, resource=None)
+    if not typed:
+        return inventory, findings, records
+    declarations = tuple(typed.get(id(item), item) for item in inventory.declarations)
+    by_name = {key: typed.get(id(item), item) for key, item in inventory.by_name.items()}
+    return replace(inventory, declarations=declarations, by_name=by_name), findings, records
+
+
+def typed_entries(inventory: Inventory) -> dict[str, Path]:
+    """Return the entry files whose ``@tool`` functions declare exports, by the name of their Tool."""
+    return {
+        tool.name: file
+        for tool in inventory.of_kind("Tool")
+        if not tool.is_v1 and (file := entry_file(tool, inventory.root)) and _is_typed(tool, file)
+    }
+
+
+def has_auto_exports(tool: Declaration) -> bool:
+    """Return whether YAML leaves a Tool's exports to its entry, those it has by now included."""
+    spec = tool.document.node.parts.get("spec")
+    exports = spec and spec.parts.get("exports")
+    return exports is not None and exports.data == AUTO and not tool.is_v1
+
+
+def _is_typed(tool: Declaration, file: Path) -> bool:
+    if has_auto_exports(tool):
+        return True
+    with contextlib.suppress(OSError):
+        return _DECORATOR.search(file.read_bytes()) is not None
+    return False
+
+
+def _typed(tool: Declaration, record: ProbeRecord, inventory: Inventory) -> tuple[Declaration, list[Finding]]:
+    """Return a Tool with the exports of its entry's functions, and what is wrong with them."""
+    if record.problem is not None:
+        return replace(tool, resource=None), [_import_finding(tool, record, inventory)]
+    exports: Any = list(record.exports.values())
+    if not has_auto_exports(tool):
+        exports = tool.value(EXPORTS)
+        exports = [_completed(item, record) for item in exports] if isinstance(exports, list) else exports
+    elif plain := [name for name in record.handlers if name not in record.exports]:
+        suggestion = "Write @tool before it, or list the exports in YAML."
+        message = f"nothing declares the export of the handler '{plain[0][:80]}'"
+        return replace(tool, resource=None), [tool.error(EXPORTS, message, suggestion)]
+    node = tool.document.node
+    data = {**node.data, "spec": {**node.data["spec"], "exports": exports}}
+    typed, findings = declare(replace(tool.document, node=replace(node, data=data)))
+    return typed or tool, findings
+
+
+def _completed(item: Any, record: ProbeRecord) -> Any:
+    if not isinstance(item, dict):
+        return item
+    given = {field: value for field, value in item.items() if value is not None}
+    return {**record.exports.get(str(item.get("name")), {}), **given}
+
+
+def entry_findings(
+    inventory: Inventory, *, known: Mapping[Path, ProbeRecord] | None = None, deadline: float = math.inf
+) -> list[Finding]:
     """Import the entry of every Tool, Agent and Extension that has one, in child processes.
 
-    The handlers of a Tool are compared with its exports. A file that is not imported within ``seconds``, for
-    all files together, has failed.
+    The handlers of a Tool are compared with its exports. Files of Tools that are ``known`` are not imported
+    again, nor reported. What is not imported until ``deadline``, by time.monotonic, has failed.
     """
-    deadline = math.inf if seconds is None else time.monotonic() + seconds
-    return [found for kind in _KINDS for found in _kind_findings(kind, inventory, deadline)]
+    return [found for kind in _KINDS for found in _kind_findings(kind, inventory, known or {}, deadline)]
 
 
-def _kind_findings(kind: str, inventory: Inventory, deadline: float) -> Iterator[Finding]:
+def _kind_findings(
+    kind: str, inventory: Inventory, known: Mapping[Path, ProbeRecord], deadline: float
+) -> Iterator[Finding]:
     files = {
         declaration.name: file
         for declaration in inventory.of_kind(kind)
         if (file := entry_file(declaration, inventory.root))
     }
-    unique = list(dict.fromkeys(files.values()))
-    records = dict(zip(unique, import_entries(unique, kind=_KINDS[kind], deadline=deadline), strict=True))
+    records = dict(known) if kind == "Tool" else {}
+    unique = [file for file in dict.fromkeys(files.values()) if file not in records]
+    records |= zip(unique, import_entries(unique, kind=_KINDS[kind], deadline=deadline), strict=True)
     for declaration in inventory.of_kind(kind):
         record = records[files[declaration.name]] if declaration.name in files else ProbeRecord()
         if record.problem is not None:
-            yield Finding(
-                level="error",
-                code=ConfigCode.SCHEMA_INVALID.value,
-                message=record.problem,
-                file=os.path.normpath(inventory.folder / str(declaration.value(ENTRY))),
-                line=record.line,
-                path="spec.entry",
-                resource=declaration.label,
-                suggestion=record.suggestion or IMPORT_HINT,
-            )
-        elif kind == "Tool" and declaration.name in files:
+            yield _import_finding(declaration, record, inventory)
+        elif kind == "Tool" and declaration.name in files and not has_auto_exports(declaration):
             yield from _handler_findings(declaration, record.handlers)
 
 
+def _import_finding(declaration: Declaration, record: ProbeRecord, inventory: Inventory) -> Finding:
+    return Finding(
+        level="error",
+        code=ConfigCode.SCHEMA_INVALID.value,
+        message=str(record.problem),
+        file=os.path.normpath(inventory.folder / str(declaration.value(ENTRY))),
+        line=record.line,
+        path="spec.entry",
+        resource=declaration.label,
+        suggestion=record.suggestion or IMPORT_HINT,
+    )
+
+
 def _handler_findings(tool: Declaration, handlers: Sequence[str]) -> Iterator[Finding]:
-    exports = {name: path for path, name in tool.item_names(("spec", "exports"))}
+    exports = {name: path for path, name in tool.item_names(EXPORTS)}
     for name, path in exports.items():
         if name not in handlers:
             suggestion = f"Add it to 'handlers'. {hint(name, handlers, '')}".strip()
@@ -182,7 +274,7 @@ def _handler_findings(tool: Declaration, handlers: Sequence[str]) -> Iterator[Fi
     for name in handlers:
         if name not in exports:
             message = f"the handler '{name[:80]}' has no export"
-            yield tool.warning(("spec", "exports"), message, "Export it, or remove the handler.")
+            yield tool.warning(EXPORTS, message, "Export it, or remove the handler.")
 
 
 def import_entries(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal, Self
 from urllib.parse import SplitResult, urlsplit
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, WrapValidator, model_validator
 
 from goondan_tasks.bundle.fields import (
     Dependencies,
@@ -34,6 +34,8 @@ API_VERSION = "goondan.ai/v1"
 #: the older version, whose resources may stand beside current ones (DESIGN §6)
 V1_API_VERSION = "agents.example.io/v1alpha1"
 DEFAULT_SWARM = "default"
+#: in place of a Tool's exports: those that the functions of its entry declare
+AUTO = "auto"
 
 #: RFC 6749 §3.3
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
@@ -105,7 +107,12 @@ class ToolSpec(RunPolicy):
 
     entry: NonEmpty
     error_message_limit: Positive = DEFAULT_MESSAGE_LIMIT
-    exports: Annotated[tuple[ToolExport, ...], Field(strict=False, min_length=1)]
+    #: empty for ``auto``, until they are read from the entry
+    exports: Annotated[
+        tuple[ToolExport, ...],
+        Field(strict=False, min_length=1),
+        WrapValidator(lambda exports, check: () if exports == AUTO else check(exports)),
+    ]
 
 
 class ToolResource(Resource):

@@ -25,12 +25,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from goondan_tasks.bundle import BoundTool, Bundle, Finding, inspect_bundle
-from goondan_tasks.bundle.binding import REQUIRED_TOOLS_GUARD, Scope, base_package_root, bound_exports
-from goondan_tasks.bundle.entries import ENTRY, is_code
+from goondan_tasks.bundle import BoundTool, Bundle, Finding
+from goondan_tasks.bundle.binding import REQUIRED_TOOLS_GUARD, Scope, bound_exports
+from goondan_tasks.bundle.bundle import inspect_resources
+from goondan_tasks.bundle.entries import ENTRY, is_code, typed_entries
 from goondan_tasks.bundle.fields import RATE_PERIODS_MS
 from goondan_tasks.bundle.findings import ConfigCode
-from goondan_tasks.bundle.inventory import bundle_files, is_document_name, read_inventory
+from goondan_tasks.bundle.inventory import bundle_files, is_document_name
 from goondan_tasks.bundle.resources import AgentResource, RunPolicy, ToolResource
 from goondan_tasks.changesets.policy import ChangesetRules
 from goondan_tasks.errors import ConfigError
@@ -86,6 +87,8 @@ class Checked:
     scope: Scope
     #: the exports of both, without the Agents' overrides
     exports: tuple[BoundTool, ...] = ()
+    #: whether ``@tool`` functions declare exports, which only importing their files tells
+    is_typed: bool = False
 
     @property
     def errors(self) -> list[Finding]:
@@ -106,6 +109,8 @@ class BundleCheck:
     def check(self, tree: str, *, import_entries: bool = True) -> Checked:
         """Validate the bundle of a tree; entry files are imported in child processes with limits.
 
+        Without ``import_entries`` none of its code is run, and what only ``@tool`` functions tell is missing.
+
         Raises:
             GitError, OSError: its files cannot be read or written.
         """
@@ -113,13 +118,19 @@ class BundleCheck:
             folder = Path(name).resolve()
             self.repository.write_files(tree, folder)
             path = folder / self.inside
-            bundle, found = inspect_bundle(path, import_entries=import_entries, import_seconds=IMPORT_SECONDS)
+            bundle, found, scope = inspect_resources(
+                path,
+                import_entries=import_entries,
+                import_typed=import_entries,
+                import_seconds=IMPORT_SECONDS,
+            )
             findings = [_without(folder, finding) for finding in found]
-            scope = Scope(read_inventory(path)[0], base_package_root())
             declared = scope.own.declarations if bundle else ()
             files = {it.label: _inside(it.document.file, folder) for it in declared}
             layout = Layout.of(folder, path, scope, bundle)
-            return Checked(bundle, findings, files, layout, scope, tuple(_exports(scope)) if bundle else ())
+            exports = tuple(_exports(scope)) if bundle else ()
+            is_typed = bool(typed_entries(scope.own))
+            return Checked(bundle, findings, files, layout, scope, exports, is_typed)
 
     def errors(self, after: Checked, before: Checked) -> list[Finding]:
         """Return why a revision cannot take the place of another one."""

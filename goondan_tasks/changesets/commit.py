@@ -399,7 +399,7 @@ class Committing:
         if not changes:
             # a process that died right after the commit finds it here when it tries again
             return Draft(self._ok(self.tip, ChangeSummary()), is_news=True)
-        refusal = self._check(merged, changes)
+        refusal = self._check(merged, theirs, changes)
         if refusal is not None:
             return Draft(refusal)
         text = f"{message}\n\n{TRAILER}: {self.changeset.changeset_id}\n"
@@ -423,8 +423,8 @@ class Committing:
                 changes[name + self._beside] = there.get(name) or Entry(FILE, repository.write_blob(b""))
         return Draft(self._conflict(sorted(names)), trees=(ours, repository.tree_with(merged, changes)))
 
-    def _check(self, tree: str, changes: Changes) -> CommitResult | None:
-        """Return why the changed bundle cannot be committed; ``None`` if it can."""
+    def _check(self, tree: str, theirs: str, changes: Changes) -> CommitResult | None:
+        """Return why the changed bundle cannot be committed in place of ``theirs``; ``None`` if it can."""
         is_bound, rules = self.principal.is_bound, self.principal.rules
         after = self.check.check(tree, import_entries=not is_bound)
         refused = unnamed_files(self.before, after, changes, rules) if is_bound else {}
@@ -432,11 +432,17 @@ class Committing:
             return self._violation(refused)
         errors = self.check.errors(after, self.before)
         if is_bound and not errors:
-            refused = self._overreach(after)
+            refused = self._overreach(self.before, after)
             if refused:
                 return self._violation(refused)
             # what the policy refuses is never run, not even to be checked
-            errors = self.check.errors(self.check.check(tree), self.before)
+            whole = self.check.check(tree)
+            errors = self.check.errors(whole, self.before)
+            if not errors and (whole.is_typed or self.before.is_typed):
+                # how @tool functions are run is known only by now
+                refused = self._overreach(self.check.check(theirs), whole)
+                if refused:
+                    return self._violation(refused)
         if not errors:
             return None
         findings = [error.to_wire() for error in errors]
@@ -448,13 +454,13 @@ class Committing:
             findings=tuple(findings[:MAX_FINDINGS]),
         )
 
-    def _overreach(self, after: Checked) -> dict[str, str]:
+    def _overreach(self, before: Checked, after: Checked) -> dict[str, str]:
         """Return the files that change resources or permissions beyond the agent's rules, and why."""
-        refused = displaced_resources(self.before, after, self.principal.rules)
+        refused = displaced_resources(before, after, self.principal.rules)
         if self.principal.rules.allows_policy_changes or self.principal.agent is None:
             return refused
-        labels = changed_permissions(self.before, after, self.principal.agent, swarm=self.check.swarm)
-        files = {**self.before.files, **after.files}
+        labels = changed_permissions(before, after, self.principal.agent, swarm=self.check.swarm)
+        files = {**before.files, **after.files}
         return refused | {
             files.get(label, label): f"{label}: what limits or protects it is not for agents to change "
             "(policy.changesets.allowPolicyChanges)"

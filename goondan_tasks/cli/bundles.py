@@ -2,6 +2,7 @@
 
 import codecs
 import errno
+import json
 import os
 import re
 import shlex
@@ -11,13 +12,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from broker_config.settings import Settings
-from goondan_tasks.bundle import Finding, inspect_bundle
+from goondan_tasks.bundle import Finding
+from goondan_tasks.bundle.binding import bound_exports
+from goondan_tasks.bundle.bundle import inspect_resources
+from goondan_tasks.bundle.entries import has_auto_exports
+from goondan_tasks.bundle.inventory import Inventory
+from goondan_tasks.bundle.resources import ToolExport, ToolResource
 from goondan_tasks.cli.options import BundleArgument, argument, flag, this_bundle
 from goondan_tasks.cli.output import CONFIGURATION, Output, on_one_line, printable
 from goondan_tasks.errors import ConfigError
@@ -54,17 +60,58 @@ def validate(
     if as_json and form not in {None, FindingFormat.JSON}:
         raise typer.BadParameter("--json goes only with --format json.")
     path = _bundle_of(bundle)
-    _, findings = inspect_bundle(path)
+    _, findings, scope = inspect_resources(path)
     is_valid = not any(finding.level == "error" or strict for finding in findings)
     output = Output(as_json or form is FindingFormat.JSON)
+    exports = dict(_auto_exports(scope.own))
     if output.as_json:
-        output.document({"valid": is_valid, "findings": [finding.to_wire() for finding in findings]})
+        wire = [
+            {"name": name, "description": export.description, "parameters": export.parameters}
+            for name, export in exports.items()
+        ]
+        document = {"valid": is_valid, "findings": [finding.to_wire() for finding in findings]}
+        output.document(document | ({"autoExports": wire} if wire else {}))
     else:
+        for name, export in exports.items() if form is not FindingFormat.GITHUB else ():
+            output.note(_signature(name, export))
         for finding in findings:
             output.print(_annotation(finding) if form is FindingFormat.GITHUB else finding_text(finding))
         output.note(f"{path}: {counts(findings)}")
     if not is_valid:
         raise typer.Exit(CONFIGURATION)
+
+
+def _auto_exports(inventory: Inventory) -> Iterator[tuple[str, ToolExport]]:
+    """Yield the exports that no YAML lists, by full name: what a model sees of the functions of entries."""
+    for tool in inventory.of_kind("Tool"):
+        if has_auto_exports(tool) and isinstance(tool.resource, ToolResource):
+            for bound in bound_exports(tool.resource, inventory.root):
+                yield bound.name, bound.export
+
+
+def _signature(name: str, export: ToolExport) -> str:
+    """Write an export in a line, such as ``notes__find(word: string, limit?: integer)  Finds notes``."""
+    parameters = export.parameters or {}
+    required = parameters.get("required", ())
+    arguments = ", ".join(
+        f"{argument}{'' if argument in required else '?'}: {_type(schema)}"
+        for argument, schema in parameters.get("properties", {}).items()
+    )
+    summary = (export.description or "").partition("\n")[0]
+    return printable(f"{name}({arguments})  {summary}".rstrip())
+
+
+def _type(schema: Any) -> str:
+    """Write the type of a JSON Schema in a few words."""
+    if values := schema.get("enum", [schema["const"]] if "const" in schema else []):
+        return " | ".join(json.dumps(value, ensure_ascii=False) for value in values)
+    if "anyOf" in schema:
+        return " | ".join(map(_type, schema["anyOf"]))
+    if "$ref" in schema:
+        return str(schema["$ref"]).rpartition("/")[2]
+    if schema.get("type") == "array" and schema.get("items"):
+        return f"{_type(schema['items'])}[]"
+    return str(schema.get("type", "any"))
 
 
 def migrate(

@@ -60,6 +60,14 @@ spec:
 
 SLEEPER = "handlers = {'word': lambda ctx, input: time.sleep(600)}\n"
 TOOL = "handlers = {'word': lambda ctx, input: '%s'}\n"
+TYPED_BUNDLE = BUNDLE.replace(BUNDLE[BUNDLE.index("  exports:") : BUNDLE.index("---")], "  exports: auto\n")
+TYPED = """\
+from goondan_tasks.tool_api import tool
+
+@tool
+def word(%s) -> str:
+    return str(vars().get("text"))
+"""
 
 
 @dataclass
@@ -177,6 +185,19 @@ def test_a_change_of_the_bundle_reaches_the_workers_and_a_fault_does_not(bundle:
         wait_until(lambda: dev.has_said("E_CONFIG_UNKNOWN_KIND"), PATIENCE)
         assert dev.worker_pid() == second
         assert dev.say() == "goodbye"
+
+
+def test_another_signature_of_a_typed_tool_reaches_workers_and_producers(bundle: Path) -> None:
+    (bundle / "goondan.yaml").write_text(TYPED_BUNDLE, encoding="utf-8")
+    (bundle / "say.py").write_text(TYPED % "", encoding="utf-8")
+    with running(bundle, "--no-flower") as dev:
+        assert dev.say() == "None"
+
+        (bundle / "say.py").write_text(TYPED % "text: str = 'new'", encoding="utf-8")
+        wait_until(lambda: dev.say() == "new", PATIENCE)
+
+        with Client.connect(dev.places["redisUrl"]) as client:
+            wait_until(lambda: "text" in client.catalog("speaker")[0]["parameters"]["properties"], PATIENCE)
 
 
 def test_a_commit_reaches_the_workers_without_a_restart_and_an_edit_with_one(tmp_path: Path) -> None:

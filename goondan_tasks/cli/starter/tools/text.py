@@ -1,12 +1,13 @@
-"""The Tool "text": each export that goondan.yaml names has its handler here."""
+"""The Tool "text": each function below @tool is a tool; the model sees text__count."""
 
-from goondan_tasks.tool_api import JsonObject, ToolContext
+from typing import Annotated
+
+from pydantic import Field
+
+from goondan_tasks.tool_api import JsonObject, tool
 
 
-def count(ctx: ToolContext, input: JsonObject) -> JsonObject:
-    """Count words and characters; what is returned is the tool's output, as JSON."""
-    text = input["text"]
+@tool(idempotent=True)
+def count(text: Annotated[str, Field(description="The text.")]) -> JsonObject:
+    """Counts the words and characters of a text."""
     return {"words": len(text.split()), "characters": len(text)}
-
-
-handlers = {"count": count}

@@ -143,7 +143,36 @@ def test_the_new_bundle_is_valid_and_the_next_commands_are_named(tmp_path: Path)
 
     assert made.exit_code == 0
     assert f"goondan dev '{folder}'" in made.stderr
-    assert goondan("validate", "--strict", str(folder), "--json").document == {"valid": True, "findings": []}
+    checked = goondan("validate", "--strict", str(folder), "--json").document
+    assert (checked["valid"], checked["findings"]) == (True, [])
+
+
+def test_what_a_model_will_see_of_auto_exports_is_shown(tmp_path: Path) -> None:
+    text = '''\
+from enum import Enum
+from typing import Any, Literal
+from goondan_tasks.tool_api import tool
+
+class Unit(Enum):
+    WORD = "word"
+
+@tool
+def count(text: str, unit: Unit, most: int | None = None, by: Literal["a", "b"] = "a", rest: list[Any] = []):
+    """Counts.
+
+    In units.
+    """
+'''
+    goondan("init", str(tmp_path))
+    (tmp_path / "tools/text.py").write_text(text, encoding="utf-8")
+
+    shown = goondan("validate", str(tmp_path)).stderr.splitlines()
+    [export] = goondan("validate", str(tmp_path), "--json").document["autoExports"]
+
+    arguments = 'text: string, unit: Unit, most?: integer | null, by?: "a" | "b", rest?: array'
+    assert shown == [f"text__count({arguments})  Counts.", f"{tmp_path}: no findings"]
+    assert (export["name"], export["description"]) == ("text__count", "Counts.\n\nIn units.")
+    assert export["parameters"]["required"] == ["text", "unit"]
 
 
 def test_programs_get_the_files_and_the_next_commands(tmp_path: Path) -> None:
