@@ -17,7 +17,7 @@ from goondan_tasks.redaction import hidden_by_place, hidden_in_log
 from goondan_tasks.trace import CallFacts, Trace, TraceNode, node_of, read_trace, result_of
 
 #: how many characters of the arguments and of the output are shown
-SHOWN_CHARACTERS = 2_000
+SHOWN_CHARACTERS = 500
 
 
 class Excerpt(WireModel):

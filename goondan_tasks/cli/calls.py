@@ -338,7 +338,7 @@ def calls(
             columns,
             wire=CallRecord.to_wire,
             none=none,
-            unbroken="id",
+            unbroken={"queued", "status", "id"},
             spare={"instance", "worker"},
             is_cut=True,
         )

@@ -210,7 +210,7 @@ def listing(
     *,
     wire: Callable[[Item], Any] | None = None,
     none: str | None = None,
-    unbroken: str | None = None,
+    unbroken: str | Collection[str] = (),
     spare: Collection[str] = (),
     is_cut: bool = False,
 ) -> Answer:
@@ -244,24 +244,25 @@ def make_table(
     columns: Sequence[str],
     rows: Iterable[Sequence[object]],
     *,
-    unbroken: str | None = None,
+    unbroken: str | Collection[str] = (),
     spare: Collection[str] = (),
     is_cut: bool = False,
 ) -> Table:
     """Make a table: numbers are right-aligned, ``None`` is a dash.
 
     Where the screen is narrow, ``spare`` columns are left out, and cells continue on the next line, except
-    those of the column ``unbroken``, which are to be copied. With ``is_cut`` each row takes one line, and
-    what has no room in it ends with an ellipsis.
+    those of columns that are ``unbroken``: an id, say, is to be copied. With ``is_cut`` each row takes one
+    line, and what has no room in it ends with an ellipsis.
     """
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     is_narrow = Output().is_narrow
+    whole = {unbroken} if isinstance(unbroken, str) else unbroken
     kept = [number for number, column in enumerate(columns) if column not in spare or not is_narrow]
     filled = [[row[number] for number in kept] for row in rows]
     for place, number in enumerate(kept):
         values = [row[place] for row in filled if row[place] is not None]
         is_number = all(isinstance(one, int | float) and not isinstance(one, bool) for one in values)
-        is_whole = columns[number] == unbroken
+        is_whole = columns[number] in whole
         widest = max((_cell(value).cell_len for value in values), default=0)
         table.add_column(
             columns[number],

@@ -1,4 +1,4 @@
-"""The story of calls on real workers: each state as ``goondan show`` tells it, without a producer that waits."""
+"""The story of calls on real workers: each state, without a producer that waits."""
 
 import signal
 from collections.abc import Iterator
@@ -77,12 +77,18 @@ def test_calls_of_a_running_and_of_a_killed_worker(
 ) -> None:
     gate = tmp_path / "gate"
     first, second = (submit(stack, "tale__alone", {"until": str(gate)}) for _ in range(2))
-    wait_until(lambda: stack.client.record(first.id).has_started and stack.client.record(second.id).waiting_for)
+    wait_until(
+        lambda: stack.client.record(first.id).has_started and stack.client.record(second.id).waiting_for
+    )
     [worker] = stack.client.workers()
 
     running, waiting = story(first, env), story(second, env)
     assert running["summary"].startswith(f"running on {worker.name} for ")
-    assert (waiting["state"], waiting["limits"], waiting["ahead"]) == ("waiting", ["concurrency:tale__alone"], 0)
+    assert (waiting["state"], waiting["limits"], waiting["ahead"]) == (
+        "waiting",
+        ["concurrency:tale__alone"],
+        0,
+    )
 
     [process] = stack.workers
     process.send_signal(signal.SIGKILL)
