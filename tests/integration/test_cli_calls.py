@@ -113,6 +113,9 @@ def test_detached_call_is_listed_and_counted_until_it_runs(stack: LocalStack, en
         "deadLetters": 0,
         "lateAnswers": 0,
         "mailboxes": 0,
+        "lost": 0,
+        "lostWith": [],
+        "lostSeconds": None,
     }
     assert (rows["coder"]["workers"], rows["planner"]["backlog"]) == (1, 0)
 

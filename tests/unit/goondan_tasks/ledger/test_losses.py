@@ -42,7 +42,8 @@ def test_it_was_heard_of_when_it_last_renewed_its_lease_whatever_a_sweep_has_put
     ledger: Ledger, redis: Redis
 ) -> None:
     submit(ledger, a_call())
-    call_id = claimed(ledger, a_call()).run.id
+    claim = claimed(ledger, a_call())
+    call_id = claim.run.id
     redis.hset(ledger.keys.call(call_id), "claimedAt", 0)
     renewed = end_lease(ledger, call_id, renewed=50_000)
     assert find_losses(ledger, [call_id])[call_id].at == renewed
@@ -53,7 +54,7 @@ def test_it_was_heard_of_when_it_last_renewed_its_lease_whatever_a_sweep_has_put
     loss = find_losses(ledger, [call_id])[call_id]
     assert (loss.worker, loss.at) == ("w1", renewed)
     assert loss.seconds >= 50
-    ledger.renew([(call_id, redis.hget(ledger.keys.call(call_id), "token").decode())]).run(redis)
+    ledger.renew([claim.id_and_token]).run(redis)
     assert find_losses(ledger, [call_id]) == {}
     assert not redis.hexists(ledger.keys.call(call_id), "renewedAt")
 
