@@ -7,6 +7,7 @@ from typing import Literal, cast
 
 from broker_config.connections import redis_time
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.losses import with_losses
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import ToolCallResult, WireModel, epoch_milliseconds, iso_time
 from goondan_tasks.names import DELEGATE_RESULT_TOOL, DELEGATE_TOOL, EVENT_TOOL
@@ -21,31 +22,31 @@ class TraceError(WireModel):
     message: str
 
 
-class TraceNode(WireModel):
-    """One call or handoff. ``depth`` is 0 for the roots of the trace."""
+class CallFacts(WireModel):
+    """What is told of one call or handoff, in a trace and alone."""
 
     id: str
-    depth: int = 0
     kind: Kind
     agent: str
     instance: str
     tool: str
     #: the type of the AgentEvent, if this is a handoff
     event_type: str | None = None
-    #: queued, waiting (for a limit), running, pending, ok, error or dead
+    #: queued, waiting (for a limit), running, lost (its worker is dead), pending, ok, error or dead
     state: str
     worker: str | None = None
     attempt: int = 0
     queued_at: str
     started_at: str | None = None
     finished_at: str | None = None
+    #: when the worker was heard of last that the call was lost with
+    lost_at: str | None = None
     #: from queueing to the start of the run, or to the end without one, or until now
     waiting_seconds: float
     #: from the start of the run to its end, or until now
     running_seconds: float | None = None
     #: the limit that it is waiting for
     waiting_for: str | None = None
-    error: TraceError | None = None
     #: the identities of the call that caused this one, of the root of that chain, and of the one it replays
     parent_id: str | None = None
     root_id: str | None = None
@@ -53,6 +54,13 @@ class TraceNode(WireModel):
     correlation_id: str
     trace_id: str
     span_id: str
+
+
+class TraceNode(CallFacts):
+    """One call or handoff. ``depth`` is 0 for the roots of the trace."""
+
+    depth: int = 0
+    error: TraceError | None = None
     #: what is odd about its place in the tree
     note: str | None = None
 
@@ -212,14 +220,14 @@ class _Reader:
     def _read(self, ids: list[str]) -> None:
         for start in range(0, len(ids), BATCH):
             batch = ids[start : start + BATCH]
-            for call_id, record in zip(batch, self._ledger.records(batch), strict=True):
-                if record is None:
-                    self._missing.add(call_id)
-                else:
-                    self.nodes[call_id] = node_of(record, _result_of(record), self._now)
+            known = [record for record in self._ledger.records(batch) if record is not None]
+            for record in with_losses(self._ledger, known):
+                self.nodes[record.id] = node_of(record, result_of(record), self._now)
+            self._missing.update(one for one in batch if one not in self.nodes)
 
 
-def _result_of(record: CallRecord) -> ToolCallResult | None:
+def result_of(record: CallRecord) -> ToolCallResult | None:
+    """Return a call's result, if it has one that can be read."""
     try:
         return None if record.result is None else ToolCallResult.from_json(record.result)
     except ValueError:
@@ -239,12 +247,13 @@ def node_of(record: CallRecord, result: ToolCallResult | None, now: float) -> Tr
         instance=call.instance_key,
         tool=call.tool_name,
         event_type=_event_type(record),
-        state=_state(record),
+        state=record.state,
         worker=record.worker,
         attempt=record.attempt,
         queued_at=iso_time(record.queued_at),
         started_at=None if started is None else iso_time(started),
         finished_at=None if finished is None else iso_time(finished),
+        lost_at=None if record.lost_at is None else iso_time(record.lost_at),
         waiting_seconds=_seconds(record.queued_at, ended if started is None else started),
         running_seconds=None if started is None else _seconds(started, ended),
         waiting_for=record.waiting_for,
@@ -263,12 +272,6 @@ def _started(record: CallRecord, result: ToolCallResult | None) -> int | None:
     if result is not None:
         return None if result.meta.started_at is None else epoch_milliseconds(result.meta.started_at)
     return record.claimed_at if record.has_started else None
-
-
-def _state(record: CallRecord) -> str:
-    if record.status == "done":
-        return "ok" if record.outcome == "ok" else "error"
-    return record.status if record.waiting_for is None else "waiting"
 
 
 def _event_type(record: CallRecord) -> str | None:

@@ -44,6 +44,15 @@ def _count(container: Sized, word: str) -> str:
     return f"{len(container)} {word}{'' if len(container) == 1 else 's'}"
 
 
+def duration_text(seconds: float) -> str:
+    """Write a duration in the unit that fits it."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 1000:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 60_000 else f"{seconds / 3600:.1f} h"
+
+
 def closest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word that ``word`` most likely stands for, or ``None`` if none is near."""
     folded = {candidate.casefold(): candidate for candidate in itertools.islice(known, _MOST_COMPARED)}

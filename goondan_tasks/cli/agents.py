@@ -44,6 +44,7 @@ _QUEUES: Mapping[str, Callable[[QueueStatus], object]] = {
 }
 #: columns that come only where there is something in them
 _RARE: Mapping[str, Callable[[QueueStatus], int]] = {
+    "lost": lambda status: status.lost,
     "mailboxes": lambda status: status.mailboxes,
     "dead letters": lambda status: status.dead_letters,
 }
@@ -103,8 +104,12 @@ _WRITERS: dict[CatalogFormat, Callable[[ToolCatalog], Any]] = {
 def queues(session: Session, client: Client, agent: OfAgent = None, watch: Watch = None) -> None:
     """Show the state of every agent's queue: what waits, what runs, how many workers serve it.
 
-    Mailboxes and dead letters have columns where there are any. On a narrow terminal the queues' names are
-    left out: they are the agents' behind "agent.".
+    A call is running from when a worker has claimed it until it ends. A worker runs --concurrency calls at
+    once, each in a slot; it may have claimed a few more that are next, and calls that wait for another agent
+    hold no slot, so running can be more than the slots of all workers.
+
+    Lost calls, mailboxes and dead letters have columns where there are any. On a narrow terminal the queues'
+    names are left out: they are the agents' behind "agent.".
     """
     if agent is not None:
         client.catalog(agent)
@@ -114,7 +119,9 @@ def queues(session: Session, client: Client, agent: OfAgent = None, watch: Watch
         rare = {name: read for name, read in _RARE.items() if any(map(read, rows))}
         columns: Columns[QueueStatus] = {**_QUEUES, **rare}
         found = listing(rows, columns, none=_NO_AGENT, spare={"queue"})
-        return replace(found, document=[row.model_dump(by_alias=True) for row in rows])
+        losses = (f"{row.agent}: {row.losses}" for row in rows if row.losses)
+        document = [row.model_dump(by_alias=True) for row in rows]
+        return replace(found, document=document, notes=(*found.notes, *losses))
 
     return give(look, session.output, watch)
 

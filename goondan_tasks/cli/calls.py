@@ -37,11 +37,11 @@ from goondan_tasks.cli.options import (
 from goondan_tasks.cli.output import (
     FAILED,
     SHORTEST_ID,
+    STATE_STYLES,
     WAIT_TIMED_OUT,
     Answer,
     Output,
     describe_failure,
-    duration_text,
     error_text,
     listing,
     local_time,
@@ -59,11 +59,9 @@ from goondan_tasks.handoff import EventFields, accepted, handoff_error, not_answ
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import ToolCall, ToolCallResult, wall_clock
 from goondan_tasks.tool_api import REQUEST_TIMEOUT_MS
-from goondan_tasks.wording import closest
+from goondan_tasks.wording import closest, duration_text
 
 _WHOLE_ID = 36
-_STYLES = {"ok": "bold green", "error": "bold red", "pending": "bold yellow"}
-
 Columns = dict[str, Callable[[CallRecord], object]]
 #: which call it is, in every list of calls
 CALL_COLUMNS: Columns = {
@@ -74,10 +72,12 @@ CALL_COLUMNS: Columns = {
 
 
 class Status(StrEnum):
-    """The status of a call; ``ok`` and ``error`` are outcomes of calls that are done."""
+    """A status of calls, or a state: those that wait are queued, lost ones running, ok and error done."""
 
     QUEUED = "queued"
+    WAITING = "waiting"
     RUNNING = "running"
+    LOST = "lost"
     PENDING = "pending"
     DONE = "done"
     DEAD = "dead"
@@ -293,42 +293,55 @@ def calls(
     tool: OfTool = None,
     instance: Annotated[str | None, option("K", "Only those of this instance.")] = None,
     since: Annotated[float | None, seconds_option("Only those of the last S seconds, or 10m, 2h.")] = None,
+    until: Annotated[
+        float | None, seconds_option("Only those queued at least S seconds ago, or 10m, 2h.")
+    ] = None,
     status: Annotated[
         Status | None, typer.Option(help=f"Only calls with this status, of the {SEARCHED} most recent.")
     ] = None,
     watch: Watch = None,
 ) -> None:
-    """List the most recent calls, the newest first.
+    """List the most recent calls, the newest first; `goondan show ID` tells all of one.
 
-    Filters look through the 1000 most recent ones. On a narrow terminal year and worker are left out.
+    Filters look through the 1000 most recent ones of the time. A call takes one line: what has no room is
+    cut, and on a narrow terminal year, instance and worker are left out.
     """
-    is_narrowed = any(one is not None for one in (status, tool, instance, since))
+    is_narrowed = any(one is not None for one in (status, tool, instance))
 
-    def is_wanted(record: CallRecord, earliest: float) -> bool:
+    def is_wanted(record: CallRecord) -> bool:
         return (
-            (status is None or status in {record.status, record.outcome})
+            (status is None or status in {record.status, record.outcome, record.state})
             and (tool is None or fnmatchcase(record.call.tool_name, tool))
             and (instance is None or instance == record.call.instance_key)
-            and record.queued_at >= earliest
         )
 
     columns: Columns = {
         "queued": lambda record: session.output.time(record.queued_at),
         **CALL_COLUMNS,
-        "status": _outcome_of,
+        "status": lambda record: styled_state(record.state),
+        "code": lambda record: None if record.error is None else record.error.code,
         "took": _duration_of,
         "worker": lambda record: record.worker,
         "id": lambda record: session.output.call_id(record.id),
     }
 
     def look() -> Answer:
-        earliest = 0 if since is None else wall_clock() - since * 1000
         if agent is not None:
             client.catalog(agent)
-        found = client.calls(agent, SEARCHED if is_narrowed else limit)
-        records = [record for record in found if is_wanted(record, earliest)][:limit]
-        none = "There are no such calls." if agent or is_narrowed else "There are no calls."
-        return listing(records, columns, wire=CallRecord.to_wire, none=none, unbroken="id", spare={"worker"})
+        most = SEARCHED if is_narrowed else limit
+        found = client.calls(agent, most, older_than=until, newer_than=since)
+        records = list(filter(is_wanted, found))[:limit]
+        is_part = agent or is_narrowed or since is not None or until is not None
+        none = "There are no such calls." if is_part else "There are no calls."
+        return listing(
+            records,
+            columns,
+            wire=CallRecord.to_wire,
+            none=none,
+            unbroken={"queued", "status", "id"},
+            spare={"instance", "worker"},
+            is_cut=True,
+        )
 
     return give(look, session.output, watch)
 
@@ -411,7 +424,7 @@ def _headline(result: ToolCallResult, name: str) -> Text:
     duration = None if meta.duration_ms is None else duration_text(meta.duration_ms / 1000)
     handle = None if result.handle is None else f"handle {result.handle}"
     facts = [name, duration, meta.worker, handle, f"id {meta.id}"]
-    line = Text().append(result.status, style=_STYLES[result.status])
+    line = Text().append(result.status, style=f"bold {STATE_STYLES[result.status]}")
     return line.append("  " + on_one_line(" · ".join(fact for fact in facts if fact)))
 
 
@@ -443,16 +456,15 @@ def _name_of(record: CallRecord) -> str:
     return f"{record.call.tool_name} of {record.call.agent_name}"
 
 
+def styled_state(state: str) -> Text:
+    """Return a state in its colour, for a table."""
+    return Text(state, style=STATE_STYLES.get(state, ""))
+
+
 def _summary(record: CallRecord) -> str:
-    worker = f" on {record.worker}, attempt {record.attempt}" if record.worker else ""
     progress = "" if record.progress is None else f", {progress_text(record.progress)}"
     queued = local_time(record.queued_at)
-    return f"{_outcome_of(record)}{worker}: {_name_of(record)}, queued {queued}{progress}"
-
-
-def _outcome_of(record: CallRecord) -> str:
-    """Return ``ok`` or ``error`` of a call that is done, else its status."""
-    return record.outcome if record.status == "done" and record.outcome else record.status
+    return f"{record.state_text(wall_clock())}: {_name_of(record)}, queued {queued}{progress}"
 
 
 def _duration_of(record: CallRecord) -> str | None:

@@ -34,7 +34,7 @@ from goondan_tasks.agent_registry import (
     describe_agents,
 )
 from goondan_tasks.bundle import Bundle, Finding, inspect_bundle
-from goondan_tasks.cli.output import BROKER_UNREACHABLE, CONFIGURATION, OK, duration_text, printable
+from goondan_tasks.cli.output import BROKER_UNREACHABLE, CONFIGURATION, OK, printable
 from goondan_tasks.cli.session import Session, require_other_broker, takes_session
 from goondan_tasks.client.status import (
     AgentState,
@@ -44,9 +44,10 @@ from goondan_tasks.client.status import (
     read_unfetched_mail,
 )
 from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.revisions.active import ActiveRevision, RevisionState
-from goondan_tasks.wording import closest
+from goondan_tasks.wording import closest, duration_text
 
 #: what the delivery of calls was measured and hardened with
 CELERY = "5.7"
@@ -322,6 +323,18 @@ def _workers_check(agent: str, workers: Iterable[WorkerRecord], status: AgentSta
     return Check(name, "warning", message, f"Start one: goondan worker --agent {agent}")
 
 
+def loss_checks(statuses: Iterable[AgentStatus]) -> Iterator[Check]:
+    """Warn of calls that were lost with their workers and that nothing has moved on yet."""
+    for status in statuses:
+        if status.queue.losses:
+            agent = status.record.name
+            remedy = (
+                "The next worker, or producer that waits, runs them again, or ends them with "
+                f"E_TOOL_OUTCOME_UNKNOWN. Start one: goondan worker --agent {agent}"
+            )
+            yield Check(f"calls of {agent}", "warning", status.queue.losses, remedy)
+
+
 def _grouped(rows: Iterable[tuple[str, str, str]]) -> dict[str, dict[str, list[str]]]:
     """Group the names of workers by agent, and then by what they have to have in common."""
     found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
@@ -480,9 +493,11 @@ def _agent_registry_checks(redis: Redis, settings: Settings, bundle: Bundle | No
     states = {name: ActiveRevision(redis, keys, name).state() for name in workspaces}
     followed = {name: state for name, state in states.items() if state is not None}
     elsewhere = [record.name for record in known.values() if not record.has_entry]
+    statuses = read_agents(Ledger(redis, settings), agents, workers)
     unfetched = read_unfetched_mail(redis, keys, elsewhere, older_than_seconds=UNFETCHED_SECONDS)
     return [
-        *fleet_checks(agents, announced, workers, statuses=read_agents(redis, keys, agents, workers)),
+        *fleet_checks(agents, announced, workers, statuses=statuses),
+        *loss_checks(statuses),
         *map(mail_check, unfetched),
         *revision_checks(followed, known, workers),
         *mcp_server_checks(workers),

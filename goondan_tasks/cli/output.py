@@ -71,6 +71,18 @@ _GENERAL = (HandoffError, ToolError)
 #: codes of exceptions without a code of their own, whose message alone may be no more than a key's name
 _GENERAL_CODES, _GENERAL_NAMES = {kind.code for kind in _GENERAL}, {kind.__name__ for kind in _GENERAL}
 
+#: of a call's state, wherever it is shown
+STATE_STYLES = {
+    "ok": "green",
+    "error": "red",
+    "dead": "bold red",
+    "lost": "bold red",
+    "running": "cyan",
+    "pending": "yellow",
+    "waiting": "yellow",
+    "queued": "dim",
+}
+
 Command = Callable[..., None]
 Content = Table | Text | str
 Item = TypeVar("Item")
@@ -88,16 +100,23 @@ class Screen(Console):
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, markup=False, highlight=False, emoji=False)
-        self.width = max(self.width, _NARROWEST) if self.is_terminal else _UNLIMITED
+        self.columns = self.width if self.is_terminal else _UNLIMITED
+        self.width = max(self.columns, _NARROWEST)
 
     def say(self, content: Content) -> None:
         """Write text unwrapped and safe for the terminal; a table as wide as the screen."""
         if not isinstance(content, Table):
             return self.print(_safe(content), soft_wrap=True)
+        self.fit(content)
         with self.capture() as table:
             self.print(content)
         # rich fills the last column up with blanks
         return self.out("\n".join(line.rstrip() for line in table.get().splitlines()))
+
+    def fit(self, content: object) -> None:
+        """Take the width of the terminal, however narrow, for a table whose rows take one line each."""
+        is_cut = isinstance(content, Table) and all(one.overflow == "ellipsis" for one in content.columns)
+        self.width = self.columns if is_cut else max(self.columns, _NARROWEST)
 
     def on_broken_pipe(self) -> NoReturn:
         """Leave it to :func:`reported`, which ends the program quietly."""
@@ -191,8 +210,9 @@ def listing(
     *,
     wire: Callable[[Item], Any] | None = None,
     none: str | None = None,
-    unbroken: str | None = None,
+    unbroken: str | Collection[str] = (),
     spare: Collection[str] = (),
+    is_cut: bool = False,
 ) -> Answer:
     """Answer with a list: a table (see :func:`make_table`), or the note ``none`` if it is empty.
 
@@ -204,7 +224,8 @@ def listing(
         return Answer(document, None, (none,))
     reads = [_field(read) if isinstance(read, str) else read for read in columns.values()]
     rows = ([read(item) for read in reads] for item in found)
-    return Answer(document, make_table(list(columns), rows, unbroken=unbroken, spare=spare))
+    table = make_table(list(columns), rows, unbroken=unbroken, spare=spare, is_cut=is_cut)
+    return Answer(document, table)
 
 
 def _field(name: str) -> Callable[[Any], object]:
@@ -223,32 +244,38 @@ def make_table(
     columns: Sequence[str],
     rows: Iterable[Sequence[object]],
     *,
-    unbroken: str | None = None,
+    unbroken: str | Collection[str] = (),
     spare: Collection[str] = (),
+    is_cut: bool = False,
 ) -> Table:
-    """Make a table: numbers are right-aligned, ``None`` is a dash, nothing is cut off.
+    """Make a table: numbers are right-aligned, ``None`` is a dash.
 
     Where the screen is narrow, ``spare`` columns are left out, and cells continue on the next line, except
-    those of the column ``unbroken``, which are to be copied.
+    those of columns that are ``unbroken``: an id, say, is to be copied. With ``is_cut`` each row takes one
+    line, and what has no room in it ends with an ellipsis.
     """
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     is_narrow = Output().is_narrow
+    whole = {unbroken} if isinstance(unbroken, str) else unbroken
     kept = [number for number, column in enumerate(columns) if column not in spare or not is_narrow]
     filled = [[row[number] for number in kept] for row in rows]
     for place, number in enumerate(kept):
         values = [row[place] for row in filled if row[place] is not None]
         is_number = all(isinstance(one, int | float) and not isinstance(one, bool) for one in values)
-        is_whole = columns[number] == unbroken
+        is_whole = columns[number] in whole
         widest = max((_cell(value).cell_len for value in values), default=0)
         table.add_column(
             columns[number],
             justify="right" if values and is_number else "left",
-            overflow="fold",
+            overflow="ellipsis" if is_cut else "fold",
             no_wrap=is_whole,
             min_width=widest if is_whole else None,
         )
     for row in filled:
-        table.add_row(*map(_cell, row))
+        cells = [_cell(value) for value in row]
+        for cell in cells if is_cut else ():
+            cell.no_wrap = True  # the column may still become narrower
+        table.add_row(*cells)
     return table
 
 
@@ -271,15 +298,6 @@ def on_one_line(text: str) -> str:
 def pretty(value: Any) -> str:
     """Write a text as it is, anything else as indented JSON."""
     return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
-
-
-def duration_text(seconds: float) -> str:
-    """Write a duration in the unit that fits it."""
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 1000:
-        return f"{seconds:.1f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 60_000 else f"{seconds / 3600:.1f} h"
 
 
 def local_time(milliseconds: int) -> str:

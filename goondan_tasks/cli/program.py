@@ -52,6 +52,7 @@ COMMANDS = {
     "approvals deny": CommandPlace("calls:deny", "End calls with E_APPROVAL_DENIED."),
     "callbacks serve": CommandPlace("servers:callbacks", "Serve the addresses of ctx.callback_url."),
     "calls": CommandPlace("calls:calls", "List the most recent calls."),
+    "show": CommandPlace("show:show", "Tell the story of one call, whatever its state."),
     "trace": CommandPlace("trace:trace", "Draw the calls and handoffs that belong together."),
     "dead-letters list": CommandPlace("dead_letters:list_letters", "List the dead letters."),
     "dead-letters show": CommandPlace("dead_letters:show", "Show one, with its arguments and its result."),

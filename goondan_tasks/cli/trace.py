@@ -11,13 +11,14 @@ from rich.text import Text
 
 from goondan_tasks.cli.calls import whole_id
 from goondan_tasks.cli.options import Watch, argument, option
-from goondan_tasks.cli.output import Answer, Screen, duration_text, on_one_line
+from goondan_tasks.cli.output import STATE_STYLES, Answer, Screen, on_one_line
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.cli.waiting import give
 from goondan_tasks.client import Client
 from goondan_tasks.errors import CallNotFoundError
 from goondan_tasks.messages import epoch_milliseconds
 from goondan_tasks.trace import Trace, TraceNode
+from goondan_tasks.wording import duration_text
 
 #: the least width of the tree; a wider call has its columns on the next line
 _TREE_WIDTH = 36
@@ -30,16 +31,6 @@ _GOES_ON, _ENDS = "│  ", "   "
 
 #: names of an event without a type of its own: its kind says the same
 _PLAIN_TYPES = {None, "agent.request", "agent.send"}
-
-_STYLES = {
-    "ok": "green",
-    "error": "red",
-    "dead": "bold red",
-    "running": "cyan",
-    "pending": "yellow",
-    "waiting": "yellow",
-    "queued": "dim",
-}
 
 
 @takes_session
@@ -117,7 +108,7 @@ class _Layout:
         worker = "" if node.worker is None else self.workers[node.worker]
         waited, call_id = duration_text(node.waiting_seconds), on_one_line(node.id)[:8]
         facts = _columns(node.state, waited, ran, worker, call_id)
-        facts.stylize(_STYLES.get(node.state, "none"), 0, len(node.state))
+        facts.stylize(STATE_STYLES.get(node.state, "none"), 0, len(node.state))
         return facts.append(f"  {self._bar(node)}", style="blue") if self.has_bars else facts
 
     def _bar(self, node: TraceNode) -> str:
@@ -177,7 +168,7 @@ def _headline(trace: Trace) -> Text:
     counts = {"calls": calls, "handoffs": len(trace.nodes) - calls}
     line = Text().append(_cut(trace.correlation_id, _NAME_WIDTH), style="bold")
     line.append(" · " + ", ".join(f"{what} {count}" for what, count in counts.items() if count))
-    for state, style in _STYLES.items():
+    for state, style in STATE_STYLES.items():
         if states[state]:
             line.append(" · ").append(f"{states[state]} {state}", style=style)
     return line
@@ -211,11 +202,18 @@ def _notes(node: TraceNode) -> Iterator[tuple[str, str]]:
     facts = [
         f"attempt {node.attempt}" if node.attempt > 1 else None,
         None if node.waiting_for is None else f"waits for {node.waiting_for}",
+        None if node.lost_at is None else f"lost with {node.worker} {_ago(node)} ago",
         None if node.replay_of is None else f"replays {node.replay_of}",
         node.note,
     ]
     if said := " · ".join(fact for fact in facts if fact is not None):
         yield said, "yellow"
+
+
+def _ago(node: TraceNode) -> str:
+    """Return how long ago the worker of a lost call was heard of."""
+    _, _, until = _span(node)
+    return duration_text(max(0.0, until - epoch_milliseconds(node.lost_at or node.queued_at)) / 1000)
 
 
 def _footer(trace: Trace, shown: int, workers: Mapping[str, str]) -> Iterator[Text]:

@@ -136,7 +136,7 @@ def _status_line(client: Client, record: CallRecord, agent: str, waited: float) 
 
 def _state_text(client: Client, record: CallRecord, agent: str) -> str:
     if record.worker is not None:
-        return f"{record.status} on {record.worker}, attempt {record.attempt}"
+        return record.state_text(wall_clock())
     status = _status_of(client, agent)
     missing = _missing(status, record, agent)
     if status is None or missing:
@@ -194,15 +194,17 @@ def _write(answers: _Found, output: Output, _every: float) -> None:
 def _draw(answers: _Found, _output: Output, every: float) -> None:
     """Draw the newest answer; during an outage, above it, the reason why there is no newer one."""
     screen = Screen()
-    drawn, seen_at = Group(), ""
+    drawn, content, seen_at = Group(), None, ""
     with Live(console=screen, auto_refresh=False) as live:
         for answer in answers:
             trouble: tuple[Text, ...] = ()
             if isinstance(answer, Answer):
-                drawn, seen_at = answer.drawn(), local_time(round(wall_clock())).partition(" ")[2]
+                drawn, content = answer.drawn(), answer.content
+                seen_at = local_time(round(wall_clock())).partition(" ")[2]
             else:
                 trouble = (failure_text(describe_failure(answer)),)
-            screen.width = Screen().width  # the window may have been made larger
+            screen.columns = Screen().columns  # the window may have been made larger
+            screen.fit(content)
             # what does not fit is cut off below
             heading = Text(f"as of {seen_at} · every {every:g} s · Ctrl-C ends", style="dim")
             live.update(Group(heading, *trouble, drawn), refresh=True)

@@ -68,6 +68,7 @@ class AsyncClient:
     record = _in_thread(Client.record)
     output = _in_thread(Client.output)
     cancel = _in_thread(Client.cancel)
+    describe = _in_thread(Client.describe)
     calls = _in_thread(Client.calls)
     trace = _in_thread(Client.trace)
     resolve = _in_thread(Client.resolve)

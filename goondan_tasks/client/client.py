@@ -40,10 +40,12 @@ from goondan_tasks.handoff import (
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
 from goondan_tasks.ledger.dead_letters import LetterFilter, batches
+from goondan_tasks.ledger.losses import with_losses
 from goondan_tasks.ledger.record import CallRecord, Outcome
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.names import current_span
 from goondan_tasks.output import encoded_output
+from goondan_tasks.story import CallStory, read_story
 from goondan_tasks.tool_api import REQUEST_TIMEOUT_MS, RequestResult, SendResult
 from goondan_tasks.trace import Trace, read_trace
 from goondan_tasks.wording import require_keywords
@@ -147,13 +149,28 @@ class Client(ClientConnection):
         """
         self._calls.cancel(call_id)
 
-    def calls(self, agent: str | None = None, limit: int = 50) -> list[CallRecord]:
+    def describe(self, call_id: str) -> CallStory:
+        """Return all that is known of a call, its relatives included; raises as :meth:`record`."""
+        record = self.record(call_id)
+        with self.broker_errors():
+            return read_story(self._ledger, record)
+
+    def calls(
+        self,
+        agent: str | None = None,
+        limit: int = 50,
+        *,
+        older_than: float | None = None,
+        newer_than: float | None = None,
+    ) -> list[CallRecord]:
         """Return the most recent calls, of one agent or of all, the newest first.
 
-        Records that this version cannot read are left out, and logged.
+        ``older_than`` and ``newer_than`` are seconds since they were queued. Records that this version
+        cannot read are left out, and logged.
         """
         with self.broker_errors():
-            return self._ledger.recent(self._agents_of(agent), limit)
+            found = self._ledger.recent(self._agents_of(agent), limit, older_than, newer_than)
+            return with_losses(self._ledger, found)
 
     def trace(self, name: str) -> Trace:
         """Return the tree of calls and handoffs that come from one another; how long each waited and ran.
@@ -479,13 +496,13 @@ class Client(ClientConnection):
         """Return the state of every agent's queue."""
         with self.broker_errors():
             agents, workers = self._known_agents.all(), self._agent_registry.workers()
-            return read_queues(self._redis, self._ledger.keys, agents, workers)
+            return read_queues(self._ledger, agents, workers)
 
     def agent_statuses(self) -> list[AgentStatus]:
         """Return the state of every agent: its workers, its queues, and what its workers are doing."""
         with self.broker_errors():
             agents, workers = self._known_agents.all(), self._agent_registry.workers()
-            return read_agents(self._redis, self._ledger.keys, agents, workers)
+            return read_agents(self._ledger, agents, workers)
 
     def shutdown(
         self, agent: str | None = None, worker: str | None = None, reason: str = ""

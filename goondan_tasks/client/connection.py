@@ -21,6 +21,7 @@ from goondan_tasks.instances.housekeeping import Housekeeping
 from goondan_tasks.ledger.completions import Completions
 from goondan_tasks.ledger.dead_letters import DeadLetters
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.losses import with_losses
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.ledger.submission import Submission
@@ -129,7 +130,10 @@ class ClientConnection:
 
     def record(self, call_id: str) -> CallRecord:
         """Return the ledger's record of a call; raises as :meth:`look` does."""
-        return self._calls.record(call_id)
+        record = self._calls.record(call_id)
+        with self.broker_errors():
+            [found] = with_losses(self._ledger, [record])
+        return found
 
     def agents(self) -> dict[str, AgentRecord]:
         """Return the agents that can be called, by name, with their catalogs."""

@@ -15,7 +15,10 @@ from broker_config.keys import Keys
 from broker_config.queues import call_queue, events_queue
 from goondan_tasks.agent_registry import AgentRecord, WorkerRecord
 from goondan_tasks.crash_backoff import CrashBackoff, CrashBackoffs
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.losses import Loss, losses_of_agents
 from goondan_tasks.messages import JsonObject, WireModel
+from goondan_tasks.wording import duration_text
 
 
 class QueueStatus(WireModel):
@@ -43,6 +46,18 @@ class QueueStatus(WireModel):
     mailboxes: int = 0
     #: calls whose results come later
     pending: int = 0
+    #: the running calls whose workers are dead, the names of these, and how long the first has been lost
+    lost: int = 0
+    lost_with: tuple[str, ...] = ()
+    lost_seconds: float | None = None
+
+    @property
+    def losses(self) -> str:
+        """The lost calls in words; empty if there are none."""
+        if self.lost_seconds is None:
+            return ""
+        count = "1 call" if self.lost == 1 else f"{self.lost} calls"
+        return f"{count} lost with {', '.join(self.lost_with)} {duration_text(self.lost_seconds)} ago"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +99,13 @@ def read_backlogs(redis: Redis, keys: Keys, agents: Iterable[str]) -> dict[str, 
     return {name: _backlog(row) for name, row in zip(names, rows, strict=True)}
 
 
-def read_queues(
-    redis: Redis, keys: Keys, agents: Iterable[str], workers: Iterable[WorkerRecord]
-) -> list[QueueStatus]:
-    """Read the state of the queues of ``agents``, in two trips to Redis."""
+def read_queues(ledger: Ledger, agents: Iterable[str], workers: Iterable[WorkerRecord]) -> list[QueueStatus]:
+    """Read the state of the queues of ``agents``: two trips to Redis, and two more if anything runs."""
+    redis, keys = ledger.redis, ledger.keys
     consumers = Counter(agent for worker in workers for agent in worker.agents)
     backlogs = read_backlogs(redis, keys, agents)
     ages = _ages(redis, keys, list(backlogs.values()))
+    losses = losses_of_agents(ledger, [name for name, backlog in backlogs.items() if backlog.running])
     return [
         QueueStatus(
             agent=agent,
@@ -105,9 +120,18 @@ def read_queues(
             late_answers=backlog.late_answers,
             mailboxes=backlog.mailboxes,
             pending=backlog.pending,
+            **_loss_fields(losses.get(agent, ())),
         )
         for (agent, backlog), age in zip(backlogs.items(), ages, strict=True)
     ]
+
+
+def _loss_fields(losses: Sequence[Loss]) -> dict[str, Any]:
+    return {
+        "lost": len(losses),
+        "lost_with": tuple(sorted({loss.worker for loss in losses})),
+        "lost_seconds": max((loss.seconds for loss in losses), default=None),
+    }
 
 
 def _backlog(row: Sequence[Any]) -> Backlog:
@@ -213,10 +237,10 @@ class AgentStatus:
 
 
 def read_agents(
-    redis: Redis, keys: Keys, records: Mapping[str, AgentRecord], workers: Iterable[WorkerRecord]
+    ledger: Ledger, records: Mapping[str, AgentRecord], workers: Iterable[WorkerRecord]
 ) -> list[AgentStatus]:
-    """Read the state of these agents, in four trips to Redis."""
-    present = list(workers)
+    """Read the state of these agents: two trips to Redis more than :func:`read_queues` takes."""
+    redis, keys, present = ledger.redis, ledger.keys, list(workers)
     backoffs = CrashBackoffs(redis, keys).read(records)
     with redis.pipeline(transaction=False) as pipe:
         pipe.time()
@@ -232,9 +256,7 @@ def read_agents(
             is_orchestrated=bool(is_orchestrated),
             now=int(milliseconds_of(time)),
         )
-        for queue, is_orchestrated in zip(
-            read_queues(redis, keys, records, present), orchestrated, strict=True
-        )
+        for queue, is_orchestrated in zip(read_queues(ledger, records, present), orchestrated, strict=True)
     ]
 
 

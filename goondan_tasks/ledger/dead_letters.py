@@ -6,12 +6,10 @@ dropped or when its record runs out.
 """
 
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import TypedDict, TypeVar
 
-from broker_config.connections import redis_time
 from broker_config.scripts import run_script_calls
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord
@@ -50,10 +48,7 @@ class DeadLetters:
         newer_than: float | None = None,
     ) -> Iterator[CallRecord]:
         """Yield the dead letters of ``agents``, the latest first; one that cannot be read is left out."""
-        now = redis_time(self._redis)
-        latest = math.inf if older_than is None else now - older_than * 1000
-        earliest = -math.inf if newer_than is None else now - newer_than * 1000
-        ids = self._ids(agents, earliest, latest)
+        ids = self._ids(agents, *self._ledger.moments(older_than, newer_than))
         for batch in batches(ids):
             for record in self._ledger.records(batch):
                 if record is not None and (tool is None or fnmatchcase(record.call.tool_name, tool)):

@@ -1,6 +1,7 @@
 """What the ledger tells about calls: their records, and the claims on them."""
 
 import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -9,9 +10,10 @@ from typing import Any, Self, cast
 from redis import Redis
 
 from broker_config import serializer
+from broker_config.connections import redis_time
 from broker_config.keys import Keys
 from goondan_tasks.calls import Run, with_meta
-from goondan_tasks.errors import ToolError, ToolOutputError
+from goondan_tasks.errors import ToolCancelledError, ToolError, ToolOutputError
 from goondan_tasks.messages import (
     JsonObject,
     ToolCall,
@@ -21,6 +23,7 @@ from goondan_tasks.messages import (
     iso_time,
 )
 from goondan_tasks.output import Progress
+from goondan_tasks.wording import duration_text
 
 logger = logging.getLogger(__name__)
 
@@ -181,6 +184,87 @@ class CallRecord:
     approved_by: str | None = None
     #: its result as JSON, once there is one, or an interim one
     result: bytes | None = None
+    #: until when it must have begun, or have been completed; not kept of a call that has ended
+    deadline: int | None = None
+    #: since when it is queued again: its worker has given it back, or has died
+    requeued_at: int | None = None
+    #: whether it may run again after its worker has died, and how many runs may end so; of the last claim
+    is_idempotent: bool | None = None
+    most_attempts: int | None = None
+    #: the deaths of its workers, in fifths: one before the handler had started is one (``release.lua``)
+    deaths: int = 0
+    #: how many runs have failed and were tried again, and when the first of them began
+    retries: int = 0
+    begun_at: int | None = None
+    #: when its worker was heard of last, if that is dead (:func:`goondan_tasks.ledger.losses`)
+    lost_at: int | None = None
+
+    @property
+    def state(self) -> str:
+        """How it stands, in one word: a status, or ``waiting`` for a limit, ``lost``, ``ok`` or ``error``."""
+        if self.status == "done":
+            return "ok" if self.outcome == "ok" else "error"
+        if self.waiting_for is not None:
+            return "waiting"
+        return self.status if self.lost_at is None else "lost"
+
+    @property
+    def error(self) -> ToolCallError | None:
+        """The error that it has ended with, if that can be read."""
+        if self.outcome != "error" or self.result is None:
+            return None
+        try:
+            return ToolCallResult.from_json(self.result).error
+        except ValueError:
+            return None
+
+    @property
+    def deadly_runs_left(self) -> int | None:
+        """How many more times it is run if each run kills its worker; ``None`` before a run has started."""
+        if self.most_attempts is None or not (self.has_started or self.deaths):
+            return None
+        return max(0, (5 * self.most_attempts - self.deaths - 1) // 5) if self.is_idempotent else 0
+
+    def state_text(self, now: float) -> str:
+        """Tell how it stands at ``now`` (ms, Redis time): its state, where, and for how long."""
+
+        def since(moment: float | None) -> str:
+            return duration_text(max(0.0, now - (self.queued_at if moment is None else moment)) / 1000)
+
+        attempt = f", attempt {self.attempt}" if self.attempt > 1 else ""
+        match self.state:
+            case "waiting":
+                return f"waiting for the limit {self.waiting_for}, queued {since(None)} ago"
+            case "queued" if self.requeued_at is not None:
+                return f"queued again for {since(self.requeued_at)}, after attempt {self.attempt}"
+            case "queued":
+                return f"queued for {since(None)}"
+            case "pending":
+                what = "an approval" if self.awaits == "approval" else "its completion"
+                left = "" if self.expires_at is None else f", expires in {duration_text(self._left(now))}"
+                return f"waiting for {what} for {since(self.suspended_at)}{left}"
+            case "lost":
+                begun = "" if self.has_started else ", before it had started"
+                return f"lost with {self.worker} {since(self.lost_at)} ago{begun}{attempt}"
+            case "running" if self.worker is None:
+                return "about to end: no worker has it"
+            case "running":
+                told = ", told to stop" if self.is_cancelled else ""
+                begun = "running on" if self.has_started else "not started yet, claimed by"
+                return f"{begun} {self.worker} for {since(self.claimed_at)}{attempt}{told}"
+        return f"{self._ending} {since(self.finished_at)} ago{attempt}"
+
+    def _left(self, now: float) -> float:
+        return max(0.0, (self.expires_at or now) - now) / 1000
+
+    @property
+    def _ending(self) -> str:
+        if self.state == "ok":
+            return "ended ok"
+        code = "an error" if self.error is None else self.error.code
+        if self.status == "dead":
+            return f"became a dead letter with {code}"
+        return "cancelled" if code == ToolCancelledError.code else f"ended with {code}"
 
     @classmethod
     def from_redis(cls, call_id: str, fields: Mapping[bytes, bytes]) -> "CallRecord":
@@ -199,6 +283,7 @@ class CallRecord:
         if b"call" not in fields and b"args" in fields:
             return cls._of_plain(call_id, fields)
         is_pending = text(b"status") == "pending"
+        retries, _, begun_at = fields.get(b"retried", b"0").partition(b" ")
         return cls(
             id=call_id,
             status=text(b"status") or "",
@@ -221,6 +306,13 @@ class CallRecord:
             handle=text(b"handle"),
             approved_by=text(b"approved"),
             result=fields.get(b"result"),
+            deadline=number(b"deadline"),
+            requeued_at=number(b"releasedAt") if text(b"status") == "queued" else None,
+            is_idempotent=fields[b"idempotent"] == b"1" if b"idempotent" in fields else None,
+            most_attempts=number(b"maxAttempts"),
+            deaths=number(b"deaths") or 0,
+            retries=int(retries),
+            begun_at=int(begun_at) if begun_at else None,
         )
 
     @classmethod
@@ -264,6 +356,9 @@ class CallRecord:
             "queuedAt": iso_time(self.queued_at),
             "claimedAt": None if self.claimed_at is None else iso_time(self.claimed_at),
             "finishedAt": None if self.finished_at is None else iso_time(self.finished_at),
+            "lostAt": None if self.lost_at is None else iso_time(self.lost_at),
+            "waitingFor": self.waiting_for,
+            "code": None if self.error is None else self.error.code,
         }
 
 
@@ -397,12 +492,24 @@ class CallRecords:
             rows = pipe.execute()
         return [_readable_record(call_id, row) for call_id, row in zip(call_ids, rows, strict=True)]
 
-    def recent(self, agents: Iterable[str], limit: int) -> list[CallRecord]:
-        """Return the most recent calls of ``agents``, the newest first."""
-        names = list(agents)
+    def moments(self, older_than: float | None, newer_than: float | None) -> tuple[float, float]:
+        """Return the earliest and the latest time (ms) of what is so many seconds old, by Redis time."""
+        now = 0 if older_than is newer_than is None else redis_time(self.redis)
+        earliest = -math.inf if newer_than is None else now - newer_than * 1000
+        return earliest, math.inf if older_than is None else now - older_than * 1000
+
+    def recent(
+        self,
+        agents: Iterable[str],
+        limit: int,
+        older_than: float | None = None,
+        newer_than: float | None = None,
+    ) -> list[CallRecord]:
+        """Return the most recent calls of ``agents``, the newest first; of those queued in that time."""
+        earliest, latest = self.moments(older_than, newer_than)
         with self.redis.pipeline(transaction=False) as pipe:
-            for agent in names:
-                pipe.zrevrange(self.keys.calls(agent), 0, limit - 1)
+            for agent in agents:
+                pipe.zrevrangebyscore(self.keys.calls(agent), latest, earliest, start=0, num=limit)
             ids = [call_id.decode() for row in pipe.execute() for call_id in row]
         found = [record for record in self.records(ids) if record is not None]
         return sorted(found, key=lambda record: record.queued_at, reverse=True)[:limit]

@@ -16,6 +16,7 @@ from goondan_tasks.messages import (
     WireModel,
 )
 from goondan_tasks.output import Progress
+from goondan_tasks.story import Attempt, CallStory, Excerpt, RelatedCall
 from goondan_tasks.tool_api import (
     CatalogResult,
     ProcessOutcome,
@@ -36,10 +37,14 @@ INNER = {"claim", "started_at"}
 
 RECORDS_ON_THE_WIRE = (
     AgentEvent,
+    Attempt,
+    CallStory,
     CatalogResult,
+    Excerpt,
     IpcMessage,
     Message,
     Progress,
+    RelatedCall,
     RequestResult,
     ResultMeta,
     SendResult,

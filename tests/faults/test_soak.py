@@ -26,8 +26,8 @@ BATCH = 1_000
 KEYS = 5
 #: (three bytes for each call would be more)
 REDIS_GROWTH = RSS_GROWTH = 1.10
-#: a pool has at most a thread for each slot, and one that leads, and each may wait for Redis on a connection of its
-#: own: how many it needs is chance
+#: a pool has at most a thread for each slot, and one that leads, and each may wait for Redis on a connection
+#: of its own: how many it needs is chance
 THREADS = FILES = 9
 
 QUICK = {"log": "/dev/null", "number": 0, "seconds": 0}

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import signal
 import subprocess
 import time
@@ -113,6 +114,9 @@ def test_detached_call_is_listed_and_counted_until_it_runs(stack: LocalStack, en
         "deadLetters": 0,
         "lateAnswers": 0,
         "mailboxes": 0,
+        "lost": 0,
+        "lostWith": [],
+        "lostSeconds": None,
     }
     assert (rows["coder"]["workers"], rows["planner"]["backlog"]) == (1, 0)
 
@@ -161,8 +165,7 @@ def test_on_a_terminal_one_line_shows_how_the_call_stands(env: dict[str, str]) -
         os.close(theirs)
         shown = _read_all(terminal)
 
-    assert "running on coder-" in shown
-    assert "attempt 1" in shown
+    assert re.search(r"running on coder-\S+ for \d", shown)
     assert '"stdout": "done\\n"' in shown
 
 

@@ -19,8 +19,9 @@ if now - last > tonumber(ARGV[5]) then
     local key = ARGV[4] .. id
     local claim = redis.pcall('HMGET', key, 'status', 'token', 'spared') -- it may be no record of ours
     if (claim[1] == 'running' or claim[1] == 'done') and claim[2] ~= claim[3] then
+      local renewed = redis.call('ZSCORE', KEYS[1], id) - ARGV[2]
       redis.call('ZADD', KEYS[1], now + ARGV[2] / 2, id)
-      redis.call('HSET', key, 'spared', claim[2])
+      redis.call('HSET', key, 'spared', claim[2], 'renewedAt', renewed)
     end
   end
 end

@@ -25,6 +25,7 @@ from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
+from goondan_tasks.story import CallStory, story_of
 from goondan_tasks.tool_api import SendResult
 from goondan_tasks.trace import Trace
 
@@ -210,8 +211,19 @@ class FakeClient:
         ended = dataclasses.replace(found, status="done") if found.status == "pending" else found
         self.records = [ended if one is found else one for one in self.records]
 
-    def calls(self, agent: str | None, limit: int) -> list[CallRecord]:
+    def calls(
+        self,
+        agent: str | None,
+        limit: int,
+        *,
+        older_than: float | None = None,
+        newer_than: float | None = None,
+    ) -> list[CallRecord]:
+        self.wanted = {"older_than": older_than, "newer_than": newer_than}
         return [found for found in self.records if agent in {None, found.call.agent_name}][:limit]
+
+    def describe(self, call_id: str) -> CallStory:
+        return story_of(self.record(call_id), NOW)
 
     def output(self, call_id: str) -> CallOutput:
         self.record(call_id)

@@ -126,6 +126,9 @@ def test_programs_get_every_field_even_one_that_is_null() -> None:
             "lateAnswers": 0,
             "mailboxes": 0,
             "pending": 5,
+            "lost": 0,
+            "lostWith": [],
+            "lostSeconds": None,
         },
         {
             "agent": "planner",
@@ -140,8 +143,22 @@ def test_programs_get_every_field_even_one_that_is_null() -> None:
             "lateAnswers": 0,
             "mailboxes": 0,
             "pending": 0,
+            "lost": 0,
+            "lostWith": [],
+            "lostSeconds": None,
         },
     ]
+
+
+def test_lost_calls_have_a_column_and_a_note_where_there_are_any(client: FakeClient) -> None:
+    lost = {"running": 2, "lost": 2, "lost_with": ("w1", "w2"), "lost_seconds": 41.0}
+    client.queue_rows = [queue_status("coder", **lost), queue_status("planner")]
+
+    shown = goondan("queues")
+
+    assert "lost" in shown.stdout.splitlines()[0]
+    assert shown.stderr == "coder: 2 calls lost with w1, w2 41.0 s ago\n"
+    assert goondan("queues", "--agent", "planner").stderr == ""
 
 
 def test_people_get_a_table_of_queues() -> None:

@@ -1,11 +1,14 @@
 """goondan calls."""
 
-import pytest
+import re
 
+import pytest
+from rich.cells import cell_len
+
+from broker_config import serializer
 from goondan_tasks.calls import new_call
 from goondan_tasks.cli.output import local_time
-from goondan_tasks.messages import wall_clock
-from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, NOW, FakeClient, record
+from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, NOW, FakeClient, record, result
 from tests.unit.goondan_tasks.cli.invoke import goondan
 
 RECORDS = [
@@ -34,7 +37,9 @@ def test_programs_get_the_records_rows() -> None:
 def test_people_get_a_table_with_outcome_and_duration() -> None:
     heading, *rows = goondan("calls").stdout.splitlines()
 
-    assert heading.split() == ["queued", "agent", "tool", "instance", "status", "took", "worker", "id"]
+    assert heading.split() == [
+        *["queued", "agent", "tool", "instance", "status", "code", "took", "worker", "id"]
+    ]
     assert [row.split()[5] for row in rows] == ["queued", "running", "ok", "error", "dead"]
     assert "250 ms" in rows[2]
 
@@ -75,11 +80,57 @@ def test_the_list_can_be_limited() -> None:
 
 def test_calls_are_found_by_tool_instance_and_age(client: FakeClient) -> None:
     painted = new_call("coder", "image__paint", {}, {"instance_key": "k"})
-    client.records = [*RECORDS, record(id="new", queued_at=round(wall_clock()), call=painted)]
+    client.records = [*RECORDS, record(id="new", call=painted)]
 
-    assert ids("--tool", "image__*") == ids("--instance", "k") == ids("--since", "10m") == ["new"]
+    assert ids("--tool", "image__*") == ids("--instance", "k") == ["new"]
     assert ids("--tool", "bash__exec", "--status", "ok") == ["o"]
-    assert ids("--tool", "bash__exec", "--since", "10m") == []
+    assert client.wanted == {"older_than": None, "newer_than": None}
+    ids("--since", "10m", "--until", "30s")
+    assert client.wanted == {"older_than": 30, "newer_than": 600}
+
+
+FAILURE = {"code": "E_TOOL_OUTCOME_UNKNOWN", "name": "E", "message": "m"}
+
+
+@pytest.mark.parametrize("columns", [20, 40, 60, 80, 100, 119, 120, 140, 300])
+def test_a_call_takes_one_line_at_any_width(
+    client: FakeClient, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("NO_COLOR", "1")
+    wide = new_call("a" * 60, "tool__" + "t" * 90, {}, {"instance_key": "한국어 \n" + "k" * 200})
+    failed = serializer.encode(result("error", error=FAILURE).to_wire())
+    shown = {"call": wide, "worker": "w" * 80, "result": failed, "outcome": "error"}
+    client.records = [record("done", id=f"{number}{CALL_ID[1:]}", **shown) for number in range(3)]
+
+    lines = re.sub(r"\x1b\[[\d;]*m", "", goondan("calls").stdout).splitlines()
+
+    assert len(lines) == 4
+    assert all(cell_len(line) <= columns for line in lines)
+    if columns >= 60:
+        assert all("…" in line for line in lines[1:])
+        assert [line.split()[-1][:8] for line in lines[1:]] == [
+            f"{number}{CALL_ID[1:8]}" for number in range(3)
+        ]
+
+
+def test_the_code_of_an_error_is_listed_and_lost_and_waiting_calls_are_found(client: FakeClient) -> None:
+    failed = serializer.encode(result("error", error=FAILURE).to_wire())
+    client.records = [
+        record("done", id="e", outcome="error", result=failed),
+        record("running", id="l", worker="w", lost_at=NOW),
+        record("queued", id="w", waiting_for="rate:x"),
+    ]
+
+    assert [row["code"] for row in goondan("calls", "--json").document] == [FAILURE["code"], None, None]
+    assert [row.split()[5] for row in goondan("calls").stdout.splitlines()[1:]] == [
+        "error",
+        "lost",
+        "waiting",
+    ]
+    assert (ids("--status", "lost"), ids("--status", "waiting")) == (["l"], ["w"])
+    assert (ids("--status", "running"), ids("--status", "queued")) == (["l"], ["w"])
 
 
 def test_on_a_narrow_terminal_year_and_worker_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +156,7 @@ def test_the_calls_of_one_agent_can_be_listed() -> None:
     assert ids("--agent", "planner") == []
 
 
-@pytest.mark.parametrize("arguments", [("--limit", "0"), ("--limit", "many"), ("--status", "lost")])
+@pytest.mark.parametrize("arguments", [("--limit", "0"), ("--limit", "many"), ("--status", "gone")])
 def test_what_cannot_be_listed_is_a_usage_error(arguments: tuple[str, str]) -> None:
     assert goondan("calls", *arguments).exit_code == 2
 

@@ -228,7 +228,7 @@ def test_an_argument_is_not_a_value() -> None:
     [
         (
             ("calls", "--status", "runing"),
-            "must be one of queued, running, pending, done, dead, ok, error; 'runing' is not. "
+            "must be one of queued, waiting, running, lost, pending, done, dead, ok, error; 'runing' is not. "
             "Did you mean running?",
         ),
         (("approvals", "x"), "must be one of list, approve, deny; 'x' is not."),

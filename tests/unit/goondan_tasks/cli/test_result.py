@@ -1,9 +1,12 @@
 """goondan result."""
 
+import re
+
 import pytest
 
+from goondan_tasks.messages import iso_time
 from goondan_tasks.output import Progress
-from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, META, FakeClient, record, result
+from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, META, NOW, FakeClient, record, result
 from tests.unit.goondan_tasks.cli.invoke import goondan
 
 ERROR = {"code": "E_TOOL", "name": "ToolError", "message": "It failed."}
@@ -48,14 +51,23 @@ def test_a_call_that_tells_its_progress_is_described_with_it(client: FakeClient)
 
 def test_a_call_without_a_result_is_described_and_ends_with_zero(client: FakeClient) -> None:
     client.answer = None
-    client.records = [record("running", worker="coder-7@host", attempt=1)]
+    known = {"worker": "coder-7@host", "attempt": 1, "claimed_at": NOW, "has_started": True}
+    client.records = [record("running", **known)]
 
     shown = goondan("result", CALL_ID)
     document = goondan("result", CALL_ID, "--json").document
 
     assert shown.exit_code == 0
-    assert shown.stdout.startswith("running on coder-7@host, attempt 1: bash__exec of coder, queued 20")
+    assert re.match(r"running on coder-7@host for \S+ h: bash__exec of coder, queued 20", shown.stdout)
     assert (document["status"], document["id"], document["worker"]) == ("running", CALL_ID, "coder-7@host")
+
+
+def test_a_call_that_was_lost_with_its_worker_is_said_to_be(client: FakeClient) -> None:
+    client.answer = None
+    client.records = [record("running", worker="coder-7@host", attempt=1, has_started=True, lost_at=NOW)]
+
+    assert goondan("result", CALL_ID).stdout.startswith("lost with coder-7@host ")
+    assert goondan("result", CALL_ID, "--json").document["lostAt"] == iso_time(NOW)
 
 
 def test_with_a_timeout_the_result_is_waited_for(client: FakeClient) -> None:

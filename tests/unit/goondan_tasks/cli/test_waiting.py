@@ -21,6 +21,7 @@ from goondan_tasks.names import DELEGATE_TOOL
 from goondan_tasks.output import Progress
 from tests.unit.goondan_tasks.cli.fake_client import (
     CALL_ID,
+    NOW,
     FakeClient,
     FakePendingCall,
     queue_status,
@@ -114,14 +115,15 @@ def test_off_a_terminal_it_is_said_once_that_the_call_waits_for_a_limit(
             "queued, waits for rate:notes__find: 4 wait for limits",
         ),
         (
-            {"status": "running", "worker": "coder-7@host", "attempt": 2},
-            "running on coder-7@host, attempt 2",
+            {"status": "running", "worker": "coder-7@host", "attempt": 2, "claimed_at": NOW + 60_000},
+            "not started yet, claimed by coder-7@host for 0 ms, attempt 2",
         ),
     ],
 )
 def test_on_a_terminal_it_is_said_where_the_call_stands(
     standing: dict[str, object], shown: str, client: FakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(waiting, "wall_clock", lambda: NOW + 60_000.0)
     client.records = [record(**standing)]  # type: ignore[arg-type]
     client.figures = {"coder": QUEUE}
     lines = status_lines(client, monkeypatch)
@@ -146,12 +148,13 @@ def test_on_a_terminal_a_call_that_tells_its_progress_gets_a_bar(
 ) -> None:
     told = Progress(done=3, total=10, message="page\n3", updated_at="2026-02-01T10:00:00.000Z")
     client.records = [record(status="running", worker="coder-7@host", attempt=1, progress=told)]
+    monkeypatch.setattr(waiting, "wall_clock", lambda: NOW + 5_000.0)
 
     [row, _] = status_lines(client, monkeypatch)
     Screen().print(row)
 
     line = capsys.readouterr().out
-    assert line.startswith("running on coder-7@host, attempt 1 · 0 s ━━━━━━━ ")
+    assert line.startswith("not started yet, claimed by coder-7@host for 5.0 s · 0 s ━━━━━━━ ")
     assert line.rstrip().endswith("3/10 · page\\n3")
 
 

@@ -1,0 +1,138 @@
+"""The story of one call, as the ledger keeps it."""
+
+from redis import Redis
+
+from goondan_tasks.calls import identity_of, new_call
+from goondan_tasks.errors import ToolError
+from goondan_tasks.failure import describe
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.limits.limiter import LimitScripts
+from goondan_tasks.messages import ToolCall
+from goondan_tasks.story import SHOWN_CHARACTERS, CallStory, excerpt, read_story
+from tests.unit.goondan_tasks.ledger.calls import AGAIN, a_call, claimed, record_of, submit
+from tests.unit.goondan_tasks.ledger.test_finished_records import finish_plainly, submitted
+
+
+def story(ledger: Ledger, call: ToolCall) -> CallStory:
+    return read_story(ledger, record_of(ledger, call))
+
+
+def test_a_queued_call_has_no_attempt_and_what_is_not_known_is_absent(ledger: Ledger) -> None:
+    submit(ledger, a_call(timeout_seconds=5))
+
+    told = story(ledger, a_call())
+
+    assert (told.state, told.attempts, told.runs_left, told.retries) == ("queued", (), None, 0)
+    assert told.summary.startswith("queued for ")
+    assert told.args.text == '{"command":"ls"}'
+    assert told.deadline is not None
+    assert told.deadline > told.queued_at
+    assert told.timeout_seconds == 5
+    assert (told.parent, told.children, told.error, told.output) == (None, (), None, None)
+
+
+def test_a_running_call_has_its_attempt_and_what_is_left_if_its_worker_dies(ledger: Ledger) -> None:
+    submit(ledger, a_call())
+    claim = claimed(ledger, a_call(), AGAIN)
+    ledger.start([claim.id_and_token]).run(ledger.redis)
+
+    told = story(ledger, a_call())
+
+    [attempt] = told.attempts
+    assert (attempt.number, attempt.worker, attempt.ended_at, attempt.ended) == (1, "w1", None, None)
+    assert attempt.started_at is not None
+    assert (told.state, told.runs_left) == ("running", 2)
+
+
+def test_earlier_attempts_are_said_not_to_be_kept(ledger: Ledger) -> None:
+    submit(ledger, a_call())
+    claim = claimed(ledger, a_call(), AGAIN)
+    ledger.start([claim.id_and_token]).run(ledger.redis)
+    ledger.retry(claim, pause_ms=0, begun_at=1_000).run(ledger.redis)
+    ledger.release(claim, died=False).run(ledger.redis)
+    queued = story(ledger, a_call())
+    claimed(ledger, a_call(), AGAIN)
+
+    told = story(ledger, a_call())
+
+    assert queued.attempts[0].ended == "given back by its worker, or lost with it"
+    first, second = told.attempts
+    assert (first.worker, first.started_at, first.ended) == (None, "1970-01-01T00:00:01.000Z", "not kept")
+    assert (second.number, second.worker) == (2, "w1")
+    assert told.retries == 1
+
+
+def test_a_failed_call_tells_its_error_and_no_longer_what_was_left(ledger: Ledger) -> None:
+    submit(ledger, a_call())
+    claim = claimed(ledger, a_call())
+    error = describe(ToolError("no", suggestion="Try this."), help_url="https://help/")
+    ledger.finish(claim, claim.run.failed(error, None)).run(ledger.redis)
+
+    told = story(ledger, a_call())
+
+    assert told.error == error
+    assert (told.state, told.runs_left, told.retries) == ("error", None, None)
+    assert [attempt.ended for attempt in told.attempts] == ["E_TOOL"]
+    assert told.settled_by is None
+
+
+def test_a_plain_call_that_has_succeeded_is_told_from_the_three_fields_that_it_keeps(
+    ledger: Ledger, redis: Redis
+) -> None:
+    call = submitted(ledger, {"command": "ls"})
+    finish_plainly(ledger, claimed(ledger, call), {"n": 1})
+    assert redis.hlen(ledger.keys.call(identity_of(call))) == 3
+
+    told = story(ledger, call)
+
+    assert (told.state, told.worker, told.args.text) == ("ok", "w1", '{"command":"ls"}')
+    assert told.output is not None
+    assert told.output.text == '{"n":1}'
+    [attempt] = told.attempts
+    assert (attempt.worker, attempt.ended, attempt.started_at) == ("w1", "ok", told.started_at)
+    assert (told.runs_left, told.retries, told.deadline) == (None, None, None)
+
+
+def test_a_call_names_what_caused_it_and_what_it_has_caused(ledger: Ledger) -> None:
+    first = a_call()
+    first_id = submit(ledger, first)
+    chain = {"parent_id": first_id, "root_id": first_id, "trace_id": first.trace_id}
+    second = new_call("planner", "plan__outline", {}, {"tool_call_id": "call_2", **chain})
+    second_id = submit(ledger, second)
+
+    above, below = story(ledger, first), story(ledger, second)
+
+    assert [(child.id, child.agent, child.state) for child in above.children] == [
+        (second_id, "planner", "queued")
+    ]
+    assert below.parent is not None
+    assert (below.parent.id, below.parent.tool) == (first_id, "bash__exec")
+    assert below.children == ()
+
+
+def test_a_call_that_waits_names_its_limits_and_how_many_are_before_it(ledger: Ledger) -> None:
+    limits = "seats 1 0 - concurrency:desk\nrate 5 1000 - rate:desk"
+    scripts = LimitScripts(ledger.settings)
+    calls = [a_call(turn_id=turn) for turn in ("first", "second", "third")]
+    for call in calls:
+        call_id = submit(ledger, call)
+        assert scripts.admit(call_id, call, limits, message=b"m", run_seconds=1).run(ledger.redis)
+
+    last = story(ledger, calls[2])
+
+    assert (last.state, last.waiting_for) == ("waiting", "concurrency:desk")
+    assert last.limits == ("concurrency:desk", "rate:desk")
+    assert last.ahead == 1
+    assert last.summary.startswith("waiting for the limit concurrency:desk, queued ")
+
+
+def test_secrets_in_arguments_are_hidden_before_a_long_text_is_cut() -> None:
+    args = {"password": "hunter2hunter2", "header": "Authorization: Bearer abcdefghijk", "n": "x" * 5_000}
+
+    shown = excerpt(args)
+
+    assert "hunter2" not in shown.text
+    assert "abcdefghijk" not in shown.text
+    assert (len(shown.text), shown.is_cut) == (SHOWN_CHARACTERS, True)
+    assert shown.size > 5_000
+    assert not excerpt({"a": 1}).is_cut
