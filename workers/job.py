@@ -5,6 +5,7 @@ is found out once, in a plan. A call that needs more, because of its tool or of 
 :meth:`workers.executor.Executor.execute`.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from enum import IntEnum
@@ -16,7 +17,7 @@ from broker_config import serializer
 from broker_config.queues import agent_of
 from goondan_tasks.calls import Run
 from goondan_tasks.ledger.record import Claim, Verdict
-from goondan_tasks.messages import Clock, JsonObject, ToolCall, ToolCallResult, iso_time
+from goondan_tasks.messages import CallLogFields, Clock, JsonObject, ToolCall, ToolCallResult, iso_time
 from goondan_tasks.tool_api import ToolContext
 from workers.cancellation import Cancellation
 from workers.concurrency.threads import SHORT_SECONDS
@@ -293,6 +294,18 @@ class Job:
             return self.is_plain or bool(ToolCall.from_wire(self.read()))
         except ValueError:
             return False
+
+    @property
+    def log_fields(self) -> CallLogFields:
+        """The fields of each log line about this run, as far as its call can be read."""
+        call: JsonObject = {}
+        with contextlib.suppress(ValueError):
+            call = self.read()
+        correlation_id, instance = call.get("correlationId"), call.get("instanceKey")
+        tool, trace_id = call.get("toolName"), call.get("traceId")
+        return CallLogFields(
+            self.agent, self.attempt, self.id, correlation_id, instance, tool, trace_id, self.worker
+        )
 
     @property
     def tool_name(self) -> str:

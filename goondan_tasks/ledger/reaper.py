@@ -235,7 +235,7 @@ class Reaper:
         except BrokerUnreachableError:
             raise  # the others would fail in the same way
         except (GoondanError, ValueError, TypeError, LookupError) as error:
-            logger.error("call %s cannot be settled: %r", claim.run.id, error)
+            logger.error("call %s cannot be settled: %r", claim.run.id, error, extra=claim.run.log_fields)
 
     def return_event(self, claim: Claim) -> None:
         """Return a fetched event that was not looked at to its mailbox; a cancelled one ends."""

@@ -107,7 +107,7 @@ class Retries:
                 self._writer.flush()
                 return
             granted()
-            logger.info("call.put_off", call_id=claim.run.id, seconds=pause, attempt=claim.run.attempt)
+            logger.info("call.put_off", **claim.run.log_fields, seconds=pause)
             self._wait(claim, pause)
 
         begun_at = _begin_of(claim, result)
@@ -166,7 +166,7 @@ class Retries:
         try:
             self._give_back(claim)
         except (RedisError, BrokerUnreachableError) as error:
-            logger.warning("call.not_given_back", call_id=claim.run.id, reason=str(error))  # the sweep will
+            logger.warning("call.not_given_back", **claim.run.log_fields, reason=str(error))  # the sweep will
 
     def _give_back(self, claim: Claim) -> None:
         self._monitors.flush()  # a monitor that hears of this after the next run would show it for ever
@@ -284,7 +284,7 @@ class ResultWriter:
 
     def _end_with_fault(self, claim: Claim, fault: BaseException) -> None:
         """Let even a fault of ours end the call: its lease would be renewed forever."""
-        logger.error("call.fault", call_id=claim.run.id, exc_info=fault)
+        logger.error("call.fault", **claim.run.log_fields, exc_info=fault)
         outcome = outcome_of(lambda: self.store(claim, self._reaper.failure(claim, fault)))
         if outcome.error is not None:
             self._let_go(claim, is_lost=True)  # a sweep settles the call
@@ -327,7 +327,7 @@ class ResultWriter:
     def _on_refusal(self, claim: Claim, error: ResponseError) -> None:
         """Let a call go whose record cannot take a result: its lease would be renewed for ever."""
         failure = damaged(claim.run.id, refusal_text(error))
-        logger.error("call.not_stored", call_id=claim.run.id, reason=failure.message)
+        logger.error("call.not_stored", **claim.run.log_fields, reason=failure.message)
         self._let_go(claim, is_lost=True)
 
     def _let_go(self, claim: Claim, *, is_lost: bool = False) -> None:
