@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from broker_config import serializer
 from broker_config.queues import agent_of
+from goondan_tasks.call_counts import OK, CountedCall
 from goondan_tasks.calls import Run
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import CallLogFields, Clock, JsonObject, ToolCall, ToolCallResult, iso_time
@@ -294,6 +295,14 @@ class Job:
             return self.is_plain or bool(ToolCall.from_wire(self.read()))
         except ValueError:
             return False
+
+    @property
+    def counted(self) -> CountedCall:
+        """What is counted of its end if it has succeeded."""
+        waited = None if self.attempt > 1 or self.started_at is None else self.started_at - self.queued_at
+        return CountedCall(
+            self.agent, self.tool_name, OK, None if waited is None else waited / 1000, self.duration_ms / 1000
+        )
 
     @property
     def log_fields(self) -> CallLogFields:

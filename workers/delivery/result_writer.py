@@ -14,6 +14,7 @@ from redis.exceptions import RedisError, ResponseError
 from broker_config.connections import refusal_text
 from broker_config.pipelined_writer import PipelinedWriter
 from goondan_tasks.bundle.resources import Retry
+from goondan_tasks.call_counts import CallCounts, CountedCall
 from goondan_tasks.errors import BrokerUnreachableError, GoondanError, ToolOutputError
 from goondan_tasks.events import is_event
 from goondan_tasks.ledger.leases import LeaseKeeper
@@ -213,6 +214,7 @@ class ResultWriter:
         retries: Retries,
         spans: RunSpans,
         log: CallLog,
+        counts: CallCounts,
         monitors: Monitors,
     ) -> None:
         self._ledger = ledger
@@ -224,6 +226,7 @@ class ResultWriter:
         self.retries = retries
         self._spans = spans
         self.log = log
+        self.counts = counts
         self._monitors = monitors
         #: the runs that are going on, by the token of their claim
         self._runs: dict[str, _FirstResult] = {}
@@ -291,6 +294,8 @@ class ResultWriter:
 
     def _on_retry(self, claim: Claim, result: ToolCallResult) -> None:
         self._unconfirmed.discard(claim.token)
+        if result.error is not None:
+            self.counts.add_retry(claim.run.call.agent_name, result.tool_name, result.error.code)
         self._monitors.add_retry(claim.run.call, result)
         cancellation = self._cancels.cancellation(claim)
         if cancellation is not None:
@@ -362,6 +367,7 @@ class ResultWriter:
                 self._let_go(claim, is_lost=stored is Stored.LOST)
             self.log(result, stored is Stored.YES)
             if stored is Stored.YES and not has_result:
+                self.counts.add([CountedCall.of(result)])
                 self._monitors.add_end(claim.run.call, result)
             unsent = self._reaper.unsent(finished, answer)
             if unsent:

@@ -23,6 +23,7 @@ from broker_config.queue_reader import Batch, QueueReader, Receiver
 from broker_config.queues import TOOL_CALL_TASK
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
+from goondan_tasks.call_counts import CountedCall
 from goondan_tasks.client.known_agents import broker_errors
 from goondan_tasks.errors import (
     BrokerUnreachableError,
@@ -314,7 +315,8 @@ class CallPool(BasePool):
 
     def note_ended(self, ended: Sequence[Ended]) -> None:
         """Let the log, Celery's books and its monitors know of results that were stored."""
-        log = self._runtime.delivery.result_writer.log
+        log, counts = self._runtime.delivery.result_writer.log, self._runtime.delivery.result_writer.counts
+        counts.add(one.job.counted if one.failure is None else CountedCall.of(one.failure) for one in ended)
         log.write_ok([(one.job.log_fields, one.job.duration_ms) for one in ended if one.failure is None])
         for one in ended:
             if one.failure is not None:
@@ -405,6 +407,10 @@ class CallPool(BasePool):
     def _carry_out(self, request: CallRequest, claim: Claim) -> None:
         delivery, event_loop = self._runtime.delivery, self._runtime.event_loop
         if claim.verdict is not Verdict.RUN:
+            if claim.verdict is Verdict.WAITING:
+                delivery.result_writer.counts.add_limit_wait(
+                    claim.run.call.agent_name, claim.run.call.tool_name
+                )
             delivery.settle(claim)
             self._end(request)
             return

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -42,4 +43,10 @@ def twice(ctx: ToolContext, args: Any) -> str:
     raise ConnectionError("say it again")
 
 
-handlers = {"plainly": plainly, "later": later, "twice": twice}
+async def alone(ctx: ToolContext, args: Any) -> str:
+    while not Path(args["until"]).exists():
+        await asyncio.sleep(0.02)
+    return "waited"
+
+
+handlers = {"alone": alone, "plainly": plainly, "later": later, "twice": twice}

@@ -8,6 +8,7 @@ from typing import Any, Self, cast
 from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRecord, WorkerRecord
 from goondan_tasks.bundle import Bundle
+from goondan_tasks.call_counts import WorkerCounts
 from goondan_tasks.calls import CallDraft
 from goondan_tasks.client.call_output import CallOutput
 from goondan_tasks.client.status import AgentStatus, QueueStatus
@@ -291,6 +292,9 @@ class FakeClient:
         if name not in self.traces:
             raise CallNotFoundError(f"No trace {name!r}.")
         return self.traces[name]
+
+    def call_counts(self) -> tuple[list[WorkerCounts], dict[str, int]]:
+        return [], {}
 
     def agent_statuses(self) -> list[AgentStatus]:
         return [
