@@ -22,6 +22,9 @@ key                       type       holds
 ``mailboxes:<agent>``     zset      box -> since (ms), or last served: where events wait or are handled
 ``fetched:<token>``       string     the event that a producer got for this token
 ``late-answers``          hash      agent -> answers that came after their requests had ended
+``counts:<row>``          string     what a worker process has counted of its calls, for metrics
+``counted``               zset       row -> last written (s), to find the above
+``lost-calls``            hash       agent -> calls whose worker has died with them
 ``instances``             zset       directory -> last used (ms): every instance's directory
 ``instance:<directory>``  hash       an instance: its agents, their owners, and the guests in its directory
 ``extension:<digest>``    hash      what an extension remembers for one instance of an agent
@@ -150,6 +153,20 @@ class Keys:
     def mail(self, agent: str) -> str:
         """The channel that tells of events in an agent's mailboxes."""
         return f"{self.namespace}:mail:{agent}"
+
+    def counts(self, row: str) -> str:
+        """What one worker process has counted."""
+        return f"{self.namespace}:counts:{row}"
+
+    @property
+    def counted(self) -> str:
+        """Which worker processes have counts."""
+        return f"{self.namespace}:counted"
+
+    @property
+    def lost_calls(self) -> str:
+        """How many calls were lost with their workers, by agent."""
+        return f"{self.namespace}:lost-calls"
 
     @property
     def late_answers(self) -> str:

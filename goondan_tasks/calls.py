@@ -13,6 +13,7 @@ from broker_config import serializer
 from goondan_tasks.errors import PayloadTooLargeError
 from goondan_tasks.messages import (
     LONGEST_INSTANCE_KEY,
+    CallLogFields,
     Clock,
     JsonObject,
     Message,
@@ -165,6 +166,11 @@ class Run:
             step_id=call.step_id or call.turn_id,
             now=iso_time(self.queued_at),
         )
+
+    @property
+    def log_fields(self) -> JsonObject:
+        """The fields of each log line about this run."""
+        return CallLogFields.of_call(self.id, self.call, self.worker, self.attempt).known()
 
     def ok(self, output: Any, started_at: float | None, *, output_file: str | None = None) -> ToolCallResult:
         """Return the result of a run that succeeded; ``output_file`` has the output if it is large."""

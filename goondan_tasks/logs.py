@@ -5,32 +5,47 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Any, TextIO
 
 import structlog
 
 from broker_config.settings import Settings
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.messages import CallLogFields, ToolCallResult
 from goondan_tasks.redaction import KNOWN_SECRETS, hide_secrets
 
 logger = structlog.get_logger(__name__)
 
-#: the line of a call that succeeded, as the renderers write it
+#: the line of a call that succeeded, as the renderers write it: its :class:`CallLogFields`, the ms, the time
 _CALL_LINES = {
-    "console": "{timestamp} [info     ] call.finished                  [{logger}] agent={agent} "
-    "call_id={call_id} code=None duration_ms={duration_ms} status=ok tool={tool}\n",
-    "json": '{{"agent": "{agent}", "call_id": "{call_id}", "code": null, "duration_ms": {duration_ms}, '
-    '"status": "ok", "tool": "{tool}", "event": "call.finished", "level": "info", "logger": "{logger}", '
-    '"timestamp": "{timestamp}"}}\n',
+    "console": f"{{9}} [info     ] call.finished                  [{__name__}] agent={{0}} attempt={{1}} "
+    "call_id={2} code=None correlation_id={3} duration_ms={8} instance={4} status=ok tool={5} trace_id={6} "
+    "worker={7}\n",
+    "json": '{{"agent": "{0}", "attempt": {1}, "call_id": "{2}", "correlation_id": "{3}", "instance": "{4}", '
+    '"tool": "{5}", "trace_id": "{6}", "worker": "{7}", "code": null, "duration_ms": {8}, "status": "ok", '
+    f'"event": "call.finished", "level": "info", "logger": "{__name__}", "timestamp": "{{9}}"}}}}\n',
 }
-#: what a line shows unquoted
-_is_plain = re.compile(r"[\w.:@-]+", re.ASCII).fullmatch
+#: whether a line shows each of a call's texts unquoted
+_are_plain = re.compile(r"[\w.:@-]+(?:/[\w.:@-]+){6}", re.ASCII).fullmatch
+
+#: returns the fields of lines about what runs at the moment
+RunningFields = Callable[[], Mapping[str, Any]]
 
 
-def configure_logging(settings: Settings) -> None:
-    """Send everything that is logged in this process, by us and by libraries, to stderr."""
+def configure_logging(settings: Settings, running: RunningFields = dict) -> None:
+    """Send everything that is logged in this process, by us and by libraries, to stderr.
+
+    Each line gets the fields of ``running``, unless it has its own, or is about another call.
+    """
+
+    def add_running(
+        _logger: Any, _method: str, event: structlog.typing.EventDict
+    ) -> structlog.typing.EventDict:
+        fields = running()
+        is_about_it = event.get("call_id") in (None, fields.get("call_id"))
+        return {**fields, **event} if fields and is_about_it else event
+
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
@@ -41,6 +56,7 @@ def configure_logging(settings: Settings) -> None:
         processors=[
             structlog.stdlib.filter_by_level,
             *shared,
+            add_running,
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
@@ -50,7 +66,7 @@ def configure_logging(settings: Settings) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder(allow=())],
+            foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder(CallLogFields._fields), add_running],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.format_exc_info,
@@ -88,32 +104,31 @@ class CallLog:
 
     def __call__(self, result: ToolCallResult, is_stored: bool) -> None:
         """Log a result, and whether it is the one that was stored."""
-        meta = result.meta
-        if result.status == "ok" and is_stored and meta.duration_ms is not None:
-            self.write_ok([(meta.agent_name, meta.id, meta.duration_ms, result.tool_name)])
+        fields, duration_ms = CallLogFields.of_result(result), result.meta.duration_ms
+        if result.status == "ok" and is_stored and duration_ms is not None:
+            self.write_ok([(fields, duration_ms)])
             return
         logger.info(
             "call.finished" if is_stored else "call.superseded",
-            agent=meta.agent_name,
-            call_id=meta.id,
+            **fields.known(),
             code=None if result.error is None else result.error.code,
-            duration_ms=meta.duration_ms,
+            duration_ms=duration_ms,
             status=result.status,
-            tool=result.tool_name,
         )
 
-    def write_ok(self, calls: Iterable[tuple[str, str, float, str]]) -> None:
-        """Log calls that succeeded, in one write: of each its agent, id, duration in ms and tool."""
+    def write_ok(self, calls: Iterable[tuple[CallLogFields, float]]) -> None:
+        """Log calls that succeeded, with their durations in ms, in one write."""
         if not self._is_wanted:
             return
         lines = []
-        for agent, call_id, duration_ms, tool in calls:
-            facts = {"agent": agent, "call_id": call_id, "code": None, "duration_ms": duration_ms}
-            facts |= {"status": "ok", "tool": tool}
-            if self._stream is None or not (_is_plain(tool) and _is_plain(call_id)):
-                logger.info("call.finished", **facts)
+        for fields, duration_ms in calls:
+            agent, _, call_id, correlation_id, instance, tool, trace_id, worker = fields
+            texts = f"{agent}/{call_id}/{correlation_id}/{instance}/{tool}/{trace_id}/{worker}"
+            if self._stream is None or not _are_plain(texts):
+                facts = {"code": None, "duration_ms": duration_ms, "status": "ok"}
+                logger.info("call.finished", **fields.known(), **facts)
             else:
-                lines.append(self._line_of(timestamp=self._timestamp(), logger=__name__, **facts))
+                lines.append(self._line_of(*fields, duration_ms, self._timestamp()))
         if lines and self._stream is not None:
             with contextlib.suppress(OSError, ValueError):  # a log that cannot be written ends no call
                 self._stream.write(KNOWN_SECRETS.hidden_in_log("".join(lines)))

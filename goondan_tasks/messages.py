@@ -8,7 +8,7 @@ import functools
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
     AfterValidator,
@@ -222,6 +222,45 @@ class ResultMeta(WireModel):
     #: of a pending result: when the call expires unless it is completed, and what it waits for
     expires_at: str | None = None
     awaits: Literal["completion", "approval"] | None = None
+
+
+class CallLogFields(NamedTuple):
+    """What each log line about a call says of it; what is empty or not known is left out of the line."""
+
+    agent: str | None
+    attempt: int | None
+    call_id: str
+    correlation_id: str | None
+    instance: str | None
+    tool: str | None
+    trace_id: str | None
+    worker: str | None
+
+    @classmethod
+    def of_result(cls, result: "ToolCallResult") -> Self:
+        """Return those of the call that has ended with ``result``."""
+        m, tool = result.meta, result.tool_name
+        return cls(
+            m.agent_name, m.attempt, m.id, m.correlation_id, m.instance_key, tool, m.trace_id, m.worker
+        )
+
+    @classmethod
+    def of_call(cls, call_id: str, call: ToolCall, worker: str, attempt: int | None = None) -> Self:
+        """Return those of a call in a worker; ``attempt`` is that of a run."""
+        return cls(
+            call.agent_name,
+            attempt,
+            call_id,
+            call.correlation_id,
+            call.instance_key,
+            call.tool_name,
+            call.trace_id,
+            worker,
+        )
+
+    def known(self) -> JsonObject:
+        """Return the fields that have a value, by name."""
+        return {name: value for name, value in self._asdict().items() if value not in (None, "")}
 
 
 class ToolCallResult(Versioned):

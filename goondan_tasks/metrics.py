@@ -1,16 +1,22 @@
-"""The metrics of all agents for Prometheus, read from Redis at each scrape."""
+"""The metrics of all agents and workers for Prometheus, read from Redis at each scrape."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from broker_config.connections import reporting_outages
 from broker_config.queues import call_queue, events_queue
+from goondan_tasks.call_counts import BUCKETS, Times, WorkerCounts
 from goondan_tasks.client.status import AgentState, AgentStatus
 from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.names import DELEGATE_TOOL, EVENT_TOOLS
+
+#: reads what workers have counted, and the lost calls by agent
+ReadCounts = Callable[[], tuple[list[WorkerCounts], dict[str, int]]]
 
 
 def _of_queue(field: str) -> Callable[[AgentStatus], float]:
@@ -51,19 +57,21 @@ _GAUGES: tuple[tuple[str, str, Callable[[AgentStatus], float]], ...] = (
 class AgentMetrics(Collector):
     """Collects the metrics; ``goondan_up`` is 0 while Redis cannot be reached."""
 
-    def __init__(self, read: Callable[[], list[AgentStatus]]) -> None:
+    def __init__(self, read: Callable[[], list[AgentStatus]], read_counts: ReadCounts) -> None:
         self._read = read
+        self._read_counts = read_counts
 
-    def describe(self) -> Iterable[GaugeMetricFamily]:
+    def describe(self) -> Iterable[Metric]:
         """Return nothing, so that registering does not read Redis."""
         return ()
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield every gauge, with a value for each agent."""
+    def collect(self) -> Iterator[Metric]:
+        """Yield every gauge, with a value for each agent, and what workers have counted."""
         up = GaugeMetricFamily("goondan_up", "1 if Redis can be reached.")
         try:
             with reporting_outages():  # a scrape must not wait for their end
                 statuses = self._read()
+                workers, lost = self._read_counts()
         except BrokerUnreachableError:
             up.add_metric([], 0)
             yield up
@@ -76,6 +84,46 @@ class AgentMetrics(Collector):
             for status in statuses:
                 gauge.add_metric([status.record.name], value(status))
             yield gauge
+        lost_calls = CounterMetricFamily(
+            "goondan_lost_calls", "Calls whose worker has died with them.", labels=["agent"]
+        )
+        for agent, count in sorted(lost.items()):
+            lost_calls.add_metric([agent], count)
+        yield lost_calls
+        yield from _counted(workers)
+
+
+_CALL = ("worker", "process", "agent", "tool")
+
+
+def _counted(workers: Iterable[WorkerCounts]) -> Iterator[Metric]:
+    by_code, by_agent = [*_CALL, "code"], [*_CALL[:3], "code"]
+    calls = CounterMetricFamily("goondan_calls", "Tool calls that have ended in a worker.", labels=by_code)
+    handoffs = CounterMetricFamily("goondan_handoffs", "Requests of other agents, handled.", labels=by_agent)
+    events = CounterMetricFamily("goondan_events", "Other events and answers, handled.", labels=by_agent)
+    retries = CounterMetricFamily("goondan_call_retries", "Runs that were tried again.", labels=by_code)
+    limit_waits = CounterMetricFamily("goondan_limit_waits", "Calls that waited for a limit.", labels=_CALL)
+    waits = HistogramMetricFamily("goondan_call_wait_seconds", "From queue to first run.", labels=_CALL)
+    runs = HistogramMetricFamily("goondan_call_run_seconds", "How long handlers took.", labels=_CALL)
+    for worker in workers:
+        for one in worker.tools:
+            who = [worker.worker, worker.process, one.agent]
+            for code, count in one.ended.items():
+                if one.tool in EVENT_TOOLS:
+                    (handoffs if one.tool == DELEGATE_TOOL else events).add_metric([*who, code], count)
+                else:
+                    calls.add_metric([*who, one.tool, code], count)
+            for code, count in one.retried.items():
+                retries.add_metric([*who, one.tool, code], count)
+            limit_waits.add_metric([*who, one.tool], one.limit_waits)
+            waits.add_metric([*who, one.tool], _buckets(one.waits), one.waits.total)
+            runs.add_metric([*who, one.tool], _buckets(one.runs), one.runs.total)
+    yield from (calls, handoffs, events, retries, limit_waits, waits, runs)
+
+
+def _buckets(times: Times) -> list[tuple[str, float]]:
+    ends = (*(repr(end) for end in BUCKETS), "+Inf")
+    return list(zip(ends, accumulate(times.counts), strict=True))
 
 
 def _backlog(statuses: Iterable[AgentStatus]) -> GaugeMetricFamily:
@@ -90,14 +138,16 @@ def _backlog(statuses: Iterable[AgentStatus]) -> GaugeMetricFamily:
 
 
 @contextmanager
-def serving(read: Callable[[], list[AgentStatus]], host: str, port: int) -> Iterator[str]:
+def serving(
+    read: Callable[[], list[AgentStatus]], read_counts: ReadCounts, host: str, port: int
+) -> Iterator[str]:
     """Serve the metrics on a thread, for the length of a ``with`` block; yield their URL.
 
     Raises:
         OSError: nothing can listen there.
     """
     registry = CollectorRegistry()
-    registry.register(AgentMetrics(read))
+    registry.register(AgentMetrics(read, read_counts))
     server, thread = start_http_server(port, host, registry)
     try:
         place = f"[{host}]" if ":" in host else host

@@ -152,7 +152,7 @@ class ContextFactory:
             correlation_id=call.correlation_id,
             event=event_of(call, run.clock()),
             workdir=workdir,
-            logger=_logger_of(call),
+            logger=_logger_of(run),
             runtime=call_services.runtime,
             tools=call_services.tools,
             progress=services.reporter,
@@ -175,7 +175,7 @@ class ContextFactory:
             tool_call_id=call.shown_id,
             message=run.message,
             workdir=workdir,
-            logger=_logger_of(call),
+            logger=_logger_of(run),
             run_process=ProcessRunner(workdir, deadline, cancellation),
             progress=services.reporter,
             deadline=deadline,
@@ -231,13 +231,8 @@ def _left_of(run: Run) -> float | None:
     return limit - (run.clock() - run.begun_at) / 1000
 
 
-def _logger_of(call: ToolCall) -> structlog.stdlib.BoundLogger:
+def _logger_of(run: Run) -> structlog.stdlib.BoundLogger:
     logger: structlog.stdlib.BoundLogger = structlog.get_logger(
-        "goondan.tool",
-        agent=call.agent_name,
-        instance=call.instance_key,
-        tool=call.tool_name,
-        tool_call_id=call.shown_id,
-        trace_id=call.trace_id,
+        "goondan.tool", **run.log_fields, tool_call_id=run.call.shown_id
     )
     return logger

@@ -191,11 +191,11 @@ class Executor:
     async def _through_steps(self, attempt: _Attempt) -> ToolCallResult:
         """Run the call through its five steps; anything may be raised."""
         run, services = attempt.run, attempt.services
+        running.set(run)
         bound = self._guard.admit(run.call, attempt.watch)
         attempt.message_limit = bound.tool.spec.error_message_limit
         attempt.is_told = bound.tool.name != SYSTEM_TOOL
         attempt.is_v1 = bound.is_v1
-        running.set(run.call)
         if attempt.is_told:
             tell_called(self._events, run.call)
             result = await self._through_middlewares(attempt, bound)
@@ -333,7 +333,7 @@ class Executor:
         try:
             self._guard.note_unregistered(run.call, names)
         except GoondanError as error:
-            logger.warning("tools.unregistered_here_only", call_id=run.id, reason=error.message)
+            logger.warning("tools.unregistered_here_only", **run.log_fields, reason=error.message)
 
     async def _through_middlewares(self, attempt: _Attempt, bound: BoundTool) -> ToolCallResult:
         """Run the handler inside of the agent's middlewares."""
@@ -433,7 +433,7 @@ class Executor:
     ) -> ToolCallResult:
         is_ours = isinstance(cause, GoondanError | asyncio.CancelledError)
         if not is_ours or (isinstance(cause, MiddlewareError) and cause.__cause__ is not None):
-            logger.warning("call.raised", call_id=run.id, tool=run.call.tool_name, exc_info=cause)
+            logger.warning("call.raised", **run.log_fields, exc_info=cause)
         described = describe(
             cause,
             help_url=self._help_url,

@@ -5,6 +5,7 @@ is found out once, in a plan. A call that needs more, because of its tool or of 
 :meth:`workers.executor.Executor.execute`.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from enum import IntEnum
@@ -14,9 +15,10 @@ from typing import Any, TypeVar
 
 from broker_config import serializer
 from broker_config.queues import agent_of
+from goondan_tasks.call_counts import OK, CountedCall
 from goondan_tasks.calls import Run
 from goondan_tasks.ledger.record import Claim, Verdict
-from goondan_tasks.messages import Clock, JsonObject, ToolCall, ToolCallResult, iso_time
+from goondan_tasks.messages import CallLogFields, Clock, JsonObject, ToolCall, ToolCallResult, iso_time
 from goondan_tasks.tool_api import ToolContext
 from workers.cancellation import Cancellation
 from workers.concurrency.threads import SHORT_SECONDS
@@ -293,6 +295,26 @@ class Job:
             return self.is_plain or bool(ToolCall.from_wire(self.read()))
         except ValueError:
             return False
+
+    @property
+    def counted(self) -> CountedCall:
+        """What is counted of its end if it has succeeded."""
+        waited = None if self.attempt > 1 or self.started_at is None else self.started_at - self.queued_at
+        return CountedCall(
+            self.agent, self.tool_name, OK, None if waited is None else waited / 1000, self.duration_ms / 1000
+        )
+
+    @property
+    def log_fields(self) -> CallLogFields:
+        """The fields of each log line about this run, as far as its call can be read."""
+        call: JsonObject = {}
+        with contextlib.suppress(ValueError):
+            call = self.read()
+        correlation_id, instance = call.get("correlationId"), call.get("instanceKey")
+        tool, trace_id = call.get("toolName"), call.get("traceId")
+        return CallLogFields(
+            self.agent, self.attempt, self.id, correlation_id, instance, tool, trace_id, self.worker
+        )
 
     @property
     def tool_name(self) -> str:

@@ -14,6 +14,7 @@ from broker_config.pipelined_writer import PipelinedWriter
 from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRegistry, ShutdownRequests, describe_agents
 from goondan_tasks.bundle import Bundle
+from goondan_tasks.call_counts import CallCounts, CountStore
 from goondan_tasks.client.client import Client
 from goondan_tasks.dispatch import dispatch_for
 from goondan_tasks.errors import ConfigError
@@ -36,6 +37,7 @@ from workers.delivery.limiter import CallLimiter
 from workers.delivery.result_writer import ResultWriter, Retries
 from workers.delivery.spans import run_spans
 from workers.instances.service import Collector
+from workers.process_identity import this_process
 from workers.processes.isolation import Children
 from workers.revisions.revision import RevisionFactory, active_revision
 from workers.revisions.revisions import Revisions
@@ -90,6 +92,11 @@ class WorkerRuntime:
             ConfigError: the entry or an extension of one cannot be used.
         """
         (self.sync or self.revisions).serve(*agents)
+
+    def publish_counts(self, worker: str) -> None:
+        """Write what this process has counted of its calls to Redis, for metrics."""
+        ledger, counts = self.delivery.ledger, self.delivery.result_writer.counts
+        CountStore(ledger.redis, ledger.keys).publish(counts.totals(worker, this_process().id))
 
     @classmethod
     def _put_together(
@@ -179,6 +186,7 @@ def _delivery(
         retries=retries,
         spans=spans,
         log=CallLog(settings, log_stream()),
+        counts=CallCounts(lambda agent, tool: revisions.active.registry.known(agent, tool)),
         monitors=monitors,
     )
     return Delivery(

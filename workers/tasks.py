@@ -17,6 +17,7 @@ from goondan_tasks.errors import GoondanError
 from goondan_tasks.ledger.record import Verdict
 from workers.concurrency.event_loop import drive
 from workers.delivery.incoming import Incoming
+from workers.extensions.events import running
 from workers.pool.drain import note_shutdown
 from workers.runtime import WorkerRuntime, process_runtime
 
@@ -82,3 +83,4 @@ def _deliver(runtime: WorkerRuntime, incoming: Incoming, worker: str) -> None:
     result = runtime.event_loop.submit(coroutine).result() if ended is None else ended[0]
     delivery.result_writer.finish(claim, result)
     delivery.flush()
+    running.set(None)  # this thread does other things now

@@ -91,6 +91,7 @@ class AsyncClient:
     workers = _in_thread(Client.workers)
     queues = _in_thread(Client.queues)
     agent_statuses = _in_thread(Client.agent_statuses)
+    call_counts = _in_thread(Client.call_counts)
     shutdown = _in_thread(Client.shutdown)
     instances = _in_thread(Client.instances)
     delete_instance = _in_thread(Client.delete_instance)

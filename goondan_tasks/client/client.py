@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Unpack
 
 from goondan_tasks.agent_registry import ShutdownRequest, ShutdownRequests, WorkerRecord
+from goondan_tasks.call_counts import CountStore, WorkerCounts
 from goondan_tasks.calls import CallDraft, CallFields, draft_call
 from goondan_tasks.client.call_output import CallOutput, OutputPart
 from goondan_tasks.client.connection import ClientConnection
@@ -503,6 +504,12 @@ class Client(ClientConnection):
         with self.broker_errors():
             agents, workers = self._known_agents.all(), self._agent_registry.workers()
             return read_agents(self._ledger, agents, workers)
+
+    def call_counts(self) -> tuple[list[WorkerCounts], dict[str, int]]:
+        """Return what workers have counted of their calls, and how many were lost with workers, by agent."""
+        with self.broker_errors():
+            store = CountStore(self._redis, self._ledger.keys)
+            return store.workers(), store.lost()
 
     def shutdown(
         self, agent: str | None = None, worker: str | None = None, reason: str = ""

@@ -104,7 +104,8 @@ def _read_call(call_id: str, on_record: bytes) -> ToolCall | None:
     try:
         return ToolCall.from_wire(serializer.decode(on_record))
     except ValueError as error:
-        logger.error("call %r must be run, but its record cannot be read: %s", call_id, error)
+        about = {"call_id": call_id}
+        logger.error("call %r must be run, but its record cannot be read: %s", call_id, error, extra=about)
         return None
 
 
@@ -123,7 +124,10 @@ def taken_claim(row: Sequence[Any], taker: str, token: str) -> Claim | None:
     try:
         call = ToolCall.from_wire(serializer.decode(call_json or b""))
     except ValueError as error:
-        logger.error("call %r must be settled, but its record cannot be read: %s", call_id, error)
+        about = {"call_id": call_id.decode(), "worker": taker}
+        logger.error(
+            "call %r must be settled, but its record cannot be read: %s", call_id, error, extra=about
+        )
         return None
     run = Run(call_id.decode(), call, taker, attempt or 0, queued_at or 0, wall_clock)
     return Claim(

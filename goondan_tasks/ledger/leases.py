@@ -105,7 +105,7 @@ class LeaseKeeper:
         missed = [claim for claim in held if claim.run.id in lost]
         for claim in missed:
             if claim.token in self._missed:
-                _logger().warning("leases.lost", call_id=claim.run.id)
+                _logger().warning("leases.lost", **claim.run.log_fields)
                 self.drop(claim)
                 self._on_lost(claim)
         self._missed = {claim.token for claim in missed}

@@ -7,6 +7,7 @@ from time import monotonic
 from typing import cast
 
 from broker_config import serializer
+from goondan_tasks.call_counts import CountStore
 from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.errors import (
     AgentOutcomeUnknownError,
@@ -71,6 +72,7 @@ class Reaper:
         self, ledger: Ledger, dispatch: Dispatch, help_url: str, monitors: Monitors | None = None
     ) -> None:
         self._ledger = ledger
+        self._counts = CountStore(ledger.redis, ledger.keys)
         self._monitors = monitors or Monitors(ledger.redis, ledger.settings)
         self._limiter = Limiter(ledger)
         self._dispatch = dispatch
@@ -145,6 +147,8 @@ class Reaper:
         if is_stored and not claim.has_result:
             received = claim.lost_claim_at or claim.run.queued_at
             self._monitors.tell_end(claim.run.call, result, received=received, lost_by=claim.lost_by)
+        if is_stored and claim.lost_by and not claim.has_result:
+            self._counts.add_lost(claim.run.call.agent_name)
         return is_stored
 
     def message(self, call_id: str, call: ToolCall) -> bytes:
@@ -235,7 +239,7 @@ class Reaper:
         except BrokerUnreachableError:
             raise  # the others would fail in the same way
         except (GoondanError, ValueError, TypeError, LookupError) as error:
-            logger.error("call %s cannot be settled: %r", claim.run.id, error)
+            logger.error("call %s cannot be settled: %r", claim.run.id, error, extra=claim.run.log_fields)
 
     def return_event(self, claim: Claim) -> None:
         """Return a fetched event that was not looked at to its mailbox; a cancelled one ends."""
@@ -258,6 +262,8 @@ class Reaper:
         if not release.run(self._ledger.redis):
             return False
         self._dispatch.send(call_id, call)
+        if claim.lost_by and not claim.has_result:
+            self._counts.add_lost(call.agent_name)
         return True
 
 

@@ -535,7 +535,7 @@ def _readable_record(call_id: str, row: Mapping[bytes, bytes]) -> CallRecord | N
     try:
         return CallRecord.from_redis(call_id, row) if row else None
     except ValueError as error:
-        logger.error("the record of call %r cannot be read: %s", call_id, error)
+        logger.error("the record of call %r cannot be read: %s", call_id, error, extra={"call_id": call_id})
         return None
 
 

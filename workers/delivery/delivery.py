@@ -140,7 +140,7 @@ class Delivery:
         try:
             claim = job.claim
         except ValueError as error:
-            logger.error("call.not_given_back", call_id=job.id, reason=str(error))
+            logger.error("call.not_given_back", **job.log_fields.known(), reason=str(error))
             return None
 
         def on_answer(answer: Any) -> None:
@@ -207,7 +207,7 @@ class Delivery:
         def abandon() -> None:
             error = cancellation.error or ToolCancelledError()
             if answer(self._reaper.failure(claim, error, started_at())):
-                logger.warning("call.abandoned", call_id=claim.run.id, reason=error.message)
+                logger.warning("call.abandoned", **claim.run.log_fields, reason=error.message)
                 self.flush()
 
         def watch(limit: float, error: TimedOut = timed_out, /, *, patience: float = 0.0) -> CallOff:
@@ -235,7 +235,7 @@ class Delivery:
         outcome = await awaited_outcome(run)
         if outcome.error is None:
             return outcome.get()
-        logger.error("call.fault", call_id=claim.run.id, exc_info=outcome.error)
+        logger.error("call.fault", **claim.run.log_fields, exc_info=outcome.error)
         return self._reaper.failure(claim, outcome.error, started_at())
 
     def flush(self) -> None:
@@ -248,15 +248,16 @@ class Delivery:
             if claim.is_ours:
                 self._reaper.settle(claim)
         except (RedisError, BrokerUnreachableError) as error:
-            logger.warning("call.not_settled", call_id=claim.run.id, reason=str(error))
+            logger.warning("call.not_settled", **claim.run.log_fields, reason=str(error))
         finally:
             self._limiter.leave(claim)
-        logger.info("call.not_run", call_id=claim.run.id, verdict=str(claim.verdict))
+        logger.info("call.not_run", **claim.run.log_fields, verdict=str(claim.verdict))
 
     def refuse(self, incoming: Incoming, worker: str, error: GoondanError, token: str | None = None) -> None:
         """Answer a message that holds no call that could be run; ``token`` is that of its claim, if any."""
 
-        logger.warning("call.refused", call_id=incoming.id, code=error.code, reason=error.message)
+        fields = incoming.log_fields(worker)
+        logger.warning("call.refused", **fields, code=error.code, reason=error.message)
         request = ClaimRequest(incoming.id, incoming.placeholder(), worker, ClaimTerms())
         if token is not None:
             request = replace(request, token=token)  # the same request gets the same answer
@@ -344,7 +345,7 @@ class Delivery:
             [answer] = self.ledger.start([claim.id_and_token]).run(self.ledger.redis)
         except RedisError as error:
             if is_first:  # once, not twice a second
-                logger.warning("call.waits_to_start", call_id=claim.run.id, reason=refusal_text(error))
+                logger.warning("call.waits_to_start", **claim.run.log_fields, reason=refusal_text(error))
             threading.Event().wait(PAUSE_SECONDS)
             return False
         if answer == Stored.CANCELLED:

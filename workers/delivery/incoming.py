@@ -12,7 +12,14 @@ from broker_config.queues import TOOL_CALL_TASK, agent_of
 from goondan_tasks.calls import CallDraft, draft_call, require_sizes
 from goondan_tasks.errors import PayloadTooLargeError, ToolInputValidationError, ToolNotInCatalogError
 from goondan_tasks.events import EVENT_TASKS, EVENT_TYPE, call_fields, is_event, task_of
-from goondan_tasks.messages import LONGEST_INSTANCE_KEY, IpcMessage, ToolCall, faults_of
+from goondan_tasks.messages import (
+    LONGEST_INSTANCE_KEY,
+    CallLogFields,
+    IpcMessage,
+    JsonObject,
+    ToolCall,
+    faults_of,
+)
 from goondan_tasks.names import DELEGATE_RESULT_TOOL, EVENT_TOOL, read_traceparent
 
 #: what clients of ours never leave out
@@ -73,6 +80,10 @@ class Incoming:
         size = 0 if _is_news(draft.call) else len(serializer.encode(draft.call.args))
         require_sizes(draft.call, size, max_args_bytes)
         return draft.call
+
+    def log_fields(self, worker: str) -> JsonObject:
+        """Return the fields of each log line about this call, as far as it can be read."""
+        return CallLogFields.of_call(self.id, self.placeholder(), worker).known()
 
     def placeholder(self) -> ToolCall:
         """Return a call without its arguments, and what is too large, to hang the refusal of this message on.

@@ -23,7 +23,7 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.submission import Submission, digest_of
 from goondan_tasks.limits.limiter import LimitAnswer, Limits, LimitScripts
-from goondan_tasks.messages import ToolCall
+from goondan_tasks.messages import CallLogFields, ToolCall
 from workers.concurrency.watchdog import Watchdog
 from workers.revisions.revisions import Revisions
 
@@ -114,7 +114,8 @@ class CallLimiter:
                 on_error.pop_all()
             return made
         verdict = _VERDICTS[answer.word]
-        logger.info("call.not_admitted", call_id=call_id, verdict=str(verdict), about=answer.about)
+        fields = CallLogFields.of_call(call_id, call, request.worker).known()
+        logger.info("call.not_admitted", **fields, verdict=str(verdict), about=answer.about)
         return _judged(claim(request), verdict, answer.about)
 
     def _asked(self, script_call: ScriptCall[Any]) -> LimitAnswer:

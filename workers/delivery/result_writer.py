@@ -14,6 +14,7 @@ from redis.exceptions import RedisError, ResponseError
 from broker_config.connections import refusal_text
 from broker_config.pipelined_writer import PipelinedWriter
 from goondan_tasks.bundle.resources import Retry
+from goondan_tasks.call_counts import CallCounts, CountedCall
 from goondan_tasks.errors import BrokerUnreachableError, GoondanError, ToolOutputError
 from goondan_tasks.events import is_event
 from goondan_tasks.ledger.leases import LeaseKeeper
@@ -107,7 +108,7 @@ class Retries:
                 self._writer.flush()
                 return
             granted()
-            logger.info("call.put_off", call_id=claim.run.id, seconds=pause, attempt=claim.run.attempt)
+            logger.info("call.put_off", **claim.run.log_fields, seconds=pause)
             self._wait(claim, pause)
 
         begun_at = _begin_of(claim, result)
@@ -166,7 +167,7 @@ class Retries:
         try:
             self._give_back(claim)
         except (RedisError, BrokerUnreachableError) as error:
-            logger.warning("call.not_given_back", call_id=claim.run.id, reason=str(error))  # the sweep will
+            logger.warning("call.not_given_back", **claim.run.log_fields, reason=str(error))  # the sweep will
 
     def _give_back(self, claim: Claim) -> None:
         self._monitors.flush()  # a monitor that hears of this after the next run would show it for ever
@@ -213,6 +214,7 @@ class ResultWriter:
         retries: Retries,
         spans: RunSpans,
         log: CallLog,
+        counts: CallCounts,
         monitors: Monitors,
     ) -> None:
         self._ledger = ledger
@@ -224,6 +226,7 @@ class ResultWriter:
         self.retries = retries
         self._spans = spans
         self.log = log
+        self.counts = counts
         self._monitors = monitors
         #: the runs that are going on, by the token of their claim
         self._runs: dict[str, _FirstResult] = {}
@@ -284,13 +287,15 @@ class ResultWriter:
 
     def _end_with_fault(self, claim: Claim, fault: BaseException) -> None:
         """Let even a fault of ours end the call: its lease would be renewed forever."""
-        logger.error("call.fault", call_id=claim.run.id, exc_info=fault)
+        logger.error("call.fault", **claim.run.log_fields, exc_info=fault)
         outcome = outcome_of(lambda: self.store(claim, self._reaper.failure(claim, fault)))
         if outcome.error is not None:
             self._let_go(claim, is_lost=True)  # a sweep settles the call
 
     def _on_retry(self, claim: Claim, result: ToolCallResult) -> None:
         self._unconfirmed.discard(claim.token)
+        if result.error is not None:
+            self.counts.add_retry(claim.run.call.agent_name, result.tool_name, result.error.code)
         self._monitors.add_retry(claim.run.call, result)
         cancellation = self._cancels.cancellation(claim)
         if cancellation is not None:
@@ -327,7 +332,7 @@ class ResultWriter:
     def _on_refusal(self, claim: Claim, error: ResponseError) -> None:
         """Let a call go whose record cannot take a result: its lease would be renewed for ever."""
         failure = damaged(claim.run.id, refusal_text(error))
-        logger.error("call.not_stored", call_id=claim.run.id, reason=failure.message)
+        logger.error("call.not_stored", **claim.run.log_fields, reason=failure.message)
         self._let_go(claim, is_lost=True)
 
     def _let_go(self, claim: Claim, *, is_lost: bool = False) -> None:
@@ -362,6 +367,7 @@ class ResultWriter:
                 self._let_go(claim, is_lost=stored is Stored.LOST)
             self.log(result, stored is Stored.YES)
             if stored is Stored.YES and not has_result:
+                self.counts.add([CountedCall.of(result)])
                 self._monitors.add_end(claim.run.call, result)
             unsent = self._reaper.unsent(finished, answer)
             if unsent:

@@ -12,13 +12,14 @@ from typing import Any
 
 import structlog
 
+from goondan_tasks.calls import Run
 from goondan_tasks.errors import GoondanError
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.steps import StepRecord
 from workers.concurrency.event_loop import is_on_loop
 from workers.concurrency.threads import on_new_thread
 from workers.handlers import is_async_handler
-from workers.job import Job
+from workers.job import Job, JobState
 from workers.outcome import FunctionOutcome, awaited_outcome, outcome_of
 
 logger = structlog.get_logger(__name__)
@@ -40,13 +41,23 @@ Listener = Callable[[JsonObject], Any]
 Submit = Callable[[Coroutine[Any, Any, Any]], "Future[Any]"]
 
 #: the call, event or opening of a Step that is running; ``None`` in ``register`` and in the background
-running: ContextVar[ToolCall | Job | None] = ContextVar("running", default=None)
+running: ContextVar[Run | Job | None] = ContextVar("running", default=None)
+
+
+def running_log_fields() -> JsonObject:
+    """Return the fields of log lines about the call that is running, if any."""
+    run = running.get()
+    if isinstance(run, Job):  # its thread goes on with others when its handler has ended
+        return {} if run.state is JobState.ENDED else run.log_fields.known()
+    return {} if run is None else run.log_fields
 
 
 def running_call() -> ToolCall | None:
     """Return the call that is running, if any."""
-    call = running.get()
-    return call.claim.run.call if isinstance(call, Job) else call
+    run = running.get()
+    if run is None:
+        return None
+    return (run.claim.run if isinstance(run, Job) else run).call
 
 
 def running_for(agent: str) -> ToolCall | None:

@@ -128,6 +128,7 @@ class Heartbeat(bootsteps.StartStopStep):
         runtime = process_runtime()
         try:
             runtime.agent_registry.remove_worker(this_process().id)
+            runtime.publish_counts(consumer.hostname)
             # workers of a newer bundle, by which the agent has an entry, handle what this one has parked
             _release_events(runtime, self._agents, are_handled_here=False)
         except (RedisError, BrokerUnreachableError) as error:
@@ -162,6 +163,7 @@ class Heartbeat(bootsteps.StartStopStep):
                 "concurrency": consumer.pool.limit,
             }
             runtime.agent_registry.publish_worker(record.model_copy(update=now), TTL_SECONDS)
+            runtime.publish_counts(record.name)
             runtime.reaper.sweep(record.name)
             runtime.limiter.look()
             runtime.collector.look(record.name, record.root_id)

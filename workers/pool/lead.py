@@ -63,12 +63,6 @@ class Ended:
     failure: ToolCallResult | None = None
 
     @property
-    def log_fields(self) -> tuple[str, str, float, str]:
-        """What :meth:`CallLog.write_ok` takes."""
-        job = self.job
-        return job.agent, job.id, job.duration_ms, job.read()["toolName"]
-
-    @property
     def row(self) -> tuple[Any, ...]:
         """What :meth:`Ledger.finish_many` takes."""
         job = self.job
@@ -292,11 +286,11 @@ class Lead:
             clock = clock or redis_clock(answer[3])
             job = Job(queue, token, answer, asked_at=batch.asked_at, clock=clock, worker=self._worker)
             if not job.verdict.is_granted:
-                logger.info("call.not_run", call_id=job.id, verdict=str(job.verdict))
+                logger.info("call.not_run", **job.log_fields.known(), verdict=str(job.verdict))
             elif job.is_readable:
                 self._ready.append(job)
             else:  # left to a process that can read it: the next sweep after a lease
-                logger.error("call.not_readable", call_id=job.id)
+                logger.error("call.not_readable", **job.log_fields.known())
 
     def _run_next(self, number: int) -> None:
         self._has_slot = self._has_slot or self._slots.take()
@@ -475,7 +469,7 @@ class Lead:
         if job.state is JobState.CANCELLED:
             self._end_cancelled(job)
         else:
-            logger.warning("call.claim_lost", call_id=job.id)
+            logger.warning("call.claim_lost", **job.log_fields.known())
 
     # Results.
 
@@ -505,7 +499,7 @@ class Lead:
             if answer == Stored.CANCELLED:
                 self._end_cancelled(ended.job)
             elif answer == Stored.LOST:
-                logger.info("call.superseded", call_id=ended.job.id, agent=ended.job.agent)
+                logger.info("call.superseded", **ended.job.log_fields.known())
 
     def _end_cancelled(self, job: Job) -> None:
         run = job.claim.run

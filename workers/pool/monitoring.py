@@ -22,7 +22,7 @@ from redis.exceptions import RedisError
 from broker_config import serializer
 from broker_config.queues import TOOL_CALL_TASK, agent_of
 from goondan_tasks.events import DEFAULT_INSTANCE, TOOL_OF_TASK
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.messages import JsonObject, ToolCallResult
 from goondan_tasks.monitors import FLUSH_SECONDS, Monitors, ended, shown, shown_arguments, task_name
 from workers.concurrency.slots import ReleasedSlot
 from workers.delivery.incoming import Incoming, carried
@@ -106,6 +106,13 @@ class CallRequest:
         """Celery's task of that name."""
         return self._consumer.app.tasks[self.task_name]
 
+    @property
+    def log_fields(self) -> JsonObject:
+        """The fields of each log line about this call, as far as it can be read."""
+        if self.job is not None:
+            return self.job.log_fields.known()
+        return self.incoming.log_fields(self.worker)
+
     def reserve(self) -> None:
         """Count it among what waits here."""
         state.requests[self.id] = self
@@ -180,7 +187,7 @@ class CallRequest:
 
     def terminate(self, pool: Any, signal: Any = None) -> None:
         """Refuse: a call shares its process with others."""
-        logger.warning("call.not_terminated", call_id=self.id, what_to_do=f"goondan cancel {self.id}")
+        logger.warning("call.not_terminated", **self.log_fields, what_to_do=f"goondan cancel {self.id}")
 
     cancel = terminate
 

@@ -23,6 +23,7 @@ from broker_config.queue_reader import Batch, QueueReader, Receiver
 from broker_config.queues import TOOL_CALL_TASK
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
+from goondan_tasks.call_counts import CountedCall
 from goondan_tasks.client.known_agents import broker_errors
 from goondan_tasks.errors import (
     BrokerUnreachableError,
@@ -41,6 +42,7 @@ from workers.concurrency.slots import QueuedJob, ReleasedSlot, Slots
 from workers.concurrency.threads import DaemonThreads, InOrder
 from workers.concurrency.threads import Job as Work
 from workers.contexts import RunServices
+from workers.extensions.events import running
 from workers.job import Job
 from workers.outcome import outcome_of
 from workers.pool.lead import Ended, Lead
@@ -313,8 +315,9 @@ class CallPool(BasePool):
 
     def note_ended(self, ended: Sequence[Ended]) -> None:
         """Let the log, Celery's books and its monitors know of results that were stored."""
-        log = self._runtime.delivery.result_writer.log
-        log.write_ok([one.log_fields for one in ended if one.failure is None])
+        log, counts = self._runtime.delivery.result_writer.log, self._runtime.delivery.result_writer.counts
+        counts.add(one.job.counted if one.failure is None else CountedCall.of(one.failure) for one in ended)
+        log.write_ok([(one.job.log_fields, one.job.duration_ms) for one in ended if one.failure is None])
         for one in ended:
             if one.failure is not None:
                 log(one.failure, True)
@@ -372,7 +375,7 @@ class CallPool(BasePool):
         """Do a part of a call; a fault of ours costs neither its slot nor this thread."""
         error = outcome_of(job).error
         if error is not None:
-            logger.error("call.fault", call_id=request.id, exc_info=error)
+            logger.error("call.fault", **request.log_fields, exc_info=error)
             fault = ToolError(f"The worker could not begin the call: {error!r:.200}")
             token = None if request.job is None else request.job.token
             try:
@@ -404,6 +407,10 @@ class CallPool(BasePool):
     def _carry_out(self, request: CallRequest, claim: Claim) -> None:
         delivery, event_loop = self._runtime.delivery, self._runtime.event_loop
         if claim.verdict is not Verdict.RUN:
+            if claim.verdict is Verdict.WAITING:
+                delivery.result_writer.counts.add_limit_wait(
+                    claim.run.call.agent_name, claim.run.call.tool_name
+                )
             delivery.settle(claim)
             self._end(request)
             return
@@ -421,6 +428,7 @@ class CallPool(BasePool):
             event_loop.carry_on(coroutine, partial(self._finish_soon, finish))
         else:
             finish(ended[0])
+        running.set(None)  # this thread does other things now
 
     def _finish_soon(self, finish: Callable[[ToolCallResult], None], result: ToolCallResult) -> None:
         """Finish a call that ended on the event loop; what may block has a thread of its own."""

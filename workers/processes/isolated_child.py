@@ -3,7 +3,8 @@
 :mod:`workers.processes.isolation` starts it below a guard (:mod:`workers.processes.process_guard`) with a
 socket as its standard output. An order is one JSON object; the child answers with ``[call, kind, body]``,
 where kind is ``began``, ``log``, ``progress``, and last ``value``, ``pending``, ``error`` or
-``out-of-memory``. What a tool prints goes to the worker's standard error.
+``out-of-memory``. What a tool logs is written by the worker, with the call's fields; what it prints goes to
+the worker's standard error as it is.
 
 The process stays alive between calls, with the state of the handlers' modules. Directory, environment, umask,
 alarm and the SIGTERM handler are restored for each call.
@@ -14,6 +15,7 @@ It must start quickly: it imports neither Celery, Redis and structlog nor the YA
 import asyncio
 import inspect
 import io
+import logging
 import os
 import resource
 import signal
@@ -137,6 +139,43 @@ class ChannelLogger:
         self._log(["error", event % args if args else event, _loggable(fields)])
 
 
+class ChannelHandler(logging.Handler):
+    """Sends what is logged with ``logging``, or structlog, to the worker, as lines of the current call."""
+
+    def __init__(self, channel: ChildChannel) -> None:
+        super().__init__()
+        self._channel = channel
+        self.call = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send ``[logger, level, event, fields]``."""
+        if isinstance(record.msg, dict):
+            fields = _loggable({**record.msg})
+            event = fields.pop("event", "")
+        else:
+            event = record.getMessage()
+            fields = _loggable({"exc_info": record.exc_info and record.exc_info[1]})
+        line = [record.name, record.levelno, event, fields]
+        try:
+            self._channel.send(serializer.encode([self.call, "record", line]))
+        except OSError:  # a process that the tool has forked has no channel
+            self.handleError(record)
+
+    def take_structlog(self) -> None:
+        """Take the lines of structlog, if the entry file has imported it and not configured it."""
+        structlog: Any = sys.modules.get("structlog")
+        if structlog is not None and not structlog.is_configured():
+            structlog.configure(
+                processors=[
+                    structlog.stdlib.filter_by_level,
+                    structlog.stdlib.PositionalArgumentsFormatter(),
+                    structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+                ],
+                wrapper_class=structlog.stdlib.BoundLogger,
+                logger_factory=structlog.stdlib.LoggerFactory(),
+            )
+
+
 def _loggable(fields: JsonObject) -> JsonObject:
     """Format the traceback, which only this process has, and replace fields that are not JSON by ``repr``."""
     if exc_info := fields.pop("exc_info", None):
@@ -184,12 +223,14 @@ _MEGABYTE = 1_048_576
 _LEAST_BYTES = 4 * _MEGABYTE
 
 
-def main(entry: str, memory_mb: str) -> None:
+def main(entry: str, memory_mb: str, log_level: str) -> None:
     """Serve until the worker closes the channel, or SIGTERM."""
     channel = _private_channel()
     if memory_mb != "0":
         _limit_memory(int(memory_mb))
-    IsolatedChild(channel, Path(entry)).serve()
+    log = ChannelHandler(channel)
+    logging.basicConfig(handlers=[log], level=int(log_level))
+    IsolatedChild(channel, Path(entry), log).serve()
 
 
 class Stop(SystemExit):
@@ -202,8 +243,9 @@ class Stop(SystemExit):
 class IsolatedChild:
     """Runs the calls of one channel in order."""
 
-    def __init__(self, channel: ChildChannel, entry: Path) -> None:
+    def __init__(self, channel: ChildChannel, entry: Path, log: ChannelHandler) -> None:
         self._channel = channel
+        self._log = log
         self._entry = entry
         self._handlers: dict[str, ToolHandler] = {}
         self._state: ProcessState | None = None
@@ -242,7 +284,9 @@ class IsolatedChild:
         return b'[%d,"value",%b]' % (call, encoded_output(value, tool))
 
     def _run(self, order: JsonObject) -> Any:
+        self._log.call = order["call"]
         handler = self._handler(order["tool"], order["export"])
+        self._log.take_structlog()
         # what the entry file sets while it is imported is part of the state
         self._state = self._state or ProcessState.now()
         self._state.restore()

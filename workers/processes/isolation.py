@@ -4,6 +4,7 @@ The children run :mod:`workers.processes.isolated_child`.
 """
 
 import contextlib
+import logging
 import socket
 import sys
 import threading
@@ -13,6 +14,8 @@ from pathlib import Path
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self
+
+import structlog
 
 from broker_config import serializer
 from goondan_tasks.bundle import BoundTool
@@ -53,7 +56,8 @@ class ChildKind:
     def command(self) -> list[str]:
         """Return the command that starts such a child."""
         python = [sys.executable, "-X", "faulthandler", "-c", _PROGRAM, ":".join(sys.path)]
-        return [*python, str(self.entry), str(self.memory_mb or 0)]
+        level = logging.getLogger().getEffectiveLevel()
+        return [*python, str(self.entry), str(self.memory_mb or 0), str(level)]
 
 
 class Child:
@@ -277,6 +281,9 @@ class IsolatedTool:
             if kind == "log":
                 level, event, fields = body
                 getattr(ctx.logger, level)(event, **fields)
+            elif kind == "record":
+                name, level, event, fields = body
+                structlog.get_logger(name).bind(**fields).log(level, event)
             elif kind == "progress":
                 ctx.progress(**body)
 

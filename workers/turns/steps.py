@@ -37,7 +37,7 @@ from goondan_tasks.steps import (
 )
 from workers.cancellation import Watch
 from workers.concurrency.event_loop import EventLoopThread
-from workers.extensions.events import STEP_COMPLETED, STEP_STARTED, EventListeners, running, tell_of_step
+from workers.extensions.events import STEP_COMPLETED, STEP_STARTED, EventListeners, tell_of_step
 from workers.extensions.pipelines import AgentPipelines
 from workers.tools.dynamic_tools import TurnTools, turn_of
 from workers.tools.registered_tool import RegisteredTool, system_tool
@@ -364,7 +364,6 @@ class Steps:
                 known.ran_at = forgotten
 
     def _run_again(self, record: StepRecord, call: ToolCall) -> None:
-        running.set(call)
         message = _patiently(lambda: self.store.message(record.id))
         step = self._step(StepRequest(record.id, call, record.index, message))
         step.pass_through()

@@ -1,6 +1,7 @@
 """Logging for a while."""
 
 import io
+import json
 import logging
 import re
 import subprocess
@@ -13,7 +14,7 @@ from structlog.testing import capture_logs
 
 from broker_config.settings import Settings
 from goondan_tasks.calls import Run, new_call
-from goondan_tasks.logs import CallLog, configure_logging, logging_for_a_while
+from goondan_tasks.logs import CallLog, RunningFields, configure_logging, logging_for_a_while
 from goondan_tasks.messages import ToolCallResult, wall_clock
 from goondan_tasks.redaction import KNOWN_SECRETS
 
@@ -100,9 +101,9 @@ def configured() -> Iterator[Callable[[Settings], io.StringIO]]:
     root = logging.getLogger()
     handlers, level = root.handlers, root.level
 
-    def configure(settings: Settings) -> io.StringIO:
+    def configure(settings: Settings, running: RunningFields = dict) -> io.StringIO:
         stream = io.StringIO()
-        configure_logging(settings)
+        configure_logging(settings, running)
         root.handlers[0].setStream(stream)  # type: ignore[attr-defined]
         return stream
 
@@ -158,6 +159,26 @@ def test_other_ends_of_calls_are_structured_lines(
     assert nowhere.getvalue() == ""
     [line] = stream.getvalue().splitlines()
     assert event in line
+
+
+def test_a_line_gets_the_fields_of_what_runs_unless_it_has_its_own_or_is_about_another_call(
+    configured: Callable[..., io.StringIO],
+) -> None:
+    stream = configured(Settings(log_format="json"), lambda: {"call_id": "c-1", "tool": "notes__add"})
+    ours, plain = structlog.get_logger("ours"), logging.getLogger("plain")
+    ours.info("one")
+    ours.info("two", tool="notes__list")
+    ours.info("three", call_id="c-2")
+    plain.info("four")
+    plain.info("five", extra={"call_id": "c-2", "other": 1})
+    about = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(line.get("call_id"), line.get("tool"), line.get("other")) for line in about] == [
+        ("c-1", "notes__add", None),
+        ("c-1", "notes__list", None),
+        ("c-2", None, None),
+        ("c-1", "notes__add", None),
+        ("c-2", None, None),
+    ]
 
 
 def test_the_line_of_a_call_keeps_to_the_level_hides_secrets_and_outlives_its_stream(

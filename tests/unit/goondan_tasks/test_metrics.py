@@ -4,10 +4,12 @@ import urllib.request
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+from goondan_tasks.call_counts import CallCounts, CountedCall, WorkerCounts
 from goondan_tasks.client.status import AgentStatus
 from goondan_tasks.crash_backoff import CrashBackoff
 from goondan_tasks.errors import BrokerUnreachableError
-from goondan_tasks.metrics import AgentMetrics, serving
+from goondan_tasks.metrics import AgentMetrics, ReadCounts, serving
+from goondan_tasks.names import DELEGATE_TOOL, EVENT_TOOL
 from tests.unit.goondan_tasks.cli.fake_client import NOW, agent, queue_status, worker
 
 
@@ -35,9 +37,28 @@ def away() -> list[AgentStatus]:
     raise BrokerUnreachableError
 
 
-def lines(read: object) -> list[str]:
+def counted() -> tuple[list[WorkerCounts], dict[str, int]]:
+    counts = CallCounts(lambda agent, tool: True)
+    counts.add(
+        [
+            CountedCall("coder", "a__b", "ok", 0.02, 0.3),
+            CountedCall("coder", "a__b", "E_TOOL", None, 7_000.0),
+            CountedCall("coder", DELEGATE_TOOL, "ok", 0.0, 1.0),
+            CountedCall("coder", EVENT_TOOL, "E_AGENT_FAILED", None, None),
+        ]
+    )
+    counts.add_retry("coder", "a__b", "E_TOOL")
+    counts.add_limit_wait("coder", "a__b")
+    return [counts.totals("w1@host", "p1")], {"coder": 3}
+
+
+def nothing() -> tuple[list[WorkerCounts], dict[str, int]]:
+    return [], {}
+
+
+def lines(read: object, read_counts: ReadCounts = nothing) -> list[str]:
     registry = CollectorRegistry()
-    registry.register(AgentMetrics(read))  # type: ignore[arg-type]
+    registry.register(AgentMetrics(read, read_counts))  # type: ignore[arg-type]
     return [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
 
 
@@ -59,6 +80,35 @@ def test_every_figure_has_a_gauge() -> None:
     ]
 
 
+def test_what_workers_have_counted_shows_with_worker_agent_tool_and_code() -> None:
+    tool = 'process="p1",tool="a__b",worker="w1@host"}'
+    shown = [line for line in lines(busy, counted) if "_seconds" not in line and "__delegate" not in line]
+    assert [line for line in shown if "process" in line or "lost" in line] == [
+        'goondan_lost_calls_total{agent="coder"} 3.0',
+        f'goondan_calls_total{{agent="coder",code="ok",{tool} 1.0',
+        f'goondan_calls_total{{agent="coder",code="E_TOOL",{tool} 1.0',
+        'goondan_handoffs_total{agent="coder",code="ok",process="p1",worker="w1@host"} 1.0',
+        'goondan_events_total{agent="coder",code="E_AGENT_FAILED",process="p1",worker="w1@host"} 1.0',
+        f'goondan_call_retries_total{{agent="coder",code="E_TOOL",{tool} 1.0',
+        f'goondan_limit_waits_total{{agent="coder",{tool} 1.0',
+        'goondan_limit_waits_total{agent="coder",process="p1",tool="goondan__event",worker="w1@host"} 0.0',
+    ]
+
+
+def test_waits_and_runs_are_histograms_whose_last_bucket_holds_all() -> None:
+    tool = 'process="p1",tool="a__b",worker="w1@host"}'
+    shown = lines(busy, counted)
+    for line in (
+        f'goondan_call_run_seconds_bucket{{agent="coder",le="0.1",{tool} 0.0',
+        f'goondan_call_run_seconds_bucket{{agent="coder",le="0.5",{tool} 1.0',
+        f'goondan_call_run_seconds_bucket{{agent="coder",le="1800.0",{tool} 1.0',
+        f'goondan_call_run_seconds_bucket{{agent="coder",le="+Inf",{tool} 2.0',
+        f'goondan_call_run_seconds_sum{{agent="coder",{tool} 7000.3',
+        f'goondan_call_wait_seconds_count{{agent="coder",{tool} 1.0',
+    ):
+        assert line in shown
+
+
 def test_a_crash_loop_shows() -> None:
     assert 'goondan_quick_crashes{agent="coder"} 6.0' in lines(looping)
     assert 'goondan_crash_loop{agent="coder"} 1.0' in lines(looping)
@@ -69,7 +119,7 @@ def test_without_redis_that_is_all_there_is_to_say() -> None:
 
 
 def test_they_are_served_over_http() -> None:
-    with serving(busy, "127.0.0.1", 0) as url, urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310
+    with serving(busy, nothing, "127.0.0.1", 0) as url, urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310
         text = answer.read().decode()
 
     assert 'goondan_workers{agent="coder"} 1.0' in text

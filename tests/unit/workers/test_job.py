@@ -11,6 +11,7 @@ from goondan_tasks.calls import new_call
 from goondan_tasks.ledger.record import Verdict
 from goondan_tasks.messages import ToolCall, ToolCallResult, wall_clock
 from goondan_tasks.tool_api import ToolContext
+from workers.extensions.events import running, running_log_fields
 from workers.job import Job, JobState, PlainContext, SlowToolDetector, is_plain, result_of
 
 CALL = new_call("coder", "calc__add", {"a": 1}, {"tool_call_id": "c-1", "turn_id": "t-1"})
@@ -50,6 +51,23 @@ def test_a_call_without_arguments_in_its_record_is_not_plain() -> None:
     wire = dict(job_of().read())
     del wire["args"]
     assert not is_plain(wire, "coder")
+
+
+def test_log_lines_carry_the_fields_of_a_call_until_its_handler_has_ended() -> None:
+    job = job_of()
+    token = running.set(job)
+    assert running_log_fields() == job.claim.run.log_fields
+    job.state = JobState.ENDED
+    assert running_log_fields() == {}
+    running.reset(token)
+    assert running_log_fields() == {}
+
+
+def test_log_lines_about_a_call_that_cannot_be_read_carry_what_is_known() -> None:
+    answer = (b"run", 2, 1_700_000_000_123, 0, None, None, b"[", b"", b"id-1")
+    job = Job("agent.coder", "token-1", answer, asked_at=0.0, clock=wall_clock, worker="w1@host")
+    known = {"agent": "coder", "attempt": 2, "call_id": "id-1", "worker": "w1@host"}
+    assert job.log_fields.known() == known
 
 
 @pytest.mark.parametrize("output", [{"sum": 3}, None, 'snowman ☃ "quoted" \\ \n', [1.5, True, []], ""])

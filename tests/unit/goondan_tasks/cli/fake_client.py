@@ -8,6 +8,7 @@ from typing import Any, Self, cast
 from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRecord, WorkerRecord
 from goondan_tasks.bundle import Bundle
+from goondan_tasks.call_counts import WorkerCounts
 from goondan_tasks.calls import CallDraft
 from goondan_tasks.client.call_output import CallOutput
 from goondan_tasks.client.status import AgentStatus, QueueStatus
@@ -240,8 +241,9 @@ class FakeClient:
     def forget(self, call_id: str, agent: str) -> None: ...
 
     def dead_letters(self, agent: str | None, limit: int | None, **wanted: Any) -> list[CallRecord]:
+        letters = [found for found in self.calls(agent, 1000) if found.status == "dead"][:limit]
         self.wanted = wanted
-        return [found for found in self.calls(agent, 1000) if found.status == "dead"][:limit]
+        return letters
 
     def dead_letter(self, call_id: str) -> CallRecord:
         return self.record(call_id)
@@ -303,6 +305,9 @@ class FakeClient:
         if name not in self.traces:
             raise CallNotFoundError(f"No trace {name!r}.")
         return self.traces[name]
+
+    def call_counts(self) -> tuple[list[WorkerCounts], dict[str, int]]:
+        return [], {}
 
     def agent_statuses(self) -> list[AgentStatus]:
         return [

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
+from goondan_tasks.call_counts import CallCounts
 from goondan_tasks.calls import identity_of, new_call
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
@@ -81,6 +82,7 @@ class Desk:
             retries=UNUSED,
             spans=SimpleNamespace(end=lambda claim, result: None),
             log=lambda result, is_stored: None,  # type: ignore[arg-type]
+            counts=CallCounts(lambda agent, tool: True),
             monitors=Monitors(redis, self.ledger.settings),
         )
 

@@ -39,6 +39,7 @@ class Beating:
             agent_registry=SimpleNamespace(publish_worker=lambda record, _: self.said.append(record)),
             standby=self.standby,
             children=SimpleNamespace(limit=1),
+            publish_counts=lambda _: None,
             **dict.fromkeys(("reaper", "limiter", "collector"), nothing),
         )
 

@@ -97,6 +97,10 @@ class Arriving(Reserved):
     def incoming(self) -> str:
         return self.id
 
+    @property
+    def log_fields(self) -> dict[str, str]:
+        return {"call_id": self.id}
+
 
 class Faulty:
     """A delivery that has a fault, here or there."""

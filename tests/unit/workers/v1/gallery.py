@@ -18,6 +18,7 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.messages import ToolCall, ToolCallResult, wall_clock
 from goondan_tasks.names import STEP_TOOL
 from goondan_tasks.steps import StepInput, StepRecord, StepStore
+from tests.unit.workers.runs import run_of
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import EventLoopThread, drive
 from workers.concurrency.watchdog import Watchdog
@@ -71,7 +72,7 @@ class Gallery:
         asked = StepInput(index=index, message=message).to_wire()
         fields = {"tool_call_id": f"step-{index}", "turn_id": "t1", "origin": origin}
         call = new_call(self.agent, STEP_TOOL, asked, fields)
-        running.set(call)
+        running.set(run_of(call))
         return self.steps.open(call)
 
     def new(self, tool: str, step: StepRecord, args: Any = None) -> ToolCall:
