@@ -1,6 +1,6 @@
 """The context of each run: what the handler of the tool or agent gets, and what it may use."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -11,6 +11,8 @@ import structlog
 
 from goondan_tasks.agent_api import AgentContext
 from goondan_tasks.bundle import BoundTool
+from goondan_tasks.bundle.bundle import VariablesOf, own_variables
+from goondan_tasks.bundle.fields import resolve_variables
 from goondan_tasks.calls import Run
 from goondan_tasks.errors import HandoffError, ToolTimeoutError
 from goondan_tasks.events import event_of, is_event
@@ -26,7 +28,7 @@ from workers.concurrency.slots import KeptSlot, ReleaseSlot
 from workers.concurrency.threads import on_new_thread
 from workers.instances.workdirs import InstanceWorkdirs
 from workers.instances.workdirs import OpenWait as Patience
-from workers.processes.programs import ProcessRunner
+from workers.processes.programs import ProcessRunner, child_environment
 from workers.progress_reporter import ProgressReporter
 from workers.tools.registered_tool import RegisteredTool
 from workers.v1.conversions import Shown
@@ -67,9 +69,11 @@ class ContextFactory:
         swarm_services: SwarmServices | None = None,
         public_url: str | None = None,
         older: OlderContext | None = None,
+        variables_of: VariablesOf = own_variables,
     ) -> None:
         self._workdirs = workdirs
         self._older = older
+        self._variables_of = variables_of
         self._public_url = public_url
         self._call_timeout_seconds = call_timeout_seconds
         self._swarm_services = swarm_services
@@ -124,7 +128,7 @@ class ContextFactory:
         workdir = self._workdirs.open(call.agent_name, call.instance_key, patience)
         if is_event(call):
             return self._agent_context(run, services, workdir, deadline=deadline, is_async=tool.is_async)
-        context = self._tool_context(run, services, workdir, deadline=deadline, is_async=tool.is_async)
+        context = self._tool_context(run, tool, services, workdir, deadline=deadline)
         if tool.bound.is_v1 and self._older is not None:
             return self._older(tool.bound, call, context, shown)
         return context
@@ -164,9 +168,14 @@ class ContextFactory:
         )
 
     def _tool_context(
-        self, run: Run, services: RunServices, workdir: Path, *, deadline: datetime, is_async: bool
+        self, run: Run, tool: RegisteredTool, services: RunServices, workdir: Path, *, deadline: datetime
     ) -> ToolContext:
         call, cancellation = run.call, services.cancellation
+
+        def environment() -> Mapping[str, str]:
+            named = self._variables_of(call.agent_name, tool.bound)
+            return {**child_environment(), **resolve_variables(named)}
+
         return ToolContext(
             agent_name=call.agent_name,
             instance_key=call.instance_key,
@@ -176,11 +185,11 @@ class ContextFactory:
             message=run.message,
             workdir=workdir,
             logger=_logger_of(call),
-            run_process=ProcessRunner(workdir, deadline, cancellation),
+            run_process=ProcessRunner(workdir, deadline, cancellation, environment),
             progress=services.reporter,
             deadline=deadline,
             _is_cancelled=cancellation.is_set,
-            _reach=self._reach(run, workdir, services, deadline=deadline, is_async=is_async),
+            _reach=self._reach(run, workdir, services, deadline=deadline, is_async=tool.is_async),
             **self._callback(run, services),
         )
 

@@ -26,7 +26,7 @@ from goondan_tasks.bundle.binding import (
     tool_auth_faults,
 )
 from goondan_tasks.bundle.entries import entry_findings, entry_path_findings, text_file_findings
-from goondan_tasks.bundle.fields import Ref, parse_ref
+from goondan_tasks.bundle.fields import Ref, ValueSource, parse_ref
 from goondan_tasks.bundle.findings import (
     OLDER_FIELDS,
     BundleError,
@@ -83,6 +83,15 @@ _WITHOUT_EFFECT: Mapping[str, Mapping[FieldPath, str]] = {
         ("spec", "policy", "lifecycle", "autoPauseIdleSeconds"): "Remove it: an idle instance costs nothing.",
     },
 }
+
+
+#: returns the variables that an Agent's tool names for its programs
+VariablesOf = Callable[[str, BoundTool], Mapping[str, str | ValueSource]]
+
+
+def own_variables(_agent: str, bound: BoundTool) -> Mapping[str, str | ValueSource]:
+    """Return what the tool itself names."""
+    return bound.export.env or {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +184,11 @@ class Bundle:
     def all_tools(self) -> Mapping[str, BoundTool]:
         """Return the registry: every tool of the bundle, and the built-in ones that its agents use."""
         return self._registry
+
+    def variables_of(self, agent: str, bound: BoundTool) -> Mapping[str, str | ValueSource]:
+        """Return what an Agent and its tool name for the tool's programs; the tool's stand above."""
+        named = self.agents[agent].spec.env if agent in self.agents else {}
+        return {**named, **own_variables(agent, bound)}
 
     def _check_agent(self, agent: str) -> None:
         if agent not in self._bound:

@@ -293,7 +293,7 @@ class RevisionFactory:
 
 def make_registry(settings: Settings, bundle: Bundle, children: Children) -> Registry:
     """Make the registry of a bundle, the system's own tools included."""
-    isolation = Isolation(children, settings.help_url)
+    isolation = Isolation(children, settings.help_url, bundle.variables_of)
     is_open = bundle.swarm(settings.swarm).spec.policy.tool_calls.allow == "registry"
     return Registry(bundle, isolation, system_tools(settings.max_output_bytes), is_open=is_open)
 
@@ -373,6 +373,7 @@ def make_executor(
         swarm_services=swarm_services,
         public_url=settings.public_url,
         older=views.tool_context,
+        variables_of=registry.bundle.variables_of,
     )
     outputs = Outputs(workdirs, settings.max_output_bytes, settings.result_ttl_seconds)
     return Executor(

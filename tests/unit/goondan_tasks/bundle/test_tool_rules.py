@@ -115,6 +115,9 @@ EXPORT = "    - name: run\n      parameters: { type: object, properties: { path:
         "serial: true",
         "requiresApproval: true",
         "idempotencyKey: [path]",
+        "env: [SHOP_TOKEN, GOONDAN_SECRET_SHOP]",
+        "env: { A: plain, B: { valueFrom: { env: B } } }",
+        "env: { C: { valueFrom: { secretRef: { ref: Secret/c, key: k } } } }",
     ],
 )
 def test_run_policies_stand_on_an_export_or_on_the_tool(tmp_path: Path, policy: str) -> None:
@@ -140,6 +143,12 @@ def test_run_policies_stand_on_an_export_or_on_the_tool(tmp_path: Path, policy: 
         ("idempotencyKey: []", "idempotencyKey"),
         ("idempotencyKey: path", "idempotencyKey"),
         ("idempotencyKey: [pth]", "idempotencyKey[0]"),
+        ("env: SHOP_TOKEN", "env"),
+        ("env: [7]", "env"),
+        ("env: [GOONDAN_REDIS_URL]", "env.GOONDAN_REDIS_URL"),
+        ("env: { URL: { valueFrom: { env: GOONDAN_REDIS_URL } } }", "env.URL"),
+        ("env: { PORT: 80 }", "env.PORT"),
+        ("env: { 'A=B': c }", "env"),
         ("retry: { max: 0 }", "retry.max"),
         ("retry: {}", "retry.max"),
         ("errorMessageLimit: 5", "errorMessageLimit"),
