@@ -1,6 +1,6 @@
 """The context of each run: what the handler of the tool or agent gets, and what it may use."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -11,8 +11,6 @@ import structlog
 
 from goondan_tasks.agent_api import AgentContext
 from goondan_tasks.bundle import BoundTool
-from goondan_tasks.bundle.bundle import VariablesOf, own_variables
-from goondan_tasks.bundle.fields import resolve_variables
 from goondan_tasks.calls import Run
 from goondan_tasks.errors import HandoffError, ToolTimeoutError
 from goondan_tasks.events import event_of, is_event
@@ -28,7 +26,8 @@ from workers.concurrency.slots import KeptSlot, ReleaseSlot
 from workers.concurrency.threads import on_new_thread
 from workers.instances.workdirs import InstanceWorkdirs
 from workers.instances.workdirs import OpenWait as Patience
-from workers.processes.programs import ProcessRunner, child_environment
+from workers.processes.confinement import Confinement
+from workers.processes.programs import ProcessRunner
 from workers.progress_reporter import ProgressReporter
 from workers.tools.registered_tool import RegisteredTool
 from workers.v1.conversions import Shown
@@ -69,11 +68,11 @@ class ContextFactory:
         swarm_services: SwarmServices | None = None,
         public_url: str | None = None,
         older: OlderContext | None = None,
-        variables_of: VariablesOf = own_variables,
+        confinement: Confinement | None = None,
     ) -> None:
         self._workdirs = workdirs
         self._older = older
-        self._variables_of = variables_of
+        self._confinement = confinement or Confinement()
         self._public_url = public_url
         self._call_timeout_seconds = call_timeout_seconds
         self._swarm_services = swarm_services
@@ -171,11 +170,8 @@ class ContextFactory:
         self, run: Run, tool: RegisteredTool, services: RunServices, workdir: Path, *, deadline: datetime
     ) -> ToolContext:
         call, cancellation = run.call, services.cancellation
-
-        def environment() -> Mapping[str, str]:
-            named = self._variables_of(call.agent_name, tool.bound)
-            return {**child_environment(), **resolve_variables(named)}
-
+        environment = partial(self._confinement.environment, call.agent_name, tool.bound)
+        sandbox = self._confinement.sandbox(tool.bound, workdir)
         return ToolContext(
             agent_name=call.agent_name,
             instance_key=call.instance_key,
@@ -185,7 +181,7 @@ class ContextFactory:
             message=run.message,
             workdir=workdir,
             logger=_logger_of(call),
-            run_process=ProcessRunner(workdir, deadline, cancellation, environment),
+            run_process=ProcessRunner(workdir, deadline, cancellation, environment, sandbox),
             progress=services.reporter,
             deadline=deadline,
             _is_cancelled=cancellation.is_set,

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
+from goondan_tasks import sandbox
 from goondan_tasks.bundle.binding import (
     BASE_PACKAGE,
     BoundExtension,
@@ -26,7 +27,7 @@ from goondan_tasks.bundle.binding import (
     tool_auth_faults,
 )
 from goondan_tasks.bundle.entries import entry_findings, entry_path_findings, text_file_findings
-from goondan_tasks.bundle.fields import Ref, ValueSource, parse_ref
+from goondan_tasks.bundle.fields import Ref, parse_ref
 from goondan_tasks.bundle.findings import (
     OLDER_FIELDS,
     BundleError,
@@ -83,15 +84,6 @@ _WITHOUT_EFFECT: Mapping[str, Mapping[FieldPath, str]] = {
         ("spec", "policy", "lifecycle", "autoPauseIdleSeconds"): "Remove it: an idle instance costs nothing.",
     },
 }
-
-
-#: returns the variables that an Agent's tool names for its programs
-VariablesOf = Callable[[str, BoundTool], Mapping[str, str | ValueSource]]
-
-
-def own_variables(_agent: str, bound: BoundTool) -> Mapping[str, str | ValueSource]:
-    """Return what the tool itself names."""
-    return bound.export.env or {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +177,6 @@ class Bundle:
         """Return the registry: every tool of the bundle, and the built-in ones that its agents use."""
         return self._registry
 
-    def variables_of(self, agent: str, bound: BoundTool) -> Mapping[str, str | ValueSource]:
-        """Return what an Agent and its tool name for the tool's programs; the tool's stand above."""
-        named = self.agents[agent].spec.env if agent in self.agents else {}
-        return {**named, **own_variables(agent, bound)}
-
     def _check_agent(self, agent: str) -> None:
         if agent not in self._bound:
             suggestion = hint(agent, self.agents, "Declare an Agent.")
@@ -224,7 +211,7 @@ def inspect_bundle(
     scope = Scope(inventory, base_root or base_package_root())
     findings += bundle_findings(scope)
     if import_entries:
-        findings += entry_findings(inventory, seconds=import_seconds)
+        findings += [*entry_findings(inventory, seconds=import_seconds), *_sandbox_findings(scope)]
     findings = in_order(findings)
     if any(finding.level == "error" for finding in findings):
         return None, findings
@@ -334,6 +321,9 @@ def _policy_findings(tool: Declaration, export: FieldPath) -> Iterator[Finding]:
     if tool.value(place("memoryMb")) is not None and tool.value(place("isolation")) != "process":
         message = "'memoryMb' needs a process of its own"
         yield tool.warning(place("memoryMb"), message, "Add 'isolation: process'.")
+    if tool.value(place("sandbox")) in (True, "strict") and tool.value(place("isolation")) != "process":
+        message = "'sandbox' holds for the programs of ctx.run_process only: the handler runs in the worker"
+        yield tool.warning(place("sandbox"), message, "Add 'isolation: process', if the handler may do harm.")
     properties = member(tool.value((*export, "parameters")), "properties")
     for path, name in tool.items(place("idempotencyKey")) if isinstance(properties, dict) else ():
         if isinstance(name, str) and name not in properties:
@@ -353,6 +343,16 @@ def _agent_findings(agent: Declaration, scope: Scope) -> Iterator[Finding]:
             message = f"the required tool '{name[:80]}' is not in the Agent's catalog"
             suggestion = hint(name, binding.tools, "Add its Tool to spec.tools.")
             yield agent.error(path, message, suggestion, ConfigCode.REF_NOT_FOUND)
+
+
+def _sandbox_findings(scope: Scope) -> Iterator[Finding]:
+    """Yield the Agents whose tools need a sandbox, where this machine has none."""
+    for agent in scope.own.of_kind("Agent"):
+        wanted = [name for name, tool in bind_tools(agent, scope).tools.items() if tool.export.sandbox]
+        found = sandbox.fault() if wanted else None
+        if found is not None:
+            message = f"the tool '{wanted[0]}' needs a sandbox, and there is none on this machine: {found[0]}"
+            yield agent.error(("spec", "tools"), message, found[1])
 
 
 def _swarm_findings(swarm: Declaration, scope: Scope) -> Iterator[Finding]:

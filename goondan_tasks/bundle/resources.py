@@ -84,6 +84,8 @@ class RunPolicy(ResourceModel):
     retry: Retry | None = None
     isolation: Literal["process"] | None = None
     memory_mb: Positive | None = None
+    #: whether programs and an isolated handler are kept from other files and processes, and the network
+    sandbox: Literal[True, False, "strict"] | None = None
     #: what programs and isolated handlers get of the worker's environment, besides a minimal one
     env: Variables | None = None
     max_concurrency: Positive | None = None

@@ -16,15 +16,15 @@ from typing import Any, Self
 
 from broker_config import serializer
 from goondan_tasks.bundle import BoundTool
-from goondan_tasks.bundle.bundle import VariablesOf, own_variables
-from goondan_tasks.bundle.fields import resolve_variables
 from goondan_tasks.errors import GoondanError, ToolCrashedError, ToolError, ToolTimeoutError
 from goondan_tasks.failure import DescribedError
 from goondan_tasks.messages import JsonObject, ToolCallError
 from goondan_tasks.output import Pending
+from goondan_tasks.sandbox import Sandbox
 from goondan_tasks.tool_api import ToolContext
 from workers.cancellation import Cancellation
 from workers.handlers import timed_out
+from workers.processes.confinement import Confinement
 from workers.processes.isolated_child import ChildChannel
 from workers.processes.programs import Guard, child_environment, describe_end, own_environment
 
@@ -47,16 +47,21 @@ OnEvent = Callable[[str, Any], None]
 
 @dataclass(frozen=True, slots=True)
 class ChildKind:
-    """What makes children interchangeable: the entry file, the memory limit and the environment."""
+    """What makes children interchangeable: the entry file, the memory limit, what they see."""
 
     entry: Path
     memory_mb: int | None
     environment: Mapping[str, str] = field(default_factory=child_environment, repr=False)
+    #: of one instance: it has the instance's workdir in it
+    sandbox: Sandbox | None = None
 
     def command(self) -> list[str]:
         """Return the command that starts such a child."""
         python = [sys.executable, "-X", "faulthandler", "-c", _PROGRAM, ":".join(sys.path)]
-        return [*python, str(self.entry), str(self.memory_mb or 0)]
+        argv = [*python, str(self.entry), str(self.memory_mb or 0)]
+        if self.sandbox is None:
+            return argv
+        return self.sandbox.command(argv, self.sandbox.workdir, self.environment.get("HOME"))
 
 
 class Child:
@@ -261,7 +266,7 @@ class IsolatedTool:
     bound: BoundTool
     children: Children
     help_url: str
-    variables_of: VariablesOf = own_variables
+    confinement: Confinement = field(default_factory=Confinement)
 
     def run(
         self, ctx: ToolContext, args: JsonObject, *, limit_seconds: float, cancellation: Cancellation
@@ -285,9 +290,10 @@ class IsolatedTool:
             elif kind == "progress":
                 ctx.progress(**body)
 
-        named = self.variables_of(ctx.agent_name, self.bound)
-        environment = {**child_environment(), **resolve_variables(named)}
-        kind_of_child = ChildKind(self.bound.entry_path, self.bound.export.memory_mb, environment)
+        environment = self.confinement.environment(ctx.agent_name, self.bound)
+        sandbox = self.confinement.sandbox(self.bound, ctx.workdir)
+        memory_mb = self.bound.export.memory_mb
+        kind_of_child = ChildKind(self.bound.entry_path, memory_mb, environment, sandbox)
         with self.children.lend(kind_of_child) as child:
             forget = cancellation.on_cancel(child.stop)
             try:
@@ -342,8 +348,8 @@ class Isolation:
     children: Children
     #: base URL of the error pages
     help_url: str
-    variables_of: VariablesOf = own_variables
+    confinement: Confinement = field(default_factory=Confinement)
 
     def tool(self, bound: BoundTool) -> IsolatedTool:
         """Return the tool as one that runs in a child."""
-        return IsolatedTool(bound, self.children, self.help_url, self.variables_of)
+        return IsolatedTool(bound, self.children, self.help_url, self.confinement)

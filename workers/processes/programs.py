@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Self
 
 from goondan_tasks.errors import ToolError, ToolTimeoutError
+from goondan_tasks.sandbox import Sandbox
 from goondan_tasks.tool_api import ProcessOutcome
 from workers.cancellation import Cancellation
 from workers.processes import process_guard
@@ -192,6 +193,7 @@ class ProcessRunner:
     cancellation: Cancellation = field(default_factory=Cancellation)
     #: makes the environment of each program
     environment: Callable[[], Mapping[str, str]] = child_environment
+    sandbox: Sandbox | None = None
 
     def __call__(
         self,
@@ -209,7 +211,7 @@ class ProcessRunner:
         descendants are ended with it: SIGTERM, a second later SIGKILL.
 
         Raises:
-            ConfigError: a variable that the tool names has no value.
+            ConfigError: a variable that the tool names has no value, or its sandbox does not work here.
             OSError: the program cannot be started.
             ToolTimeoutError: the call's deadline has passed.
             ToolError: the call was cancelled, or the guard was killed and the outcome is unknown.
@@ -218,8 +220,10 @@ class ProcessRunner:
         end = self._end(started, timeout_seconds)
         environment = {**self.environment(), **(env or {})}
         run = _ProgramRun(max_output_bytes)
-        pipe = subprocess.PIPE
-        with Guard(argv, stdout=pipe, stderr=pipe, cwd=cwd or self.workdir, env=environment) as guard:
+        pipe, place = subprocess.PIPE, cwd or self.workdir
+        if self.sandbox is not None:
+            argv = self.sandbox.command(argv, place, environment.get("HOME"))
+        with Guard(argv, stdout=pipe, stderr=pipe, cwd=place, env=environment) as guard:
             forget = self.cancellation.on_cancel(guard.break_lifeline)
             try:
                 run.follow(guard, end)
