@@ -220,9 +220,11 @@ class RunProcess(Protocol):
         The whole process tree, ``setsid`` grandchildren included, ends with the program, with
         ``timeout_seconds``, with the call's deadline, when the call is cancelled, or with the worker,
         whichever comes first.
-        ``env`` is added to the worker's environment less every ``GOONDAN_*`` variable.
+        ``env`` is added to what any program needs (``PATH``, ``HOME`` and the like) and to the variables that
+        the Tool or the Agent names in ``env``: nothing else of the worker's environment is passed on.
 
         Raises:
+            ConfigError: a variable that ``env`` of the Tool or Agent names has no value.
             OSError: the program cannot be started.
             ToolError: the call was cancelled, or is past its deadline.
         """

@@ -26,6 +26,7 @@ from workers.concurrency.slots import KeptSlot, ReleaseSlot
 from workers.concurrency.threads import on_new_thread
 from workers.instances.workdirs import InstanceWorkdirs
 from workers.instances.workdirs import OpenWait as Patience
+from workers.processes.confinement import Confinement
 from workers.processes.programs import ProcessRunner
 from workers.progress_reporter import ProgressReporter
 from workers.tools.registered_tool import RegisteredTool
@@ -67,9 +68,11 @@ class ContextFactory:
         swarm_services: SwarmServices | None = None,
         public_url: str | None = None,
         older: OlderContext | None = None,
+        confinement: Confinement | None = None,
     ) -> None:
         self._workdirs = workdirs
         self._older = older
+        self._confinement = confinement or Confinement()
         self._public_url = public_url
         self._call_timeout_seconds = call_timeout_seconds
         self._swarm_services = swarm_services
@@ -124,7 +127,7 @@ class ContextFactory:
         workdir = self._workdirs.open(call.agent_name, call.instance_key, patience)
         if is_event(call):
             return self._agent_context(run, services, workdir, deadline=deadline, is_async=tool.is_async)
-        context = self._tool_context(run, services, workdir, deadline=deadline, is_async=tool.is_async)
+        context = self._tool_context(run, tool, services, workdir, deadline=deadline)
         if tool.bound.is_v1 and self._older is not None:
             return self._older(tool.bound, call, context, shown)
         return context
@@ -164,9 +167,11 @@ class ContextFactory:
         )
 
     def _tool_context(
-        self, run: Run, services: RunServices, workdir: Path, *, deadline: datetime, is_async: bool
+        self, run: Run, tool: RegisteredTool, services: RunServices, workdir: Path, *, deadline: datetime
     ) -> ToolContext:
         call, cancellation = run.call, services.cancellation
+        environment = partial(self._confinement.environment, call.agent_name, tool.bound)
+        sandbox = self._confinement.sandbox(tool.bound, workdir)
         return ToolContext(
             agent_name=call.agent_name,
             instance_key=call.instance_key,
@@ -176,11 +181,11 @@ class ContextFactory:
             message=run.message,
             workdir=workdir,
             logger=_logger_of(run),
-            run_process=ProcessRunner(workdir, deadline, cancellation),
+            run_process=ProcessRunner(workdir, deadline, cancellation, environment, sandbox),
             progress=services.reporter,
             deadline=deadline,
             _is_cancelled=cancellation.is_set,
-            _reach=self._reach(run, workdir, services, deadline=deadline, is_async=is_async),
+            _reach=self._reach(run, workdir, services, deadline=deadline, is_async=tool.is_async),
             **self._callback(run, services),
         )
 

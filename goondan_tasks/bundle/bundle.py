@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
+from goondan_tasks import sandbox
 from goondan_tasks.bundle.binding import (
     BASE_PACKAGE,
     BoundExtension,
@@ -236,7 +237,7 @@ def inspect_resources(
     scope = Scope(inventory, base_root or base_package_root())
     findings += bundle_findings(scope)
     if import_entries:
-        findings += entry_findings(inventory, known=known, deadline=deadline)
+        findings += [*entry_findings(inventory, known=known, deadline=deadline), *_sandbox_findings(scope)]
     findings = in_order(findings)
     is_valid = all(finding.level == "warning" for finding in findings)
     return _bundle(scope) if is_valid else None, findings, scope
@@ -345,6 +346,9 @@ def _policy_findings(tool: Declaration, export: FieldPath) -> Iterator[Finding]:
     if tool.value(place("memoryMb")) is not None and tool.value(place("isolation")) != "process":
         message = "'memoryMb' needs a process of its own"
         yield tool.warning(place("memoryMb"), message, "Add 'isolation: process'.")
+    if tool.value(place("sandbox")) in (True, "strict") and tool.value(place("isolation")) != "process":
+        message = "'sandbox' holds for the programs of ctx.run_process only: the handler runs in the worker"
+        yield tool.warning(place("sandbox"), message, "Add 'isolation: process', if the handler may do harm.")
     properties = member(tool.value((*export, "parameters")), "properties")
     for path, name in tool.items(place("idempotencyKey")) if isinstance(properties, dict) else ():
         if isinstance(name, str) and name not in properties:
@@ -364,6 +368,16 @@ def _agent_findings(agent: Declaration, scope: Scope) -> Iterator[Finding]:
             message = f"the required tool '{name[:80]}' is not in the Agent's catalog"
             suggestion = hint(name, binding.tools, "Add its Tool to spec.tools.")
             yield agent.error(path, message, suggestion, ConfigCode.REF_NOT_FOUND)
+
+
+def _sandbox_findings(scope: Scope) -> Iterator[Finding]:
+    """Yield the Agents whose tools need a sandbox, where this machine has none."""
+    for agent in scope.own.of_kind("Agent"):
+        wanted = [name for name, tool in bind_tools(agent, scope).tools.items() if tool.export.sandbox]
+        found = sandbox.fault() if wanted else None
+        if found is not None:
+            message = f"the tool '{wanted[0]}' needs a sandbox, and there is none on this machine: {found[0]}"
+            yield agent.error(("spec", "tools"), message, found[1])
 
 
 def _swarm_findings(swarm: Declaration, scope: Scope) -> Iterator[Finding]:

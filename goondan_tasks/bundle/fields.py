@@ -18,6 +18,7 @@ from typing import Annotated, Any, NoReturn, Self, TypeVar
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     PlainSerializer,
@@ -30,6 +31,7 @@ from goondan_tasks.bundle.findings import ConfigCode, FieldError
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.messages import LONGEST_RUN_SECONDS, JsonObject
 from goondan_tasks.names import SEPARATOR, is_name_part
+from goondan_tasks.redaction import KNOWN_SECRETS, is_named_as_secret
 from goondan_tasks.schema import member
 from goondan_tasks.wording import hint, shown
 
@@ -37,6 +39,9 @@ _REF_FORMS = 'Write "<Kind>/<name>", such as "Tool/bash", or {kind: …, name: �
 #: by the unit of a :data:`Rate`
 RATE_PERIODS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000}
 _NOT_ALPHANUMERIC = re.compile(r"[^A-Z0-9]+")
+#: how the names of variables begin that hold settings of the worker, and secrets
+SETTINGS = "GOONDAN_"
+SECRETS = ("GOONDAN_SECRET_", "SECRET_")
 _CAMEL_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -276,6 +281,72 @@ class ValueSource(ResourceModel):
             raise FieldError("exactly one of 'value' and 'valueFrom' is required", "Keep one of the two.")
         return self
 
+    def is_credential(self, field: str) -> bool:
+        """Return whether the value is a secret: by a ``secretRef``, or by a name, its field's included."""
+        where = self.value_from
+        if where is None:
+            return is_named_as_secret(field)
+        return (
+            where.secret_ref is not None or is_named_as_secret(field) or is_named_as_secret(where.env or "")
+        )
+
+
+def _read_text(raw: Any) -> str | ValueSource:
+    if isinstance(raw, dict):
+        return ValueSource.model_validate(raw)
+    if isinstance(raw, str):
+        return raw
+    raise FieldError("this is neither text nor {valueFrom: …}", "Quote numbers and words such as true.")
+
+
+def _read_variables(raw: Any) -> Any:
+    """Read a list of names as the variables of this process that have them, and check the names."""
+    names = list(raw) if isinstance(raw, list | dict) else []
+    for name in names:
+        if not isinstance(name, str) or not name or {"=", "\0"} & set(name):
+            raise FieldError(f"{shown(name)} is not the name of a variable", "Write it as in API_KEY.")
+    return {name: {"valueFrom": {"env": name}} for name in names} if isinstance(raw, list) else raw
+
+
+def _check_source(text: str | ValueSource) -> str | ValueSource:
+    name = text.value_from.env if isinstance(text, ValueSource) and text.value_from else None
+    if name is not None and name.startswith(SETTINGS) and not name.startswith(SECRETS[0]):
+        raise FieldError(
+            f"{name[:80]} is a setting of the worker, which programs do not get",
+            f"Give programs a variable of their own, or a secret: {SECRETS[0]}….",
+        )
+    return text
+
+
+#: a text that may be a secret
+Text = Annotated[str | ValueSource, PlainValidator(_read_text)]
+#: variables for programs by name; may be written as a list of names, of variables that the worker has
+Variables = Annotated[
+    dict[str, Annotated[Text, AfterValidator(_check_source)]], BeforeValidator(_read_variables)
+]
+
+
+def resolve_text(text: str | ValueSource, field: str, environment: Mapping[str, str] | None = None) -> str:
+    """Return the text itself; ``field`` is the name of its field.
+
+    Raises:
+        ConfigError: no variable of the environment holds it.
+    """
+    return text if isinstance(text, str) else str(resolve_value(text, field, environment))
+
+
+def resolve_variables(named: Mapping[str, str | ValueSource]) -> dict[str, str]:
+    """Return variables for a tool's programs; the secrets among them are masked in results and logs.
+
+    Raises:
+        ConfigError: no variable of the environment holds one.
+    """
+    texts = {name: resolve_text(source, name) for name, source in named.items()}
+    for name, source in named.items():
+        if isinstance(source, ValueSource) and source.is_credential(name):
+            KNOWN_SECRETS.add(texts[name])
+    return texts
+
 
 def resolve_value(source: ValueSource, field: str = "", environment: Mapping[str, str] | None = None) -> Any:
     """Return the value. ``field`` is the name of the field that holds the source, such as ``apiKey``.
@@ -305,8 +376,7 @@ def secret_variables(name: str, key: str, field: str) -> list[str]:
     """Return the variables that may hold a secret, the most specific one first."""
     secret, key, field = map(_upper_snake, (name, key, field))
     wanted = dict.fromkeys((f"{secret}_{key}", f"{secret}_{field}", secret))
-    prefixes = ("GOONDAN_SECRET_", "SECRET_")
-    return [prefix + part for prefix in prefixes for part in wanted if not part.endswith("_")]
+    return [prefix + part for prefix in SECRETS for part in wanted if not part.endswith("_")]
 
 
 def _upper_snake(text: str) -> str:

@@ -23,6 +23,7 @@ from goondan_tasks.bundle.fields import (
     RunSeconds,
     Seconds,
     ValueSource,
+    Variables,
     checked,
 )
 from goondan_tasks.bundle.findings import FieldError
@@ -85,6 +86,10 @@ class RunPolicy(ResourceModel):
     retry: Retry | None = None
     isolation: Literal["process"] | None = None
     memory_mb: Positive | None = None
+    #: whether programs and an isolated handler are kept from other files and processes, and the network
+    sandbox: Literal[True, False, "strict"] | None = None
+    #: what programs and isolated handlers get of the worker's environment, besides a minimal one
+    env: Variables | None = None
     max_concurrency: Positive | None = None
     rate_limit: Rate | None = None
     #: the arguments by which two calls count as the same
@@ -160,6 +165,8 @@ class AgentSpec(ResourceModel):
     entry: NonEmpty | None = None
     idempotent: bool = False
     workdir: Literal["shared", "local"] = "shared"
+    #: for all its tools; a tool's own variables stand above them
+    env: Variables = Field(default_factory=dict)
     #: ``None`` allows what its Swarm allows
     changesets: AgentChangesets | None = None
 

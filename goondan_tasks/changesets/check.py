@@ -493,6 +493,8 @@ def _strictest(field: str, models: Iterable[_Function]) -> Any:
 def _laxness(field: str, value: Any) -> float:
     # how much a value allows, in comparison with other values of the same rule
     match field, value:
+        case "env", _:
+            return len(value or ())
         case "idempotent" | "retry" | "is_v1", _:
             return getattr(value, "max", float(bool(value)))
         case _, None | False:

@@ -26,6 +26,7 @@ from broker_config.connections import (
 from broker_config.embedded import RedisBinaryNotFound, find_redis_server
 from broker_config.keys import Keys
 from broker_config.settings import PREFIX, Settings, hidden_password
+from goondan_tasks import sandbox
 from goondan_tasks.agent_registry import (
     AgentRecord,
     AgentRegistry,
@@ -98,6 +99,7 @@ def doctor(session: Session) -> None:
         state_root_check(settings.state_root_path),
         bundle_check(settings.bundle, findings),
         *oauth_key_check(settings, bundle),
+        sandbox_check(bundle),
     ]
     code = OK
     try:
@@ -188,6 +190,18 @@ def oauth_key_check(settings: Settings, bundle: Bundle | None) -> list[Check]:
     readers = f", which commands of {', '.join(agents)} can read" if agents else ""
     remedy = "Set GOONDAN_OAUTH_KEY: docs/how-to/oauth.md says how to keep the key of the file."
     return [Check("OAuth key", "warning", f"the file {settings.oauth_key_path}{readers}", remedy)]
+
+
+def sandbox_check(bundle: Bundle | None) -> Check:
+    """Check whether bubblewrap works here; a problem if a tool of the bundle needs it."""
+    found = sandbox.fault()
+    if found is None:
+        return Check("sandbox", "ok", "bubblewrap works")
+    tools = [bundle.bound_tools(agent) for agent in bundle.agents] if bundle else []
+    wanted = [name for bound in tools for name, tool in bound.items() if tool.export.sandbox]
+    if not wanted:
+        return Check("sandbox", "ok", f"none, and no tool asks for one: {found[0]}")
+    return Check("sandbox", "problem", f"{wanted[0]} asks for one, but {found[0]}", found[1])
 
 
 def latency_check(milliseconds: float) -> Check:

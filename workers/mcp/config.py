@@ -14,32 +14,23 @@ from goondan_tasks.bundle.fields import (
     ResourceModel,
     RunSeconds,
     Seconds,
+    Text,
     ValueSource,
+    Variables,
     check_tool_part,
-    resolve_value,
+    resolve_text,
 )
 from goondan_tasks.bundle.findings import FieldError
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.messages import JsonObject, faults_of
-from goondan_tasks.redaction import KNOWN_SECRETS, is_named_as_secret, mapped, masked
+from goondan_tasks.redaction import KNOWN_SECRETS, mapped, masked
 
 _HTTP_URL = re.compile(r"https?://[^\s/]\S*")
 #: RFC 9110, §5.6.2
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
-def _read_text(raw: Any) -> str | ValueSource:
-    """Read text or ``{valueFrom: …}``, as elsewhere in a bundle."""
-    if isinstance(raw, dict):
-        return ValueSource.model_validate(raw)
-    if isinstance(raw, str):
-        return raw
-    raise FieldError("this is neither text nor {valueFrom: …}", "Quote numbers and words such as true.")
-
-
-def _read_url(raw: Any) -> str | ValueSource:
-    """Read an address or ``{valueFrom: …}``: many addresses contain a key."""
-    url = _read_text(raw)
+def _check_url(url: str | ValueSource) -> str | ValueSource:
     if isinstance(url, str) and not is_http_url(url):
         raise FieldError("this is not an http address", "Write the server's endpoint: https://host/mcp.")
     return url
@@ -48,10 +39,6 @@ def _read_url(raw: Any) -> str | ValueSource:
 def is_http_url(text: str) -> bool:
     """Return whether ``text`` is an http or https URL."""
     return _HTTP_URL.fullmatch(text) is not None
-
-
-#: a text that may be a secret
-Text = Annotated[str | ValueSource, PlainValidator(_read_text)]
 
 
 def _check_header(name: str) -> str:
@@ -80,14 +67,15 @@ class StdioServer(_Server):
 
     command: NonEmpty
     args: Items[Text] = ()
-    env: dict[NonEmpty, Text] = Field(default_factory=dict)
+    env: Variables = Field(default_factory=dict)
     cwd: NonEmpty | None = None
 
 
 class HttpServer(_Server):
     """A server that is reached over streamable HTTP."""
 
-    url: Annotated[str | ValueSource, PlainValidator(_read_url)]
+    #: many addresses contain a key
+    url: Annotated[Text, AfterValidator(_check_url)]
     headers: dict[HeaderName, Text] = Field(default_factory=dict)
 
 
@@ -124,15 +112,6 @@ def read_config(config: JsonObject) -> McpConfig:
         raise ConfigError(said, suggestion="`servers` maps names to servers.") from error
 
 
-def resolve(text: str | ValueSource, field: str, environment: Mapping[str, str] | None = None) -> str:
-    """Return the text itself.
-
-    Raises:
-        ConfigError: no variable of the environment holds it.
-    """
-    return text if isinstance(text, str) else str(resolve_value(text, field, environment))
-
-
 #: a shorter value would blot out ordinary words
 _SHORTEST = 6
 
@@ -156,11 +135,11 @@ class Secrets:
         Raises:
             ConfigError: no variable of the environment holds it.
         """
-        value = resolve(text, field, self._environment)
+        value = resolve_text(text, field, self._environment)
         if not isinstance(text, str):
             written = {one for one in _written(value) if len(one) >= _SHORTEST}
             self._values |= written
-            if _is_credential(text, field):
+            if text.is_credential(field):
                 self._credentials |= written
                 for one in written:  # libraries log what a server sends
                     KNOWN_SECRETS.add(one, is_handed_out=True)
@@ -198,13 +177,6 @@ class Secrets:
     def hide_credentials(self, value: Any) -> Any:
         """Mask the credentials in a tool's output, a JSON value."""
         return mapped(value, lambda text: masked(text, self._credentials)) if self._credentials else value
-
-
-def _is_credential(source: ValueSource, field: str) -> bool:
-    where = source.value_from
-    if where is None:
-        return is_named_as_secret(field)
-    return where.secret_ref is not None or is_named_as_secret(field) or is_named_as_secret(where.env or "")
 
 
 def _written(value: str) -> Iterator[str]:

@@ -22,7 +22,6 @@ import anyio
 import httpx2
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client._transport import TransportStreams
-from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, jsonrpc_message_adapter
@@ -31,7 +30,7 @@ from pydantic_core import from_json
 
 from goondan_tasks.errors import ConfigError
 from workers.concurrency.threads import on_new_thread
-from workers.processes.programs import GUARD_SECONDS, Guard, describe_end, exit_code
+from workers.processes.programs import GUARD_SECONDS, Guard, child_environment, describe_end, exit_code
 
 # An answer that cannot be read fails its call at once; without that the call would wait for its time limit.
 #: how much of each end of invalid JSON is searched for the id: the rest is the result, and searching millions
@@ -143,7 +142,7 @@ class StdioTransport:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd=self._command.cwd,
-                env={**get_default_environment(), **self._command.env},
+                env={**child_environment(), **self._command.env},
             )
         except OSError:
             os.close(stdin)

@@ -40,7 +40,7 @@ from goondan_tasks.output import encoded_output, pending_of, report_of
 from goondan_tasks.tool_api import ToolContext, ToolHandler
 from workers.handlers import find_handler
 from workers.outcome import outcome_of
-from workers.processes.programs import ProcessRunner
+from workers.processes.programs import ProcessRunner, own_environment
 
 _LENGTH = struct.Struct(">Q")
 _CHUNK_BYTES = 1_048_576
@@ -312,7 +312,7 @@ class IsolatedChild:
             message=Message.from_wire(wire["message"]),
             workdir=workdir,
             logger=ChannelLogger(lambda line: self._say(call, "log", line)),
-            run_process=ProcessRunner(workdir, deadline),
+            run_process=ProcessRunner(workdir, deadline, environment=own_environment),
             progress=lambda *report, **named: self._say(
                 call, "progress", serializer.decode(report_of(*report, **named))
             ),

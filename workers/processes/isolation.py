@@ -8,8 +8,8 @@ import logging
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -23,11 +23,13 @@ from goondan_tasks.errors import GoondanError, ToolCrashedError, ToolError, Tool
 from goondan_tasks.failure import DescribedError
 from goondan_tasks.messages import JsonObject, ToolCallError
 from goondan_tasks.output import Pending
+from goondan_tasks.sandbox import Sandbox
 from goondan_tasks.tool_api import ToolContext
 from workers.cancellation import Cancellation
 from workers.handlers import timed_out
+from workers.processes.confinement import Confinement
 from workers.processes.isolated_child import ChildChannel
-from workers.processes.programs import Guard, describe_end
+from workers.processes.programs import Guard, child_environment, describe_end, own_environment
 
 #: how long a child may take to start and to import its entry file
 START_SECONDS = 60.0
@@ -48,16 +50,22 @@ OnEvent = Callable[[str, Any], None]
 
 @dataclass(frozen=True, slots=True)
 class ChildKind:
-    """What makes children interchangeable: the entry file and the memory limit."""
+    """What makes children interchangeable: the entry file, the memory limit, what they see."""
 
     entry: Path
     memory_mb: int | None
+    environment: Mapping[str, str] = field(default_factory=child_environment, repr=False)
+    #: of one instance: it has the instance's workdir in it
+    sandbox: Sandbox | None = None
 
     def command(self) -> list[str]:
         """Return the command that starts such a child."""
         python = [sys.executable, "-X", "faulthandler", "-c", _PROGRAM, ":".join(sys.path)]
         level = logging.getLogger().getEffectiveLevel()
-        return [*python, str(self.entry), str(self.memory_mb or 0), str(level)]
+        argv = [*python, str(self.entry), str(self.memory_mb or 0), str(level)]
+        if self.sandbox is None:
+            return argv
+        return self.sandbox.command(argv, self.sandbox.workdir, self.environment.get("HOME"))
 
 
 class Child:
@@ -75,7 +83,7 @@ class Child:
         with theirs, contextlib.ExitStack() as undo:
             undo.callback(ours.close)
             # the guard closes its standard output, so the channel ends with the child
-            self._guard = Guard(kind.command(), stdout=theirs.fileno(), stderr=None)
+            self._guard = Guard(kind.command(), stdout=theirs.fileno(), stderr=None, env=kind.environment)
             undo.pop_all()
         self._channel = ChildChannel(ours)
         self._has_ended = False
@@ -262,6 +270,7 @@ class IsolatedTool:
     bound: BoundTool
     children: Children
     help_url: str
+    confinement: Confinement = field(default_factory=Confinement)
 
     def run(
         self, ctx: ToolContext, args: JsonObject, *, limit_seconds: float, cancellation: Cancellation
@@ -271,6 +280,7 @@ class IsolatedTool:
         When this returns or raises, the handler has ended; unless it returned, so has its process tree.
 
         Raises:
+            ConfigError: a variable that the tool names has no value.
             ToolTimeoutError: the handler is past its limit.
             ToolCrashedError: the process ended before the handler did.
             ToolError: the call was cancelled; or :class:`DescribedError`, what the handler raised.
@@ -287,8 +297,11 @@ class IsolatedTool:
             elif kind == "progress":
                 ctx.progress(**body)
 
-        export = self.bound.export
-        with self.children.lend(ChildKind(self.bound.entry_path, export.memory_mb)) as child:
+        environment = self.confinement.environment(ctx.agent_name, self.bound)
+        sandbox = self.confinement.sandbox(self.bound, ctx.workdir)
+        memory_mb = self.bound.export.memory_mb
+        kind_of_child = ChildKind(self.bound.entry_path, memory_mb, environment, sandbox)
+        with self.children.lend(kind_of_child) as child:
             forget = cancellation.on_cancel(child.stop)
             try:
                 kind, body = child.run(self._order(ctx, args, limit_seconds), limit_seconds, on_event)
@@ -297,7 +310,7 @@ class IsolatedTool:
             if cancellation.error is not None:
                 raise cancellation.error  # the handler was quicker, but the child is being ended
         if kind == "error":
-            raise DescribedError(ToolCallError.from_wire(body))
+            raise DescribedError(_with_hint(ToolCallError.from_wire(body), environment))
         return Pending(**body) if kind == "pending" else body
 
     def _order(self, ctx: ToolContext, args: JsonObject, limit_seconds: float) -> JsonObject:
@@ -321,6 +334,14 @@ class IsolatedTool:
         }
 
 
+def _with_hint(error: ToolCallError, environment: Mapping[str, str]) -> ToolCallError:
+    """Say how to name a variable, if the handler has looked for one in vain that the worker has."""
+    name = error.message.strip("'")
+    if error.name != "KeyError" or name in environment or name not in own_environment():
+        return error
+    return error.model_copy(update={"suggestion": f"Name it in 'env' of the Tool or Agent: env: [{name}]."})
+
+
 def _callback_of(ctx: ToolContext) -> str | None:
     with contextlib.suppress(ToolError):  # no public URL is set
         return ctx.callback_url
@@ -334,7 +355,8 @@ class Isolation:
     children: Children
     #: base URL of the error pages
     help_url: str
+    confinement: Confinement = field(default_factory=Confinement)
 
     def tool(self, bound: BoundTool) -> IsolatedTool:
         """Return the tool as one that runs in a child."""
-        return IsolatedTool(bound, self.children, self.help_url)
+        return IsolatedTool(bound, self.children, self.help_url, self.confinement)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from codecs import getincrementaldecoder
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Self
 
 from goondan_tasks.errors import ToolError, ToolTimeoutError
+from goondan_tasks.sandbox import Sandbox
 from goondan_tasks.tool_api import ProcessOutcome
 from workers.cancellation import Cancellation
 from workers.processes import process_guard
@@ -155,8 +156,6 @@ def signal_name(number: int) -> str:
         return f"SIG{number}"
 
 
-__all__ = ["ProcessRunner", "child_environment"]
-
 CHUNK_BYTES = 65_536
 #: the most a pipe holds: /proc/sys/fs/pipe-max-size
 PIPE_BYTES = 1_048_576
@@ -164,13 +163,24 @@ PIPE_BYTES = 1_048_576
 LONGEST_WAIT_SECONDS = 3_600.0
 
 
-def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for programs of tools: ``environ`` less every ``GOONDAN_*`` variable."""
-    return {name: value for name, value in environ.items() if not name.startswith("GOONDAN_")}
+#: what programs need to know of their user and machine, besides ``LC_*``
+_MACHINE = frozenset({
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LANGUAGE", "TZ", "TMPDIR"),
+    *("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE"),
+    *("REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+    *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
+})  # fmt: skip
 
 
-def _own_environment() -> Mapping[str, str]:
-    return os.environ  # noqa: TID251 - programs inherit the worker's environment
+def own_environment() -> Mapping[str, str]:
+    """Return the environment of this process."""
+    return os.environ  # noqa: TID251 - child_environment decides what programs have of it
+
+
+def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return what every program of a tool gets of ``environ`` (default: this process's), and nothing else."""
+    environ = own_environment() if environ is None else environ
+    return {name: text for name, text in environ.items() if name in _MACHINE or name.startswith("LC_")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +191,9 @@ class ProcessRunner:
     #: when every program ends at the latest (UTC); ``None``: no limit
     deadline: datetime | None = None
     cancellation: Cancellation = field(default_factory=Cancellation)
-    #: the worker's environment; see :func:`child_environment`
-    environ: Mapping[str, str] = field(default_factory=_own_environment)
+    #: makes the environment of each program
+    environment: Callable[[], Mapping[str, str]] = child_environment
+    sandbox: Sandbox | None = None
 
     def __call__(
         self,
@@ -200,16 +211,19 @@ class ProcessRunner:
         descendants are ended with it: SIGTERM, a second later SIGKILL.
 
         Raises:
+            ConfigError: a variable that the tool names has no value, or its sandbox does not work here.
             OSError: the program cannot be started.
             ToolTimeoutError: the call's deadline has passed.
             ToolError: the call was cancelled, or the guard was killed and the outcome is unknown.
         """
         started = time.monotonic()
         end = self._end(started, timeout_seconds)
-        environment = {**child_environment(self.environ), **(env or {})}
+        environment = {**self.environment(), **(env or {})}
         run = _ProgramRun(max_output_bytes)
-        pipe = subprocess.PIPE
-        with Guard(argv, stdout=pipe, stderr=pipe, cwd=cwd or self.workdir, env=environment) as guard:
+        pipe, place = subprocess.PIPE, cwd or self.workdir
+        if self.sandbox is not None:
+            argv = self.sandbox.command(argv, place, environment.get("HOME"))
+        with Guard(argv, stdout=pipe, stderr=pipe, cwd=place, env=environment) as guard:
             forget = self.cancellation.on_cancel(guard.break_lifeline)
             try:
                 run.follow(guard, end)

@@ -10,6 +10,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from broker_config.settings import Settings
+from goondan_tasks import sandbox
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.changesets.api import ChangesetError
 from goondan_tasks.changesets.changesets import Changesets, propose_commit, redis_lock
@@ -40,6 +41,7 @@ from workers.instances.outputs import Outputs
 from workers.instances.service import InstanceService
 from workers.instances.workdirs import InstanceWorkdirs, Workdirs
 from workers.oauth import WorkerOAuth, make_oauth
+from workers.processes.confinement import Confinement
 from workers.processes.isolation import Children, Isolation
 from workers.results import Suspension
 from workers.tools.registered_tool import system_tools
@@ -217,6 +219,9 @@ class Revision:
             ConfigError: one of them cannot be used.
         """
         present = [agent for agent in agents if agent in self.bundle.agents]
+        tools = [tool for agent in present for tool in self.bundle.bound_tools(agent).values()]
+        if any(tool.export.sandbox for tool in tools):
+            sandbox.require()
         for agent in filter(self.registry.handles_events, present):
             self.registry.tool(agent, EVENT_TOOL)
         for agent in present:
@@ -293,7 +298,7 @@ class RevisionFactory:
 
 def make_registry(settings: Settings, bundle: Bundle, children: Children) -> Registry:
     """Make the registry of a bundle, the system's own tools included."""
-    isolation = Isolation(children, settings.help_url)
+    isolation = Isolation(children, settings.help_url, Confinement(bundle, settings.state_root_path))
     is_open = bundle.swarm(settings.swarm).spec.policy.tool_calls.allow == "registry"
     return Registry(bundle, isolation, system_tools(settings.max_output_bytes), is_open=is_open)
 
@@ -373,6 +378,7 @@ def make_executor(
         swarm_services=swarm_services,
         public_url=settings.public_url,
         older=views.tool_context,
+        confinement=Confinement(registry.bundle, settings.state_root_path),
     )
     outputs = Outputs(workdirs, settings.max_output_bytes, settings.result_ttl_seconds)
     return Executor(

@@ -115,6 +115,9 @@ EXPORT = "    - name: run\n      parameters: { type: object, properties: { path:
         "serial: true",
         "requiresApproval: true",
         "idempotencyKey: [path]",
+        "env: [SHOP_TOKEN, GOONDAN_SECRET_SHOP]",
+        "env: { A: plain, B: { valueFrom: { env: B } } }",
+        "env: { C: { valueFrom: { secretRef: { ref: Secret/c, key: k } } } }",
     ],
 )
 def test_run_policies_stand_on_an_export_or_on_the_tool(tmp_path: Path, policy: str) -> None:
@@ -140,6 +143,13 @@ def test_run_policies_stand_on_an_export_or_on_the_tool(tmp_path: Path, policy: 
         ("idempotencyKey: []", "idempotencyKey"),
         ("idempotencyKey: path", "idempotencyKey"),
         ("idempotencyKey: [pth]", "idempotencyKey[0]"),
+        ("sandbox: strikt", "sandbox"),
+        ("env: SHOP_TOKEN", "env"),
+        ("env: [7]", "env"),
+        ("env: [GOONDAN_REDIS_URL]", "env.GOONDAN_REDIS_URL"),
+        ("env: { URL: { valueFrom: { env: GOONDAN_REDIS_URL } } }", "env.URL"),
+        ("env: { PORT: 80 }", "env.PORT"),
+        ("env: { 'A=B': c }", "env"),
         ("retry: { max: 0 }", "retry.max"),
         ("retry: {}", "retry.max"),
         ("errorMessageLimit: 5", "errorMessageLimit"),
@@ -153,6 +163,18 @@ def test_a_wrong_run_policy_is_a_finding(tmp_path: Path, policy: str, path: str)
     assert told(findings) == [
         (9 + policy.startswith("retry"), "E_CONFIG_SCHEMA_INVALID", f"spec.exports[0].{path}")
     ]
+
+
+@pytest.mark.parametrize("sandbox", ["true", "strict"])
+def test_a_sandbox_around_the_programs_of_a_handler_in_the_worker_is_a_warning(
+    tmp_path: Path, sandbox: str
+) -> None:
+    (finding,) = tool(tmp_path, EXPORT, f"  sandbox: {sandbox}\n")
+
+    assert (finding.level, finding.path) == ("warning", "spec.sandbox")
+    assert "the handler runs in the worker" in finding.message
+    assert tool(tmp_path, EXPORT, f"  sandbox: {sandbox}\n  isolation: process\n") == []
+    assert tool(tmp_path, EXPORT, "  sandbox: false\n") == []
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "1.5", "true", "'1200'"])

@@ -52,6 +52,7 @@ spec:
   entry: ./tools/audit.py
   isolation: process
   requiresApproval: true
+  sandbox: strict
   rateLimit: 2/s
   exports: [{ name: run, description: Audits. }]
 """,
@@ -138,6 +139,12 @@ WIDENED = {
     "no approval by the tool": edited("audit", "  requiresApproval: true\n", ""),
     "no approval by the export": edited("audit", "name: run,", "name: run, requiresApproval: false,"),
     "no isolation": edited("audit", "  isolation: process\n", ""),
+    "variables for a tool": edited("pay", "./tools/pay.py,", "./tools/pay.py, env: [SHOP_TOKEN],"),
+    "variables for an agent": edited("agent", "workdir: shared", "env: [SHOP_TOKEN]"),
+    "variables by an override": {"agent": PARTS["agent"] + use("notes", env=["SHOP_TOKEN"])},
+    "variables for a new agent's tool": {"second": agent("second", use("notes", env=["SHOP_TOKEN"]))},
+    "no sandbox": edited("audit", "  sandbox: strict\n", ""),
+    "a laxer sandbox": edited("audit", "sandbox: strict", "sandbox: true"),
     "more calls a second": edited("audit", "2/s", "200/s"),
     "more time": edited("pay", "timeoutSeconds: 5", "timeoutSeconds: 50"),
     "a second run after a crash": edited("pay", "timeoutSeconds: 5", "timeoutSeconds: 5, idempotent: true"),

@@ -52,16 +52,26 @@ def test_program_starts_in_the_workdir_or_the_given_directory(run: RunProcess, t
     assert run(["pwd"], cwd=tmp_path / "sub").stdout.strip() == str(tmp_path / "sub")
 
 
-def test_environment_is_the_workers_without_goondan_variables(tmp_path: Path) -> None:
-    environ = {"PATH": os.environ["PATH"], "GOONDAN_REDIS_URL": "redis://:secret@host", "KEPT": "yes"}
-    run = ProcessRunner(tmp_path, environ=environ)
+def test_program_gets_what_any_program_needs_and_nothing_else_of_the_workers_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = ("GOONDAN_REDIS_URL", "GOONDAN_SECRET_SHOP", "AWS_SECRET_ACCESS_KEY", "PYTHONPATH", "UNKNOWN")
+    for name in (*hidden, "LC_TIME", "SSL_CERT_FILE", "https_proxy"):
+        monkeypatch.setenv(name, f"value of {name}")
 
-    lines = run(["env"], env={"ADDED": "é\n2"}).stdout
+    lines = ProcessRunner(tmp_path)(["env"], env={"ADDED": "é\n2"}).stdout
 
-    assert "KEPT=yes" in lines
+    assert [name for name in hidden if f"value of {name}" in lines] == []
     assert "ADDED=é\n2" in lines
-    assert "GOONDAN" not in lines
-    assert child_environment(environ) == {"PATH": os.environ["PATH"], "KEPT": "yes"}
+    assert f"PATH={os.environ['PATH']}\n" in lines
+    for name in ("LC_TIME", "SSL_CERT_FILE", "https_proxy"):
+        assert f"{name}=value of {name}\n" in lines
+
+
+def test_environment_is_made_from_the_one_that_is_given() -> None:
+    environ = {"PATH": "/bin", "LC_ALL": "C", "LCX": "1", "path": "2", "GOONDAN_BUNDLE": "b", "KEPT": "no"}
+
+    assert child_environment(environ) == {"PATH": "/bin", "LC_ALL": "C"}
 
 
 def test_program_reads_no_input(run: RunProcess) -> None:

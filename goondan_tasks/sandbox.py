@@ -1,0 +1,117 @@
+"""Programs in a sandbox of bubblewrap: what they see of the machine, and whether it works here.
+
+A program in a sandbox sees the system's directories, Python and the bundle, all read-only; the workdir,
+which it may write; an empty home and ``/tmp``; its own processes. A strict sandbox has no network.
+"""
+
+import functools
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from goondan_tasks.errors import ConfigError
+
+#: how long an empty sandbox may take
+TRIAL_SECONDS = 10.0
+
+_INSTALL = "Install it: apt-get install bubblewrap, dnf install bubblewrap, or apk add bubblewrap."
+_ALLOW = (
+    "Allow user namespaces: sysctl kernel.unprivileged_userns_clone=1 or user.max_user_namespaces; on Ubuntu "
+    "an AppArmor profile for bwrap; in a container a seccomp profile that allows them, and an unmasked /proc."
+)
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
+#: of /etc, where other files hold secrets, what programs need for libraries, names, time and certificates
+_ETC = (
+    *("alternatives", "ca-certificates", "group", "host.conf", "hosts", "ld.so.cache", "ld.so.conf"),
+    *("ld.so.conf.d", "localtime", "mime.types", "nsswitch.conf", "passwd", "pki/ca-trust", "pki/tls/certs"),
+    *("protocols", "resolv.conf", "services", "ssl/cert.pem", "ssl/certs", "ssl/openssl.cnf", "terminfo"),
+)
+_ALONE = (
+    *("--die-with-parent", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"),
+    *("--unshare-cgroup-try", "--cap-drop", "ALL"),
+)
+
+
+@functools.cache
+def fault() -> tuple[str, str] | None:
+    """Return why sandboxes do not work here, and what to do; ``None`` if they do. Asked once per process."""
+    program = shutil.which("bwrap")
+    if program is None:
+        return "bubblewrap (bwrap) is not installed", _INSTALL
+    trial = [program, *_ALONE, "--unshare-net", *_system(), "--", "true"]
+    try:
+        done = subprocess.run(trial, capture_output=True, text=True, timeout=TRIAL_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{program} does not work: {error}", _ALLOW
+    if done.returncode:
+        return f"{program} does not work: {done.stderr.strip()[:300]}", _ALLOW
+    return None
+
+
+def require() -> None:
+    """Raise ConfigError if sandboxes do not work here."""
+    found = fault()
+    if found is not None:
+        raise ConfigError(f"There is no sandbox on this machine: {found[0]}.", suggestion=found[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """What programs of one bundle and one instance see."""
+
+    workdir: Path
+    bundle: Path | None = None
+    #: never seen but for the workdir in it
+    state_root: Path | None = None
+    is_strict: bool = False
+
+    def command(self, argv: Sequence[str], cwd: Path, home: str | None) -> list[str]:
+        """Return the command that runs ``argv`` in the sandbox; ``home`` is a directory that will be empty.
+
+        Raises:
+            ConfigError: sandboxes do not work here.
+        """
+        require()
+        network = ["--unshare-net"] if self.is_strict else []
+        mounts = [word for _, words in sorted(self._mounts(home)) for word in words]
+        program = shutil.which("bwrap") or "bwrap"
+        rest = ["--unsetenv", "TMPDIR", "--chdir", str(cwd)]
+        return [program, *_ALONE, *network, *_system(), *mounts, *rest, "--", *argv]
+
+    def _mounts(self, home: str | None) -> Iterator[tuple[int, list[str]]]:
+        # by depth: what is mounted later covers what lies deeper
+        readable = [*_python(), *([self.bundle.resolve()] if self.bundle else [])]
+        for path in (Path(home) if home else None, self.state_root):
+            is_below = any(path.is_relative_to(one) for one in readable) if path else False
+            if path and path.is_absolute() and (is_below or path != self.state_root) and path.parent != path:
+                yield len(path.parts), ["--tmpfs", str(path)]
+        for path in readable:
+            yield len(path.parts), ["--ro-bind", str(path), str(path)]
+        yield len(self.workdir.parts), ["--bind", str(self.workdir), str(self.workdir)]
+
+
+def _system() -> Iterator[str]:
+    yield from ("--tmpfs", str(Path("/", "tmp")), "--proc", "/proc", "--dev", "/dev")
+    for path in map(Path, _SYSTEM):
+        if path.is_symlink():
+            yield from ("--symlink", str(path.readlink()), str(path))
+        elif path.is_dir():
+            yield from ("--ro-bind", str(path), str(path))
+    for name in _ETC:
+        yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
+
+
+def _python() -> set[Path]:
+    """Return where this Python, its libraries and this project are, beyond the system's directories."""
+    libraries = [path for path in sys.path if Path(path).name in {"site-packages", "dist-packages"}]
+    project = Path(__file__).resolve().parents[1]
+    parts = [project / name for name in ("broker_config", "goondan_tasks", "workers")]
+    places = {*map(Path, (sys.prefix, sys.base_prefix, *libraries)), *parts}
+    return {
+        path
+        for path in places
+        if path.is_dir() and path.parent != path and not any(path.is_relative_to(one) for one in _SYSTEM)
+    }

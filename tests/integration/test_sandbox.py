@@ -1,0 +1,260 @@
+"""Sandboxed programs and isolated tools on a real worker: what they cannot reach, and how they end."""
+
+import os
+import shlex
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goondan_tasks import sandbox
+from goondan_tasks.errors import AgentUnavailableError
+from goondan_tasks.testing import LocalStack
+from tests.processes import with_environment
+from tests.waiting import wait_until
+
+PATIENCE = 60
+CANARY = "canary-2b7d10"
+FAULT = sandbox.fault()
+needs_bubblewrap = pytest.mark.skipif(FAULT is not None, reason=f"no sandbox here: {FAULT}")
+
+BUNDLE = """
+apiVersion: goondan.ai/v1
+kind: Agent
+metadata: { name: free }
+spec: { tools: [Tool/bash] }
+---
+apiVersion: goondan.ai/v1
+kind: Agent
+metadata: { name: boxed }
+spec:
+  tools:
+    - Tool/far
+    - selector: { kind: Tool, name: bash }
+      overrides: { spec: { sandbox: true } }
+---
+apiVersion: goondan.ai/v1
+kind: Agent
+metadata: { name: strict }
+spec:
+  tools:
+    - selector: { kind: Tool, name: far }
+      overrides: { spec: { sandbox: strict } }
+    - selector: { kind: Tool, name: bash }
+      overrides: { spec: { sandbox: strict } }
+---
+apiVersion: goondan.ai/v1
+kind: Tool
+metadata: { name: far }
+spec:
+  entry: ./far.py
+  isolation: process
+  sandbox: true
+  exports:
+    - { name: exec, parameters: { type: object } }
+    - { name: connect, parameters: { type: object } }
+    - { name: sleep, parameters: { type: object } }
+"""
+FAR = """
+import os
+import socket
+import subprocess
+import time
+
+
+def run(ctx, input):
+    # as code would that means harm: without ctx.run_process
+    done = subprocess.run(["sh", "-c", input["command"]], capture_output=True, text=True)
+    return {"stdout": done.stdout, "exitCode": done.returncode}
+
+
+def connect(ctx, input):
+    try:
+        socket.create_connection(("127.0.0.1", input["port"]), timeout=5).close()
+    except OSError as error:
+        return type(error).__name__
+    return "connected"
+
+
+def sleep(ctx, input):
+    os.environ.update(input["env"])
+    subprocess.run(["setsid", "sleep", "600"])
+
+
+handlers = {"exec": run, "connect": connect, "sleep": sleep}
+"""
+
+SEATS = [("boxed", "bash"), ("strict", "bash"), ("boxed", "far"), ("strict", "far")]
+Run = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("box") / "bundle"
+    folder.mkdir()
+    (folder / "goondan.yaml").write_text(BUNDLE, "utf-8")
+    (folder / "far.py").write_text(FAR, "utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def stack(bundle: Path) -> Iterator[LocalStack]:
+    home = bundle.parent / "home"
+    home.mkdir()
+    (home / ".netrc").write_text(CANARY, "utf-8")
+    # the state root lies in what a sandbox shows read-only
+    state_root = str(bundle / "state")
+    environment = {"GOONDAN_STATE_ROOT": state_root, "HOME": str(home), "BOX_TOKEN": CANARY}
+    with LocalStack(bundle, environment=environment) as stack:
+        yield stack
+
+
+@pytest.fixture(params=SEATS, ids="-".join)
+def run(request: pytest.FixtureRequest, stack: LocalStack) -> Run:
+    """Run a command in one kind of sandbox."""
+    agent, tool = request.param
+
+    def run(command: str) -> Any:
+        return exec_in(stack, agent, tool, command)
+
+    return run
+
+
+def exec_in(stack: LocalStack, agent: str, tool: str, command: str, instance: str = "mine") -> Any:
+    call = stack.client.call(
+        agent, f"{tool}__exec", {"command": command}, instance_key=instance, timeout=PATIENCE
+    )
+    assert call.status == "ok", call.error
+    return call.output
+
+
+@pytest.fixture
+def other_file(stack: LocalStack) -> Path:
+    """Return the file of another instance, which a program without a sandbox can read."""
+    place = exec_in(stack, "free", "bash", f"echo {CANARY} > note; pwd", "other")["stdout"].strip()
+    file = Path(place) / "note"
+    assert CANARY in exec_in(stack, "free", "bash", f"cat {file}")["stdout"]
+    return file
+
+
+@needs_bubblewrap
+def test_program_works_in_its_workdir(run: Run, stack: LocalStack) -> None:
+    output = run("echo kept > file && cat file && python3 -c 'print(6 * 7)' && mktemp && pwd")
+
+    assert output["exitCode"] == 0, output
+    kept, product, _, place = output["stdout"].splitlines()
+    assert (kept, product) == ("kept", "42")
+    assert Path(place, "file").read_text("utf-8") == "kept\n"
+    assert Path(place).is_relative_to(stack.state_root)
+
+
+@needs_bubblewrap
+def test_program_cannot_read_another_instance(run: Run, other_file: Path) -> None:
+    output = run(f"cat {other_file} {other_file.parents[1]}/*/note; ls {other_file.parent}")
+
+    assert (output["stdout"], output["exitCode"] != 0) == ("", True)
+
+
+@needs_bubblewrap
+def test_program_sees_nothing_of_the_state_root_but_its_workdir(
+    run: Run, stack: LocalStack, other_file: Path
+) -> None:
+    root = shlex.quote(str(stack.state_root))
+    (stack.state_root / "key").write_text(CANARY, "utf-8")
+    place = run("pwd")["stdout"].strip()
+
+    files = run(f"touch here; find {root} -type f")["stdout"].splitlines()
+
+    assert [file for file in files if not file.startswith(f"{place}/")] == []
+    assert f"{place}/here" in files
+
+
+@needs_bubblewrap
+def test_program_sees_and_reaches_no_process_of_the_worker(run: Run, stack: LocalStack) -> None:
+    [worker] = stack.workers
+    output = run(f"cat /proc/{worker.pid}/environ; kill -9 {worker.pid} && echo killed; cat /proc/*/environ")
+
+    assert "PATH=" in output["stdout"]
+    assert CANARY not in output["stdout"]
+    assert "killed" not in output["stdout"]
+    assert worker.poll() is None
+
+
+@needs_bubblewrap
+def test_program_reads_the_system_and_the_bundle_and_writes_neither(run: Run, bundle: Path) -> None:
+    places = f"/usr/box {bundle}/box {sandbox.__file__}.box"
+    output = run(f"cat {bundle}/far.py; for place in {places}; do touch $place && echo written; done; true")
+
+    assert output["stdout"] == FAR
+    assert not (bundle / "box").exists()
+
+
+@needs_bubblewrap
+def test_program_has_an_empty_home_and_no_password_file(run: Run) -> None:
+    output = run("ls -A ~; touch ~/tried; cat ~/.netrc /etc/shadow; ls ~")
+
+    assert output["stdout"].split() == ["tried"]
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize(("agent", "answer"), [("boxed", "connected"), ("strict", "ConnectionRefusedError")])
+def test_only_a_strict_sandbox_has_no_network(stack: LocalStack, agent: str, answer: str) -> None:
+    port = stack.client.settings.redis_url.rpartition(":")[2].partition("/")[0]
+    result = stack.client.call(agent, "far__connect", {"port": int(port)}, timeout=PATIENCE)
+
+    assert (result.status, result.output) == ("ok", answer)
+
+
+def begin(stack: LocalStack, tool: str, mark: str) -> Any:
+    """Start a call with a grandchild in a session of its own, and wait until it runs."""
+    env = {"BOX_MARK": mark}
+    args = {"command": "setsid sleep 600", "env": env, "timeoutMs": 0} if tool == "bash" else {"env": env}
+    name = "bash__exec" if tool == "bash" else "far__sleep"
+    call = stack.client.submit("boxed", name, args, timeout_seconds=600)
+    wait_until(lambda: with_environment(f"BOX_MARK={mark}"), PATIENCE)
+    return call
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("tool", ["bash", "far"])
+def test_cancelled_call_leaves_no_process_of_its_sandbox(stack: LocalStack, tool: str) -> None:
+    call = begin(stack, tool, mark := f"cancel-{tool}")
+    call.cancel()
+
+    assert call.result(timeout=PATIENCE).error.code == "E_TOOL_CANCELLED"
+    wait_until(lambda: not with_environment(f"BOX_MARK={mark}"), PATIENCE)
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("tool", ["bash__exec", "far__sleep"])
+def test_call_past_its_limit_leaves_no_process_of_its_sandbox(stack: LocalStack, tool: str) -> None:
+    mark = f"limit-{tool}"
+    env = {"BOX_MARK": mark}
+    args = {"command": "setsid sleep 600", "timeoutMs": 0, "env": env} if "bash" in tool else {"env": env}
+    result = stack.client.call("boxed", tool, args, timeout_seconds=2, timeout=PATIENCE)
+
+    assert result.error is not None
+    assert result.error.code == "E_TOOL_TIMEOUT"
+    wait_until(lambda: not with_environment(f"BOX_MARK={mark}"), PATIENCE)
+
+
+@needs_bubblewrap
+def test_sandbox_ends_with_a_worker_that_is_killed(bundle: Path) -> None:
+    with LocalStack(bundle, agents=["boxed"]) as stack:
+        for tool in ("bash", "far"):
+            begin(stack, tool, f"kill-{tool}")
+        os.kill(stack.workers[0].pid, signal.SIGKILL)
+        wait_until(lambda: not with_environment("BOX_MARK=kill-bash"), PATIENCE)
+        wait_until(lambda: not with_environment("BOX_MARK=kill-far"), PATIENCE)
+
+
+def test_worker_without_bubblewrap_refuses_only_agents_that_need_it(bundle: Path, tmp_path: Path) -> None:
+    environment = {"PATH": str(tmp_path)}
+    with LocalStack(bundle, agents=["free"], environment=environment) as stack:
+        with pytest.raises(AgentUnavailableError, match="ended with 3") as refused:
+            stack.start_worker(["boxed"])
+
+        assert "bubblewrap (bwrap) is not installed" in refused.value.message
+        assert "apt-get install bubblewrap" in refused.value.message

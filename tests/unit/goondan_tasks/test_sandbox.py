@@ -1,0 +1,121 @@
+"""Whether sandboxes work here, who says so, and how a program is put into one."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from goondan_tasks import sandbox
+from goondan_tasks.bundle import load_bundle
+from goondan_tasks.cli.doctor import sandbox_check
+from goondan_tasks.errors import ConfigError
+from goondan_tasks.sandbox import Sandbox
+from tests.unit.goondan_tasks.bundle.writing import found_in, told
+from workers.testing import run_tool
+
+BUNDLE = """\
+apiVersion: goondan.ai/v1
+kind: Agent
+metadata: { name: boxed }
+spec:
+  tools:
+    - selector: { kind: Tool, name: bash }
+      overrides: { spec: { sandbox: strict } }
+"""
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    folder = tmp_path / "bundle"
+    folder.mkdir()
+    (folder / "goondan.yaml").write_text(BUNDLE, "utf-8")
+    return folder
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return the only directory in which programs are looked for; what was found before is forgotten."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    sandbox.fault.cache_clear()
+    yield folder
+    sandbox.fault.cache_clear()
+
+
+def write_bwrap(programs: Path, script: str) -> None:
+    (programs / "bwrap").write_text(f"#!/bin/sh\n{script}\n", "utf-8")
+    (programs / "bwrap").chmod(0o755)
+
+
+def test_missing_bubblewrap_is_told_with_how_to_install_it(programs: Path, bundle: Path) -> None:
+    [finding] = [found for found in found_in(bundle, import_entries=True) if found.level == "error"]
+
+    assert told([finding]) == [(5, "E_CONFIG_SCHEMA_INVALID", "spec.tools")]
+    assert "'bash__exec' needs a sandbox" in finding.message
+    assert "bubblewrap (bwrap) is not installed" in finding.message
+    assert "apt-get install bubblewrap" in finding.suggestion
+
+
+def test_bubblewrap_that_does_not_work_is_told_with_its_own_error(programs: Path, bundle: Path) -> None:
+    write_bwrap(programs, "echo 'bwrap: No permissions to create new namespace' >&2; exit 1")
+
+    check = sandbox_check(load_bundle(bundle))
+
+    assert check.level == "problem"
+    assert check.message.endswith("does not work: bwrap: No permissions to create new namespace")
+    assert check.remedy is not None
+    assert "user namespaces" in check.remedy
+    assert sandbox_check(None).level == "ok"
+
+
+def test_bubblewrap_that_works_is_fine_for_doctor_and_validate(programs: Path, bundle: Path) -> None:
+    write_bwrap(programs, "exit 0")
+
+    assert sandbox_check(load_bundle(bundle)).message == "bubblewrap works"
+    assert [found for found in found_in(bundle, import_entries=True) if found.level == "error"] == []
+
+
+def test_producer_loads_a_bundle_whose_sandboxes_it_does_not_have(programs: Path, bundle: Path) -> None:
+    assert load_bundle(bundle).bound_tools("boxed")["bash__exec"].export.sandbox == "strict"
+
+
+def test_call_without_a_sandbox_to_run_in_is_refused(programs: Path, bundle: Path) -> None:
+    result = run_tool(bundle, "boxed", "bash__exec", {"command": "echo ran"})
+
+    assert result.error is not None
+    assert result.error.code == "E_CONFIG_SCHEMA_INVALID"
+    assert "There is no sandbox on this machine" in result.error.message
+
+
+def test_command_without_bubblewrap_is_a_config_error(programs: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not installed"):
+        Sandbox(tmp_path).command(["true"], tmp_path, None)
+
+
+@pytest.mark.parametrize("is_strict", [True, False])
+def test_only_a_strict_command_leaves_the_network(programs: Path, tmp_path: Path, is_strict: bool) -> None:
+    write_bwrap(programs, "exit 0")
+
+    command = Sandbox(tmp_path, is_strict=is_strict).command(["true", "--unshare-net"], tmp_path, "/home/u")
+
+    assert command[-3:] == ["--", "true", "--unshare-net"]
+    assert ("--unshare-net" in command[:-3]) == is_strict
+    assert {"--die-with-parent", "--unshare-pid", "--unshare-user"} < set(command)
+
+
+def test_what_lies_deeper_is_mounted_later(programs: Path, tmp_path: Path) -> None:
+    write_bwrap(programs, "exit 0")
+    bundle, state, workdir = tmp_path / "b", tmp_path / "b" / "state", tmp_path / "b" / "state" / "w" / "i"
+    workdir.mkdir(parents=True)
+
+    command = Sandbox(workdir, bundle, state).command(["true"], workdir, str(tmp_path))
+
+    mounts = [(command[at - 1], place) for at, place in enumerate(command) if place.startswith(str(tmp_path))]
+    assert [one for one in mounts if one[0].startswith("--")] == [
+        ("--tmpfs", str(tmp_path)),
+        ("--ro-bind", str(bundle)),
+        ("--tmpfs", str(state)),
+        ("--bind", str(workdir)),
+        ("--chdir", str(workdir)),
+    ]

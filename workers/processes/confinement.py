@@ -1,0 +1,34 @@
+"""What the programs and isolated handlers of tools get of their worker: variables, files and the network."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from goondan_tasks.bundle import BoundTool, Bundle
+from goondan_tasks.bundle.fields import resolve_variables
+from goondan_tasks.sandbox import Sandbox
+from workers.processes.programs import child_environment
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """The rules of one bundle's tools; without a bundle only a tool's own ``env`` and ``sandbox`` count."""
+
+    bundle: Bundle | None = None
+    state_root: Path | None = None
+
+    def environment(self, agent: str, bound: BoundTool) -> dict[str, str]:
+        """Return the environment of an agent's tool.
+
+        Raises:
+            ConfigError: a variable that the Tool or the Agent names has no value.
+        """
+        agents = self.bundle.agents if self.bundle else {}
+        named = {**(agents[agent].spec.env if agent in agents else {}), **(bound.export.env or {})}
+        return {**child_environment(), **resolve_variables(named)}
+
+    def sandbox(self, bound: BoundTool, workdir: Path) -> Sandbox | None:
+        """Return the sandbox of a tool that asks for one."""
+        if not bound.export.sandbox:
+            return None
+        root = self.bundle.root if self.bundle else None
+        return Sandbox(workdir, root, self.state_root, is_strict=bound.export.sandbox == "strict")
