@@ -27,7 +27,13 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
 from mcp.server.stdio import stdio_server
-from mcp.server.streamable_http import EventCallback, EventMessage, EventStore, StreamableHTTPServerTransport
+from mcp.server.streamable_http import (
+    GET_STREAM_KEY,
+    EventCallback,
+    EventMessage,
+    EventStore,
+    StreamableHTTPServerTransport,
+)
 from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
 from mcp.server.subscriptions import (
     InMemorySubscriptionBus,
@@ -448,21 +454,37 @@ class SessionEvents(EventStore):
 
     def __init__(self, memory: EventMemory) -> None:
         self._memory = memory
+        self._has_news = asyncio.Event()
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
+        self._has_news.set()
+        self._has_news = asyncio.Event()
         return self._memory.add(self, stream_id, message)
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
-        """Send the later events of the same stream; return the stream if more may come."""
+        """Send the later events of the same stream, of a request's stream up to its response.
+
+        The SDK would forward what comes after the replay, but loses what is stored before it does so
+        (mcp/server/streamable_http.py ``_replay_events``). Only the stream without a request is left to it.
+        """
         last = self._memory.get(last_event_id)
-        if last is None or last.store is not self:
+        if last is None or last.store is not self or _is_response(last.message):
             return None
-        for event_id, event in self._memory.after(last_event_id):
-            if event.store is self and event.stream_id == last.stream_id and event.message is not None:
-                await send_callback(EventMessage(event.message, event_id))
-                if isinstance(event.message, JSONRPCResponse | JSONRPCError):
-                    return None
-        return last.stream_id
+        while True:
+            has_news = self._has_news
+            for event_id, event in self._memory.after(last_event_id):
+                last_event_id = event_id
+                if event.store is self and event.stream_id == last.stream_id and event.message is not None:
+                    await send_callback(EventMessage(event.message, event_id))
+                    if _is_response(event.message):
+                        return None
+            if last.stream_id == GET_STREAM_KEY:
+                return last.stream_id
+            await has_news.wait()
+
+
+def _is_response(message: JSONRPCMessage | None) -> bool:
+    return isinstance(message, JSONRPCResponse | JSONRPCError)
 
 
 class ResumableSessions(StreamableHTTPSessionManager):

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from pydantic import Field
 
@@ -334,6 +334,9 @@ class ToolOptions(TypedDict, total=False):
     #: in the spelling of YAML: ``{"max": 3, "backoffSeconds": 1, "codes": [...]}``
     retry: Mapping[str, Any]
     isolation: str
+    #: names, or what they get in the spelling of YAML: ``{"TOKEN": {"valueFrom": …}}``
+    env: Sequence[str] | Mapping[str, Any]
+    sandbox: bool | Literal["strict"]
     memory_mb: int
     max_concurrency: int
     rate_limit: str

@@ -40,7 +40,7 @@ from goondan_tasks.handoff import (
 )
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
-from goondan_tasks.ledger.dead_letters import LetterFilter, batches
+from goondan_tasks.ledger.dead_letters import LetterFilter, batches, not_a_letter
 from goondan_tasks.ledger.losses import with_losses
 from goondan_tasks.ledger.record import CallRecord, Outcome
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
@@ -329,7 +329,7 @@ class Client(ClientConnection):
         record = self.record(call_id)
         with self.broker_errors():
             if not self._dead_letters.has(record):
-                raise _no_letter(record.id, record)
+                raise not_a_letter(record.id, record)
         return record
 
     def replay(self, call_id: str, *, again: bool = False) -> PendingCall:
@@ -368,7 +368,7 @@ class Client(ClientConnection):
             record = self._ledger.record(call_id)
             agents = [*self.agents(), *([record.call.agent_name] if record else [])]
             if not self._dead_letters.remove([call_id], agents):
-                raise _no_letter(call_id, record)
+                raise not_a_letter(call_id, record)
 
     def drop_all(self, agent: str | None = None, **wanted: Unpack[LetterFilter]) -> int:
         """Drop dead letters, replayed or not; return how many."""
@@ -592,13 +592,3 @@ def _require_name(by: Any) -> None:
         raise ToolInputValidationError(
             f"A name has {LONGEST_NAME} printable characters at most: {by!r:.200}."
         )
-
-
-def _no_letter(call_id: str, record: CallRecord | None) -> CallNotFoundError:
-    reason = "it is unknown or expired"
-    if record is not None:
-        reason = "it was dropped" if record.status == "dead" else f"it is {record.outcome or record.status}"
-    return CallNotFoundError(
-        f"Call {call_id} is not a dead letter: {reason}.",
-        suggestion="`goondan dead-letters list` shows them.",
-    )

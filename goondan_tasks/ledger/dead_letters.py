@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from typing import TypedDict, TypeVar
 
 from broker_config.scripts import run_script_calls
+from goondan_tasks.errors import CallNotFoundError
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord
 
@@ -93,3 +94,14 @@ def batches(items: list[T]) -> Iterator[list[T]]:
     """Yield ``items`` in lists that one trip can carry."""
     for start in range(0, len(items), BATCH):
         yield items[start : start + BATCH]
+
+
+def not_a_letter(call_id: str, record: CallRecord | None) -> CallNotFoundError:
+    """Return the error for a call that is not a dead letter, or not any more."""
+    reason = "it is unknown or expired"
+    if record is not None:
+        reason = "it was dropped" if record.status == "dead" else f"it is {record.outcome or record.status}"
+    return CallNotFoundError(
+        f"Call {call_id} is not a dead letter: {reason}.",
+        suggestion="`goondan dead-letters list` shows them.",
+    )

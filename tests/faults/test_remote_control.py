@@ -97,7 +97,7 @@ def test_a_worker_can_be_looked_into_while_it_runs_bursts(
         for _ in range(times):
             active, reserved = control("active"), control("reserved")
             shown = [*active, *reserved]
-            assert {one["name"] for one in shown} <= {tool for tool, _ in WORK}
+            assert {one["name"] for one in shown} <= {f"{AGENT}.{tool}" for tool, _ in WORK}
             assert len({one["id"] for one in active}) == len(active)
             assert len({one["id"] for one in reserved}) == len(reserved)
             seen |= {one["id"] for one in shown}

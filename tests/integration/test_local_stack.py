@@ -32,7 +32,7 @@ with LocalStack(sys.argv[1], agents=["coder"]) as stack:
 def stack() -> Iterator[LocalStack]:
     """Two workers, started in an environment that has a broker of its own."""
     with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("FROM_OUTSIDE", "passed on")
+        environment.setenv("FROM_OUTSIDE", "handed_on")
         environment.setenv("GOONDAN_REDIS_URL", "redis://127.0.0.1:1/0")
         environment.setenv("GOONDAN_BROKER_URL", "redis://127.0.0.1:1/0")
         with LocalStack(BUNDLE, workers=2, environment={"ADDED": "too"}) as running:
@@ -51,10 +51,11 @@ def test_a_call_is_answered_by_a_worker_of_the_stack_and_not_by_the_callers_own_
 
 
 def test_the_environment_reaches_the_workers(stack: LocalStack) -> None:
-    command = {"command": 'echo "$FROM_OUTSIDE, $ADDED"'}
-    result = stack.client.call("coder", "bash__exec", command, timeout=30)
-
-    assert result.output["stdout"] == "passed on, too\n"
+    for worker in stack.workers:
+        variables = subprocess.run(
+            ["ps", "eww", "-o", "command=", str(worker.pid)], capture_output=True, text=True, check=True
+        ).stdout.split()
+        assert {"FROM_OUTSIDE=handed_on", "ADDED=too"} <= set(variables)
 
 
 def test_only_variables_with_our_prefix_are_settings_of_the_client() -> None:

@@ -189,6 +189,8 @@ def test_a_workers_queue_status_counts_what_waits_and_what_runs(
     (tmp_path / "a" / "guest").touch()
     assert row.pop("oldestSeconds") >= 0
     assert row == {
+        "lost": 0,
+        "lostWith": (),
         "agent": "smith",
         "queue": "agent.smith",
         "backlog": 2,

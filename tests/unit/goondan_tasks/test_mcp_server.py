@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from mcp.client.client import Client
-from mcp.server.streamable_http import EventMessage
+from mcp.server.streamable_http import GET_STREAM_KEY, EventMessage
 from mcp.shared.exceptions import MCPError
 from mcp_types import JSONRPCNotification, JSONRPCResponse
 
@@ -238,30 +238,50 @@ def stored(store: SessionEvents, stream: str, message: Any = None) -> str:
 
 def test_events_after_the_last_one_of_the_same_stream_are_replayed() -> None:
     store = SessionEvents(EventMemory())
-    first = stored(store, "1")
+    first = stored(store, GET_STREAM_KEY)
     stored(store, "2", ANSWER)
-    stored(store, "1", NEWS)
+    stored(store, GET_STREAM_KEY, NEWS)
 
-    assert replayed(store, first) == ([NEWS], "1")
+    assert replayed(store, first) == ([NEWS], GET_STREAM_KEY)
+
+
+def test_response_that_comes_after_the_replay_ends_the_stream_of_its_request() -> None:
+    store = SessionEvents(EventMemory())
+    first = stored(store, "1")
+    messages: list[Any] = []
+
+    async def resume() -> str | None:
+        async def send(event: EventMessage) -> None:
+            messages.append(event.message)
+            if event.message is NEWS:  # as long as a client takes for it
+                await store.store_event("2", ANSWER)
+                asyncio.get_running_loop().call_soon(asyncio.ensure_future, store.store_event("1", ANSWER))
+
+        await store.store_event("1", NEWS)
+        return await store.replay_events_after(first, send)
+
+    assert (asyncio.run(resume()), messages) == (None, [NEWS, ANSWER])
 
 
 def test_a_stream_that_has_its_answer_ends_with_it() -> None:
     store = SessionEvents(EventMemory())
     first, second = stored(store, "1"), stored(store, "1", NEWS)
-    stored(store, "1", ANSWER)
+    third = stored(store, "1", ANSWER)
 
     assert replayed(store, first) == ([NEWS, ANSWER], None)
     assert replayed(store, second) == ([ANSWER], None)
+    assert replayed(store, third) == ([], None)
 
 
 def test_another_session_is_told_nothing() -> None:
     memory = EventMemory()
     one, other = SessionEvents(memory), SessionEvents(memory)
     first = stored(one, "1")
-    stored(other, "1", ANSWER)
+    stored(other, "1", NEWS)
+    stored(one, "1", ANSWER)
 
     assert replayed(other, first) == ([], None)
-    assert replayed(one, first) == ([], "1")
+    assert replayed(one, first) == ([ANSWER], None)
 
 
 def test_the_oldest_events_are_forgotten_first() -> None:

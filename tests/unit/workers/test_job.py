@@ -55,11 +55,11 @@ def test_a_call_without_arguments_in_its_record_is_not_plain() -> None:
 
 def test_log_lines_carry_the_fields_of_a_call_until_its_handler_has_ended() -> None:
     job = job_of()
-    token = running.set(job)
+    running.set(job)
     assert running_log_fields() == job.claim.run.log_fields
     job.state = JobState.ENDED
     assert running_log_fields() == {}
-    running.reset(token)
+    running.set(None)
     assert running_log_fields() == {}
 
 
