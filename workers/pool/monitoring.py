@@ -92,7 +92,8 @@ class CallRequest:
         request = cls(Incoming(job.id, job.queue, call), event_fields(job), consumer)
         request.job = job
         request.acknowledged = True
-        request._arrived = _clock_time(job.asked_at)
+        if job.begun_at:  # a plain call that lasts; when it was asked for, it may not have been queued yet
+            request._arrived = _clock_time(job.begun_at)
         return request
 
     @property
