@@ -43,14 +43,14 @@ _COUNTED = 10
 
 
 @dataclass(slots=True)
-class Patience:
+class RetryPeriod:
     """How long commands are repeated while Redis cannot be reached."""
 
     #: ``time.monotonic()``; an attempt that has begun before it is waited for
     until: float
-    #: says that nobody needs the answer any more
+    #: whether the answer is no longer needed
     is_needless: Callable[[], bool] = lambda: False
-    #: until then an outage is not told: others, who wait for something, can say how long they do
+    #: until then an outage is not logged: a caller that waits can say for how long
     quiet_until: float = 0.0
     is_left: bool = False
 
@@ -60,13 +60,13 @@ class Patience:
         return self.is_left or monotonic() >= self.until or self.is_needless()
 
 
-_patience: ContextVar[Patience | None] = ContextVar("patience", default=None)
+_patience: ContextVar[RetryPeriod | None] = ContextVar("patience", default=None)
 
 
 @contextlib.contextmanager
 def retrying(
     until: float, *, is_needless: Callable[[], bool] = lambda: False, quiet_until: float = 0.0
-) -> Iterator[Patience]:
+) -> Iterator[RetryPeriod]:
     """Repeat the commands within the block until then (``time.monotonic()``) if Redis cannot be reached.
 
     They must do no harm when they are carried out twice. A block within a block changes nothing. Threads that
@@ -76,7 +76,7 @@ def retrying(
     if outer is not None:
         yield outer
         return
-    patience = Patience(until, is_needless, quiet_until)
+    patience = RetryPeriod(until, is_needless, quiet_until)
     token = _patience.set(patience)
     try:
         yield patience
@@ -85,7 +85,7 @@ def retrying(
         _patience.reset(token)
 
 
-def reporting_outages() -> contextlib.AbstractContextManager[Patience]:
+def reporting_outages() -> contextlib.AbstractContextManager[RetryPeriod]:
     """Raise at once within the block if Redis cannot be reached: the caller tries again itself, or tells."""
     return retrying(0.0)
 
@@ -138,7 +138,7 @@ class PatientRetry(Retry):
                 except self._supported_errors as error:
                     failed, failures = error, failures + 1
 
-    def _require_patience(self, error: Exception, failures: int, began: float, patience: Patience) -> None:
+    def _require_patience(self, error: Exception, failures: int, began: float, patience: RetryPeriod) -> None:
         """Go on if there is to be another attempt; raise the error if not."""
         if hasattr(error, "__notes__"):  # within this command its connection was tried for as long
             raise error

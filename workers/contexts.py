@@ -24,8 +24,7 @@ from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import RunOnThread
 from workers.concurrency.slots import KeptSlot, ReleaseSlot
 from workers.concurrency.threads import on_new_thread
-from workers.instances.workdirs import InstanceWorkdirs
-from workers.instances.workdirs import OpenWait as Patience
+from workers.instances.workdirs import InstanceWorkdirs, OpenWait
 from workers.processes.confinement import Confinement
 from workers.processes.programs import ProcessRunner
 from workers.progress_reporter import ProgressReporter
@@ -122,7 +121,7 @@ class ContextFactory:
         """
         if run.call.tool_name == STEP_TOOL:
             return run.call
-        call, patience = run.call, Patience(limit_seconds, services.cancellation)
+        call, patience = run.call, OpenWait(limit_seconds, services.cancellation)
         deadline = datetime.now(UTC) + timedelta(seconds=limit_seconds)
         workdir = self._workdirs.open(call.agent_name, call.instance_key, patience)
         if is_event(call):

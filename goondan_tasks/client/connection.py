@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from broker_config.connections import Patience, connect, retrying
+from broker_config.connections import RetryPeriod, connect, retrying
 from broker_config.settings import Settings, SettingsError
 from goondan_tasks.agent_registry import AgentRecord, AgentRegistry, describe_agents
 from goondan_tasks.calls import CallDraft
@@ -179,7 +179,7 @@ class ClientConnection:
         with self.broker_errors():
             self._ledger.forget(call_id, agent)
 
-    def retrying(self, timeout: float | None) -> AbstractContextManager[Patience]:
+    def retrying(self, timeout: float | None) -> AbstractContextManager[RetryPeriod]:
         """Go on through an outage of Redis for so many seconds within a ``with`` block.
 
         ``None`` is what counts without it: ``GOONDAN_CONNECT_TIMEOUT_SECONDS``.

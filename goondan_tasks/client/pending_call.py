@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from broker_config.connections import Patience, retrying
+from broker_config.connections import RetryPeriod, retrying
 from goondan_tasks.client.known_agents import broker_errors
 from goondan_tasks.client.results import Expected, ResultListener
 from goondan_tasks.errors import BrokerUnreachableError, CallNotFoundError, WaitTimeout
@@ -277,7 +277,7 @@ class PendingCall:
         with self._calls.listener.awaited(), self._expected.waking(wake):
             await asyncio.wait({came}, timeout=seconds)
 
-    def _retrying(self, end: float | None) -> AbstractContextManager[Patience]:
+    def _retrying(self, end: float | None) -> AbstractContextManager[RetryPeriod]:
         """Look through an outage until the wait ends, or the result has come by other means."""
         expected = self._expected
         return retrying(math.inf if end is None else end, is_needless=lambda: expected.is_there)

@@ -15,12 +15,12 @@ async def register(api: ExtensionApi, config: JsonObject) -> None:
     """
     try:
         # an optional extra
-        from workers.mcp.servers import McpServers, Patience
+        from workers.mcp.servers import McpServers, RestartTimes
     except ModuleNotFoundError as error:
         raise ExtensionInitError(
             f"The package {error.name!r} is not installed.",
             suggestion="Install the extra `mcp`: pip install 'goondan-workers[mcp]'.",
         ) from error
-    servers = McpServers(api, process_board(), Patience())
+    servers = McpServers(api, process_board(), RestartTimes())
     api.events.on("extension.unloading", lambda _event: servers.stop())
     await servers.start(config)

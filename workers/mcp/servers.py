@@ -67,7 +67,7 @@ OpenTransport = Callable[[Callable[[], object]], McpTransport]
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RestartTimes:
     """Time limits and intervals, in seconds."""
 
     #: from the start to the list of tools
@@ -98,7 +98,7 @@ class Connection:
     intervals while no call is running: a server that handles one request at a time is silent during a call.
     """
 
-    def __init__(self, open_transport: OpenTransport, patience: Patience) -> None:
+    def __init__(self, open_transport: OpenTransport, patience: RestartTimes) -> None:
         self._patience = patience
         self._transport = open_transport(self.doubt)
         self._client = Client(
@@ -250,7 +250,7 @@ class McpServer:
         show: Show,
         log: Logger,
         hide: Callable[[str], str],
-        patience: Patience,
+        patience: RestartTimes,
     ) -> None:
         """``show`` gets each new list of tools; ``hide`` masks secrets in errors."""
         self.name = name
@@ -358,7 +358,7 @@ class McpServers:
     Their programs end with this process at the latest.
     """
 
-    def __init__(self, api: ExtensionApi, board: Board, patience: Patience) -> None:
+    def __init__(self, api: ExtensionApi, board: Board, patience: RestartTimes) -> None:
         self._api = api
         self._board = board
         self._patience = patience

@@ -13,10 +13,10 @@ from tests.unit.workers.mcp.memory_api import MemoryApi
 from tests.unit.workers.mcp.tool_contexts import Progress, context
 from tests.waiting import wait_until
 from workers.mcp import Board
-from workers.mcp.servers import McpServers, Patience
+from workers.mcp.servers import McpServers, RestartTimes
 
 MOODY = Path(__file__).parents[3] / "moody_server.py"
-QUICK = Patience(
+QUICK = RestartTimes(
     connect=60, answer=1.5, idle=0.2, first_pause=0.05, longest_pause=0.2, between_looks=0.01, quiet=0
 )
 #: servers are not asked how they are, so that only what they say by themselves is known
@@ -54,7 +54,7 @@ class Office:
 
 @asynccontextmanager
 async def opened(
-    servers: JsonObject, patience: Patience = QUICK, *, lives: Path = Path("/dev/null"), **fields: Any
+    servers: JsonObject, patience: RestartTimes = QUICK, *, lives: Path = Path("/dev/null"), **fields: Any
 ) -> AsyncIterator[Office]:
     """Start servers, and stop them afterwards."""
     it = Office(lives)

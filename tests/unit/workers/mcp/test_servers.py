@@ -15,7 +15,7 @@ from goondan_tasks.errors import ConfigError, McpError, ToolError
 from goondan_tasks.messages import JsonObject
 from tests.processes import runs
 from tests.unit.workers.mcp.office import QUICK, UNASKED, Office, moody, opened
-from workers.mcp.servers import Patience
+from workers.mcp.servers import RestartTimes
 from workers.mcp.transports import KEPT_CHARACTERS
 from workers.processes.programs import child_environment
 
@@ -30,7 +30,9 @@ class Recorder:
         return lambda event, **fields: self._lines.append(f"{event} {fields}")
 
 
-def office(tmp_path: Path, patience: Patience = QUICK, **fields: Any) -> AbstractAsyncContextManager[Office]:
+def office(
+    tmp_path: Path, patience: RestartTimes = QUICK, **fields: Any
+) -> AbstractAsyncContextManager[Office]:
     """Start a moody server, and end it afterwards."""
     lives = tmp_path / "lives"
     return opened({"moody": moody(lives, **fields)}, patience, lives=lives)
@@ -367,7 +369,7 @@ def test_one_that_cannot_start_costs_only_its_own_tools(tmp_path: Path) -> None:
 
 def test_a_server_that_says_nothing_does_not_keep_the_agent_from_starting() -> None:
     mute = {"command": "sleep", "args": ["600"]}
-    patience = Patience(connect=0.3, first_pause=5)
+    patience = RestartTimes(connect=0.3, first_pause=5)
 
     async def look() -> tuple[int, tuple[bool, str | None]]:
         async with opened({"mute": mute}, patience, startSeconds=0.1) as it:
