@@ -1,17 +1,23 @@
-# One image for workers, Flower and the command line. Redis is not inside: docker-compose.yml brings it.
+# One image for workers, Flower and the command line. Valkey, or Redis 6.2 or newer, is not inside: docker-compose.yml
+# brings one.
 FROM python:3.12-slim AS build
 WORKDIR /source
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
+# a layer of its own, here and below: it stays until `make lock` pins other versions
+COPY constraints.txt .
+RUN pip install --prefix=/packages --only-binary :all: --require-hashes --requirement constraints.txt
 COPY . .
-RUN pip install --no-cache-dir --disable-pip-version-check --root-user-action=ignore --prefix=/install '.[mcp,serve]'
+RUN pip install --prefix=/project --no-deps .
 
 FROM python:3.12-slim
-# git and ssh fetch the revisions of a bundle that changes while workers run
-RUN apt-get update && apt-get install --yes --no-install-recommends git openssh-client \
+# git and ssh fetch the revisions of a bundle that changes while workers run; bubblewrap is for tools with a sandbox
+RUN apt-get update && apt-get install --yes --no-install-recommends bubblewrap git openssh-client \
     && rm -rf /var/lib/apt/lists/*
-COPY --from=build /install /usr/local
-
 # Tools run as this user: keep everything they must not change out of its reach (docs/security.md).
 RUN useradd --uid 1000 --create-home goondan && install -d -o goondan -g goondan /state /cache
+COPY --from=build /packages /usr/local
+COPY --from=build /project /usr/local
+
 USER goondan
 WORKDIR /home/goondan
 

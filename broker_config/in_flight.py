@@ -4,15 +4,16 @@ A reservation belongs to the worker that made it: its tag is made here, renewed 
 compared by every acknowledgement (kombu's tag is made at publish and shared by all deliveries).
 """
 
-import uuid
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 from redis import Redis
 
+from broker_config.process_identity import this_process
 from broker_config.queues import WAKE_UP_SUFFIX, wake_up_key
 from broker_config.scripts import ClaimOnReserve, Script, ScriptCall
 
@@ -26,6 +27,7 @@ BATCH = 64
 SLEEP_SECONDS = 0.5
 
 _FOLDER = files("broker_config.scripts")
+_consumers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Orders:
     """Writes down what one consumer wants reserved."""
 
     def __init__(self) -> None:
-        self._tag = f"{uuid.uuid4().hex}:"
+        self._tag = f"{this_process().id}:{next(_consumers)}:"
         self._count = 0
         self._lua = (_FOLDER / "reserve.lua").read_text("utf-8")
         self.claim_with(ClaimOnReserve())
@@ -112,16 +114,23 @@ class InFlight:
 
 
 class LeftMessages:
-    """Puts back reservations not renewed for ``seconds``; those of a live worker are never that old."""
+    """Puts back reservations not renewed for ``seconds``; those of a live worker are never that old.
+
+    Every method raises redis.exceptions.RedisError if Redis cannot be reached.
+    """
 
     def __init__(self, redis: Redis, seconds: float) -> None:
+        self._redis = redis
         self._in_flight = InFlight(lambda script_call: script_call.run(redis))
         self._seconds = seconds
 
     def put_back(self) -> int:
-        """Put a batch back to the front of its queues; return how many messages that were.
-
-        Raises:
-            redis.exceptions.RedisError: Redis cannot be reached.
-        """
+        """Put a batch back to the front of its queues; return how many messages that were."""
         return self._in_flight.give_back(self._in_flight.overdue(self._seconds))
+
+    def put_back_of(self, process_id: str) -> int:
+        """Put back all that a process which has ended had reserved; return how many messages that were."""
+        latest_first = cast("list[bytes]", self._redis.zrange(IN_FLIGHT_INDEX, 0, -1, desc=True))
+        return self._in_flight.give_back(
+            [tag.decode() for tag in latest_first if tag.startswith(process_id.encode())]
+        )

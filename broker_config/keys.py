@@ -42,6 +42,9 @@ key                       type       holds
 ``shutdown:<target>``     string     the last request that ``agent:<name>`` or ``worker:<name>`` drain
 ``step:<id>``             hash       a Step: what was fixed when it opened
 ``catalog:<digest>``      string     a Tool Catalog, for all the Steps that have the same
+``model-request:<id>``    string     what a model is asked by one call; gone when the call has ended
+``turn-stream:<id>``      stream     what happens in the Turn of an event, for a client that follows it
+``tokens:<model>``        hash       minute -> the tokens that a Model's requests have used
 ``turn:<digest>``         list       one Turn: its Steps, what each began with, its calls
 ``results:<producer>``    channel    results, for the producer process that waits for them
 ``oauth:grants``          zset       name -> stored at (ms): the grants of the OAuth store
@@ -235,6 +238,18 @@ class Keys:
     def shutdown(self, target: str) -> str:
         """The last request that an agent's workers, or one worker, drain."""
         return f"{self.namespace}:shutdown:{target}"
+
+    def model_request(self, call_id: str) -> str:
+        """What a model is asked by one call."""
+        return f"{self.namespace}:model-request:{call_id}"
+
+    def turn_stream(self, event_id: str) -> str:
+        """What happens in the Turn of an event, given its identity, for a client that follows it."""
+        return f"{self.namespace}:turn-stream:{event_id}"
+
+    def tokens(self, model: str) -> str:
+        """How many tokens a Model's requests have used of late."""
+        return f"{self.namespace}:tokens:{model}"
 
     def step(self, step_id: str) -> str:
         """One Step."""

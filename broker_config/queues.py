@@ -22,6 +22,11 @@ def events_queue(agent_name: str) -> str:
     return f"{_PREFIX}{agent_name}{_EVENTS}"
 
 
+def is_events_queue(queue: str) -> bool:
+    """Return whether a queue is one of events."""
+    return queue.endswith(_EVENTS)
+
+
 def wake_up_key(queue: str) -> str:
     """Return the list that producers push to when they wake a worker that waits for ``queue``."""
     return f"{queue}{WAKE_UP_SUFFIX}"

@@ -5,12 +5,12 @@ The one exception are the ValueSources ``env`` and ``secretRef`` of a bundle.
 
 import os
 import re
+from io import StringIO
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import SplitResult, urlsplit
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from broker_config.value_faults import fault_text
 
@@ -31,6 +31,8 @@ _Seconds = Annotated[float, Field(gt=0, le=_MOST_SECONDS)]
 
 #: what was taken out of the environment, by field
 _withheld: dict[str, str] = {}
+#: what a file has added to the environment, by name
+_added: dict[str, str] = {}
 
 
 class SettingsError(ValueError):
@@ -39,10 +41,10 @@ class SettingsError(ValueError):
     code = "E_CONFIG_SCHEMA_INVALID"
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """Everything that can be configured, with its default. Sizes are bytes, times are seconds."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", env_ignore_empty=True)
+    model_config = ConfigDict(frozen=True, validate_default=True)
 
     redis_url: str = "redis://127.0.0.1:6379/0"
     broker_url: str = ""
@@ -53,6 +55,8 @@ class Settings(BaseSettings):
     state_root: Path = Path("~/.goondan")
     cache_dir: Path | None = None
     namespace: str = "goondan"
+    dev: Literal["on", "off"] = "off"
+    javascript: str | None = None
     connect_timeout_seconds: float = Field(default=10, ge=0, le=_MOST_SECONDS)
 
     result_ttl_seconds: int = Field(default=86_400, gt=0, le=_MOST_SECONDS)
@@ -137,9 +141,11 @@ class Settings(BaseSettings):
         Raises:
             SettingsError: a variable has a value that cannot be used.
         """
-        given = {**_withheld, **{name: value for name, value in overrides.items() if value is not None}}
+        named = {name: os.environ.get(f"{PREFIX}{name.upper()}") for name in cls.model_fields}
+        read = {name: text for name, text in named.items() if text}
+        given = {name: value for name, value in overrides.items() if value is not None}
         try:
-            return cls(**given)  # type: ignore[arg-type]
+            return cls.model_validate({**read, **_withheld, **given})
         except ValidationError as error:
             raise SettingsError(_explain(error)) from error
 
@@ -149,6 +155,31 @@ class Settings(BaseSettings):
         text = os.environ.pop(f"{PREFIX}{name.upper()}", None)
         if text is not None:
             _withheld[name] = text
+
+    @classmethod
+    def add_variables(cls, content: str) -> dict[str, str]:
+        """Add the variables of a ``.env`` file, given its content, to the environment; return those added.
+
+        What was set before stays as it is; what an earlier call has added, and this one does not, is removed.
+
+        Raises:
+            SettingsError: it is not such a file; the message names the line, and nothing that stands there.
+        """
+        from dotenv.main import DotEnv  # of all commands, `goondan dev` alone reads such a file
+        from dotenv.parser import parse_stream
+
+        for line in parse_stream(StringIO(content)):
+            if line.error or "=" in (line.key or "") or "\0" in line.original.string:
+                raise SettingsError(f"line {line.original.line} is not NAME=value")
+        for name in _added:
+            os.environ.pop(name, None)
+        given = DotEnv(None, stream=StringIO(content), override=False).dict()
+        _added.clear()
+        _added.update(
+            {name: text for name, text in given.items() if text is not None and name not in os.environ}
+        )
+        os.environ.update(_added)
+        return dict(_added)
 
     @classmethod
     def environment(cls, **overrides: object) -> dict[str, str]:

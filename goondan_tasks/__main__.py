@@ -1,5 +1,5 @@
 """``python -m goondan_tasks`` is ``goondan``."""
 
-from goondan_tasks.cli import main
+from goondan_start import main
 
 main()

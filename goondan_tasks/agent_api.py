@@ -5,14 +5,14 @@ worker. What ``handle`` returns must be JSON and is the answer to a request. An 
 the error that the asker gets.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 from goondan_tasks.errors import HandoffError
-from goondan_tasks.messages import AgentEvent, JsonObject
+from goondan_tasks.messages import AgentEvent, JsonObject, Message
 from goondan_tasks.tool_api import AgentRuntime, Logger, ReportProgress
 
 __all__ = [
@@ -44,8 +44,12 @@ class ToolCaller(Protocol):
         """
 
 
-def _no_steps(_: JsonObject | None) -> Any:
+def _no_steps(*_: Any) -> Any:
     raise HandoffError("Steps are opened by a worker only.")
+
+
+async def _no_thinking(*_: Any) -> Any:
+    raise HandoffError("Models are asked by a worker only.")
 
 
 def _never() -> bool:
@@ -76,7 +80,12 @@ class AgentContext:
     #: the moment (UTC) the Turn must end; ``None`` without a limit
     deadline: datetime | None = None
     _is_cancelled: Callable[[], bool] = field(default=_never, repr=False)
-    _step: Callable[[JsonObject | None], Any] = field(default=_no_steps, repr=False)
+    _step: Callable[..., Any] = field(default=_no_steps, repr=False)
+    _think: Callable[..., Awaitable[Any]] = field(default=_no_thinking, repr=False)
+    #: the Agent's system prompt, its names filled in; empty if it has none
+    prompt: str = ""
+    #: the Agent's model: ``{name, provider, model, baseUrl, params}``; ``None`` if it has none
+    model: JsonObject | None = None
 
     @property
     def cancelled(self) -> bool:
@@ -92,6 +101,19 @@ class AgentContext:
         after ``policy.maxStepsPerTurn`` Steps, and a MiddlewareError if a middleware fails.
         """
         return self._step(message)
+
+    async def think(self, messages: Sequence[JsonObject | Message] | None = None) -> Any:
+        """Run the loop of an agent that thinks: ask the Agent's model, run its tool calls, until it stops.
+
+        ``messages``, of 004 or ``{role, content}``, are what it begins with, by default the event alone: what
+        an Agent with an entry has said before is its own to remember. Return the answer: text, or JSON with
+        an ``outputSchema``.
+
+        Raises:
+            ModelError: the model cannot be asked, or its answers cannot be used.
+            HandoffError: the Agent has no ``modelConfig``.
+        """
+        return await self._think(self, messages)
 
     def call(self, tool: str, args: Any = None, *, timeout: float | None = None) -> Any:
         """Call a tool; see :meth:`ToolCaller.call`."""

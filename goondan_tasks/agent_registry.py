@@ -15,6 +15,7 @@ from redis.client import Pipeline
 from broker_config import serializer
 from broker_config.connections import redis_time
 from broker_config.keys import Keys
+from broker_config.process_identity import this_process
 from goondan_tasks.messages import JsonObject, Versioned, WireModel
 from goondan_tasks.schema import member
 
@@ -37,7 +38,7 @@ class AgentRecord(WireModel):
     catalog: tuple[JsonObject, ...] = ()
     #: the agent at which work from outside arrives
     entry_agent: str = ""
-    #: whether its workers handle its events themselves (``spec.entry``)
+    #: whether its workers handle its events themselves (``spec.entry``, or ``modelConfig``)
     has_entry: bool = False
     #: whether an event may be handled again after its worker was lost
     idempotent: bool = False
@@ -80,6 +81,8 @@ class WorkerRecord(WireModel):
     id: str = ""
     pid: int
     host: str
+    #: the kernel and the namespace that ``pid`` is of; empty if its version does not report it
+    place: str = ""
     agents: tuple[str, ...]
     concurrency: int
     root_id: str
@@ -99,6 +102,10 @@ class WorkerRecord(WireModel):
         """Which row of the agent registry is its own; a name may be another worker's, too."""
         return self.id or self.name
 
+    def is_process(self, pid: int) -> bool:
+        """Return whether it is the process of this number here: hosts' names and numbers repeat."""
+        return self.pid == pid and self.place == this_process().place
+
     def is_elsewhere(self, other: "WorkerRecord") -> bool:
         """Return whether it works in another workspace than ``other``."""
         return len({self.workspace, other.workspace} - {""}) > 1
@@ -117,10 +124,10 @@ def describe_agents(bundle: "Bundle", swarm: str | None, workspace: str | None) 
         AgentRecord(
             name=name,
             swarm=swarm_name,
-            workspace=workspace or bundle.workspace_name(swarm),
+            workspace=bundle.workspace_name(workspace),
             catalog=tuple(build_catalog(bundle, name).to_wire()),
             entry_agent=bundle.swarm(swarm).spec.entry_agent.name,
-            has_entry=bundle.agents[name].spec.entry is not None,
+            has_entry=bundle.agents[name].handles_events,
             idempotent=bundle.agents[name].spec.idempotent,
         )
         for name in bundle.agent_names(swarm)

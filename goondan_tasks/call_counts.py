@@ -7,9 +7,10 @@ ones are read too. Calls lost with their worker are counted in Redis, by the pro
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
+from pydantic import Field
 from redis import Redis
 
 from broker_config import serializer
@@ -25,6 +26,9 @@ BUCKETS = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 1800.0)
 MOST_NAMES = 500
 MOST_CODES = 50
 
+#: of a model's tokens: those it reads, among these those from a cache; those it writes, among these reasoning
+TOKEN_KINDS = ("input", "cached", "output", "reasoning")
+
 #: the code of calls that have ended well, and the names of what is not counted by its own
 OK, OTHER, UNKNOWN = "ok", "(other)", "(unknown)"
 
@@ -34,13 +38,17 @@ LOST_KEPT_SECONDS = 7 * 86_400
 
 
 class CountedCall(NamedTuple):
-    """The end of one call; ``wait`` and ``run`` are seconds, if a handler has begun."""
+    """The end of one call; ``wait`` and ``run`` are seconds, if a handler has begun.
+
+    ``tokens`` are those of a request to a model, by kind.
+    """
 
     agent: str
     tool: str
     code: str
     wait: float | None
     run: float | None
+    tokens: Mapping[str, int] | None = None
 
     @classmethod
     def of(cls, result: ToolCallResult) -> "CountedCall":
@@ -51,7 +59,9 @@ class CountedCall(NamedTuple):
             run = meta.duration_ms / 1000
             if meta.queued_at is not None and meta.attempt == 1:
                 wait = (epoch_milliseconds(meta.started_at) - epoch_milliseconds(meta.queued_at)) / 1000
-        return cls(meta.agent_name, result.tool_name, code, wait, run)
+        # those of a Turn are the sum of these
+        tokens = None if result.tool_name in EVENT_TOOLS else meta.usage
+        return cls(meta.agent_name, result.tool_name, code, wait, run, tokens)
 
 
 class Times(WireModel):
@@ -71,6 +81,8 @@ class ToolCounts(WireModel):
     limit_waits: int
     waits: Times
     runs: Times
+    #: of a model's tool, by kind
+    tokens: dict[str, int] = Field(default_factory=dict)
 
 
 class WorkerCounts(WireModel):
@@ -85,7 +97,16 @@ class WorkerCounts(WireModel):
 class _Tally:
     """The totals of one agent's tool, while they grow."""
 
-    __slots__ = ("ended", "limit_waits", "retried", "run_counts", "run_sum", "wait_counts", "wait_sum")
+    __slots__ = (
+        "ended",
+        "limit_waits",
+        "retried",
+        "run_counts",
+        "run_sum",
+        "tokens",
+        "wait_counts",
+        "wait_sum",
+    )
 
     def __init__(self) -> None:
         self.ended: dict[str, int] = {}
@@ -94,6 +115,7 @@ class _Tally:
         self.wait_counts = [0] * (len(BUCKETS) + 1)
         self.run_counts = [0] * (len(BUCKETS) + 1)
         self.wait_sum = self.run_sum = 0.0
+        self.tokens: dict[str, int] = {}
 
     def record(self, agent: str, tool: str) -> ToolCounts:
         return ToolCounts(
@@ -104,6 +126,7 @@ class _Tally:
             limit_waits=self.limit_waits,
             waits=Times(counts=tuple(self.wait_counts), total=self.wait_sum),
             runs=Times(counts=tuple(self.run_counts), total=self.run_sum),
+            tokens=dict(self.tokens),
         )
 
 
@@ -122,7 +145,7 @@ class CallCounts:
     def add(self, calls: Iterable[CountedCall]) -> None:
         """Count calls that have ended."""
         with self._lock:
-            for agent, tool, code, wait, run in calls:
+            for agent, tool, code, wait, run, tokens in calls:
                 tally = self._tallies.get((agent, tool))
                 if tally is None:
                     has_name = run is not None or tool in EVENT_TOOLS or self._is_known(agent, tool)
@@ -135,6 +158,9 @@ class CallCounts:
                 if wait is not None:
                     tally.wait_counts[bisect_left(BUCKETS, wait)] += 1
                     tally.wait_sum += wait
+                if tokens is not None:
+                    for kind in TOKEN_KINDS:
+                        tally.tokens[kind] = tally.tokens.get(kind, 0) + tokens.get(kind, 0)
 
     def add_retry(self, agent: str, tool: str, code: str) -> None:
         """Count a run that has failed and is tried again."""

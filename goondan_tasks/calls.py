@@ -104,7 +104,7 @@ def require_sizes(call: ToolCall, args_bytes: float, max_args_bytes: int) -> Non
             suggestion="Use a short name of the conversation or job, or a digest of the long one.",
         )
     for name, value in (("auth", call.auth), ("origin", call.origin)):
-        size = 0 if value is None else len(serializer.encode(value))
+        size = 0 if value is None else len(serializer.encode(value, serializer.DEEPEST))
         if size > MAX_CONTEXT_BYTES:
             raise PayloadTooLargeError(
                 f"The call's `{name}` takes {size} bytes; at most {MAX_CONTEXT_BYTES} are allowed.",
@@ -154,6 +154,8 @@ class Run:
     begun_at: float | None = None
     #: the approver, if the call needed an approval
     approved_by: str | None = None
+    #: of the runs of an instance's events, a later one has a later time
+    claimed_at: float = 0.0
 
     @property
     def message(self) -> Message:

@@ -4,6 +4,7 @@ Importing this module reads nothing: the environment and the bundle are looked a
 asks for its configuration.
 """
 
+import sys
 from typing import Any
 
 from celery import Celery
@@ -11,10 +12,13 @@ from celery import Celery
 from broker_config.broker_connection import Amqp
 from broker_config.options import celery_options
 from broker_config.settings import Settings
+from goondan_start import require_ours
 from goondan_tasks.revisions.bootstrap import bootstrap_bundle
 
 
 def _configuration() -> dict[str, Any]:
+    if "celery.bin.celery" in sys.modules:  # its command line imports the workers; producers have none
+        require_ours("workers")
     settings = Settings.load()
     bundle = bootstrap_bundle(settings.bundle, settings) if settings.bundle else None
     agents = bundle.agent_names(settings.swarm) if bundle else ()

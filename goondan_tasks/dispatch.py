@@ -7,7 +7,7 @@ from broker_config.options import celery_url, declared_queues
 from broker_config.queues import TOOL_CALL_TASK
 from broker_config.settings import Settings, hidden_password
 from broker_config.task_message import TaskMessage
-from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.errors import BrokerUnreachableError, extra
 from goondan_tasks.events import is_event, message_of, queue_of, task_of
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import write_traceparent
@@ -68,9 +68,13 @@ class RedisDispatch:
 
 
 def broker_connection(broker_url: str) -> "Connection":
-    """Return a connection to a broker beside Redis, which is made when it is first used."""
-    # kombu is a sixth of a client's start, and few clients need it
-    from kombu import Connection
+    """Return a connection to a broker beside Redis, which is made when it is first used.
+
+    Raises:
+        ConfigError: the extra ``broker`` is not installed.
+    """
+    with extra("broker"):  # kombu is a sixth of a client's start, and few clients need it
+        from kombu import Connection
 
     return Connection(
         celery_url(broker_url),

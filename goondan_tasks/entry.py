@@ -5,10 +5,11 @@ names to functions (003 §5.2); an agent's is one with ``handle(ctx, event)``, a
 ``register(api)``. It is loaded as a package of its own, so ``from . import sibling`` works. This module is
 not in the bundle's package because the child of an isolated tool loads entries, and nothing else of a bundle.
 
-``python -m goondan_tasks.entry FD LIFE MAX_WRITTEN KIND FILE…`` is the child process that imports entry files
-for a check. It writes one :class:`ProbeRecord` per line to the file descriptor FD: one when it is ready, then
-one per file. An uncaught exception ends it after its record; the parent starts another for the remaining
-files. When the pipe LIFE is closed, the parent is gone, and the child ends with all that it has started.
+``python -m goondan_tasks.entry FD LIFE MAX_WRITTEN RUNTIME`` is the child process that imports entry files
+for a check. It reads one line from stdin, ``[[KIND, FILE], …]`` as JSON, and writes one :class:`ProbeRecord`
+per line to the file descriptor FD: one when it is ready, then one per file. An uncaught exception ends it
+after its record; the parent starts another for the remaining files. When the pipe LIFE is closed, the parent
+is gone, and the child ends with all that it has started. RUNTIME is ``GOONDAN_JAVASCRIPT``, or empty.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ import functools
 import hashlib
 import importlib.machinery
 import importlib.util
-import inspect
+import json
 import linecache
 import logging
 import os
@@ -29,16 +30,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, MappingProxyType, ModuleType, TracebackType
-from typing import Any, Literal, TextIO
+from typing import Any, Literal, NamedTuple, TextIO
 from weakref import WeakValueDictionary
 
 from pydantic import BaseModel
 
 from goondan_tasks.agent_api import AgentHandler
 from goondan_tasks.errors import ConfigError
+from goondan_tasks.failure import missing_package
+from goondan_tasks.javascript import INSTALL, find_runtime, is_javascript, missing_runtime
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.tool_api import ToolHandler
-from goondan_tasks.typed_tools import ToolDefinitionError, typed_tool
+from goondan_tasks.typed_tools import ToolDefinitionError, signature, typed_tool
 
 _HANDLERS_HINT = "Write @tool before a function, or handlers = {'<export>': <function>, …}, at the top level."
 _HANDLE_HINT = "Define `def handle(ctx, event)`, plain or async, at the top level of the file."
@@ -46,6 +49,8 @@ _REGISTER_HINT = "Define `def register(api)` or `def register(api, config)` at t
 _SYNTAX_HINT = "Correct the file's Python syntax."
 #: what to do about a file that cannot be imported
 IMPORT_HINT = "Keep the top of the file to imports and definitions; work and environment belong in handlers."
+#: how many characters the paths of all files that an import reads may have together
+MAX_PATHS = 500_000
 #: how the names of these modules begin
 PREFIX = "goondan_entry_"
 
@@ -167,7 +172,7 @@ def register_in(module: ModuleType) -> Callable[[Any, JsonObject], Any]:
 def takes(function: Callable[..., Any], count: int) -> bool:
     """Return whether ``function`` takes ``count`` positional arguments, as far as can be known."""
     try:
-        inspect.signature(function).bind(*[None] * count)
+        signature(function).bind(*[None] * count)
     except TypeError:
         return False
     except ValueError:
@@ -198,7 +203,16 @@ def import_failure(path: Path, error: BaseException) -> EntryError:
         message = f"importing the file raises {error!r}"
     else:
         message = f"importing the file raises {type(error).__name__}" + (f": {reason}" if reason else "")
-    return EntryError(path, message, IMPORT_HINT, line=line_in(path, error.__traceback__))
+    suggestion = _sibling_hint(path, error) or missing_package(error) or IMPORT_HINT
+    return EntryError(path, message, suggestion, line=line_in(path, error.__traceback__))
+
+
+def _sibling_hint(path: Path, error: BaseException) -> str | None:
+    """Say how to import what is not a package, but a file beside the entry."""
+    name = (getattr(error, "name", None) or "") if isinstance(error, ModuleNotFoundError) else ""
+    if not name.isidentifier() or not any((path.parent / file).exists() for file in (name, f"{name}.py")):
+        return None
+    return f"Write `from . import {name}`: it is a file of the bundle, and not a package."
 
 
 def line_in(file: Path, trace: TracebackType | None) -> int:
@@ -302,6 +316,13 @@ _READERS: Mapping[str, Callable[[ModuleType], Any]] = {
 }
 
 
+class Entry(NamedTuple):
+    """A file, for one kind of resource."""
+
+    kind: EntryKind
+    file: Path
+
+
 class ProbeRecord(BaseModel):
     """The outcome for one file: the names of its handlers, or a problem in a line."""
 
@@ -315,10 +336,12 @@ class ProbeRecord(BaseModel):
     is_last: bool = False
     #: whether importing the file would end a worker, or never end
     is_fatal: bool = False
+    #: of a tool's file: what its import has read, and those before it; empty if that is too much to tell
+    files: tuple[str, ...] = ()
 
 
 def main(arguments: Sequence[str]) -> None:
-    descriptor, life, max_written, kind, *files = arguments
+    descriptor, life, max_written, runtime = arguments
     # what a file starts must not keep the pipes open
     os.set_inheritable(int(descriptor), False)
     os.set_inheritable(int(life), False)
@@ -328,18 +351,62 @@ def main(arguments: Sequence[str]) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(max_written), int(max_written)))
     records = os.fdopen(int(descriptor), "w", encoding="utf-8", errors="backslashreplace", buffering=1)
     _write(records, ProbeRecord())
-    for file in files:
+    opened = _opened_files()
+    entries: list[tuple[EntryKind, str]] = json.loads(sys.stdin.readline() or "[]")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for kind, file in entries:
         sys.excepthook = functools.partial(_report_uncaught, records, file)
+        if is_javascript(file):
+            _write(records, _inspected(kind, Path(file), runtime or None))
+            continue
         try:
             module = import_entry(Path(file))
             found = _READERS[kind](module)
             is_tool = kind == "tool"
-            exports = typed_exports(module) if is_tool else {}
-            _write(records, ProbeRecord(handlers=tuple(found) if is_tool else (), exports=dict(exports)))
+            exports = dict(typed_exports(module)) if is_tool else {}
+            handlers, read = (tuple(found), _files_read(opened)) if is_tool else ((), ())
+            _write(records, ProbeRecord(handlers=handlers, exports=exports, files=read))
         except EntryError as error:
             _write(records, _problem(error))
         except SystemExit as error:
             _write(records, _problem(import_failure(Path(file), error)))
+
+
+def _inspected(kind: EntryKind, file: Path, wanted: str | None) -> ProbeRecord:
+    """Return what a TypeScript or JavaScript file holds, which another process imports."""
+    runtime = find_runtime(wanted)
+    if runtime is None:
+        return ProbeRecord(problem=missing_runtime(wanted), suggestion=INSTALL)
+    try:
+        found = runtime.inspect(kind, file)
+    except ValueError:
+        found = None
+    if found is None:
+        return ProbeRecord(problem="importing the file ends the process", suggestion=IMPORT_HINT)
+    return ProbeRecord.model_validate(found)
+
+
+def _opened_files() -> set[str]:
+    """Return a set that gets the absolute path of each file that is opened from now on."""
+    opened: set[str] = set()
+
+    def note(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(arguments[0], str):
+            opened.add(os.path.abspath(arguments[0]))  # noqa: PTH100 - a link is not followed
+
+    sys.addaudithook(note)
+    return opened
+
+
+def _files_read(opened: set[str]) -> tuple[str, ...]:
+    """Return the files of all modules, and those that were opened, but for compiled ones and the kernel's."""
+    modules = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    others = (
+        file for file in opened if not file.endswith(".pyc") and not file.startswith(("/proc/", "/sys/"))
+    )
+    files = tuple(sorted({*filter(None, modules), *others}))
+    text = "".join(files)
+    return files if len(text) <= MAX_PATHS and text.isprintable() else ()  # as bytes that are not UTF-8
 
 
 def _end_with(life: int) -> None:

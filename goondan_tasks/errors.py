@@ -39,6 +39,16 @@
     │   ├── HandoffCycleError           E_HANDOFF_CYCLE
     │   ├── HandoffDepthError           E_HANDOFF_DEPTH
     │   └── HandoffTimeoutError         E_HANDOFF_TIMEOUT
+    ├── ModelError                      E_MODEL                (what a model's API answers)
+    │   ├── ModelAuthError              E_MODEL_AUTH
+    │   ├── ModelContextLengthError     E_MODEL_CONTEXT_LENGTH
+    │   ├── ModelNotFoundError          E_MODEL_NOT_FOUND
+    │   ├── ModelQuotaError             E_MODEL_QUOTA
+    │   ├── ModelRateLimitError         E_MODEL_RATE_LIMIT
+    │   ├── ModelUnavailableError       E_MODEL_UNAVAILABLE
+    │   ├── ModelRefusedError           E_MODEL_REFUSED
+    │   └── ModelAnswerError            E_MODEL_ANSWER
+    ├── ConversationError               E_CONVERSATION
     ├── BrokerUnreachableError          E_BROKER_UNREACHABLE
     ├── ConfigError                     E_CONFIG_*             (the code is given with each one)
     │   ├── ExtensionLoadError          E_EXT_LOAD
@@ -54,7 +64,11 @@ Sources: 001 §12.4.1, 003 §8, 004 ToolCallResultError.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import ClassVar
+
+#: a package of the bundle's, or of Python, that is not there
+PACKAGE_NOT_INSTALLED = "E_CONFIG_PACKAGE_NOT_INSTALLED"
 
 
 class GoondanError(Exception):
@@ -349,6 +363,70 @@ class HandoffTimeoutError(HandoffError, code="E_HANDOFF_TIMEOUT"):
     suggestion = "Ask for less at once, give the request more time, or ask with `async: true`."
 
 
+class ModelError(GoondanError, code="E_MODEL"):
+    """The model's API refused the request."""
+
+    suggestion = "Read the message; it is the provider's. Correct the Model or modelConfig.params."
+    #: the seconds for which the provider wants no further request
+    retry_after: float = 0.0
+
+
+class ModelAuthError(ModelError, code="E_MODEL_AUTH"):
+    """The model's API does not accept the key."""
+
+    suggestion = "Set the variable that the Model's apiKey names, for the workers; then ask again."
+
+
+class ModelContextLengthError(ModelError, code="E_MODEL_CONTEXT_LENGTH"):
+    """The conversation is longer than the model's context."""
+
+    suggestion = (
+        "Add Extension/message-compaction or Extension/message-window to the Agent, or begin a new instance."
+    )
+
+
+class ModelNotFoundError(ModelError, code="E_MODEL_NOT_FOUND"):
+    """The provider has no such model, or the key may not use it."""
+
+    suggestion = "Correct the Model's `model`, or its `baseUrl`."
+
+
+class ModelQuotaError(ModelError, code="E_MODEL_QUOTA"):
+    """The account has used up its quota at the provider."""
+
+    suggestion = "Raise the quota at the provider, or name another Model in modelConfig.fallbackRefs."
+
+
+class ModelRateLimitError(ModelError, code="E_MODEL_RATE_LIMIT"):
+    """The provider's rate limit was reached."""
+
+    suggestion = "Set the Model's rateLimit, tokensPerMinute or maxConcurrency below the provider's limits."
+
+
+class ModelUnavailableError(ModelError, code="E_MODEL_UNAVAILABLE"):
+    """The model's API cannot be reached, is overloaded, or did not answer, or not properly, in time."""
+
+    suggestion = "Ask again later, or name another Model in modelConfig.fallbackRefs."
+
+
+class ModelRefusedError(ModelError, code="E_MODEL_REFUSED"):
+    """The model, or a filter of its provider, refused to answer."""
+
+    suggestion = "Change what is asked for; the provider's policy forbids an answer."
+
+
+class ModelAnswerError(ModelError, code="E_MODEL_ANSWER"):
+    """The model's answer cannot be used, also after it was asked again."""
+
+    suggestion = "Ask again, simplify the tools or the outputSchema, or take a more capable model."
+
+
+class ConversationError(GoondanError, code="E_CONVERSATION"):
+    """A file of the conversation cannot be read."""
+
+    suggestion = "Correct the line, or move the file away: then the conversation begins without it."
+
+
 class ConfigError(GoondanError, code="E_CONFIG_SCHEMA_INVALID"):
     """The bundle or the configuration is not valid."""
 
@@ -396,12 +474,28 @@ def extra(name: str) -> Iterator[None]:
     """Import what an optional extra of the package provides, within a ``with`` block.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: it is not installed, or in a version that lacks what is imported.
     """
     try:
         yield
     except ImportError as error:
+        package, _, part = (error.name or name).partition(".")
+        is_absent = isinstance(error, ModuleNotFoundError) and not part
+        reason = "is not installed" if is_absent else "is installed in another version than is needed"
         raise ConfigError(
-            f"{error.name or name} is not installed.",
-            suggestion=f"Install the extra: pip install 'goondan-workers[{name}]'",
+            f"{package} {reason}.",
+            code=PACKAGE_NOT_INSTALLED,
+            suggestion=f"Install it with its extra: pip install 'goondan-workers[{name}]'",
         ) from error
+
+
+def require_extra(name: str, *modules: str) -> None:
+    """Check that modules of an extra are installed, which another process is to import.
+
+    Raises:
+        ConfigError: one of them is not.
+    """
+    with extra(name):
+        for module in modules:
+            if find_spec(module) is None:
+                raise ModuleNotFoundError(name=module)

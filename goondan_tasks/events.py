@@ -288,6 +288,12 @@ def _read(kind: type[Record], fields: Mapping[str, Any]) -> Record:
 EVENT_TYPE = "toolCall.completed"
 
 
+def completion_id(call: ToolCall, call_id: str) -> str:
+    """Return the identity of the event that will tell an agent how its pending call has ended."""
+    event_id = f"completed-{call_id}"
+    return call_identity(call.agent_name, call.instance_key, f"turn-{event_id}", event_id)
+
+
 def completed_event(call: ToolCall, result: ToolCallResult) -> ToolCall:
     """Return the event for the instance in which the call was made, under its correlationId and auth."""
     call_id = result.meta.id

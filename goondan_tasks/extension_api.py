@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 from goondan_tasks.bundle.catalog import CatalogItem, McpSource, ToolCatalog, ToolSource
 from goondan_tasks.changesets.api import SwarmBundleApi
+from goondan_tasks.conversation import Conversation, MessageEvent
 from goondan_tasks.messages import AgentEvent, JsonObject, Message, ToolCallResult
 from goondan_tasks.tool_api import Logger, ToolHandler
 
@@ -29,10 +30,13 @@ __all__ = [
     "AgentEvent",
     "AgentStep",
     "CatalogItem",
+    "Conversation",
     "Events",
     "ExtensionApi",
     "ExtensionInfo",
     "McpSource",
+    "Message",
+    "MessageEvent",
     "Middleware",
     "OAuth",
     "Pipeline",
@@ -58,8 +62,10 @@ Result = TypeVar("Result")
 #: what says which call, Step or Turn a context is of: to set it would change nothing
 _READ_ONLY = frozenset(
     {
+        "_ask_model",
         "agent_name",
         "auth",
+        "conversation_state",
         "event",
         "instance_key",
         "message",
@@ -159,8 +165,25 @@ class StepResult:
     metadata: JsonObject = field(default_factory=dict)
 
 
+class _OfConversation(Onion[Result]):
+    """A context in which the conversation of an agent that thinks can be changed."""
+
+    #: ``base_messages``, ``events`` and ``next_messages``; ``None`` unless the Turn thinks
+    conversation_state: Conversation | None
+
+    def emit_message_event(self, event: MessageEvent | JsonObject) -> None:
+        """Change the conversation: append a message, replace or remove one, or truncate them all.
+
+        Raises:
+            ValueError: the event is not valid, or there is no conversation.
+        """
+        if self.conversation_state is None:
+            raise ValueError("Only a Turn that thinks has a conversation.")
+        self.conversation_state.emit(event)
+
+
 @dataclass
-class StepContext(Onion[StepResult]):
+class StepContext(_OfConversation[StepResult]):
     """One Step: one call of the model and its tool calls (001 §12.1, 003 §1.2).
 
     Around an agent's entry the core of the pipeline is the Step itself. For a producer it is the moment at
@@ -185,10 +208,35 @@ class StepContext(Onion[StepResult]):
     auth: JsonObject | None = None
     origin: JsonObject | None = None
     metadata: JsonObject = field(default_factory=dict)
+    conversation_state: Conversation | None = None
+    _ask_model: Callable[..., Awaitable[str]] | None = field(default=None, repr=False)
+
+    async def ask_model(
+        self,
+        messages: Sequence[JsonObject | Message],
+        *,
+        instructions: str = "",
+        model_ref: str | None = None,
+    ) -> str:
+        """Ask a model and return the text of its answer; the time does not count as the middleware's.
+
+        ``messages`` are of 004, or ``{role, content}``. Without ``model_ref``, such as ``Model/small``, it is
+        the Agent's model, with those behind it. The request is a call like the Step's own: it has the Model's
+        limits, its tokens count, and a run that takes this one's place gets the same answer for the same
+        request.
+
+        Raises:
+            ModelError: it cannot be asked, or does not answer.
+            ConfigError: there is no such Model.
+            ValueError: the Agent has no model, or its code is not ``async``.
+        """
+        if self._ask_model is None:
+            raise ValueError("Only an Agent with a modelConfig, whose code is async if it has any, can ask.")
+        return await self._ask_model(messages, instructions=instructions, model_ref=model_ref)
 
 
 @dataclass
-class TurnContext(Onion[Any]):
+class TurnContext(_OfConversation[Any]):
     """One event, from its arrival to the agent's answer, which ``next()`` returns."""
 
     agent_name: str
@@ -199,6 +247,7 @@ class TurnContext(Onion[Any]):
     auth: JsonObject | None = None
     origin: JsonObject | None = None
     metadata: JsonObject = field(default_factory=dict)
+    conversation_state: Conversation | None = None
 
 
 class Pipeline(Protocol):

@@ -2,13 +2,15 @@
 
 import errno
 import inspect
+import sys
 import traceback
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from goondan_tasks import errors
-from goondan_tasks.errors import GoondanError, ToolError, ToolInputValidationError
+from goondan_tasks.errors import GoondanError, ModelError, ToolError, ToolInputValidationError
 from goondan_tasks.messages import JsonObject, ToolCallError, ToolCallResult
 from goondan_tasks.names import is_v1_name
 from goondan_tasks.redaction import KNOWN_SECRETS
@@ -57,21 +59,36 @@ def describe(
     are bounded.
     """
     if isinstance(error, DescribedError):
-        return error.description
+        # the other process does not know our secrets
+        return ToolCallError.from_wire(KNOWN_SECRETS.hidden_in_answer(error.description.to_wire()))
     errno_name = errno.errorcode.get(error.errno or 0) if isinstance(error, OSError) else None
     code = (_text(error, "code") or errno_name or default.code)[:LONGEST_NAME]
     is_ours = isinstance(error, GoondanError) or code == default.code
-    suggestion = _text(error, "suggestion") or (default.suggestion if is_ours else None)
+    suggestion = _text(error, "suggestion") or missing_package(error)
+    suggestion = suggestion or (default.suggestion if is_ours else None)
     page = _text(error, "help_url") or ""
     if not page or len(page) > LONGEST_HINT:  # a URL that was cut leads nowhere
         page = help_url + code if has_page(code, error) else ""
-    return ToolCallError(
+    described = ToolCallError(
         code=code,
         name=_fit(type(error).__name__)[:LONGEST_NAME],
         message=fitted_message(_message(error), message_limit),
         suggestion=None if suggestion is None else truncate(suggestion, LONGEST_HINT),
         help_url=page or None,
     )
+    return described.retried_after(error.retry_after) if isinstance(error, ModelError) else described
+
+
+def missing_package(error: BaseException) -> str | None:
+    """Say what to install, and for which line, if a package was imported that is not there."""
+    package = (error.name or "").partition(".")[0] if type(error) is ModuleNotFoundError else ""
+    if not package or package in sys.modules:  # what lacks only a module of it has another version
+        return None
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = f" (needed by {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})" if trace else ""
+    return f"Install {package}{place}, and name it in spec.requirements."
 
 
 def as_exception(error: ErrorLike, default: type[GoondanError] = ToolError) -> BaseException:
@@ -99,6 +116,13 @@ def has_page(code: str, error: BaseException | None = None) -> bool:
     """
     documents_every_code = isinstance(error, GoondanError) and error.documents_every_code
     return code in _OURS or code.startswith("E_CONFIG_") or documents_every_code
+
+
+def error_pages() -> dict[str, Path]:
+    """Return the pages about errors, by code: those in the installed package, or in the source tree."""
+    here = Path(__file__).parent
+    folder = next(filter(Path.is_dir, (root / "docs/errors" for root in (here, here.parent))), here)
+    return {file.stem: file for file in sorted(folder.glob("*.md")) if file.stem != "README"}
 
 
 def fitted_message(message: str, limit: int) -> str:

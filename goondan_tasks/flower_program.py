@@ -22,6 +22,7 @@ from broker_config.options import declared_queues
 from broker_config.settings import Settings
 from goondan_tasks import celery_program
 from goondan_tasks.agent_registry import AgentRegistry
+from goondan_tasks.logs import configure_logging
 
 _take_event = EventsState.event
 
@@ -64,6 +65,7 @@ def keep_workers_only(state: Any, event: dict[str, Any]) -> None:
 def main() -> None:
     """Run Flower through Celery's command line."""
     settings = Settings.load()
+    configure_logging(settings)  # Tornado adds no handler of its own where there is one
     names = QueueNames(
         AgentRegistry(connect(settings.redis_url, name="goondan-flower"), Keys(settings.namespace))
     )

@@ -316,8 +316,8 @@ def outside_call(
 _ERRORS = {error.code: error for error in HandoffError.__subclasses__()}
 
 
-def request_result(call: ToolCall, result: ToolCallResult) -> RequestResult:
-    """Return the answer to the request that ``call`` is.
+def request_result(result: ToolCallResult) -> RequestResult:
+    """Return the answer that the result of a request is.
 
     Raises:
         HandoffError: the agent failed, with its error.
@@ -325,11 +325,11 @@ def request_result(call: ToolCall, result: ToolCallResult) -> RequestResult:
     if result.error is not None:
         raise handoff_error(result.error)
     return RequestResult(
-        id=identity_of(call),
-        event_id=f"answer-{call.tool_call_id}",
-        target=call.agent_name,
+        id=result.meta.id,
+        event_id=f"answer-{result.tool_call_id}",
+        target=result.meta.agent_name,
         response=result.output,
-        correlation_id=call.correlation_id,
+        correlation_id=result.meta.correlation_id,
     )
 
 

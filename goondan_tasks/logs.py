@@ -22,10 +22,16 @@ _CALL_LINES = {
     "console": f"{{9}} [info     ] call.finished                  [{__name__}] agent={{0}} attempt={{1}} "
     "call_id={2} code=None correlation_id={3} duration_ms={8} instance={4} status=ok tool={5} trace_id={6} "
     "worker={7}\n",
+    "dev": "{9} call.finished agent={0} attempt={1} call_id={2:.8} duration_ms={8} instance={4} status=ok "
+    "tool={5}\n",
     "json": '{{"agent": "{0}", "attempt": {1}, "call_id": "{2}", "correlation_id": "{3}", "instance": "{4}", '
     '"tool": "{5}", "trace_id": "{6}", "worker": "{7}", "code": null, "duration_ms": {8}, "status": "ok", '
     f'"event": "call.finished", "level": "info", "logger": "{__name__}", "timestamp": "{{9}}"}}}}\n',
 }
+#: beside ``goondan dev`` the prefix says whose line it is, and a person reads it
+_DEV_TIME = "%H:%M:%S"
+_NOT_IN_DEV = ("correlation_id", "logger", "tool_call_id", "trace_id", "worker")
+_CHATTY_IN_DEV = ("celery.apps.worker", "celery.worker.consumer", "flower.command", "kombu.mixins")
 #: whether a line shows each of a call's texts unquoted
 _are_plain = re.compile(r"[\w.:@-]+(?:/[\w.:@-]+){6}", re.ASCII).fullmatch
 
@@ -46,10 +52,11 @@ def configure_logging(settings: Settings, running: RunningFields = dict) -> None
         is_about_it = event.get("call_id") in (None, fields.get("call_id"))
         return {**fields, **event} if fields and is_about_it else event
 
+    is_dev = _form(settings) == "dev"
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.TimeStamper(fmt=_DEV_TIME if is_dev else "iso", utc=not is_dev),
         structlog.stdlib.PositionalArgumentsFormatter(),
     ]
     structlog.configure(
@@ -71,6 +78,7 @@ def configure_logging(settings: Settings, running: RunningFields = dict) -> None
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.format_exc_info,
                 hide_secrets,
+                *([_shortened] if is_dev else []),
                 _renderer(settings),
             ],
         )
@@ -78,7 +86,14 @@ def configure_logging(settings: Settings, running: RunningFields = dict) -> None
     # Celery's line for each received message says nothing that our own line at its end does not
     logging.getLogger("celery.worker.strategy").setLevel(logging.WARNING)
     # nor do lines about each HTTP request, with addresses that may hold a key, and uvicorn's about itself
-    for chatty in ("httpcore2", "httpx2", "mcp", "sse_starlette", "uvicorn"):
+    for chatty in (
+        "httpcore2",
+        "httpx2",
+        "mcp",
+        "sse_starlette",
+        "uvicorn",
+        *(_CHATTY_IN_DEV if is_dev else ()),
+    ):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     root = logging.getLogger()
     root.handlers = [handler]
@@ -97,7 +112,8 @@ class CallLog:
     ) -> None:
         self._stream = stream
         self._clock = clock
-        self._line_of = _CALL_LINES[settings.log_format].format
+        self._form = _form(settings)
+        self._line_of = _CALL_LINES[self._form].format
         self._is_wanted = logging.getLogger(__name__).isEnabledFor(logging.INFO)
         self._second = -1
         self._time_of_second = ""
@@ -138,7 +154,13 @@ class CallLog:
         now = self._clock()
         if int(now) != self._second:
             self._second = int(now)
-            self._time_of_second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
+            self._time_of_second = (
+                time.strftime(_DEV_TIME, time.localtime(now))
+                if self._form == "dev"
+                else time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
+            )
+        if self._form == "dev":
+            return self._time_of_second
         return f"{self._time_of_second}.{int(now % 1 * 1e6):06d}Z"
 
 
@@ -189,7 +211,27 @@ def _is_configured_by_program() -> bool:
     return is_own
 
 
+def _form(settings: Settings) -> str:
+    return "dev" if settings.dev == "on" and settings.log_format == "console" else settings.log_format
+
+
+def _shortened(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Leave out what each line beside ``goondan dev`` would repeat; commands take the beginning of an id."""
+    for name in _NOT_IN_DEV:
+        event.pop(name, None)
+    if event.get("level") == "info":
+        del event["level"]
+    if event.get("code", "") is None:
+        del event["code"]
+    if call_id := event.get("call_id"):
+        event["call_id"] = str(call_id)[:8]
+    return event
+
+
 def _renderer(settings: Settings) -> structlog.typing.Processor:
     if settings.log_format == "json":
         return structlog.processors.JSONRenderer(ensure_ascii=False)
-    return structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    padding = 0 if _form(settings) == "dev" else 30
+    return structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(), pad_event_to=padding, pad_level=padding > 0
+    )

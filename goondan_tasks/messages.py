@@ -187,6 +187,18 @@ class ToolCallError(WireModel):
     suggestion: str | None = None
     help_url: str | None = None
     _traceback: str | None = PrivateAttr(default=None)
+    _retry_after: float = PrivateAttr(default=0.0)
+
+    @property
+    def retry_after(self) -> float:
+        """The seconds for which the other side wants no further attempt; they stay in the process."""
+        return self._retry_after
+
+    def retried_after(self, seconds: float) -> Self:
+        """Return the same error with the seconds before which another attempt has no use."""
+        error = self.model_copy()
+        error._retry_after = seconds
+        return error
 
     @property
     def traceback(self) -> str | None:
@@ -222,6 +234,10 @@ class ResultMeta(WireModel):
     #: of a pending result: when the call expires unless it is completed, and what it waits for
     expires_at: str | None = None
     awaits: Literal["completion", "approval"] | None = None
+    #: of a model's request, or of the Turn of an agent that thinks: its tokens, as ``{input, output, cached,
+    #: reasoning}``, and why it ended
+    usage: dict[str, int] | None = None
+    finish_reason: str | None = None
 
 
 class CallLogFields(NamedTuple):
@@ -303,12 +319,18 @@ def call_part(call_id: str, tool_name: str, args: Any) -> JsonObject:
 
 def assistant_message(call_id: str, tool_name: str, args: Any, step_id: str, now: str) -> Message:
     """Build the assistant Message that holds exactly this call, for a call submitted without one."""
-    return Message(
-        id=f"msg-{call_id}",
-        data={"role": "assistant", "content": [call_part(call_id, tool_name, args)]},
-        created_at=now,
-        source={"type": "assistant", "stepId": step_id},
-    )
+    return Message.from_wire(assistant_message_wire(call_id, tool_name, args, step_id, now))
+
+
+def assistant_message_wire(call_id: str, tool_name: str, args: Any, step_id: str, now: str) -> JsonObject:
+    """Build the same as on the wire."""
+    return {
+        "id": f"msg-{call_id}",
+        "data": {"role": "assistant", "content": [call_part(call_id, tool_name, args)]},
+        "metadata": {},
+        "createdAt": now,
+        "source": {"type": "assistant", "stepId": step_id},
+    }
 
 
 #: where the metadata of an event says that it is an answer

@@ -13,7 +13,7 @@ from broker_config.queues import call_queue, events_queue
 from goondan_tasks.call_counts import BUCKETS, Times, WorkerCounts
 from goondan_tasks.client.status import AgentState, AgentStatus
 from goondan_tasks.errors import BrokerUnreachableError
-from goondan_tasks.names import DELEGATE_TOOL, EVENT_TOOLS
+from goondan_tasks.names import DELEGATE_TOOL, EVENT_TOOLS, MODEL_TOOLS
 
 #: reads what workers have counted, and the lost calls by agent
 ReadCounts = Callable[[], tuple[list[WorkerCounts], dict[str, int]]]
@@ -105,6 +105,11 @@ def _counted(workers: Iterable[WorkerCounts]) -> Iterator[Metric]:
     limit_waits = CounterMetricFamily("goondan_limit_waits", "Calls that waited for a limit.", labels=_CALL)
     waits = HistogramMetricFamily("goondan_call_wait_seconds", "From queue to first run.", labels=_CALL)
     runs = HistogramMetricFamily("goondan_call_run_seconds", "How long handlers took.", labels=_CALL)
+    tokens = CounterMetricFamily(
+        "goondan_model_tokens",
+        "Tokens of requests to models; input has those that were cached, output those of reasoning.",
+        labels=[*_CALL[:3], "model", "kind"],
+    )
     for worker in workers:
         for one in worker.tools:
             who = [worker.worker, worker.process, one.agent]
@@ -118,7 +123,9 @@ def _counted(workers: Iterable[WorkerCounts]) -> Iterator[Metric]:
             limit_waits.add_metric([*who, one.tool], one.limit_waits)
             waits.add_metric([*who, one.tool], _buckets(one.waits), one.waits.total)
             runs.add_metric([*who, one.tool], _buckets(one.runs), one.runs.total)
-    yield from (calls, handoffs, events, retries, limit_waits, waits, runs)
+            for kind, count in one.tokens.items():
+                tokens.add_metric([*who, one.tool.removeprefix(MODEL_TOOLS), kind], count)
+    yield from (calls, handoffs, events, retries, limit_waits, waits, runs, tokens)
 
 
 def _buckets(times: Times) -> list[tuple[str, float]]:

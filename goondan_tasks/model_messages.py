@@ -25,6 +25,7 @@ from goondan_tasks.messages import (
     wall_clock,
 )
 from goondan_tasks.names import EVENT_TOOLS, is_v1_name
+from goondan_tasks.wording import closest
 
 _ROLES = frozenset({"system", "user", "assistant", "tool"})
 
@@ -307,9 +308,13 @@ def read_model_call(raw: Any, *, max_args_bytes: int) -> ModelCall:
     return ModelCall(_printable(call.id), _printable(call.name), {}, answer, fault)
 
 
-def not_in_catalog(name: str) -> ToolNotInCatalogError:
-    """Return the error for a tool that is not in a Step's catalog (003 §7.2)."""
-    return ToolNotInCatalogError(f"Tool '{name}' is not available in the current Tool Catalog.")
+def not_in_catalog(name: str, known: Iterable[str] = ()) -> ToolNotInCatalogError:
+    """Return the error for a tool that is not in a Step's catalog (003 §7.2), whose tools are ``known``."""
+    meant = closest(name, known)
+    return ToolNotInCatalogError(
+        f"Tool '{name}' is not available in the current Tool Catalog.",
+        suggestion=f"Did you mean '{meant}'? {ToolNotInCatalogError.suggestion}" if meant else None,
+    )
 
 
 def _fields_of(raw: Any) -> Mapping[str, Any]:
@@ -341,7 +346,7 @@ def _fault_of(call: ModelCall, max_args_bytes: int) -> ToolError | None:
         return not_in_catalog(call.name)
     try:
         serializer.encode([call.id, call.name])
-        size = len(serializer.encode(call.args))
+        size = len(serializer.encode(call.args, serializer.DEEPEST))
     except serializer.NotJsonError as error:
         return ToolInputValidationError(f"The call is not valid JSON: {error}.")
     if size > max_args_bytes:
@@ -387,6 +392,33 @@ def _output(result: ToolCallResult) -> JsonObject:
     if result.status == "ok":
         return {"type": "text" if isinstance(result.output, str) else "json", "value": result.output}
     return {"type": "error-json" if result.status == "error" else "json", "value": _told(result)}
+
+
+def message_of(result: StepCallResult, turn_id: str) -> Message:
+    """Return the Message that tells the model a call's result, whatever shape the call had."""
+    wire = result.message
+    if isinstance(wire.get("data"), Mapping):
+        return Message.from_wire({**wire, "metadata": {"turnId": turn_id}})
+    output = {"type": "error-json" if result.status == "error" else "json", "value": told_output(result)}
+    names = {"toolCallId": result.tool_call_id, "toolName": result.tool_name}
+    return Message(
+        id=f"msg-{result.meta.id}",
+        data={"role": "tool", "content": [{"type": "tool-result", **names, "output": output}]},
+        metadata={"turnId": turn_id},
+        created_at=result.meta.finished_at or iso_time(wall_clock()),
+        source={"type": "tool", **names},
+    )
+
+
+def told_text(output: Any) -> tuple[str, bool]:
+    """Return the text of a ``tool-result`` part's output, ``{type, value}``, and whether it is an error."""
+    is_error = _is_typed(output) and output["type"].startswith("error")
+    value = output["value"] if _is_typed(output) else output
+    error = value.get("error") if is_error and isinstance(value, Mapping) else None
+    if isinstance(error, Mapping):
+        told = (f"{error.get('code')}: {error.get('message')}", error.get("suggestion"))
+        return "\n".join(filter(None, told)), True
+    return value if isinstance(value, str) else serializer.encode(value).decode(), is_error
 
 
 def _is_typed(output: Any) -> bool:

@@ -8,10 +8,12 @@ costs one look-up.
 import base64
 import hashlib
 import json
+import os
 import re
 import sys
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote as percent_encoded
 
@@ -25,6 +27,8 @@ SYSTEM_TOOL = "goondan"
 READ_OUTPUT_TOOL = f"{SYSTEM_TOOL}{SEPARATOR}read-output"
 #: opens a Step for a producer: runs its middlewares and keeps its catalog; in no catalog either
 STEP_TOOL = f"{SYSTEM_TOOL}{SEPARATOR}step"
+#: with what the names of the tools begin by which models are asked; a Model's name follows
+MODEL_TOOLS = f"{SYSTEM_TOOL}{SEPARATOR}model-"
 #: the tool of a dead letter whose message held no call; it is not a valid tool name
 NO_CALL_TOOL = "(no call)"
 #: in the ledger an event is a call of one of these: the agent itself is the tool
@@ -51,6 +55,17 @@ class ToolName(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.resource}{SEPARATOR}{self.export}"
+
+
+def folder_workspace(folder: Path) -> str:
+    """Return the workspace of a bundle that has no Package: its folder's name, and a digest of its path.
+
+    Two projects in folders of one name have two workspaces. All ways to a folder lead to the same one, links
+    included; the name is fit for a directory as it is.
+    """
+    folder = folder.resolve()
+    name = re.sub("[^a-z0-9_]+", "-", folder.name.lower())[:48].strip("-") or "bundle"
+    return f"{name}-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]}"
 
 
 def is_name_part(text: str) -> bool:

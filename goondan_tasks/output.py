@@ -35,7 +35,7 @@ def encoded_output(output: Any, tool_name: str) -> bytes:
         ToolOutputError: it has no JSON form.
     """
     try:
-        return serializer.encode(output)
+        return serializer.encode(output, serializer.DEEPEST)
     except serializer.NotJsonError as error:
         raise bad_output(output, error, tool_name) from error
 

@@ -83,6 +83,13 @@ class KnownSecrets:
 
         return mapped(value, hidden)
 
+    def begun_in(self, text: str) -> int:
+        """Return how many characters at the end of a text may be the beginning of such a secret."""
+        secrets = [secret for secret, is_handed_out in self._known if not is_handed_out]
+        longest = min(len(text), max(map(len, secrets), default=1) - 1)
+        ends = (text[-count:] for count in range(longest, 0, -1))
+        return next((len(end) for end in ends if any(one.startswith(end) for one in secrets)), 0)
+
 
 #: of this process
 KNOWN_SECRETS = KnownSecrets()

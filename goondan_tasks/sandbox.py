@@ -5,6 +5,7 @@ which it may write; an empty home and ``/tmp``; its own processes. A strict sand
 """
 
 import functools
+import os
 import shutil
 import subprocess
 import sys
@@ -68,22 +69,26 @@ class Sandbox:
     state_root: Path | None = None
     is_strict: bool = False
 
-    def command(self, argv: Sequence[str], cwd: Path, home: str | None) -> list[str]:
+    def command(
+        self, argv: Sequence[str], cwd: Path, home: str | None, *, programs: Sequence[Path] = ()
+    ) -> list[str]:
         """Return the command that runs ``argv`` in the sandbox; ``home`` is a directory that will be empty.
+
+        ``programs`` are files that it sees, wherever they are.
 
         Raises:
             ConfigError: sandboxes do not work here.
         """
         require()
         network = ["--unshare-net"] if self.is_strict else []
-        mounts = [word for _, words in sorted(self._mounts(home)) for word in words]
+        mounts = [word for _, words in sorted(self._mounts(home, programs)) for word in words]
         program = shutil.which("bwrap") or "bwrap"
         rest = ["--unsetenv", "TMPDIR", "--chdir", str(cwd)]
         return [program, *_ALONE, *network, *_system(), *mounts, *rest, "--", *argv]
 
-    def _mounts(self, home: str | None) -> Iterator[tuple[int, list[str]]]:
+    def _mounts(self, home: str | None, programs: Sequence[Path]) -> Iterator[tuple[int, list[str]]]:
         # by depth: what is mounted later covers what lies deeper
-        readable = [*_python(), *([self.bundle.resolve()] if self.bundle else [])]
+        readable = [*_python(), *programs, *([self.bundle.resolve()] if self.bundle else [])]
         for path in (Path(home) if home else None, self.state_root):
             is_below = any(path.is_relative_to(one) for one in readable) if path else False
             if path and path.is_absolute() and (is_below or path != self.state_root) and path.parent != path:
@@ -108,10 +113,15 @@ def _python() -> set[Path]:
     """Return where this Python, its libraries and this project are, beyond the system's directories."""
     libraries = [path for path in sys.path if Path(path).name in {"site-packages", "dist-packages"}]
     project = Path(__file__).resolve().parents[1]
-    parts = [project / name for name in ("broker_config", "goondan_tasks", "workers")]
+    parts = [project / name for name in ("broker_config", "goondan_start.py", "goondan_tasks", "workers")]
     places = {*map(Path, (sys.prefix, sys.base_prefix, *libraries)), *parts}
+    link = Path(sys.executable)
+    while link.is_symlink():  # a virtual environment's Python may be a link to another one
+        link = Path(os.path.normpath(link.parent / link.readlink()))
+        if not any(link.is_relative_to(place) for place in places):
+            places.add(link)
     return {
         path
         for path in places
-        if path.is_dir() and path.parent != path and not any(path.is_relative_to(one) for one in _SYSTEM)
+        if path.exists() and path.parent != path and not any(path.is_relative_to(one) for one in _SYSTEM)
     }

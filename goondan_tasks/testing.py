@@ -27,7 +27,7 @@ from broker_config.process_group import ProcessGroup, end_processes
 from broker_config.settings import PREFIX, Settings
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.client import Client
-from goondan_tasks.errors import AgentUnavailableError
+from goondan_tasks.errors import AgentUnavailableError, require_extra
 from goondan_tasks.orchestrator.supervisor import PROGRAM
 
 __all__ = ["LocalStack"]
@@ -96,10 +96,12 @@ class LocalStack:
         """Start everything and wait until the workers consume.
 
         Raises:
-            ConfigError: the bundle is not valid (SettingsError: a setting is not).
+            ConfigError: the bundle is not valid (SettingsError: a setting is not), or the extra ``worker`` is
+                not installed.
             EmbeddedRedisError: there is no redis-server, or it does not start.
             AgentUnavailableError: a worker does not start.
         """
+        require_extra("worker,embedded", "celery", "httpx2", "typer")
         with ExitStack() as resources:
             self.redis = resources.enter_context(EmbeddedRedis())
             self._open_directory(resources)

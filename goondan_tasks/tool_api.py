@@ -323,6 +323,11 @@ class ToolContext:
         return Pending(handle, output, ttl_seconds)
 
 
+def reaches_agents(ctx: ToolContext) -> bool:
+    """Return whether ``ctx.runtime`` is there, without making it."""
+    return ctx._reach is not _nobody
+
+
 class ToolOptions(TypedDict, total=False):
     """The fields of an export that :func:`tool` takes; docs/reference/yaml.md says what they mean."""
 

@@ -1,8 +1,9 @@
 """Traces: which calls and handoffs belong together, which caused which, and how long each waited and ran."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
+from itertools import islice
 from typing import Literal, cast
 
 from broker_config.connections import redis_time
@@ -45,6 +46,9 @@ class CallFacts(WireModel):
     waiting_seconds: float
     #: from the start of the run to its end, or until now
     running_seconds: float | None = None
+    #: tokens of a request to a model, or of all requests of a Turn: ``input``, with those ``cached``, and
+    #: ``output``, with those of ``reasoning``
+    usage: dict[str, int] | None = None
     #: the limit that it is waiting for
     waiting_for: str | None = None
     #: the identities of the call that caused this one, of the root of that chain, and of the one it replays
@@ -92,6 +96,27 @@ class Trace(WireModel):
                 found.setdefault(path[-1], []).append(node)
             path.append(node.id)
         return {node_id: tuple(nodes) for node_id, nodes in found.items()}
+
+
+class TraceSummary(WireModel):
+    """A trace in a line: the call that it began with, how many it has, and how it stands."""
+
+    trace_id: str
+    correlation_id: str
+    #: of the first call; of what has expired nothing is known, and the next one counts as the first
+    id: str
+    kind: Kind
+    agent: str
+    instance: str
+    tool: str
+    event_type: str | None = None
+    #: when the first call was queued, and when the last one
+    began_at: str
+    latest_at: str
+    #: calls and handoffs
+    calls: int
+    #: of a call that has not ended, if one of the recent ones has not; else how the first has ended
+    state: str
 
 
 def build_trace(correlation_id: str, nodes: Iterable[TraceNode], *, expired: int = 0) -> Trace:
@@ -150,6 +175,9 @@ BATCH = 50
 #: how much of an error's message is kept
 MESSAGE_CHARACTERS = 500
 
+#: the states of calls that have not ended, the one to be told first
+_OPEN = ("lost", "running", "pending", "waiting", "queued")
+
 _KINDS: dict[str, Kind] = {DELEGATE_TOOL: "request", EVENT_TOOL: "event", DELEGATE_RESULT_TOOL: "answer"}
 
 
@@ -173,6 +201,66 @@ def read_trace(ledger: Ledger, name: str, agents: Iterable[str]) -> Trace | None
     traces = dict.fromkeys(node.trace_id for node in found)
     reader.read([call_id for trace_id in traces for call_id in _indexed(ledger, trace_id)])
     return build_trace(correlation_id, reader.nodes.values(), expired=reader.expired)
+
+
+def read_traces(
+    ledger: Ledger,
+    agents: Iterable[str],
+    limit: int,
+    older_than: float | None = None,
+    newer_than: float | None = None,
+) -> list[TraceSummary]:
+    """Read the latest traces among the recent calls of ``agents``, those with the newest calls first.
+
+    Nothing lists traces in Redis, which would cost each call a command: the SEARCHED most recent calls of the
+    time are put together by their traceId. Of those, the indexes tell how many calls each has, and the first.
+
+    Raises:
+        redis.exceptions.RedisError: Redis cannot be reached.
+    """
+    traces: dict[str, dict[str, CallRecord]] = defaultdict(dict)
+    for record in with_losses(ledger, ledger.recent(agents, SEARCHED, older_than, newer_than)):
+        traces[record.call.trace_id][record.id] = record
+    latest = dict(islice(traces.items(), limit))
+    with ledger.redis.pipeline(transaction=False) as pipe:
+        for trace_id in latest:
+            pipe.zrange(ledger.keys.trace(trace_id), 0, -1)
+        indexes = [[call_id.decode() for call_id in row] for row in pipe.execute()]
+    _add(ledger, latest, {trace_id: ids[0] for trace_id, ids in zip(latest, indexes, strict=True) if ids})
+    firsts = {trace_id: _first(known).call.root_id for trace_id, known in latest.items()}
+    _add(ledger, latest, {trace_id: root_id for trace_id, root_id in firsts.items() if root_id})
+    return [_summary(known, len({*known, *ids})) for known, ids in zip(latest.values(), indexes, strict=True)]
+
+
+def _add(ledger: Ledger, traces: Mapping[str, dict[str, CallRecord]], wanted: Mapping[str, str]) -> None:
+    """Read one more call of each trace, unless it is known."""
+    missing = {call_id: trace_id for trace_id, call_id in wanted.items() if call_id not in traces[trace_id]}
+    for record in with_losses(ledger, filter(None, ledger.records(list(missing)))):
+        traces[missing[record.id]][record.id] = record
+
+
+def _first(known: Mapping[str, CallRecord]) -> CallRecord:
+    """Return the earliest call that no other one has caused, if there is one: several may have one time."""
+    return min(known.values(), key=lambda one: (one.call.parent_id is not None, one.queued_at, one.id))
+
+
+def _summary(known: Mapping[str, CallRecord], calls: int) -> TraceSummary:
+    first = _first(known)
+    states = {record.state for record in known.values()}
+    return TraceSummary(
+        trace_id=first.call.trace_id,
+        correlation_id=first.call.correlation_id,
+        id=first.id,
+        kind=_KINDS.get(first.call.tool_name, "call"),
+        agent=first.call.agent_name,
+        instance=first.call.instance_key,
+        tool=first.call.tool_name,
+        event_type=_event_type(first),
+        began_at=iso_time(first.queued_at),
+        latest_at=iso_time(max(record.queued_at for record in known.values())),
+        calls=calls,
+        state=next((state for state in _OPEN if state in states), first.state),
+    )
 
 
 def _find(ledger: Ledger, name: str, agents: Iterable[str]) -> list[str]:
@@ -256,6 +344,7 @@ def node_of(record: CallRecord, result: ToolCallResult | None, now: float) -> Tr
         lost_at=None if record.lost_at is None else iso_time(record.lost_at),
         waiting_seconds=_seconds(record.queued_at, ended if started is None else started),
         running_seconds=None if started is None else _seconds(started, ended),
+        usage=None if result is None else result.meta.usage,
         waiting_for=record.waiting_for,
         error=error and TraceError(code=error.code, message=error.message[:MESSAGE_CHARACTERS]),
         parent_id=call.parent_id,

@@ -5,7 +5,9 @@ handler converts arguments, which were checked against that schema before, to th
 returned value to JSON. The function itself stays as it is.
 """
 
+import functools
 import inspect
+import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -25,6 +27,16 @@ from goondan_tasks.messages import JsonObject
 from goondan_tasks.names import is_name_part
 from goondan_tasks.output import Pending
 from goondan_tasks.wording import written
+
+if sys.version_info >= (
+    3,
+    14,
+):  # annotations are evaluated when they are asked for, and may name what is not defined
+    from annotationlib import Format
+
+    signature = functools.partial(inspect.signature, annotation_format=Format.FORWARDREF)
+else:
+    signature = inspect.signature
 
 #: the attribute of a decorated function that holds its :class:`TypedTool`
 _MARK = "__goondan_tool__"
@@ -96,7 +108,7 @@ def mark_tool(function: Callable[..., Any], context: type, options: Mapping[str,
         )
     takes_context, fields = source.fields(context)
     model = source.model(fields)
-    parameters = model.model_json_schema(schema_generator=_Schema)
+    parameters = model.model_json_schema(schema_generator=UntitledSchema)
     del parameters["title"]
     described = {"description": text} if (text := inspect.getdoc(function)) else {}
     declared = {to_camel(option): value for option, value in options.items()}
@@ -104,7 +116,7 @@ def mark_tool(function: Callable[..., Any], context: type, options: Mapping[str,
     setattr(function, _MARK, TypedTool(export, function, _handler(function, model, takes_context)))
 
 
-class _Schema(GenerateJsonSchema):
+class UntitledSchema(GenerateJsonSchema):
     """Without the titles that pydantic makes of names, and with defaults only where JSON can hold them."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
@@ -128,7 +140,7 @@ class _Source:
 
     def fields(self, context: type) -> tuple[str | None, dict[str, tuple[Any, Any]]]:
         """Return the parameter for the context, if there is one, and type and default of each other one."""
-        parameters = list(inspect.signature(self.function).parameters.values())
+        parameters = list(signature(self.function).parameters.values())
         takes_context = None
         if parameters and _is_context(parameters[0], context):
             if parameters[0].kind in _KINDS:
@@ -184,13 +196,15 @@ def _model(fields: Mapping[str, tuple[Any, Any]]) -> type[BaseModel]:
     config = ConfigDict(extra="forbid", alias_generator=lambda field: field.removeprefix(_PREFIX))
     named: dict[str, Any] = {_PREFIX + name: field for name, field in fields.items()}
     model = create_model("Arguments", __config__=config, **named)
-    model.model_json_schema(schema_generator=_Schema)
+    model.model_json_schema(schema_generator=UntitledSchema)
     return model
 
 
 def _is_context(parameter: inspect.Parameter, context: type) -> bool:
-    # as text, it may be imported for type checkers alone
+    # as text, or as a reference to a name, it may be imported for type checkers alone
     annotation = parameter.annotation
+    if isinstance(annotation, typing.ForwardRef):
+        annotation = annotation.__forward_arg__
     is_named = isinstance(annotation, str) and annotation.rpartition(".")[2] == context.__name__
     return parameter.name == "ctx" or annotation is context or is_named
 

@@ -4,7 +4,7 @@ import difflib
 import itertools
 import json
 import re
-from collections.abc import Collection, Iterable, Sized
+from collections.abc import Collection, Iterable, Mapping, Sized
 from typing import Any
 
 FieldPath = tuple[str | int, ...]
@@ -51,6 +51,18 @@ def duration_text(seconds: float) -> str:
     if seconds < 1000:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} min" if seconds < 60_000 else f"{seconds / 3600:.1f} h"
+
+
+def tokens_text(usage: Mapping[str, int]) -> str:
+    """Write the tokens that a model has read and written: ``1.2k→85``."""
+    return "→".join(_short(usage.get(kind, 0)) for kind in ("input", "output"))
+
+
+def _short(count: int) -> str:
+    for size, unit in ((999_950, "M"), (1_000, "k")):
+        if count >= size:
+            return f"{count / (1_000_000 if unit == 'M' else 1_000):.1f}{unit}"
+    return str(count)
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:

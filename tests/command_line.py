@@ -9,7 +9,7 @@ from goondan_tasks.cli.program import COMMANDS, GROUPS, load_command
 #: options that every command has
 EVERYWHERE = frozenset({"--help", "--json"})
 #: options that stand for settings
-SETTINGS = frozenset({"--bundle", "--redis-url", "--swarm"})
+SETTINGS = frozenset({"--bundle", "--redis-url", "--swarm", "--workspace"})
 
 
 @cache

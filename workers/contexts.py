@@ -1,10 +1,11 @@
 """The context of each run: what the handler of the tool or agent gets, and what it may use."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from time import time
 from typing import Any
 
 import structlog
@@ -12,9 +13,10 @@ import structlog
 from goondan_tasks.agent_api import AgentContext
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.calls import Run
+from goondan_tasks.conversation import Conversation, ConversationFiles
 from goondan_tasks.errors import HandoffError, ToolTimeoutError
 from goondan_tasks.events import event_of, is_event
-from goondan_tasks.messages import ToolCall
+from goondan_tasks.messages import JsonObject, ToolCall, assistant_message_wire, iso_time
 from goondan_tasks.names import STEP_TOOL, callback_url
 from goondan_tasks.tool_api import AgentRuntime, ToolContext
 from goondan_tasks.v1_api import V1ToolContext
@@ -28,14 +30,16 @@ from workers.instances.workdirs import InstanceWorkdirs, OpenWait
 from workers.processes.confinement import Confinement
 from workers.processes.programs import ProcessRunner
 from workers.progress_reporter import ProgressReporter
+from workers.thinking.turn import Thinking
 from workers.tools.registered_tool import RegisteredTool
+from workers.turns.turns import TurnState
 from workers.v1.conversions import Shown
 from workers.v1.services import RunEventBus
 
 #: makes the context of a tool of the older version out of today's; it may block
 OlderContext = Callable[[BoundTool, ToolCall, ToolContext, Shown | None], V1ToolContext]
 
-_NO_CALLBACK: dict[str, Any] = {}
+_NOTHING: dict[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,12 @@ class RunServices:
     on_thread: RunOnThread = on_new_thread
     #: that of the run's claim
     claim_token: str = ""
+    #: of the handling of an event
+    turn: TurnState = field(default_factory=TurnState)
+
+    def only_waiting(self) -> Waits:
+        """Return the wait of a run that does nothing else."""
+        return Waits(self.release_slot, lambda: self.cancellation.is_over)
 
     def waits(self, deadline: datetime) -> Waits:
         """Return the waits of a run that must end at ``deadline``."""
@@ -68,8 +78,10 @@ class ContextFactory:
         public_url: str | None = None,
         older: OlderContext | None = None,
         confinement: Confinement | None = None,
+        thinking: Thinking | None = None,
     ) -> None:
         self._workdirs = workdirs
+        self._thinking = thinking
         self._older = older
         self._confinement = confinement or Confinement()
         self._public_url = public_url
@@ -131,6 +143,45 @@ class ContextFactory:
             return self._older(tool.bound, call, context, shown)
         return context
 
+    def wire(
+        self, call: JsonObject, call_id: str, token: str, queued_at: float, *, limit_seconds: float
+    ) -> JsonObject:
+        """Make of a plain call that begins now what ``goondan_tasks/node/context.mjs`` reads.
+
+        Raises:
+            ToolError, OSError: there is no way to a workdir.
+        """
+        shown_id, tool, turn_id = call["toolCallId"], call["toolName"], call["turnId"]
+        workdir = self._workdirs.open(call["agentName"], call["instanceKey"])
+        url = self._public_url
+        return {
+            "agentName": call["agentName"],
+            "instanceKey": call["instanceKey"],
+            "turnId": turn_id,
+            "traceId": call["traceId"],
+            "toolCallId": shown_id,
+            "message": assistant_message_wire(shown_id, tool, call["args"], turn_id, iso_time(queued_at)),
+            "workdir": str(workdir),
+            "deadline": (time() + limit_seconds) * 1000,
+            "runtime": self._swarm_services is not None,
+            "callbackUrl": None if url is None else callback_url(url, call_id, token),
+        }
+
+    def conversation(self, run: Run) -> Conversation | None:
+        """Return the conversation with which a Turn begins; ``None`` unless the agent thinks. It may block.
+
+        Raises:
+            ConversationError: a file of it cannot be read.
+            ToolError, OSError: there is no way to the instance's directory.
+        """
+        call = run.call
+        if self._thinking is None or not self._thinking.bundle.agents[call.agent_name].thinks:
+            return None
+        self._workdirs.open(call.agent_name, call.instance_key)
+        directory = self._workdirs.directory(call.instance_key)
+        files = ConversationFiles.of(directory, call.agent_name)
+        return files.begin(call.turn_id, claimed_at=run.claimed_at, now=run.clock())
+
     def let_go(self, context: Any) -> None:
         """End what the context of a run has begun, for the run has ended."""
         if isinstance(context, V1ToolContext) and isinstance(context.events, RunEventBus):
@@ -144,7 +195,12 @@ class ContextFactory:
             raise HandoffError("An agent is run by a worker only.")
         waits = services.waits(deadline)
         call_services = self._swarm_services.for_run(
-            run, workdir, waits, services.cancellation, is_async=is_async
+            run,
+            workdir,
+            waits,
+            services.cancellation,
+            is_async=is_async,
+            state=services.turn,
         )
         return AgentContext(
             agent_name=call.agent_name,
@@ -163,7 +219,29 @@ class ContextFactory:
             deadline=deadline,
             _is_cancelled=services.cancellation.is_set,
             _step=call_services.step,
+            **self._model(run, services, workdir, call_services),
         )
+
+    def _model(
+        self, run: Run, services: RunServices, workdir: Path, call_services: CallServices
+    ) -> dict[str, Any]:
+        """Return what an agent is given of its prompt and its model."""
+        thinking, call = self._thinking, run.call
+        if thinking is None:
+            return {}
+        names = {
+            "agentName": call.agent_name,
+            "instanceKey": call.instance_key,
+            "turnId": call.turn_id,
+            "workdir": str(workdir),
+        }
+        if call_services.tools.is_async and thinking.bundle.agents[call.agent_name].spec.configuration:
+            services.turn.ask_model = partial(thinking.ask, workdir, call_services.tools, services.turn)
+        return {
+            "prompt": thinking.prompt(call.agent_name, names),
+            "model": thinking.model(call.agent_name),
+            "_think": partial(thinking.think, run=run, tools=call_services.tools, state=services.turn),
+        }
 
     def _tool_context(
         self, run: Run, tool: RegisteredTool, services: RunServices, workdir: Path, *, deadline: datetime
@@ -184,28 +262,28 @@ class ContextFactory:
             progress=services.reporter,
             deadline=deadline,
             _is_cancelled=cancellation.is_set,
-            _reach=self._reach(run, workdir, services, deadline=deadline, is_async=tool.is_async),
+            **self._reach(run, workdir, services, deadline=deadline, is_async=tool.is_async),
             **self._callback(run, services),
         )
 
     def _callback(self, run: Run, services: RunServices) -> dict[str, Any]:
         if self._public_url is None:
-            return _NO_CALLBACK
+            return _NOTHING
         return {"_callback_url": partial(callback_url, self._public_url, run.id, services.claim_token)}
 
     def _reach(
         self, run: Run, workdir: Path, services: RunServices, *, deadline: datetime, is_async: bool
-    ) -> Callable[[], AgentRuntime | None]:
+    ) -> dict[str, Any]:
         """Return what makes the run's ``ctx.runtime`` when it is first asked for: few tools do."""
         swarm_services = self._swarm_services
         if swarm_services is None:
-            return _no_runtime
+            return _NOTHING
 
         def make() -> CallServices:
             waits = services.waits(deadline)
             return swarm_services.for_run(run, workdir, waits, services.cancellation, is_async=is_async)
 
-        return OnFirstUse(make)
+        return {"_reach": OnFirstUse(make)}
 
 
 class OnFirstUse:
@@ -222,10 +300,6 @@ class OnFirstUse:
         if self._runtime is None:
             self._runtime = self._make().runtime
         return self._runtime
-
-
-def _no_runtime() -> None:
-    return None
 
 
 def _left_of(run: Run) -> float | None:

@@ -35,13 +35,14 @@ from goondan_tasks.failure import (
     with_error_in_output,
     with_error_in_output_by_name,
 )
-from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.names import SYSTEM_TOOL
 from goondan_tasks.output import Pending, bad_output, encoded_output, may_be_pending, pending_of
 from goondan_tasks.redaction import KNOWN_SECRETS
 from goondan_tasks.tool_api import ToolContext
 from workers.cancellation import Cancellation, Watch
 from workers.concurrency.event_loop import beside_loop, drive, is_on_loop, move_to_loop
+from workers.concurrency.slots import Wait
 from workers.contexts import ContextFactory, RunServices
 from workers.extensions.events import (
     TOOL_CALLED,
@@ -60,6 +61,7 @@ from workers.job import Job, Plan, SlowToolDetector, Stamp, result_of
 from workers.outcome import FunctionOutcome, awaited_outcome, outcome_of
 from workers.processes.isolation import IsolatedTool
 from workers.results import Suspension, limited, without_secrets
+from workers.thinking.model_request import ModelAnswer
 from workers.tools.dynamic_tools import turn_of
 from workers.tools.registered_tool import RegisteredTool
 from workers.tools.registry import Registry
@@ -96,6 +98,8 @@ class _Attempt:
     is_interruptible: bool = False
     #: that of an async handler while it is awaited
     timer: asyncio.Timeout | None = None
+    #: whether its async handler needs no slot
+    only_waits: bool = False
     #: whether it is a tool call, of which extensions hear
     is_told: bool = False
     #: whether it is a call of a tool of the older version
@@ -181,6 +185,10 @@ class Executor:
         if result.status == "error":
             mirrored = with_error_in_output if attempt.is_v1 else with_error_in_output_by_name
             result = mirrored(result)
+        turn = services.turn
+        if turn.usage:
+            reason = turn.finish_reason or (None if result.error is None else "error")
+            result = with_meta(result, usage=dict(turn.usage), finish_reason=reason)
         if attempt.is_v1:
             self._contexts.let_go(attempt.older_context)
         services.reporter.flush()
@@ -205,16 +213,25 @@ class Executor:
         elif is_event(run.call):
             handle = partial(self._handle, attempt, run.call.args)
             within = partial(self._limited, attempt, bound)
+            services.turn.conversation = await _may_block(attempt, partial(self._contexts.conversation, run))
             answer = await self._turns.around(
                 run,
                 handle,
                 within=within,
                 cancellation=services.cancellation,
                 on_thread=services.on_thread,
+                state=services.turn,
             )
+            if services.turn.conversation is not None:  # middlewares may have changed it since
+                await _may_block(attempt, services.turn.conversation.end)
             result = run.ok(answer, attempt.started_at)
         else:
-            result = run.ok(await self._handle(attempt, run.call.args), attempt.started_at)
+            answer = await self._handle(attempt, run.call.args)
+            if isinstance(answer, ModelAnswer):
+                services.turn.usage.update(answer.usage)
+                services.turn.finish_reason = answer.finish_reason
+                answer = answer.to_wire()
+            result = run.ok(answer, attempt.started_at)
         return await self._storable(run, result, bound)
 
     def is_slow(self, job: Job) -> bool:
@@ -259,6 +276,10 @@ class Executor:
         context: ToolContext = self._contexts.make(run, tool, services, limit_seconds=limit_seconds)
         return context
 
+    def wire(self, job: Job, *, limit_seconds: float) -> JsonObject:
+        """Make what a handler in another process is told of a plain call; raises as :meth:`context`."""
+        return self._contexts.wire(job.read(), job.id, job.token, job.queued_at, limit_seconds=limit_seconds)
+
     def _made_plan(self, agent: str, name: str, stamp: Stamp) -> Plan | None:
         pipelines, events, registry = self._pipelines, self._events, self._registry
         if (
@@ -270,7 +291,7 @@ class Executor:
         ):
             return None
         tool = registry.ready(agent, name)
-        if tool is None or tool.is_async or tool.bound.is_v1 or isinstance(tool.handler, IsolatedTool):
+        if tool is None or tool.only_waits or tool.bound.is_v1 or isinstance(tool.handler, IsolatedTool):
             return None
         bound = tool.bound
         is_open = (
@@ -294,22 +315,29 @@ class Executor:
         call = job.read()
         running.set(job)
         outcome = outcome_of(partial(plan.detector.timed, partial(plan.handler, context, call["args"])))
-        if outcome.error is not None or job.reporter is not None:
-            return self._general_result(job, plan, outcome)
+        # reports go over another connection than plain results, and must not come after them
+        has_reported = job.reporter is not None and job.reporter.is_used
+        result = None if has_reported else self.plain_result(job, plan, outcome)
+        return self.general_result(job, plan, outcome) if result is None else result
+
+    def plain_result(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> bytes | None:
+        """Return the result of a plain call as JSON; ``None`` if there is more to it."""
+        if outcome.error is not None:
+            return None
         value = outcome.get()
         if KNOWN_SECRETS.are_known or self._stamp != plan.stamp or may_be_pending(value):
-            return self._general_result(job, plan, outcome)
+            return None
         try:
-            output = serializer.encode(value)
+            output = serializer.encode(value, serializer.DEEPEST)
         except serializer.NotJsonError:
-            return self._general_result(job, plan, outcome)
+            return None
         if len(output) > self._outputs.max_bytes:
-            return self._general_result(job, plan, outcome)
+            return None
         job.output, job.output_text = value, output
-        return result_of(job, call, output.decode())
+        return result_of(job, job.read(), output.decode())
 
-    def _general_result(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> ToolCallResult:
-        """Return the outcome of the handler of a plain call."""
+    def general_result(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> ToolCallResult:
+        """Return the outcome of the handler of a plain call, whatever it is; this may block."""
         run = job.claim.run
 
         def result() -> ToolCallResult:
@@ -411,6 +439,7 @@ class Executor:
             handle = partial(tool.handler.run, limit_seconds=limit, cancellation=services.cancellation)
             return self._detector(run.call).timed(partial(handle, context, arguments))
         if tool.is_async:
+            attempt.only_waits = tool.only_waits
             return tool.handler(context, arguments)
         call_off = attempt.watch(limit)
         try:
@@ -515,7 +544,7 @@ def _require_wanted(value: Any, cancellation: Cancellation) -> None:
 
 def _require_json(answer: Any) -> Any:
     try:
-        serializer.encode(answer)
+        serializer.encode(answer, serializer.DEEPEST)
     except serializer.NotJsonError as error:
         raise ValueError(bad_output(answer, error, "it").message.removesuffix(".")) from error
     return answer
@@ -530,7 +559,10 @@ async def _awaited(value: Awaitable[Any], attempt: _Attempt) -> Any:
         _require_wanted(value, attempt.services.cancellation)
         async with asyncio.timeout(limit) as timer:
             attempt.timer = timer
-            return await value
+            if not attempt.only_waits:
+                return await value
+            async with attempt.services.only_waiting().without_slot(Wait.HANDLER, is_async=True):
+                return await value
     except TimeoutError as error:
         if timer.expired():
             raise timed_out(limit, agent=handling_agent(attempt.run.call)) from error

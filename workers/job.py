@@ -1,13 +1,13 @@
 """A call in a worker's hands, from the claim to its end, and how plain calls are run.
 
-A plain call has checked arguments, a plain handler and a JSON value. What an export's plain calls have alike
-is found out once, in a plan. A call that needs more, because of its tool or of its fields, is run by
-:meth:`workers.executor.Executor.execute`.
+A plain call has checked arguments and a JSON value, and nothing around its handler. What an export's plain
+calls have alike is found out once, in a plan. A call that needs more, because of its tool or of its fields,
+is run by :meth:`workers.executor.Executor.execute`.
 """
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass
 from enum import IntEnum
 from json.encoder import encode_basestring as quoted
 from time import monotonic, thread_time
@@ -19,7 +19,6 @@ from goondan_tasks.call_counts import OK, CountedCall
 from goondan_tasks.calls import Run
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import CallLogFields, Clock, JsonObject, ToolCall, ToolCallResult, iso_time
-from goondan_tasks.tool_api import ToolContext
 from workers.cancellation import Cancellation
 from workers.concurrency.threads import SHORT_SECONDS
 from workers.progress_reporter import ProgressReporter
@@ -106,7 +105,16 @@ Stamp = tuple[object, ...]
 class Plan:
     """How an export's plain calls are run."""
 
-    __slots__ = ("detector", "handler", "has_retry", "limit_seconds", "message_limit", "stamp", "tool")
+    __slots__ = (
+        "detector",
+        "handler",
+        "has_retry",
+        "is_async",
+        "limit_seconds",
+        "message_limit",
+        "stamp",
+        "tool",
+    )
 
     def __init__(
         self,
@@ -124,6 +132,8 @@ class Plan:
         self.limit_seconds = limit
         self.message_limit = tool.bound.tool.spec.error_message_limit
         self.has_retry = tool.bound.export.retry is not None
+        #: whether it is to be awaited on the event loop
+        self.is_async = tool.is_async
 
 
 def is_plain(call: Mapping[str, Any], agent: str | None) -> bool:
@@ -170,6 +180,7 @@ class Job:
         "bundle_ref",
         "call",
         "cancellation",
+        "claimed_at",
         "clock",
         "duration_ms",
         "end_detached",
@@ -196,7 +207,7 @@ class Job:
         self, queue: str, token: str, answer: Sequence[Any], *, asked_at: float, clock: Clock, worker: str
     ) -> None:
         """Take what ``claim_on_reserve.lua`` has returned."""
-        verdict, attempt, queued_at, _, retried, approved_by, text, ref, call_id = answer
+        verdict, attempt, queued_at, claimed_at, retried, approved_by, text, ref, call_id = answer
         self.id: str = call_id.decode()
         self.token = token
         self.queue = queue
@@ -206,6 +217,7 @@ class Job:
         self.attempt: int = attempt
         #: ms, Redis time
         self.queued_at: float = queued_at
+        self.claimed_at: float = claimed_at
         self.clock = clock
         #: ``time.monotonic()`` from which the lease counts
         self.asked_at = asked_at
@@ -345,6 +357,7 @@ class Job:
                 int(retries[0]),
                 begun_at,
                 None if self._approved_by is None else self._approved_by.decode(),
+                self.claimed_at,
             )
             self._claim = Claim(run, self.token, self.verdict, self.asked_at)
         return self._claim
@@ -384,21 +397,17 @@ def result_of(job: Job, call: JsonObject, output: str) -> bytes:
     ).encode()
 
 
-_CONTEXT_FIELDS = tuple(field.name for field in fields(ToolContext))
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A call that has ended here, its result as JSON, and its failure if it has failed."""
 
+    job: Job
+    wire: bytes
+    failure: ToolCallResult | None = None
 
-class PlainContext(ToolContext):
-    """The context of a plain call, made when its handler first asks for something in it."""
-
-    __slots__ = ("_make",)
-
-    def __init__(self, make: Callable[[], ToolContext]) -> None:
-        object.__setattr__(self, "_make", make)
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in _CONTEXT_FIELDS:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        made = self._make()
-        for field in _CONTEXT_FIELDS:
-            object.__setattr__(self, field, getattr(made, field))
-        return getattr(made, name)
+    @property
+    def row(self) -> tuple[Any, ...]:
+        """What :meth:`Ledger.finish_many` takes."""
+        job = self.job
+        outcome, kind = ("ok", "plain") if self.failure is None else ("error", "")
+        return job.id, job.token, job.agent, "done", outcome, kind, self.wire, job.ended_at

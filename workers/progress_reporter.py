@@ -50,6 +50,11 @@ class ProgressReporter:
             self._is_pausing = True
         self._post_news()
 
+    @property
+    def is_used(self) -> bool:
+        """Whether the run has told anything."""
+        return self._recent is not None
+
     def flush(self) -> None:
         """Post at once what still waits: the run has ended."""
         if self._has_news:

@@ -11,6 +11,7 @@ import structlog
 
 from broker_config.connections import connect
 from broker_config.pipelined_writer import PipelinedWriter
+from broker_config.process_identity import this_process
 from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRegistry, ShutdownRequests, describe_agents
 from goondan_tasks.bundle import Bundle
@@ -27,7 +28,7 @@ from goondan_tasks.logs import CallLog, log_stream
 from goondan_tasks.monitors import Monitors
 from goondan_tasks.oauth.manager import RefreshesInFlight
 from goondan_tasks.revisions.active import ActiveRevision
-from goondan_tasks.revisions.bootstrap import Bootstrap, FollowedBundle, is_followed, workspace_of
+from goondan_tasks.revisions.bootstrap import Bootstrap, FollowedBundle, are_committed, is_followed
 from workers.agents.handoffs import Handoffs
 from workers.concurrency.event_loop import EventLoopThread
 from workers.concurrency.watchdog import Watchdog
@@ -37,11 +38,18 @@ from workers.delivery.limiter import CallLimiter
 from workers.delivery.result_writer import ResultWriter, Retries
 from workers.delivery.spans import run_spans
 from workers.instances.service import Collector
-from workers.process_identity import this_process
 from workers.processes.isolation import Children
 from workers.revisions.revision import RevisionFactory, active_revision
 from workers.revisions.revisions import Revisions
-from workers.revisions.sync import RevisionNews, RevisionSync, Standby, forget_revisions, not_followed
+from workers.revisions.sync import (
+    DEV_LOOK_SECONDS,
+    LOOK_SECONDS,
+    RevisionNews,
+    RevisionSync,
+    Standby,
+    forget_revisions,
+    not_followed,
+)
 
 logger = structlog.get_logger(__name__)
 
@@ -125,7 +133,10 @@ class WorkerRuntime:
         news = RevisionNews(revisions, handoffs, settings.swarm)
         sync = None
         if followed is not None:
-            sync = RevisionSync(followed, record, revisions, standby=standby, news=news)
+            look_seconds = DEV_LOOK_SECONDS if settings.dev == "on" else LOOK_SECONDS
+            sync = RevisionSync(
+                followed, record, revisions, standby=standby, news=news, look_seconds=look_seconds
+            )
         limiter = CallLimiter(ledger, writer, dispatch, revisions=revisions, watchdog=watchdog)
         delivery = _delivery(
             ledger,
@@ -210,18 +221,18 @@ def _revisions(
     settings, bundle = factory.settings, bootstrap.bundle
     if is_followed(bundle, settings):
         return _followed(factory, bootstrap)
-    forget_revisions(record, agent_registry.workers, workspace_of(bundle, settings))
+    forget_revisions(record, agent_registry.workers, bundle.workspace_name(settings.workspace))
     return Revisions(factory, bundle, fetch=not_followed), None
 
 
 def _followed(factory: RevisionFactory, bootstrap: Bootstrap) -> tuple[Revisions, FollowedBundle]:
     settings = factory.settings
-    followed = FollowedBundle.of(_bundle_path(settings), settings)
+    by_content = not are_committed(bootstrap.bundle, settings)
+    followed = FollowedBundle.of(_bundle_path(settings), settings, by_content=by_content)
     ref, first, checkout = bootstrap.ref, bootstrap.bundle, bootstrap.checkout
     if ref is None:
         ref, first, checkout = followed.begin()
-    workspace = None if settings.workspace else first.workspace_name(settings.swarm)
-    fetch = functools.partial(followed.load, workspace=workspace)
+    fetch = functools.partial(followed.load, instead_of=None if settings.workspace else first)
     return Revisions(factory, first, fetch=fetch, ref=ref, checkout=checkout), followed
 
 
@@ -235,7 +246,7 @@ def make_collector(ledger: Ledger, bundle: Callable[[], Bundle]) -> Collector:
             settings.state_root_path,
             lambda: describe_agents(bundle(), settings.swarm, settings.workspace),
         ),
-        workspace=workspace_of(bundle(), settings),
+        workspace=bundle().workspace_name(settings.workspace),
         policy=lambda: bundle().swarm(settings.swarm).spec.policy.lifecycle,
     )
 

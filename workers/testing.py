@@ -5,7 +5,7 @@
     from workers.testing import run_tool
 
     def test_uppercase(tmp_path):
-        result = run_tool("my-bundle", "writer", "text-utils__uppercase", {"text": "a"}, state_root=tmp_path)
+        result = run_tool("my-bundle", "writer", "text__uppercase", {"text": "a"}, state_root=tmp_path)
         assert result.output == {"result": "A"}
 """
 
@@ -26,6 +26,7 @@ from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import EventLoopThread, drive
 from workers.concurrency.watchdog import Watchdog
 from workers.contexts import RunServices
+from workers.javascript.tools import Hosts
 from workers.processes.isolation import Children
 from workers.progress_reporter import ProgressReporter
 from workers.revisions.revision import make_executor, make_extensions, make_registry
@@ -73,7 +74,9 @@ def run_tool(
         _event_loop() as event_loop,
         ExitStack() as undo,
     ):
-        registry = make_registry(settings, loaded, children)
+        hosts = Hosts()
+        undo.callback(lambda: event_loop.submit(hosts.close()).result(STOP_SECONDS))
+        registry = make_registry(settings, loaded, children, hosts)
         extensions = make_extensions(loaded, registry, event_loop)
         executor = make_executor(settings, registry, extensions.services)
         extensions.load(agent)

@@ -119,7 +119,7 @@ def _burst(lane: Lane, calls: int) -> float:
 
 def _switch(redis: Redis, bundle: Path, refs: list[str]) -> list[float]:
     """Make one revision after the other active; return how long each took."""
-    active = ActiveRevision(redis, Keys(), load_bundle(bundle).workspace_name(None))
+    active = ActiveRevision(redis, Keys(), load_bundle(bundle).workspace_name())
     return [_activated(active, ref) for ref in refs]
 
 

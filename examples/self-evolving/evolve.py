@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +38,7 @@ def tell(stack: LocalStack, bundle: Path) -> None:
     show("New calls have the new edition:", now)
     show("`git log` of the bundle:", git(bundle, "log", "--format=%h %an: %s"))
     show("`goondan rollback` brings the first one back:", goondan(stack, "rollback", "HEAD~1"))
-    last = time.monotonic() + 10  # a worker follows in a moment, not at once
-    while (gone := client.call("clerk", "text__words", {"text": TEXT}, timeout=30).error) is None:
-        if time.monotonic() > last:
-            break
+    gone = client.call("clerk", "text__words", {"text": TEXT}, timeout=30).error
     show("and the tool is gone:", gone.message if gone else "no, it is still there")
 
 

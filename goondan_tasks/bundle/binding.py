@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from goondan_tasks.bundle.entries import entry_error
+from goondan_tasks.bundle.entries import entry_error, entry_path
 from goondan_tasks.bundle.fields import Ref, Use, parse_ref, parse_use
 from goondan_tasks.bundle.findings import ConfigCode, FieldError, FieldFault, field_faults
 from goondan_tasks.bundle.inventory import Declaration, Inventory, read_inventory
@@ -201,7 +201,7 @@ def bound_exports(tool: ToolResource, root: Path) -> Iterator[BoundTool]:
             own = getattr(export, policy)
             policies[policy] = getattr(tool.spec, policy) if own is None else own
         policies |= {flag: bool(policies[flag]) for flag in _FLAGS}
-        yield BoundTool(name, tool, export.model_copy(update=policies), (root / tool.spec.entry).resolve())
+        yield BoundTool(name, tool, export.model_copy(update=policies), entry_path(tool.spec.entry, root))
 
 
 def bind_extensions(agent: Declaration, scope: Scope) -> tuple[dict[str, BoundExtension], list[FieldFault]]:
@@ -212,8 +212,9 @@ def bind_extensions(agent: Declaration, scope: Scope) -> tuple[dict[str, BoundEx
     bound: dict[str, BoundExtension] = {}
     faults: list[FieldFault] = []
     uses = list(_uses(agent, "extensions"))
-    spec = agent.resource.spec if isinstance(agent.resource, AgentResource) else None
-    required = list(spec.required_tools) if spec and spec.entry is not None and scope.base is not None else []
+    resource = agent.resource if isinstance(agent.resource, AgentResource) else None
+    is_guarded = resource is not None and resource.handles_events and scope.base is not None
+    required = list(resource.spec.required_tools) if resource is not None and is_guarded else []
     guard = (("spec", "requiredTools"), Use(Ref("Extension", REQUIRED_TOOLS_GUARD)))
     for path, use in [*uses, guard] if required else uses:
         if use is guard[1] and REQUIRED_TOOLS_GUARD in bound:
@@ -221,8 +222,8 @@ def bind_extensions(agent: Declaration, scope: Scope) -> tuple[dict[str, BoundEx
         for extension, root in _bind(ExtensionResource, use, path, scope, faults):
             if extension is not None:
                 config = copy.deepcopy({**extension.spec.config, **(use.config or {})})
-                entry_path = (root / extension.spec.entry).resolve()
-                found = BoundExtension(extension.name, config, entry_path, extension.is_v1)
+                file = entry_path(extension.spec.entry, root)
+                found = BoundExtension(extension.name, config, file, extension.is_v1)
                 bound[extension.name] = found
     if required:
         bound[REQUIRED_TOOLS_GUARD].config.setdefault("requiredTools", required)

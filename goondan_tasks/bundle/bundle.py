@@ -30,12 +30,16 @@ from goondan_tasks.bundle.binding import (
     tool_auth_faults,
 )
 from goondan_tasks.bundle.entries import (
+    ENTRY,
     EXPORTS,
+    Imports,
+    Records,
     entry_findings,
     entry_path_findings,
     read_typed_inventory,
     text_file_findings,
 )
+from goondan_tasks.bundle.export_cache import ExportCache
 from goondan_tasks.bundle.fields import Ref, parse_ref
 from goondan_tasks.bundle.findings import (
     OLDER_FIELDS,
@@ -47,6 +51,7 @@ from goondan_tasks.bundle.findings import (
     unknown_field,
 )
 from goondan_tasks.bundle.inventory import Declaration
+from goondan_tasks.bundle.models import model_findings
 from goondan_tasks.bundle.resources import (
     DEFAULT_SWARM,
     AgentResource,
@@ -63,12 +68,13 @@ from goondan_tasks.bundle.resources import (
     ToolResource,
 )
 from goondan_tasks.errors import AgentNotFoundError, ConfigError
-from goondan_tasks.names import SYSTEM_TOOL
+from goondan_tasks.names import SYSTEM_TOOL, folder_workspace
 from goondan_tasks.schema import member
 from goondan_tasks.wording import FieldPath, hint
 
 _Kind = TypeVar("_Kind", bound=Resource)
 _AGENTS: FieldPath = ("spec", "agents")
+_MODEL_REF: FieldPath = ("spec", "modelConfig", "modelRef")
 _OPTIONS: FieldPath = ("spec", "options")
 _GOONDAN: FieldPath = (*_OPTIONS, "goondan")
 
@@ -100,6 +106,8 @@ class Bundle:
 
     #: the folder that the paths in resources start from; absolute
     root: Path
+    #: the bundle's own folder, of which ``root`` may be a checkout
+    home: Path
     package: PackageResource | None
     tools: Mapping[str, ToolResource]
     agents: Mapping[str, AgentResource]
@@ -146,13 +154,12 @@ class Bundle:
         """
         return tuple(dict.fromkeys(ref.name for ref in self.swarm(swarm).spec.agents))
 
-    def workspace_name(self, swarm: str | None = None) -> str:
-        """Return the Swarm's workspace unless ``GOONDAN_WORKSPACE`` names one (DESIGN §1).
+    def workspace_name(self, named: str | None = None) -> str:
+        """Return the bundle's workspace: ``named`` (``GOONDAN_WORKSPACE``), else its Package's name.
 
-        Raises:
-            ConfigError: there is no such Swarm, or no agent at all.
+        Without either it is :func:`~goondan_tasks.names.folder_workspace` of its folder.
         """
-        return self.package.name if self.package else self.swarm(swarm).name
+        return named or (self.package.name if self.package else folder_workspace(self.home))
 
     def bound_tools(self, agent: str) -> Mapping[str, BoundTool]:
         """Return the tools an agent may call, by full name in declared order (001 §12.1 rule 2).
@@ -207,17 +214,15 @@ def inspect_bundle(
     path: Path,
     *,
     import_entries: bool = True,
-    import_seconds: float | None = None,
     base_root: Path | None = None,
+    records: Records | None = None,
 ) -> tuple[Bundle | None, list[Finding]]:
     """Return the bundle, if it has no errors, and every finding, sorted by file and line.
 
-    ``import_seconds`` limits how long all entries together may take. ``base_root`` is the folder of the
-    built-in package, by default the installed one.
+    ``base_root`` is the folder of the built-in package, by default the installed one. Entries that have
+    ``records`` are not imported again, and those that are imported get one.
     """
-    return inspect_resources(
-        path, import_entries=import_entries, import_seconds=import_seconds, base_root=base_root
-    )[:2]
+    return inspect_resources(path, import_entries=import_entries, base_root=base_root, records=records)[:2]
 
 
 def inspect_resources(
@@ -227,17 +232,30 @@ def inspect_resources(
     import_typed: bool = True,
     import_seconds: float | None = None,
     base_root: Path | None = None,
+    records: Records | None = None,
 ) -> tuple[Bundle | None, list[Finding], Scope]:
     """Do what :func:`inspect_bundle` does, and return the resources as they are declared, too.
 
-    Without ``import_typed`` no code is run: the bundle lacks the Tools with ``exports: auto``.
+    ``import_seconds`` limits how long all entries together may take. Without ``import_typed`` no code is run:
+    the bundle lacks the Tools with ``exports: auto``.
     """
     deadline = math.inf if import_seconds is None else time.monotonic() + import_seconds
-    inventory, findings, known = read_typed_inventory(path, deadline, imports=import_typed)
+    records = {} if records is None else records
+    imports: Imports = "all" if import_entries else "typed" if import_typed else "none"
+    cache = ExportCache.of_user() if imports == "typed" else None  # a check sees for itself
+    inventory, findings = read_typed_inventory(path, records, deadline, imports=imports, cache=cache)
     scope = Scope(inventory, base_root or base_package_root())
     findings += bundle_findings(scope)
     if import_entries:
-        findings += [*entry_findings(inventory, known=known, deadline=deadline), *_sandbox_findings(scope)]
+        # only now: it takes 50 ms to import, which producers and workers do without
+        from goondan_tasks.bundle.requirements import requirement_findings
+
+        findings += [
+            *requirement_findings(inventory),
+            *entry_findings(inventory, records),
+            *_sandbox_findings(scope),
+            *model_findings(scope),
+        ]
     findings = in_order(findings)
     is_valid = all(finding.level == "warning" for finding in findings)
     return _bundle(scope) if is_valid else None, findings, scope
@@ -260,6 +278,7 @@ def _bundle(scope: Scope) -> Bundle:
     }
     return Bundle(
         root=own.root,
+        home=own.root,
         package=next(iter(of(PackageResource).values()), None),
         tools=of(ToolResource),
         agents=of(AgentResource),
@@ -360,7 +379,10 @@ def _agent_findings(agent: Declaration, scope: Scope) -> Iterator[Finding]:
     yield from entry_path_findings(agent, scope.own.root)
     for prompts in ("prompts", "prompt"):
         yield from text_file_findings(agent, ("spec", prompts, "systemRef"), scope.own.root)
-    yield from _ref_findings(agent, ("spec", "modelConfig", "modelRef"), "Model", scope)
+    yield from _thinking_findings(agent, scope)
+    schema = agent.value(("spec", "outputSchema"))
+    for fault in parameter_faults(schema) if isinstance(schema, dict) else ():
+        yield agent.finding(("spec", "outputSchema", *fault.path), fault.error)
     binding = bind_tools(agent, scope)
     yield from (agent.finding(*fault) for fault in (*bind_extensions(agent, scope)[1], *binding.faults))
     for path, name in agent.items(("spec", "requiredTools")):
@@ -368,6 +390,21 @@ def _agent_findings(agent: Declaration, scope: Scope) -> Iterator[Finding]:
             message = f"the required tool '{name[:80]}' is not in the Agent's catalog"
             suggestion = hint(name, binding.tools, "Add its Tool to spec.tools.")
             yield agent.error(path, message, suggestion, ConfigCode.REF_NOT_FOUND)
+
+
+def _thinking_findings(agent: Declaration, scope: Scope) -> Iterator[Finding]:
+    """Check the references to Models, and where an Agent that thinks keeps its conversations."""
+    for path in (_MODEL_REF, *(path for path, _ in agent.items(("spec", "modelConfig", "fallbackRefs")))):
+        yield from _ref_findings(agent, path, "Model", scope)
+        model = scope.own.find("Model", _ref_name(agent, path) or "")
+        if model is not None and model.is_v1 and not agent.is_v1:
+            message = f"{model.label} is of the older version, which cannot be asked"
+            yield agent.error(path, message, "Migrate it: goondan migrate.")
+    thinks = agent.value(_MODEL_REF) is not None and agent.value(ENTRY) is None and not agent.is_v1
+    if thinks and agent.value(("spec", "workdir")) == "local":
+        message = "conversations stand in the instance's directory, so each machine has others"
+        suggestion = "Remove 'workdir', and give all workers of the Agent one GOONDAN_STATE_ROOT."
+        yield agent.warning(("spec", "workdir"), message, suggestion)
 
 
 def _sandbox_findings(scope: Scope) -> Iterator[Finding]:

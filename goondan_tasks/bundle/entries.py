@@ -8,6 +8,8 @@ environment.
 """
 
 import contextlib
+import itertools
+import json
 import math
 import os
 import re
@@ -17,17 +19,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any
+from typing import Any, Literal, Self
 
 from pydantic import ValidationError
 
+from broker_config.settings import Settings, SettingsError
+from goondan_tasks import javascript
+from goondan_tasks.bundle.export_cache import ExportCache
 from goondan_tasks.bundle.findings import ConfigCode, FieldError, Finding
 from goondan_tasks.bundle.inventory import Declaration, Inventory, declare, read_inventory, read_text
 from goondan_tasks.bundle.resources import AUTO
-from goondan_tasks.entry import IMPORT_HINT, EntryKind, ProbeRecord
+from goondan_tasks.entry import IMPORT_HINT, Entry, EntryKind, ProbeRecord
 from goondan_tasks.wording import FieldPath, hint
 
 ENTRY: FieldPath = ("spec", "entry")
@@ -47,11 +53,11 @@ _LANGUAGES = {
     ".rb": "Ruby",
     ".go": "Go",
     ".rs": "Rust",
-    **dict.fromkeys((".ts", ".tsx"), "TypeScript"),
-    **dict.fromkeys((".js", ".mjs", ".cjs"), "JavaScript"),
+    ".tsx": "TypeScript with JSX",
+    ".jsx": "JavaScript with JSX",
 }
 #: what an interpreter may load beside an entry, by suffix and by name
-_LOADABLE = {".py", ".pyc", ".pyd", ".so", ".dylib", ".jsx", ".mts", ".cts", ".node", ".wasm", *_LANGUAGES}
+_LOADABLE = {".py", ".pyc", ".pyd", ".so", ".dylib", ".node", ".wasm", *javascript.SUFFIXES, *_LANGUAGES}
 _LOADER_FILES = {"package.json", "tsconfig.json", "jsconfig.json", "bunfig.toml"}
 _KINDS: Mapping[str, EntryKind] = {"Tool": "tool", "Agent": "agent", "Extension": "extension"}
 _PROBE = (sys.executable, "-P", "-X", "utf8", "-m", "goondan_tasks.entry")
@@ -73,6 +79,11 @@ def entry_path_findings(declaration: Declaration, root: Path, *, is_run: bool = 
     if not isinstance(entry, str) or not entry:
         return
     error = entry_error(entry, root) if is_run else _path_error("entry", entry, root)
+    if error is None and declaration.kind == "Agent" and javascript.is_javascript(entry):
+        error = FieldError(
+            f"the entry '{entry}' is TypeScript or JavaScript; those of Agents are Python",
+            "Write a .py file with `async def handle(ctx, event)`; tools and extensions may be either.",
+        )
     if error is not None:
         yield declaration.finding(ENTRY, error)
 
@@ -96,21 +107,29 @@ def entry_file(declaration: Declaration, root: Path) -> Path | None:
     entry = declaration.value(ENTRY)
     if not isinstance(entry, str) or not entry or entry_error(entry, root):
         return None
-    return (root / entry).resolve()
+    return entry_path(entry, root)
 
 
 def entry_error(entry: str, root: Path) -> FieldError | None:
-    """Say why ``entry`` does not lead to a Python file inside ``root``; ``None`` if it does."""
+    """Say why ``entry`` does not lead to code inside ``root`` that can be run; ``None`` if it does."""
     language = _LANGUAGES.get(PurePosixPath(entry).suffix.lower())
     if language and not _place_error("entry", entry):
         return FieldError(
-            f"the entry '{entry}' is {language}; entries are written in Python",
-            "Rewrite it as a .py file with 'handlers' (Tool), 'handle' (Agent) or 'register' (Extension).",
+            f"the entry '{entry}' is {language}; entries are Python, TypeScript or JavaScript",
+            "Rewrite it as a .py, .ts or .js file with 'handlers' (Tool) or 'register' (Extension).",
         )
-    error = _path_error("entry", entry, root)
-    if error is None and (root / entry).resolve().suffix != ".py":
-        return FieldError(f"the entry '{entry}' is not a Python file", "Name a .py file.")
-    return error
+    error = _path_error("entry", javascript.source_name(entry, root), root)
+    if error is not None:
+        return error
+    file = entry_path(entry, root)
+    if file.suffix != ".py" and not javascript.is_javascript(file):
+        return FieldError(f"the entry '{entry}' is not code that can be run", "Name a .py, .ts or .js file.")
+    return None
+
+
+def entry_path(entry: str, root: Path) -> Path:
+    """Return the file that an entry names, links resolved."""
+    return (root / javascript.source_name(entry, root)).resolve()
 
 
 def _place_error(field: str, name: str) -> FieldError | None:
@@ -145,32 +164,53 @@ def _misplaced(message: str) -> FieldError:
     return FieldError(message, suggestion, ConfigCode.ENTRY_NOT_FOUND)
 
 
+#: the records of entries that were imported
+Records = dict[Entry, ProbeRecord]
+#: which entries are imported to read a bundle; ``typed``: those whose ``@tool`` functions declare exports
+Imports = Literal["none", "typed", "all"]
+
+
 def read_typed_inventory(
-    path: Path, deadline: float = math.inf, *, imports: bool = True
-) -> tuple[Inventory, list[Finding], Mapping[Path, ProbeRecord]]:
+    path: Path,
+    records: Records,
+    deadline: float = math.inf,
+    *,
+    imports: Imports = "typed",
+    cache: ExportCache | None = None,
+) -> tuple[Inventory, list[Finding]]:
     """Read a package, with the exports that the ``@tool`` functions of its Tools declare.
 
-    Only entries that are needed for that are imported, in a child process, until ``deadline`` by
-    time.monotonic; their records are returned too. What YAML says of an export counts before its function.
-    Unless it ``imports``, Tools with ``exports: auto`` have no resource, and others what YAML says.
+    Entries that have no record yet, here or in the ``cache`` of those of Tools, are imported in a child
+    process, until ``deadline`` by time.monotonic, and get one. What YAML says of an export counts before its
+    function. If it ``imports`` none, Tools with ``exports: auto`` have no resource, others what YAML says.
     """
     inventory, findings = read_inventory(path)
     files = typed_entries(inventory)
-    unique = list(dict.fromkeys(files.values())) if imports else []
-    records = dict(zip(unique, import_entries(unique, deadline=deadline), strict=True))
+    if imports != "none":
+        wanted = [Entry("tool", file) for file in files.values()]
+        wanted += [entry for _, entry in _entries(inventory)] if imports == "all" else []
+        unique = [entry for entry in dict.fromkeys(wanted) if entry not in records]
+        read = partial(import_entries, deadline=deadline)
+        if cache is None:
+            told = read(unique)
+        else:
+            # no others are wanted with one
+            tools = [entry.file for entry in unique]
+            told = cache.records(tools, lambda missing: read([Entry("tool", file) for file in missing]))
+        records |= zip(unique, told, strict=True)
     typed: dict[int, Declaration] = {}
     for name, file in files.items():
         tool = inventory.by_name["Tool", name]
-        if imports:
-            typed[id(tool)], found = _typed(tool, records[file], inventory)
+        if imports != "none":
+            typed[id(tool)], found = _typed(tool, records[Entry("tool", file)], inventory)
             findings += found
         elif has_auto_exports(tool):
             typed[id(tool)] = replace(tool, resource=None)
     if not typed:
-        return inventory, findings, records
+        return inventory, findings
     declarations = tuple(typed.get(id(item), item) for item in inventory.declarations)
     by_name = {key: typed.get(id(item), item) for key, item in inventory.by_name.items()}
-    return replace(inventory, declarations=declarations, by_name=by_name), findings, records
+    return replace(inventory, declarations=declarations, by_name=by_name), findings
 
 
 def typed_entries(inventory: Inventory) -> dict[str, Path]:
@@ -192,6 +232,8 @@ def has_auto_exports(tool: Declaration) -> bool:
 def _is_typed(tool: Declaration, file: Path) -> bool:
     if has_auto_exports(tool):
         return True
+    if javascript.is_javascript(file):
+        return False
     with contextlib.suppress(OSError):
         return _DECORATOR.search(file.read_bytes()) is not None
     return False
@@ -222,33 +264,25 @@ def _completed(item: Any, record: ProbeRecord) -> Any:
     return {**record.exports.get(str(item.get("name")), {}), **given}
 
 
-def entry_findings(
-    inventory: Inventory, *, known: Mapping[Path, ProbeRecord] | None = None, deadline: float = math.inf
-) -> list[Finding]:
-    """Import the entry of every Tool, Agent and Extension that has one, in child processes.
-
-    The handlers of a Tool are compared with its exports. Files of Tools that are ``known`` are not imported
-    again, nor reported. What is not imported until ``deadline``, by time.monotonic, has failed.
-    """
-    return [found for kind in _KINDS for found in _kind_findings(kind, inventory, known or {}, deadline)]
+def bundle_entries(path: Path) -> list[Entry]:
+    """Return the entries of a bundle, each once."""
+    return list(dict.fromkeys(entry for _, entry in _entries(read_inventory(path)[0])))
 
 
-def _kind_findings(
-    kind: str, inventory: Inventory, known: Mapping[Path, ProbeRecord], deadline: float
-) -> Iterator[Finding]:
-    files = {
-        declaration.name: file
-        for declaration in inventory.of_kind(kind)
-        if (file := entry_file(declaration, inventory.root))
-    }
-    records = dict(known) if kind == "Tool" else {}
-    unique = [file for file in dict.fromkeys(files.values()) if file not in records]
-    records |= zip(unique, import_entries(unique, kind=_KINDS[kind], deadline=deadline), strict=True)
-    for declaration in inventory.of_kind(kind):
-        record = records[files[declaration.name]] if declaration.name in files else ProbeRecord()
+def _entries(inventory: Inventory) -> Iterator[tuple[Declaration, Entry]]:
+    """Yield the entries of all Tools, then of all Agents, then of all Extensions."""
+    for declaration in itertools.chain.from_iterable(map(inventory.of_kind, _KINDS)):
+        if file := entry_file(declaration, inventory.root):
+            yield declaration, Entry(_KINDS[declaration.kind], file)
+
+
+def entry_findings(inventory: Inventory, records: Records) -> Iterator[Finding]:
+    """Yield what is wrong with the entries; the handlers of a Tool are compared with its exports."""
+    for declaration, entry in _entries(inventory):
+        record = records[entry]
         if record.problem is not None:
             yield _import_finding(declaration, record, inventory)
-        elif kind == "Tool" and declaration.name in files and not has_auto_exports(declaration):
+        elif entry.kind == "tool" and not has_auto_exports(declaration):
             yield from _handler_findings(declaration, record.handlers)
 
 
@@ -278,18 +312,14 @@ def _handler_findings(tool: Declaration, handlers: Sequence[str]) -> Iterator[Fi
 
 
 def import_entries(
-    files: Sequence[Path],
-    *,
-    kind: EntryKind = "tool",
-    seconds: float = FILE_SECONDS,
-    deadline: float = math.inf,
+    entries: Sequence[Entry], *, seconds: float = FILE_SECONDS, deadline: float = math.inf
 ) -> list[ProbeRecord]:
-    """Import each file in a child process and return a record for each, in order.
+    """Import each entry in a child process and return a record for each, in order.
 
-    ``deadline``, by time.monotonic, is for all files together.
+    ``deadline``, by time.monotonic, is for all of them together.
     """
-    records = list(_records(files, kind, seconds, deadline))
-    return records + [ProbeRecord(problem=_TOO_LATE)] * (len(files) - len(records))
+    records = list(_records(entries, seconds, deadline, partial(_Child.start, as_here=False)))
+    return records + [ProbeRecord(problem=_TOO_LATE)] * (len(entries) - len(records))
 
 
 def fatal_import(files: Sequence[Path], *, seconds: float = FILE_SECONDS) -> tuple[Path, str] | None:
@@ -300,20 +330,48 @@ def fatal_import(files: Sequence[Path], *, seconds: float = FILE_SECONDS) -> tup
     Raises:
         OSError: no process can be started.
     """
-    with contextlib.closing(_records(files, "any", seconds, math.inf, as_here=True)) as records:
+    entries = [Entry("any", file) for file in files]
+    start = partial(_Child.start, as_here=True)
+    with contextlib.closing(_records(entries, seconds, math.inf, start)) as records:
         for file, record in zip(files, records, strict=True):
             if record.is_fatal:
                 return file, str(record.problem)
     return None
 
 
+class Prober:
+    """Does what :func:`import_entries` does, with a child that was started ahead: its start takes longest."""
+
+    def __init__(self) -> None:
+        self._spare: _Child | None = None
+
+    def start_ahead(self) -> None:
+        """Start the child of the next check, if there is none."""
+        self._spare = self._spare or _Child.start(as_here=False)
+
+    def import_entries(self, entries: Sequence[Entry]) -> list[ProbeRecord]:
+        """Import each entry in a child process and return a record for each, in order."""
+        return list(_records(entries, FILE_SECONDS, math.inf, self._take))
+
+    def _take(self) -> "_Child":
+        spare, self._spare = self._spare, None
+        return spare or _Child.start(as_here=False)
+
+    def close(self) -> None:
+        """End the child that was started ahead."""
+        if self._spare is not None:
+            self._take().close()
+
+
 def _records(
-    files: Sequence[Path], kind: EntryKind, seconds: float, deadline: float, *, as_here: bool = False
+    entries: Sequence[Entry], seconds: float, deadline: float, start: Callable[[], "_Child"]
 ) -> Generator[ProbeRecord]:
     done = 0
-    while done < len(files) and time.monotonic() < deadline:
-        with _child(files[done:], kind, as_here=as_here) as (process, pipe):
-            for record in _child_records(process, _lines(pipe, seconds, deadline), len(files) - done):
+    while done < len(entries) and time.monotonic() < deadline:
+        with contextlib.closing(start()) as child:
+            child.begin(entries[done:])
+            lines = _lines(child.pipe, seconds, deadline)
+            for record in _child_records(child.process, lines, len(entries) - done):
                 done += 1
                 yield record
 
@@ -373,41 +431,62 @@ def _ending(process: subprocess.Popen[bytes]) -> str:
     return f"importing the file ends the process with exit status {status}"
 
 
-@contextlib.contextmanager
-def _child(
-    files: Sequence[Path], kind: EntryKind, *, as_here: bool
-) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """Start a child on ``files``; at the end kill its process group."""
-    # Python needs this to find the same modules as here; nothing else is passed on but what is asked for
-    path = os.pathsep.join(str(Path(entry or ".").resolve()) for entry in sys.path)
-    environment = {
-        **(os.environ if as_here else {}),  # noqa: TID251 - what a worker imports may read any of it
-        "PATH": os.pathsep.join(os.get_exec_path()),
-        "PYTHONPATH": path,
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "LANG": "C.UTF-8",
-    }
-    with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
-        folder = ours.enter_context(tempfile.TemporaryDirectory())
-        printed = None if as_here else ours.enter_context(tempfile.TemporaryFile())
-        (reader, writer), (life, lifeline) = os.pipe(), os.pipe()
-        for stack, descriptor in ((ours, reader), (ours, lifeline), (theirs, writer), (theirs, life)):
-            stack.callback(os.close, descriptor)
-        limits = [str(writer), str(life), "0" if as_here else str(MAX_WRITTEN)]
-        process = subprocess.Popen(
-            [*_PROBE, *limits, kind, *map(str, files)],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=printed or subprocess.DEVNULL,
-            stderr=subprocess.STDOUT,
-            pass_fds=[writer, life],
-            start_new_session=True,
-        )
-        theirs.close()
-        try:
-            yield process, reader
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+@dataclass(frozen=True, slots=True)
+class _Child:
+    """A child process that waits for its entries."""
+
+    process: "subprocess.Popen[bytes]"
+    #: where it writes its records
+    pipe: int
+    _ours: contextlib.ExitStack
+
+    @classmethod
+    def start(cls, *, as_here: bool) -> Self:
+        """Start one, with this process's environment or none of it; raises OSError."""
+        # Python needs this to find the same modules as here; nothing else is passed on but what is asked for
+        path = os.pathsep.join(str(Path(entry or ".").resolve()) for entry in sys.path)
+        environment = {
+            **(os.environ if as_here else {}),  # noqa: TID251 - what a worker imports may read any of it
+            "PATH": os.pathsep.join(os.get_exec_path()),
+            "PYTHONPATH": path,
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "LANG": "C.UTF-8",
+        }
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            folder = ours.enter_context(tempfile.TemporaryDirectory())
+            printed = None if as_here else ours.enter_context(tempfile.TemporaryFile())
+            (reader, writer), (life, lifeline) = os.pipe(), os.pipe()
+            for stack, descriptor in ((ours, reader), (ours, lifeline), (theirs, writer), (theirs, life)):
+                stack.callback(os.close, descriptor)
+            limits = [str(writer), str(life), "0" if as_here else str(MAX_WRITTEN), _javascript()]
+            process = subprocess.Popen(
+                [*_PROBE, *limits],
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=printed or subprocess.DEVNULL,
+                stderr=subprocess.STDOUT,
+                pass_fds=[writer, life],
+                start_new_session=True,
+            )
+            return cls(process, reader, ours.pop_all())
+
+    def begin(self, entries: Sequence[Entry]) -> None:
+        """Tell it what to import."""
+        line = json.dumps([(kind, str(file)) for kind, file in entries])
+        assert self.process.stdin is not None  # noqa: S101 - it was requested
+        with contextlib.suppress(BrokenPipeError):  # it has ended, which is seen when it is read
+            self.process.stdin.write(line.encode() + b"\n")
+            self.process.stdin.close()
+
+    def close(self) -> None:
+        """Kill its process group, and remove what it has written."""
+        with self._ours, self.process, contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+
+def _javascript() -> str:
+    """Return the setting ``GOONDAN_JAVASCRIPT``; empty without it, or if the settings cannot be used."""
+    with contextlib.suppress(SettingsError):
+        return Settings.load().javascript or ""
+    return ""

@@ -23,6 +23,7 @@ from pydantic import (
     Field,
     PlainSerializer,
     PlainValidator,
+    WithJsonSchema,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
@@ -220,7 +221,47 @@ def _parse_dependencies(raw: Any) -> dict[str, str]:
     raise FieldError("the dependencies have a wrong form", "Write {<package>: '<version>'}.")
 
 
+def _check_requirement(text: str) -> str:
+    from packaging.requirements import InvalidRequirement, Requirement  # few bundles have any
+
+    try:
+        Requirement(text)
+    except InvalidRequirement as error:
+        message = f"'{text[:80]}' is not a requirement: {str(error).partition(chr(10))[0]}"
+        raise FieldError(message, "Write it as pip reads it (PEP 508), such as 'httpx>=0.27,<1'.") from error
+    return text
+
+
+def _fields_schema(required: tuple[str, ...], **fields: JsonObject) -> JsonObject:
+    return {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
+
+
+def _ref_schema(**config: JsonObject) -> JsonObject:
+    """Return the JSON Schema of what :func:`parse_ref` reads; with more fields beside a reference."""
+    text: JsonObject = {"type": "string", "pattern": "^[^/]+/[^/]+$"}
+    named = {name: {"type": "string", "minLength": 1} for name in ("kind", "name", "package")}
+    fields = {**named, "apiVersion": {}}
+    target = {"anyOf": [text, _fields_schema(("kind", "name"), **fields)]}
+    beside = [
+        _fields_schema(("kind", "name"), **fields, **config),
+        _fields_schema(("ref",), ref=target, **config),
+    ]
+    return {"anyOf": [text, *beside]}
+
+
+def _use_schema() -> JsonObject:
+    """Return the JSON Schema of what :func:`parse_use` reads."""
+    text: JsonObject = {"type": "string", "minLength": 1}
+    labels = {"type": "object", "additionalProperties": {"type": "string"}}
+    selector = {**_fields_schema((), kind=text, name=text, matchLabels=labels), "minProperties": 1}
+    overrides = _fields_schema((), spec={}, metadata={})
+    selected = _fields_schema(("selector",), selector=selector, overrides=overrides)
+    return {"anyOf": [*_ref_schema(config={"type": "object"})["anyOf"], selected]}
+
+
 NonEmpty = Annotated[str, Field(min_length=1)]
+#: a package of Python, by PEP 508
+Requirement = Annotated[str, AfterValidator(_check_requirement)]
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 #: how long a run may take: at most what a call may ask for
@@ -234,10 +275,18 @@ Rate = Annotated[
         "a rate",
         "Write a count per s, m or h, such as 10/s or 100/m.",
     ),
+    WithJsonSchema({"type": "string", "pattern": "^[1-9][0-9]{0,8}/[smh]$"}),
 ]
-OneRef = Annotated[Ref, PlainValidator(parse_ref), PlainSerializer(Ref.to_wire)]
-Dependencies = Annotated[dict[str, str], PlainValidator(_parse_dependencies)]
-OneUse = Annotated[Use, PlainValidator(parse_use), PlainSerializer(Use.to_wire)]
+OneRef = Annotated[
+    Ref, PlainValidator(parse_ref), PlainSerializer(Ref.to_wire), WithJsonSchema(_ref_schema())
+]
+Dependencies = Annotated[
+    dict[str, str],
+    PlainValidator(_parse_dependencies, json_schema_input_type=dict[str, str] | list[dict[str, str]]),
+]
+OneUse = Annotated[
+    Use, PlainValidator(parse_use), PlainSerializer(Use.to_wire), WithJsonSchema(_use_schema())
+]
 
 _Item = TypeVar("_Item")
 #: a list in YAML, kept as a tuple
@@ -319,10 +368,11 @@ def _check_source(text: str | ValueSource) -> str | ValueSource:
 
 
 #: a text that may be a secret
-Text = Annotated[str | ValueSource, PlainValidator(_read_text)]
+Text = Annotated[str | ValueSource, PlainValidator(_read_text, json_schema_input_type=str | ValueSource)]
 #: variables for programs by name; may be written as a list of names, of variables that the worker has
 Variables = Annotated[
-    dict[str, Annotated[Text, AfterValidator(_check_source)]], BeforeValidator(_read_variables)
+    dict[str, Annotated[Text, AfterValidator(_check_source)]],
+    BeforeValidator(_read_variables, json_schema_input_type=dict[str, str | ValueSource] | list[str]),
 ]
 
 
@@ -368,7 +418,7 @@ def resolve_value(source: ValueSource, field: str = "", environment: Mapping[str
     raise ConfigError(
         f"None of the environment variables {', '.join(names)} has a value.",
         code=ConfigCode.REF_NOT_FOUND,
-        suggestion=f"Set {names[0]} for this process.",
+        suggestion=f"Set {names[0]} where this runs; goondan dev reads .env beside the bundle too.",
     )
 
 

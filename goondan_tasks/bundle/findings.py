@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from broker_config.value_faults import fault_text
+from goondan_tasks import errors
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.redaction import is_named_as_secret
@@ -41,7 +42,7 @@ class ConfigCode(StrEnum):
     ENTRY_NOT_FOUND = "E_CONFIG_ENTRY_NOT_FOUND"
     PACKAGE_DOC_POSITION = "E_CONFIG_PACKAGE_DOC_POSITION"
     PACKAGE_DOC_DUPLICATED = "E_CONFIG_PACKAGE_DOC_DUPLICATED"
-    PACKAGE_NOT_INSTALLED = "E_CONFIG_PACKAGE_NOT_INSTALLED"
+    PACKAGE_NOT_INSTALLED = errors.PACKAGE_NOT_INSTALLED
 
 
 class FieldError(ValueError):
@@ -115,7 +116,7 @@ def _place(finding: Finding) -> tuple[str, int]:
 
 #: fields of the older version, and what replaced them (003 appendix B)
 OLDER_FIELDS = {
-    "runtime": "Remove it: every entry is a Python file.",
+    "runtime": "Remove it: the suffix of the entry says what runs it.",
     "auth": "Remove it: Extensions reach OAuth through api.oauth and offer it as tools.",
     "triggers": "Remove it: a Connector's events are routed by its Connection.",
     "hooks": "Remove it: write an Extension that registers a middleware.",

@@ -45,6 +45,8 @@ _OURS_IN_TEXT = re.compile(r"^[^#\r\n]*?api[-_]?version[^#]{0,40}?" + _OURS.patt
 #: UTF-32's begins with UTF-16's
 _OTHER_ENCODINGS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
 
+#: the model of a resource, by its version and its kind
+MODELS = {API_VERSION: RESOURCE_MODELS, V1_API_VERSION: V1_RESOURCE_MODELS}
 _NAME: FieldPath = ("metadata", "name")
 #: by kind: what accepts a name, and the suggestion if it does not
 _NAME_RULES: Mapping[str, tuple[Callable[[str], object], str]] = {
@@ -211,7 +213,7 @@ def declare(document: Document) -> tuple[Declaration | None, list[Finding]]:
         suggestion = f"{'Add' if version is None else 'Write'} 'apiVersion: {API_VERSION}'."
         unsupported = ConfigCode.UNSUPPORTED_API_VERSION
         findings.append(named.error(("apiVersion",), message, suggestion, unsupported))
-    model = (V1_RESOURCE_MODELS if named.is_v1 else RESOURCE_MODELS).get(named.kind)
+    model = MODELS[V1_API_VERSION if named.is_v1 else API_VERSION].get(named.kind)
     if model is None:
         message = "'kind' is missing" if kind is None else f"{shown(kind)} is not a kind"
         suggestion = hint(named.kind, RESOURCE_MODELS)
@@ -253,7 +255,12 @@ def _name_error(named: Declaration) -> FieldError | None:
         except FieldError as error:
             return error
         return None
-    accepts, suggestion = _NAME_RULES.get(named.kind, _NAME_RULES[""])
+    return name_error(named.kind, name)
+
+
+def name_error(kind: str, name: str) -> FieldError | None:
+    """Return why a resource of a kind, a Tool apart, cannot have a name; ``None`` if it can."""
+    accepts, suggestion = _NAME_RULES.get(kind, _NAME_RULES[""])
     if accepts(name):
         return None
     return FieldError(f"'{name[:80]}' is not a valid name", suggestion, ConfigCode.INVALID_NAME)

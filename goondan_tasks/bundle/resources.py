@@ -1,6 +1,6 @@
 """The resources of a bundle as their YAML declares them (001 §12, 003 §2 and §4; 000 §7.9; DESIGN §3).
 
-Tool, Agent, Swarm, Extension, Package and OAuthApp run. Model, Connector and Connection are checked and kept.
+Tool, Agent, Swarm, Extension, Package, OAuthApp and Model run. Connector and Connection are checked and kept.
 """
 
 import re
@@ -19,6 +19,7 @@ from goondan_tasks.bundle.fields import (
     OneUse,
     Positive,
     Rate,
+    Requirement,
     ResourceModel,
     RunSeconds,
     Seconds,
@@ -44,6 +45,18 @@ _PATH = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]*)+")
 #: text with at least one {claim}, whose parts are separated by dots
 _TEMPLATE = re.compile(r"[^{}]*(\{[^{}\s]+\}[^{}]*)+")
 _NO_URL_CHARACTER = re.compile(r"[\x00-\x20\x7f-\uffff\\]")
+
+
+def _check_server_url(url: str) -> str:
+    """Check the URL of a model's server, which may be plain http on a network of one's own."""
+    parts = _split(url)
+    if parts.scheme not in ("http", "https"):
+        raise FieldError(
+            f"'{url[:80]}' must be an http or https URL", "Write it as in http://127.0.0.1:8000/v1."
+        )
+    if parts.username is not None or parts.password is not None:
+        raise FieldError("a URL must not contain a password", "Write the key under 'apiKey'.")
+    return url
 
 
 class Metadata(ResourceModel):
@@ -111,12 +124,17 @@ class ToolSpec(RunPolicy):
     """An entry file, its exports, and the defaults of their run policies (003 §2.2)."""
 
     entry: NonEmpty
+    #: the packages that the entry imports
+    requirements: Items[Requirement] = ()
     error_message_limit: Positive = DEFAULT_MESSAGE_LIMIT
     #: empty for ``auto``, until they are read from the entry
     exports: Annotated[
         tuple[ToolExport, ...],
         Field(strict=False, min_length=1),
-        WrapValidator(lambda exports, check: () if exports == AUTO else check(exports)),
+        WrapValidator(
+            lambda exports, check: () if exports == AUTO else check(exports),
+            json_schema_input_type=Literal["auto"] | Annotated[tuple[ToolExport, ...], Field(min_length=1)],
+        ),
     ]
 
 
@@ -126,10 +144,18 @@ class ToolResource(Resource):
 
 
 class ModelConfiguration(ResourceModel):
-    """The model that an Agent's producer calls; workers use nothing of it."""
+    """The model that an Agent thinks with."""
 
     model_ref: OneRef
+    #: of each request, such as ``temperature``, ``maxTokens`` and ``topP``; above the Model's ``options``
     params: JsonObject = Field(default_factory=dict)
+    #: Models that are asked, in this order, when one cannot be reached or is over its limits
+    fallback_refs: Items[OneRef] = ()
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names of the Models, in the order in which they are asked."""
+        return tuple(ref.name for ref in (self.model_ref, *self.fallback_refs))
 
 
 class Prompts(ResourceModel):
@@ -169,11 +195,23 @@ class AgentSpec(ResourceModel):
     env: Variables = Field(default_factory=dict)
     #: ``None`` allows what its Swarm allows
     changesets: AgentChangesets | None = None
+    #: JSON Schema of the answers of an Agent that thinks
+    output_schema: JsonObject | None = None
 
 
 class AgentResource(Resource):
     kind: Literal["Agent"]
     spec: AgentSpec = Field(default_factory=AgentSpec)
+
+    @property
+    def thinks(self) -> bool:
+        """Whether workers handle its events with its model: it has one, and no code of its own."""
+        return not self.is_v1 and self.spec.configuration is not None and self.spec.entry is None
+
+    @property
+    def handles_events(self) -> bool:
+        """Whether workers handle its events, with its entry or its model."""
+        return self.spec.entry is not None or self.thinks
 
 
 class ToolCallPolicy(ResourceModel):
@@ -204,8 +242,16 @@ class ShutdownPolicy(ResourceModel):
     grace_period_seconds: Seconds | None = None
 
 
+class BudgetPolicy(ResourceModel):
+    """How many tokens an agent that thinks may use, those it reads and those it writes."""
+
+    tokens_per_turn: Positive | None = None
+    tokens_per_instance: Positive | None = None
+
+
 class SwarmPolicy(ResourceModel):
     max_steps_per_turn: Positive = 32
+    budget: BudgetPolicy = Field(default_factory=BudgetPolicy)
     tool_calls: ToolCallPolicy = Field(default_factory=ToolCallPolicy)
     changesets: ChangesetPolicy = Field(default_factory=ChangesetPolicy)
     lifecycle: LifecyclePolicy = Field(default_factory=LifecyclePolicy)
@@ -247,6 +293,8 @@ class PackageSpec(ResourceModel):
     access: NonEmpty | None = None
     #: versions by package name; may be written as a list of ``{name, version}``
     dependencies: Dependencies = Field(default_factory=dict)
+    #: the packages of Python that its entries import
+    requirements: Items[Requirement] = ()
     values: JsonObject = Field(default_factory=dict)
     dist: Items[NonEmpty] = ()
 
@@ -262,9 +310,25 @@ class KeptSpec(ResourceModel):
     model_config = ConfigDict(extra="allow")
 
 
-class ModelSpec(KeptSpec):
+class ModelSpec(ResourceModel):
+    """A language model behind an API (001 §12.2); the last four fields are ours."""
+
+    #: as the library of the extra ``models`` names it, such as ``openai``, ``openai-chat`` and ``anthropic``
     provider: NonEmpty
+    model: NonEmpty
     api_key: ValueSource | None = None
+    #: of a server that speaks the provider's protocol, such as vLLM or Ollama
+    base_url: Annotated[str, AfterValidator(_check_server_url)] | None = None
+    #: the defaults of ``modelConfig.params``
+    options: JsonObject = Field(default_factory=dict)
+    #: requests at a time, of all workers
+    max_concurrency: Positive | None = None
+    #: requests, of all workers
+    rate_limit: Rate | None = None
+    #: tokens in and out, of all workers
+    tokens_per_minute: Positive | None = None
+    #: of one request
+    timeout_seconds: RunSeconds = 120.0
 
 
 class ModelResource(Resource):

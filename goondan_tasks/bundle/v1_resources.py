@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from goondan_tasks.bundle.fields import Items, NonEmpty, OneRef, ResourceModel, Seconds
+from goondan_tasks.bundle.fields import Items, NonEmpty, OneRef, ResourceModel, Seconds, ValueSource
 from goondan_tasks.bundle.findings import ConfigCode, FieldError
 from goondan_tasks.bundle.resources import (
     RESOURCE_MODELS,
@@ -22,6 +22,7 @@ from goondan_tasks.bundle.resources import (
     ConnectorSpec,
     ExtensionResource,
     ExtensionSpec,
+    KeptSpec,
     LifecyclePolicy,
     Prompts,
     Resource,
@@ -54,9 +55,9 @@ def _check_export_name(name: str) -> str:
 
 
 def _check_runtime(runtime: Any) -> Any:
-    if runtime != "python":
-        suggestion = "Rewrite the entry as a .py file, and write 'runtime: python'."
-        raise FieldError(f"the runtime {shown(runtime)} is not available: workers run Python", suggestion)
+    if runtime not in ("node", "python"):
+        suggestion = "Write 'runtime: node', or 'runtime: python' for a .py file."
+        raise FieldError(f"the runtime {shown(runtime)} is not available", suggestion)
     return runtime
 
 
@@ -72,8 +73,8 @@ def _check_prompts(prompts: Prompts) -> Prompts:
     return prompts
 
 
-#: the specification's own value is ``node``
-Runtime = Annotated[Literal["python"], BeforeValidator(_check_runtime)]
+#: ``python`` is ours; the file decides, this says what its author expects
+Runtime = Annotated[Literal["node", "python"], BeforeValidator(_check_runtime)]
 #: isolation needs the current context
 NoIsolation = Annotated[None, BeforeValidator(_refuse_isolation)]
 
@@ -159,6 +160,18 @@ class V1ExtensionResource(ExtensionResource):
     spec: V1ExtensionSpec
 
 
+class V1ModelSpec(KeptSpec):
+    provider: NonEmpty
+    api_key: ValueSource | None = None
+
+
+class V1ModelResource(Resource):
+    """A model that the Agent's producer calls: workers do nothing with it."""
+
+    kind: Literal["Model"]
+    spec: V1ModelSpec
+
+
 class V1ConnectorSpec(ConnectorSpec):
     #: kept, unchecked
     events: Any = None
@@ -184,6 +197,7 @@ V1_RESOURCE_MODELS: Mapping[str, type[Resource]] = {
     "Agent": V1AgentResource,
     "Swarm": V1SwarmResource,
     "Extension": V1ExtensionResource,
+    "Model": V1ModelResource,
     "Connector": V1ConnectorResource,
     "Connection": V1ConnectionResource,
 }

@@ -7,8 +7,9 @@ Validation sees exactly the files that the commit would have. An agent's changes
 - Resources (``displaced_resources``): does one take the place of a built-in one, or reach, by a selector's
   labels, Agents that the policy does not allow to change?
 - Permissions (``changed_permissions``), unless the Swarm says ``allowPolicyChanges: true``. These are the
-  Swarms and their ``policy``; OAuthApps; of Agents and Tools everything but what they do (``_DEEDS``), so
-  that a limit added to the format later is protected from its first day; how an export is run, its approval
+  Swarms and their ``policy``; OAuthApps; Models; of Agents and Tools everything but what they do
+  (``_DEEDS``), so that a limit added to the format later is protected from its first day; how an export
+  is run, its approval
   and its tokens. What resources mean is compared, with overrides and defaults applied, not their text or
   place. A function is known by its entry file and export, too: it keeps its rules under another name.
 """
@@ -34,7 +35,6 @@ from goondan_tasks.bundle.findings import ConfigCode
 from goondan_tasks.bundle.inventory import bundle_files, is_document_name
 from goondan_tasks.bundle.resources import AgentResource, RunPolicy, ToolResource
 from goondan_tasks.changesets.policy import ChangesetRules
-from goondan_tasks.errors import ConfigError
 from goondan_tasks.revisions.bootstrap import changed_workspace
 from goondan_tasks.revisions.checkouts import Folder
 from goondan_tasks.revisions.git import LINK, Changes, Repository
@@ -136,11 +136,7 @@ class BundleCheck:
         """Return why a revision cannot take the place of another one."""
         if after.bundle is None or before.bundle is None:
             return after.errors
-        try:
-            lives_in = before.bundle.workspace_name(self.swarm)
-        except ConfigError:
-            return after.errors
-        reason = changed_workspace(lives_in, after.bundle, self.swarm)
+        reason = changed_workspace(before.bundle, after.bundle, self.swarm)
         return [*after.errors, *([_moved(after, reason)] if reason else [])]
 
 
@@ -326,6 +322,8 @@ def _changed_settings(before: Bundle, after: Bundle) -> Iterator[str]:
     whole = [
         ("Swarm", _each(before.swarms, "policy"), _each(after.swarms, "policy")),
         ("OAuthApp", before.oauth_apps, after.oauth_apps),
+        # a key goes where a Model says
+        ("Model", before.models, after.models),
     ]
     for kind, old, new in whole:
         yield from (f"{kind}/{name}" for name in sorted(old.keys() | new) if old.get(name) != new.get(name))

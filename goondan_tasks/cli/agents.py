@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from broker_config.connections import reporting_outages
-from goondan_tasks.bundle import CatalogItem, ToolCatalog, build_catalog, load_bundle
+from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog
+from goondan_tasks.cli.completion import complete_agent
 from goondan_tasks.cli.options import (
     OfAgent,
     Watch,
@@ -29,7 +30,6 @@ from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
 from goondan_tasks.messages import epoch_milliseconds
 from goondan_tasks.names import OUTSIDE
-from goondan_tasks.revisions.checkouts import clean_checkouts
 
 _NO_AGENT = "No agent is known: give --bundle PATH, or start a worker with `goondan worker`."
 _QUEUES: Mapping[str, Callable[[QueueStatus], object]] = {
@@ -147,7 +147,9 @@ def agents(session: Session, client: Client, watch: Watch = None) -> None:
 @takes_session
 def catalog(
     session: Session,
-    agent: Annotated[str, argument("AGENT", "The agent whose tools are printed.")],
+    agent: Annotated[
+        str, argument("AGENT", "The agent whose tools are printed.", autocompletion=complete_agent)
+    ],
     form: Annotated[CatalogFormat, flag("How to write them.", "--format")] = CatalogFormat.TABLE,
 ) -> None:
     """Print an agent's Tool Catalog: from the bundle, or as its workers announced it if none is set.
@@ -165,7 +167,9 @@ def catalog(
 def shutdown(
     session: Session,
     client: Client,
-    agent: Annotated[str | None, option("A", "The agent whose workers are to drain.")] = None,
+    agent: Annotated[
+        str | None, option("A", "The agent whose workers are to drain.", autocompletion=complete_agent)
+    ] = None,
     worker: Annotated[str | None, option("NAME", "The one worker, as `goondan agents` names it.")] = None,
     reason: Annotated[str, option("TEXT", "The reason for their logs.")] = "",
 ) -> None:
@@ -188,6 +192,11 @@ def list_instances(session: Session, client: Client, agent: OfAgent = None) -> N
     output, found = session.output, client.instances(agent)
     if not found and agent is not None:
         client.catalog(agent)  # raises for an unknown agent, whose name is misspelt
+    output.write(instances_table(found, output))
+
+
+def instances_table(found: Sequence[InstanceInfo], output: Output) -> Answer:
+    """Answer with instances."""
     columns: Columns[InstanceInfo] = {
         "last used": lambda info: output.time(epoch_milliseconds(info.last_used_at)),
         "created": lambda info: output.time(epoch_milliseconds(info.created_at)),
@@ -199,7 +208,7 @@ def list_instances(session: Session, client: Client, agent: OfAgent = None) -> N
     }
     none = "There are no instances: the first call or event makes one."
     wire = InstanceInfo.to_wire
-    output.write(listing(found, columns, wire=wire, none=none, unbroken="instance", spare={"created"}))
+    return listing(found, columns, wire=wire, none=none, unbroken="instance", spare={"created"})
 
 
 @takes_client
@@ -274,7 +283,9 @@ def _catalog(session: Session, agent: str) -> ToolCatalog:
     settings = session.settings
     if settings.bundle is None:
         return _announced(session, agent)
-    bundle = load_bundle(settings.bundle)
+    from goondan_tasks.bundle import build_catalog  # the commands beside this one do without YAML
+
+    bundle = session.bundle()
     [name] = chosen_agents(bundle, settings.swarm, [agent])
     declared = build_catalog(bundle, name)
     if not bundle.bound_extensions(name):
@@ -304,6 +315,9 @@ def _owner(info: InstanceInfo) -> str | None:
 
 
 def _clean_checkouts(session: Session, older_than: float) -> None:
+    # the commands beside this one do without git
+    from goondan_tasks.revisions.checkouts import clean_checkouts
+
     try:
         removed = clean_checkouts(session.settings.cache_path, older_than)
     except OSError as error:

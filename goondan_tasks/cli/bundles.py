@@ -1,12 +1,15 @@
-"""Bundles on disk: ``goondan validate``, ``goondan migrate`` and ``goondan init``."""
+"""Bundles on disk: ``goondan validate``, ``goondan schema`` and ``goondan migrate``."""
 
 import codecs
 import errno
+import functools
+import importlib.util
 import json
 import os
 import re
-import shlex
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,25 +21,25 @@ import typer
 from rich.text import Text
 
 from broker_config.settings import Settings
-from goondan_tasks.bundle import Finding
+from goondan_tasks.bundle import Bundle, Finding
 from goondan_tasks.bundle.binding import bound_exports
 from goondan_tasks.bundle.bundle import inspect_resources
 from goondan_tasks.bundle.entries import has_auto_exports
-from goondan_tasks.bundle.inventory import Inventory
+from goondan_tasks.bundle.inventory import Inventory, read_inventory
+from goondan_tasks.bundle.json_schema import bundle_schema
+from goondan_tasks.bundle.requirements import needs_of, unmet, written
 from goondan_tasks.bundle.resources import ToolExport, ToolResource
-from goondan_tasks.cli.options import BundleArgument, argument, flag, this_bundle
+from goondan_tasks.cli.options import BundleArgument, Install, flag, this_bundle
 from goondan_tasks.cli.output import CONFIGURATION, Output, on_one_line, printable
-from goondan_tasks.errors import ConfigError
+from goondan_tasks.errors import PACKAGE_NOT_INSTALLED, ConfigError
+from goondan_tasks.instances.earlier import earlier_workspace
 from goondan_tasks.migration import migrate_bundle
 
 #: comments, and then a directive such as ``%YAML 1.2``
 _DIRECTIVE_FIRST = re.compile(r"(?:[ \t]*(?:#[^\r\n]*)?[\r\n])*%")
 _STYLES = {"error": "bold red", "warning": "bold yellow"}
-
-#: the bundle that ``goondan init`` writes, and a call of its tool
-_STARTER = Path(__file__).parent / "starter"
-_STARTER_FILES = ("goondan.yaml", "tools/text.py")
-_STARTER_CALL = """goondan call helper text__count '{"text": "two words"}'"""
+#: safe from the current directory
+_PIP = (sys.executable, "-P", "-m", "pip")
 
 
 class FindingFormat(StrEnum):
@@ -51,6 +54,7 @@ def validate(
     bundle: BundleArgument = None,
     strict: Annotated[bool, flag("Let warnings fail too.", "--strict")] = False,
     form: Annotated[FindingFormat | None, flag("How to write the findings.", "--format")] = None,
+    install: Install = False,
     as_json: Annotated[bool, flag("The same as --format json.", "--json")] = False,
 ) -> None:
     """Check a bundle, its references and its entry files; print all findings at once.
@@ -59,10 +63,13 @@ def validate(
     """
     if as_json and form not in {None, FindingFormat.JSON}:
         raise typer.BadParameter("--json goes only with --format json.")
+    settings = Settings.load()
     path = _bundle_of(bundle)
-    _, findings, scope = inspect_resources(path)
-    is_valid = not any(finding.level == "error" or strict for finding in findings)
     output = Output(as_json or form is FindingFormat.JSON)
+    if install:
+        install_requirements(path, output)
+    checked, findings, scope = inspect_resources(path)
+    is_valid = not any(finding.level == "error" or strict for finding in findings)
     exports = dict(_auto_exports(scope.own))
     if output.as_json:
         wire = [
@@ -77,8 +84,17 @@ def validate(
         for finding in findings:
             output.print(_annotation(finding) if form is FindingFormat.GITHUB else finding_text(finding))
         output.note(f"{path}: {counts(findings)}")
+        if checked is not None:
+            output.note(_workspace_text(checked, settings))
     if not is_valid:
         raise typer.Exit(CONFIGURATION)
+
+
+def _workspace_text(bundle: Bundle, settings: Settings) -> str:
+    """Say which workspace a bundle lives in, and where earlier versions had it, until it is used."""
+    text = f"workspace: {bundle.workspace_name(settings.workspace)}"
+    earlier = earlier_workspace(bundle, settings)
+    return text if earlier is None or earlier.is_past else f"{text}\n{earlier.message}\n{earlier.remedy}"
 
 
 def _auto_exports(inventory: Inventory) -> Iterator[tuple[str, ToolExport]]:
@@ -112,6 +128,14 @@ def _type(schema: Any) -> str:
     if schema.get("type") == "array" and schema.get("items"):
         return f"{_type(schema['items'])}[]"
     return str(schema.get("type", "any"))
+
+
+def schema(as_json: Annotated[bool, flag("The same: it is JSON anyway.", "--json")] = False) -> None:
+    """Print the JSON Schema of a bundle's YAML, for editors.
+
+    It knows the fields of all kinds and their types; what else may be wrong `goondan validate` finds.
+    """
+    Output(as_json=True).document(bundle_schema())
 
 
 def migrate(
@@ -148,34 +172,37 @@ def migrate(
         raise typer.Exit(CONFIGURATION)
 
 
-def init(
-    directory: Annotated[
-        Path, argument("DIR", "The directory to write; created if it does not exist.")
-    ] = Path(),
-    as_json: Annotated[bool, flag("Print one JSON document on stdout.", "--json")] = False,
-) -> None:
-    """Write a small bundle that runs: one agent with one tool. Existing files are never overwritten."""
-    files = [directory / name for name in _STARTER_FILES]
-    try:
-        if present := [str(file) for file in files if os.path.lexists(file)]:
-            raise typer.BadParameter(f"{', '.join(present)} is there already; nothing has been written.")
-        for name, file in zip(_STARTER_FILES, files, strict=True):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with file.open("xb") as new:
-                new.write((_STARTER / name).read_bytes())
-    except OSError as error:
-        raise ConfigError(
-            f"The bundle cannot be written: {error}.", suggestion="Choose a directory that you may write."
-        ) from error
-    place = shlex.quote(str(directory))
-    steps = [f"goondan validate {place}", f"goondan dev {place}", _STARTER_CALL]
-    text = "\n".join(f"wrote {printable(str(file))}" for file in files)
-    note = (
-        f"Next:\n  {steps[0]}\n  {steps[1]}\n"
-        f"In another terminal, after the export line that dev prints:\n  {steps[2]}"
-    )
-    document = {"bundle": str(directory), "files": [str(file) for file in files], "next": steps}
-    Output(as_json).give(document, text, note)
+def install_requirements(bundle: Path, output: Output) -> None:
+    """Install what a bundle's ``spec.requirements`` name into this Python, unless all of it is there.
+
+    What pip says goes to stderr as it comes. All of them are given to pip, so that it finds versions that fit
+    together.
+
+    Raises:
+        ConfigError: there is no pip, or it could not install them.
+    """
+    needed = [need.requirement for need in needs_of(read_inventory(bundle)[0])]
+    missing = [written(one) for one in needed if unmet(one)]
+    if not missing:
+        return output.note(f"{bundle}: every requirement is met" if needed else f"{bundle}: no requirements")
+    names = ", ".join(missing)
+    output.note(f"Installing {names} into {sys.prefix}")
+    failed = functools.partial(ConfigError, code=PACKAGE_NOT_INSTALLED)
+    if importlib.util.find_spec("pip") is None:
+        hint = f"Install them otherwise, or pip first: {sys.executable} -m ensurepip"
+        raise failed(f"There is no pip in {sys.prefix} to install {names}.", suggestion=hint)
+    command = [*_PIP, "install", "--disable-pip-version-check", *map(str, needed)]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as pip:
+        for line in pip.stdout or ():
+            output.note(line.rstrip())
+    if pip.returncode:
+        raise failed(
+            f"pip could not install {names}: it ended with {pip.returncode}.",
+            suggestion="Read what it says above; correct spec.requirements, or this Python's environment.",
+        )
+    return importlib.invalidate_caches()
 
 
 def _bundle_of(given: Path | None) -> Path:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from broker_config import serializer
 from goondan_tasks.calls import CallFields
+from goondan_tasks.cli.completion import complete_agent, complete_tool
 from goondan_tasks.cli.options import (
     SEARCHED,
     Auth,
@@ -52,14 +53,15 @@ from goondan_tasks.cli.output import (
     tell,
 )
 from goondan_tasks.cli.session import Session, takes_client
+from goondan_tasks.cli.turn_view import show_turn
 from goondan_tasks.cli.waiting import give, progress_text, wait_for_result
 from goondan_tasks.client import Client, PendingCall
-from goondan_tasks.errors import HandoffError, HandoffTimeoutError, ToolNotInCatalogError, WaitTimeout
+from goondan_tasks.errors import HandoffError, HandoffTimeoutError, WaitTimeout
 from goondan_tasks.handoff import EventFields, accepted, handoff_error, not_answered, request_result
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import ToolCall, ToolCallResult, wall_clock
 from goondan_tasks.tool_api import REQUEST_TIMEOUT_MS
-from goondan_tasks.wording import closest, duration_text
+from goondan_tasks.wording import duration_text
 
 _WHOLE_ID = 36
 Columns = dict[str, Callable[[CallRecord], object]]
@@ -85,7 +87,7 @@ class Status(StrEnum):
     ERROR = "error"
 
 
-Agent = Annotated[str, argument("AGENT", "The agent that handles it.")]
+Agent = Annotated[str, argument("AGENT", "The agent that handles it.", autocompletion=complete_agent)]
 Input = Annotated[Any, argument("INPUT", "Plain text, JSON text, @FILE, or - for stdin.", parser=parse_input)]
 EventType = Annotated[str | None, option("TYPE", "The event's type.", "--type")]
 By = Annotated[str | None, option("NAME", "The person who decides; default: your login name.")]
@@ -95,8 +97,12 @@ By = Annotated[str | None, option("NAME", "The person who decides; default: your
 def call(
     session: Session,
     client: Client,
-    agent: Annotated[str, argument("AGENT", "The agent on whose queue the call goes.")],
-    tool: Annotated[str, argument("TOOL", "The tool's full name, such as bash__exec.")],
+    agent: Annotated[
+        str, argument("AGENT", "The agent on whose queue the call goes.", autocompletion=complete_agent)
+    ],
+    tool: Annotated[
+        str, argument("TOOL", "The tool's full name, such as bash__exec.", autocompletion=complete_tool)
+    ],
     args: Annotated[Any, argument("ARGS", "JSON text, @FILE, or - for stdin.", parser=parse_json)] = None,
     instance: Instance = None,
     turn: Annotated[str | None, name_option("T", "The Turn the call belongs to.")] = None,
@@ -122,10 +128,7 @@ def call(
     if detach:
         return session.output.give({"id": pending.id}, pending.id)
     result = wait_for_result(client, pending, agent=agent, timeout=timeout)
-    meant = _meant_tool(client, result, agent) if not session.output.as_json else None
     show_result(result, session.output)
-    if meant is not None:
-        session.output.note(f"Did you mean {meant}?")
     return _end_with(result)
 
 
@@ -149,16 +152,21 @@ def request(
 
     Ends with 0 if the agent answers, with 1 if it fails, with 4 if it does not answer in time.
     """
-    output = session.output
+    output, is_shown = session.output, False
     fields = EventFields(instance_key=instance, event_type=event_type, auth=auth, origin=origin)
-    asked, pending = client.ask(agent, input, timeout=timeout, **fields)
     if detach:
-        receipt = accepted(asked)
+        receipt = accepted(client.ask(agent, input, timeout=timeout, **fields)[0])
         return output.give(receipt.to_wire(), receipt.id)
     try:
-        result = wait_for_result(client, pending, agent=agent, timeout=timeout)
-    except WaitTimeout as error:
-        client.call_off(pending)
+        if sys.stderr.isatty() and not output.as_json:
+            asked, follower = client.following(agent, input, timeout=timeout, cancel_on_close=False, **fields)
+            result, is_shown = show_turn(client, follower, agent)
+        else:
+            asked, pending = client.ask(agent, input, timeout=timeout, **fields)
+            result = wait_for_result(client, pending, agent=agent, timeout=timeout)
+    except (WaitTimeout, HandoffTimeoutError) as error:
+        if isinstance(error, WaitTimeout):
+            client.call_off(pending)
         _tell_failure(asked, not_answered(asked, timeout), output)
         raise typer.Exit(WAIT_TIMED_OUT) from error
     if (reason := result.error) is not None:
@@ -167,9 +175,9 @@ def request(
         _tell_failure(asked, failed, output)
         raise typer.Exit(WAIT_TIMED_OUT if isinstance(failed, HandoffTimeoutError) else FAILED)
     if output.as_json:
-        return output.document(request_result(asked, result).to_wire())
+        return output.document(request_result(result).to_wire())
     output.note(_headline(result, asked.agent_name))
-    return output.print(pretty(result.output))
+    return None if is_shown else output.print(pretty(result.output))
 
 
 @takes_client
@@ -372,7 +380,7 @@ def list_approvals(session: Session, client: Client, agent: OfAgent = None) -> N
 @takes_client
 def approve(session: Session, client: Client, ids: CallIds, by: By = None) -> None:
     """Approve calls that wait for it: they run."""
-    who = _login() if by is None else by
+    who = login() if by is None else by
     _decide(session, client, ids, "approve", who, lambda call_id: client.approve(call_id, who))
 
 
@@ -385,7 +393,7 @@ def deny(
     by: By = None,
 ) -> None:
     """Deny calls that wait for an approval: they end with E_APPROVAL_DENIED, which says why and by whom."""
-    who = _login() if by is None else by
+    who = login() if by is None else by
     _decide(session, client, ids, "deny", who, lambda call_id: client.deny(call_id, reason, who))
 
 
@@ -415,6 +423,11 @@ def show_result(result: ToolCallResult, output: Output) -> None:
     output.print(pretty(result.output))
     if result.meta.output_file is not None:
         output.note(f"The output is too large to print here. See it with: goondan output {result.meta.id}")
+    if result.meta.awaits == "approval":
+        output.note(f"Let it run with: goondan approvals approve {result.meta.id}")
+        output.note(f"End it with:     goondan approvals deny {result.meta.id}")
+    elif result.meta.awaits == "completion":
+        output.note(f"Complete it with: goondan resolve {result.meta.id} VALUE")
     return None
 
 
@@ -431,15 +444,6 @@ def _headline(result: ToolCallResult, name: str) -> Text:
 def _end_with(result: ToolCallResult) -> None:
     if result.status == "error":
         raise typer.Exit(FAILED)
-
-
-def _meant_tool(client: Client, result: ToolCallResult, agent: str) -> str | None:
-    """Return the tool of the agent that a misspelt name most likely means."""
-    if result.error is None or result.error.code != ToolNotInCatalogError.code:
-        return None
-    meant = closest(result.tool_name, [tool["name"] for tool in client.catalog(agent)])
-    # the announced catalog may be older than the revision that the call ran with
-    return meant if meant != result.tool_name else None
 
 
 def _tell_failure(asked: ToolCall, failed: HandoffError, output: Output) -> None:
@@ -492,7 +496,8 @@ def _decide(
         session.output.document([{"id": call_id, "decision": decision, "by": who} for call_id in decided])
 
 
-def _login() -> str:
+def login() -> str:
+    """Return the name of the person at the terminal."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a user id without a name, as in containers

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -64,7 +64,9 @@ Message = Annotated[str, option("TEXT", "The message of the commit.", "--message
 ActingAgent = Annotated[
     str | None, option("A", "Act as this agent, within what the policy allows it.", "--agent")
 ]
-Wait = Annotated[bool, flag("Wait until a worker has loaded the revision, or cannot.", "--wait/--no-wait")]
+Wait = Annotated[
+    bool, flag("Wait until all live workers run the revision, or one cannot load it.", "--wait/--no-wait")
+]
 Timeout = Annotated[
     float | None, seconds_option("Wait S seconds at most; default: 60. The proposal remains.")
 ]
@@ -78,6 +80,7 @@ _TOLD = {
     "proposed": "Proposed: a worker that loads it makes it active; `goondan changeset active` shows when.",
 }
 _WAITED = "Not active yet: no worker has loaded it in time. `goondan changeset active` shows how it goes on."
+_BEHIND = "Active, but {} run{} another revision still; `goondan doctor` shows which, their logs say why."
 
 
 @takes_session
@@ -246,7 +249,7 @@ class Followers:
         """
         if self._away is not None:
             raise self._away
-        revision = ActiveRevision(self._redis, self._keys, self._workspace())
+        revision = ActiveRevision(self._redis, self._keys, self._workspace)
         try:
             with broker_errors(self._settings.redis_url):
                 return act(revision)
@@ -264,17 +267,31 @@ class Followers:
             self.ask(ActiveRevision.state)
         except (BrokerUnreachableError, ConfigError):
             return ()
-        return (partial(redis_lock, self._redis, self._keys.commit_lock(encoded(self._workspace()))),)
+        return (partial(redis_lock, self._redis, self._keys.commit_lock(encoded(self._workspace))),)
 
     def outcome(self, ref: str, patience: float | None) -> Activation:
-        """Wait so many seconds for a proposal to be decided, if there are workers; raises as :meth:`ask`."""
-        workers = self.ask(lambda _: AgentRegistry(self._redis, self._keys).workers())
-        seconds = patience if patience is not None and workers else 0.0
-        return await_activation(ref, lambda: self.ask(ActiveRevision.state), seconds)
+        """Wait so many seconds until all live workers run what is proposed; raises as :meth:`ask`.
 
+        Without workers, and of a revision that cannot be loaded, it waits no longer.
+        """
+        registry = AgentRegistry(self._redis, self._keys)
+
+        def look() -> Activation:
+            state, workers = self.ask(lambda revision: (revision.state(), registry.workers()))
+            activation = Activation.of(ref, state)
+            if activation.status != "active":
+                return activation
+            ours = (one for one in workers if one.workspace == self._workspace)
+            behind = tuple(one.name for one in ours if one.bundle_ref not in {None, ref})
+            return activation.model_copy(update={"behind": behind or None})
+
+        workers = self.ask(lambda _: registry.workers())
+        return await_activation(look, patience if patience is not None and workers else 0.0)
+
+    @cached_property
     def _workspace(self) -> str:
         settings = self._settings
-        return settings.workspace or load_bundle(chosen_bundle(settings)).workspace_name(settings.swarm)
+        return settings.workspace or load_bundle(chosen_bundle(settings)).workspace_name()
 
 
 @contextlib.contextmanager
@@ -292,16 +309,22 @@ def _patience(wait: bool, timeout: float | None) -> float | None:
 
 def _end(activation: Activation, output: Output, patience: float | None) -> None:
     """Report the outcome of a proposal, and end the command if it is not active as it should be."""
-    is_late = activation.status == "proposed" and patience is not None
+    is_late = patience is not None and not activation.is_everywhere
     if not output.as_json and activation.status == "failed":
         told = f"The workers stay with the revision before: {activation.code}: {activation.reason}"
         output.note(error_text("Not active", told, "Correct the bundle, and commit again."))
     elif not output.as_json:
-        output.note(_WAITED if is_late else _TOLD[activation.status])
+        output.note(_told(activation, is_late=is_late))
     if activation.status == "failed":
         raise typer.Exit(CONFIGURATION)
     if is_late:
         raise typer.Exit(WAIT_TIMED_OUT)
+
+
+def _told(activation: Activation, *, is_late: bool) -> str:
+    if behind := activation.behind:
+        return _BEHIND.format(on_one_line(", ".join(behind)), "s" if len(behind) == 1 else "")
+    return _WAITED if is_late else _TOLD[activation.status]
 
 
 def _show_committed(

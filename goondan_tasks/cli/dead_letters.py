@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from goondan_tasks.cli.calls import CALL_COLUMNS, Columns, show_result, whole_id
+from goondan_tasks.cli.completion import complete_call
 from goondan_tasks.cli.options import (
     CallId,
     OfAgent,
@@ -23,7 +24,10 @@ from goondan_tasks.client.submitter import may_be_replayed
 from goondan_tasks.ledger.dead_letters import LetterFilter
 from goondan_tasks.ledger.record import CallRecord
 
-Letters = Annotated[list[str] | None, argument("IDS", "The calls; else those of a filter, or --all.")]
+Letters = Annotated[
+    list[str] | None,
+    argument("IDS", "The calls; else those of a filter, or --all.", autocompletion=complete_call),
+]
 OlderThan = Annotated[float | None, seconds_option("Only those that died at least S seconds ago.")]
 NewerThan = Annotated[float | None, seconds_option("Only those that died at most S seconds ago.")]
 All = Annotated[bool, flag("All of them.", "--all")]

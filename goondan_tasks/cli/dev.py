@@ -3,10 +3,11 @@
 import contextlib
 import hashlib
 import os
+import re
 import shlex
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,19 +16,22 @@ import typer
 from redis import Redis
 from redis.exceptions import RedisError
 from rich.text import Text
-from watchfiles import PythonFilter, watch
 
 from broker_config.connections import connect
 from broker_config.embedded import EmbeddedRedis, PortInUse
-from broker_config.keys import Keys
 from broker_config.process_group import ProcessGroup
-from broker_config.settings import Settings, hidden_password
-from goondan_tasks.agent_registry import AgentRecord, AgentRegistry, describe_agents
+from broker_config.settings import Settings, SettingsError, hidden_password
+from goondan_tasks import javascript
+from goondan_tasks.agent_registry import AgentRecord, describe_agents
 from goondan_tasks.bundle import BundleError, inspect_bundle, load_bundle
-from goondan_tasks.cli.bundles import finding_text
+from goondan_tasks.bundle.entries import Prober, bundle_entries
+from goondan_tasks.bundle.inventory import read_text
+from goondan_tasks.cli.bundles import finding_text, install_requirements
+from goondan_tasks.cli.folder import VARIABLES, CheckedBundle, FolderRevisions, InstalledPackages, changes_of
 from goondan_tasks.cli.options import (
     BundleArgument,
     Concurrency,
+    Install,
     ServedAgents,
     Verbose,
     flag,
@@ -40,10 +44,13 @@ from goondan_tasks.cli.session import (
     Session,
     chosen_agents,
     chosen_bundle,
+    chosen_settings,
     require_broker,
     takes_session,
 )
-from goondan_tasks.errors import ConfigError, GoondanError
+from goondan_tasks.errors import BrokerUnreachableError, ConfigError, GoondanError, require_extra
+from goondan_tasks.instances.earlier import EarlierWorkspace, earlier_workspace
+from goondan_tasks.instances.table import encoded, instances_directory
 from goondan_tasks.logs import configure_logging
 from goondan_tasks.orchestrator.orchestrator import IDLE_SECONDS, Fleet, Orchestrator, Rules, patience_of
 from goondan_tasks.orchestrator.supervisor import (
@@ -54,16 +61,16 @@ from goondan_tasks.orchestrator.supervisor import (
     start_in_group,
     worker_command,
 )
-from goondan_tasks.revisions.active import ActiveRevision
-from goondan_tasks.revisions.checkouts import RevisionSource
+from goondan_tasks.redaction import KNOWN_SECRETS, is_named_as_secret
+from goondan_tasks.revisions.active import Activation
 
-#: how often the orchestrator and dev look
-LOOK_SECONDS, TICK_SECONDS = 0.5, 0.2
-#: how long a commit may take from the first file that it changes here to its proposal
-COMMIT_SECONDS = 2.0
-
+#: how often the orchestrator looks
+LOOK_SECONDS = 0.5
 _FLOWER_PORTS = range(FLOWER_PORT, FLOWER_PORT + 100)
+_PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:([^/@\s]+)@")
 _OWN_NAME, _NARROWEST = "dev", 15
+#: what makes workers restart that run the folder itself; and all others: a process has its variables for life
+_CODE = {".py", ".yaml", ".yml", *javascript.SUFFIXES}
 _COLORS = ("cyan", "yellow", "green", "magenta", "blue", "bright_cyan", "bright_yellow", "bright_magenta")
 
 #: the orchestrator's events that dev shows; the workers' own lines cover the others
@@ -93,6 +100,7 @@ def orchestrator(
     Workers that were started otherwise count, and are left alone. Any number of orchestrators may run. With
     the first SIGTERM or Ctrl-C its workers drain, with the second they are killed.
     """
+    require_extra("worker", "celery", "httpx2")
     settings, output = session.settings, session.output
     path = chosen_bundle(settings)
     bundle = load_bundle(path)
@@ -131,41 +139,93 @@ def dev(
     path: BundleArgument = None,
     concurrency: Concurrency = 8,
     with_flower: Annotated[bool, flag("Run Flower too.", "--flower/--no-flower")] = True,
+    install: Install = False,
     verbose: Verbose = False,
 ) -> None:
     """Run Redis, a worker for every agent and Flower, until Ctrl-C.
 
-    When the bundle changes it is checked and its workers are restarted; while it has errors the old
-    ones go on. Without --redis-url or GOONDAN_REDIS_URL a private Redis runs, whose data, password and
-    port are kept in GOONDAN_STATE_ROOT for the next time.
+    When the bundle changes it is checked, and its workers take it while they are at work: calls that run end
+    with the code that they have begun with. While it has errors the workers go on as before. Without
+    --redis-url or GOONDAN_REDIS_URL a private Redis runs, whose data, password and port are kept in
+    GOONDAN_STATE_ROOT for the next time. Variables in a file .env beside the bundle are added to the
+    environment.
     """
     if path is not None and context.params["bundle"] is not None:
         raise typer.BadParameter("name the bundle once: as BUNDLE, or with --bundle.")
+    require_extra("all", "celery", "flower", "httpx2", "watchfiles")
     bundle = path.absolute() if path else chosen_bundle(session.settings)
     screen, interruption = DevScreen(), Interruption()
-    agents = _checked_agents(bundle, session.settings, screen)
-    with interruption.listening(), _dev_redis(session.settings, bundle) as (settings, own):
+    if install:
+        install_requirements(bundle, session.output)
+    if names := add_variables(bundle):
+        screen.say(f"Read from .env: {', '.join(names)}")
+    options = {name: context.params[name] for name in ("redis_url", "bundle", "swarm", "workspace")}
+    session = replace(session, settings=chosen_settings(**options))
+    check = FolderCheck(bundle, session.settings, screen)
+    with interruption.listening(), check, _dev_redis(session.settings, bundle) as (settings, own):
         session = replace(session, settings=settings)
         with ProcessGroup() as group, connect(settings.redis_url, name="goondan-dev") as redis:
-            running = _Dev(session, bundle, screen, group, redis, _worker_options(concurrency, verbose))
-            running.serve(agents)
+            running = _Dev(session, check, screen, group, redis, _worker_options(concurrency, verbose))
+            running.serve()
             url = running.start_flower() if with_flower else None
-            screen.places(settings.redis_url, url, bundle, is_own_redis=own is not None)
+            checked, is_own = check.passed, own is not None
+            screen.places(settings, url, bundle, checked.workspace, mode=running.mode, is_own_redis=is_own)
+            screen.earlier(earlier_workspace(checked.bundle, settings, redis))
             if session.output.as_json:
-                started = {"bundle": str(bundle), "agents": [agent.name for agent in agents]}
+                agents = [agent.name for agent in checked.agents]
+                started = {"bundle": str(bundle), "agents": agents, "workspace": checked.workspace}
                 session.output.document({**started, "redisUrl": settings.redis_url, "flowerUrl": url})
-            for has_changed in changes_of(bundle, settings.state_root_path, interruption.asked):
+            packages = InstalledPackages()
+            for changed in changes_of(bundle, settings.state_root_path, interruption.asked):
                 if own is not None and own.process.poll() is not None:
                     own.launch()
                     screen.say("Redis had ended. It runs again, with its address and its data.")
                 running.look()
-                if has_changed:
-                    running.follow(interruption.asked)
+                if packages.have_changed():
+                    running.restart("Other Python packages are installed")
+                elif changed or running.is_behind:
+                    running.follow(changed, interruption.asked)
             screen.say(
                 f"Stopping: running calls have {settings.grace_seconds:g} s; again Ctrl-C ends them now."
             )
             running.orchestrator.stop()
     raise typer.Exit(interruption.exit_code)
+
+
+class FolderCheck(contextlib.AbstractContextManager["FolderCheck"]):
+    """Checks a bundle again and again; a first time when it is made.
+
+    Raises:
+        ConfigError: the bundle has errors, or no such Swarm.
+    """
+
+    def __init__(self, path: Path, settings: Settings, screen: "DevScreen") -> None:
+        self.path = path
+        self._settings, self._screen = settings, screen
+        self._prober = Prober()
+        #: the bundle when it was without errors last
+        self.passed = self.run()
+
+    def run(self) -> CheckedBundle:
+        """Show every finding, and describe the agents of the Swarm; raises ConfigError."""
+        entries = bundle_entries(self.path)
+        records = dict(zip(entries, self._prober.import_entries(entries), strict=True))
+        bundle, findings = inspect_bundle(self.path, records=records)
+        if bundle is None:
+            raise BundleError(findings)
+        for finding in findings:
+            self._screen.say(finding_text(finding))
+        agents = describe_agents(bundle, self._settings.swarm, self._settings.workspace)
+        self.passed = CheckedBundle(bundle, agents)
+        return self.passed
+
+    def get_ready(self) -> None:
+        """Prepare for the next check."""
+        with contextlib.suppress(OSError):  # too many processes: the next check tries again
+            self._prober.start_ahead()
+
+    def __exit__(self, *_: object) -> None:
+        self._prober.close()
 
 
 class _Dev:
@@ -174,31 +234,50 @@ class _Dev:
     def __init__(
         self,
         session: Session,
-        bundle: Path,
+        check: "FolderCheck",
         screen: "DevScreen",
         group: ProcessGroup,
         redis: Redis,
         options: Sequence[str],
     ) -> None:
-        self._settings, self._bundle, self._screen, self._redis = session.settings, bundle, screen, redis
-        self._group, self._environment = group, session.environment(bundle=bundle)
+        self._session, self._settings = session, session.settings
+        self._check, self._screen, self._redis = check, screen, redis
+        self._group, self._environment = group, session.environment(bundle=check.path)
         self._supervisor = Supervisor(
             lambda agent: self._start(f"worker {agent}", worker_command(agent, options)),
-            patience_of(self._settings, load_bundle(bundle)),
+            patience_of(self._settings, check.passed.bundle),
         )
-        self._agents: list[str] = []
+        #: ``None`` if workers run the folder itself, and are restarted for each change
+        self._revisions: FolderRevisions | None = None
+        #: the one that was offered last; and as long as it is not known what workers have made of it
+        self._ref: str | None = None
+        self._untold: str | None = None
         self.orchestrator = self._orchestrator_of(())
-        self._is_ready = False
+        self._is_ready = self._is_valid = True
+        #: whether a change could not be offered, because Redis was away
+        self.is_behind = False
 
-    def serve(self, agents: Sequence[AgentRecord]) -> None:
-        """Start workers of the bundle as it is now; the previous ones finish their calls."""
-        self._agents = [agent.name for agent in agents]
-        self.orchestrator = self._orchestrator_of(agents)
-        with contextlib.suppress(RedisError):
-            _forget_dead_workers(AgentRegistry(self._redis, Keys(self._settings.namespace)))
+    def serve(self) -> None:
+        """Start workers of the bundle as it was checked last; the previous ones finish their calls."""
+        path, checked = self._check.path, self._check.passed
+        self.orchestrator = self._orchestrator_of(checked.agents)
+        with contextlib.suppress(RedisError, BrokerUnreachableError):
+            _end_dead_workers(self._fleet_of(checked.agents))
+        try:
+            self._revisions = FolderRevisions.of(path, checked, self._settings, self._redis)
+            self._ref = self._revisions.offer()
+        except (GoondanError, RedisError, ValueError) as error:
+            self._revisions = None
+            self._screen.say(f"Each change of the bundle will restart the workers: {error}")
+        self._environment = self._session.environment(bundle=path, **self.mode)
         self.orchestrator.restart()
         self.orchestrator.look()
-        self._is_ready = False
+        self._is_ready, self._untold = False, None
+
+    @property
+    def mode(self) -> dict[str, object]:
+        """The settings with which workers take changes in place."""
+        return {"dev": "on"} if self._revisions is not None else {}
 
     def start_flower(self) -> str | None:
         """Start Flower on the first free port and return its URL, ``None`` if none is free."""
@@ -212,37 +291,98 @@ class _Dev:
         return f"http://{LOOPBACK}:{port}"
 
     def look(self) -> None:
-        """Restart what has ended, and say once after each :meth:`serve` that every agent has a worker."""
+        """Restart what has ended, and say once when every agent has a worker, or all workers run a change."""
         self.orchestrator.look()
-        if not self._is_ready:
-            with contextlib.suppress(RedisError):
+        with contextlib.suppress(RedisError, ValueError):
+            if not self._is_ready:
                 self._is_ready = self.orchestrator.are_served()
-            if self._is_ready:
-                self._screen.say("Ready: every agent has a worker.")
+                if self._is_ready:
+                    self._screen.say("Ready: every agent has a worker.")
+            elif self._untold is not None and self._revisions is not None:
+                self._tell(self._revisions.activation(self._untold))
+            else:
+                self._check.get_ready()
 
-    def follow(self, stop: threading.Event) -> None:
-        """Restart the workers for a changed bundle, unless it has errors or they take the change."""
-        say = self._screen.say
+    def _tell(self, activation: Activation) -> None:
+        """Say once what the workers have made of a change."""
+        if activation.status == "active" and self.orchestrator.are_served(activation.ref):
+            self._screen.say("The bundle has changed; the workers have taken it.")
+        elif activation.status == "failed":
+            why = f"{activation.code}: {activation.reason}"
+            self._screen.say(
+                f"The bundle has changed, and cannot be loaded; the workers go on as before.\n{why}"
+            )
+        elif activation.status in {"active", "proposed"}:
+            return
+        self._untold = None
+
+    def follow(self, changed: Collection[Path], stop: threading.Event) -> None:
+        """Offer a changed bundle to the workers, unless it has errors; restart them if they must be."""
+        revisions, self.is_behind = self._revisions, False
+        if self._has_other_variables(changed):
+            self.restart("The bundle's variables have changed")
+        elif revisions is not None:
+            try:
+                self._offer(revisions, stop)
+            except (GoondanError, ValueError) as error:
+                self.restart(f"The bundle has changed, and cannot be taken in place ({error})")
+            except RedisError:
+                self.is_behind = True
+        elif any(path.suffix in _CODE for path in changed):
+            self.restart("The bundle has changed")
+
+    def _has_other_variables(self, changed: Collection[Path]) -> bool:
+        """Return whether workers may lack variables: theirs are for life, and entries may read files."""
+        if any(path.name.startswith(VARIABLES) and not path.is_dir() for path in changed):
+            return True
+        return self._environment != self._session.environment(bundle=self._check.path, **self.mode)
+
+    def _offer(self, revisions: FolderRevisions, stop: threading.Event) -> None:
+        if revisions.current() == self._ref:
+            if not self._is_valid:
+                self._screen.say("The bundle is valid again, as the workers run it.")
+            self._is_valid = True
+        elif (checked := self._checked()) is None:
+            return
+        elif not revisions.may_become(checked, self._settings):
+            self._restart("The bundle has another workspace, or another policy for changesets")
+        else:
+            self._ref = self._untold = revisions.offer(stop)
+            self.orchestrator = self._orchestrator_of(checked.agents)
+            self.orchestrator.restart(is_whole=False)
+            self.orchestrator.look()
+
+    def restart(self, reason: str) -> None:
+        """Restart the workers, unless the bundle has errors."""
+        if self._checked() is not None:
+            self._restart(reason)
+
+    def _restart(self, reason: str) -> None:
+        self._screen.say(f"{reason}: the workers are restarted.")
+        self.serve()
+
+    def _checked(self) -> CheckedBundle | None:
+        """Check the bundle; ``None`` if it has errors, which are shown."""
+        self._is_valid = False
         try:
-            agents = _checked_agents(self._bundle, self._settings, self._screen)
+            add_variables(self._check.path)
+            checked = self._check.run()
         except ConfigError as error:
-            return say(
-                f"The bundle has changed, and is not valid; the workers go on as before.\n{error.message}"
-            )
-        has_same_agents = [agent.name for agent in agents] == self._agents
-        if has_same_agents and is_followed(self._bundle, agents[0], self._settings, self._redis, stop=stop):
-            return say(
-                "The bundle has changed by a commit: its workers go on, and take it with their next Steps."
-            )
-        say("The bundle has changed: its workers are restarted.")
-        return self.serve(agents)
+            text = "The bundle has changed, and is not valid; the workers go on as before."
+            self._screen.say(f"{text}\n{error.message}")
+            return None
+        self._is_valid = True
+        return checked
 
     def _start(self, name: str, command: Sequence[str]) -> LoggedProcess:
         tell = self._screen.line
         return start_in_group(self._group, name, command, environment=self._environment, tell=tell)
 
+    def _fleet_of(self, agents: Sequence[AgentRecord]) -> Fleet:
+        return Fleet(self._redis, self._settings, agents, _node_name("dev"))
+
     def _orchestrator_of(self, agents: Sequence[AgentRecord]) -> Orchestrator:
-        fleet = Fleet(self._redis, self._settings, agents, _node_name("dev"))
+        fleet = self._fleet_of(agents)
         rules = Rules(is_always_needed=True)
         names = [agent.name for agent in agents]
         return Orchestrator(names, fleet, self._supervisor, rules=rules, log=self._screen)
@@ -259,7 +399,7 @@ class DevScreen:
 
     def line(self, name: str, text: str | Text) -> None:
         """Write text from a process, each line behind the process's name."""
-        content = text if isinstance(text, Text) else Text(printable(text))
+        content = text if isinstance(text, Text) else Text(printable(KNOWN_SECRETS.hidden_in_log(text)))
         with self._lock:
             self._width = max(self._width, len(name))
             color = self._colors.setdefault(name, _COLORS[len(self._colors) % len(_COLORS)])
@@ -278,59 +418,61 @@ class DevScreen:
 
     info = warning = error = debug
 
-    def places(self, redis_url: str, flower_url: str | None, bundle: Path, *, is_own_redis: bool) -> None:
-        """Write where everything is, and what to paste into another terminal."""
-        self.say(f"Redis:  {redis_url}")
+    def places(
+        self,
+        settings: Settings,
+        flower_url: str | None,
+        bundle: Path,
+        workspace: str,
+        *,
+        mode: Mapping[str, object],
+        is_own_redis: bool,
+    ) -> None:
+        """Write where everything is, and what to paste into another terminal, the settings ``mode`` too."""
+        self.say(f"Redis:  {settings.redis_url}")
         if not is_own_redis:  # the line of another dev, pasted before into this terminal
             self.say("        not a private one: from --redis-url or GOONDAN_REDIS_URL;")
             self.say("        workers of other bundles there take calls of agents with the same name")
         if flower_url:
             self.say(f"Flower: {flower_url}")
+        files = instances_directory(settings.state_root_path, encoded(workspace))
+        self.say(f"Files:  {files} (workspace {workspace})")
         self.say("In another terminal:")
-        settings = {"GOONDAN_REDIS_URL": redis_url, "GOONDAN_BUNDLE": str(bundle)}
-        self.say("  export " + " ".join(f"{name}={shlex.quote(value)}" for name, value in settings.items()))
+        pasted = {"redis_url": settings.redis_url, "bundle": bundle}
+        pasted |= {"workspace": workspace} if settings.workspace else {}
+        exports = (
+            f"GOONDAN_{name.upper()}={shlex.quote(str(value))}" for name, value in {**pasted, **mode}.items()
+        )
+        self.say("  export " + " ".join(exports))
+
+    def earlier(self, found: EarlierWorkspace | None) -> None:
+        """Write where the files of earlier versions are, until there are new ones."""
+        if found is not None and not found.is_past:
+            self.say(f"{found.message}\n{found.remedy}")
 
 
-def changes_of(bundle: Path, state_root: Path, stop: threading.Event) -> Iterator[bool]:
-    """Yield several times a second whether the bundle's YAML or Python has changed, until ``stop`` is set."""
-    found = watch(
-        bundle if bundle.is_dir() else bundle.parent,
-        watch_filter=None,  # what a filter of its own drops, the watch would wait for without a word
-        stop_event=stop,
-        debounce=round(TICK_SECONDS * 1000),
-        rust_timeout=round(TICK_SECONDS * 1000),
-        yield_on_timeout=True,
-        ignore_permission_denied=True,
-    )
-    matters = files_that_matter(state_root)
-    return (any(matters(*change) for change in changes) for changes in found)
+def add_variables(bundle: Path) -> list[str]:
+    """Add the variables in the ``.env`` beside a bundle to the environment; return the names of those added.
 
+    Secrets among them, by their names or as passwords in URLs, are masked from now on.
 
-def files_that_matter(state_root: Path) -> PythonFilter:
-    """Return what tells a bundle's YAML and Python from what tools write, caches and editors' own files."""
-    return PythonFilter(ignore_paths=[state_root], extra_extensions=(".yaml", ".yml"))
-
-
-def is_followed(
-    bundle: Path, agent: AgentRecord, settings: Settings, redis: Redis, *, stop: threading.Event
-) -> bool:
-    """Return whether the folder's content is active in the workspace of ``agent``, or is proposed there.
-
-    A commit changes the folder before it is proposed, so this waits a moment where revisions are followed.
+    Raises:
+        ConfigError: the file cannot be read; the message has nothing of what stands in it.
     """
-    record = ActiveRevision(redis, Keys(settings.namespace), agent.workspace)
+    file = (bundle if bundle.is_dir() else bundle.parent) / VARIABLES
+    # a directory of this name is a virtual environment
+    content, faults = ("", []) if file.is_dir() or not os.path.lexists(file) else read_text(file)
     try:
-        source = RevisionSource.of(bundle, settings.bundle_remote)
-        for _ in range(round(COMMIT_SECONDS / TICK_SECONDS)):
-            state = record.state()
-            if state is None:
-                return False
-            wanted = {state.active, state.proposed.new_ref if state.proposed else None}
-            if str(source.current()) in wanted or stop.wait(TICK_SECONDS):
-                return True
-    except (GoondanError, RedisError, ValueError):
-        return False  # the start of new workers reports what is wrong
-    return False
+        if faults:
+            raise SettingsError(faults[0].error.message)
+        added = Settings.add_variables(content)
+    except SettingsError as error:
+        suggestion = "Write lines NAME=value; quote values with spaces, and close the quotes."
+        raise ConfigError(f"{file}: {error}.", suggestion=suggestion) from None
+    for name, value in added.items():
+        for secret in [value] if is_named_as_secret(name) else _PASSWORD_IN_URL.findall(value):
+            KNOWN_SECRETS.add(secret)
+    return list(added)
 
 
 def _node_name(kind: str) -> str:
@@ -339,20 +481,6 @@ def _node_name(kind: str) -> str:
 
 def _worker_options(concurrency: int, verbose: bool) -> list[str]:
     return ["--concurrency", str(concurrency), *(["--verbose"] if verbose else [])]
-
-
-def _checked_agents(bundle: Path, settings: Settings, screen: DevScreen) -> list[AgentRecord]:
-    """Show every finding about the bundle, and describe the agents of its Swarm.
-
-    Raises:
-        ConfigError: the bundle has errors, or no such Swarm.
-    """
-    checked, findings = inspect_bundle(bundle)
-    if checked is None:
-        raise BundleError(findings)
-    for finding in findings:
-        screen.say(finding_text(finding))
-    return describe_agents(checked, settings.swarm, settings.workspace)
 
 
 @contextlib.contextmanager
@@ -399,13 +527,13 @@ def _start_kept_redis(directory: Path) -> EmbeddedRedis:
     return redis
 
 
-def _forget_dead_workers(agent_registry: AgentRegistry) -> None:
-    """Remove the records of this machine's workers that were killed, perhaps with an earlier dev."""
-    for worker in agent_registry.workers():
-        if worker.host == socket.gethostname():
+def _end_dead_workers(fleet: Fleet) -> None:
+    """Settle what workers of this machine leave that were killed, perhaps with an earlier dev."""
+    for worker in fleet.workers():
+        if worker.is_process(worker.pid):
             try:
                 os.kill(worker.pid, 0)
             except ProcessLookupError:
-                agent_registry.remove_worker(worker.row)
+                fleet.end_worker(worker.row)
             except PermissionError:
                 continue  # another user's, and alive

@@ -4,11 +4,11 @@ import os
 import platform
 import statistics
 import time
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, cast
 
 import typer
 from redis import Redis
@@ -16,7 +16,9 @@ from redis.exceptions import RedisError, ResponseError
 from rich.text import Text
 
 from broker_config.connections import (
+    SERVERS,
     connect,
+    is_supported,
     reason_unreachable,
     redis_time,
     refusal_text,
@@ -27,32 +29,30 @@ from broker_config.embedded import RedisBinaryNotFound, find_redis_server
 from broker_config.keys import Keys
 from broker_config.settings import PREFIX, Settings, hidden_password
 from goondan_tasks import sandbox
-from goondan_tasks.agent_registry import (
-    AgentRecord,
-    AgentRegistry,
-    McpServerRecord,
-    WorkerRecord,
-    describe_agents,
-)
+from goondan_tasks.agent_registry import AgentRegistry, describe_agents
 from goondan_tasks.bundle import Bundle, Finding, inspect_bundle
+from goondan_tasks.cli.fleet_checks import (
+    Check,
+    Level,
+    fleet_checks,
+    loss_checks,
+    mail_check,
+    mcp_server_checks,
+    revision_checks,
+)
+from goondan_tasks.cli.options import flag
 from goondan_tasks.cli.output import BROKER_UNREACHABLE, CONFIGURATION, OK, printable
 from goondan_tasks.cli.session import Session, require_other_broker, takes_session
-from goondan_tasks.client.status import (
-    AgentState,
-    AgentStatus,
-    UnfetchedMail,
-    read_agents,
-    read_unfetched_mail,
-)
-from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.client.status import read_agents, read_unfetched_mail
+from goondan_tasks.errors import PACKAGE_NOT_INSTALLED, BrokerUnreachableError
+from goondan_tasks.instances.earlier import EarlierWorkspace, earlier_workspace
+from goondan_tasks.javascript import INSTALL, find_runtime, is_javascript, missing_runtime
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.revisions.active import ActiveRevision, RevisionState
-from goondan_tasks.wording import closest, duration_text
+from goondan_tasks.revisions.active import ActiveRevision
+from goondan_tasks.wording import closest
 
 #: what the delivery of calls was measured and hardened with
 CELERY = "5.7"
-OLDEST = (6, 2)
 #: of maxmemory; with noeviction a full server refuses every write
 FULL = 0.85
 SLOW_MILLISECONDS = 20.0
@@ -71,24 +71,14 @@ _STYLES = {"ok": "bold green", "warning": "bold yellow", "problem": "bold red"}
 Info = Mapping[str, Any]
 
 
-class Check(NamedTuple):
-    """What was looked at, how it is, and what to do unless it is ``ok``."""
-
-    name: str
-    level: Literal["ok", "warning", "problem"]
-    message: str
-    remedy: str | None = None
-
-    def to_wire(self) -> JsonObject:
-        """Return the check as ``goondan doctor --json`` prints it."""
-        return {name: value for name, value in self._asdict().items() if value is not None}
-
-
 @takes_session
-def doctor(session: Session) -> None:
+def doctor(
+    session: Session, strict: Annotated[bool, flag("Let warnings fail too.", "--strict")] = False
+) -> None:
     """Check this machine, Redis, the workers and the bundle; say what to correct.
 
-    Ends with 5 if Redis cannot be reached, with 3 if there is another problem, else with 0.
+    Ends with 5 if Redis cannot be reached, with 3 if there is another problem (with --strict: or a warning),
+    else with 0.
     """
     settings = session.settings
     bundle, findings = inspect_bundle(settings.bundle) if settings.bundle else (None, [])
@@ -98,8 +88,11 @@ def doctor(session: Session) -> None:
         settings_check(Settings.unread_variables(), Settings.variables()),
         state_root_check(settings.state_root_path),
         bundle_check(settings.bundle, findings),
+        *requirements_check(settings.bundle, findings),
+        *workspace_check(settings, bundle),
         *oauth_key_check(settings, bundle),
         sandbox_check(bundle),
+        javascript_check(bundle, settings.javascript),
     ]
     code = OK
     try:
@@ -110,11 +103,18 @@ def doctor(session: Session) -> None:
     except BrokerUnreachableError as error:
         checks.append(Check("broker", "problem", error.message, error.suggestion))
         code = BROKER_UNREACHABLE
-    healthy = all(check.level != "problem" for check in checks)
-    text = Text("\n").join(map(_text_of, checks))
+    counts = Counter(check.level for check in checks)
+    healthy = not counts["problem"] and not (strict and counts["warning"])
+    text = Text("\n").join([*map(_text_of, checks), _sum_of(counts)])
     session.output.give({"healthy": healthy, "checks": [check.to_wire() for check in checks]}, text)
     if not healthy:
         raise typer.Exit(code or CONFIGURATION)
+
+
+def _sum_of(counts: Counter[Level]) -> Text:
+    nouns: dict[Level, str] = {"warning": "warning", "problem": "failure"}
+    others = (f"{counts[level]} {noun}{'' if counts[level] == 1 else 's'}" for level, noun in nouns.items())
+    return Text(", ".join([f"{counts['ok']} ok", *others]), style="bold")
 
 
 def _text_of(check: Check) -> Text:
@@ -180,6 +180,33 @@ def bundle_check(path: Path | None, findings: Sequence[Finding]) -> Check:
     return Check("bundle", "problem" if errors else "warning", message, f"goondan validate {path}")
 
 
+def requirements_check(path: Path | None, findings: Sequence[Finding]) -> list[Check]:
+    """Check whether the packages that the bundle requires are installed here; nothing is said if all are."""
+    missing = (one for one in findings if one.code == PACKAGE_NOT_INSTALLED)
+    unmet = [one.message for one in missing if one.path.startswith("spec.requirements")]
+    remedy = f"goondan validate --install {path}"
+    return [Check("requirements", "problem", "; ".join(unmet), remedy)] if unmet else []
+
+
+def workspace_check(settings: Settings, bundle: Bundle | None) -> list[Check]:
+    """Tell which workspace the bundle lives in, and what decides that."""
+    if bundle is None:
+        return []
+    why = f"by its folder, {bundle.home}: machines that have it elsewhere need a Package or GOONDAN_WORKSPACE"
+    if settings.workspace:
+        why = "by GOONDAN_WORKSPACE or --workspace"
+    elif bundle.package:
+        why = "by its Package"
+    return [Check("workspace", "ok", f"{bundle.workspace_name(settings.workspace)}, {why}")]
+
+
+def earlier_workspace_check(found: EarlierWorkspace | None) -> list[Check]:
+    """Name the workspace of earlier versions; a warning until the bundle has instances in its own."""
+    if found is None:
+        return []
+    return [Check("earlier workspace", "ok" if found.is_past else "warning", found.message, found.remedy)]
+
+
 def oauth_key_check(settings: Settings, bundle: Bundle | None) -> list[Check]:
     """Check where the keys of the OAuth store come from, if the bundle has OAuthApps."""
     if bundle is None or not bundle.oauth_apps:
@@ -202,6 +229,19 @@ def sandbox_check(bundle: Bundle | None) -> Check:
     if not wanted:
         return Check("sandbox", "ok", f"none, and no tool asks for one: {found[0]}")
     return Check("sandbox", "problem", f"{wanted[0]} asks for one, but {found[0]}", found[1])
+
+
+def javascript_check(bundle: Bundle | None, wanted: str | None) -> Check:
+    """Check what runs TypeScript and JavaScript here; a problem if an entry of the bundle needs it."""
+    runtime = find_runtime(wanted)
+    if runtime is not None:
+        return Check("JavaScript", "ok", f"{runtime.name} {runtime.version} ({runtime.program})")
+    tools = [bundle.bound_tools(agent) for agent in bundle.agents] if bundle else []
+    needing = [name for bound in tools for name, tool in bound.items() if is_javascript(tool.entry_path)]
+    if not needing and wanted is None:
+        return Check("JavaScript", "ok", "neither Node nor Bun, and no tool asks for one")
+    reason = missing_runtime(wanted)
+    return Check("JavaScript", "problem", f"{needing[0]}: {reason}" if needing else reason, INSTALL)
 
 
 def latency_check(milliseconds: float) -> Check:
@@ -276,10 +316,8 @@ def server_checks(info: Info) -> list[Check]:
 
 
 def _server_faults(info: Info, sound: Mapping[str, str]) -> Iterator[Check]:
-    number = str(info.get("redis_version", "0")).split(".")[:2]
-    if tuple(int(part) for part in number if part.isdigit()) < OLDEST:
-        remedy = f"Upgrade to Redis {'.'.join(map(str, OLDEST))} or newer."
-        yield Check("version", "problem", f"{sound['version']} is too old", remedy)
+    if not is_supported(str(info.get("redis_version"))):
+        yield Check("version", "problem", f"{sound['version']} is too old", f"Use {SERVERS}.")
     if info.get("cluster_enabled"):
         remedy = "Use a single server, or one with a replica; a queue cannot be spread over a cluster."
         yield Check("role", "problem", "the server is part of a Redis Cluster", remedy)
@@ -301,180 +339,6 @@ def _server_faults(info: Info, sound: Mapping[str, str]) -> Iterator[Check]:
         yield Check("memory", "warning", sound["memory"], remedy)
 
 
-def fleet_checks(
-    agents: Mapping[str, AgentRecord],
-    announced: Mapping[str, AgentRecord],
-    workers: Sequence[WorkerRecord],
-    *,
-    statuses: Iterable[AgentStatus] = (),
-) -> list[Check]:
-    """Check whether every agent has workers, and whether these belong together.
-
-    ``agents`` are those of our bundle, if there is one; ``announced`` are those of the workers;
-    ``statuses`` have the state of their queues and starts.
-    """
-    if not agents:
-        return [Check("agents", "warning", "none is known", "Set GOONDAN_BUNDLE, or start a worker.")]
-    by_name = {status.record.name: status for status in statuses}
-    return [
-        *(_workers_check(name, workers, by_name.get(name)) for name in agents),
-        *_system_checks(workers),
-        *_state_root_checks(workers),
-        *_catalog_checks(agents, announced, workers),
-    ]
-
-
-def _workers_check(agent: str, workers: Iterable[WorkerRecord], status: AgentStatus | None) -> Check:
-    name = f"workers of {agent}"
-    if names := [worker.name for worker in workers if agent in worker.agents]:
-        return Check(name, "ok", ", ".join(names))
-    if status is not None and status.state is AgentState.CRASH_LOOP:
-        message = f"crash as soon as they start: {status.backoff.reason or 'for an unknown reason'}"
-        remedy = f"Correct that; the next start is in {status.next_start_seconds:g} s."
-        return Check(name, "warning", message, remedy)
-    waits = status is not None and (status.queue.backlog or status.queue.waiting_for_limit)
-    message = "none: calls or events wait" if waits else "none"
-    return Check(name, "warning", message, f"Start one: goondan worker --agent {agent}")
-
-
-def loss_checks(statuses: Iterable[AgentStatus]) -> Iterator[Check]:
-    """Warn of calls that were lost with their workers and that nothing has moved on yet."""
-    for status in statuses:
-        if status.queue.losses:
-            agent = status.record.name
-            remedy = (
-                "The next worker, or producer that waits, runs them again, or ends them with "
-                f"E_TOOL_OUTCOME_UNKNOWN. Start one: goondan worker --agent {agent}"
-            )
-            yield Check(f"calls of {agent}", "warning", status.queue.losses, remedy)
-
-
-def _grouped(rows: Iterable[tuple[str, str, str]]) -> dict[str, dict[str, list[str]]]:
-    """Group the names of workers by agent, and then by what they have to have in common."""
-    found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for agent, common, worker in rows:
-        found[agent][common].append(worker)
-    return dict(sorted(found.items()))
-
-
-def _system_checks(workers: Iterable[WorkerRecord]) -> Iterator[Check]:
-    """Warn of agents whose name two systems have: their calls are in one queue."""
-    systems = _grouped(
-        (agent, f"swarm {worker.swarm} in workspace {worker.workspace}", worker.name)
-        for worker in workers
-        if worker.swarm
-        for agent in worker.agents
-    )
-    remedy = "Give each system a database of its own: GOONDAN_REDIS_URL=redis://HOST:6379/1."
-    for agent, found in systems.items():
-        if len(found) > 1:
-            named = "; ".join(f"{system} ({', '.join(names)})" for system, names in found.items())
-            message = f"workers of {len(found)} share its queue: {named}"
-            yield Check(f"systems of {agent}", "warning", message, remedy)
-
-
-def _state_root_checks(workers: Iterable[WorkerRecord]) -> list[Check]:
-    roots = _grouped(
-        (agent, worker.root_id, worker.name)
-        for worker in workers
-        for agent in set(worker.agents) - set(worker.local_workdir)
-    )
-    remedy = (
-        "Put GOONDAN_STATE_ROOT of all of them on one shared volume, "
-        "or give the Agent `workdir: local` if it may work on separate files."
-    )
-    checks = []
-    for agent, by_root in roots.items():
-        if len(by_root) > 1:
-            groups = " and ".join(", ".join(names) for names in by_root.values())
-            message = f"workers of {agent} see different files: {groups}"
-            checks.append(Check("state roots", "problem", message, remedy))
-    return checks or ([Check("state roots", "ok", "each agent's workers share one")] if roots else [])
-
-
-def _catalog_checks(
-    agents: Mapping[str, AgentRecord], announced: Mapping[str, AgentRecord], workers: Iterable[WorkerRecord]
-) -> Iterator[Check]:
-    message = "its workers serve another version of the bundle"
-    remedy = "Restart the workers with this bundle, or set GOONDAN_BUNDLE to theirs."
-    for name in {agent: None for worker in workers for agent in worker.agents if agent in agents}:
-        theirs = announced.get(name)
-        # workers with the same bundle announce this; the tools of extensions are not in it
-        if theirs is not None and theirs.catalog != agents[name].with_dynamic_tools(theirs).catalog:
-            yield Check(f"catalog of {name}", "warning", message, remedy)
-
-
-def mail_check(mail: UnfetchedMail) -> Check:
-    """Warn of an agent without an entry whose events wait, while no producer receives them."""
-    many = "1 mailbox" if mail.mailboxes == 1 else f"{mail.mailboxes} mailboxes"
-    message = f"events wait in {many}, for {duration_text(mail.seconds)}, and no producer fetches them"
-    remedy = (
-        f"Run a producer that calls client.receive({mail.agent!r}), or give the Agent an entry, so that its "
-        "workers handle them; else they expire."
-    )
-    return Check(f"events of {mail.agent}", "warning", message, remedy)
-
-
-def mcp_server_checks(workers: Iterable[WorkerRecord]) -> list[Check]:
-    """Check each MCP server of each agent, by what its workers say of it."""
-    told: defaultdict[tuple[str, str], dict[str, McpServerRecord]] = defaultdict(dict)
-    for worker in workers:
-        for server in worker.mcp_servers:
-            told[server.agent, server.name][worker.name] = server
-    return [
-        _mcp_server_check(f"MCP server {name} of {agent}", records)
-        for (agent, name), records in sorted(told.items())
-    ]
-
-
-def _mcp_server_check(title: str, records: Mapping[str, McpServerRecord]) -> Check:
-    down = {worker: record for worker, record in records.items() if not record.is_up}
-    if not down:
-        tools = max(record.tools for record in records.values())
-        times = sum(record.failures for record in records.values())
-        return Check(title, "ok", f"{tools} tools; {f'lost {times} times' if times else 'never lost'}")
-    worker, record = next(iter(down.items()))
-    share = f"{len(down)} of {len(records)} workers; in " if len(records) > 1 else ""
-    remedy = "Correct the server, or its command, address or environment in the extension's config."
-    return Check(title, "warning", f"down in {share}{worker}: {record.reason}", remedy)
-
-
-def revision_checks(
-    states: Mapping[str, RevisionState], agents: Mapping[str, AgentRecord], workers: Sequence[WorkerRecord]
-) -> list[Check]:
-    """Check whether the workers of each workspace in which revisions are followed run the same one."""
-    checks: list[Check] = []
-    for workspace, state in states.items():
-        inside = {name for name, record in agents.items() if record.workspace == workspace}
-        own = [worker for worker in workers if inside.intersection(worker.agents)]
-        checks += _revision_checks(f"revision of {workspace}", state, own)
-    return checks
-
-
-def _revision_checks(name: str, state: RevisionState, workers: Iterable[WorkerRecord]) -> Iterator[Check]:
-    others = [
-        f"{worker.name} runs {worker.bundle_ref or 'what it started with'}"
-        for worker in workers
-        if worker.bundle_ref != state.active
-    ]
-    if others:
-        remedy = (
-            "A worker takes a moment to follow. One that does not cannot get it: its log says why; "
-            "GOONDAN_BUNDLE_REMOTE must name a remote that has it."
-        )
-        yield Check(name, "warning", f"{state.active} is active, but {', '.join(others)}", remedy)
-    else:
-        yield Check(name, "ok", f"{state.active} is active")
-    if (proposed := state.proposed) is not None:
-        message = f"{proposed.new_ref} was proposed at {proposed.timestamp}, and no worker has loaded it"
-        remedy = "Start a worker, or look at the logs of those that run."
-        yield Check("proposed revision", "warning", message, remedy)
-    if (failed := state.failed) is not None and failed.ref != state.active:
-        place = f"by {failed.worker} at {failed.timestamp}: {failed.code}: {failed.reason}"
-        remedy = f"Correct the bundle and commit it; {state.active} goes on."
-        yield Check("failed revision", "warning", f"{failed.ref} could not be loaded {place}", remedy)
-
-
 def _redis_checks(settings: Settings, bundle: Bundle | None) -> list[Check]:
     try:
         with connect(settings.redis_url, name="goondan-doctor") as redis:
@@ -492,7 +356,8 @@ def _redis_checks(settings: Settings, bundle: Bundle | None) -> list[Check]:
             ]
     except RedisError as error:
         raise BrokerUnreachableError(
-            reason_unreachable(settings.redis_url, error), suggestion=remedy_of(error) or _REMEDY
+            reason_unreachable(settings.redis_url, error),
+            suggestion=remedy_of(error, settings.redis_url) or _REMEDY,
         ) from error
 
 
@@ -509,7 +374,9 @@ def _agent_registry_checks(redis: Redis, settings: Settings, bundle: Bundle | No
     elsewhere = [record.name for record in known.values() if not record.has_entry]
     statuses = read_agents(Ledger(redis, settings), agents, workers)
     unfetched = read_unfetched_mail(redis, keys, elsewhere, older_than_seconds=UNFETCHED_SECONDS)
+    earlier = earlier_workspace(bundle, settings, redis) if bundle else None
     return [
+        *earlier_workspace_check(earlier),
         *fleet_checks(agents, announced, workers, statuses=statuses),
         *loss_checks(statuses),
         *map(mail_check, unfetched),

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from broker_config import serializer
+from goondan_tasks.cli.completion import complete_agent, complete_call, complete_tool
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.wording import shown
@@ -157,13 +158,27 @@ def flag(help: str, *names: str) -> Any:
 
 
 CallId = Annotated[
-    str, argument("ID", "The call's id, as `goondan calls` lists it, or its first 8 characters or more.")
+    str,
+    argument(
+        "ID",
+        "The call's id, as `goondan calls` lists it, or its first 8 characters or more.",
+        autocompletion=complete_call,
+    ),
 ]
-CallIds = Annotated[list[str], argument("IDS", "The calls.")]
-OfAgent = Annotated[str | None, option("A", "Only those of this agent.", "--agent")]
-OfTool = Annotated[str | None, option("GLOB", "Only those of tools such as 'image__*'.", "--tool")]
-ServedAgents = Annotated[list[str] | None, option("A", "An agent; repeatable. Default: all.", "--agent")]
+CallIds = Annotated[list[str], argument("IDS", "The calls.", autocompletion=complete_call)]
+OfAgent = Annotated[
+    str | None, option("A", "Only those of this agent.", "--agent", autocompletion=complete_agent)
+]
+OfTool = Annotated[
+    str | None,
+    option("GLOB", "Only those of tools such as 'image__*'.", "--tool", autocompletion=complete_tool),
+]
+ServedAgents = Annotated[
+    list[str] | None,
+    option("A", "An agent; repeatable. Default: all.", "--agent", autocompletion=complete_agent),
+]
 Concurrency = Annotated[int, option("N", "Calls at once in a worker.", min=1, max=10_000)]
+Install = Annotated[bool, flag("Install its spec.requirements with pip, into this Python.", "--install")]
 Verbose = Annotated[bool, flag("Log at level debug.", "--verbose", "-v")]
 Yes = Annotated[bool, flag("Do not ask first.", "--yes")]
 Timeout = Annotated[float | None, seconds_option("Wait S seconds at most; the call goes on after that.")]

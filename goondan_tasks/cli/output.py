@@ -9,6 +9,7 @@ import codecs
 import functools
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from rich.text import Text
 from broker_config.embedded import EmbeddedRedisError
 from broker_config.settings import Settings, SettingsError
 from goondan_tasks.errors import ConfigError, GoondanError, HandoffError, ToolError, WaitTimeout
-from goondan_tasks.failure import has_page
+from goondan_tasks.failure import error_pages, has_page
 from goondan_tasks.messages import JsonObject, ToolCallError, epoch_milliseconds
 
 # Exit codes (DESIGN "Commands", frozen).
@@ -66,6 +67,9 @@ _ROOMY = 120
 
 _EXPECTED = (GoondanError, WaitTimeout, SettingsError, EmbeddedRedisError)
 _REMEDY = "Correct it in the environment, or give the option of that name."
+
+#: the page that a URL leads to
+_CODE_AT_END = re.compile(r"[A-Z]+(_[A-Z]+)+$")
 
 _GENERAL = (HandoffError, ToolError)
 #: codes of exceptions without a code of their own, whose message alone may be no more than a key's name
@@ -315,10 +319,16 @@ def show_progress(done: int, total: int, unit: str = "", *, is_last: bool) -> No
 def error_text(label: str, message: str, suggestion: str | None, help_url: str | None = None) -> Text:
     """Write an error behind its label, each hint on a line of its own."""
     text = Text().append(printable(f"{label}: "), style="bold red").append(printable(message))
-    for hint, value in (("What to do", suggestion), ("More", help_url)):
+    for hint, value in (("What to do", suggestion), ("More", help_url and _more(help_url))):
         if value is not None:
             text.append(f"\n{hint}: ", style="bold").append(printable(value))
     return text
+
+
+def _more(url: str) -> str:
+    """Say where more is told: a page of ours is here, too."""
+    code = _CODE_AT_END.search(url)
+    return f"goondan explain {code[0]}, or {url}" if code and code[0] in error_pages() else url
 
 
 def named_message(error: ToolCallError) -> str:
@@ -356,7 +366,7 @@ def describe_failure(error: Exception) -> JsonObject:
     if suggestion := getattr(known, "suggestion", None):
         described["suggestion"] = suggestion
     if isinstance(known, GoondanError) and (known.help_url or has_page(code, known)):
-        described["helpUrl"] = known.help_url or _help_url() + code
+        described["helpUrl"] = known.help_url or help_url() + code
     return described
 
 
@@ -370,7 +380,7 @@ def tell(failure: JsonObject, output: Output, *, label: str = "Error") -> None:
     output.document({"error": failure}) if output.as_json else output.note(failure_text(failure, label))
 
 
-def _help_url() -> str:
+def help_url() -> str:
     """Return where the pages about errors are, even if the other settings are wrong."""
     try:
         return Settings.load().help_url

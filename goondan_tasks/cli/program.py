@@ -22,6 +22,8 @@ _PROGRAM = "goondan"
 _PACKAGE = "goondan-workers"
 _SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 _QUOTED = re.compile("'([^']*)'")
+#: the usage error of arguments that a command does not take, each of which may be an agent's name
+_EXTRA = re.compile(r"Got unexpected extra argument\(s\) \(([a-z0-9-]+(?: [a-z0-9-]+)*)\)")
 
 
 class CommandPlace(NamedTuple):
@@ -34,7 +36,7 @@ class CommandPlace(NamedTuple):
 #: every command; those of a group behind its name
 COMMANDS = {
     "demo": CommandPlace("demo:demo", "See the example swarm at work on a private Redis."),
-    "init": CommandPlace("bundles:init", "Write a small bundle to start from."),
+    "init": CommandPlace("init:init", "Write a small bundle to start from, with a test."),
     "dev": CommandPlace("dev:dev", "Run Redis, workers and Flower; reload on change."),
     "worker": CommandPlace("worker:worker", "Run a worker for one or more agents."),
     "orchestrator": CommandPlace("dev:orchestrator", "Keep a worker for every agent that needs one."),
@@ -42,6 +44,7 @@ COMMANDS = {
     "metrics": CommandPlace("servers:metrics", "Serve metrics of all queues to Prometheus."),
     "call": CommandPlace("calls:call", "Call an agent's tool and print the result."),
     "request": CommandPlace("calls:request", "Ask an agent and print its answer."),
+    "chat": CommandPlace("chat:chat", "Talk to an agent in the terminal."),
     "send": CommandPlace("calls:send", "Tell an agent something, without an answer."),
     "result": CommandPlace("calls:result", "Print a call's result, or its current state."),
     "output": CommandPlace("calls:output", "Write the whole output of a call, however large."),
@@ -54,6 +57,7 @@ COMMANDS = {
     "calls": CommandPlace("calls:calls", "List the most recent calls."),
     "show": CommandPlace("show:show", "Tell the story of one call, whatever its state."),
     "trace": CommandPlace("trace:trace", "Draw the calls and handoffs that belong together."),
+    "traces": CommandPlace("trace:traces", "List the traces of the most recent calls."),
     "dead-letters list": CommandPlace("dead_letters:list_letters", "List the dead letters."),
     "dead-letters show": CommandPlace("dead_letters:show", "Show one, with its arguments and its result."),
     "dead-letters replay": CommandPlace("dead_letters:replay", "Submit calls again, as new ones."),
@@ -61,6 +65,9 @@ COMMANDS = {
     "queues": CommandPlace("agents:queues", "Show the state of every agent's queue."),
     "agents": CommandPlace("agents:agents", "List the agents that can be called."),
     "instances list": CommandPlace("agents:list_instances", "List the instances; the default."),
+    "instances show": CommandPlace(
+        "conversations:show_instance", "Show an instance, or what was said in it."
+    ),
     "instances delete": CommandPlace("agents:delete_instance", "Delete an instance with its files."),
     "gc": CommandPlace("agents:gc", "Remove instances that have been unused for long."),
     "catalog": CommandPlace("agents:catalog", "Print the tools that an agent may call."),
@@ -73,6 +80,7 @@ COMMANDS = {
     "oauth revoke": CommandPlace("oauth:revoke", "Revoke a grant, or remove a record."),
     "oauth rotate-key": CommandPlace("oauth:rotate_key", "Encrypt the store with another key."),
     "validate": CommandPlace("bundles:validate", "Check a bundle: every finding at once."),
+    "schema": CommandPlace("bundles:schema", "Print the JSON Schema of a bundle's YAML."),
     "migrate": CommandPlace("bundles:migrate", "Rewrite a bundle for today's version of the format."),
     "changeset open": CommandPlace("changesets:open_", "Open a changeset, and print its directory."),
     "changeset diff": CommandPlace("changesets:diff", "Print what a changeset changes."),
@@ -84,6 +92,7 @@ COMMANDS = {
     "changeset activate": CommandPlace("changesets:activate", "Propose a revision to the workers."),
     "rollback": CommandPlace("changesets:rollback", "Bring an earlier revision of the bundle back."),
     "doctor": CommandPlace("doctor:doctor", "Check Redis, workers and bundle; say what to correct."),
+    "explain": CommandPlace("explain:explain", "Print the page about an error."),
     "flower": CommandPlace("servers:flower", "Run the web monitor, set up for agents."),
 }
 
@@ -91,15 +100,46 @@ GROUPS = {
     "approvals": "List, approve or deny calls that wait for an approval.",
     "callbacks": "Let pending calls be completed over HTTP.",
     "dead-letters": "List, show, replay or drop calls that killed their workers.",
-    "instances": "List the instances of agents, or delete one.",
+    "instances": "List the instances of agents, show or delete one.",
     "oauth": "Tokens for tools: grants, consents, callbacks, keys.",
     "changeset": "Propose a change of a bundle that runs, and commit it.",
+}
+
+#: the commands and groups by what people want, as the help lists them
+SECTIONS = {
+    "Begin": ("demo", "init", "dev", "explain"),
+    "Run workers": ("worker", "orchestrator", "shutdown"),
+    "Call tools and agents": (
+        "chat",
+        "call",
+        "request",
+        "send",
+        "cancel",
+        "resolve",
+        "approvals",
+        "callbacks",
+    ),
+    "Look at calls": ("result", "output", "calls", "show", "trace", "traces", "dead-letters"),
+    "Look at the swarm": ("agents", "catalog", "queues", "instances", "gc", "doctor", "metrics", "flower"),
+    "Change a bundle": ("validate", "schema", "migrate", "changeset", "rollback"),
+    "Connect": ("mcp-server", "oauth"),
 }
 
 #: what a group runs if no sub-command is named
 _DEFAULTS = {"instances": "list"}
 #: options without a value that may precede a subcommand
-_FLAGS = {"--json", "--yes", "--all", "--again", "--wait", "--no-wait", "--no-browser", "-h", "--help"}
+_FLAGS = {
+    "--json",
+    "--yes",
+    "--all",
+    "--messages",
+    "--again",
+    "--wait",
+    "--no-wait",
+    "--no-browser",
+    "-h",
+    "--help",
+}
 
 
 class LazyGroup(TyperGroup):
@@ -109,6 +149,19 @@ class LazyGroup(TyperGroup):
         """Return the names in the order of the table, groups among the commands."""
         names = dict.fromkeys(path.partition(" ")[0] for path in COMMANDS)
         return list(names) if ctx.parent is None else super().list_commands(ctx)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands to the help, those of the program by sections."""
+        if ctx.parent is not None:
+            return super().format_commands(ctx, formatter)
+        width = max(map(len, self.commands))
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                helps = (self.commands[name].get_short_help_str(formatter.width - width) for name in names)
+                formatter.write_dl(
+                    [(name.ljust(width), help) for name, help in zip(names, helps, strict=True)]
+                )
+        return None
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; options of a subcommand may precede it."""
@@ -151,8 +204,15 @@ class WordedCommand(TyperCommand):
             raise
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments."""
-        return super().parse_args(ctx, with_values(args, self.params))
+        """Parse the arguments; of agents that should be options, say so."""
+        try:
+            return super().parse_args(ctx, with_values(args, self.params))
+        except typer.TyperException as error:
+            extra = _EXTRA.fullmatch(error.message)
+            if extra is not None and any("--agent" in parameter.opts for parameter in self.params):
+                named = " ".join(f"--agent {word}" for word in extra[1].split())
+                error.message += f". Agents are named by an option: {ctx.command_path} {named}"
+            raise
 
 
 def with_values(words: Sequence[str], parameters: Sequence[Any]) -> list[str]:

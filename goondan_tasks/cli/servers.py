@@ -11,12 +11,12 @@ from typing import Annotated
 import typer
 
 from goondan_tasks.bundle import load_bundle
+from goondan_tasks.cli.completion import complete_agent
 from goondan_tasks.cli.options import Address, Port, argument, flag, name_option, option
 from goondan_tasks.cli.session import Interruption, Session, require_broker, takes_client, takes_session
 from goondan_tasks.client import AsyncClient, Client
-from goondan_tasks.errors import extra
+from goondan_tasks.errors import extra, require_extra
 from goondan_tasks.logs import configure_logging
-from goondan_tasks.metrics import serving
 from goondan_tasks.process import listening, url_of
 
 LOOPBACK = "127.0.0.1"
@@ -32,7 +32,7 @@ _TASK_COLUMNS = "name,state,kwargs,result,worker,runtime,received,uuid"
 def mcp_server(
     session: Session,
     client: Client,
-    agent: Annotated[str, option("A", "The agent whose tools are served.")],
+    agent: Annotated[str, option("A", "The agent whose tools are served.", autocompletion=complete_agent)],
     http: Annotated[bool, flag("Serve streamable HTTP at /mcp, not stdio.", "--http")] = False,
     port: Port = None,
     address: Address = None,
@@ -116,6 +116,7 @@ def flower(
 
     Its REST API answers 401 unless --basic-auth or --auth is set, or FLOWER_UNAUTHENTICATED_API=true.
     """
+    require_extra("cli", "flower")
     settings = session.settings
     path = settings.bundle and settings.bundle.absolute()
     if path is not None:
@@ -156,7 +157,10 @@ def metrics_server(session: Session, port: int, address: str | None = None) -> I
 
     Raises:
         typer.BadParameter: nothing can listen there.
+        ConfigError: the extra ``cli`` is not installed.
     """
+    with extra("cli"):  # optional: only now
+        from goondan_tasks.metrics import serving
     host = address or session.settings.http_host
     _require_free(host, port)
     with session.client() as client, serving(client.agent_statuses, client.call_counts, host, port) as url:

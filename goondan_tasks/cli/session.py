@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
-from broker_config.connections import connect, retrying
+from broker_config.connections import SERVERS, connect, is_supported, retrying
 from broker_config.options import celery_url
 from broker_config.settings import Settings, hidden_password
-from goondan_tasks.cli.options import flag, option, this_bundle
+from goondan_tasks.cli.options import flag, name_option, option, this_bundle
 from goondan_tasks.cli.output import Output
 from goondan_tasks.client import Client
 from goondan_tasks.client.known_agents import broker_errors
-from goondan_tasks.errors import AgentNotFoundError, BrokerUnreachableError, ConfigError
+from goondan_tasks.errors import AgentNotFoundError, BrokerUnreachableError, ConfigError, extra
 from goondan_tasks.process import close_to_other_processes, sighup_ends_process
 from goondan_tasks.wording import closest
 
@@ -33,6 +33,9 @@ Own = ParamSpec("Own")
 RedisUrl = Annotated[str | None, option("URL", "The Redis to use; else GOONDAN_REDIS_URL.")]
 BundlePath = Annotated[Path | None, option("PATH", "The bundle; else GOONDAN_BUNDLE.")]
 SwarmName = Annotated[str | None, option("NAME", "The Swarm of the bundle; else GOONDAN_SWARM.")]
+WorkspaceName = Annotated[
+    str | None, name_option("NAME", "The workspace; else GOONDAN_WORKSPACE.", "--workspace")
+]
 AsJson = Annotated[bool, flag("Print one JSON document on stdout, logs on stderr.", "--json")]
 
 _CONNECT_SECONDS = 4
@@ -72,7 +75,8 @@ class Session:
         """Return the environment of a child process that is to have these settings."""
         settings = self.settings
         ours = {"redis_url": settings.redis_url, "broker_url": settings.broker_url or None}
-        return Settings.environment(**{**ours, "swarm": settings.swarm, **overrides})
+        named = {"swarm": settings.swarm, "workspace": settings.workspace}
+        return Settings.environment(**{**ours, **named, **overrides})
 
     def confirm(self, question: str, *, is_confirmed: bool) -> None:
         """Go on if the person agrees.
@@ -93,6 +97,21 @@ def can_ask(output: Output) -> bool:
     return not output.as_json and sys.stdin is not None and sys.stdin.isatty()
 
 
+def chosen_settings(
+    redis_url: str | None, bundle: Path | None, swarm: str | None, workspace: str | None
+) -> Settings:
+    """Read the settings; the options of the command line win over the environment.
+
+    Raises:
+        SettingsError: a variable has a value that cannot be used.
+    """
+    settings = Settings.load(redis_url=redis_url, bundle=bundle, swarm=swarm, workspace=workspace)
+    if settings.oauth_key is not None:
+        close_to_other_processes()
+    # it is meant for the messages too, whatever GOONDAN_BROKER_URL says
+    return settings if redis_url is None else settings.model_copy(update={"broker_url": redis_url})
+
+
 def takes_session(command: Callable[Concatenate[Session, Own], None]) -> Callable[..., None]:
     """Give a command the options that all commands share; it gets them as its first argument."""
 
@@ -101,14 +120,11 @@ def takes_session(command: Callable[Concatenate[Session, Own], None]) -> Callabl
         redis_url: RedisUrl = None,
         bundle: BundlePath = None,
         swarm: SwarmName = None,
+        workspace: WorkspaceName = None,
         as_json: AsJson = False,
         **own: Any,
     ) -> None:
-        settings = Settings.load(redis_url=redis_url, bundle=bundle, swarm=swarm)
-        if settings.oauth_key is not None:
-            close_to_other_processes()
-        if redis_url is not None:  # it is meant for the messages too, whatever GOONDAN_BROKER_URL says
-            settings = settings.model_copy(update={"broker_url": redis_url})
+        settings = chosen_settings(redis_url, bundle, swarm, workspace)
         command(Session(settings, Output(as_json)), **own)  # type: ignore[call-arg]
 
     _, *own = inspect.signature(command).parameters.values()
@@ -172,16 +188,20 @@ def chosen_agents(bundle: "Bundle", swarm: str | None, wanted: Sequence[str]) ->
 
 
 def require_broker(settings: Settings) -> None:
-    """Check that Redis answers, and the broker too if it is another one.
+    """Check that Redis answers and is new enough, and that the broker answers too if it is another one.
 
     Done before something is started that could not report this as clearly.
 
     Raises:
-        BrokerUnreachableError: one of them does not answer.
+        BrokerUnreachableError: one of them does not answer, or Redis is too old.
     """
-    with connect(settings.redis_url) as redis, broker_errors(settings.redis_url):
-        redis.ping()
-    if settings.effective_broker_url != settings.redis_url:
+    url = settings.redis_url
+    with connect(url) as redis, broker_errors(url):
+        version = str(redis.info("server")["redis_version"])
+    if not is_supported(version):
+        reason = f"Redis at {hidden_password(url)} is too old: it is version {version}."
+        raise BrokerUnreachableError(reason, suggestion=f"Use {SERVERS}.")
+    if settings.effective_broker_url != url:
         require_other_broker(settings.effective_broker_url)
 
 
@@ -190,9 +210,11 @@ def require_other_broker(url: str) -> None:
 
     Raises:
         BrokerUnreachableError: it does not.
+        ConfigError: the extra ``broker`` is not installed.
     """
-    from kombu import Connection
-    from kombu.exceptions import KombuError
+    with extra("broker"):  # optional: only now
+        from kombu import Connection
+        from kombu.exceptions import KombuError
 
     try:
         with Connection(celery_url(url), connect_timeout=_CONNECT_SECONDS) as connection:

@@ -77,7 +77,9 @@ def _facts(story: CallStory) -> Iterator[Fact]:
         yield "output", _excerpt_text(story.output)
     if story.output_file is not None:
         yield "whole output", f"goondan output {story.id}"
+    usage = ", ".join(f"{count:,} {kind}" for kind, count in (story.usage or {}).items())
     for name, value in (
+        ("tokens", usage or None),
         ("handle", story.handle),
         ("approved by", story.approved_by),
         ("ended in its worker's place by", story.settled_by),

@@ -1,4 +1,4 @@
-"""``goondan trace``: the tree of calls and handoffs that belong together."""
+"""``goondan trace``: the tree of calls and handoffs that belong together; ``goondan traces`` lists them."""
 
 import itertools
 from collections import Counter
@@ -9,21 +9,24 @@ from typing import Annotated
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from goondan_tasks.cli.calls import whole_id
-from goondan_tasks.cli.options import Watch, argument, option
-from goondan_tasks.cli.output import STATE_STYLES, Answer, Screen, on_one_line
-from goondan_tasks.cli.session import Session, takes_session
+from goondan_tasks.cli.calls import styled_state, whole_id
+from goondan_tasks.cli.completion import complete_call
+from goondan_tasks.cli.options import SEARCHED, Watch, argument, option, seconds_option
+from goondan_tasks.cli.output import STATE_STYLES, Answer, Columns, Screen, listing, on_one_line
+from goondan_tasks.cli.session import Session, takes_client, takes_session
 from goondan_tasks.cli.waiting import give
 from goondan_tasks.client import Client
 from goondan_tasks.errors import CallNotFoundError
 from goondan_tasks.messages import epoch_milliseconds
-from goondan_tasks.trace import Trace, TraceNode
-from goondan_tasks.wording import duration_text
+from goondan_tasks.names import MODEL_TOOLS
+from goondan_tasks.trace import Trace, TraceNode, TraceSummary
+from goondan_tasks.wording import duration_text, tokens_text
 
 #: the least width of the tree; a wider call has its columns on the next line
 _TREE_WIDTH = 36
 #: the wanted width of the timeline, and what a name in the headline may take
 _BAR_WIDTH, _NAME_WIDTH = 20, 60
+_TOKENS = "tokens"
 #: deeper calls have their depth as a number instead: lines would take the whole screen
 DEEPEST = 12
 
@@ -41,6 +44,7 @@ def trace(
         argument(
             "CORRELATION_ID",
             "The correlationId; or the id of a call, its first 8 characters or more, or a traceId.",
+            autocompletion=complete_call,
         ),
     ],
     limit: Annotated[int, option("N", "Draw at most N calls.", min=1)] = 200,
@@ -49,13 +53,56 @@ def trace(
     """Draw the tree of calls and handoffs that caused one another, with states and times."""
 
     def look() -> Answer:
-        found = next(traces)
+        found = next(found_traces)
         return Answer(found.to_wire(), trace_text(found, width=Screen().width, limit=limit))
 
     with session.client() as client:
         name, first = _found(client, correlation_id)
-        traces = itertools.chain([first], iter(lambda: client.trace(name), None))
+        found_traces = itertools.chain([first], iter(lambda: client.trace(name), None))
         return give(look, session.output, watch)
+
+
+@takes_client
+def traces(
+    session: Session,
+    client: Client,
+    limit: Annotated[int, option("N", "Show at most N traces.", min=1, max=SEARCHED)] = 20,
+    since: Annotated[
+        float | None, seconds_option("Only those with calls of the last S seconds, or 10m, 2h.")
+    ] = None,
+    until: Annotated[
+        float | None, seconds_option("Only those with calls queued at least S seconds ago, or 10m, 2h.")
+    ] = None,
+    watch: Watch = None,
+) -> None:
+    """List the traces of the most recent calls, the newest first; `goondan trace ID` draws one.
+
+    The 1000 most recent calls of the time are put together by their traceId. The state is that of a call
+    which has not ended, or else that of the first one.
+    """
+    columns: Columns[TraceSummary] = {
+        "began": lambda one: session.output.time(epoch_milliseconds(one.began_at)),
+        "agent": lambda one: one.agent,
+        "instance": lambda one: one.instance,
+        "first call": _what,
+        "calls": lambda one: one.calls,
+        "state": lambda one: styled_state(one.state),
+        "id": lambda one: session.output.call_id(one.id),
+        "trace": lambda one: one.trace_id,
+    }
+
+    def look() -> Answer:
+        return listing(
+            client.traces(limit, older_than=until, newer_than=since),
+            columns,
+            wire=TraceSummary.to_wire,
+            none="There are no calls." if since is until is None else "There are no such calls.",
+            unbroken={"began", "calls", "state", "id"},
+            spare={"instance", "trace"},
+            is_cut=True,
+        )
+
+    return give(look, session.output, watch)
 
 
 def trace_text(trace: Trace, *, width: int, limit: int) -> Text:
@@ -64,7 +111,7 @@ def trace_text(trace: Trace, *, width: int, limit: int) -> Text:
     drawn = list(zip(nodes, _guides([node.depth for node in trace.nodes]), _labels(nodes), strict=False))
     longest = max(cell_len(before + label) for _, (before, _), label in drawn)
     layout = _Layout.of(nodes, longest, width)
-    lines = [_headline(trace), layout.line(Text(), _columns("state", "waited", "ran", "on", "id"))]
+    lines = [_headline(trace, width), layout.line(Text(), layout.titles())]
     for node, (before, below), label in drawn:
         lines.append(layout.line(Text().append(before, style="dim").append(label), layout.facts(node), below))
         for text, style in _notes(node):
@@ -77,6 +124,8 @@ class _Layout:
     """The width of the columns, the short names of the workers, and the time axis of the bars."""
 
     tree: int
+    #: the width of a further column; 0 if no model was asked
+    tokens: int
     has_bars: bool
     workers: Mapping[str, str]
     first: float
@@ -86,13 +135,23 @@ class _Layout:
     def of(cls, nodes: Sequence[TraceNode], longest: int, width: int) -> "_Layout":
         names = dict.fromkeys(node.worker for node in nodes if node.worker is not None)
         workers = {name: f"w{number}" for number, name in enumerate(names, start=1)}
-        room = width - _columns("", "", "", "", "").cell_len - 2
+        tokens = max((len(tokens_text(node.usage)) for node in nodes if node.usage), default=0)
+        tokens = max(tokens, len(_TOKENS)) if tokens else 0
+        room = width - _columns("", "", "", "", "").cell_len - 2 - (tokens and tokens + 1)
         has_bars = room - _BAR_WIDTH - 2 >= _TREE_WIDTH
         room -= _BAR_WIDTH + 2 if has_bars else 0
         spans = [_span(node) for node in nodes]
         first = min(queued for queued, _, _ in spans)
         scale = _BAR_WIDTH / max(1.0, max(ended for _, _, ended in spans) - first)
-        return cls(max(_TREE_WIDTH, min(room, longest)), has_bars, workers, first, scale)
+        least = _TREE_WIDTH - (tokens and tokens + 1)
+        return cls(max(least, min(room, longest)), tokens, has_bars, workers, first, scale)
+
+    def titles(self) -> Text:
+        """Return the titles of the columns."""
+        return self._with_tokens(_columns("state", "waited", "ran", "on", "id"), _TOKENS)
+
+    def _with_tokens(self, columns: Text, tokens: str) -> Text:
+        return columns.append(f" {tokens:>{self.tokens}}") if self.tokens else columns
 
     def line(self, left: Text, right: Text, below: str = "") -> Text:
         """Put a call and its columns on one line, or on two if the call is too long."""
@@ -109,6 +168,7 @@ class _Layout:
         waited, call_id = duration_text(node.waiting_seconds), on_one_line(node.id)[:8]
         facts = _columns(node.state, waited, ran, worker, call_id)
         facts.stylize(STATE_STYLES.get(node.state, "none"), 0, len(node.state))
+        facts = self._with_tokens(facts, "" if node.usage is None else tokens_text(node.usage))
         return facts.append(f"  {self._bar(node)}", style="blue") if self.has_bars else facts
 
     def _bar(self, node: TraceNode) -> str:
@@ -162,7 +222,7 @@ def _guides(depths: Sequence[int]) -> list[tuple[str, str]]:
     return found[::-1]
 
 
-def _headline(trace: Trace) -> Text:
+def _headline(trace: Trace, width: int) -> Text:
     states = Counter(node.state for node in trace.nodes)
     calls = sum(node.kind == "call" for node in trace.nodes)
     counts = {"calls": calls, "handoffs": len(trace.nodes) - calls}
@@ -171,6 +231,11 @@ def _headline(trace: Trace) -> Text:
     for state, style in STATE_STYLES.items():
         if states[state]:
             line.append(" · ").append(f"{states[state]} {state}", style=style)
+    # those of a Turn are the sum of its requests, which may have expired
+    usage = sum((Counter(node.usage) for node in trace.nodes if node.kind == "call"), Counter[str]())
+    if usage:
+        tokens = f"tokens {tokens_text(usage)}"
+        line.append(f" · {tokens}" if line.cell_len + len(tokens) + 3 <= width else f"\n{tokens}")
     return line
 
 
@@ -185,9 +250,10 @@ def _labels(nodes: Iterable[TraceNode]) -> Iterator[str]:
         path.append(node)
 
 
-def _what(node: TraceNode) -> str:
+def _what(node: TraceNode | TraceSummary) -> str:
     if node.kind == "call":
-        return node.tool or "(no tool)"
+        is_model = node.tool.startswith(MODEL_TOOLS)
+        return f"model {node.tool.removeprefix(MODEL_TOOLS)}" if is_model else node.tool or "(no tool)"
     return node.kind if node.event_type in _PLAIN_TYPES else f"{node.kind} {node.event_type}"
 
 

@@ -8,11 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
@@ -36,10 +34,13 @@ from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import ToolCallResult, wall_clock
 from goondan_tasks.output import Progress
 
+if TYPE_CHECKING:
+    from rich.status import Status
+
 #: how often the line on the terminal is renewed
 TICK_SECONDS = 0.5
 #: how long a call may wait without workers before a note says so
-PATIENCE_SECONDS = 2.0
+PATIENCE_SECONDS = 1.0
 _BAR_WIDTH = 24
 
 _Found = Iterator[Answer | BrokerUnreachableError]
@@ -56,30 +57,63 @@ def wait_for_result(
         BrokerUnreachableError: Redis cannot be reached after ``timeout`` seconds.
         WaitTimeout: it did not come within ``timeout`` seconds; the call goes on.
     """
-    began, is_terminal, is_noted = monotonic(), sys.stderr.isatty(), False
-    status = Status("", console=Screen(stderr=True))
+    began, line = monotonic(), WaitingLine(client, agent)
     try:
         with retrying(began + (math.inf if timeout is None else timeout)):
             while (result := _result_in_time(pending, began, timeout)) is None:
-                waited = monotonic() - began
-                if is_terminal:
-                    status.update(_status_line(client, client.record(pending.id), agent, waited))
-                    status.start()
-                elif not is_noted and waited >= PATIENCE_SECONDS:
-                    is_noted, record = True, client.record(pending.id)
-                    missing = _missing(_status_of(client, agent), record, agent) or _limit(record)
-                    if missing and record.worker is None:
-                        Output().note(missing)
+                line.show(pending.id)
     except (KeyboardInterrupt, BrokerUnreachableError):
-        status.stop()
-        Output().note(
-            f"Stopped waiting; the call goes on. See it with: goondan result {pending.id}, "
-            f"end it with: goondan cancel {pending.id}"
-        )
+        line.stop()
+        tell_of_stop(pending.id)
         raise
     finally:
-        status.stop()
+        line.stop()
     return result
+
+
+def tell_of_stop(call_id: str) -> None:
+    """Say that a call goes on that is no longer waited for."""
+    Output().note(
+        f"Stopped waiting; the call goes on. See it with: goondan result {call_id}, "
+        f"end it with: goondan cancel {call_id}"
+    )
+
+
+class WaitingLine:
+    """Shows on stderr what a call waits for, and for how long this was made."""
+
+    def __init__(self, client: Client, agent: str) -> None:
+        self._client = client
+        self._agent = agent
+        self._began = monotonic()
+        self._is_noted = False
+        self._is_on_terminal = sys.stderr.isatty()
+        self._status: Status | None = None
+
+    def show(self, call_id: str) -> None:
+        """Renew the line on a terminal; elsewhere write one note, if the call cannot run yet."""
+        waited = monotonic() - self._began
+        if self._is_on_terminal:
+            self.write(_status_line(self._client, self._client.record(call_id), self._agent, waited))
+        elif not self._is_noted and waited >= PATIENCE_SECONDS:
+            self._is_noted, record = True, self._client.record(call_id)
+            missing = _missing(_status_of(self._client, self._agent), record, self._agent) or _limit(record)
+            if missing and record.worker is None:
+                Output().note(missing)
+
+    def write(self, content: RenderableType) -> None:
+        """Show something else on the line, if there is a terminal."""
+        if self._is_on_terminal:
+            self._status = self._status or _status()
+            self._status.update(content)
+            self._status.start()
+
+    def stop(self) -> None:
+        """Take the line away."""
+        if self._status is not None:
+            self._status.stop()
+            # one that is started again would erase as many lines as it had, whatever was written since
+            self._status = None
 
 
 def give(look: Callable[[], Answer], output: Output, every: float | None) -> None:
@@ -108,6 +142,12 @@ def progress_text(progress: Progress) -> str:
     return numbers if progress.message is None else f"{numbers} · {on_one_line(progress.message)}"
 
 
+def _status() -> "Status":
+    from rich.status import Status  # rich's live displays are slow to import, and a pipe has none
+
+    return Status("", console=Screen(stderr=True))
+
+
 def _result_in_time(pending: PendingCall, began: float, timeout: float | None) -> ToolCallResult | None:
     """Wait for one tick; ``None`` if there is no result yet."""
     rest = TICK_SECONDS if timeout is None else min(TICK_SECONDS, timeout - (monotonic() - began))
@@ -127,6 +167,8 @@ def _status_line(client: Client, record: CallRecord, agent: str, waited: float) 
     row = Table.grid(padding=(0, 1))
     cells: list[RenderableType] = [Text(line)]
     if progress.total is not None:
+        from rich.progress_bar import ProgressBar
+
         # without a total above 0 the bar would never be full
         completed = progress.done if progress.total else 1
         cells.append(ProgressBar(total=progress.total or 1, completed=completed, width=_BAR_WIDTH))
@@ -193,6 +235,8 @@ def _write(answers: _Found, output: Output, _every: float) -> None:
 
 def _draw(answers: _Found, _output: Output, every: float) -> None:
     """Draw the newest answer; during an outage, above it, the reason why there is no newer one."""
+    from rich.live import Live
+
     screen = Screen()
     drawn, content, seen_at = Group(), None, ""
     with Live(console=screen, auto_refresh=False) as live:

@@ -4,9 +4,9 @@ import os
 from collections.abc import Sequence
 
 from broker_config.options import declared_queues
-from goondan_tasks.celery_program import run_worker
 from goondan_tasks.cli.options import Concurrency, ServedAgents, Verbose
 from goondan_tasks.cli.session import Session, chosen_agents, chosen_bundle, require_broker, takes_session
+from goondan_tasks.errors import require_extra
 from goondan_tasks.revisions.bootstrap import Bootstrap, require_followable
 
 #: a node's name is part of keys and of Flower's pages
@@ -21,6 +21,9 @@ def worker(
 
     Calls that run then get GOONDAN_GRACE_SECONDS to end.
     """
+    require_extra("worker", "celery", "httpx2")
+    from goondan_tasks.celery_program import run_worker  # an extra
+
     settings = session.settings
     path = chosen_bundle(settings)
     bootstrap = Bootstrap.of(path, settings)

@@ -13,10 +13,23 @@ from goondan_tasks.client.async_client import AsyncClient
 from goondan_tasks.client.call_output import CallOutput, OutputPart
 from goondan_tasks.client.client import Client
 from goondan_tasks.client.pending_call import PendingCall
+from goondan_tasks.client.turn_events import (
+    AnswerRestarted,
+    ReasoningDelta,
+    TextDelta,
+    TokensUsed,
+    ToolAnswered,
+    ToolCalled,
+    TurnAccepted,
+    TurnEnded,
+    TurnEvent,
+    TurnProgress,
+)
 from goondan_tasks.client.turns import AsyncStep, AsyncTurn, Step, Turn
 from goondan_tasks.model_messages import StepCallResult
 
 __all__ = [
+    "AnswerRestarted",
     "AsyncClient",
     "AsyncStep",
     "AsyncTurn",
@@ -24,7 +37,16 @@ __all__ = [
     "Client",
     "OutputPart",
     "PendingCall",
+    "ReasoningDelta",
     "Step",
     "StepCallResult",
+    "TextDelta",
+    "TokensUsed",
+    "ToolAnswered",
+    "ToolCalled",
     "Turn",
+    "TurnAccepted",
+    "TurnEnded",
+    "TurnEvent",
+    "TurnProgress",
 ]

@@ -9,7 +9,7 @@ import functools
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from goondan_tasks.client.call_output import OutputPart
 from goondan_tasks.client.client import Client
 from goondan_tasks.client.event_receiver import ReceivedEvent
 from goondan_tasks.client.pending_call import LOOK_SECONDS
+from goondan_tasks.client.turn_events import TurnEvent
 from goondan_tasks.client.turns import AsyncTurn
 from goondan_tasks.errors import WaitTimeout
 from goondan_tasks.handoff import EventFields, accepted, not_answered, request_result
@@ -71,6 +72,7 @@ class AsyncClient:
     describe = _in_thread(Client.describe)
     calls = _in_thread(Client.calls)
     trace = _in_thread(Client.trace)
+    traces = _in_thread(Client.traces)
     resolve = _in_thread(Client.resolve)
     complete_with_token = _in_thread(Client.complete_with_token)
     fail = _in_thread(Client.fail)
@@ -94,6 +96,7 @@ class AsyncClient:
     call_counts = _in_thread(Client.call_counts)
     shutdown = _in_thread(Client.shutdown)
     instances = _in_thread(Client.instances)
+    conversation = _in_thread(Client.conversation)
     delete_instance = _in_thread(Client.delete_instance)
     collect_garbage = _in_thread(Client.collect_garbage)
 
@@ -164,13 +167,40 @@ class AsyncClient:
         if is_async:
             return accepted(call)
         try:
-            return request_result(call, await pending.wait(timeout))
+            return request_result(await pending.wait(timeout))
         except WaitTimeout as error:
             await asyncio.to_thread(client.call_off, pending)
             raise not_answered(call, timeout) from error
         except asyncio.CancelledError:
             await asyncio.shield(asyncio.to_thread(client.call_off, pending))
             raise
+
+    async def request_stream(
+        self,
+        agent: str,
+        input: Any = None,
+        *,
+        timeout: float = REQUEST_TIMEOUT_MS / 1000,
+        cancel_on_close: bool = True,
+        **fields: Unpack[EventFields],
+    ) -> AsyncGenerator[TurnEvent]:
+        """Ask an agent, and yield what happens in its Turn; see :meth:`Client.request_stream`.
+
+        It has a thread of its own while it lasts. ``contextlib.aclosing`` closes it for sure, and cancels the
+        Turn, when its loop is left early; a task that is cancelled does so too.
+        """
+        _, follower = self._client.following(
+            agent, input, timeout=timeout, cancel_on_close=cancel_on_close, **fields
+        )
+        events, loop = follower.events(), asyncio.get_running_loop()
+        executor = ThreadPoolExecutor(1, thread_name_prefix="goondan-stream")
+        try:
+            while (event := await loop.run_in_executor(executor, next, events, None)) is not None:
+                yield event
+        finally:
+            # a read that still runs ends with this
+            await asyncio.shield(asyncio.to_thread(follower.close))
+            executor.shutdown(wait=False)
 
     async def receive(
         self, agent: str, instance_key: str | None = None, timeout: float | None = None

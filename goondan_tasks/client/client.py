@@ -1,6 +1,5 @@
 """The client of a producer process."""
 
-import contextlib
 import itertools
 import math
 import secrets
@@ -12,47 +11,38 @@ from goondan_tasks.agent_registry import ShutdownRequest, ShutdownRequests, Work
 from goondan_tasks.call_counts import CountStore, WorkerCounts
 from goondan_tasks.calls import CallDraft, CallFields, draft_call
 from goondan_tasks.client.call_output import CallOutput, OutputPart
-from goondan_tasks.client.connection import ClientConnection
 from goondan_tasks.client.event_receiver import ReceivedEvent
+from goondan_tasks.client.event_sender import EventSender
 from goondan_tasks.client.pending_call import LONGEST_ID, PendingCall, require_possible
 from goondan_tasks.client.status import AgentStatus, QueueStatus, read_agents, read_queues
 from goondan_tasks.client.submitter import may_be_replayed, replay_of, require_replayable
 from goondan_tasks.client.turns import Turn, TurnScope
+from goondan_tasks.conversation import ConversationFiles
 from goondan_tasks.errors import (
     ApprovalDeniedError,
-    CallClosedError,
     CallNotFoundError,
+    ConversationError,
     HandoffError,
     NoOutputError,
     PayloadTooLargeError,
-    ToolCallConflictError,
     ToolInputValidationError,
     WaitTimeout,
 )
 from goondan_tasks.failure import LONGEST_NAME, ErrorLike, as_exception, describe
-from goondan_tasks.handoff import (
-    EventFields,
-    accepted,
-    not_answered,
-    outside_call,
-    request_result,
-    sent,
-)
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
 from goondan_tasks.ledger.dead_letters import LetterFilter, batches, not_a_letter
 from goondan_tasks.ledger.losses import with_losses
 from goondan_tasks.ledger.record import CallRecord, Outcome
-from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
+from goondan_tasks.messages import JsonObject, Message, ToolCall, ToolCallResult
 from goondan_tasks.names import current_span
 from goondan_tasks.output import encoded_output
 from goondan_tasks.story import CallStory, read_story
-from goondan_tasks.tool_api import REQUEST_TIMEOUT_MS, RequestResult, SendResult
-from goondan_tasks.trace import Trace, read_trace
+from goondan_tasks.trace import Trace, TraceSummary, read_trace, read_traces
 from goondan_tasks.wording import require_keywords
 
 
-class Client(ClientConnection):
+class Client(EventSender):
     """Submits tool calls to agents' queues and receives their results. Threads may share it.
 
     It raises only for an unknown agent, a payload too large, a conflict or an unreachable broker;
@@ -186,6 +176,13 @@ class Client(ClientConnection):
         if trace is None:
             raise CallNotFoundError(f"No trace {name[:LONGEST_ID]!r}: nothing has that correlationId or id.")
         return trace
+
+    def traces(
+        self, limit: int = 20, *, older_than: float | None = None, newer_than: float | None = None
+    ) -> list[TraceSummary]:
+        """Return the traces of the most recent calls, at most 1000 of these; times as in :meth:`calls`."""
+        with self.broker_errors():
+            return read_traces(self._ledger, self._known_agents.all(), limit, older_than, newer_than)
 
     def turn(
         self,
@@ -382,60 +379,7 @@ class Client(ClientConnection):
             self._dead_letters.note_replayed(records, [call.id for call in calls])
         return {record.id: call for record, call in zip(records, calls, strict=True)}
 
-    # Agents and their events
-
-    def request(
-        self,
-        agent: str,
-        input: Any = None,
-        *,
-        timeout: float = REQUEST_TIMEOUT_MS / 1000,
-        is_async: bool = False,
-        **fields: Unpack[EventFields],
-    ) -> RequestResult:
-        """Ask an agent, and wait ``timeout`` seconds for its answer; past them it is told to stop.
-
-        ``input`` may be any JSON, or an :class:`AgentEvent`. With ``is_async`` it returns at once, and
-        ``client.pending(answer.id)`` is the request.
-
-        Raises:
-            HandoffError: the agent is unknown, failed, or was too slow.
-            ToolInputValidationError, PayloadTooLargeError: the request is not accepted.
-            TypeError: a field that events do not have.
-        """
-        call, pending = self.ask(agent, input, timeout=timeout, **fields)
-        if is_async:
-            return accepted(call)
-        try:
-            return request_result(call, pending.result(timeout))
-        except WaitTimeout as error:
-            self.call_off(pending)
-            raise not_answered(call, timeout) from error
-
-    def ask(
-        self, agent: str, input: Any = None, *, timeout: float, **fields: Unpack[EventFields]
-    ) -> tuple[ToolCall, PendingCall]:
-        """Ask an agent, and return the request to be waited for; raises as :meth:`request` does."""
-        call = outside_call(self.settings, agent, input, fields, is_request=True, timeout=timeout)
-        with self.retrying(timeout):
-            return call, self.submit_event(call)
-
-    def call_off(self, pending: PendingCall) -> None:
-        """Cancel a request; one that has ended is left alone."""
-        with contextlib.suppress(CallClosedError, CallNotFoundError):
-            pending.cancel()
-
-    def send(self, agent: str, input: Any = None, **fields: Unpack[EventFields]) -> SendResult:
-        """Give an agent an event that it does not answer; raises as :meth:`request` does.
-
-        An event is not accepted if the instance was given one with the same ``event_id`` and another content.
-        """
-        call = outside_call(self.settings, agent, input, fields, is_request=False)
-        try:
-            self.submit_event(call)
-        except ToolCallConflictError:
-            return sent(call, accepted=False)
-        return sent(call)
+    # Agents and their events: see EventSender for more
 
     def receive(
         self, agent: str, instance_key: str | None = None, timeout: float | None = None
@@ -536,6 +480,22 @@ class Client(ClientConnection):
         """Return the instances, of one agent or of all, the one used last first."""
         with self.broker_errors():
             return self._housekeeping.infos(agent)
+
+    def conversation(self, agent: str, instance_key: str = "default") -> list[Message]:
+        """Return the messages of an agent that thinks, those of a Turn in progress included.
+
+        They are read from the instance's directory, below this process's ``GOONDAN_STATE_ROOT``.
+
+        Raises:
+            InstanceNotFoundError: the agent has no such instance.
+            ConversationError: the files are not below this state root, or cannot be read.
+        """
+        with self.broker_errors():
+            directory = self._housekeeping.directory(instance_key, agent)
+        try:
+            return ConversationFiles.of(directory, agent).read()
+        except OSError as error:
+            raise ConversationError(f"{error.filename} cannot be read: {error.strerror}") from error
 
     def delete_instance(
         self, instance_key: str, agent: str | None = None, *, dry_run: bool = False

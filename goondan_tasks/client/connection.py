@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from broker_config.connections import RetryPeriod, connect, retrying
 from broker_config.settings import Settings, SettingsError
@@ -14,6 +14,7 @@ from goondan_tasks.client.event_receiver import EventReceiver
 from goondan_tasks.client.known_agents import ActiveRefs, KnownAgents, broker_errors
 from goondan_tasks.client.pending_call import CallService, ExpectedCall, PendingCall
 from goondan_tasks.client.submitter import Submitter, producer_span
+from goondan_tasks.client.turn_events import TurnFollower
 from goondan_tasks.dispatch import dispatch_for
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.events import is_event
@@ -54,7 +55,8 @@ class ClientConnection:
         self._completions = Completions(self._ledger, self._reaper, dispatch)
         self._agent_registry = AgentRegistry(self._redis, self._ledger.keys)
         own = describe_agents(bundle, settings.swarm, settings.workspace) if bundle else ()
-        self._known_agents = KnownAgents(self._agent_registry, own)
+        is_of_folder = bundle is not None and bundle.package is None and settings.workspace is None
+        self._known_agents = KnownAgents(self._agent_registry, own, is_of_folder=is_of_folder)
         self._active_refs = ActiveRefs(self._redis, self._ledger.keys)
         self._event_receiver = EventReceiver(self._ledger, self._reaper, self._known_agents)
         self._housekeeping = Housekeeping(
@@ -111,6 +113,11 @@ class ClientConnection:
         """
         [expected] = self._calls.listener.expect([call_id])
         return ExpectedCall(call_id, expected, self._calls, look)
+
+    def follower(self, event_id: str, begin: Callable[[], PendingCall], **terms: Any) -> TurnFollower:
+        """Return what follows the Turn of an event, by its identity; ``terms`` are those of the follower."""
+        redis, keys = self._redis, self._ledger.keys
+        return TurnFollower(redis, keys, event_id, begin, broker_errors=self.broker_errors, **terms)
 
     def look(self, call_id: str) -> str:
         """Read a call's status, and hand over its result if there is one.

@@ -29,23 +29,32 @@ def broker_errors(url: str) -> Iterator[None]:
     try:
         yield
     except RedisError as error:
-        raise BrokerUnreachableError(reason_unreachable(url, error), suggestion=remedy_of(error)) from error
+        reason, remedy = reason_unreachable(url, error), remedy_of(error, url)
+        raise BrokerUnreachableError(reason, suggestion=remedy) from error
 
 
 _SYSTEM_TOOLS = f"{SYSTEM_TOOL}{SEPARATOR}"
 
 #: how long a ref that was read is used, and how long the answer that no worker follows revisions
-GOOD_SECONDS = 1.0
+GOOD_SECONDS = 0.2
 NONE_SECONDS = 10.0
 
 
 class KnownAgents:
     """The agents of a bundle, if there is one, and those that workers have announced."""
 
-    def __init__(self, agent_registry: AgentRegistry, own: Iterable[AgentRecord]) -> None:
+    def __init__(
+        self, agent_registry: AgentRegistry, own: Iterable[AgentRecord], *, is_of_folder: bool = False
+    ) -> None:
+        """Begin with the bundle's agents, ``own``.
+
+        Their workspace may come from the bundle's folder (``is_of_folder``), which may be another one on the
+        workers' machines: then the announced workspace counts, if there is one.
+        """
         self._agent_registry = agent_registry
         self._own = {record.name: record for record in own}
-        self._announced: dict[str, AgentRecord] = {}
+        self._is_of_folder = is_of_folder
+        self._known = {} if is_of_folder else self._own
 
     def all(self) -> dict[str, AgentRecord]:
         """Return every agent by name.
@@ -53,9 +62,10 @@ class KnownAgents:
         The bundle's description takes precedence over the announced one, except for the tools of extensions:
         only workers know those.
         """
-        self._announced = announced = self._agent_registry.agents()
-        own = {name: record.with_dynamic_tools(announced.get(name)) for name, record in self._own.items()}
-        return {**announced, **own}
+        announced = self._agent_registry.agents()
+        own = {name: self._as_announced(record, announced.get(name)) for name, record in self._own.items()}
+        self._known = {**announced, **own}
+        return dict(self._known)
 
     def current(self, name: str) -> AgentRecord:
         """Return one agent as it is announced now.
@@ -74,10 +84,13 @@ class KnownAgents:
         Raises:
             AgentNotFoundError: no such agent.
         """
-        record = self._own.get(name) or self._announced.get(name)
-        if record is not None:
+        return self._known.get(name) or self.current(name)
+
+    def _as_announced(self, record: AgentRecord, announced: AgentRecord | None) -> AgentRecord:
+        record = record.with_dynamic_tools(announced)
+        if announced is None or not self._is_of_folder:
             return record
-        return self.current(name)
+        return record.model_copy(update={"workspace": announced.workspace})
 
 
 def _not_found(name: str, known: Iterable[str]) -> AgentNotFoundError:

@@ -47,14 +47,14 @@ class Submitter:
             call = _without_tool(call)
         call_id = identity_of(draft.call)
         try:
-            args = serializer.encode(call.args)
+            args = serializer.encode(call.args, serializer.DEEPEST)
             wire = call_json(call, args)
+            require_sizes(call, len(args), self._max_args_bytes)
         except serializer.NotJsonError as error:
             bare = _without_payload(call)
             args, wire = b"{}", serializer.encode(bare.to_wire())
             fault = f"The call is not valid JSON: {error}."
             return Submission(call_id, bare, wire, digest_of(bare, args), fault=fault)
-        require_sizes(call, len(args), self._max_args_bytes)
         message = b"" if fault else self._dispatch.inline(call_id, call, wire)
         return Submission(call_id, call, wire, digest_of(call, args), message, fault)
 
@@ -78,7 +78,7 @@ class Submitter:
             PayloadTooLargeError: it exceeds a limit of :func:`require_sizes`.
         """
         try:
-            require_sizes(call, len(serializer.encode(call.args)), self._max_args_bytes)
+            require_sizes(call, len(serializer.encode(call.args, serializer.DEEPEST)), self._max_args_bytes)
             return event_submission(self._dispatch, call)
         except serializer.NotJsonError as error:
             raise ToolInputValidationError(f"The event is not valid JSON: {error}.") from error

@@ -97,6 +97,17 @@ class InstanceFiles:
                 _remove(fd, aside)
             return not _is_in(fd, aside)
 
+    def remove_agent(self, directory: InstanceDirectory, agent: str) -> None:
+        """Remove what an agent alone has in a directory that it shares: its conversation.
+
+        Raises:
+            OSError: a link is on the way to it.
+        """
+        with ExitStack() as closing:
+            fd = self._descend(directory.workspace, closing, directory.name, "agents")
+            if fd is not None:
+                _remove(fd, agent)
+
     def directories(self, workspace: str) -> list[InstanceDirectory]:
         """Return the instances' directories of a workspace, given its directory name, sorted."""
         return [
@@ -143,17 +154,17 @@ class InstanceFiles:
         with ExitStack() as closing:
             yield self._descend(workspace, closing)
 
-    def _descend(self, workspace: str, closing: ExitStack) -> int | None:
+    def _descend(self, workspace: str, closing: ExitStack, *further: str) -> int | None:
         try:
             fd = os.open(self.state_root, _DIRECTORY)
             closing.callback(os.close, fd)
-            for name in ("workspaces", workspace, "instances"):
+            for name in ("workspaces", workspace, "instances", *further):
                 fd = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=fd)
                 closing.callback(os.close, fd)
         except FileNotFoundError:
             return None
         except OSError as error:
-            path = instances_directory(self.state_root, workspace)
+            path = instances_directory(self.state_root, workspace).joinpath(*further)
             raise OSError(error.errno, error.strerror, str(path)) from error
         return fd
 

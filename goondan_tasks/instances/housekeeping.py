@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from goondan_tasks.agent_registry import AgentRecord
-from goondan_tasks.errors import InstanceBusyError, InstanceNotFoundError
+from goondan_tasks.errors import ConversationError, InstanceBusyError, InstanceNotFoundError
 from goondan_tasks.instances.files import InstanceFiles
 from goondan_tasks.instances.table import (
     Hold,
@@ -321,6 +321,25 @@ class Housekeeping:
         wanted = [info for info in infos if agent in {None, info.target}]
         return sorted(wanted, key=lambda info: info.last_used_at, reverse=True)
 
+    def directory(self, instance_key: str, agent: str) -> Path:
+        """Return the directory of an agent's instance, in the workspace in which it was used last.
+
+        Raises:
+            InstanceNotFoundError: it does not exist.
+            ConversationError: it is not below this state root.
+        """
+        records = self._records_of(instance_key, agent)
+        if not records:
+            raise _not_found(instance_key, agent)
+        plan = self._deletions.plan(max(records, key=lambda record: record.last_used_at))
+        if plan.files == "elsewhere":
+            raise ConversationError(
+                f"The files of instance {instance_key!r} are not below this machine's state root "
+                f"({self._files.state_root}): the worker of {agent!r} keeps them below another one.",
+                suggestion="Look on the worker's machine, or set GOONDAN_STATE_ROOT as it is set there.",
+            )
+        return Path(plan.path)
+
     def delete(
         self, instance_key: str, agent: str | None = None, *, dry_run: bool = False
     ) -> list[InstanceRemoval]:
@@ -332,8 +351,7 @@ class Housekeeping:
         """
         records = self._records_of(instance_key, agent)
         if not records:
-            whose = "" if agent is None else f" of agent {agent!r}"
-            raise InstanceNotFoundError(f"No instance {instance_key!r}{whose}.")
+            raise _not_found(instance_key, agent)
         self._require_free(records, agent)
         if dry_run:
             return [self._part(record, agent) for record in records]
@@ -421,6 +439,9 @@ class Housekeeping:
     def _leave(self, record: InstanceRecord, agent: str) -> InstanceRemoval:
         part = record.part(agent)
         is_gone = part is not None and self._table.leave(record.directory, part)
+        if is_gone:
+            with suppress(OSError):  # what a link leads to is not ours
+                self._files.remove_agent(record.directory, agent)
         removal = self._part(record, agent)
         return removal.model_copy(update={"removed": True} if is_gone else {"reason": "it was used again"})
 
@@ -446,6 +467,11 @@ class Housekeeping:
     def _workspaces(self) -> list[str]:
         """Return the directory names of the agents' workspaces."""
         return sorted({encoded(agent.workspace) for agent in self._agents()})
+
+
+def _not_found(instance_key: str, agent: str | None) -> InstanceNotFoundError:
+    whose = "" if agent is None else f" of agent {agent!r}"
+    return InstanceNotFoundError(f"No instance {instance_key!r}{whose}.")
 
 
 def _busy(instance_key: str, reason: str | None) -> InstanceBusyError:

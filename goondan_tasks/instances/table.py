@@ -296,7 +296,13 @@ class Instances:
 
     def directories_of(self, instance_key: str) -> list[InstanceDirectory]:
         """Return the directories of one key, in every workspace."""
-        pattern = f"*/{encoded(instance_key)}"
+        return self._matching(f"*/{encoded(instance_key)}")
+
+    def directories_in(self, workspace: str) -> list[InstanceDirectory]:
+        """Return the directories of a workspace."""
+        return self._matching(f"{encoded(workspace)}/*")
+
+    def _matching(self, pattern: str) -> list[InstanceDirectory]:
         found = self._redis.zscan_iter(self._keys.instances, match=pattern, count=BATCH)
         return sorted(_directories_of(member for member, _ in found))
 

@@ -2,14 +2,13 @@
 
 import itertools
 import logging
-import os
 import time
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from broker_config import serializer
+from broker_config.process_identity import this_process
 from goondan_tasks.calls import Run
 from goondan_tasks.errors import CallClosedError, CallNotFoundError, CallNotPendingError
 from goondan_tasks.ledger.record import Claim, Verdict
@@ -18,23 +17,7 @@ from goondan_tasks.messages import ToolCall, redis_clock, wall_clock
 logger = logging.getLogger(__name__)
 
 
-class _Tokens:
-    """Makes unique tokens without asking the system for randomness each time; a fork starts a new series."""
-
-    def __init__(self) -> None:
-        self._renew()
-        os.register_at_fork(after_in_child=self._renew)
-
-    def _renew(self) -> None:
-        self._process = uuid.uuid4().hex
-        self._numbers = itertools.count()
-
-    def new(self) -> str:
-        return f"{self._process}-{next(self._numbers)}"
-
-
-_TOKENS = _Tokens()
-
+_numbers = itertools.count()
 
 #: the state of a call that cannot be completed or approved now
 _STATES = {
@@ -47,8 +30,8 @@ _STATES = {
 
 
 def new_token() -> str:
-    """Return a token that no other claim has."""
-    return _TOKENS.new()
+    """Return a token that no other claim has; it begins with the id of this process."""
+    return f"{this_process().id}-{next(_numbers)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +73,7 @@ class ClaimRequest:
             redis_clock(now),
             *_read_retried(retried),
             approved_by=None if approved_by is None else approved_by.decode(),
+            claimed_at=now,
         )
         # a call that cannot be read is left to a process that can: the next sweep after a lease
         judged = Verdict.HELD if call is None else Verdict(verdict.decode())

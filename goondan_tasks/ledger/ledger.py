@@ -546,6 +546,19 @@ class Ledger(CallRecords):
         """Note that a call was replayed (``replayed.lua``)."""
         return ScriptCall(self._scripts.replayed, [self.keys.call(call_id)], [by, number])
 
+    def end_leases(self, process_id: str) -> ScriptCall[int]:
+        """End the leases of a process (:mod:`broker_config.process_identity`) that is known to have ended.
+
+        The answer is how many there were; the next sweep decides about these calls (``end_leases.lua``).
+
+        Raises:
+            ValueError: it is no process's id.
+        """
+        if not process_id:  # every token begins with it
+            raise ValueError("a process has an id")
+        arguments = [self._lease_ms, self.keys.call(""), process_id]
+        return ScriptCall(self._scripts.end_leases, [self.keys.due], arguments)
+
     def sweep(self, sweeper: str) -> ScriptCall[list[Claim]]:
         """Take the calls that are past their deadline or their lease (``sweep.lua``).
 

@@ -194,6 +194,7 @@ class Reaper:
         claim = self._ledger.cancel(call_id, canceller).run(self._ledger.redis)
         if claim is not None:
             self.settle(claim)
+            self._limiter.forget(call_id)
 
     def cancelled(self, result: ToolCallResult) -> ToolCallResult:
         """Return what is stored in place of ``result`` of a call that is cancelled."""

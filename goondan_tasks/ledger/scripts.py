@@ -38,6 +38,7 @@ class Scripts:
     approve: Script
     release: Script
     sweep: Script
+    end_leases: Script
     replayed: Script
     cancel: Script
     cancelled_ids: Script

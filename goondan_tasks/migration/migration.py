@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic.alias_generators import to_camel
 
 from goondan_tasks.bundle.binding import BASE_PACKAGE, Scope, base_package_root
 from goondan_tasks.bundle.entries import ENTRY, entry_error, entry_file
 from goondan_tasks.bundle.findings import BundleError, ConfigCode, Finding, in_order
 from goondan_tasks.bundle.inventory import Declaration, Inventory, read_inventory, read_text, whole_file
-from goondan_tasks.bundle.resources import API_VERSION, V1_API_VERSION
+from goondan_tasks.bundle.resources import API_VERSION, V1_API_VERSION, ModelSpec
 from goondan_tasks.bundle.yaml import syntax_fault
 from goondan_tasks.extension_api import ExtensionApi
 from goondan_tasks.migration.yaml_text import DocumentText, UnchangeableText, YamlText
@@ -25,12 +26,18 @@ from goondan_tasks.wording import FieldPath
 _VERSION: FieldPath = ("apiVersion",)
 _ENTRYPOINT: FieldPath = ("spec", "entrypoint")
 _EXPORTS: FieldPath = ("spec", "exports")
+_MODEL: FieldPath = ("spec", "modelConfig")
 _UNREADABLE = {ConfigCode.PARSE_ERROR, ConfigCode.FILE_TOO_LARGE, ConfigCode.TOO_MANY_DOCUMENTS}
 #: where references to other resources may be; of a list, in each item
 _REFERENCES: Mapping[str, tuple[FieldPath, ...]] = {
     "Agent": (("spec", "modelConfig", "modelRef"), ("spec", "tools"), ("spec", "extensions")),
     "Swarm": (_ENTRYPOINT, ("spec", "entryAgent"), ("spec", "agents")),
     "Connection": (("spec", "connectorRef"), ("spec", "swarmRef")),
+}
+#: fields that have another name now
+_RENAMED: Mapping[str, Mapping[FieldPath, str]] = {
+    "Swarm": {_ENTRYPOINT: "entryAgent"},
+    "Model": {("spec", "name"): "model", ("spec", "endpoint"): "baseUrl"},
 }
 #: where tools are named by their full names
 _TOOL_NAMES: Mapping[str, FieldPath] = {
@@ -55,6 +62,7 @@ _DROPPED: Mapping[str, tuple[FieldPath, ...]] = {
 _SELF_EVIDENT = {"runtime", "queueMode"}
 _OWN_EXTENSION = "Write an Extension that requests tokens (api.oauth) and registers the tool."
 _OWN_CONNECTION = "Route its events in a Connection, and remove the field."
+_OWN_OPTION = "Move it into 'options', or remove it."
 #: what names of the current version cannot contain
 _FORBIDDEN = re.compile(r"\.|__+")
 #: names of a handler's first parameter
@@ -134,9 +142,7 @@ class _Rewriting:
 
     def _can_move(self, resource: Declaration) -> bool:
         found = list(_obstacles(resource, self.inventory.root))
-        places = [_VERSION, *_dropped(resource)]
-        if resource.kind == "Swarm" and resource.value(_ENTRYPOINT) is not None:
-            places.append(_ENTRYPOINT)
+        places = [_VERSION, *_dropped(resource), *_renamed(resource)]
         if resource.kind == "Tool":
             places += [path for path, _ in _tool_names(resource)]
         message = "other places share its text, by an anchor (&name) or an alias (*name)"
@@ -177,6 +183,10 @@ class _Rewriting:
             if path[-1] not in _SELF_EVIDENT:
                 message = f"'{path[-1]}' had no effect and is left out"
                 self.findings.append(resource.warning(path, message, "Nothing needs to be done."))
+        if resource.kind == "Agent" and resource.value(_MODEL) and resource.value(ENTRY) is None:
+            message = "workers handle the Agent's events with this model from now on"
+            suggestion = "Remove 'modelConfig', or add an 'entry', if a program of yours handles them."
+            self.findings.append(resource.warning(_MODEL, message, suggestion))
 
     def _rewrite(self, resource: Declaration) -> None:
         text = self._text(resource)
@@ -186,8 +196,8 @@ class _Rewriting:
                 text.replace(path, API_VERSION)
         for path in _dropped(resource):
             text.remove(path)
-        if resource.kind == "Swarm" and resource.value(_ENTRYPOINT) is not None:
-            text.rename(_ENTRYPOINT, "entryAgent")
+        for path, name in _renamed(resource).items():
+            text.rename(path, name)
         if resource.kind == "Tool":
             names = self.renamings[resource.name]
             for path, name in _tool_names(resource):
@@ -238,6 +248,12 @@ def _tool_names(tool: Declaration) -> list[tuple[FieldPath, str]]:
 def _dropped(resource: Declaration) -> list[FieldPath]:
     """Return the fields of an older resource that the current version lacks and that had no effect."""
     return [path for path in _DROPPED.get(resource.kind, ()) if resource.value(path) is not None]
+
+
+def _renamed(resource: Declaration) -> Mapping[FieldPath, str]:
+    """Return the fields of an older resource that have another name now, and the name."""
+    renamed = _RENAMED.get(resource.kind, {})
+    return {path: name for path, name in renamed.items() if resource.value(path) is not None}
 
 
 def _reference_versions(resource: Declaration) -> Iterator[FieldPath]:
@@ -326,9 +342,12 @@ def _obstacles(resource: Declaration, root: Path) -> Iterator[Finding]:
         if resource.value(path) is not None:
             yield _stays(resource, path, f"the current version has no '{path[-1]}'", suggestion)
     spec = resource.value(("spec",))
-    if resource.kind == "Swarm" and isinstance(spec, dict) and {"entrypoint", "entryAgent"} <= spec.keys():
-        message = "it has an 'entrypoint' and an 'entryAgent'"
-        yield _stays(resource, ("spec", "entryAgent"), message, "Remove one of the two.")
+    for path, name in _renamed(resource).items():
+        if isinstance(spec, dict) and name in spec:
+            message = f"it has both '{path[-1]}' and '{name}'"
+            yield _stays(resource, ("spec", name), message, "Remove one of the two.")
+    if resource.kind == "Model" and isinstance(spec, dict) and not {"name", "model"} & spec.keys():
+        yield _stays(resource, ("spec",), "it names no model", "Add 'model', as the provider names it.")
     if resource.kind not in ("Tool", "Extension"):
         return
     entry = resource.value(ENTRY)
@@ -345,6 +364,11 @@ def _lost_fields(resource: Declaration) -> Iterator[tuple[FieldPath, str]]:
     if resource.kind == "Tool":
         for owner in (("spec",), *(path for path, _ in resource.items(_EXPORTS))):
             yield (*owner, "auth"), _OWN_EXTENSION
+    elif resource.kind == "Model":
+        spec, known = resource.value(("spec",)), {to_camel(name) for name in ModelSpec.model_fields}
+        for name in spec if isinstance(spec, dict) else ():
+            if ("spec", name) not in _RENAMED["Model"] and name not in known:
+                yield ("spec", name), _OWN_OPTION
     elif resource.kind == "Connector":
         yield ("spec", "triggers"), _OWN_CONNECTION
         yield ("spec", "auth"), _OWN_EXTENSION
@@ -361,7 +385,7 @@ def _older_uses(file: Path, kind: str) -> dict[str, int]:
     except (OSError, SyntaxError, ValueError, RecursionError):
         return {}
     api = ToolContext if kind == "Tool" else ExtensionApi
-    known = {*dir(api), *(name for one in api.__mro__ for name in vars(one).get("__annotations__", ()))}
+    known = set(dir(api))
     uses: dict[str, int] = {}
     for function, name in _functions(tree, kind):
         for node in ast.walk(function):

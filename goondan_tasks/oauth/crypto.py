@@ -6,15 +6,16 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import SecretStr
 
-from goondan_tasks.errors import ConfigError, OAuthStoreError
+from goondan_tasks.errors import ConfigError, OAuthStoreError, extra
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.redaction import KNOWN_SECRETS
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 ALGORITHM = "aes-256-gcm"
 KEY_BYTES = 32
@@ -28,15 +29,18 @@ class Key:
     """A key of AES-256, and the id under which records name it, which reveals nothing of it."""
 
     id: str
-    aes: AESGCM = field(repr=False)
+    aes: "AESGCM" = field(repr=False)
 
     @classmethod
     def parse(cls, text: str) -> "Key":
         """Read a key: 32 bytes as base64 (of either alphabet) or as 64 hexadecimal digits.
 
         Raises:
-            ConfigError: it is malformed; the message does not repeat it.
+            ConfigError: it is malformed; the message does not repeat it. Or the extra ``oauth`` is not
+                installed.
         """
+        with extra("oauth"):  # optional: only now
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM
         text = text.strip()
         try:
             if _HEX.fullmatch(text):
@@ -118,6 +122,8 @@ class Cipher:
         Raises:
             OAuthStoreError: this process lacks the key, or the value is damaged or was moved.
         """
+        from cryptography.exceptions import InvalidTag  # of an extra, which a key needs
+
         key_id = value.get("keyId") if isinstance(value, dict) else None
         if key_id is None or value.get("algorithm") != ALGORITHM:
             raise OAuthStoreError.of_record(place.name, f"{place} is damaged: it holds no encrypted value.")

@@ -102,8 +102,8 @@ class Fleet:
         self._limiter = Limiter(self._ledger)
         self._are_messages_here = settings.effective_broker_url == settings.redis_url
         self._sweeper = Sweeper(lambda: self._reaper.sweep(name), sweep_seconds(settings))
-        left = LeftMessages(redis, settings.lease_seconds)
-        self._left = Sweeper(left.put_back, sweep_seconds(settings))
+        self._left = LeftMessages(redis, settings.lease_seconds)
+        self._left_sweeper = Sweeper(self._left.put_back, sweep_seconds(settings))
         self.agent_registry = registry = AgentRegistry(redis, self._keys)
         self._publisher = Sweeper(lambda: registry.publish_agents(self._agents.values()), PUBLISH_SECONDS)
         self.backoffs = CrashBackoffs(redis, self._keys)
@@ -125,7 +125,7 @@ class Fleet:
         self._publisher.sweep()
         self._sweeper.sweep()
         if self._are_messages_here:
-            self._left.sweep()
+            self._left_sweeper.sweep()
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.time()
             for agent in agents:
@@ -141,6 +141,21 @@ class Fleet:
     def workers(self) -> list[WorkerRecord]:
         """Return the live workers."""
         return self.agent_registry.workers()
+
+    def end_worker(self, row: str) -> None:
+        """Settle what the worker with this row of the agent registry leaves behind.
+
+        Sweeps do the same, by the same rules, when its leases are over. Only for a process that is known to
+        have ended: calls of a live one would be run twice.
+
+        Raises:
+            redis.exceptions.RedisError, BrokerUnreachableError: Redis, or the broker, cannot be reached.
+        """
+        self.agent_registry.remove_worker(row)
+        self._ledger.end_leases(row).run(self._redis)
+        if self._are_messages_here:
+            self._left.put_back_of(row)
+        self._reaper.sweep(self._name)
 
     def seconds_since(self, moment: int) -> float:
         """Return how many seconds ago ``moment`` (ms, Redis time) was."""
@@ -303,35 +318,37 @@ class Orchestrator:
 
     def stop(self) -> None:
         """Drain and end the workers started here."""
-        members = list(self._supervisor.present.values())
-        self._supervisor.end()
         try:
-            for member in members:
+            for member in self._supervisor.end():
                 self._settle(member)
-        except RedisError as error:
+                self._end_worker(member)
+        except (RedisError, BrokerUnreachableError) as error:
             self._log.warning("orchestrator.redis_away", reason=str(error))  # claims on starts expire
 
-    def restart(self) -> None:
+    def restart(self, *, is_whole: bool = True) -> None:
         """Drain the workers started here, and forget all crashes.
 
-        The next look starts workers with the bundle as it is then.
+        The next look starts workers with the bundle as it is then. Unless it ``is_whole``, workers go on if
+        their agents are still looked after.
         """
         for member in list(self._supervisor.present.values()):
-            self._supervisor.stop(member)
+            if is_whole or member.agent not in self._agents:
+                self._supervisor.stop(member)
         try:
             for agent in self._agents:
                 self._fleet.backoffs.change(agent, lambda state, now: CrashBackoff())
         except RedisError as error:
             self._log.warning("orchestrator.redis_away", reason=str(error))
 
-    def are_served(self) -> bool:
-        """Return whether each of the agents has a worker that takes calls.
+    def are_served(self, ref: str | None = None) -> bool:
+        """Return whether each of the agents has a worker that takes calls, and these run ``ref``, if given.
 
         Raises:
             redis.exceptions.RedisError: Redis cannot be reached.
         """
         workers = self._fleet.workers()
-        return all(self._servers(agent, workers) for agent in self._agents)
+        servers = [self._servers(agent, workers) for agent in self._agents]
+        return all(some and all(ref in {None, one.bundle_ref} for one in some) for some in servers)
 
     def _look(self) -> None:
         self._ended += self._supervisor.ended()
@@ -373,8 +390,9 @@ class Orchestrator:
     def _attend(self, member: Member, backlog: Backlog, servers: Iterable[WorkerRecord]) -> None:
         """Note whether a worker has become ready, and stop it when it has been idle for too long."""
         now = self._clock()
-        if not member.is_ready and any(member.is_same(worker) for worker in servers):
-            member.is_ready, member.needed_at = True, now
+        ours = next((worker for worker in servers if member.is_same(worker)), None)
+        if not member.is_ready and ours is not None:
+            member.is_ready, member.needed_at, member.row = True, now, ours.row
             self._settle(member)
             self._log.info("orchestrator.worker_ready", agent=member.agent, pid=member.process.pid)
         elif not member.is_ready:
@@ -418,11 +436,11 @@ class Orchestrator:
         self._fleet.backoffs.change(member.agent, lambda state, _: state.settled(member.generation))
 
     def _record_end(self, member: Member) -> None:
-        """Record the end of a worker that was not told to stop."""
+        """Settle what a worker leaves, and unless it was told to stop, record how it has ended."""
+        self._end_worker(member)
+        if member.is_stopped:
+            return None
         code = member.process.poll()
-        for worker in self._fleet.workers():
-            if member.is_same(worker):  # it was killed: do not wait until its record expires
-                self._fleet.agent_registry.remove_worker(worker.row)
         has_succeeded = self._fleet.has_finished_run(member.agent, member.started_at)
         age = self._fleet.seconds_since(member.started_at)
         if code and not has_succeeded and age < self._rules.backoff.quick_seconds:
@@ -432,6 +450,12 @@ class Orchestrator:
             self._fleet.backoffs.change(member.agent, lambda state, _: state.succeeded())
         self._log.info("orchestrator.worker_ended", agent=member.agent, pid=member.process.pid, status=code)
         return None
+
+    def _end_worker(self, member: Member) -> None:
+        """Settle what a worker leaves whose process this one has waited for."""
+        rows = {worker.row for worker in self._fleet.workers() if member.is_same(worker)}
+        for row in rows | ({member.row} if member.row else set()):
+            self._fleet.end_worker(row)
 
     def _count_crash(self, agent: str, generation: str, reason: str) -> None:
         backoff = self._rules.backoff

@@ -4,7 +4,6 @@ import math
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -135,6 +134,10 @@ class Member:
     #: since when it is missing from the agent registry although its process is alive, by the supervisor's
     #: clock
     silent_since: float | None = None
+    #: its row in the agent registry, as soon as it is known
+    row: str | None = None
+    #: whether it was told to stop
+    is_stopped: bool = False
 
     @property
     def process(self) -> "subprocess.Popen[bytes]":
@@ -143,7 +146,7 @@ class Member:
 
     def is_same(self, record: WorkerRecord) -> bool:
         """Return whether a record of the agent registry is about this process."""
-        return record.pid == self.process.pid and record.host == socket.gethostname()
+        return record.is_process(self.process.pid)
 
 
 @dataclass(slots=True)
@@ -219,6 +222,7 @@ class Supervisor:
         ``may_kill=False`` it makes room for another worker and is never killed.
         """
         del self._present[member.agent]
+        member.is_stopped = True
         member.process.terminate()
         self._leaving.append((member, self._clock() + self._stop_seconds if may_kill else math.inf))
 
@@ -231,7 +235,7 @@ class Supervisor:
         self._programs.append(_Program(start, start(), self._clock(), tell))
 
     def ended(self) -> list[Member]:
-        """Return the workers that have ended by themselves since the last time.
+        """Return the workers that have ended since the last time, those that were told to stop included.
 
         To be called regularly: it also kills workers that take too long to end, and restarts programs.
         """
@@ -239,16 +243,17 @@ class Supervisor:
         for member, deadline in self._leaving:
             if member.process.poll() is None and deadline <= now:
                 member.process.send_signal(signal.SIGKILL)
-        self._leaving = [one for one in self._leaving if one[0].process.poll() is None]
+        ended = [member for member, _ in self._leaving if member.process.poll() is not None]
+        self._leaving = [one for one in self._leaving if one[0] not in ended]
         for program in self._programs:
             program.look(now)
-        ended = [member for member in self._present.values() if member.process.poll() is not None]
-        for member in ended:
+        for member in [member for member in self._present.values() if member.process.poll() is not None]:
             del self._present[member.agent]
+            ended.append(member)
         return ended
 
-    def end(self) -> None:
-        """End everything; processes that do not end within the drain time are killed.
+    def end(self) -> list[Member]:
+        """End everything, and return the workers; what does not end within the drain time is killed.
 
         An exception in the meantime, such as a second Ctrl-C, kills them at once.
         """
@@ -262,3 +267,4 @@ class Supervisor:
         finally:
             for process in processes:
                 process.kill()
+        return members

@@ -31,7 +31,7 @@ MOST_ABANDONED = 16
 UNCOMMITTED: Final = "sha256:"
 #: how long the record outlives the last worker that follows it
 TTL_SECONDS = 7 * 86_400
-#: how often a waiting command reads the record
+#: how often a waiting command looks
 LOOK_SECONDS = 0.2
 
 #: ``proposed``: no worker has loaded it yet. ``failed``: one could not, and it was withdrawn.
@@ -94,6 +94,8 @@ class Activation(WireModel):
     #: the code and message of the failure
     code: str | None = None
     reason: str | None = None
+    #: the live workers that run another revision although this one is active, if there are any
+    behind: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, ref: str, state: RevisionState | None) -> "Activation":
@@ -107,6 +109,11 @@ class Activation(WireModel):
         if state.failed is not None and state.failed.ref == ref:
             return cls(status="failed", ref=ref, code=state.failed.code, reason=state.failed.reason)
         return cls(status="superseded", ref=ref)
+
+    @property
+    def is_everywhere(self) -> bool:
+        """Whether nothing more is to be waited for: it is decided, and no live worker is behind."""
+        return self.status != "proposed" and not self.behind
 
 
 class UnreadableRevisionsError(BundleRevisionUnavailableError, ValueError):
@@ -248,13 +255,13 @@ class ActiveRevision:
         return edited[0], edited[1]
 
 
-def await_activation(ref: str, look: Callable[[], RevisionState | None], seconds: float) -> Activation:
-    """Read the record until a proposal is decided, or the time is over; raises what ``look`` raises."""
+def await_activation(look: Callable[[], Activation], seconds: float) -> Activation:
+    """Look until all live workers have followed, or the time is over; raises what ``look`` raises."""
     deadline = time.monotonic() + seconds
     while True:
-        activation = Activation.of(ref, look())
+        activation = look()
         left = deadline - time.monotonic()
-        if activation.status != "proposed" or left <= 0:
+        if activation.is_everywhere or left <= 0:
             return activation
         time.sleep(min(LOOK_SECONDS, left))
 

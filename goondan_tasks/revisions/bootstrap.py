@@ -5,7 +5,7 @@ changes the folder under running calls.
 """
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -16,8 +16,10 @@ from broker_config.connections import connect
 from broker_config.keys import Keys
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle, BundleError, load_bundle
+from goondan_tasks.bundle.bundle import inspect_resources
 from goondan_tasks.bundle.inventory import read_inventory
 from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, GoondanError
+from goondan_tasks.names import folder_workspace
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.revisions.checkouts import BundleRef, Checkout, Checkouts, RevisionSource
 from goondan_tasks.revisions.git import GitError
@@ -28,32 +30,34 @@ logger = structlog.get_logger(__name__)
 ATTEMPTS = 3
 
 
-def workspace_of(bundle: Bundle, settings: Settings) -> str:
-    """Return the workspace of a bundle: ``GOONDAN_WORKSPACE``, else its own (DESIGN §1).
-
-    Raises:
-        ConfigError: it has no such Swarm.
-    """
-    return settings.workspace or bundle.workspace_name(settings.swarm)
-
-
-def changed_workspace(before: str, after: Bundle, swarm: str | None) -> str | None:
-    """Return why a revision cannot replace one of the workspace ``before``; ``None`` if it can.
+def changed_workspace(before: Bundle, after: Bundle, swarm: str | None) -> str | None:
+    """Return why a revision cannot replace another one; ``None`` if it can.
 
     In another workspace its workers would have other workdirs, and look for revisions elsewhere.
     """
     try:
         after.swarm(swarm)
-        now = after.workspace_name(swarm)
     except ConfigError as error:
         return error.message.removesuffix(".")
-    if now == before:
-        return None
-    return f"the swarm would live in the workspace {now!r} instead of {before!r}"
+    # by their Packages: what is checked is in a folder of its own
+    then, now = (
+        f"workspace {bundle.package.name!r}" if bundle.package else "its folder's workspace"
+        for bundle in (before, after)
+    )
+    return None if now == then else f"the swarm would live in {now} instead of {then}"
 
 
 def is_followed(bundle: Bundle, settings: Settings) -> bool:
-    """Return whether workers follow the revisions of a bundle: it allows changesets, or has a remote.
+    """Return whether workers follow the revisions of a bundle: its :func:`are_committed`, or for goondan dev.
+
+    Raises:
+        ConfigError: the bundle has no such Swarm.
+    """
+    return are_committed(bundle, settings) or settings.dev == "on"
+
+
+def are_committed(bundle: Bundle, settings: Settings) -> bool:
+    """Return whether revisions are commits of a repository: the bundle allows changesets, or has a remote.
 
     Raises:
         ConfigError: the bundle has no such Swarm.
@@ -71,10 +75,18 @@ class FollowedBundle:
     swarm: str | None = None
 
     @classmethod
-    def of(cls, path: Path, settings: Settings) -> Self:
-        """Return the bundle at ``path``; raises ConfigError if its repository cannot be used."""
+    def of(cls, path: Path, settings: Settings, *, by_content: bool = False) -> Self:
+        """Return the bundle at ``path``, as commits or, ``by_content``, as whatever is in its folder.
+
+        Raises:
+            ConfigError: its repository cannot be used.
+        """
         try:
-            source = RevisionSource.of(path, settings.bundle_remote)
+            source = (
+                RevisionSource(path.resolve())
+                if by_content
+                else RevisionSource.of(path, settings.bundle_remote)
+            )
         except GitError as error:
             raise _unfollowable(path, error) from error
         return cls(Checkouts(settings.cache_path, source), settings.swarm)
@@ -94,10 +106,10 @@ class FollowedBundle:
                 return self.begin(attempts - 1)
             raise _unfollowable(source.bundle, error) from error
 
-    def load(self, ref: str, *, workspace: str | None = None) -> tuple[Bundle, Checkout]:
+    def load(self, ref: str, *, instead_of: Bundle | None = None) -> tuple[Bundle, Checkout]:
         """Return the bundle of a revision, and its checkout, which the caller closes.
 
-        ``workspace`` is the one that the bundle must live in.
+        It must live in the same workspace as ``instead_of``.
 
         Raises:
             BundleRevisionUnavailableError: the revision cannot be fetched or checked out.
@@ -105,8 +117,8 @@ class FollowedBundle:
         """
         with contextlib.ExitStack() as undo:
             checkout = undo.enter_context(self.checkouts.open(BundleRef.parse(ref)))
-            bundle = load_bundle(checkout.path)
-            reason = changed_workspace(workspace, bundle, self.swarm) if workspace else None
+            bundle = replace(load_bundle(checkout.path), home=self.checkouts.source.folder)
+            reason = changed_workspace(instead_of, bundle, self.swarm) if instead_of else None
             if reason is not None:
                 raise ConfigError(
                     f"The revision cannot be taken while workers run: {reason}.",
@@ -145,7 +157,8 @@ def _unfollowable(path: Path, error: GoondanError) -> ConfigError:
 def require_followable(bundle: Bundle, path: Path, settings: Settings) -> None:
     """Raise ConfigError if a worker is to follow the revisions of a bundle, and cannot."""
     if is_followed(bundle, settings):
-        _, _, checkout = FollowedBundle.of(path, settings).begin()
+        by_content = not are_committed(bundle, settings)
+        _, _, checkout = FollowedBundle.of(path, settings, by_content=by_content).begin()
         checkout.close()
 
 
@@ -176,7 +189,7 @@ class Bootstrap:
 
     @classmethod
     def _active(cls, path: Path, settings: Settings) -> Self | None:
-        workspace = settings.workspace or _declared_workspace(path, settings.swarm)
+        workspace = settings.workspace or _declared_workspace(path)
         if workspace is None:
             return None
         try:
@@ -192,17 +205,23 @@ class Bootstrap:
 
 
 def bootstrap_bundle(path: Path, settings: Settings) -> Bundle:
-    """Return the bundle of :meth:`Bootstrap.of`, for callers that read none of its files; raises as that."""
+    """Return the bundle of :meth:`Bootstrap.of`, for callers that read none of its files; raises as that.
+
+    No code of it is run if possible: it may lack the Tools with ``exports: auto``.
+    """
+    bundle, _, _ = inspect_resources(path, import_entries=False, import_typed=False)
+    if bundle is not None:
+        return bundle
     start = Bootstrap.of(path, settings)
     if start.checkout is not None:
         start.checkout.close()
     return start.bundle
 
 
-def _declared_workspace(path: Path, swarm: str | None) -> str | None:
-    """Return the workspace that a bundle names, whatever else is wrong with it."""
+def _declared_workspace(path: Path) -> str | None:
+    """Return a bundle's own workspace, whatever else is wrong with it; ``None`` if nothing can be read."""
     inventory, _ = read_inventory(path)
-    packages, swarms = inventory.of_kind("Package"), inventory.of_kind("Swarm")
-    if packages:
-        return packages[0].name or None
-    return swarm or (swarms[0].name if len(swarms) == 1 else None) or None
+    if not inventory.declarations:
+        return None
+    names = [package.name for package in inventory.of_kind("Package") if package.name]
+    return names[0] if names else folder_workspace(inventory.root)

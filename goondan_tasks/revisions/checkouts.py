@@ -29,10 +29,11 @@ from goondan_tasks.revisions.git import FILE, LINK, PROGRAM, Branch, GitError, R
 
 Scheme = Literal["git", "sha256"]
 
+_PACKAGES = "node_modules"
 #: what programs leave beside a bundle, and no bundle needs
 NO_CONTENT = frozenset(
-    {".DS_Store", ".changesets", ".git", ".goondan", ".hg", ".idea", ".mypy_cache", ".pytest_cache"}
-    | {".ruff_cache", ".svn", ".venv", ".vscode", "__pycache__", "node_modules"}
+    {".DS_Store", ".changesets", ".env", ".git", ".goondan", ".hg", ".idea", ".mypy_cache", ".pytest_cache"}
+    | {".ruff_cache", ".svn", ".venv", ".vscode", "__pycache__", _PACKAGES}
 )
 #: a bundle that is one file in a home directory must not have all of it read
 MAX_FILES = 20_000
@@ -336,6 +337,11 @@ class Checkout(contextlib.AbstractContextManager["Checkout"]):
     path: Path
     _descriptor: int | None
 
+    @property
+    def folder(self) -> Path:
+        """The folder of the files, without links."""
+        return (self.path if self.path.is_dir() else self.path.parent).resolve()
+
     def close(self) -> None:
         """Release the files; a second call does nothing."""
         if self._descriptor is not None:
@@ -372,6 +378,7 @@ class Checkouts:
             with contextlib.ExitStack() as undo:
                 undo.callback(os.close, descriptor)  # else it stays locked as long as this process lives
                 os.utime(descriptor, (self.clock(), self.clock()))
+                self._link_packages(place)
                 undo.pop_all()
         except OSError as error:
             message = f"The revision {ref} cannot be checked out: {error}"
@@ -379,6 +386,19 @@ class Checkouts:
                 message, suggestion="Make room, or set GOONDAN_CACHE_DIR to a directory that can be written."
             ) from error
         return Checkout(ref, place / self.source.inside, descriptor)
+
+    def _link_packages(self, place: Path) -> None:
+        """Let files import the npm packages that they find at the bundle's own place."""
+        folder = self.source.folder
+        places = (parent / _PACKAGES for parent in (folder, *folder.parents))
+        packages = next((packages for packages in places if packages.is_dir()), None)
+        if packages is not None:
+            with contextlib.suppress(FileExistsError):
+                (place / _PACKAGES).symlink_to(packages)
+
+    def discard(self, ref: BundleRef) -> None:
+        """Remove the checkout of a revision unless it is in use; raises OSError."""
+        _remove_unused(self.directory / self._name(ref))
 
     def _name(self, ref: BundleRef) -> str:
         """Return a name made of the ref and the bundle's folder: a repository may hold several bundles."""

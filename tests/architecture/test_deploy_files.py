@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from broker_config.settings import Settings
 from tests.architecture.sources import ROOT
@@ -17,6 +19,11 @@ COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 WORKERS = {name: service for name, service in SERVICES.items() if "worker" in service["command"]}
 DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8")
+CONSTRAINTS = (ROOT / "constraints.txt").read_text("utf-8")
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+PROJECT = PYPROJECT["project"]
+#: a package of the constraints that has a hash
+PIN = re.compile(r"^([a-z0-9-]+)==(\S+) \\\n    --hash=sha256:[0-9a-f]{64}", re.MULTILINE)
 
 
 def example_agents() -> set[str]:
@@ -129,21 +136,92 @@ def test_the_image_runs_as_an_ordinary_user() -> None:
 
 def test_the_image_holds_every_package_and_no_secrets() -> None:
     ignored = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    packages = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 
     assert ignored[0] == "*"
-    assert {f"!{package}" for package in packages} <= set(ignored)
+    assert {f"!{package}" for package in [*packages, "constraints.txt"]} <= set(ignored)
 
 
 @pytest.mark.parametrize(
-    "target", ["demo", "test", "lint", "types", "contracts", "docs", "faults", "bench", "clean", "help"]
+    "target",
+    [
+        "demo",
+        "test",
+        "pythons",
+        "lint",
+        "types",
+        "contracts",
+        "docs",
+        "faults",
+        "bench",
+        "lock",
+        "clean",
+        "help",
+    ],
 )
 def test_make_has_the_target_and_tells_what_it_does(target: str) -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
 
     assert re.search(rf"^{target}:.* ## \w", makefile, re.MULTILINE)
     assert target in re.findall(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)[0].split()
+
+
+def test_the_page_names_every_extra_that_users_may_want() -> None:
+    page = (ROOT / "docs/how-to/deploy.md").read_text("utf-8")
+    named = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+
+    assert set(named) == set(PROJECT["optional-dependencies"]) - {"bench", "dev"}
+
+
+def test_the_image_holds_the_documented_extras_in_pinned_versions_with_hashes() -> None:
+    extras = PROJECT["optional-dependencies"]
+    [everything] = extras["all"]
+    names = everything.partition("[")[2].rstrip("]").split(",")
+    wanted = [*PROJECT["dependencies"], *(text for name in [*names, "otel"] for text in extras[name])]
+    pins = dict(PIN.findall(CONSTRAINTS))
+
+    assert set(extras) - {*names, "all", "bench", "broker", "dev", "otel"} == set()
+    assert [str(one) for one in map(Requirement, wanted) if not _is_pinned(one, pins)] == []
+
+
+def test_the_check_of_the_pins_sees_what_is_missing_and_what_is_too_old() -> None:
+    assert _is_pinned(Requirement("celery[redis]>=5.7"), {"celery": "5.7.0"})
+    assert not _is_pinned(Requirement("celery>=5.8"), {"celery": "5.7.0"})
+    assert not _is_pinned(Requirement("Flower"), {"celery": "5.7.0"})
+
+
+def _is_pinned(requirement: Requirement, pins: dict[str, str]) -> bool:
+    pinned = pins.get(canonicalize_name(requirement.name))
+    return pinned is not None and requirement.specifier.contains(pinned)
+
+
+def test_the_pins_are_for_the_python_of_the_image() -> None:
+    versions = set(re.findall(r"^FROM python:(\S+)-slim", DOCKERFILE, re.MULTILINE))
+
+    assert len(versions) == 1
+    assert f"--python-version {versions.pop()} " in (ROOT / "Makefile").read_text("utf-8")
+
+
+def test_the_images_of_the_page_run_commands_that_exist() -> None:
+    text = (ROOT / "docs/how-to/images.md").read_text("utf-8")
+    commands = re.findall(r"^RUN goondan (.+)$", text, re.MULTILINE)
+
+    assert commands
+    assert [fault for command in commands if (fault := fault_of(command.split()))] == []
+
+
+def test_a_change_of_the_sources_fetches_no_package_again() -> None:
+    steps = [DOCKERFILE.index(step) for step in ("--requirement constraints.txt", "COPY . .", "--no-deps .")]
+
+    assert steps == sorted(steps)
+    assert "--require-hashes" in DOCKERFILE
+    assert DOCKERFILE.index("/packages /usr/local") < DOCKERFILE.index("/project /usr/local")
+
+
+def test_every_service_has_a_memory_limit() -> None:
+    limits = {name: service.get("mem_limit") for name, service in SERVICES.items()}
+
+    assert limits == {**dict.fromkeys(WORKERS, "1g"), "redis": "1g", "flower": "512m"}
 
 
 def test_the_commands_of_the_container_files_exist() -> None:
@@ -154,11 +232,13 @@ def test_the_commands_of_the_container_files_exist() -> None:
     assert [fault for words in commands if (fault := fault_of(words))] == []
 
 
-def test_ci_runs_make_test() -> None:
+def test_ci_runs_make_test_and_then_the_other_pythons() -> None:
     script = ROOT / ".ci/run"
 
     assert script.stat().st_mode & 0o111
-    assert script.read_text("utf-8").splitlines()[-1] == "exec make test"
+    commands = [line for line in script.read_text("utf-8").splitlines() if "make" in line and line[0] != "#"]
+    assert commands == ["make test", "exec make pythons"]
+    assert "set -euo pipefail" in script.read_text("utf-8")
 
 
 def test_the_procfile_has_a_worker_for_every_agent() -> None:
@@ -166,4 +246,5 @@ def test_the_procfile_has_a_worker_for_every_agent() -> None:
     processes = dict(line.split(": ", 1) for line in lines)
     workers = {agent: f"goondan worker --agent {agent}" for agent in example_agents()}
 
-    assert processes == {**workers, "flower": "goondan flower"}
+    script = "python examples/coding-swarm/scripted_model.py"
+    assert processes == {**workers, "model": script, "flower": "goondan flower"}

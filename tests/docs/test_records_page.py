@@ -26,7 +26,7 @@ from goondan_tasks.tool_api import (
     SpawnResult,
     ToolContext,
 )
-from goondan_tasks.trace import Trace, TraceNode
+from goondan_tasks.trace import Trace, TraceNode, TraceSummary
 from tests.docs.pages import page
 
 RECORDS = page("docs/reference/records.md")
@@ -55,6 +55,7 @@ RECORDS_ON_THE_WIRE = (
     ToolCallResult,
     Trace,
     TraceNode,
+    TraceSummary,
 )
 
 

@@ -7,7 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from goondan_tasks.testing import LocalStack
@@ -58,7 +58,8 @@ class Fleet:
         worker.send_signal(number)
         if number == signal.SIGKILL:
             for child in children:
-                os.kill(child, number)
+                with suppress(ProcessLookupError):  # it may end with its parent
+                    os.kill(child, number)
             worker.wait(60)
             self.deaths += [Death(pid, time.time()) for pid in (worker.pid, *children)]
         self.workers.remove(worker)

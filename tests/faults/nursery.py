@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import celery.worker.worker  # noqa: F401 - what a worker imports, once for all
+import pydantic_ai.models.openai  # noqa: F401 - agents that think
 
 import workers.tasks  # noqa: F401
 from goondan_tasks.celery_program import run_worker

@@ -30,6 +30,17 @@ KILLS = short_and_long(Size(300, 32, 0.4, kill_every=1.5), Size(5_000, 96, 1.0),
 
 
 @dataclass(frozen=True, slots=True)
+class HostKills:
+    """How many calls of tools in JavaScript, and how often their host is killed meanwhile."""
+
+    calls: int
+    kills: int
+
+
+HOST_KILLS = short_and_long(HostKills(200, 10), HostKills(2_000, 100), minutes=5)
+
+
+@dataclass(frozen=True, slots=True)
 class Outage:
     """How many threads load the stack, how long Redis is away, frozen or full, and the longest handler."""
 

@@ -348,7 +348,7 @@ def test_the_command_line_goes_on_through_an_outage(
 def test_ctrl_c_ends_a_command_during_an_outage(stack: LocalStack, tmp_path: Path) -> None:
     pending = stack.client.submit(AGENT, "once__sync", {})
     waiting = CommandLine.start(stack, tmp_path, "result", pending.id, "--timeout=600")
-    wait_until(lambda: is_connected(stack, "result"))
+    wait_until(lambda: "no worker serves" in waiting.said)
     stack.redis.process.kill()
     wait_until(lambda: TRYING in waiting.said)
     waiting.process.send_signal(signal.SIGINT)

@@ -116,6 +116,11 @@ def half_open(storm: Storm) -> None:
     proxy.resume()
 
 
+def tool_of(number: int) -> str:
+    """Return one of both colours, that may mostly not be run twice."""
+    return f"{'again' if number % 5 == 0 else 'once'}__{'async' if number % 2 else 'sync'}"
+
+
 @contextmanager
 def bursts(client: Client, log: HandlerLog) -> Iterator[tuple[list[Answer], list[CallRecord]]]:
     """Submit bursts of short calls of both kinds during a ``with`` block, then wait for all results.
@@ -129,9 +134,7 @@ def bursts(client: Client, log: HandlerLog) -> Iterator[tuple[list[Answer], list
 
     def submit() -> list[tuple[NumberedCall, PendingCall]]:
         calls = [
-            NumberedCall(
-                number, "again__sync" if number % 5 == 0 else "once__sync", work_args(log, number, 0)
-            )
+            NumberedCall(number, tool_of(number), work_args(log, number, 0))
             for number in itertools.islice(numbers, BURST)
         ]
         wire = [{"agentName": AGENT, "toolName": call.tool, "args": call.args} for call in calls]

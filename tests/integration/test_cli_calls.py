@@ -52,6 +52,54 @@ def test_an_error_of_the_tool_ends_with_one(env: dict[str, str]) -> None:
     assert (done.exit_code, done.document["error"]["code"]) == (1, "E_TOOL_NOT_IN_CATALOG")
 
 
+def test_a_misspelt_tool_is_answered_with_the_one_that_was_meant_first(env: dict[str, str]) -> None:
+    done = goondan("call", "coder", "bash__exce", LS, env=env)
+
+    assert done.exit_code == 1
+    assert "\nWhat to do: Did you mean 'bash__exec'? " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("call co", ["coder"]),
+        ("call coder bash__e", ["bash__exec"]),
+        ("calls --agent coder --tool bash__e", ["bash__exec"]),
+        ("worker --agent pl", ["planner"]),
+        ("result {id}", ["{id}"]),
+        ("approvals approve {id}", ["{id}"]),
+    ],
+)
+def test_the_shell_completes_agents_tools_and_recent_calls(
+    stack: LocalStack, env: dict[str, str], line: str, found: list[str]
+) -> None:
+    call = stack.client.submit("coder", "bash__exec", {"command": "true"})
+    call.result(PATIENCE)
+    words = f"goondan {line.format(id=call.id[:13])}"
+    asked = {"_GOONDAN_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+
+    done = goondan(env={**env, **asked})
+
+    assert done.stdout.split() == [word.format(id=call.id) for word in found]
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "nonsense"])
+def test_without_redis_the_shell_completes_what_the_bundle_declares(tmp_path: Path, url: str) -> None:
+    asked = {
+        "_GOONDAN_COMPLETE": "complete_bash",
+        "COMP_CWORD": "3",
+        "COMP_WORDS": "goondan call coder bash__e",
+    }
+    known = environment(redis_url=url, bundle=EXAMPLE)
+
+    done = goondan(env={**known, **asked}, cwd=tmp_path)
+    calls = goondan(env={**known, **asked, "COMP_WORDS": "goondan result ", "COMP_CWORD": "2"}, cwd=tmp_path)
+
+    assert done.stdout.split() == (["bash__exec"] if url != "nonsense" else [])
+    assert (done.stderr, calls.stdout.split(), calls.stderr) == ("", [], "")
+
+
 def test_an_unknown_agent_ends_with_three_and_the_one_that_was_meant(env: dict[str, str]) -> None:
     done = goondan("call", "codr", "bash__exec", LS, env=env)
 
@@ -223,6 +271,15 @@ def test_doctor_finds_nothing_but_missing_workers_in_a_private_redis(env: dict[s
     assert faults == {"workers of planner": "warning", "workers of reviewer": "warning"}
 
 
+def test_doctor_ends_with_a_sum_and_strict_lets_warnings_fail(env: dict[str, str]) -> None:
+    done = goondan("doctor", "--bundle", str(EXAMPLE), env=env)
+    strict = goondan("doctor", "--bundle", str(EXAMPLE), "--strict", "--json", env=env)
+
+    levels = [line.split()[0] for line in done.stdout.splitlines()[:-1] if not line.startswith(" ")]
+    assert done.stdout.splitlines()[-1] == f"{levels.count('ok')} ok, 2 warnings, 0 failures"
+    assert (done.exit_code, strict.exit_code, strict.document["healthy"]) == (0, 3, False)
+
+
 def test_doctor_says_how_to_mend_a_redis_that_evicts(stack: LocalStack, env: dict[str, str]) -> None:
     with connect(stack.redis_url) as redis:
         redis.config_set("maxmemory-policy", "allkeys-lru")
@@ -234,3 +291,4 @@ def test_doctor_says_how_to_mend_a_redis_that_evicts(stack: LocalStack, env: dic
     assert done.exit_code == 3
     assert "problem  eviction: maxmemory-policy is allkeys-lru" in done.stdout
     assert "redis-cli CONFIG SET maxmemory-policy noeviction" in done.stdout
+    assert done.stdout.endswith(", 1 failure\n")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -17,11 +18,14 @@ import pytest
 
 from broker_config.keys import Keys
 from goondan_tasks.client import Client
+from goondan_tasks.names import folder_workspace
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange
 from tests.git_bundle import make_bundle
 from tests.integration.goondan_process import environment, start
+from tests.javascript_runtimes import NAMES, runtime
 from tests.processes import runs, with_environment
 from tests.waiting import wait_until
+from tests.wheels import make_wheel
 
 PATIENCE = 60
 
@@ -109,18 +113,24 @@ def bundle(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def running(bundle: Path, *options: str, grace_seconds: int = 5) -> Iterator[Dev]:
-    """Run dev until its workers are ready, and end it after the block if the block has not."""
+def running(
+    bundle: Path,
+    *options: str,
+    grace_seconds: int = 5,
+    until: str = "Ready: every agent has a worker.",
+    **variables: str,
+) -> Iterator[Dev]:
+    """Run dev until it has said that workers are ready, and end it after the block if the block has not."""
     mark = uuid.uuid4().hex
     place = bundle.parent
     settings = environment(state_root=place / "state", cache_dir=place / "cache", grace_seconds=grace_seconds)
-    env = {**settings, "MARK": mark}
+    env = {**settings, **variables, "MARK": mark}
     dev = Dev(start("dev", str(bundle), "--json", *options, env=env), mark)
     reader = threading.Thread(target=_read_lines, args=(dev,))
     reader.start()
     try:
         dev.places = _read_document(dev.process)
-        wait_until(lambda: dev.has_said("Ready: every agent has a worker."), PATIENCE)
+        wait_until(lambda: dev.has_said(until), PATIENCE)
         yield dev
     finally:
         dev.process.kill()
@@ -152,7 +162,11 @@ def test_every_agent_has_a_worker_and_everything_ends_with_ctrl_c(bundle: Path) 
     with running(bundle) as dev:
         assert dev.say() == "hello"
         assert dev.places["agents"] == ["speaker"]
+        assert dev.places["workspace"] == folder_workspace(bundle)
+        assert dev.has_said(f"instances (workspace {folder_workspace(bundle)})")
         wait_until(lambda: "agent.speaker" in _page(f"{dev.places['flowerUrl']}/broker"), PATIENCE)
+        flower = [line.partition("| ")[2] for line in dev.lines if line.startswith("flower ")]
+        assert all(re.match(r"Flower: http|\d\d:\d\d:\d\d ", line) for line in flower), flower
 
         dev.process.send_signal(signal.SIGINT)
 
@@ -170,21 +184,122 @@ def _page(url: str) -> str:
         return ""
 
 
-def test_a_change_of_the_bundle_reaches_the_workers_and_a_fault_does_not(bundle: Path) -> None:
+def test_workers_take_a_change_in_place_and_no_fault(bundle: Path) -> None:
+    with running(bundle, "--no-flower") as dev:
+        worker = dev.worker_pid()
+        (bundle / "say.py").write_text(TOOL % "goodbye", encoding="utf-8")
+        wait_until(lambda: dev.say() == "goodbye", PATIENCE)
+        wait_until(lambda: dev.has_said("the workers have taken it"), PATIENCE)
+
+        (bundle / "goondan.yaml").write_text(BUNDLE.replace("kind: Agent", "kind: Aget"), encoding="utf-8")
+        wait_until(lambda: dev.has_said("E_CONFIG_UNKNOWN_KIND"), PATIENCE)
+        assert dev.has_said("is not valid; the workers go on as before")
+        (bundle / "goondan.yaml").write_text("a: [", encoding="utf-8")
+        wait_until(lambda: dev.has_said("goondan.yaml:1"), PATIENCE)
+        (bundle / "goondan.yaml").write_text(BUNDLE, encoding="utf-8")
+        wait_until(lambda: dev.has_said("The bundle is valid again"), PATIENCE)
+        (bundle / "say.py").write_text("handlers = {", encoding="utf-8")
+        wait_until(lambda: dev.has_said(f"{bundle}/say.py:1: error E_CONFIG_SCHEMA_INVALID"), PATIENCE)
+        assert dev.say() == "goodbye"
+
+        (bundle / "say.py").write_text(TOOL % "hello again", encoding="utf-8")
+        wait_until(lambda: dev.say() == "hello again", PATIENCE)
+        assert dev.worker_pid() == worker
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_change_of_typescript_is_taken_in_place_and_packages_are_found(bundle: Path, name: str) -> None:
+    (bundle / "goondan.yaml").write_text(BUNDLE.replace("say.py", "say.ts"), encoding="utf-8")
+    package = bundle / "node_modules" / "shout"
+    package.mkdir(parents=True)
+    (package / "package.json").write_text('{"name": "shout", "main": "index.js"}', encoding="utf-8")
+    (package / "index.js").write_text("module.exports = (text) => `${text}!`;\n", encoding="utf-8")
+    tool = "import shout from 'shout';\nexport const handlers = { word: (): string => shout('%s') };\n"
+    (bundle / "say.ts").write_text(tool % "hello", encoding="utf-8")
+    with running(bundle, GOONDAN_JAVASCRIPT=runtime(name).program) as dev:
+        worker = dev.worker_pid()
+        assert dev.say() == "hello!"
+        (bundle / "say.ts").write_text(tool % "bye", encoding="utf-8")
+        wait_until(lambda: dev.say() == "bye!", PATIENCE)
+        assert dev.worker_pid() == worker
+
+
+def test_a_call_that_runs_ends_with_the_code_that_it_has_begun_with(bundle: Path) -> None:
+    gate = bundle.parent / "gate"
+    waits = "import pathlib, time\n"
+    waits += f"def word(ctx, input):\n    while not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.01)\n"
+    waits += "    return 'old'\nhandlers = {'word': word}\n"
+    (bundle / "say.py").write_text(waits, encoding="utf-8")
+    with running(bundle, "--no-flower") as dev, Client.connect(dev.places["redisUrl"]) as client:
+        old = client.submit("speaker", "say__word", {})
+        wait_until(lambda: old.status() == "running", PATIENCE)
+
+        (bundle / "say.py").write_text(TOOL % "new", encoding="utf-8")
+        wait_until(lambda: dev.has_said("the workers have taken it"), PATIENCE)
+        wait_until(lambda: dev.say() == "new", PATIENCE)
+        assert old.status() == "running"
+        gate.touch()
+
+        assert old.result(PATIENCE).output == "old"
+
+
+def test_only_workers_of_agents_that_come_and_go_are_started_and_ended(bundle: Path) -> None:
+    listener = BUNDLE[BUNDLE.index("---") :].replace("speaker", "listener")
+    with running(bundle, "--no-flower") as dev, Client.connect(dev.places["redisUrl"]) as client:
+        first = dev.worker_pid()
+        (bundle / "goondan.yaml").write_text(BUNDLE + listener, encoding="utf-8")
+        wait_until(lambda: len(client.workers()) == 2, PATIENCE)
+        assert client.call("listener", "say__word", {}, timeout=PATIENCE).output == "hello"
+        assert first in {worker.pid for worker in client.workers()}
+
+        (bundle / "goondan.yaml").write_text(BUNDLE, encoding="utf-8")
+
+        wait_until(lambda: [worker.pid for worker in client.workers()] == [first], PATIENCE)
+
+
+def test_what_only_workers_cannot_load_leaves_them_as_they_are(bundle: Path) -> None:
+    with running(bundle, "--no-flower") as dev:
+        worker = dev.worker_pid()
+        # the check knows no environment of ours
+        fails = "import os\nassert 'MARK' not in os.environ, 'no luck'\n"
+        (bundle / "say.py").write_text(fails + TOOL % "new", encoding="utf-8")
+
+        wait_until(lambda: dev.has_said("cannot be loaded; the workers go on as before"), PATIENCE)
+        wait_until(lambda: dev.has_said(f"{bundle}/say.py:2: importing the file raises"), PATIENCE)
+        assert dev.say() == "hello"
+        (bundle / "say.py").write_text(TOOL % "new", encoding="utf-8")
+        wait_until(lambda: dev.say() == "new", PATIENCE)
+        assert dev.worker_pid() == worker
+
+
+def test_workers_restart_for_their_variables_and_for_a_folder_that_is_too_large(bundle: Path) -> None:
     with running(bundle, "--no-flower") as dev:
         first = dev.worker_pid()
+        (bundle / ".env").write_text("KEY=value\n", encoding="utf-8")
+        wait_until(lambda: dev.has_said("variables have changed: the workers are restarted"), PATIENCE)
+        wait_until(lambda: not runs(first), PATIENCE)
+        assert dev.say() == "hello"
 
+    for number in range(20_001):
+        (bundle / f"{number}.txt").touch()
+    with running(bundle, "--no-flower") as dev:
+        assert dev.has_said("Each change of the bundle will restart the workers: ")
+        first = dev.worker_pid()
         (bundle / "say.py").write_text(TOOL % "goodbye", encoding="utf-8")
         wait_until(lambda: dev.say() == "goodbye", PATIENCE)
         wait_until(lambda: not runs(first), PATIENCE)
 
-        second = dev.worker_pid()
-        (bundle / "goondan.yaml").write_text(BUNDLE.replace("kind: Agent", "kind: Aget"), encoding="utf-8")
-        wait_until(lambda: dev.has_said("is not valid; the workers go on as before"), PATIENCE)
 
-        wait_until(lambda: dev.has_said("E_CONFIG_UNKNOWN_KIND"), PATIENCE)
-        assert dev.worker_pid() == second
-        assert dev.say() == "goodbye"
+def test_what_the_bundle_requires_is_installed_before_its_workers_start(bundle: Path, tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path, "needed_word", "1.0", text="WORD = 'installed'\n")
+    required = f"  requirements: ['needed-word @ {wheel.as_uri()}']\n  entry:"
+    (bundle / "goondan.yaml").write_text(BUNDLE.replace("  entry:", required), encoding="utf-8")
+    (bundle / "say.py").write_text("from needed_word import WORD\n" + TOOL.replace("'%s'", "WORD"), "utf-8")
+    target = str(tmp_path / "target")
+
+    with running(bundle, "--no-flower", "--install", PIP_TARGET=target, PYTHONPATH=target) as dev:
+        assert dev.has_said("Successfully installed needed")
+        assert dev.say() == "installed"
 
 
 def test_another_signature_of_a_typed_tool_reaches_workers_and_producers(bundle: Path) -> None:
@@ -200,7 +315,25 @@ def test_another_signature_of_a_typed_tool_reaches_workers_and_producers(bundle:
             wait_until(lambda: "text" in client.catalog("speaker")[0]["parameters"]["properties"], PATIENCE)
 
 
-def test_a_commit_reaches_the_workers_without_a_restart_and_an_edit_with_one(tmp_path: Path) -> None:
+def test_variables_beside_the_bundle_reach_the_workers_and_so_does_a_change(bundle: Path) -> None:
+    read = (
+        "import os\nhandlers = {'word': lambda ctx, input: [os.environ.get(n) for n in ('WORD', 'MARK')]}\n"
+    )
+    (bundle / "say.py").write_text(read, encoding="utf-8")
+    (bundle / ".env").write_text("WORD=hello\nMARK=other\n", encoding="utf-8")
+    with running(bundle, "--no-flower") as dev:
+        assert dev.say() == ["hello", dev.mark]
+
+        (bundle / ".env").write_text("WORD='goodbye\n", encoding="utf-8")
+        wait_until(lambda: dev.has_said(".env: line 1 is not NAME=value."), PATIENCE)
+        assert dev.say() == ["hello", dev.mark]
+        (bundle / ".env").write_text("WORD=goodbye\n", encoding="utf-8")
+
+        wait_until(lambda: dev.say() == ["goodbye", dev.mark], PATIENCE)
+        assert not any("hello" in line or "goodbye" in line for line in dev.lines)
+
+
+def test_a_commit_and_an_edit_reach_workers_of_a_bundle_with_changesets_in_place(tmp_path: Path) -> None:
     repository = make_bundle(
         tmp_path / "bundle", files={"goondan.yaml": BUNDLE + CHANGESETS, "say.py": TOOL % "hello"}
     )
@@ -210,13 +343,11 @@ def test_a_commit_reaches_the_workers_without_a_restart_and_an_edit_with_one(tmp
         repository.commit({"say.py": TOOL % "committed"})
         change = RevisionChange(new_ref=f"git:{repository.head}", timestamp="2026-01-01T00:00:00.000Z")
         with Client.connect(dev.places["redisUrl"]) as client:
-            ActiveRevision(client._redis, Keys(), "default").propose(change)
+            ActiveRevision(client._redis, Keys(), folder_workspace(repository.folder)).propose(change)
         wait_until(lambda: dev.say() == "committed", PATIENCE)
-        wait_until(lambda: dev.has_said("its workers go on"), PATIENCE)
-        assert dev.worker_pid() == first
-
         (repository.folder / "say.py").write_text(TOOL % "edited", encoding="utf-8")
         wait_until(lambda: dev.say() == "edited", PATIENCE)
+        assert dev.worker_pid() == first
 
 
 def test_a_worker_that_dies_is_started_again_and_said_so(bundle: Path) -> None:
@@ -232,16 +363,14 @@ def test_a_worker_that_dies_is_started_again_and_said_so(bundle: Path) -> None:
 
 
 def test_callers_of_an_agent_whose_workers_crash_are_told_why(bundle: Path) -> None:
-    with running(bundle, "--no-flower") as dev:
-        # the check of a change knows no environment of ours, so only the workers fail
-        (bundle / "mind.py").write_text(
-            "import os\nassert 'MARK' not in os.environ, 'no luck'\ndef handle(ctx, event): ...\n",
-            encoding="utf-8",
-        )
-        entry = BUNDLE.replace("  tools: [", "  entry: mind.py\n  tools: [")
-        (bundle / "goondan.yaml").write_text(entry, encoding="utf-8")
-
-        wait_until(lambda: dev.has_said("a worker of speaker has crashed (5 in a row)"), PATIENCE)
+    # the check of the bundle knows no environment of ours, so only the workers fail
+    (bundle / "mind.py").write_text(
+        "import os\nassert 'MARK' not in os.environ, 'no luck'\ndef handle(ctx, event): ...\n",
+        encoding="utf-8",
+    )
+    entry = BUNDLE.replace("  tools: [", "  entry: mind.py\n  tools: [")
+    (bundle / "goondan.yaml").write_text(entry, encoding="utf-8")
+    with running(bundle, "--no-flower", until="has crashed (5 in a row)") as dev:
         with Client.connect(dev.places["redisUrl"]) as client:
             error = client.call("speaker", "say__word", {}, timeout=PATIENCE).error
 

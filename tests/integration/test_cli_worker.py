@@ -10,7 +10,7 @@ import pytest
 
 from goondan_tasks.errors import AgentUnavailableError
 from goondan_tasks.testing import LocalStack
-from tests.integration.goondan_process import environment, goondan, start
+from tests.integration.goondan_process import environment, start
 from tests.waiting import wait_until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "coding-swarm"
@@ -98,22 +98,6 @@ def test_second_workspace_of_an_agent_is_refused_while_a_worker_serves_the_first
         assert "/workspaces/elsewhere/" not in held.pop()
         assert "/workspaces/elsewhere/" in moved
         assert second.poll() is None
-
-
-def test_files_of_the_current_directory_take_no_modules_place(tmp_path: Path) -> None:
-    for name in ("workers", "celery", "goondan_tasks", "redis"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text("raise SystemExit('the wrong one')", encoding="utf-8")
-    with LocalStack(EXAMPLE, workers=0) as stack:
-        env = environment(redis_url=stack.redis_url, bundle=EXAMPLE, state_root=tmp_path / "state")
-        env = {**env, "PYTHONSAFEPATH": "1"}
-        process = start("worker", "--agent", "coder", env=env, cwd=tmp_path)
-
-        done = goondan("call", "coder", "bash__exec", '{"command": "true"}', "--json", env=env, cwd=tmp_path)
-
-        process.terminate()
-        _, log = process.communicate(timeout=PATIENCE)
-        assert done.document["status"] == "ok", log
 
 
 @pytest.mark.parametrize(

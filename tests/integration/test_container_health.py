@@ -10,17 +10,23 @@ from goondan_tasks.testing import LocalStack
 from tests.architecture.sources import ROOT
 
 
-def is_well(stack: LocalStack) -> bool:
-    """Run the check as a container of a worker would."""
+def check(redis_url: str, *options: str) -> "subprocess.CompletedProcess[str]":
+    """Run the check as a container of a worker would, with options of the interpreter."""
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
     [kind, program, *arguments] = compose["services"]["coder"]["healthcheck"]["test"]
     assert (kind, program) == ("CMD", "python")
-    environment = {**os.environ, "GOONDAN_REDIS_URL": stack.redis_url}
+    environment = {**os.environ, "GOONDAN_REDIS_URL": redis_url}
+    command = [sys.executable, *options, *arguments]
     done = subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, timeout=60, check=False
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode in {0, 1}, done.stderr
-    return done.returncode == 0
+    return done
+
+
+def is_well(stack: LocalStack, options: str = "") -> bool:
+    """Return what the check says of the workers of this host; ``options`` are redis-py's, in the URL."""
+    return check(stack.redis_url + options).returncode == 0
 
 
 def test_while_redis_is_away_no_worker_is_at_fault() -> None:
@@ -28,15 +34,31 @@ def test_while_redis_is_away_no_worker_is_at_fault() -> None:
         stack.redis.process.kill()
         stack.redis.process.wait()
 
-        assert is_well(stack)
+        done = check(stack.redis_url)
+
+        assert done.returncode == 0
+        assert "Not known: Redis at redis://:***@" in done.stderr
 
 
 def test_a_worker_container_is_well_while_its_worker_is_there() -> None:
     with LocalStack(ROOT / "examples/coding-swarm", agents=["coder"], workers=0) as stack:
         assert not is_well(stack)
+        assert not is_well(stack, "?db=0")
 
         worker = stack.start_worker()
         assert is_well(stack)
+        assert is_well(stack, "?db=0")
 
         stack.stop_worker(worker)
         assert not is_well(stack)
+
+
+def test_the_check_imports_neither_redis_py_nor_pydantic() -> None:
+    with LocalStack(ROOT / "examples/coding-swarm", workers=0) as stack:
+        imported = {
+            line.rpartition("|")[2].strip()
+            for line in check(stack.redis_url, "-X", "importtime").stderr.splitlines()
+        }
+
+    assert "hiredis" in imported
+    assert not {"redis", "pydantic"} & imported

@@ -54,18 +54,18 @@ def test_the_demo_hands_a_task_from_agent_to_agent_and_reports_it_as_one_json_do
     nodes = report["traces"][0]["nodes"]
 
     assert demo.returncode == 0
-    assert report["answer"]["output"]["files"].keys() == {"wordcount.py", "test_wordcount.py"}
+    assert "2 tests pass" in report["answer"]
+    assert report["usage"]["output"] > 0
     assert [error["code"] for error in report["errors"]] == [
         "E_TOOL_NOT_IN_CATALOG",
         "E_TOOL_INVALID_ARGS",
         "E_PATH_OUTSIDE_WORKDIR",
-        "E_AGENT_FAILED",
     ]
     assert [(n["agent"], n["depth"]) for n in nodes if n["kind"] == "request"] == [
         ("planner", 0),
-        ("coder", 1),
-        ("reviewer", 2),
-        ("reviewer", 2),
+        ("coder", 2),
+        ("reviewer", 4),
+        ("reviewer", 4),
     ]
     assert len({(n["agent"], n["worker"]) for n in nodes}) == len({n["worker"] for n in nodes}) == 3
     assert "python-project__scaffold" in err
@@ -85,9 +85,9 @@ def test_outside_a_terminal_the_demo_writes_plain_lines_of_80_characters() -> No
     assert told == sorted(told)
     assert "    E_PATH_OUTSIDE_WORKDIR" in lines
     trace = lines[lines.index("The trace of the task, as `goondan trace` draws it") :]
-    requests = [line.partition("@")[0] for line in trace if " request " in line]
-    assert requests == ["planner", "└─ coder", "   ├─ reviewer", "   ├─ reviewer"]
-    assert len([line for line in trace if line.startswith("   │  └─ review__style ")]) == 2
+    requests = [line.partition("@")[0] for line in trace if " request" in line and "@demo-" in line]
+    assert [request.strip("│├└─ ") for request in requests] == ["planner", "coder", "reviewer", "reviewer"]
+    assert len([line for line in trace if "─ review__style" in line]) == 2
     assert session_members(demo.pid) == []
 
 

@@ -17,6 +17,7 @@ from broker_config.keys import Keys
 from goondan_tasks.client import AsyncClient, Client
 from goondan_tasks.errors import BrokerUnreachableError, InstanceBusyError, InstanceNotFoundError
 from goondan_tasks.instances.table import InstanceDirectory, Instances
+from goondan_tasks.names import folder_workspace
 from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, goondan
 from tests.waiting import wait_until
@@ -240,10 +241,10 @@ def test_a_worker_removes_what_is_past_the_swarms_time(tmp_path: Path) -> None:
     with LocalStack(bundle) as stack, connect(stack.redis_url) as redis:
         for key in ("old", "new"):
             stack.client.call("clerk", "wait__seconds", {"seconds": 0}, instance_key=key, timeout=PATIENCE)
-        directory = stack.state_root / "workspaces" / "default" / "instances" / "old"
+        directory = stack.state_root / "workspaces" / folder_workspace(bundle) / "instances" / "old"
         assert directory.is_dir()
         seconds, _ = redis.time()
-        redis.zadd(Keys().instances, {"default/old": (seconds - 3700) * 1000})
+        redis.zadd(Keys().instances, {f"{folder_workspace(bundle)}/old": (seconds - 3700) * 1000})
         for key in redis.scan_iter(f"{Keys().collector('')}*"):
             redis.delete(key)  # the minute is over
         wait_until(lambda: known(stack.client) == {"new"}, PATIENCE)

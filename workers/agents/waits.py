@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 
-from workers.concurrency.slots import KeptSlot, ReleasedSlot, ReleaseSlot
+from workers.concurrency.slots import KeptSlot, ReleasedSlot, ReleaseSlot, Wait
 from workers.concurrency.threads import Job
 
 
@@ -28,13 +28,13 @@ class Waits:
         self._returning: list[Job] = []
 
     @asynccontextmanager
-    async def without_slot(self, *, is_async: bool) -> AsyncIterator[None]:
+    async def without_slot(self, wait: Wait = Wait.AGENT, *, is_async: bool) -> AsyncIterator[None]:
         """Release the run's slot in here; in plain code this blocks the thread.
 
         Raises:
             LimitError: too many calls of this worker wait.
         """
-        self._begin()
+        self._begin(wait)
         try:
             yield
         except asyncio.CancelledError:
@@ -45,11 +45,11 @@ class Waits:
             if not self._end(lambda: back.set_result(None)):
                 await self._returned(back) if is_async else back.result()
 
-    def _begin(self) -> None:
+    def _begin(self, wait: Wait) -> None:
         with self._lock:
             if self._released_slot is None:
                 # a run that was answered for has no slot any more, and must not release another's
-                self._released_slot = KeptSlot() if self._is_over() else self._release_slot()
+                self._released_slot = KeptSlot() if self._is_over() else self._release_slot(wait)
             self._count += 1
 
     def _end(self, then: Job) -> bool:

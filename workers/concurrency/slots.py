@@ -4,9 +4,10 @@ It gives its slot back while it waits, and takes one again, before all that has 
 """
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any, Protocol
 
 from goondan_tasks.errors import LimitError
@@ -24,6 +25,17 @@ class QueuedJob:
     turn: InOrder | None = None
 
 
+class Wait(Enum):
+    """What a call waits for without its slot."""
+
+    #: another agent; or anything in plain code, which keeps its thread. Only so many may
+    AGENT = auto()
+    #: its own tools, on the event loop: while so many do, no further events are taken
+    TOOLS = auto()
+    #: all that its handler does, on the event loop
+    HANDLER = auto()
+
+
 class ReleasedSlot(Protocol):
     """The time in which a call waits for another agent."""
 
@@ -34,12 +46,18 @@ class ReleasedSlot(Protocol):
         """End with the call; return whether it has a slot to leave."""
 
 
-#: begins a released slot
-ReleaseSlot = Callable[[], ReleasedSlot]
+class ReleaseSlot(Protocol):
+    """Begins a released slot."""
+
+    def __call__(self, wait: Wait = Wait.AGENT) -> ReleasedSlot:
+        """Release the slot of a call."""
 
 
 class KeptSlot:
     """The released slot of a call whose pool cannot lend its slot."""
+
+    def __init__(self, wait: Wait = Wait.AGENT) -> None:
+        """Keep the slot in any case."""
 
     def end(self, then: Job) -> None:
         """Let it go on."""
@@ -57,13 +75,13 @@ class Slots:
         self, limit: Callable[[], int], begin: Callable[[QueuedJob], None], on_free: Job = lambda: None
     ) -> None:
         self._on_free = on_free
-        #: how many calls may wait without a slot
+        #: how many calls may wait without a slot, by what they wait for: see :class:`Wait`
         self.most_released = 0
         self._limit = limit
         self._begin = begin
         self._lock = threading.Lock()
         self.taken = 0
-        self._released = 0
+        self._released: Counter[Wait] = Counter()
         #: of the slots taken, those whose calls wait without giving them up
         self._idle = 0
         self._waiting: deque[QueuedJob] = deque()
@@ -78,6 +96,14 @@ class Slots:
     def free(self) -> int:
         """How many slots are neither taken nor waited for."""
         return self._limit() - self.taken - len(self._waiting) - len(self._returning)
+
+    @property
+    def takes_events(self) -> bool:
+        """Whether another Turn may begin, since not too many wait for their tools.
+
+        Each call that waits for an agent makes room for one, which may be the Turn that it waits for.
+        """
+        return self._released[Wait.TOOLS] - self._released[Wait.AGENT] < self.most_released
 
     def take(self) -> bool:
         """Take a slot at once, to be left with :meth:`leave`; return whether there was one."""
@@ -108,25 +134,26 @@ class Slots:
             self._waiting.clear()
         return waiting
 
-    def release_slot(self) -> ReleasedSlot:
+    def release_slot(self, wait: Wait = Wait.AGENT) -> ReleasedSlot:
         """Release the slot of a call, which goes to the next one.
 
-        Beyond so many released slots a call keeps its slot while it waits, but never the last one.
+        Beyond so many that wait for agents a call keeps its slot while it waits, but never the last one.
 
         Raises:
             LimitError: that would be so.
         """
         with self._lock:
-            if self._released >= self.most_released:
+            if wait is Wait.AGENT and self._released[wait] >= self.most_released:
                 return self._keep()
-            self._released += 1
+            self._released[wait] += 1
         self._free()
-        return _Released(self)
+        return _Released(self, wait)
 
     def _keep(self) -> "_IdleSlot":
         if self._idle + 1 >= self._limit():
             raise LimitError(
-                f"{self._released + self._idle} calls of this worker wait for other agents already.",
+                f"{self._released[Wait.AGENT] + self._idle} calls of this worker wait for other agents "
+                "already.",
                 suggestion="Start more workers for the agent, ask with `async: true`, "
                 "or raise GOONDAN_MAX_WAITING.",
             )
@@ -164,7 +191,7 @@ class Slots:
     def come_back(self, lent: "_Released") -> None:
         """Give a call its slot back, as soon as there is one."""
         with self._lock:
-            self._released -= 1
+            self._released[lent.wait] -= 1
             if lent.has_ended:
                 pass  # it is not counted any more
             elif self.taken < self._limit():
@@ -197,8 +224,9 @@ class Slots:
 class _Released:
     """The released slot of a call that has lent its slot."""
 
-    def __init__(self, slots: Slots) -> None:
+    def __init__(self, slots: Slots, wait: Wait) -> None:
         self._slots = slots
+        self.wait = wait
         self._then: Job | None = None
         self.has_slot = False
         self.has_ended = False

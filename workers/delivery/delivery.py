@@ -12,13 +12,13 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from redis.exceptions import RedisError, ResponseError
 
 from broker_config.connections import refusal_text
-from broker_config.pipelined_writer import PAUSE_SECONDS, PipelinedWriter, Receiver
+from broker_config.pipelined_writer import PAUSE_SECONDS, PipelinedWriter, Receiver, Refused
 from broker_config.queues import agent_of
 from broker_config.scripts import ClaimOnReserve, ScriptCall
 from goondan_tasks.bundle import BoundTool
@@ -58,6 +58,8 @@ from workers.tools.dynamic_tools import turn_of
 from workers.tools.registry import Registry
 
 logger = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 
 _NO_TURN: Turn = nullcontext()
@@ -181,7 +183,7 @@ class Delivery:
 
         def mark_started() -> float:
             nonlocal started_at
-            started_at = self._start(claim, cancellation)
+            started_at = self.start(claim, cancellation)
             on_start()
             return started_at
 
@@ -237,6 +239,27 @@ class Delivery:
             return outcome.get()
         logger.error("call.fault", **claim.run.log_fields, exc_info=outcome.error)
         return self._reaper.failure(claim, outcome.error, started_at())
+
+    def start(self, claim: Claim, cancellation: Cancellation) -> float:
+        """Mark the run as started, just before its handler; return the time in ms.
+
+        A handler begins only when Redis has confirmed the mark. One that is merely on its way is lost if this
+        process dies with unread answers: the kernel resets the connection then, and Redis drops what it has
+        not read.
+        """
+        is_first = True
+        while not self._is_start_confirmed(claim, is_first=is_first):
+            cancellation.require_wanted()
+            is_first = False
+        return claim.run.clock()
+
+    def alarm(self, seconds: float, alarm: Callable[[], None]) -> CallOff:
+        """Call ``alarm`` in so many seconds; it must be quick. Returns a function that calls this off."""
+        return self._watchdog.watch(seconds, alarm)
+
+    def put_off(self, script_call: ScriptCall[T], receiver: Callable[[T], object], refused: Refused) -> None:
+        """Let a script wait for the next :meth:`flush`; see :class:`PipelinedWriter`."""
+        self._writer.put_off(script_call, receiver, refused=refused)
 
     def flush(self) -> None:
         """Send the batched claims and results."""
@@ -318,19 +341,6 @@ class Delivery:
 
     def _post_progress(self, claim: Claim, report: bytes, answered: Callable[[Any], object]) -> None:
         self._writer.send(self.ledger.progress(claim, report), answered)
-
-    def _start(self, claim: Claim, cancellation: Cancellation) -> float:
-        """Mark the run as started, just before its handler; return the time in ms.
-
-        A handler begins only when Redis has confirmed the mark. One that is merely on its way is lost if this
-        process dies with unread answers: the kernel resets the connection then, and Redis drops what it has
-        not read.
-        """
-        is_first = True
-        while not self._is_start_confirmed(claim, is_first=is_first):
-            cancellation.require_wanted()
-            is_first = False
-        return claim.run.clock()
 
     def _is_start_confirmed(self, claim: Claim, *, is_first: bool) -> bool:
         """Return whether Redis has confirmed the mark, and enough is left of the lease that it has renewed.

@@ -77,8 +77,11 @@ class Incoming:
             raise ToolInputValidationError(
                 f"The call names agent {draft.call.agent_name!r}, but came by queue {self.queue!r}."
             )
-        size = 0 if _is_news(draft.call) else len(serializer.encode(draft.call.args))
-        require_sizes(draft.call, size, max_args_bytes)
+        args = {} if _is_news(draft.call) else draft.call.args
+        try:
+            require_sizes(draft.call, len(serializer.encode(args, serializer.DEEPEST)), max_args_bytes)
+        except serializer.NotJsonError as error:
+            raise ToolInputValidationError(f"The call is not valid JSON: {error}.") from error
         return draft.call
 
     def log_fields(self, worker: str) -> JsonObject:
@@ -98,7 +101,7 @@ class Incoming:
         }
         try:
             require_sizes(draft.call.model_copy(update=own), 0, 0)
-        except PayloadTooLargeError:
+        except (PayloadTooLargeError, serializer.NotJsonError):
             own |= {"auth": None, "origin": None}
         if self.is_event and draft.fault:
             own["tool_name"] = EVENT_TOOL

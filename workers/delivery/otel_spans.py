@@ -112,7 +112,7 @@ class OtelSpans:
         return trace.set_span_in_context(NonRecordingSpan(remote), otel_context.Context())
 
 
-class _InContext(Coroutine[Any, Any, ToolCallResult]):
+class _InContext(Generator[Any, Any, ToolCallResult], Coroutine[Any, Any, ToolCallResult]):
     """A coroutine that takes each of its steps in one context, on whichever thread that is."""
 
     def __init__(self, context: contextvars.Context, coroutine: RunCoroutine) -> None:
@@ -129,7 +129,7 @@ class _InContext(Coroutine[Any, Any, ToolCallResult]):
         self._context.run(self._coroutine.close)
 
     def __await__(self) -> Generator[Any, Any, ToolCallResult]:
-        return self._coroutine.__await__()  # the awaiting task has its own context
+        return self
 
 
 def tracer_provider(exporters: Sequence[str]) -> TracerProvider | None:

@@ -3,6 +3,7 @@
 Writes to the ledger go through the pipelined writer: while Redis is away they wait, and nothing is lost.
 """
 
+import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -36,6 +37,9 @@ logger = structlog.get_logger(__name__)
 
 #: pauses are doubled up to this; a longer ``backoffSeconds`` is kept as it is
 LONGEST_DOUBLED_SECONDS = 300.0
+
+#: a call that the other side wants later than this ends with its error
+LONGEST_RETRY_AFTER_SECONDS = 60.0
 
 #: errors that another run would only repeat, or that are final
 NEVER = ("E_TOOL_CANCELLED", "E_TOOL_INVALID_ARGS", "E_TOOL_EXPIRED", "E_TOOL_OUTCOME_UNKNOWN")
@@ -136,8 +140,11 @@ class Retries:
         # a handler that was abandoned at its limit may still run, and there is one run at a time
         if cancellation is None or cancellation.is_set() or claim.run.retries >= retry.max:
             return None
-        pause = pause_seconds(retry, claim.run.retries)
-        return pause if pause * 1000 < _budget_left(claim, result) else None
+        # workers that failed together do not all come back together
+        pause = pause_seconds(retry, claim.run.retries) * random.uniform(1.0, 1.25)  # noqa: S311
+        pause = max(pause, result.error.retry_after)
+        is_soon = result.error.retry_after <= LONGEST_RETRY_AFTER_SECONDS
+        return pause if is_soon and pause * 1000 < _budget_left(claim, result) else None
 
     def _policy(self, claim: Claim) -> Retry | None:
         call = claim.run.call

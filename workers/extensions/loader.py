@@ -16,10 +16,13 @@ from pydantic import ValidationError
 from goondan_tasks.bundle import BoundExtension, Bundle
 from goondan_tasks.entry import EntryError, line_in, register_in
 from goondan_tasks.errors import ConfigError, ExtensionInitError, ExtensionLoadError
+from goondan_tasks.javascript import is_javascript
 from goondan_tasks.messages import JsonObject, faults_of
 from workers.concurrency.event_loop import EventLoopThread
 from workers.concurrency.threads import coming_outcome
 from workers.extensions.api import ExtensionServices
+from workers.javascript.extensions import HostedExtensions, ThrownError
+from workers.javascript.host import HostEndedError
 from workers.outcome import FunctionOutcome, awaited_outcome
 from workers.tools.entry_files import IMPORT_SECONDS, EntryFiles
 
@@ -41,6 +44,7 @@ class ExtensionLoader:
     services: ExtensionServices
     event_loop: EventLoopThread
     files: EntryFiles
+    hosted: HostedExtensions
     seconds: float = REGISTER_SECONDS
     _locks: defaultdict[str, threading.Lock] = field(default_factory=lambda: defaultdict(threading.Lock))
     _loaded: dict[str, ConfigError | None] = field(default_factory=dict)
@@ -84,6 +88,11 @@ class ExtensionLoader:
         outcome = self._registered(lambda: register(api, extension.config))
         if outcome is None:
             raise ExtensionInitError(f"{where}: register did not end within {self.seconds:g} s")
+        if isinstance(outcome.error, EntryError):
+            raise _not_loaded(where, outcome.error) from outcome.error
+        if isinstance(outcome.error, HostEndedError):
+            message = f"{where}: register did not end. {outcome.error.message}"
+            raise ExtensionInitError(message) from outcome.error
         if outcome.error is not None:
             logger.error("extension.failed", extension=extension.name, agent=agent, exc_info=outcome.error)
             said = _said(outcome.error, extension.entry_path)
@@ -96,9 +105,11 @@ class ExtensionLoader:
 
     def _imported(self, extension: BoundExtension, where: str) -> Callable[[Any, JsonObject], Any]:
         try:
+            if is_javascript(extension.entry_path):
+                return self.hosted.register_of(extension)
             return self.files.load(extension.entry_path, register_in)
         except EntryError as error:
-            raise ExtensionLoadError(f"{where}: {error.message}", suggestion=error.suggestion) from error
+            raise _not_loaded(where, error) from error
 
     def _registered(self, register: Callable[[], Any]) -> FunctionOutcome[Any] | None:
         try:
@@ -119,9 +130,15 @@ class ExtensionLoader:
             return None
 
 
+def _not_loaded(where: str, error: EntryError) -> ExtensionLoadError:
+    return ExtensionLoadError(f"{where}: {error.message}", suggestion=error.suggestion)
+
+
 def _said(error: BaseException, path: Path) -> str:
     """Return what was raised, and where in the extension's own file."""
     said = faults_of(error) if isinstance(error, ValidationError) else str(error)
     reason = said.partition("\n")[0][:LONGEST_REASON]
     raised = type(error).__name__ + (f": {reason}" if reason else "")
+    if isinstance(error, ThrownError):  # says it itself
+        return raised
     return f"{raised} ({path}:{line_in(path, error.__traceback__)})"

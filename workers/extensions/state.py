@@ -114,7 +114,7 @@ class ExtensionState:
 
     def set(self, key: str, value: Any, *, instance_key: str | None = None) -> Any:
         owner = self._owner(key, instance_key)
-        data = None if value is None else serializer.encode(value)
+        data = None if value is None else serializer.encode(value, serializer.DEEPEST)
         if data is not None and len(data) > LARGEST_VALUE:
             raise ValueError(f"state {key!r}: {len(data)} bytes; {LARGEST_VALUE} is the most")
         return now_or_awaitable(partial(self._store.write, owner, key, data))

@@ -164,6 +164,10 @@ class InstanceWorkdirs:
                 return workdir
         return self._workdirs.open(instance_key, self._ask(self._table, agent, instance_key, patience))
 
+    def directory(self, instance_key: str) -> Path:
+        """Return the instance's own directory, beside whose ``workspace`` its other files are."""
+        return self._workdirs.instances / encoded(instance_key)
+
     def knows(self, agent: str, instance_key: str) -> bool:
         """Return whether the table was queried for an instance within the last :data:`KNOWN_SECONDS`."""
         known = self._known.get((agent, instance_key))

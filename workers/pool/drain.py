@@ -21,6 +21,7 @@ from celery.worker import state
 from pydantic import ValidationError
 from redis.exceptions import RedisError
 
+from broker_config.process_identity import this_process
 from broker_config.vital_thread import vital_thread
 from goondan_tasks.agent_registry import ShutdownRequest, ShutdownRequests
 from goondan_tasks.errors import BrokerUnreachableError
@@ -29,7 +30,6 @@ from goondan_tasks.oauth.manager import LONGEST_SECONDS
 from goondan_tasks.process import sighup_ends_process
 from workers.pool.consumed_queues import PausedQueues, leave, queues_of, served_agents, stop_consuming
 from workers.pool.pool import CallPool
-from workers.process_identity import this_process
 from workers.runtime import WorkerRuntime, process_runtime
 
 logger = structlog.get_logger(__name__)

@@ -11,19 +11,19 @@ import structlog
 from celery import bootsteps
 from redis.exceptions import RedisError
 
+from broker_config.process_identity import this_process
 from broker_config.queues import agent_of
 from goondan_tasks.agent_registry import AgentRecord, WorkerRecord, describe_agents
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.errors import BrokerUnreachableError, ConfigError
+from goondan_tasks.instances.earlier import earlier_workspace
 from goondan_tasks.ledger.ledger import sweep_seconds
 from goondan_tasks.messages import iso_time
-from goondan_tasks.revisions.bootstrap import workspace_of
 from workers.instances.workdirs import root_id
 from workers.mcp import process_board
 from workers.pool.consumed_queues import PausedQueues, served_agents
 from workers.pool.drain import ShutdownWatch
 from workers.pool.pool import refuse
-from workers.process_identity import this_process
 from workers.runtime import WorkerRuntime, process_runtime
 
 logger = structlog.get_logger(__name__)
@@ -73,7 +73,8 @@ class Heartbeat(bootsteps.StartStopStep):
         record = describe_worker(runtime, consumer.hostname, queues, consumer.pool.limit)
         self._make_ready(runtime, record)
         self._agents = record.agents
-        self._join(runtime, record)
+        if not self._join(runtime, record):  # of several workers that start, the first says it
+            warn_of_earlier_workspace(runtime)
         self._publish_agents(runtime, record)
         # made once: after a reconnection it sees what was requested meanwhile
         self._shutdowns = self._shutdowns or ShutdownWatch(runtime.shutdowns, consumer, self._left)
@@ -98,7 +99,8 @@ class Heartbeat(bootsteps.StartStopStep):
             runtime.serve(*record.agents)
             self._has_entries = True
 
-    def _join(self, runtime: WorkerRuntime, record: WorkerRecord) -> None:
+    def _join(self, runtime: WorkerRuntime, record: WorkerRecord) -> list[WorkerRecord]:
+        """Register the worker, and return the others; raises ConfigError if it does not go with them."""
         others = runtime.agent_registry.join(record, TTL_SECONDS)
         try:
             require_one_place(record, others)
@@ -107,6 +109,7 @@ class Heartbeat(bootsteps.StartStopStep):
             runtime.agent_registry.remove_worker(record.row)
             raise
         warn_of_other_swarms(record, others)
+        return others
 
     def _publish_agents(self, runtime: WorkerRuntime, record: WorkerRecord) -> None:
         """Make the swarm's agents known, and the dynamic tools of those that are served here."""
@@ -202,6 +205,7 @@ def describe_worker(
         id=us.id,
         pid=us.pid,
         host=us.host,
+        place=us.place,
         agents=tuple(dict.fromkeys(agents)),
         concurrency=concurrency,
         root_id=_usable_root_id(runtime.settings.state_root_path),
@@ -209,7 +213,7 @@ def describe_worker(
             agent for agent in agents if agent in known and known[agent].spec.workdir == "local"
         ),
         swarm=active.bundle.swarm(runtime.settings.swarm).metadata.name,
-        workspace=workspace_of(active.bundle, runtime.settings),
+        workspace=active.bundle.workspace_name(runtime.settings.workspace),
         started_at=iso_time(datetime.now(UTC).timestamp() * 1000),
         bundle_ref=active.ref,
     )
@@ -252,6 +256,17 @@ def warn_of_other_swarms(record: WorkerRecord, others: Iterable[WorkerRecord]) -
             )
 
 
+def warn_of_earlier_workspace(runtime: WorkerRuntime) -> None:
+    """Log where earlier versions kept the files of the bundle, until there are instances in its workspace."""
+    bundle, settings = runtime.revisions.active.bundle, runtime.settings
+    found = earlier_workspace(bundle, settings, runtime.delivery.ledger.redis)
+    if found is not None and not found.is_past:
+        workspace = bundle.workspace_name(settings.workspace)
+        logger.warning(
+            "worker.earlier_workspace", workspace=workspace, found=found.message, what_to_do=found.remedy
+        )
+
+
 def require_one_policy(record: WorkerRecord, others: Iterable[WorkerRecord]) -> None:
     """Refuse a worker that follows revisions where the workspace's workers do not, or the reverse.
 
@@ -267,9 +282,9 @@ def require_one_policy(record: WorkerRecord, others: Iterable[WorkerRecord]) -> 
             raise ConfigError(
                 f"This worker {ours} the revisions of its bundle, and worker {other.name} of the same "
                 f"workspace {record.workspace!r} {theirs}.",
-                suggestion="Give all workers of the workspace the same policy.changesets.enabled and "
-                "the same GOONDAN_BUNDLE_REMOTE; to change them, stop all of them before you start new ones. "
-                f"A worker that has died counts for {TTL_SECONDS} s more.",
+                suggestion="Give all workers of the workspace the same policy.changesets.enabled, "
+                "GOONDAN_BUNDLE_REMOTE and GOONDAN_DEV, which goondan dev sets; to change them, stop all of "
+                f"them before you start new ones. A worker that has died counts for {TTL_SECONDS} s more.",
             )
 
 
@@ -289,7 +304,8 @@ def require_one_place(record: WorkerRecord, others: Iterable[WorkerRecord]) -> N
                 f"(swarm {other.swarm!r}); this one would in workspace {record.workspace!r} "
                 f"(swarm {record.swarm!r}): their instances would not share their files.",
                 suggestion="Give one of the two systems a database of its own, "
-                "GOONDAN_REDIS_URL=redis://HOST:6379/1, or both the same GOONDAN_WORKSPACE if they are one. "
+                "GOONDAN_REDIS_URL=redis://HOST:6379/1, or both the same Package or GOONDAN_WORKSPACE if "
+                "they are one: without either, the bundle's folder decides. "
                 f"A worker that has died counts for {TTL_SECONDS} s more.",
             )
         shared -= set(record.local_workdir)

@@ -10,10 +10,9 @@ claimed calls without a slot go back to their queue. What is not a plain call is
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from time import monotonic, sleep
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 from redis.exceptions import RedisError
@@ -21,6 +20,7 @@ from redis.exceptions import RedisError
 from broker_config import serializer
 from broker_config.connections import refusal_text
 from broker_config.queue_reader import Batch, QueueReader, Receiver
+from broker_config.queues import is_events_queue
 from broker_config.scripts import ClaimOnReserve, ScriptCall
 from broker_config.vital_thread import vital_thread
 from goondan_tasks.ledger.record import Stored, Verdict
@@ -28,7 +28,9 @@ from goondan_tasks.messages import ToolCallResult, iso_time, redis_clock
 from workers.cancellation import Cancellation
 from workers.concurrency.slots import Slots
 from workers.concurrency.threads import SHORT_SECONDS, DaemonThreads
-from workers.job import Job, JobState, PlainContext, Plan
+from workers.job import Ended, Job, JobState, Plan
+from workers.plain_context import PlainContext
+from workers.pool.loop_calls import General, LoopCalls, note_stored
 from workers.runtime import WorkerRuntime
 
 logger = structlog.get_logger(__name__)
@@ -52,50 +54,6 @@ EXTRA = 64
 
 #: the pause before Redis is tried again, in seconds
 PAUSE_SECONDS = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A call that has ended here, its result as JSON, and its failure if it has failed."""
-
-    job: Job
-    wire: bytes
-    failure: ToolCallResult | None = None
-
-    @property
-    def row(self) -> tuple[Any, ...]:
-        """What :meth:`Ledger.finish_many` takes."""
-        job = self.job
-        outcome, kind = ("ok", "plain") if self.failure is None else ("error", "")
-        return job.id, job.token, job.agent, "done", outcome, kind, self.wire, job.ended_at
-
-
-class General(Protocol):
-    """Carries out what is not a plain call, and ends calls that last: the pool."""
-
-    def carry_out_claimed(self, job: Job) -> None:
-        """Carry out a claimed call on this thread; its slot is taken, and freed at its end."""
-
-    def detach(self, job: Job) -> None:
-        """Handle the lease, cancellation, time limit and end of a call that lasts."""
-
-    def context(self, job: Job) -> Any:
-        """Make the whole context of a plain call."""
-
-    def finish(self, job: Job, result: ToolCallResult) -> None:
-        """End a call with anything but a plain result."""
-
-    def release(self, job: Job) -> tuple[ScriptCall[Any], Receiver] | None:
-        """Return what queues a call again that has not begun, and what gets the answer or the error."""
-
-    def deliver(self, batch: Batch) -> None:
-        """Take the messages that were not claimed."""
-
-    def note_ended(self, ended: "Sequence[Ended]") -> None:
-        """Let the log, Celery's books and its monitors know of results that were stored."""
-
-    def flush(self) -> None:
-        """Send what the general way has put off."""
 
 
 class Lead:
@@ -124,6 +82,8 @@ class Lead:
         self._terms: Callable[[], ClaimOnReserve | None] = lambda: None
         #: reentrant: a call that is cancelled while it is detached frees its slot, which wakes the lead
         self._lock = threading.RLock()
+        #: the calls whose handlers are async
+        self.on_loop = LoopCalls(runtime, threads, slots, general, self._lock)
         #: which thread leads: a number that changes with every takeover
         self._leader = 0
         self._is_led = False
@@ -201,16 +161,19 @@ class Lead:
             *([] if running is None else [running]),
             *self._ready.copy(),
             *(ended.job for ended in self._results),
+            *self.on_loop.jobs,
         ]
 
     @property
     def is_idle(self) -> bool:
         """Whether no call is here, and Redis has confirmed all results."""
-        return not (self._ready or self._running or self._results or self._unconfirmed)
+        has_own = self._ready or self._running or self._results or self._unconfirmed
+        return not has_own and self.on_loop.is_idle
 
     def claims(self) -> list[tuple[str, str]]:
         """Return the id and token of each call whose lease is renewed here."""
-        return [(job.id, job.token) for job in (*self.jobs, *self._unconfirmed.copy().values())]
+        unconfirmed = (*self._unconfirmed.copy().values(), *self.on_loop.unconfirmed)
+        return [(job.id, job.token) for job in (*self.jobs, *unconfirmed)]
 
     def cancellation_of(self, job: Job) -> Cancellation:
         """Return what is set when a plain call is cancelled; made on first use."""
@@ -221,6 +184,9 @@ class Lead:
 
     def detach_now(self, job: Job) -> None:
         """Let a plain call go on alone, and another thread lead: it is about to wait."""
+        if job.plan is not None and job.plan.is_async:
+            self.on_loop.detach(job)
+            return
         with self._lock:
             if job.end_detached is None:
                 self._take_over(job)
@@ -255,6 +221,8 @@ class Lead:
         self._pause_if_refused()
         self._is_woken = False
         queues, credit = () if self.is_closed else self._queues(), self._slots.free
+        if not self._slots.takes_events:
+            queues = [queue for queue in queues if not is_events_queue(queue)]
         try:
             self._send_results()
             if not queues or credit < 1:
@@ -294,7 +262,9 @@ class Lead:
 
     def _run_next(self, number: int) -> None:
         self._has_slot = self._has_slot or self._slots.take()
-        if not self._has_slot or not self._is_attached or self.is_closed:
+        # a batch may hold more events than Turns may begin
+        is_welcome = self._slots.takes_events or not is_events_queue(self._ready[0].queue)
+        if not (self._has_slot and is_welcome and self._is_attached) or self.is_closed:
             self._give_back(len(self._ready))
             return
         job = self._ready.popleft()
@@ -310,6 +280,12 @@ class Lead:
             self._mark_ahead()
         if job.state is not JobState.STARTED:
             self._end_unstarted(job)
+        elif plan.is_async:
+            self._has_slot = False  # it goes with the call
+            self._taken = 0  # calls that are claimed beyond the slots would only go back
+            self._short += 1
+            self.on_loop.begin(job, plan)
+            self._is_busy.set()
         elif plan.detector.is_slow:
             self._has_slot = False  # it goes with the call
             self._threads.run(partial(self._run_apart, job, plan))
@@ -350,6 +326,7 @@ class Lead:
             self._is_busy.set()
 
     def _run(self, job: Job, plan: Plan, number: int) -> None:
+        self._runtime.event_loop.flush()
         context = PlainContext(partial(self._general.context, job))
         job.started_at, job.begun_at = job.clock(), monotonic()
         self._begin(job)
@@ -467,7 +444,7 @@ class Lead:
 
     def _end_unstarted(self, job: Job) -> None:
         if job.state is JobState.CANCELLED:
-            self._end_cancelled(job)
+            self._general.end_cancelled(job)
         else:
             logger.warning("call.claim_lost", **job.log_fields.known())
 
@@ -487,23 +464,9 @@ class Lead:
             if isinstance(answers, RedisError):
                 self._results = results + self._results
             else:
-                self._note_stored(results, answers)
+                note_stored(self._general, results, answers)
 
         self._reader.post(self._ledger.finish_many([ended.row for ended in results]), on_answer)
-
-    def _note_stored(self, results: Sequence[Ended], answers: Sequence[int]) -> None:
-        self._general.note_ended(
-            [ended for ended, answer in zip(results, answers, strict=True) if answer > Stored.LOST]
-        )
-        for ended, answer in zip(results, answers, strict=True):
-            if answer == Stored.CANCELLED:
-                self._end_cancelled(ended.job)
-            elif answer == Stored.LOST:
-                logger.info("call.superseded", **ended.job.log_fields.known())
-
-    def _end_cancelled(self, job: Job) -> None:
-        run = job.claim.run
-        self._general.finish(job, self._runtime.reaper.cancelled(run.ok(None, job.started_at)))
 
     def _note_answer(self, answer: Any) -> None:
         if isinstance(answer, RedisError):
@@ -576,9 +539,10 @@ class Lead:
             with self._lock:
                 if self._running is not None and self._beat == seen and not is_late:
                     self._take_over(self._running)
-                elif self._running is None and not self._ready:
+                elif self._running is None and not (self._ready or self.on_loop.has_short):
                     self._is_busy.clear()
                 seen = self._beat
+            self.on_loop.detach_lasting()
 
     def _take_over(self, job: Job) -> None:
         """Let the running call go on alone, and another thread lead."""

@@ -34,18 +34,19 @@ from goondan_tasks.errors import (
     ToolError,
 )
 from goondan_tasks.ledger.record import Claim, Verdict
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.messages import JsonObject, ToolCallResult
 from goondan_tasks.monitors import task_name
 from goondan_tasks.tool_api import ToolContext
 from workers.concurrency.event_loop import drive
-from workers.concurrency.slots import QueuedJob, ReleasedSlot, Slots
+from workers.concurrency.slots import QueuedJob, ReleasedSlot, Slots, Wait
 from workers.concurrency.threads import DaemonThreads, InOrder
 from workers.concurrency.threads import Job as Work
 from workers.contexts import RunServices
+from workers.executor import PATIENCE_SECONDS
 from workers.extensions.events import running
-from workers.job import Job
+from workers.job import Ended, Job
 from workers.outcome import outcome_of
-from workers.pool.lead import Ended, Lead
+from workers.pool.lead import Lead
 from workers.pool.monitoring import CallRequest, PlainEvents, count, sends_events
 from workers.runtime import WorkerRuntime, process_runtime
 
@@ -257,11 +258,16 @@ class CallPool(BasePool):
         )
         return context
 
-    def _release_slot_of(self, job: Job) -> ReleasedSlot:
+    def wire(self, job: Job) -> JsonObject:
+        """Make what a handler in another process is told of a plain call."""
+        assert job.plan is not None  # noqa: S101 - a plain call
+        return self._runtime.revisions.active.executor.wire(job, limit_seconds=job.plan.limit_seconds)
+
+    def _release_slot_of(self, job: Job, wait: Wait = Wait.AGENT) -> ReleasedSlot:
         """Lend the slot of a plain call that waits for another agent: it lasts."""
         assert self.lead is not None  # noqa: S101 - it runs the call
         self.lead.detach_now(job)
-        return self._release_slot(job.request)
+        return self._release_slot(job.request, wait)
 
     def detach(self, job: Job) -> None:
         """Handle the lease, cancellation and time limit of a plain call that lasts."""
@@ -276,7 +282,8 @@ class CallPool(BasePool):
         job.cancellation, watch = delivery.hold(
             claim, partial(self._answer, request, claim), lambda: job.started_at, job.cancellation
         )
-        call_off = watch(plan.limit_seconds, patience=job.begun_at - monotonic())
+        patience = PATIENCE_SECONDS if plan.is_async else 0.0
+        call_off = watch(plan.limit_seconds, patience=patience + job.begun_at - monotonic())
 
         def end(result: ToolCallResult) -> None:
             call_off()
@@ -295,6 +302,10 @@ class CallPool(BasePool):
         delivery.hold(claim, lambda _: False, lambda: job.started_at, job.cancellation)
         delivery.result_writer.finish(claim, result)
         delivery.flush()
+
+    def end_cancelled(self, job: Job) -> None:
+        """End a plain call that Redis says is cancelled."""
+        self.finish(job, self._runtime.reaper.cancelled(job.claim.run.ok(None, job.started_at)))
 
     def carry_out_claimed(self, job: Job) -> None:
         """Carry out a claimed call that is not a plain one, on this thread; its slot is taken already."""
@@ -349,9 +360,9 @@ class CallPool(BasePool):
     def _begin_queued(self, queued: QueuedJob) -> None:
         self._threads.run(queued.job)
 
-    def _release_slot(self, request: CallRequest) -> ReleasedSlot:
+    def _release_slot(self, request: CallRequest, wait: Wait = Wait.AGENT) -> ReleasedSlot:
         """Lend a call's slot while it waits for another agent; its prefetch credit goes back as well."""
-        request.released_slot = self._slots.release_slot()
+        request.released_slot = self._slots.release_slot(wait)
         self._unacknowledged.append(request)  # the ledger has the call; its message is not needed any more
         self._flush()
         if self.lead is not None:

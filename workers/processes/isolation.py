@@ -19,7 +19,7 @@ import structlog
 
 from broker_config import serializer
 from goondan_tasks.bundle import BoundTool
-from goondan_tasks.errors import GoondanError, ToolCrashedError, ToolError, ToolTimeoutError
+from goondan_tasks.errors import GoondanError, ToolCrashedError, ToolTimeoutError
 from goondan_tasks.failure import DescribedError
 from goondan_tasks.messages import JsonObject, ToolCallError
 from goondan_tasks.output import Pending
@@ -27,6 +27,7 @@ from goondan_tasks.sandbox import Sandbox
 from goondan_tasks.tool_api import ToolContext
 from workers.cancellation import Cancellation
 from workers.handlers import timed_out
+from workers.plain_context import wire_of
 from workers.processes.confinement import Confinement
 from workers.processes.isolated_child import ChildChannel
 from workers.processes.programs import Guard, child_environment, describe_end, own_environment
@@ -321,16 +322,7 @@ class IsolatedTool:
             "limitSeconds": limit_seconds,
             "messageLimit": self.bound.tool.spec.error_message_limit,
             "helpUrl": self.help_url,
-            "context": {
-                "agentName": ctx.agent_name,
-                "instanceKey": ctx.instance_key,
-                "turnId": ctx.turn_id,
-                "traceId": ctx.trace_id,
-                "toolCallId": ctx.tool_call_id,
-                "message": ctx.message.to_wire(),
-                "workdir": str(ctx.workdir),
-                "callbackUrl": _callback_of(ctx),
-            },
+            "context": wire_of(ctx),
         }
 
 
@@ -340,12 +332,6 @@ def _with_hint(error: ToolCallError, environment: Mapping[str, str]) -> ToolCall
     if error.name != "KeyError" or name in environment or name not in own_environment():
         return error
     return error.model_copy(update={"suggestion": f"Name it in 'env' of the Tool or Agent: env: [{name}]."})
-
-
-def _callback_of(ctx: ToolContext) -> str | None:
-    with contextlib.suppress(ToolError):  # no public URL is set
-        return ctx.callback_url
-    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,12 @@ from goondan_tasks.changesets.policy import FOLDER, ChangesetRules, Principal
 from goondan_tasks.entry import EntryModules, handlers_in
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.instances.table import Instances, encoded
+from goondan_tasks.javascript import is_javascript
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.messages import JsonObject, ToolCall, iso_time, wall_clock
 from goondan_tasks.names import EVENT_TOOL
 from goondan_tasks.oauth.manager import RefreshesInFlight
-from goondan_tasks.revisions.active import CHANGED, ActiveRevision, RevisionChange, RevisionState
-from goondan_tasks.revisions.bootstrap import workspace_of
+from goondan_tasks.revisions.active import CHANGED, UNCOMMITTED, ActiveRevision, RevisionChange, RevisionState
 from goondan_tasks.revisions.checkouts import Checkout, RevisionSource
 from goondan_tasks.steps import StepStore
 from workers.agents.call_services import StepsNow, Swarm, SwarmServices
@@ -40,10 +40,14 @@ from workers.extensions.state import MemoryState, RedisState
 from workers.instances.outputs import Outputs
 from workers.instances.service import InstanceService
 from workers.instances.workdirs import InstanceWorkdirs, Workdirs
+from workers.javascript.extensions import HostedExtensions
+from workers.javascript.tools import HostedTools, Hosts
 from workers.oauth import WorkerOAuth, make_oauth
 from workers.processes.confinement import Confinement
 from workers.processes.isolation import Children, Isolation
 from workers.results import Suspension
+from workers.thinking.model_calls import model_tool
+from workers.thinking.turn import Thinking
 from workers.tools.registered_tool import system_tools
 from workers.tools.registry import Registry
 from workers.turns.catalog_guard import CatalogGuard
@@ -126,7 +130,7 @@ class BundleChanges:
         settings, redis, keys = self.settings, self.ledger.redis, self.ledger.keys
         if settings.bundle is None:
             raise ChangesetError("The worker has no bundle of its own.", code="GIT_ERROR")
-        workspace = workspace_of(self.bundle, settings)
+        workspace = self.bundle.workspace_name(settings.workspace)
         active = ActiveRevision(redis, keys, workspace)
         changesets = Changesets.of(
             RevisionSource.of(settings.bundle, settings.bundle_remote),
@@ -185,32 +189,44 @@ class Revision:
     extensions: ExtensionLoader
     steps: Steps
     executor: Executor
+    thinking: Thinking
     children: Children
+    hosts: Hosts
     modules: EntryModules
+    event_loop: EventLoopThread
     #: its files; ``None`` if they are the bundle's own folder
     checkout: Checkout | None
+    #: whether goondan dev has imported its entries in a child process before it has proposed it
+    is_tried: bool = False
 
     def try_out(self, agents: Iterable[str]) -> None:
         """Import the entries, extensions and tools of agents in a child process, which they may end.
 
-        Isolated tools are left out: they never run in this process.
+        Isolated tools are left out: they never run in this process. Nothing is done twice.
 
         Raises:
             EntryError: importing a file ends the process, or does not end in time.
             BundleRevisionUnavailableError: no process can be started for now.
         """
+        if self.is_tried:
+            return
         root, files = self.bundle.root.resolve(), list[Path]()
         for agent in filter(self.bundle.agents.__contains__, agents):
             entry = self.bundle.agents[agent].spec.entry
             files += [(root / entry).resolve()] if entry else []
             files += [extension.entry_path for extension in self.bundle.bound_extensions(agent)]
             files += self._tool_files(agent)
-        # what is built in comes with the worker
-        self.registry.files.try_out(file for file in files if file.is_relative_to(root))
+        # what is built in comes with the worker; what hosts import ends no worker
+        here = (file for file in files if file.is_relative_to(root) and not is_javascript(file))
+        self.registry.files.try_out(here)
 
     def _tool_files(self, agent: str) -> list[Path]:
         tools = (self.registry.catalog(agent) or {}).values()
-        return [tool.entry_path for tool in tools if tool.export.isolation != "process"]
+        return [
+            tool.entry_path
+            for tool in tools
+            if tool.export.isolation != "process" and not is_javascript(tool.entry_path)
+        ]
 
     def prepare(self, agents: Iterable[str]) -> None:
         """Load the entries and extensions of those of the agents that the revision has.
@@ -226,6 +242,7 @@ class Revision:
             self.registry.tool(agent, EVENT_TOOL)
         for agent in present:
             self.extensions.load(agent)
+        self.thinking.warm_up(present)
 
     def load_tools(self, agents: Iterable[str]) -> None:
         """Import the files of these agents' tools, except isolated ones, before their first calls do.
@@ -248,7 +265,12 @@ class Revision:
         only partly prepared can be closed, too. This blocks; a second call does nothing.
         """
         self.extensions.unload()
-        self.children.end_below(self.bundle.root.resolve())
+        folder = self.bundle.root.resolve()
+        self.children.end_below(folder)
+        if not self.hosts.is_empty:
+            self.event_loop.submit(self.hosts.end_below(folder))
+        for model in self.thinking.providers.values():
+            self.event_loop.submit(model.close())
         self.modules.close()
         if self.checkout is not None:
             self.checkout.close()
@@ -265,6 +287,7 @@ class RevisionFactory:
     instances: Instances
     handoffs: Handoffs
     refreshes: RefreshesInFlight = field(default_factory=RefreshesInFlight)
+    hosts: Hosts = field(default_factory=Hosts)
 
     def revision(
         self, bundle: Bundle, ref: str | None, *, steps_now: StepsNow, checkout: Checkout | None = None
@@ -277,7 +300,7 @@ class RevisionFactory:
             ConfigError: the bundle has no such Swarm, or its OAuthApps cannot be used.
         """
         settings, ledger = self.settings, self.ledger
-        registry = make_registry(settings, bundle, self.children)
+        registry = make_registry(settings, bundle, self.children, self.hosts)
         workdirs = InstanceWorkdirs(_workdirs(settings, bundle), self.instances)
         changes = BundleChanges(settings, ledger, bundle, workdirs, lambda: extensions.services.events, ref)
         oauth = make_oauth(settings, bundle, ledger.redis, self.refreshes)
@@ -289,18 +312,30 @@ class RevisionFactory:
         swarm_services = SwarmServices(
             _swarm(settings, bundle), self.handoffs, instance_service, steps_now, ref
         )
-        executor = make_executor(
-            settings, registry, extensions.services, swarm_services, self.instances, steps
+        thinking = Thinking(
+            bundle,
+            bundle.swarm(settings.swarm).spec.policy.budget,
+            ledger.redis,
+            ledger.keys,
+            settings.queue_timeout_seconds,
         )
-        parts = (registry, extensions, steps, executor, self.children)
-        return Revision(ref, bundle, *parts, EntryModules(bundle.root), checkout)
+        for provider in thinking.providers.values():
+            registry.add_system_tool(model_tool(provider, ledger.redis, ledger.keys))
+        executor = make_executor(
+            settings, registry, extensions.services, swarm_services, self.instances, steps, thinking
+        )
+        parts = (registry, extensions, steps, executor, thinking, self.children, self.hosts)
+        is_tried = settings.dev == "on" and ref is not None and ref.startswith(UNCOMMITTED)
+        return Revision(ref, bundle, *parts, EntryModules(bundle.root), self.event_loop, checkout, is_tried)
 
 
-def make_registry(settings: Settings, bundle: Bundle, children: Children) -> Registry:
+def make_registry(settings: Settings, bundle: Bundle, children: Children, hosts: Hosts) -> Registry:
     """Make the registry of a bundle, the system's own tools included."""
-    isolation = Isolation(children, settings.help_url, Confinement(bundle, settings.state_root_path))
+    confinement = Confinement(bundle, settings.state_root_path)
+    isolation = Isolation(children, settings.help_url, confinement)
+    hosted = HostedTools(hosts, bundle.root.resolve(), settings.help_url, confinement, settings.javascript)
     is_open = bundle.swarm(settings.swarm).spec.policy.tool_calls.allow == "registry"
-    return Registry(bundle, isolation, system_tools(settings.max_output_bytes), is_open=is_open)
+    return Registry(bundle, isolation, hosted, system_tools(settings.max_output_bytes), is_open=is_open)
 
 
 def make_extensions(
@@ -321,7 +356,8 @@ def make_extensions(
     events = EventListeners(event_loop.submit)
     parts = (AgentPipelines(), registry.dynamic, events, store, registry.catalog, v1_api)
     services = ExtensionServices(*parts, oauth=oauth, swarm_bundle_for=swarm_bundle_for)
-    return ExtensionLoader(bundle, services, event_loop, files=registry.files)
+    hosted = HostedExtensions(registry.hosted)
+    return ExtensionLoader(bundle, services, event_loop, registry.files, hosted)
 
 
 def make_steps(
@@ -366,8 +402,9 @@ def make_executor(
     swarm_services: SwarmServices | None = None,
     instances: Instances | None = None,
     steps: Steps | None = None,
+    thinking: Thinking | None = None,
 ) -> Executor:
-    """Make the executor of a registry; without the last three it needs neither Redis nor Celery."""
+    """Make the executor of a registry; without the last four it needs neither Redis nor Celery."""
     workdirs = InstanceWorkdirs(_workdirs(settings, registry.bundle), instances)
     swarm = registry.bundle.swarm(settings.swarm)
     views = Views(registry, swarm, services, steps)
@@ -379,6 +416,7 @@ def make_executor(
         public_url=settings.public_url,
         older=views.tool_context,
         confinement=Confinement(registry.bundle, settings.state_root_path),
+        thinking=thinking,
     )
     outputs = Outputs(workdirs, settings.max_output_bytes, settings.result_ttl_seconds)
     return Executor(
@@ -396,11 +434,11 @@ def make_executor(
 
 def active_revision(ledger: Ledger, bundle: Bundle) -> ActiveRevision:
     """Return the record of which revision of a bundle is active."""
-    return ActiveRevision(ledger.redis, ledger.keys, workspace_of(bundle, ledger.settings))
+    return ActiveRevision(ledger.redis, ledger.keys, bundle.workspace_name(ledger.settings.workspace))
 
 
 def _workdirs(settings: Settings, bundle: Bundle) -> Workdirs:
-    return Workdirs(settings.state_root_path, workspace_of(bundle, settings))
+    return Workdirs(settings.state_root_path, bundle.workspace_name(settings.workspace))
 
 
 def _swarm(settings: Settings, bundle: Bundle) -> Swarm:

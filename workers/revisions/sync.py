@@ -21,6 +21,7 @@ from typing import NoReturn
 import structlog
 from redis.exceptions import RedisError
 
+from broker_config.process_identity import this_process
 from goondan_tasks.agent_registry import WorkerRecord
 from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, GoondanError
 from goondan_tasks.messages import ToolCall, iso_time, wall_clock
@@ -39,14 +40,13 @@ from goondan_tasks.revisions.bootstrap import FollowedBundle
 from goondan_tasks.revisions.checkouts import clean_checkouts
 from workers.agents.handoffs import Handoffs
 from workers.concurrency.threads import on_new_thread, without_fault
-from workers.process_identity import this_process
 from workers.revisions.revision import Revision
 from workers.revisions.revisions import Revisions
 
 logger = structlog.get_logger(__name__)
 
-#: how often a worker looks whether the active revision has changed, unless it is told
-LOOK_SECONDS = 1.0
+#: how often a worker looks whether the active revision has changed, unless it is told; and one of goondan dev
+LOOK_SECONDS, DEV_LOOK_SECONDS = 1.0, 0.1
 #: how long a Step or a Turn waits for a revision that is being loaded, before it begins with the old one
 PATIENCE_SECONDS = 10.0
 #: how long a worker may take to load the active revision before it leaves calls to others
@@ -230,6 +230,7 @@ class RevisionSync:
         *,
         standby: Standby,
         news: RevisionNews,
+        look_seconds: float = LOOK_SECONDS,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._bundle = bundle
@@ -248,7 +249,7 @@ class RevisionSync:
         #: the revisions that the last look, or a Step since then, has asked for in vain
         self._missed: frozenset[str] = frozenset()
         self._kept_at = -MAINTENANCE_SECONDS
-        self._poller = _FallbackPoller(self.look, revisions.close_unused, self._keep_up)
+        self._poller = _FallbackPoller(look_seconds, self.look, revisions.close_unused, self._keep_up)
 
     def start(self) -> None:
         """Agree with the other workers on the revision to start with, and follow it on a thread.
@@ -506,7 +507,8 @@ def not_followed(ref: str) -> NoReturn:
 class _FallbackPoller:
     """Reads the record of the active revision, then runs the less urgent ``after``."""
 
-    def __init__(self, look: Callable[[], None], *after: Callable[[], None]) -> None:
+    def __init__(self, seconds: float, look: Callable[[], None], *after: Callable[[], None]) -> None:
+        self._seconds = seconds
         self._look = look
         self._after = after
         self._rounds = threading.Condition()
@@ -528,7 +530,7 @@ class _FallbackPoller:
     def _run(self) -> None:
         while True:
             with self._rounds:
-                self._rounds.wait_for(lambda: self._asked > self._answered, LOOK_SECONDS)
+                self._rounds.wait_for(lambda: self._asked > self._answered, self._seconds)
                 round_ = self._asked
             without_fault(partial(_attempt, self._look))
             with self._rounds:

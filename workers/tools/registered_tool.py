@@ -24,6 +24,8 @@ from workers.instances.outputs import read_part
 from workers.processes.isolation import IsolatedTool
 from workers.tools.entry_files import EntryFiles
 
+_THIS = Path(__file__)
+
 
 @dataclass(frozen=True, slots=True)
 class RegisteredTool:
@@ -33,6 +35,8 @@ class RegisteredTool:
     handler: Callable[[Any, JsonObject], Any] | IsolatedTool
     arguments: ArgumentSchema
     is_async: bool
+    #: whether its handler, an async one, does nothing but wait: then it needs no slot
+    only_waits: bool = False
 
 
 def ready(bound: BoundTool, handler: ToolHandler) -> RegisteredTool:
@@ -84,11 +88,13 @@ def system_tool(
     properties: JsonObject,
     required: Sequence[str],
     timeout_seconds: float,
+    only_waits: bool = False,
+    **policy: Any,
 ) -> RegisteredTool:
     """Make one of the system's own tools: every worker runs them for every agent, and no catalog has them.
 
     The client calls them over the agent's queue and under the call's instance: claimed, fenced and limited
-    like any call.
+    like any call. ``policy`` are further fields of the export.
     """
     parameters = {"properties": properties, "required": required, "additionalProperties": False}
     export = {
@@ -97,10 +103,11 @@ def system_tool(
         "parameters": {"type": "object", **parameters},
         "idempotent": True,
         "timeoutSeconds": timeout_seconds,
+        **policy,
     }
-    file = Path(__file__)
-    bound = declared_tool(SYSTEM_TOOL, export, file.name, file.parent)
-    return RegisteredTool(bound, handler, compile_schema(bound.export.parameters), is_async=False)
+    bound = declared_tool(SYSTEM_TOOL, export, _THIS.name, _THIS.parent)
+    arguments = compile_schema(bound.export.parameters)
+    return RegisteredTool(bound, handler, arguments, is_async_handler(handler), only_waits)
 
 
 def system_tools(max_output_bytes: int) -> dict[str, RegisteredTool]:
@@ -129,27 +136,44 @@ def system_tools(max_output_bytes: int) -> dict[str, RegisteredTool]:
     return {READ_OUTPUT_TOOL: tool}
 
 
+#: runs of a Turn whose workers die: nothing that they have done is done twice
+_THINKING_ATTEMPTS = 50
+#: how long a Turn of an agent that thinks may take if the asker does not say
+_THINKING_SECONDS = 3_600
+
+
 def bound_agent(bundle: Bundle, agent: str) -> BoundTool | None:
-    """Return an Agent as the tool whose calls are its events; ``None`` if it has no entry."""
-    spec = bundle.agents[agent].spec
-    if spec.entry is None:
+    """Return an Agent as the tool whose calls are its events; ``None`` if workers do not handle them."""
+    resource = bundle.agents[agent]
+    entry = resource.spec.entry
+    if entry is not None:
+        export = {"name": agent, "idempotent": resource.spec.idempotent}
+        return declared_tool(SYSTEM_TOOL, export, entry, bundle.root)
+    if not resource.thinks:
         return None
-    return declared_tool(SYSTEM_TOOL, {"name": agent, "idempotent": spec.idempotent}, spec.entry, bundle.root)
+    limits = {"maxAttempts": _THINKING_ATTEMPTS, "timeoutSeconds": _THINKING_SECONDS}
+    return declared_tool(SYSTEM_TOOL, {"name": agent, "idempotent": True, **limits}, _THIS.name, _THIS.parent)
 
 
 def load_agent(bundle: Bundle, agent: str, files: EntryFiles) -> RegisteredTool:
-    """Return an Agent with its ``handle``, ready to run.
+    """Return an Agent with its ``handle``, or what thinks in its place, ready to run.
 
     Raises:
-        HandoffError: it has no entry.
+        HandoffError: it has neither.
         EntryError: the entry cannot be used.
     """
     bound = bound_agent(bundle, agent)
     if bound is None:
         raise HandoffError(f"Agent {agent!r} has no entry: its events are fetched by Client.receive.")
+    if bundle.agents[agent].thinks:
+        return RegisteredTool(bound, _think, compile_schema(None), is_async=True)
     handle = files.load(bound.entry_path, handle_in)
 
     def handle_event(ctx: AgentContext, _: JsonObject) -> Any:
         return handle(ctx, ctx.event)
 
     return RegisteredTool(bound, handle_event, compile_schema(None), is_async_handler(handle))
+
+
+async def _think(ctx: AgentContext, _: JsonObject) -> Any:
+    return await ctx.think()

@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping
 from goondan_tasks.bundle import BoundTool, Bundle, CatalogItem, build_catalog
 from goondan_tasks.entry import handlers_in
 from goondan_tasks.errors import ToolNotFoundError
+from goondan_tasks.javascript import is_javascript
 from goondan_tasks.limits.limiter import Limits
 from goondan_tasks.names import EVENT_TOOLS
 from goondan_tasks.schema import compile_schema
 from workers.cancellation import Cancellation
 from workers.handlers import find_handler, is_async_handler
+from workers.javascript.tools import HostedTools
 from workers.processes.isolation import Isolation
 from workers.tools.dynamic_tools import DynamicTools, TurnKey
 from workers.tools.entry_files import EntryFiles
@@ -30,12 +32,15 @@ class Registry:
         self,
         bundle: Bundle,
         isolation: Isolation,
+        hosted: HostedTools,
         system_tools: Mapping[str, RegisteredTool] | None = None,
         *,
         is_open: bool = False,
     ) -> None:
         self.bundle = bundle
         self._isolation = isolation
+        #: those in TypeScript and JavaScript
+        self.hosted = hosted
         self._system_tools = system_tools or {}
         #: those of extensions
         self.dynamic = DynamicTools()
@@ -78,7 +83,8 @@ class Registry:
 
     def all_known(self, agent: str) -> Mapping[str, BoundTool]:
         """Return the tools of :meth:`known` by full name, without the system's and those of Turns."""
-        declared = {**self.bundle.all_tools(), **(self.catalog(agent) or {})}
+        models = {name: tool.bound for name, tool in self._system_tools.items() if tool.bound.export.retry}
+        declared = {**models, **self.bundle.all_tools(), **(self.catalog(agent) or {})}
         dynamic = self.dynamic.of(agent).items()
         return {**declared, **{name: tool.registered.bound for name, tool in dynamic}}
 
@@ -127,8 +133,10 @@ class Registry:
 
         Calls that are refused do not count: those without a Step, of a tool that the agent does not declare.
         """
-        bound = self.of_bundle(agent, name)  # asked each time: a dynamic tool may have replaced it
-        is_callable = in_step or self.is_open or name in (self.catalog(agent) or ())
+        # asked each time: a dynamic tool may have replaced it
+        system = self._system_tools.get(name)
+        bound = self.of_bundle(agent, name) if system is None else system.bound
+        is_callable = in_step or self.is_open or system or name in (self.catalog(agent) or ())
         if bound is None or not is_callable:
             return None
         return self._limits.get((agent, name)) or self._limits.setdefault((agent, name), Limits.of(bound))
@@ -138,7 +146,7 @@ class Registry:
         self._system_tools = {**self._system_tools, tool.bound.name: tool}
 
     def handles_events(self, agent: str) -> bool:
-        """Return whether an agent's events are handled here: it has an entry."""
+        """Return whether an agent's events are handled here: it has an entry, or thinks."""
         return agent in self.bundle.agents and self._agent_tool(agent) is not None
 
     def ready(self, agent: str, name: str, turn: TurnKey | None = None) -> RegisteredTool | None:
@@ -183,6 +191,8 @@ class Registry:
         self, bound: BoundTool, limit: Callable[[BoundTool], float], cancellation: Cancellation
     ) -> RegisteredTool:
         arguments = compile_schema(bound.export.parameters)
+        if is_javascript(bound.entry_path):
+            return RegisteredTool(bound, self.hosted.tool(bound), arguments, is_async=True)
         if bound.export.isolation == "process":
             return RegisteredTool(bound, self._isolation.tool(bound), arguments, is_async=False)
         handler = find_handler(

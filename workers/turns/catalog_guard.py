@@ -5,6 +5,7 @@ from collections.abc import Collection
 import structlog
 
 from goondan_tasks.bundle import BoundTool
+from goondan_tasks.bundle.catalog import ToolCatalog
 from goondan_tasks.errors import AgentNotFoundError, ToolNotFoundError, ToolNotInCatalogError
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.model_messages import not_in_catalog
@@ -42,7 +43,8 @@ class CatalogGuard:
         bound = self._registry.bound(call.agent_name, call.tool_name, turn_of(call))
         if bound is None:
             self._require_agent(call)
-            raise not_in_catalog(call.tool_name)
+            items = self._registry.items(call.agent_name, turn_of(call))
+            raise not_in_catalog(call.tool_name, (item.name for item in items))
         is_ours = bound.tool.name == SYSTEM_TOOL
         if self._registry.is_open and not (is_ours or self._registry.is_offered(call.agent_name, bound.name)):
             _log_exception(call)
@@ -61,7 +63,7 @@ class CatalogGuard:
         _require_revision(call, step.record.bundle_ref)
         item = step.catalog.item(call.tool_name)
         if item is None:
-            return self._admit_by_policy(call)
+            return self._admit_by_policy(call, step.catalog)
         known = self._known(call, step.record)
         if known is None and item.source.type == "config":
             known = self._of_bundle(call, step.record)
@@ -92,12 +94,12 @@ class CatalogGuard:
             return None
         return self._registry.of_bundle(call.agent_name, call.tool_name)
 
-    def _admit_by_policy(self, call: ToolCall) -> BoundTool:
+    def _admit_by_policy(self, call: ToolCall, catalog: ToolCatalog) -> BoundTool:
         """Admit a call of a tool that its Step does not have, if ``toolCalls.allow`` is ``registry``."""
         registry = self._registry
         known = registry.known(call.agent_name, call.tool_name, turn_of(call)) if registry.is_open else None
         if known is None or known.tool.name == SYSTEM_TOOL:
-            raise not_in_catalog(call.tool_name)
+            raise not_in_catalog(call.tool_name, (item.name for item in catalog))
         _log_exception(call)
         return known
 

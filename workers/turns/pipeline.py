@@ -216,6 +216,9 @@ class HeldOnion:
         self._outcome: Future[CoreOutcome] = Future()
         #: its end, once it runs on the event loop
         self._ended: Future[Any] = Future()
+        #: limits the middlewares while the caller waits for them, and what they wait for without a limit
+        self._timer: asyncio.Timeout | None = None
+        self._untimed = 0
 
     async def pause(self) -> Any:
         """Wait for the outcome; the core calls this."""
@@ -272,6 +275,20 @@ class HeldOnion:
         else:
             self._chain.close()
 
+    async def untimed(self, wait: Callable[..., Awaitable[T]], *args: Any, **fields: Any) -> T:
+        """Wait for what has a limit of its own; the middlewares' time begins again afterwards."""
+        self._set_timer(+1)
+        try:
+            return await wait(*args, **fields)
+        finally:
+            self._set_timer(-1)
+
+    def _set_timer(self, change: int) -> None:
+        self._untimed += change
+        if self._timer is not None:
+            end = asyncio.get_running_loop().time() + MOST_SECONDS
+            self._timer.reschedule(None if self._untimed else end)
+
     async def _first_of(self, *futures: "Future[Any]", is_async: bool) -> None:
         """Wait for one of ``futures``, but not forever; break off if this is cancelled."""
         if not is_async:
@@ -281,13 +298,15 @@ class HeldOnion:
         for future in futures:
             future.add_done_callback(lambda _: loop.call_soon_threadsafe(is_done.set))
         try:
-            async with asyncio.timeout(MOST_SECONDS):
+            async with asyncio.timeout(MOST_SECONDS) as self._timer:
                 await is_done.wait()
         except TimeoutError:
             return  # the caller checks them
         except asyncio.CancelledError:
             self.break_off()
             raise
+        finally:
+            self._timer = None
 
     def _require_core(self) -> None:
         if not self._at_core.done():

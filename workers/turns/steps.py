@@ -21,7 +21,14 @@ from redis.exceptions import RedisError
 from broker_config import serializer
 from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog
 from goondan_tasks.calls import identity_of
-from goondan_tasks.errors import MiddlewareError, StepLimitError, ToolNotInCatalogError, ToolTimeoutError
+from goondan_tasks.conversation import Conversation
+from goondan_tasks.errors import (
+    BrokerUnreachableError,
+    MiddlewareError,
+    StepLimitError,
+    ToolNotInCatalogError,
+    ToolTimeoutError,
+)
 from goondan_tasks.extension_api import StepContext, StepResult
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.redaction import KNOWN_SECRETS
@@ -52,6 +59,7 @@ from workers.turns.pipeline import (
     blocking,
     compose,
 )
+from workers.turns.turns import AskModel
 
 
 class OpenStep:
@@ -155,7 +163,7 @@ def _blocks(blocks: Any) -> tuple[JsonObject, ...]:
     if not isinstance(blocks, list | tuple):
         raise MiddlewareError(f"The blocks of the Step are a list, not {blocks!r:.200}.")
     try:
-        serializer.encode(blocks)
+        serializer.encode(blocks, serializer.DEEPEST)
     except serializer.NotJsonError as error:
         raise MiddlewareError(f"The blocks of the Step are not valid JSON: {error}.") from error
     wrong = [block for block in blocks if not isinstance(block, Mapping)]
@@ -197,6 +205,9 @@ class StepRequest:
     index: int
     message: JsonObject | None = None
     previous_step_id: str | None = None
+    #: of a Turn that thinks
+    conversation: Conversation | None = None
+    ask_model: AskModel | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +281,7 @@ class Steps:
             raise StepLimitError(f"Turn {turn_id!r} has had {most} Steps: as many as it may have.")
         if previous is None:
             return self._step(request)
-        left = _patiently(partial(self.store.left_by, previous, call, bundle_ref=self.bundle_ref))
+        left = patiently(partial(self.store.left_by, previous, call, bundle_ref=self.bundle_ref))
         names = [tool.item.name for tool in left.registered]
         dynamic, turn = self.registry.dynamic, turn_of(call)
         dynamic.begin_step(call.agent_name, turn, registered=names, gone=left.unregistered)
@@ -291,7 +302,7 @@ class Steps:
         now, gone = self.registry.dynamic.of(agent, turn), self.registry.dynamic.gone(agent, turn)
         left = LeftTools(registered=step.tools.passed_on(record.id, now, gone), unregistered=sorted(gone))
         keep = partial(self.store.keep, record, step.catalog_json, left=left)
-        _patiently(lambda: keep(message=step.context.message))
+        patiently(lambda: keep(message=step.context.message))
         self.registry.dynamic.told(agent, turn, gone)
         tell_of_step(self.events, STEP_STARTED, record)
         return record
@@ -303,12 +314,12 @@ class Steps:
     def note_calls(self, record: StepRecord, results: Sequence[ToolCallResult]) -> None:
         """Add the calls of a Step to the record of its Turn; this blocks, and raises as :meth:`keep`."""
         if results:
-            _patiently(lambda: self.store.note_calls(record, [result.meta.id for result in results]))
+            patiently(lambda: self.store.note_calls(record, [result.meta.id for result in results]))
 
     def note_unregistered(self, call: ToolCall, names: Collection[str]) -> None:
         """Record for the next Step the tools that a call of this one has unregistered; as :meth:`keep`."""
         if call.step_id is not None:
-            _patiently(partial(self.store.note_unregistered, call.step_id, names))
+            patiently(partial(self.store.note_unregistered, call.step_id, names))
             self.registry.dynamic.told(call.agent_name, turn_of(call), names)
 
     def require(self, call: ToolCall) -> KeptStep:
@@ -327,7 +338,7 @@ class Steps:
             ToolTimeoutError: Redis was away for too long.
         """
         try:
-            return _patiently(lambda: self.store.history(call))
+            return patiently(lambda: self.store.history(call))
         except ValueError as error:
             logger.error("turn.unreadable", turn_id=call.turn_id, reason=str(error))
             return TurnHistory()
@@ -364,14 +375,15 @@ class Steps:
                 known.ran_at = forgotten
 
     def _run_again(self, record: StepRecord, call: ToolCall) -> None:
-        message = _patiently(lambda: self.store.message(record.id))
+        message = patiently(lambda: self.store.message(record.id))
         step = self._step(StepRequest(record.id, call, record.index, message))
         step.pass_through()
         logger.info("step.run_here", step_id=record.id, agent=record.agent_name, tool=call.tool_name)
 
     def _step(self, request: StepRequest, carried: Sequence[StepTool] = ()) -> OpenStep:
         call, turn = request.call, turn_of(request.call)
-        gone = self.registry.dynamic.gone(call.agent_name, turn)
+        gone, ask = self.registry.dynamic.gone(call.agent_name, turn), request.ask_model
+        onion = HeldOnion(self.event_loop)
         context = StepContext(
             call.agent_name,
             call.instance_key,
@@ -380,10 +392,12 @@ class Steps:
             request.id,
             request.index,
             [],
-            _patiently(lambda: self.first_blocks(call)),
+            patiently(lambda: self.first_blocks(call)),
             message=request.message,
             auth=call.auth,
             origin=call.origin,
+            conversation_state=request.conversation,
+            _ask_model=ask and partial(onion.untimed, partial(ask, request.index)),
         )
         tools = TurnTools(
             [item for item in self.registry.items(call.agent_name) if item.name not in gone],
@@ -394,7 +408,7 @@ class Steps:
             context,
             tools,
             layers=self.pipelines.layers(call.agent_name, "step"),
-            onion=HeldOnion(self.event_loop),
+            onion=onion,
             around=self.pipelines.around_step(call, context),
         )
         with self._lock:
@@ -415,7 +429,7 @@ class Steps:
 
     def _read(self, step_id: str) -> _KnownStep | None:
         try:
-            step = _patiently(lambda: self.store.read(step_id))
+            step = patiently(lambda: self.store.read(step_id))
         except ValueError as error:
             logger.error("step.unreadable", step_id=step_id, reason=str(error))
             return None
@@ -435,18 +449,22 @@ def unknown_step(step_id: str) -> ToolNotInCatalogError:
     return ToolNotInCatalogError(f"Step {step_id[:LONGEST_SHOWN]!r} is unknown or has expired.")
 
 
-def _patiently(ask: Callable[[], T]) -> T:
-    """Ask Redis, again and again while it is away; raise a ToolTimeoutError if it stays away."""
+def patiently(ask: Callable[[], T]) -> T:
+    """Ask Redis, again and again while it is away; this blocks.
+
+    Raises:
+        ToolTimeoutError: it stays away.
+    """
     end = monotonic() + PATIENCE_SECONDS
     while True:
         try:
             return ask()
-        except RedisError as error:
+        except (RedisError, BrokerUnreachableError) as error:
             if monotonic() > end:
                 raise ToolTimeoutError(
-                    f"Redis could not be asked about a Step for {PATIENCE_SECONDS:g} s: {error}"
+                    f"Redis could not be asked for {PATIENCE_SECONDS:g} s: {error}"
                 ) from error
-            logger.warning("step.not_asked", reason=str(error))
+            logger.warning("redis.not_asked", reason=str(error))
         sleep(PAUSE_SECONDS)
 
 

@@ -104,7 +104,7 @@ class Views:
         Raises:
             ToolTimeoutError: Redis was away for too long.
         """
-        turn = self._turn(call, Conversation(self._history(call)))
+        turn = self._turn(call, V1Conversation(self._history(call)))
         step = Step(id=step_id, index=index, turn_id=call.turn_id)
         return StepPipelineContext(**self._shared(call), turn=turn, step=step, tool_catalog=[])
 
@@ -113,13 +113,13 @@ class Views:
 
         It asks Redis and raises as :meth:`of_step`: an answer goes on in the Turn that has asked.
         """
-        turn = self._turn(call, Conversation(self._history(call)))
+        turn = self._turn(call, V1Conversation(self._history(call)))
         turn = replace(turn, messages=[*turn.messages, event_message(event)])
         return TurnPipelineContext(**self._shared(call), turn=turn, event=event)
 
     def ended_turn(self, call: ToolCall, event: AgentEvent, begun: Turn) -> Turn:
         """Return a Turn with everything since it was ``begun``; asks Redis and raises as :meth:`of_step`."""
-        turn = self._turn(call, Conversation(self._history(call)))
+        turn = self._turn(call, V1Conversation(self._history(call)))
         at, said = len(begun.messages) - 1, event_message(event)
         earlier, since = turn.messages[:at], turn.messages[at:]
         return turn if said in since else replace(turn, messages=[*earlier, said, *since])
@@ -143,7 +143,7 @@ class Views:
         if call.step_id is not None and self._steps is not None:
             kept = self._steps.require(call)
             history, index, items = self._steps.history(call), kept.record.index, kept.catalog.items
-        conversation = Conversation(history, call)
+        conversation = V1Conversation(history, call)
         step = Step(
             id=call.step_id or call.turn_id,
             index=index,
@@ -156,7 +156,7 @@ class Views:
     def _history(self, call: ToolCall) -> TurnHistory:
         return _NO_HISTORY if self._steps is None else self._steps.history(call)
 
-    def _turn(self, call: ToolCall, conversation: "Conversation") -> Turn:
+    def _turn(self, call: ToolCall, conversation: "V1Conversation") -> Turn:
         return Turn(
             id=call.turn_id,
             instance_id=self._instance_id(call),
@@ -214,7 +214,7 @@ def extension_resource(bundle: Bundle, bound: BoundExtension) -> ExtensionResour
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class V1Conversation:
     """The history of a Turn as messages (002 §4.4, §6.2, appendix A), and the running call, if any."""
 
     history: TurnHistory

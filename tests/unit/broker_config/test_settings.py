@@ -1,6 +1,8 @@
 """The settings of a process."""
 
+import os
 import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -192,3 +194,42 @@ def test_a_setting_that_is_withheld_is_loaded_and_not_passed_on(monkeypatch: pyt
         assert loaded is not None and loaded.get_secret_value() == "a-key"
     child = subprocess.run(["env"], capture_output=True, text=True, check=True).stdout
     assert "a-key" not in child
+
+
+@pytest.fixture
+def added(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], dict[str, str]]]:
+    """Return what reads the variables of a test; those that a file has added go with it."""
+    monkeypatch.setenv("FILE_SET", "before")
+    yield lambda: {name: text for name, text in os.environ.items() if name.startswith("FILE_")}
+    Settings.add_variables("")
+
+
+def test_variables_of_a_file_are_added_and_what_was_set_stays(added: Callable[[], dict[str, str]]) -> None:
+    told = Settings.add_variables(
+        "# a comment\nexport FILE_KEY='a b'\nFILE_SET=after\nFILE_PLACE=${FILE_SET}/x\nFILE_EMPTY=\nFILE_NO\n"
+        "GOONDAN_LEASE_SECONDS=5\n"
+    )
+
+    ours = {"FILE_KEY": "a b", "FILE_PLACE": "before/x", "FILE_EMPTY": ""}
+    assert told == {**ours, "GOONDAN_LEASE_SECONDS": "5"}
+    assert added() == {"FILE_SET": "before", **ours}
+    assert Settings.load().lease_seconds == 5
+
+
+def test_a_later_file_takes_the_place_of_an_earlier_one(added: Callable[[], dict[str, str]]) -> None:
+    Settings.add_variables("FILE_KEY=old\nFILE_GONE=1\n")
+
+    assert Settings.add_variables("FILE_KEY=new\n") == {"FILE_KEY": "new"}
+    assert added() == {"FILE_SET": "before", "FILE_KEY": "new"}
+
+
+@pytest.mark.parametrize("fault", ["KEY='sk-secret", "= sk-secret", "KEY=sk-\0secret", "'a=b'=sk-secret"])
+def test_a_file_with_a_fault_changes_nothing_and_is_not_repeated(
+    added: Callable[[], dict[str, str]], fault: str
+) -> None:
+    Settings.add_variables("FILE_KEY=old\n")
+
+    with pytest.raises(SettingsError, match=r"^line 2 is not NAME=value$"):
+        Settings.add_variables(f"FILE_FINE=1\n{fault}\n")
+
+    assert added() == {"FILE_SET": "before", "FILE_KEY": "old"}

@@ -18,8 +18,9 @@ from goondan_tasks.call_counts import (
     CountStore,
     ToolCounts,
 )
-from goondan_tasks.calls import Run, new_call
+from goondan_tasks.calls import Run, new_call, with_meta
 from goondan_tasks.messages import ToolCallError, wall_clock
+from goondan_tasks.names import DELEGATE_TOOL
 
 
 @pytest.fixture
@@ -80,11 +81,22 @@ def test_names_and_codes_beyond_the_bound_count_together() -> None:
 def test_a_first_run_has_waited_and_a_call_that_was_not_run_has_no_times() -> None:
     call = new_call("coder", "a__b", {}, {})
     first, second = (Run("id", call, "w", attempt, 1_000, lambda: 4_500.0) for attempt in (1, 2))
-    assert CountedCall.of(first.ok(1, 3_000)) == ("coder", "a__b", "ok", 2.0, 1.5)
-    assert CountedCall.of(second.ok(1, 3_000)) == ("coder", "a__b", "ok", None, 1.5)
+    assert CountedCall.of(first.ok(1, 3_000)) == ("coder", "a__b", "ok", 2.0, 1.5, None)
+    assert CountedCall.of(second.ok(1, 3_000)) == ("coder", "a__b", "ok", None, 1.5, None)
     error = ToolCallError(code="E_LIMIT", name="LimitError", message="")
     failed = Run("id", call, "w", 0, 1_000, wall_clock).failed(error, None)
-    assert CountedCall.of(failed) == ("coder", "a__b", "E_LIMIT", None, None)
+    assert CountedCall.of(failed) == ("coder", "a__b", "E_LIMIT", None, None, None)
+
+
+def test_tokens_are_counted_of_requests_to_models_and_not_again_of_their_turns() -> None:
+    counted, usage = counts(), {"input": 100, "output": 20, "cached": 60, "more": 9}
+    for tool in ("goondan__model-large", DELEGATE_TOOL):
+        run = Run("id", new_call("coder", tool, {}, {}), "w", 1, 1_000, lambda: 4_500.0)
+        result = with_meta(run.ok(1, 3_000), usage=usage)
+        counted.add([CountedCall.of(result)] * 2)
+    tokens = {tool: one.tokens for tool, one in tools(counted).items()}
+    asked = {"input": 200, "cached": 120, "output": 40, "reasoning": 0}
+    assert tokens == {"goondan__model-large": asked, DELEGATE_TOOL: {}}
 
 
 def test_totals_stay_for_a_while_and_writing_them_twice_changes_nothing(store: CountStore) -> None:

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.entry import EntryError, handlers_in, import_entry
+from goondan_tasks.entry import (
+    IMPORT_HINT,
+    EntryError,
+    handle_in,
+    handlers_in,
+    import_entry,
+    import_failure,
+    register_in,
+)
 from tests.unit.goondan_tasks.bundle.writing import HANDLERS
 
 
@@ -62,6 +70,18 @@ def test_an_unchanged_file_is_imported_once(tmp_path: Path) -> None:
 def test_changed_file_is_imported_again_even_within_one_second(tmp_path: Path) -> None:
     for name in ("aa", "bb"):
         assert list(handlers_in(import_entry(entry(tmp_path, f"handlers = {{'{name}': print}}\n")))) == [name]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="before Python 3.14 such a file cannot be imported")
+def test_functions_may_be_annotated_with_what_only_type_checkers_import(tmp_path: Path) -> None:
+    module = import_entry(
+        entry(
+            tmp_path, "def handle(ctx: AgentContext, event: AgentEvent): ...\ndef register(api: Api): ...\n"
+        )
+    )
+
+    assert handle_in(module) is module.handle
+    assert register_in(module)(None, {}) is None
 
 
 @pytest.mark.parametrize(
@@ -127,6 +147,33 @@ def test_what_the_file_itself_raises_comes_through(
         handlers_in(import_entry(file))
 
     assert {name for name in set(sys.modules) - before if name.startswith("goondan_entry_")} == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "suggestion"),
+    [
+        (
+            "import no_such_module.part\n",
+            "Install no_such_module (needed by {file}:1), and name it in spec.requirements.",
+        ),
+        (
+            "from . import far\n",
+            "Install no_such_module (needed by {folder}/far.py:2), and name it in spec.requirements.",
+        ),
+        ("import near\n", "Write `from . import near`: it is a file of the bundle, and not a package."),
+        ("import yaml.no_such_part\n", IMPORT_HINT),
+        ("raise ModuleNotFoundError('no name')\n", IMPORT_HINT),
+    ],
+)
+def test_what_to_install_is_said_and_which_line_needs_it(tmp_path: Path, text: str, suggestion: str) -> None:
+    entry(tmp_path, "\nimport no_such_module\n", "far.py")
+    entry(tmp_path, "WORD = 'near'\n", "near.py")
+    file = entry(tmp_path, text)
+
+    with pytest.raises(ModuleNotFoundError) as raised:
+        import_entry(file)
+
+    assert import_failure(file, raised.value).suggestion == suggestion.format(file=file, folder=tmp_path)
 
 
 def test_a_file_that_failed_is_tried_again(tmp_path: Path) -> None:

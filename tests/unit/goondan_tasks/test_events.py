@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_config.queues import DELEGATE_RESULT_TASK, DELEGATE_TASK, EVENT_TASK
-from goondan_tasks.calls import Run, draft_call
+from goondan_tasks.calls import Run, draft_call, identity_of
 from goondan_tasks.errors import ToolInputValidationError
 from goondan_tasks.events import (
     answer_to,
     call_fields,
+    completed_event,
+    completion_id,
     content_of,
     event_of,
     is_event,
@@ -187,3 +189,12 @@ def test_an_event_of_any_form_is_one_or_refused(fields: dict[str, Any]) -> None:
 
 def test_the_mailbox_is_that_of_the_instance() -> None:
     assert mailbox_of(a_request(instanceKey="a/b@c")) == "coder@a%2Fb%40c"
+
+
+def test_event_of_a_completed_call_is_known_before_it_is_made() -> None:
+    run = Run(
+        "c-1", draft_call({"agentName": "coder", "toolName": "jobs__begin"}).call, "w", 1, 0, lambda: 0.0
+    )
+    event = completed_event(run.call, run.ok(None, 0.0))
+
+    assert completion_id(run.call, "c-1") == identity_of(event)

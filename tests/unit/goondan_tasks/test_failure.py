@@ -21,6 +21,7 @@ from goondan_tasks.failure import (
     with_error_in_output_by_name,
 )
 from goondan_tasks.messages import wall_clock
+from goondan_tasks.redaction import KNOWN_SECRETS
 from goondan_tasks.revisions.git import GitError
 
 HELP = "https://help.example/"
@@ -45,6 +46,18 @@ class Hostile(Exception):  # noqa: N818 - the name does not matter
     @property
     def code(self) -> str:
         raise RuntimeError("no code for you")
+
+
+def test_a_package_that_a_handler_lacks_is_named_with_the_line_that_needs_it() -> None:
+    with pytest.raises(ModuleNotFoundError) as raised:
+        exec(compile("\nimport no_such_module", "/srv/shop/tool.py", "exec"))  # noqa: S102
+
+    described = describe(raised.value, help_url=HELP)
+
+    assert (described.code, described.message) == ("E_TOOL", "No module named 'no_such_module'")
+    assert described.suggestion == (
+        "Install no_such_module (needed by /srv/shop/tool.py:2), and name it in spec.requirements."
+    )
 
 
 @pytest.mark.requirement("error.code", "error.name", "error.message", "error.suggestion", "error.help-url")
@@ -183,6 +196,12 @@ def test_what_was_described_in_another_process_stays_as_it_is() -> None:
     assert describe(error, help_url=HELP, message_limit=3) == description
     assert (error.code, error.message, error.suggestion) == ("E_API", "slow down", "Wait a minute.")
     assert error.help_url == "https://api.example/limits"
+
+
+def test_what_was_described_in_another_process_shows_no_secret_of_this_one() -> None:
+    KNOWN_SECRETS.add("canary-of-a-described-error")
+    error = DescribedError(describe(ApiError("no canary-of-a-described-error"), help_url=HELP))
+    assert describe(error, help_url=HELP).message == "no ***"
 
 
 @pytest.mark.requirement("v1.error-in-output")

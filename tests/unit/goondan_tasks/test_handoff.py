@@ -169,7 +169,7 @@ def test_an_error_keeps_its_code_its_words_and_its_suggestion(code: str, kind: t
 def test_an_answer_that_is_null_is_an_answer() -> None:
     call = hand(outside(), "a")
     assert call.tool_name == DELEGATE_TOOL
-    answer = request_result(call, Run("r", call, "w", 1, 0, lambda: 0.0).ok(None, 0.0))
+    answer = request_result(Run("r", call, "w", 1, 0, lambda: 0.0).ok(None, 0.0))
     assert (answer.response, answer.target, answer.correlation_id) == (None, "a", call.correlation_id)
 
 

@@ -125,19 +125,33 @@ def not_begun() -> ToolCallResult:
     return result.model_copy(update={"meta": result.meta.model_copy(update={"duration_ms": None})})
 
 
-@pytest.mark.parametrize("log_format", ["console", "json"])
+@pytest.mark.parametrize(
+    ("log_format", "dev"), [("console", "off"), ("console", "on"), ("json", "off"), ("json", "on")]
+)
 def test_the_line_of_a_call_reads_the_same_by_template(
-    configured: Callable[[Settings], io.StringIO], log_format: str
+    configured: Callable[[Settings], io.StringIO], log_format: str, dev: str
 ) -> None:
-    settings = Settings.load(log_format=log_format)
+    settings = Settings.load(log_format=log_format, dev=dev)
     stream = configured(settings)
     result = ended()
     CallLog(settings, stream)(result, True)
     CallLog(settings, None)(result, True)
-    moment = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+    moment = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z|^\d\d:\d\d:\d\d\b")
     by_template, structured = stream.getvalue().splitlines()
     assert moment.search(by_template)
     assert moment.sub("", by_template) == moment.sub("", structured)
+
+
+def test_beside_dev_a_line_says_no_more_than_a_person_needs(
+    configured: Callable[[Settings], io.StringIO],
+) -> None:
+    stream = configured(Settings(dev="on"))
+    about = {"call_id": "6f1c2d3e-4a5b", "correlation_id": "c", "trace_id": "t", "worker": "coder-1@host"}
+    structlog.get_logger("ours").warning("call.raised", **about, code="E_TOOL")
+    logging.getLogger("celery.worker.consumer").info("Connected to redis")
+    logging.getLogger("celery.worker.consumer").warning("Connection lost")
+    lines = [line.partition(" ")[2] for line in stream.getvalue().splitlines()]
+    assert lines == ["[warning] call.raised call_id=6f1c2d3e code=E_TOOL", "[warning] Connection lost"]
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,21 @@ def test_what_workers_have_counted_shows_with_worker_agent_tool_and_code() -> No
     ]
 
 
+def test_tokens_show_with_the_model_and_their_kind() -> None:
+    def asked() -> tuple[list[WorkerCounts], dict[str, int]]:
+        counts, tokens = CallCounts(lambda agent, tool: True), {"input": 100, "output": 20, "cached": 60}
+        counts.add([CountedCall("coder", "goondan__model-large", "ok", 0.02, 0.3, tokens)])
+        return [counts.totals("w1@host", "p1")], {}
+
+    who = 'model="large",process="p1",worker="w1@host"}'
+    assert [line for line in lines(busy, asked) if "tokens" in line] == [
+        f'goondan_model_tokens_total{{agent="coder",kind="input",{who} 100.0',
+        f'goondan_model_tokens_total{{agent="coder",kind="cached",{who} 60.0',
+        f'goondan_model_tokens_total{{agent="coder",kind="output",{who} 20.0',
+        f'goondan_model_tokens_total{{agent="coder",kind="reasoning",{who} 0.0',
+    ]
+
+
 def test_waits_and_runs_are_histograms_whose_last_bucket_holds_all() -> None:
     tool = 'process="p1",tool="a__b",worker="w1@host"}'
     shown = lines(busy, counted)

@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 
 from goondan_tasks.calls import new_call
-from goondan_tasks.errors import ToolInputValidationError
+from goondan_tasks.errors import ToolInputValidationError, ToolNotInCatalogError
 from goondan_tasks.messages import JsonObject, Message, ResultMeta, ToolCallError, ToolCallResult, call_part
 from goondan_tasks.model_messages import (
     ModelCall,
     llm_messages,
     message_fault,
+    not_in_catalog,
     read_model_call,
     source_fault,
     tool_message,
@@ -323,3 +324,11 @@ def test_message_with_a_call_may_come_from_an_extension() -> None:
         "",
         "it does not hold the call 'c2'; it holds: 'c1'",
     )
+
+
+def test_a_tool_that_is_not_in_the_catalog_is_answered_with_the_one_that_was_meant_first() -> None:
+    near, far = (not_in_catalog(name, ["bash__exec", "plan__outline"]) for name in ("bash__exce", "zzz"))
+
+    assert near.message == "Tool 'bash__exce' is not available in the current Tool Catalog."
+    assert near.suggestion == f"Did you mean 'bash__exec'? {ToolNotInCatalogError.suggestion}"
+    assert far.suggestion == ToolNotInCatalogError.suggestion

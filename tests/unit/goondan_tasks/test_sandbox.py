@@ -119,3 +119,20 @@ def test_what_lies_deeper_is_mounted_later(programs: Path, tmp_path: Path) -> No
         ("--bind", str(workdir)),
         ("--chdir", str(workdir)),
     ]
+
+
+def test_each_link_on_the_way_to_python_is_mounted(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_bwrap(programs, "exit 0")
+    first, second, python = tmp_path / "venv-python", tmp_path / "links" / "python3", tmp_path / "python3.14"
+    second.parent.mkdir()
+    python.touch()
+    first.symlink_to("links/python3")
+    second.symlink_to("../python3.14")
+    monkeypatch.setattr("sys.executable", str(first))
+
+    command = Sandbox(tmp_path / "work").command(["true"], tmp_path, None)
+
+    mounted = [command[at + 1] for at, word in enumerate(command) if word == "--ro-bind"]
+    assert {str(second), str(python)} <= set(mounted)

@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
+from broker_config.connections import redis_time
+from goondan_tasks import trace as traces
 from goondan_tasks.calls import identity_of, new_call
 from goondan_tasks.errors import ToolError
 from goondan_tasks.failure import describe
@@ -14,9 +16,18 @@ from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import DELEGATE_TOOL
-from goondan_tasks.trace import MESSAGE_CHARACTERS, Trace, TraceNode, build_trace, read_trace
+from goondan_tasks.trace import (
+    MESSAGE_CHARACTERS,
+    Trace,
+    TraceNode,
+    TraceSummary,
+    build_trace,
+    read_trace,
+    read_traces,
+)
 from tests.unit.goondan_tasks.ledger.calls import ONCE, claimed, submit
 from tests.unit.goondan_tasks.trace_nodes import node
+from tests.waiting import wait_until
 
 
 def drawn(trace: Trace) -> list[str]:
@@ -350,3 +361,81 @@ def test_a_handoff_is_a_request_of_its_events_type(ledger: Ledger, args: Any, ev
     node = only_node(ledger, LONE)
 
     assert (node.kind, node.event_type) == ("request", event_type)
+
+
+def listed(ledger: Ledger, limit: int = 20, **times: float) -> list[TraceSummary]:
+    return read_traces(ledger, ["coder"], limit, **times)
+
+
+def wait_until_later(ledger: Ledger) -> None:
+    """Let the next call have another time than the last one."""
+    now = redis_time(ledger.redis)
+    wait_until(lambda: redis_time(ledger.redis) >= now + 1)
+
+
+def test_calls_that_stand_alone_are_traces_of_their_own_the_newest_first(ledger: Ledger) -> None:
+    for number in range(3):
+        submit(ledger, call(f"call-{number}", trace_id=str(number) * 32))
+        wait_until_later(ledger)
+
+    assert [(one.trace_id[0], one.agent, one.calls, one.state) for one in listed(ledger)] == [
+        ("2", "coder", 1, "queued"),
+        ("1", "coder", 1, "queued"),
+        ("0", "coder", 1, "queued"),
+    ]
+    assert [one.trace_id[0] for one in listed(ledger, 2)] == ["2", "1"]
+
+
+def test_a_trace_is_named_after_the_call_that_has_caused_the_others(ledger: Ledger) -> None:
+    root = submit(ledger, call("root", "plan__outline"))
+    child = submit(ledger, call("child", parent_id=root, root_id=root))
+    submit(ledger, call("grandchild", parent_id=child, root_id=root))
+
+    [one] = listed(ledger)
+
+    assert (one.id, one.tool, one.kind, one.calls) == (root, "plan__outline", "call", 3)
+
+
+def test_calls_beyond_the_recent_ones_count_and_the_first_is_read(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = submit(ledger, call("root", "plan__outline"))
+    for number in range(5):
+        wait_until_later(ledger)
+        submit(ledger, call(f"child-{number}", parent_id=root, root_id=root))
+    monkeypatch.setattr(traces, "SEARCHED", 2)
+
+    [one] = listed(ledger)
+
+    assert (one.id, one.calls) == (root, 6)
+
+
+def test_a_trace_has_the_state_of_what_has_not_ended_else_of_its_first_call(ledger: Ledger) -> None:
+    root = call("root")
+    root_id = submit(ledger, root)
+    child = call("child", parent_id=root_id, root_id=root_id)
+    submit(ledger, child)
+    states = [listed(ledger)[0].state]
+    for one in (child, root):
+        claim = claimed(ledger, one)
+        states.append(listed(ledger)[0].state)
+        failed = claim.run.failed(describe(ToolError("no"), help_url=""), None)
+        ledger.finish(claim, failed if one is child else claim.run.ok(1, None)).run(ledger.redis)
+        states.append(listed(ledger)[0].state)
+
+    assert states == ["queued", "running", "queued", "running", "ok"]
+
+
+def test_only_traces_with_calls_of_the_time_are_listed(ledger: Ledger) -> None:
+    submit(ledger, call("one"))
+
+    assert len(listed(ledger, newer_than=3600)) == 1
+    assert listed(ledger, older_than=3600) == []
+
+
+def test_of_a_trace_whose_first_call_has_expired_the_next_is_told(ledger: Ledger) -> None:
+    child = submit(ledger, call("child", parent_id="gone", root_id="gone"))
+
+    [one] = listed(ledger)
+
+    assert (one.id, one.calls) == (child, 1)

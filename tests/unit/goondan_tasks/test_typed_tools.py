@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -26,6 +27,9 @@ from goondan_tasks.typed_tools import ToolDefinitionError, typed_tool
 CONTEXT: Any = object()
 EMPTY: list[int] = []
 IMPORT = "from collections.abc import Callable; from goondan_tasks.tool_api import ToolContext, tool\n"
+late_annotations = pytest.mark.skipif(
+    sys.version_info < (3, 14), reason="before Python 3.14 the file itself cannot be imported"
+)
 
 
 class Colour(Enum):
@@ -293,6 +297,23 @@ def test_a_context_that_is_imported_for_type_checkers_alone_is_one(tmp_path: Pat
     text = f"{IMPORT}\ndel ToolContext\n{function}"
 
     assert run(import_entry(written_to(tmp_path, text)).f, {}) is True
+
+
+@late_annotations
+def test_a_context_that_nothing_imports_is_one_where_annotations_are_read_late(tmp_path: Path) -> None:
+    function = "@tool\ndef f(call: ToolContext, n: int):\n    return [call is not None, n]\n"
+    text = f"{IMPORT}\ndel ToolContext\n{function}"
+
+    assert run(import_entry(written_to(tmp_path, text)).f, {"n": 1}) == [True, 1]
+
+
+@late_annotations
+@pytest.mark.parametrize("annotation", ["Later", "list[Later]", "Later | None", "dict[str, module.Later]"])
+def test_a_type_that_is_defined_later_is_refused_by_name(tmp_path: Path, annotation: str) -> None:
+    text = f"{IMPORT}\n\n@tool\ndef f(value: {annotation}):\n    pass\n\nclass Later: ...\n"
+
+    with pytest.raises(ToolDefinitionError, match=r"parameter 'value': its type cannot be found: name '\w+'"):
+        import_entry(written_to(tmp_path, text))
 
 
 @pytest.mark.parametrize(

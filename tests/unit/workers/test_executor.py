@@ -25,7 +25,9 @@ from workers.contexts import RunServices
 from workers.executor import StartMark
 from workers.extensions.pipelines import AgentPipelines
 from workers.handlers import TimedOut, timed_out
+from workers.javascript.tools import Hosts
 from workers.job import Job
+from workers.plain_context import wire_of
 from workers.processes.isolation import Children
 from workers.progress_reporter import ProgressReporter
 from workers.revisions.revision import make_executor, make_extensions, make_registry
@@ -44,7 +46,7 @@ class Worker:
     def __init__(self, event_loop: EventLoopThread, state_root: Path) -> None:
         settings = Settings.load(state_root=state_root)
         bundle = load_bundle(KITCHEN)
-        self.registry: Registry = make_registry(settings, bundle, Children())
+        self.registry: Registry = make_registry(settings, bundle, Children(), Hosts())
         services = make_extensions(bundle, self.registry, event_loop).services
         self.pipelines: AgentPipelines = services.pipelines
         self.events = services.events
@@ -336,6 +338,23 @@ def run_plain(
     assert plan is not None
     job.started_at = wall_clock()
     return worker.executor.run_plain(job, plan, UNUSED)
+
+
+def test_a_process_beside_the_worker_is_told_of_a_plain_call_what_the_whole_context_says(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker.executor._contexts, "knows", lambda *_: True)
+    add_tool(worker, lambda ctx, input: 1)
+    job = claimed(late())
+    plan = worker.executor.plan(job)
+    assert plan is not None
+    services = RunServices(Cancellation(), ProgressReporter(lambda report, answered: None, Watchdog()))
+
+    told = worker.executor.wire(job, limit_seconds=10)
+    whole = wire_of(worker.executor.context(job.claim.run, plan.tool, services, limit_seconds=10))
+
+    assert abs(told.pop("deadline") - whole.pop("deadline")) < 1_000
+    assert told == whole
 
 
 @pytest.mark.requirement("oauth.secrets.never-shown")

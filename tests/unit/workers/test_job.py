@@ -12,7 +12,8 @@ from goondan_tasks.ledger.record import Verdict
 from goondan_tasks.messages import ToolCall, ToolCallResult, wall_clock
 from goondan_tasks.tool_api import ToolContext
 from workers.extensions.events import running, running_log_fields
-from workers.job import Job, JobState, PlainContext, SlowToolDetector, is_plain, result_of
+from workers.job import Job, JobState, SlowToolDetector, is_plain, result_of
+from workers.plain_context import PlainContext
 
 CALL = new_call("coder", "calc__add", {"a": 1}, {"tool_call_id": "c-1", "turn_id": "t-1"})
 
@@ -175,7 +176,9 @@ def test_one_short_run_clears_a_tool() -> None:
     assert not detector.is_slow
 
 
-def test_a_handler_that_raises_is_learned_from_as_well() -> None:
+def test_a_handler_that_raises_is_learned_from_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.job.monotonic", lambda: 0.0)
+    monkeypatch.setattr("workers.job.thread_time", lambda: 0.0)
     detector = SlowToolDetector()
     detector.note_slow()
     with pytest.raises(IndexError):

@@ -30,7 +30,6 @@ def test_a_swarm_is_found_by_name(tmp_path: Path) -> None:
 
     assert bundle.swarm("two").spec.entry_agent.name == "b"
     assert bundle.agent_names("two") == ("b", "a")
-    assert bundle.workspace_name("two") == "two"
 
 
 def test_without_a_name_the_only_swarm_is_meant(tmp_path: Path) -> None:

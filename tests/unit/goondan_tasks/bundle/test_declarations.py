@@ -233,8 +233,9 @@ kind: Model
 metadata: { name: claude }
 spec:
   provider: anthropic
+  model: claude-sonnet-5-5
   apiKey: { valueFrom: { env: ANTHROPIC_API_KEY } }
-  anything: [1, 2]
+  options: { anything: [1, 2] }
 ---
 apiVersion: goondan.ai/v1
 kind: Connector
@@ -259,5 +260,5 @@ def test_kinds_of_other_programs_are_checked_and_kept(tmp_path: Path) -> None:
     found = found_in(write(tmp_path, {"goondan.yaml": wrong}))
     assert told([finding for finding in found if finding.level == "error"]) == [
         (5, "E_CONFIG_SCHEMA_INVALID", "spec.provider"),
-        (17, "E_CONFIG_REF_NOT_FOUND", "spec.connectorRef"),
+        (18, "E_CONFIG_REF_NOT_FOUND", "spec.connectorRef"),
     ]

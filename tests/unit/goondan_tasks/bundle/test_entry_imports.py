@@ -11,7 +11,7 @@ import pytest
 from goondan_tasks.bundle import Finding
 from goondan_tasks.bundle.entries import FILE_SECONDS, import_entries
 from goondan_tasks.changesets.check import IMPORT_SECONDS as ALL_SECONDS
-from goondan_tasks.entry import ProbeRecord
+from goondan_tasks.entry import Entry, ProbeRecord
 from tests.unit.goondan_tasks.bundle.writing import HANDLERS, TOOL, found_in, told, write
 from tests.waiting import wait_until
 from workers.tools.entry_files import IMPORT_SECONDS as WORKER_SECONDS
@@ -28,11 +28,11 @@ def check(tmp_path: Path, text: str) -> list[Finding]:
     return found_in(write(tmp_path, {"goondan.yaml": TOOL, "echo.py": text}), import_entries=True)
 
 
-def files(tmp_path: Path, *texts: str) -> list[Path]:
+def tools(tmp_path: Path, *texts: str) -> list[Entry]:
     found = []
     for number, text in enumerate(texts):
-        found.append(tmp_path / f"entry_{number}.py")
-        found[-1].write_text(text)
+        found.append(Entry("tool", tmp_path / f"entry_{number}.py"))
+        found[-1].file.write_text(text)
     return found
 
 
@@ -105,7 +105,7 @@ def test_an_agent_whose_entry_has_a_handle_has_no_findings(tmp_path: Path) -> No
 
 
 def test_a_file_that_hangs_is_ended(tmp_path: Path) -> None:
-    (record,) = import_entries(files(tmp_path, "while True: pass\n"), seconds=0.5)
+    (record,) = import_entries(tools(tmp_path, "while True: pass\n"), seconds=0.5)
 
     assert record.problem == "importing the file does not end within 0.5 s"
 
@@ -119,9 +119,27 @@ def test_each_file_is_judged_on_its_own(tmp_path: Path) -> None:
     hangs, exits, raises = "import time\ntime.sleep(60)\n", "import os\nos._exit(0)\n", "1 / 0\n"
     fine = "handlers = {'a': print}\n"
 
-    records = import_entries(files(tmp_path, fine, exits, fine, hangs, raises, fine), seconds=4)
+    records = import_entries(tools(tmp_path, fine, exits, fine, hangs, raises, fine), seconds=4)
 
     assert [record.handlers == ("a",) for record in records] == [True, False, True, False, False, True]
+
+
+def test_one_child_imports_the_entries_of_tools_agents_and_extensions(tmp_path: Path) -> None:
+    who = "import os, pathlib\npathlib.Path(__file__).with_suffix('.pid').write_text(str(os.getpid()))\n"
+    extension = AGENT.replace("Agent", "Extension").replace("coder", "clock")
+    write(
+        tmp_path,
+        {
+            "goondan.yaml": f"{TOOL}---{AGENT}---{extension}",
+            "echo.py": f"{who}{HANDLERS}",
+            "coder.py": f"{who}def handle(ctx, event): ...\n",
+            "clock.py": f"{who}def register(api): ...\n",
+        },
+    )
+
+    assert [found for found in found_in(tmp_path, import_entries=True) if found.level == "error"] == []
+    assert len({file.read_text() for file in tmp_path.glob("*.pid")}) == 1
+    assert len(list(tmp_path.glob("*.pid"))) == 3
 
 
 def test_the_environment_of_the_check_holds_nothing_of_ours(
@@ -130,7 +148,7 @@ def test_the_environment_of_the_check_holds_nothing_of_ours(
     monkeypatch.setenv("GOONDAN_REDIS_URL", "redis://secret@host")
     monkeypatch.setenv("API_KEY", "secret")
 
-    (record,) = import_entries(files(tmp_path, "import os\nhandlers = {key: print for key in os.environ}\n"))
+    (record,) = import_entries(tools(tmp_path, "import os\nhandlers = {key: print for key in os.environ}\n"))
 
     assert set(record.handlers) <= {"PATH", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "LANG", "LC_CTYPE"}
 
@@ -145,9 +163,9 @@ def test_nothing_of_the_check_is_left_behind(tmp_path: Path) -> None:
         "handlers = {'a': print}\n"
     )
 
-    (record,) = import_entries(files(tmp_path, text))
+    (record,) = import_entries(tools(tmp_path, text))
 
-    assert record == ProbeRecord(handlers=("a",))
+    assert record == ProbeRecord(handlers=("a",), files=record.files)
     assert not _is_running(int(pid_file.read_text()))
     assert sorted(file.name for file in tmp_path.iterdir()) == ["entry_0.py", "pid"]
 
@@ -155,9 +173,11 @@ def test_nothing_of_the_check_is_left_behind(tmp_path: Path) -> None:
 def test_a_child_ends_with_the_process_that_checks(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     says = f"pathlib.Path({str(pid_file)!r}).write_text(f'{{os.getpid()}} ')"
-    [file] = files(tmp_path, f"import os, pathlib, time\n{says}\ntime.sleep(600)\n")
-    imports = "from pathlib import Path\nfrom goondan_tasks.bundle.entries import import_entries\n"
-    checker = subprocess.Popen([sys.executable, "-c", f"{imports}import_entries([Path({str(file)!r})])\n"])
+    [entry] = tools(tmp_path, f"import os, pathlib, time\n{says}\ntime.sleep(600)\n")
+    imports = "from goondan_tasks.bundle.entries import import_entries\n"
+    checker = subprocess.Popen(
+        [sys.executable, "-c", f"{imports}import_entries([{('tool', str(entry.file))}])\n"]
+    )
     wait_until(lambda: pid_file.exists() and pid_file.read_text().endswith(" "))
 
     checker.kill()
@@ -169,7 +189,7 @@ def test_a_child_ends_with_the_process_that_checks(tmp_path: Path) -> None:
 def test_what_a_file_prints_is_not_shown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     text = "import os\nprint('loud')\nos.system('echo louder >&2')\nhandlers = {'a': print}\n"
 
-    assert import_entries(files(tmp_path, text))[0].problem is None
+    assert import_entries(tools(tmp_path, text))[0].problem is None
     assert capfd.readouterr() == ("", "")
 
 
@@ -207,7 +227,7 @@ def _is_running(pid: int) -> bool:
 
 
 def test_all_files_have_a_deadline_together(tmp_path: Path) -> None:
-    hanging = files(tmp_path, *["import time\ntime.sleep(60)\n"] * 3)
+    hanging = tools(tmp_path, *["import time\ntime.sleep(60)\n"] * 3)
     start = time.monotonic()
 
     records = import_entries(hanging, seconds=30.0, deadline=start + 2.0)

@@ -74,14 +74,14 @@ def test_a_bundle_may_itself_be_reached_through_a_link(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("entry", "language"),
-    [("./index.ts", "TypeScript"), ("./index.MJS", "JavaScript"), ("./run.sh", "shell")],
+    [("./index.tsx", "TypeScript with JSX"), ("./index.GO", "Go"), ("./run.sh", "shell")],
 )
 def test_another_language_is_named(tmp_path: Path, entry: str, language: str) -> None:
     (finding,) = entry_findings(tmp_path, entry)
 
     assert finding.code == "E_CONFIG_SCHEMA_INVALID"
     assert language in finding.message
-    assert "entries are written in Python" in finding.message
+    assert "entries are Python, TypeScript or JavaScript" in finding.message
 
 
 def test_a_file_of_any_other_kind_is_not_an_entry(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_file_of_any_other_kind_is_not_an_entry(tmp_path: Path) -> None:
 
     (finding,) = entry_findings(tmp_path, "./echo.txt")
 
-    assert "not a Python file" in finding.message
+    assert "not code that can be run" in finding.message
 
 
 def test_entries_of_agents_and_extensions_obey_the_same_rules(tmp_path: Path) -> None:
@@ -102,3 +102,14 @@ def test_entries_of_agents_and_extensions_obey_the_same_rules(tmp_path: Path) ->
         ("Extension/echo", "spec.entry"),
         ("Agent/a", "spec.entry"),
     ]
+
+
+@pytest.mark.parametrize("entry", ["agent.ts", "agent.mjs"])
+def test_the_entry_of_an_agent_is_python(tmp_path: Path, entry: str) -> None:
+    agent = f"apiVersion: goondan.ai/v1\nkind: Agent\nmetadata: {{ name: a }}\nspec: {{ entry: {entry} }}\n"
+    files = {"goondan.yaml": agent, entry: "export const handle = () => 1;"}
+
+    (finding,) = found_in(write(tmp_path, files))
+
+    assert "those of Agents are Python" in finding.message
+    assert finding.path == "spec.entry"

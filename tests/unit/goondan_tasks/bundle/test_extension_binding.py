@@ -124,11 +124,17 @@ spec:
   requiredTools: [wait__seconds]
 """
 
+MODEL = "apiVersion: goondan.ai/v1\nkind: Model\nmetadata: { name: m }\nspec: { provider: p, model: m }\n"
+
 
 @pytest.mark.parametrize(
     ("more", "found"),
     [
         ("  entry: ./clerk.py\n", {"required-tools-guard": {"requiredTools": ["wait__seconds"]}}),
+        (
+            "  modelConfig: { modelRef: Model/m }\n",
+            {"required-tools-guard": {"requiredTools": ["wait__seconds"]}},
+        ),
         ("", {}),
         (
             "  entry: ./clerk.py\n"
@@ -137,10 +143,10 @@ spec:
         ),
     ],
 )
-def test_required_tools_bring_their_guard_to_an_agent_with_an_entry(
+def test_required_tools_bring_their_guard_to_an_agent_with_an_entry_or_a_model(
     tmp_path: Path, more: str, found: dict[str, object]
 ) -> None:
-    files = {"goondan.yaml": GUARDED + more, "clerk.py": "def handle(ctx, event): ...\n"}
+    files = {"goondan.yaml": GUARDED + more, "model.yaml": MODEL, "clerk.py": "def handle(ctx, event): ...\n"}
     loaded, findings = inspect_bundle(write(tmp_path, files), import_entries=False)
 
     assert loaded is not None, findings

@@ -145,15 +145,15 @@ def test_older_tool_with_every_field_of_its_document_is_taken(tmp_path: Path) ->
     [
         (
             "runtime: python",
-            "runtime: node",
+            "runtime: ruby",
             "spec.runtime",
-            'the runtime "node" is not available: workers run Python',
+            'the runtime "ruby" is not available',
         ),
         (
             "runtime: python",
             "runtime: 3",
             "spec.runtime",
-            "the runtime 3 is not available: workers run Python",
+            "the runtime 3 is not available",
         ),
         ("  runtime: python\n", "", "spec.runtime", "'runtime' is required"),
         ("  entry: ./calc.py\n", "", "spec.entry", "'entry' is required"),
@@ -173,13 +173,20 @@ def test_an_older_tool_has_the_fields_of_its_document(
 
 @pytest.mark.requirement("v1.tool-spec")
 def test_an_entry_of_another_language_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
-    text = CALCULATOR.replace("runtime: python", "runtime: node").replace("./calc.py", "./calc.js")
+    text = CALCULATOR.replace("runtime: python", "runtime: ruby").replace("./calc.py", "./calc.rb")
 
     findings = found_in(write(tmp_path, {"goondan.yaml": text}))
 
     assert [finding.path for finding in findings] == ["spec.runtime", "spec.entry"]
-    assert "runtime: python" in findings[0].suggestion
-    assert ".py file" in findings[1].suggestion
+    assert "runtime: node" in findings[0].suggestion
+    assert ".py, .ts or .js file" in findings[1].suggestion
+
+
+@pytest.mark.requirement("v1.tool-spec")
+def test_an_entry_may_name_what_a_typescript_file_would_become(tmp_path: Path) -> None:
+    text = CALCULATOR.replace("runtime: python", "runtime: node").replace("./calc.py", "./calc.js")
+
+    assert found_in(write(tmp_path, {"goondan.yaml": text, "calc.ts": "export const handlers = {};"})) == []
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_swarm_cannot_move_to_another_workspace(bundle: GitBundle, tmp_path: Pat
     error = refusal(bundle, who, BUNDLE.replace("name: notes", "name: away"))
 
     assert error.code == "BUNDLE_INVALID"
-    assert "workspace 'away' instead of 'notes'" in error.message
+    assert "workspace 'away' instead of workspace 'notes'" in error.message
     assert error.findings is not None
     assert (error.findings[0]["file"], error.findings[0]["resource"]) == ("goondan.yaml", "Package/away")
 
@@ -168,5 +168,5 @@ def test_agent_is_refused_where_the_tip_has_no_such_swarm_and_a_person_corrects_
 def test_a_rollback_does_not_move_it_either(bundle: GitBundle) -> None:
     bundle.commit({"goondan.yaml": BUNDLE.replace("name: notes", "name: lair")})
 
-    with pytest.raises(ChangesetError, match="workspace 'notes' instead of 'lair'"):
+    with pytest.raises(ChangesetError, match="workspace 'notes' instead of workspace 'lair'"):
         bundle.changesets().roll_back("HEAD~1")

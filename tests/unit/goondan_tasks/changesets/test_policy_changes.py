@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from goondan_tasks import sandbox
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.changesets.api import CommitResult
 from goondan_tasks.changesets.policy import ChangesetRules, Principal
@@ -69,13 +70,32 @@ spec:
   scopes: ["read"]
   redirect: { callbackPath: /oauth/chat }
 """,
+    "model": """\
+Model
+metadata: { name: bright }
+spec: { provider: openai, model: any, rateLimit: 9/m, apiKey: { valueFrom: { env: KEY } } }
+""",
 }
 FILES = {
     **{f"tools/{name}.py": HANDLERS for name in ("pay", "audit", "notes", "memo")},
     "tools/coder.py": "def handle(ctx, event):\n    return None\n",
 }
+
+
+@pytest.fixture(autouse=True)
+def sandbox_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bundle that wants a sandbox is refused where there is none; these tests are about other rules."""
+    monkeypatch.setattr(sandbox, "fault", lambda: None)
+
+
 BASH = "    - selector: { kind: Tool, name: bash }\n"
 OVERRIDES = "      overrides: { spec: { requiresApproval: true, errorMessageLimit: 300 } }\n"
+
+
+@pytest.fixture(autouse=True)
+def bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have sandboxes work, for the bundle has one: no program runs in it here."""
+    monkeypatch.setattr(sandbox, "fault", lambda: None)
 
 
 def text(**changed: str) -> str:
@@ -118,6 +138,10 @@ def bank(place: Path, **changed: str) -> GitBundle:
 
 
 WIDENED = {
+    "another server for a key": edited("model", "model: any,", "model: any, baseUrl: 'https://x.example',"),
+    "another rate of a model": edited("model", "9/m", "99/m"),
+    "no model": {"model": ""},
+    "a second model": {"second": PARTS["model"].replace("bright", "brighter")},
     "no approvals": edited("swarm", '["pay__*"]', "[]"),
     "no policy for tool calls": edited("swarm", '    toolCalls: { approval: ["pay__*"] }\n', ""),
     "any tool of the registry": edited("swarm", '["pay__*"]', '["pay__*"], allow: registry'),

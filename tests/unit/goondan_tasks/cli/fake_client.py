@@ -28,7 +28,7 @@ from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.story import CallStory, story_of
 from goondan_tasks.tool_api import SendResult
-from goondan_tasks.trace import Trace
+from goondan_tasks.trace import Trace, TraceSummary
 
 CALL_ID = "0b7c7a1e-0000-5000-8000-000000000001"
 
@@ -140,7 +140,8 @@ class FakeClient:
         self.removals: list[InstanceRemoval] = []
         self.asked: list[JsonObject] = []
         self.completed: list[JsonObject] = []
-        self.traces: dict[str, Trace] = {}
+        self.known_traces: dict[str, Trace] = {}
+        self.summaries: list[TraceSummary] = []
         self.settings: Settings | None = None
         self.bundle: Bundle | None = None
 
@@ -302,9 +303,15 @@ class FakeClient:
         return self.queue_rows
 
     def trace(self, name: str) -> Trace:
-        if name not in self.traces:
+        if name not in self.known_traces:
             raise CallNotFoundError(f"No trace {name!r}.")
-        return self.traces[name]
+        return self.known_traces[name]
+
+    def traces(
+        self, limit: int, *, older_than: float | None = None, newer_than: float | None = None
+    ) -> list[TraceSummary]:
+        self.wanted = {"older_than": older_than, "newer_than": newer_than}
+        return self.summaries[:limit]
 
     def call_counts(self) -> tuple[list[WorkerCounts], dict[str, int]]:
         return [], {}

@@ -1,11 +1,15 @@
 """goondan validate."""
 
+import os
+import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from goondan_tasks.bundle import inspect_bundle
 from tests.unit.goondan_tasks.cli.invoke import goondan
+from tests.wheels import make_wheel
 
 ROOT = Path(__file__).parents[4]
 EXAMPLE = ROOT / "examples" / "coding-swarm"
@@ -50,7 +54,7 @@ def test_a_valid_bundle_ends_with_zero() -> None:
     checked = goondan("validate", str(EXAMPLE))
 
     assert (checked.exit_code, checked.stdout) == (0, "")
-    assert checked.stderr == f"{EXAMPLE}: no findings\n"
+    assert checked.stderr == f"{EXAMPLE}: no findings\nworkspace: coding-swarm\n"
 
 
 def test_every_finding_is_shown_with_place_code_and_suggestion() -> None:
@@ -126,7 +130,7 @@ def test_a_directory_that_is_not_a_bundle_is_not_searched(
 def test_without_a_setting_this_directory_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(EXAMPLE)
 
-    assert goondan("validate").stderr == ".: no findings\n"
+    assert goondan("validate").stderr == ".: no findings\nworkspace: coding-swarm\n"
 
 
 @pytest.mark.parametrize("path", ["/no/such/place", "/dev/null", "/dev/zero"])
@@ -137,14 +141,70 @@ def test_what_is_not_a_bundle_is_a_finding(path: str) -> None:
     assert [finding["file"] for finding in checked.document["findings"]] == [path]
 
 
-def test_the_new_bundle_is_valid_and_the_next_commands_are_named(tmp_path: Path) -> None:
-    folder = tmp_path / "a new place"
-    made = goondan("init", str(folder))
+@pytest.fixture
+def needy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write a bundle that requires a package; pip finds it in a folder, and installs it into another one."""
+    shelf, target = tmp_path / "shelf", tmp_path / "target"
+    shelf.mkdir()
+    target.mkdir()
+    make_wheel(shelf, "needed_thing", "1.0", text="WORD = 'here'\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    for name, value in {"NO_INDEX": "1", "FIND_LINKS": str(shelf), "TARGET": str(target)}.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    monkeypatch.syspath_prepend(str(target))
+    folder = tmp_path / "bundle"
+    goondan("init", str(folder))
+    tool = folder / "tools" / "text.py"
+    tool.write_text("import needed_thing\n" + tool.read_text("utf-8"), encoding="utf-8")
+    _require(folder, "'needed-thing>=1'")
+    return folder
 
-    assert made.exit_code == 0
-    assert f"goondan dev '{folder}'" in made.stderr
-    checked = goondan("validate", "--strict", str(folder), "--json").document
-    assert (checked["valid"], checked["findings"]) == (True, [])
+
+def _require(bundle: Path, items: str) -> None:
+    """Let the Package that ``goondan init`` has written require these."""
+    file = bundle / "goondan.yaml"
+    text = re.sub(r"\nspec: { requirements: .* }", "", file.read_text("utf-8"))
+    named = re.sub(r"(\nkind: Package\n.*)", rf"\1\nspec: {{ requirements: [{items}] }}", text, count=1)
+    file.write_text(named, "utf-8")
+
+
+def test_what_a_bundle_requires_is_installed_once_and_pip_is_heard(needy: Path) -> None:
+    before = goondan("validate", str(needy), "--json")
+    during = goondan("validate", str(needy), "--install", "--json")
+    again = goondan("validate", str(needy), "--install")
+
+    assert {one["path"] for one in before.document["findings"]} == {"spec.requirements[0]", "spec.entry"}
+    assert (during.exit_code, during.document["findings"]) == (0, [])
+    assert f"Installing needed-thing>=1 into {sys.prefix}" in during.stderr
+    assert "Successfully installed needed" in during.stderr
+    assert (again.exit_code, f"{needy}: every requirement is met" in again.stderr) == (0, True)
+
+
+def test_what_cannot_be_installed_is_an_error_with_what_pip_says(needy: Path) -> None:
+    _require(needy, "'needed-thing>=7'")
+
+    refused = goondan("validate", str(needy), "--install", "--json")
+
+    assert refused.exit_code == 3
+    assert refused.document["error"]["code"] == "E_CONFIG_PACKAGE_NOT_INSTALLED"
+    assert refused.document["error"]["message"] == "pip could not install needed-thing>=7: it ended with 1."
+    assert "No matching distribution found" in refused.stderr
+
+
+def test_without_pip_it_is_said_how_to_go_on(needy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pip", None)
+
+    refused = goondan("validate", str(needy), "--install", "--json")
+
+    assert refused.exit_code == 3
+    assert refused.document["error"]["message"].startswith("There is no pip in ")
+    assert refused.document["error"]["suggestion"].endswith(f"{sys.executable} -m ensurepip")
+
+
+def test_a_new_bundle_requires_nothing_that_is_not_there(tmp_path: Path) -> None:
+    made = goondan("init", str(tmp_path), "--install")
+
+    assert (made.exit_code, f"{tmp_path}: no requirements" in made.stderr) == (0, True)
 
 
 def test_what_a_model_will_see_of_auto_exports_is_shown(tmp_path: Path) -> None:
@@ -170,40 +230,6 @@ def count(text: str, unit: Unit, most: int | None = None, by: Literal["a", "b"] 
     [export] = goondan("validate", str(tmp_path), "--json").document["autoExports"]
 
     arguments = 'text: string, unit: Unit, most?: integer | null, by?: "a" | "b", rest?: array'
-    assert shown == [f"text__count({arguments})  Counts.", f"{tmp_path}: no findings"]
+    assert shown[:2] == [f"text__count({arguments})  Counts.", f"{tmp_path}: no findings"]
     assert (export["name"], export["description"]) == ("text__count", "Counts.\n\nIn units.")
     assert export["parameters"]["required"] == ["text", "unit"]
-
-
-def test_programs_get_the_files_and_the_next_commands(tmp_path: Path) -> None:
-    document = goondan("init", str(tmp_path), "--json").document
-
-    assert document["files"] == [str(tmp_path / "goondan.yaml"), str(tmp_path / "tools" / "text.py")]
-    assert document["next"][0] == f"goondan validate {tmp_path}"
-
-
-def test_without_a_directory_it_is_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-    assert goondan("init").exit_code == 0
-    assert goondan("validate", "--json").document["valid"]
-
-
-@pytest.mark.parametrize("name", ["goondan.yaml", "tools/text.py"])
-def test_a_file_that_is_there_is_not_overwritten(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).parent.mkdir(exist_ok=True)
-    (tmp_path / name).write_text("mine", encoding="utf-8")
-
-    refused = goondan("init", str(tmp_path))
-
-    assert refused.exit_code == 2
-    assert [file.read_text(encoding="utf-8") for file in tmp_path.rglob("*") if file.is_file()] == ["mine"]
-
-
-def test_a_place_that_cannot_be_written_is_a_configuration_error(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-
-    refused = goondan("init", str(tmp_path / "file" / "bundle"), "--json")
-
-    assert refused.exit_code == 3
-    assert refused.document["error"]["code"].startswith("E_CONFIG")

@@ -1,8 +1,10 @@
 """goondan changeset and goondan rollback."""
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import fakeredis
 import pytest
@@ -13,6 +15,7 @@ from goondan_tasks.agent_registry import AgentRegistry, WorkerRecord
 from goondan_tasks.cli import changesets
 from goondan_tasks.cli.output import local_time
 from goondan_tasks.messages import epoch_milliseconds
+from goondan_tasks.names import folder_workspace
 from goondan_tasks.revisions.active import ActiveRevision, RevisionFailure
 from tests.git_bundle import FILES, GitBundle, make_bundle
 from tests.unit.goondan_tasks.cli.invoke import Outcome, goondan
@@ -75,7 +78,8 @@ def test_an_agent_s_policy_holds_if_its_name_is_given(bundle: GitBundle) -> None
 
     assert refused.exit_code == 1
     assert "POLICY_VIOLATION" in refused.stderr
-    assert refused.stderr.endswith("\nMore: https://docs.goondan.ai/errors/POLICY_VIOLATION\n")
+    more = "goondan explain POLICY_VIOLATION, or https://docs.goondan.ai/errors/POLICY_VIOLATION"
+    assert refused.stderr.endswith(f"\nMore: {more}\n")
     assert "new.txt" in refused.stderr
     assert as_a_person.exit_code == 0
 
@@ -204,14 +208,24 @@ def redis(monkeypatch: pytest.MonkeyPatch) -> Iterator[Redis]:
 @pytest.fixture
 def active(redis: Redis, repository: GitBundle) -> ActiveRevision:
     """Let the bundle's first revision be followed."""
-    active = ActiveRevision(redis, Keys(), "default")
+    active = ActiveRevision(redis, Keys(), folder_workspace(repository.folder))
     active.begin(f"git:{repository.head}")
     return active
 
 
-def announce_worker(redis: Redis) -> None:
+def announce_worker(
+    redis: Redis, name: str = "w", ref: str | None = None, workspace: str = "default"
+) -> None:
     record = WorkerRecord(
-        name="w", pid=1, host="h", agents=("coder",), concurrency=1, root_id="r", started_at=SINCE
+        name=name,
+        pid=1,
+        host="h",
+        agents=("coder",),
+        concurrency=1,
+        root_id="r",
+        started_at=SINCE,
+        bundle_ref=ref,
+        workspace=workspace,
     )
     AgentRegistry(redis, Keys()).publish_worker(record, 60)
 
@@ -231,18 +245,14 @@ class Worker:
         self._thread.join(30)
 
     def _decide(self) -> None:
-        wait_until(self._proposed)
-        ref = self._proposed()
+        wait_until(lambda: proposed_in(self._active))
+        ref = proposed_in(self._active)
         if self._loads:
             self._active.activate(ref)
         else:
             self._active.withdraw(
                 RevisionFailure(ref=ref, code="E_EXT_INIT", reason="it raised", worker="w", timestamp=SINCE)
             )
-
-    def _proposed(self) -> str:
-        state = self._active.state()
-        return state.proposed.new_ref if state and state.proposed else ""
 
 
 def committed(*options: str) -> Outcome:
@@ -290,6 +300,48 @@ def test_a_worker_that_takes_too_long_is_not_waited_for_any_more(
     assert (pass_by.exit_code, pass_by.document["activation"]["status"]) == (0, "proposed")
     assert (late.exit_code, late.document["activation"]["status"]) == (4, "proposed")
     assert (asked.exit_code, asked.stdout.strip()) == (4, late.document["newRef"])
+
+
+def test_a_rollback_waits_for_every_live_worker_of_its_workspace(
+    repository: GitBundle, redis: Redis, active: ActiveRevision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, ours = f"git:{repository.head}", folder_workspace(repository.folder)
+    repository.commit({"prompts/coder.md": "worse\n"})
+    for name, workspace in (("fast", ours), ("slow", ours), ("elsewhere", "other")):
+        announce_worker(redis, name, old, workspace)
+    steps: Iterator[Callable[[], object]] = iter([
+        lambda: active.activate(proposed_in(active)),
+        lambda: announce_worker(redis, "fast", f"git:{repository.head}", ours),
+        lambda: announce_worker(redis, "slow", f"git:{repository.head}", ours),
+    ])  # fmt: skip
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: next(steps)())
+    monkeypatch.setattr("goondan_tasks.revisions.active.time", clock)
+
+    outcome = goondan("rollback", "HEAD~1", "--json")
+
+    assert outcome.document["activation"] == {"status": "active", "ref": f"git:{repository.head}"}
+    assert (outcome.exit_code, list(steps)) == (0, [])
+
+
+def test_a_worker_that_stays_behind_is_named(
+    repository: GitBundle, redis: Redis, active: ActiveRevision
+) -> None:
+    announce_worker(redis, "stuck", f"git:{repository.head}", folder_workspace(repository.folder))
+    commit = repository.commit({"prompts/coder.md": "by hand\n"})
+    with Worker(redis, active, loads=True):
+        late = goondan("changeset", "activate", "--timeout", "1", "--json")
+    told = goondan("changeset", "activate", "--timeout", "0")
+    not_waited_for = goondan("changeset", "activate", "--no-wait", "--json")
+
+    expected = {"status": "active", "ref": f"git:{commit}", "behind": ["stuck"]}
+    assert (late.exit_code, late.document) == (4, expected)
+    assert told.stderr.startswith("Active, but stuck runs another revision still; `goondan doctor`")
+    assert (not_waited_for.exit_code, not_waited_for.document) == (0, expected)
+
+
+def proposed_in(active: ActiveRevision) -> str:
+    state = active.state()
+    return state.proposed.new_ref if state and state.proposed else ""
 
 
 def test_a_commit_by_hand_is_activated(repository: GitBundle, redis: Redis, active: ActiveRevision) -> None:

@@ -12,20 +12,19 @@ from goondan_tasks.agent_registry import AgentRecord, McpServerRecord, WorkerRec
 from goondan_tasks.bundle import Bundle, inspect_bundle, load_bundle
 from goondan_tasks.cli import doctor
 from goondan_tasks.cli.doctor import (
-    Check,
     clock_check,
-    fleet_checks,
     latency_check,
-    mcp_server_checks,
     neighbour_check,
     priority_checks,
-    revision_checks,
     server_checks,
 )
+from goondan_tasks.cli.fleet_checks import Check, fleet_checks, mcp_server_checks, revision_checks
 from goondan_tasks.client.status import AgentStatus
 from goondan_tasks.crash_backoff import CrashBackoff
+from goondan_tasks.instances.earlier import EarlierWorkspace
 from goondan_tasks.revisions.active import RevisionChange, RevisionFailure, RevisionState
 from tests.oauth_server.apps import app_document
+from tests.unit.goondan_tasks.bundle.writing import AGENT, TOOL, write
 from tests.unit.goondan_tasks.cli.fake_client import agent, queue_status, worker
 
 ROOT = Path(__file__).parents[4]
@@ -87,6 +86,19 @@ def test_a_bundle_is_judged_by_its_findings() -> None:
     assert (good.level, faulty.level) == ("ok", "problem")
     assert faulty.remedy == f"goondan validate {FAULTY}"
     assert doctor.bundle_check(None, ()).level == "ok"
+
+
+def test_packages_that_the_bundle_lacks_are_a_problem_with_its_remedy(tmp_path: Path) -> None:
+    text = (
+        (EXAMPLE / "goondan.yaml").read_text("utf-8").replace("0.1.0", "0.1.0\n  requirements: [no-such-one]")
+    )
+    (tmp_path / "goondan.yaml").write_text(text, encoding="utf-8")
+
+    [check] = doctor.requirements_check(tmp_path, inspect_bundle(tmp_path)[1])
+
+    assert (check.level, check.remedy) == ("problem", f"goondan validate --install {tmp_path}")
+    assert check.message == "the requirement 'no-such-one' is not met: no-such-one is not installed"
+    assert doctor.requirements_check(EXAMPLE, inspect_bundle(EXAMPLE)[1]) == []
 
 
 def _with_oauth(tmp_path: Path, tools: str) -> Bundle:
@@ -284,6 +296,47 @@ def test_one_agent_of_two_systems_is_a_warning_with_the_workers_of_each() -> Non
         "swarm coding in workspace shop (a); swarm coding in workspace other (b)"
     )
     assert faults(worker("a", ("coder", "planner"), **ours), worker("b", ("coder",), **ours)) == []
+
+
+def test_workers_in_another_workspace_than_the_bundles_are_a_warning() -> None:
+    elsewhere = worker("a", ("coder", "planner"), swarm="coding", workspace="desk-0a1b2c3d")
+
+    check, _ = faults(elsewhere)
+
+    assert (check.name, check.level) == ("workspace of coder", "warning")
+    assert check.message == "shop by this bundle, desk-0a1b2c3d by its workers: a"
+    assert faults(elsewhere.model_copy(update={"workspace": "shop"})) == []
+
+
+def test_the_workspace_is_named_with_what_decides_it(tmp_path: Path) -> None:
+    bundle = load_bundle(write(tmp_path / "desk", {"goondan.yaml": f"{TOOL}---\n{AGENT}"}))
+    example = load_bundle(EXAMPLE)
+
+    def told(settings: Settings, bundle: Bundle | None) -> list[str]:
+        return [check.message for check in doctor.workspace_check(settings, bundle)]
+
+    assert told(Settings.load(), None) == []
+    assert told(Settings.load(), example) == ["coding-swarm, by its Package"]
+    assert told(Settings.load(workspace="x"), example) == ["x, by GOONDAN_WORKSPACE or --workspace"]
+    [by_folder] = told(Settings.load(), bundle)
+    assert by_folder.startswith(f"{bundle.workspace_name()}, by its folder, {tmp_path}/desk: ")
+
+
+@pytest.mark.parametrize(("is_past", "level"), [(False, "warning"), (True, "ok")])
+def test_an_earlier_workspace_is_a_warning_until_the_bundle_has_instances_in_its_own(
+    is_past: bool, level: str
+) -> None:
+    found = EarlierWorkspace("default", "directories of instances in /x (1)", is_past)
+
+    [check] = doctor.earlier_workspace_check(found)
+
+    assert (check.level, check.message) == (
+        level,
+        "Workspace 'default', of earlier versions, is still there: directories of instances in /x (1).",
+    )
+    assert check.remedy is not None
+    assert "--workspace default" in check.remedy
+    assert doctor.earlier_workspace_check(None) == []
 
 
 def test_workers_of_one_agent_with_two_state_roots_are_a_problem() -> None:

@@ -23,7 +23,9 @@ spec:
   exports:
     - { name: now, parameters: { type: object } }
 """
-MODEL = "apiVersion: goondan.ai/v1\nkind: Model\nmetadata: { name: gpt }\nspec: { provider: x }\n"
+MODEL = (
+    "apiVersion: goondan.ai/v1\nkind: Model\nmetadata: { name: gpt }\nspec: { provider: openai, model: y }\n"
+)
 MIGRATED = TOOL.replace("agents.example.io/v1alpha1", "goondan.ai/v1").replace(
     "  runtime: python # as ever\n", ""
 )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from goondan_tasks import cli
-from goondan_tasks.cli.program import COMMANDS, GROUPS, main, with_values
+from goondan_tasks.cli.program import COMMANDS, GROUPS, SECTIONS, main, with_values
 from tests.unit.goondan_tasks.cli.fake_client import FakeClient
 from tests.unit.goondan_tasks.cli.invoke import goondan
 
@@ -39,6 +39,39 @@ def test_help_lists_every_command_with_its_summary_uncut() -> None:
     width = max(map(len, summaries))
     for name, summary in summaries.items():
         assert f"  {name:<{width}}  {summary}\n" in shown.stdout
+
+
+def test_every_command_stands_in_one_section_of_the_help() -> None:
+    shown = goondan("--help").stdout
+
+    sections = [name for names in SECTIONS.values() for name in names]
+    assert sorted(sections) == sorted({name.partition(" ")[0] for name in COMMANDS})
+    places = [
+        shown.index(text)
+        for title, names in SECTIONS.items()
+        for text in (f"\n{title}:\n", f"\n  {names[-1]} ")
+    ]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("worker", "coder"), "worker --agent coder"),
+        (("worker", "coder", "reviewer"), "worker --agent coder --agent reviewer"),
+        (("dead-letters", "list", "coder"), "dead-letters list --agent coder"),
+    ],
+)
+def test_an_agent_as_an_argument_is_answered_with_the_option(words: tuple[str, ...], hint: str) -> None:
+    refused = goondan(*words)
+
+    assert refused.exit_code == 2
+    assert f"Agents are named by an option: root {hint}" in " ".join(refused.stderr.split())
+
+
+@pytest.mark.parametrize("words", [("worker", "a/b"), ("changeset", "list", "coder")])
+def test_what_is_no_agent_or_has_no_such_option_gets_no_hint(words: tuple[str, ...]) -> None:
+    assert "--agent" not in goondan(*words).stderr
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -165,7 +198,7 @@ def test_without_a_command_the_help_is_shown_and_the_usage_is_wrong() -> None:
     refused = goondan()
 
     assert refused.exit_code == 2
-    assert "Commands:" in refused.stdout + refused.stderr
+    assert "\nCall tools and agents:\n" in refused.stdout + refused.stderr
 
 
 @pytest.mark.parametrize(

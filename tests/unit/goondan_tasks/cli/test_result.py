@@ -41,6 +41,25 @@ def test_an_exception_without_a_code_is_told_with_its_class(
     assert goondan("result", CALL_ID).stdout.startswith(line)
 
 
+@pytest.mark.parametrize(
+    ("awaits", "hints"),
+    [
+        ("approval", [f"goondan approvals approve {CALL_ID}", f"goondan approvals deny {CALL_ID}"]),
+        ("completion", [f"goondan resolve {CALL_ID} VALUE"]),
+    ],
+)
+def test_a_call_that_waits_for_a_person_is_shown_with_what_moves_it_on(
+    client: FakeClient, awaits: str, hints: list[str]
+) -> None:
+    client.answer = result("pending", handle="h", meta={**META, "awaits": awaits})
+
+    shown = goondan("result", CALL_ID)
+
+    assert shown.exit_code == 0
+    assert [line.split(": ")[-1].strip() for line in shown.stderr.splitlines()[1:]] == hints
+    assert goondan("result", CALL_ID, "--json").stderr == ""
+
+
 def test_a_call_that_tells_its_progress_is_described_with_it(client: FakeClient) -> None:
     client.answer = None
     told = Progress(done=0.5, message="halfway\n", updated_at="2026-02-01T10:00:00.000Z")

@@ -2,7 +2,9 @@
 
 import os
 import signal
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated
 
 import pytest
@@ -101,6 +103,17 @@ def test_a_redis_that_is_not_there_is_named_without_its_password(url: str) -> No
         require_broker(Settings.load(redis_url=url))
 
     assert url.replace("secret", "***") in missing.value.message
+
+
+def test_a_redis_that_is_too_old_is_refused_with_what_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = SimpleNamespace(info=lambda _section: {"redis_version": "6.0.16"})
+    monkeypatch.setattr("goondan_tasks.cli.session.connect", lambda _url: nullcontext(old))
+
+    with pytest.raises(BrokerUnreachableError) as refused:
+        require_broker(Settings.load(redis_url="redis://:secret@host/0"))
+
+    assert refused.value.message == "Redis at redis://:***@host/0 is too old: it is version 6.0.16."
+    assert refused.value.suggestion == "Use Valkey, or Redis 6.2 or newer."
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,24 @@
 """goondan trace."""
 
+import re
 from typing import Any
 
 import pytest
 
+from goondan_tasks.cli.output import local_time
 from goondan_tasks.cli.trace import trace_text
-from goondan_tasks.trace import Trace, TraceError, TraceNode, build_trace
+from goondan_tasks.messages import iso_time
+from goondan_tasks.trace import Trace, TraceError, TraceNode, TraceSummary, build_trace
 from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, FakeClient, record
 from tests.unit.goondan_tasks.cli.invoke import goondan
-from tests.unit.goondan_tasks.trace_nodes import node
+from tests.unit.goondan_tasks.trace_nodes import TEN, node
 
 CHAIN = [node("a"), node("b", "a", at=1), node("c", "b", at=2), node("d", "a", at=3)]
 
 
 @pytest.fixture(autouse=True)
 def _one_trace(client: FakeClient) -> None:
-    client.traces = {name: build_trace("order-7", CHAIN) for name in ("order-7", CALL_ID)}
+    client.known_traces = {name: build_trace("order-7", CHAIN) for name in ("order-7", CALL_ID)}
 
 
 def test_people_get_the_tree() -> None:
@@ -145,6 +148,16 @@ b@issue-42 bash__exec                 running    4.0 s    4.0 s  w1   b         
 c@issue-42 bash__exec                 queued     2.0 s                c                         ····"""
 
 
+THOUGHT = """\
+order-7 · calls 3, handoffs 1 · 4 ok · tokens 13.0k→1.1k
+                           state     waited      ran  on   id           tokens
+helper@issue-42 request    ok        100 ms   250 ms  w1   a        13.0k→1.1k
+├─ model large             ok        100 ms   250 ms  w1   b        12.1k→1.0k
+├─ bash__exec              ok        100 ms   250 ms  w1   c
+└─ model large             ok        100 ms   250 ms  w1   d            999→51
+w1 is coder-71@host"""
+
+
 def lines(trace: Trace, width: int = 80, limit: int = 200) -> list[str]:
     return trace_text(trace, width=width, limit=limit).plain.splitlines()
 
@@ -153,6 +166,18 @@ def test_a_trace_on_eighty_columns() -> None:
     trace = build_trace("order-7", CHAIN_NODES, expired=2)
 
     assert "\n".join(lines(trace)) == AT_80
+
+
+def test_a_turn_that_thinks_shows_its_tokens_and_those_of_each_request() -> None:
+    asked: dict[str, Any] = {"agent": "helper", "tool": "goondan__model-large"}
+    turn = [
+        node("a", agent="helper", kind="request", usage={"input": 13_049, "output": 1_051}),
+        node("b", "a", **asked, usage={"input": 12_050, "output": 1_000, "cached": 7, "reasoning": 9}),
+        node("c", "a", agent="helper", at=1),
+        node("d", "a", at=2, **asked, usage={"input": 999, "output": 51}),
+    ]
+
+    assert "\n".join(lines(build_trace("order-7", turn))) == THOUGHT
 
 
 def test_a_wide_screen_has_room_for_a_timeline() -> None:
@@ -248,3 +273,74 @@ def test_wide_characters_keep_the_columns_in_line() -> None:
     _, titles, *rows = lines(build_trace("주문 7", calls))[:4]
 
     assert [row.index("ok") for row in rows] == [titles.index("state") - 2, titles.index("state")]
+
+
+def summary(**fields: Any) -> TraceSummary:
+    known: dict[str, Any] = {
+        "trace_id": "a1" * 16,
+        "correlation_id": "order-7",
+        "id": CALL_ID,
+        "kind": "request",
+        "agent": "planner",
+        "instance": "issue-42",
+        "tool": "goondan__delegate",
+        "event_type": "agent.request",
+        "began_at": iso_time(TEN),
+        "latest_at": iso_time(TEN + 900),
+        "calls": 14,
+        "state": "running",
+    }
+    return TraceSummary(**{**known, **fields})
+
+
+def test_people_get_a_line_for_each_trace(client: FakeClient) -> None:
+    client.summaries = [summary(), summary(kind="call", tool="bash__exec", calls=1, state="ok")]
+
+    headings, *rows = [row.split("  ") for row in goondan("traces").stdout.splitlines()]
+
+    [first, second] = [[cell.strip() for cell in row if cell.strip()] for row in rows]
+    assert [cell.strip() for cell in headings if cell.strip()] == [
+        *("began", "agent", "instance", "first call", "calls", "state", "id", "trace")
+    ]
+    assert first == [
+        *(local_time(TEN), "planner", "issue-42", "request", "14", "running", CALL_ID, "a1" * 16)
+    ]
+    assert second[3:6] == ["bash__exec", "1", "ok"]
+
+
+def test_a_narrow_screen_gets_the_beginning_of_an_id_that_trace_takes(
+    client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.summaries = [summary(agent="p" * 63, event_type="a.long.type.of.an.event" * 5)]
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    heading, row = re.sub(r"\x1b\[[\d;]*m", "", goondan("traces").stdout).splitlines()
+
+    assert heading.split() == ["began", "agent", "first", "call", "calls", "state", "id"]
+    assert (len(row) <= 80, row.split()[-1]) == (True, CALL_ID[:8])
+
+
+def test_programs_get_summaries_of_the_time_that_they_name(client: FakeClient) -> None:
+    client.summaries = [summary(), summary()]
+
+    shown = goondan("traces", "--limit", "1", "--since", "2h", "--until", "10m", "--json")
+
+    assert shown.document == [summary().to_wire()]
+    assert client.wanted == {"older_than": 600, "newer_than": 7200}
+
+
+@pytest.mark.parametrize(
+    ("options", "note"),
+    [((), "There are no calls.\n"), (("--until", "1m"), "There are no such calls.\n")],
+)
+def test_where_nothing_was_called_there_are_no_traces(options: tuple[str, ...], note: str) -> None:
+    shown = goondan("traces", *options)
+
+    assert (shown.exit_code, shown.stdout, shown.stderr) == (0, "", note)
+
+
+@pytest.mark.parametrize("options", [("--limit", "0"), ("--limit", "1001"), ("--since", "soon"), ("x",)])
+def test_a_listing_of_what_makes_no_sense_is_a_usage_error(options: tuple[str, ...]) -> None:
+    assert goondan("traces", *options).exit_code == 2

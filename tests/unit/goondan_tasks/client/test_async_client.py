@@ -16,6 +16,8 @@ NOT_ASYNC = {
     "broker_errors",
     "call_off",
     "expect",
+    "follower",
+    "following",
     "forget",
     "give_up",
     "listen",
@@ -41,7 +43,7 @@ def test_async_client_has_the_methods_of_the_client() -> None:
 @pytest.mark.parametrize("name", sorted(public(AsyncClient) - {"turn"}))
 def test_async_method_is_a_coroutine_with_the_parameters_of_the_client(name: str) -> None:
     method, original = getattr(AsyncClient, name), getattr(Client, name)
-    assert inspect.iscoroutinefunction(method)
+    assert inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
     assert list(inspect.signature(method).parameters) == list(inspect.signature(original).parameters)
 
 
@@ -51,6 +53,7 @@ class SlowWork:
     def __init__(self) -> None:
         self.has_begun = threading.Event()
         self.may_end = threading.Event()
+        self.has_ended = threading.Event()
         self.undone: list[str] = []
         self.undoable = Undoable(self.work, self.undone.append)
 
@@ -59,8 +62,14 @@ class SlowWork:
         assert self.may_end.wait(30)
         return "request"
 
+    def run(self) -> str:
+        try:
+            return self.undoable.run()
+        finally:
+            self.has_ended.set()
+
     async def result(self) -> str:
-        return await self.undoable.result(asyncio.to_thread(self.undoable.run))
+        return await self.undoable.result(asyncio.to_thread(self.run))
 
 
 def test_cancelled_work_is_undone_when_it_is_done() -> None:
@@ -81,12 +90,12 @@ def test_cancelled_work_is_undone_when_it_is_done() -> None:
 
 def test_work_that_was_done_when_it_was_cancelled_is_undone_once() -> None:
     slow = SlowWork()
-    slow.may_end.set()
 
     async def cancel() -> None:
         working = asyncio.create_task(slow.result())
         await asyncio.sleep(0)  # it has begun
-        wait_until(slow.has_begun.is_set)  # and this loop has not heard of its end
+        slow.may_end.set()
+        wait_until(slow.has_ended.is_set)  # and this loop has not heard of its end
         working.cancel()
         with pytest.raises(asyncio.CancelledError):
             await working

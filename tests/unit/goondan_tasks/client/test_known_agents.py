@@ -43,6 +43,18 @@ def test_of_an_agent_of_the_bundle_the_workers_dynamic_tools_are_known_and_only_
         assert names(known.current("coder")) == ["bash__exec", "a__b", "git__log"]
 
 
+def test_a_workspace_by_the_bundles_folder_gives_way_to_the_workers() -> None:
+    with fakeredis.FakeRedis() as redis:
+        agent_registry = AgentRegistry(redis, Keys("goondan"))
+        agent_registry.publish_agents([record("coder")], served=["coder"])
+        ours = [record(name).model_copy(update={"workspace": "desk-1"}) for name in ("coder", "planner")]
+        by_folder = KnownAgents(agent_registry, ours, is_of_folder=True)
+        named = KnownAgents(agent_registry, ours)
+
+        assert [by_folder.require(name).workspace for name in ("coder", "planner")] == ["shop", "desk-1"]
+        assert {agent.workspace for agent in named.all().values()} == {"desk-1"}
+
+
 class Producer:
     """A producer at a certain time."""
 
@@ -69,7 +81,7 @@ def producer() -> Iterator[Producer]:
         yield Producer(redis)
 
 
-def test_a_call_names_the_active_revision_as_it_was_a_second_ago_at_most(producer: Producer) -> None:
+def test_a_call_names_the_active_revision_as_it_was_a_moment_ago_at_most(producer: Producer) -> None:
     producer.record.begin("r1")
     assert producer.named() == "r1"
     producer.switch("r2")

@@ -84,7 +84,7 @@ def test_a_result_is_heard_however_deeply_its_output_is_nested(
     listener: ResultListener, redis: Redis
 ) -> None:
     output: object = 2**70
-    for _ in range(500):
+    for _ in range(serializer.DEEPEST):
         output = [output]
     result = OK.model_copy(update={"output": output})
     assert heard(listener, redis, b"id-1 " + serializer.encode(result.to_wire()), "id-1") == [result]

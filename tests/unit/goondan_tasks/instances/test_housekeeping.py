@@ -15,12 +15,14 @@ from broker_config import serializer
 from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRecord
 from goondan_tasks.calls import identity_of, new_call
+from goondan_tasks.conversation import ConversationFiles
 from goondan_tasks.errors import InstanceBusyError, InstanceNotFoundError
 from goondan_tasks.instances.files import InstanceFiles
 from goondan_tasks.instances.housekeeping import ASIDE_SECONDS, Housekeeping, InstanceRemoval, LiveCalls
 from goondan_tasks.instances.table import InstanceDirectory, Instances
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.submission import Submission
+from goondan_tasks.messages import Message
 from workers.instances.workdirs import InstanceWorkdirs, Workdirs, root_id
 
 TOKEN = "0" * 32
@@ -45,6 +47,17 @@ class House:
         file = self.workdirs.open(agent, key) / "file"
         file.write_text(text, encoding="utf-8")
         return file
+
+    def talk(self, key: str, agent: str = "coder") -> ConversationFiles:
+        """Have a conversation of one message."""
+        self.use(key, agent)
+        files = ConversationFiles.of(self.workdirs.directory(key), agent)
+        data = {"role": "user", "content": "hello"}
+        message = Message(id="m", data=data, created_at="", source={"type": "user"})
+        conversation = files.begin("t", claimed_at=1, now=1)
+        conversation.append(message)
+        conversation.write()
+        return files
 
     def spawn(self, key: str, cwd: str, agent: str = "coder") -> None:
         self.table.spawn(agent, key, workspace="shop", owner=("reviewer", "r"), cwd=cwd)
@@ -152,6 +165,30 @@ def test_an_agent_that_shares_the_directory_leaves_it_to_the_others(house: House
     assert summary(house.keeper.delete("a", "coder")) == [("a", True, "kept")]
     assert file.exists()
     assert [info.target for info in house.keeper.infos()] == ["reviewer"]
+
+
+def test_an_agent_that_leaves_a_directory_takes_its_conversation_along(house: House) -> None:
+    conversations = [house.talk("a", agent) for agent in ("coder", "reviewer")]
+    house.keeper.delete("a", "coder")
+    assert [len(one.read()) for one in conversations] == [0, 1]
+
+
+def test_a_conversation_goes_with_its_instance_wherever_that_works(house: House) -> None:
+    house.use("host")
+    house.spawn("guest", "host/workspace/part")
+    conversations = [house.talk("host"), house.talk("guest")]
+    assert house.directories == {"host", "guest"}
+    assert summary(house.keeper.delete("guest")) == [("guest", True, "removed")]
+    assert [len(one.read()) for one in conversations] == [1, 0]
+
+
+def test_a_link_in_the_place_of_a_conversation_is_not_followed(house: House, tmp_path: Path) -> None:
+    for agent in ("coder", "reviewer"):
+        file = house.use("a", agent)
+    (tmp_path / "elsewhere" / "coder").mkdir(parents=True)
+    (file.parent.parent / "agents").symlink_to(tmp_path / "elsewhere")
+    assert summary(house.keeper.delete("a", "coder")) == [("a", True, "kept")]
+    assert (tmp_path / "elsewhere" / "coder").is_dir()
 
 
 def test_the_last_agent_takes_the_directory_along(house: House) -> None:

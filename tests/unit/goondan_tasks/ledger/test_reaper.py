@@ -11,6 +11,7 @@ from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
 from goondan_tasks.calls import identity_of, new_call
 from goondan_tasks.dispatch import RedisDispatch
+from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import SWEEP_BATCH, Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Verdict
@@ -22,7 +23,10 @@ from tests.unit.goondan_tasks.other_broker import OtherBroker
 from tests.waiting import wait_until
 
 
-def test_one_sweep_settles_all_that_is_late_however_many(redis: Redis) -> None:
+def test_one_sweep_settles_all_that_is_late_however_many(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("goondan_tasks.ledger.reaper.monotonic", lambda: 0.0)  # its time is limited
     ledger = Ledger(redis, Settings(lease_seconds=60, queue_timeout_seconds=0.02))
     calls = [a_call(tool_call_id=f"call_{number}") for number in range(2 * SWEEP_BATCH + 1)]
     ledger.submit_all([submission(call) for call in calls], "p1")
@@ -106,3 +110,31 @@ def test_message_without_a_call_ends_as_a_dead_letter_when_its_claim_is_settled(
     assert result is not None
     assert result.error is not None
     assert result.error.message == "The message holds no call: it is not an object."
+
+
+def test_leases_of_a_process_that_has_ended_are_over_for_the_next_sweep_and_no_others(
+    ledger: Ledger, redis: Redis
+) -> None:
+    theirs, others, waiting = (a_call(tool_call_id=name) for name in ("theirs", "others", "waiting"))
+    ledger.submit_all([submission(call) for call in (theirs, others, waiting)], "p1")
+    for call, process in ((theirs, "dead"), (others, "live")):
+        request = ClaimRequest(identity_of(call), call, "w1", ClaimTerms(), f"{process}-0")
+        ledger.claim(request).run(redis)
+    redis.set(ledger.keys.call("not-ours"), "text")
+    redis.zadd(ledger.keys.due, {"not-ours": 0})
+
+    assert ledger.end_leases("dead").run(redis) == 1
+    redis.delete(ledger.keys.swept)  # there were no sweeps for long: live workers get time to renew theirs
+    Reaper(ledger, RedisDispatch(), "").sweep("sweeper")
+
+    records = [record_of(ledger, call) for call in (theirs, others, waiting)]
+    assert [(record.status, record.worker) for record in records] == [
+        ("queued", None),
+        ("running", "w1"),
+        ("queued", None),
+    ]
+
+
+def test_without_a_process_no_lease_is_ended(ledger: Ledger) -> None:
+    with pytest.raises(ValueError, match="a process has an id"):
+        ledger.end_leases("")

@@ -54,7 +54,7 @@ spec:
     toolCalls:
       approval: ["bash__*", slack.post-message]
 """
-MODEL = "kind: Model\nmetadata: { name: gpt }\nspec: { provider: any }\n"
+MODEL = "kind: Model\nmetadata: { name: gpt }\nspec: { provider: openai, model: any }\n"
 ENTRY = "handlers = {'slack.post-message': lambda ctx, input: 1, 'slack.list.all': lambda ctx, input: 2}\n"
 FILES = {
     "tools/slack.py": ENTRY,
@@ -96,14 +96,16 @@ def test_what_else_must_change_is_told(tmp_path: Path) -> None:
     migration = migrated(tmp_path, FILES)
 
     assert told(migration) == [
+        ("warning", "Agent/clerk", "spec.modelConfig"),
         ("warning", "Swarm/default", "spec.policy.lifecycle.autoPauseIdleSeconds"),
         ("warning", "Tool/slackToolkit", "spec.exports[0].name"),
         ("warning", "Tool/slackToolkit", "spec.exports[1].name"),
     ]
-    assert migration.findings[1].message == (
+    assert "workers handle the Agent's events" in migration.findings[0].message
+    assert migration.findings[2].message == (
         "the model sees 'slack__post-message' instead of 'slack.post-message'"
     )
-    assert "handler 'list-all' in ./tools/slack.py" in migration.findings[2].suggestion
+    assert "handler 'list-all' in ./tools/slack.py" in migration.findings[3].suggestion
 
 
 def test_the_outcome_is_valid_once_the_handlers_are_renamed(tmp_path: Path) -> None:
@@ -200,6 +202,7 @@ def test_a_tool_whose_fields_are_bound_up_stays_and_keeps_its_names(tmp_path: Pa
     assert migration.files[tmp_path / "tools.yaml"] == text
     assert "Tool/slackToolkit" in migration.files[tmp_path / "goondan.yaml"]
     assert told(migration) == [
+        ("warning", "Agent/clerk", "spec.modelConfig"),
         ("warning", "Swarm/default", "spec.policy.lifecycle.autoPauseIdleSeconds"),
         ("error", "Tool/slackToolkit", "spec.runtime"),
     ]
@@ -291,6 +294,35 @@ def test_a_connector_with_triggers_stays(tmp_path: Path) -> None:
     migration = migrated(tmp_path, {"goondan.yaml": text})
 
     assert told(migration) == [("error", "Connector/c", "spec.triggers")]
+    assert migration.changed == ()
+
+
+def test_a_model_gets_the_names_of_today(tmp_path: Path) -> None:
+    text = f"{OLD}kind: Model\nmetadata: {{ name: gpt }}\nspec:\n  provider: openai-chat # as ever\n"
+    fields = "  name: gpt-9\n  endpoint: http://127.0.0.1:8000/v1\n"
+
+    migration = migrated(tmp_path, {"goondan.yaml": text + fields})
+
+    assert migration.findings == []
+    new = text.replace("agents.example.io/v1alpha1", "goondan.ai/v1")
+    renamed = fields.replace("name", "model").replace("endpoint", "baseUrl")
+    assert migration.files[tmp_path / "goondan.yaml"] == new + renamed
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        ("{ provider: x }", "spec"),
+        ("{ provider: x, name: y, model: z }", "spec.model"),
+        ("{ provider: x, name: y, region: z }", "spec.region"),
+    ],
+)
+def test_a_model_that_has_no_form_of_today_stays(tmp_path: Path, spec: str, path: str) -> None:
+    text = f"{OLD}kind: Model\nmetadata: {{ name: gpt }}\nspec: {spec}\n"
+
+    migration = migrated(tmp_path, {"goondan.yaml": text})
+
+    assert told(migration) == [("error", "Model/gpt", path)]
     assert migration.changed == ()
 
 
@@ -421,7 +453,7 @@ def test_tabs_between_the_parts_of_a_line_stay(tmp_path: Path) -> None:
 
 
 def test_yaml_that_only_the_faster_library_reads_is_told_with_its_line(tmp_path: Path) -> None:
-    files = {"model.yaml": OLD + MODEL.replace("{ provider: any }", "{ provider: any, more? }")}
+    files = {"model.yaml": OLD + MODEL.replace("any }", "any, more? }")}
     assert inspect_bundle(write(tmp_path, files))[1] == []
 
     with pytest.raises(BundleError) as refused:

@@ -1,6 +1,5 @@
 """The orchestrator, on a Redis in memory and with fake processes."""
 
-import socket
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +11,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.in_flight import IN_FLIGHT, IN_FLIGHT_INDEX
 from broker_config.keys import Keys
+from broker_config.process_identity import this_process
 from broker_config.queues import call_queue
 from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRecord, WorkerRecord
@@ -19,6 +19,7 @@ from goondan_tasks.calls import identity_of
 from goondan_tasks.client.status import Backlog
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.errors import AgentUnavailableError, ToolOutcomeUnknownError
+from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.submission import event_submission
@@ -71,12 +72,14 @@ class Stage:
         """Have a call wait in the queue."""
         submit(self.ledger, a_call())
 
-    def say(self, process: Process) -> None:
-        """Let a worker say that it takes calls."""
+    def say(self, process: Process, place: str = "") -> None:
+        """Let a worker say that it takes calls, by default one of this machine."""
         worker = WorkerRecord(
             name=f"w{process.pid}",
+            id=f"w{process.pid}",
             pid=process.pid,
-            host=socket.gethostname(),
+            host="a-host-of-many",
+            place=place or this_process().place,
             agents=("coder",),
             concurrency=1,
             root_id="root",
@@ -188,6 +191,75 @@ def test_a_record_of_a_newer_version_does_not_end_the_orchestrator(stage: Stage)
     stage.redis.delete(stage.ledger.keys.crash_backoff("coder"))
     stage.look()
     assert len(stage.started) == 1
+
+
+def claimed_by(stage: Stage, row: str) -> str:
+    """Have the worker of a row begin a call, with an hour's lease; return the call's id."""
+    call = a_call(tool_call_id=row)
+    submit(stage.ledger, call)
+    token = f"{row}-1"
+    request = ClaimRequest(identity_of(call), call, row, ClaimTerms(), token)
+    stage.ledger.claim(request).run(stage.redis)
+    stage.ledger.start([(identity_of(call), token)]).run(stage.redis)
+    return identity_of(call)
+
+
+@pytest.mark.parametrize("status", [0, -9])
+def test_what_a_worker_leaves_behind_is_settled_when_its_process_has_ended(stage: Stage, status: int) -> None:
+    stage.queue()
+    stage.look()
+    [worker] = stage.started
+    stage.say(worker)
+    stage.look()
+    call_id = claimed_by(stage, "w1")
+    stage.redis.hset(IN_FLIGHT, "w1:0:1:000", "agent.coder\nreserved")
+    stage.redis.zadd(IN_FLIGHT_INDEX, {"w1:0:1:000": stage.redis.time()[0]})
+    stage.look()
+    assert record_of_id(stage, call_id) == "running"
+
+    worker.status = status
+    stage.fall_silent(worker)  # it is known even if its record is gone
+    stage.look()
+
+    assert code_of(stage.ledger, call_id) == ToolOutcomeUnknownError.code
+    assert stage.redis.lrange(call_queue("coder"), 0, -1)[-1] == b"reserved"
+
+
+def test_a_worker_that_was_told_to_stop_leaves_nothing_behind_either(stage: Stage) -> None:
+    stage.queue()
+    stage.look()
+    [worker] = stage.started
+    stage.say(worker)
+    stage.look()
+    call_id = claimed_by(stage, "w1")
+    stage.orchestrator.restart()
+    stage.look()
+    assert record_of_id(stage, call_id) == "running"
+
+    worker.status = -9
+    stage.look()
+
+    assert code_of(stage.ledger, call_id) == ToolOutcomeUnknownError.code
+    assert stage.fleet.backoffs.read(["coder"])["coder"].crashes == 0
+
+
+def test_a_worker_of_the_same_number_elsewhere_keeps_its_calls(stage: Stage) -> None:
+    stage.queue()
+    stage.look()
+    [worker] = stage.started
+    stage.say(worker, place="another machine")
+    call_id = claimed_by(stage, "w1")
+    worker.status = -9
+
+    stage.look()
+
+    assert record_of_id(stage, call_id) == "running"
+    assert [one.id for one in stage.fleet.workers()] == ["w1"]
+
+
+def record_of_id(stage: Stage, call_id: str) -> str:
+    [record] = stage.ledger.records([call_id])
+    return "" if record is None else record.status
 
 
 def _away(*_: object) -> Any:

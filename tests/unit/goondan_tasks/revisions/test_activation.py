@@ -40,13 +40,18 @@ def test_the_record_says_how_a_revision_stands(state: RevisionState | None, expe
     assert Activation.of(NEW, state) == expected
 
 
-def test_a_proposal_is_waited_for_until_it_is_decided() -> None:
-    states = [RevisionState(active=OLD, proposed=proposing(NEW)), RevisionState(active=NEW)]
+def test_a_proposal_is_waited_for_until_all_workers_run_it() -> None:
+    looks = [
+        Activation(status="proposed", ref=NEW),
+        Activation(status="active", ref=NEW, behind=("w",)),
+        Activation(status="active", ref=NEW),
+    ]
 
-    assert await_activation(NEW, lambda: states.pop(0), 10).status == "active"
+    assert await_activation(lambda: looks.pop(0), 10) == Activation(status="active", ref=NEW)
 
 
-def test_the_wait_has_an_end() -> None:
-    undecided = RevisionState(active=OLD, proposed=proposing(NEW))
-
-    assert await_activation(NEW, lambda: undecided, 0.05).status == "proposed"
+@pytest.mark.parametrize(
+    "undecided", [Activation(status="proposed", ref=NEW), Activation(status="active", ref=NEW, behind=("w",))]
+)
+def test_the_wait_has_an_end(undecided: Activation) -> None:
+    assert await_activation(lambda: undecided, 0.05) == undecided

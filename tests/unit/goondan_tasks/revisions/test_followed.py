@@ -13,6 +13,7 @@ from goondan_tasks.revisions.checkouts import clean_checkouts
 from tests.git_bundle import FILES, GitBundle, make_bundle
 from tests.unit.goondan_tasks.bundle.writing import write
 
+PACKAGE = "apiVersion: goondan.ai/v1\nkind: Package\nmetadata: { name: den }\nspec: {}\n"
 SWARM = """\
 ---
 apiVersion: goondan.ai/v1
@@ -65,12 +66,20 @@ def test_a_broken_bundle_is_not_begun_with_and_leaves_its_checkout_unused(bundle
 
 def test_a_revision_that_lives_in_another_workspace_is_not_loaded(bundle: GitBundle) -> None:
     before = f"git:{bundle.commit({'swarm.yaml': SWARM})}"
-    after = f"git:{bundle.commit({'swarm.yaml': SWARM.replace('name: default', 'name: lair')})}"
+    after = f"git:{bundle.commit({'swarm.yaml': PACKAGE + SWARM})}"
 
-    for ref, workspace in ((before, "default"), (after, None)):
-        followed(bundle.folder).load(ref, workspace=workspace)[1].close()
-    with pytest.raises(ConfigError, match="workspace 'lair' instead of 'default'"):
-        followed(bundle.folder).load(after, workspace="default")
+    first, checkout = followed(bundle.folder).load(before)
+    checkout.close()
+    for ref, instead_of in ((before, first), (after, None)):
+        followed(bundle.folder).load(ref, instead_of=instead_of)[1].close()
+    with pytest.raises(ConfigError, match="in workspace 'den' instead of its folder's workspace"):
+        followed(bundle.folder).load(after, instead_of=first)
+
+
+def test_a_checkout_lives_in_the_workspace_of_the_bundles_own_folder(bundle: GitBundle) -> None:
+    _, loaded, checkout = followed(bundle.folder).begin()
+    with checkout:
+        assert loaded.workspace_name() == load_bundle(bundle.folder).workspace_name()
 
 
 def test_a_checkout_is_let_go_whatever_keeps_the_bundle_from_being_loaded(
@@ -86,13 +95,13 @@ def test_a_checkout_is_let_go_whatever_keeps_the_bundle_from_being_loaded(
 
 
 def test_a_revision_without_the_swarm_that_counts_is_not_loaded(bundle: GitBundle) -> None:
-    package = "apiVersion: goondan.ai/v1\nkind: Package\nmetadata: { name: den }\nspec: {}\n"
-    ref = f"git:{bundle.commit({'swarm.yaml': package + SWARM})}"
+    first = load_bundle(bundle.folder)
+    ref = f"git:{bundle.commit({'swarm.yaml': SWARM})}"
     here = FollowedBundle.of(
         bundle.folder, Settings.load(cache_dir=bundle.folder.parent / "cache", swarm="lair")
     )
     with pytest.raises(ConfigError, match=r"no Swarm 'lair'[.]$"):
-        here.load(ref, workspace="den")
+        here.load(ref, instead_of=first)
 
 
 def test_a_bundle_that_cannot_be_checked_out_is_a_fault_of_the_configuration(bundle: GitBundle) -> None:
@@ -155,5 +164,6 @@ def test_a_bundle_is_followed_if_it_allows_changesets_or_has_a_remote(bundle: Gi
     plain = load_bundle(bundle.folder)
     assert not is_followed(plain, Settings.load())
     assert is_followed(plain, Settings.load(bundle_remote="origin"))
+    assert is_followed(plain, Settings.load(dev="on"))
     bundle.commit({"goondan.yaml": FILES["goondan.yaml"] + SWARM})
     assert is_followed(load_bundle(bundle.folder), Settings.load())

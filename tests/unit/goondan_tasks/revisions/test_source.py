@@ -56,6 +56,7 @@ def test_equal_content_has_equal_refs_wherever_it_is(tmp_path: Path) -> None:
     os.utime(second / "goondan.yaml", (1, 1))
     (second / "__pycache__").mkdir()
     (second / "__pycache__/echo.pyc").write_bytes(b"x")
+    (second / ".env").write_text("API_KEY=secret", encoding="utf-8")
 
     assert content_ref(first) == content_ref(second)
 

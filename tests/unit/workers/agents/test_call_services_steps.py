@@ -19,6 +19,7 @@ from workers.agents.call_services import AgentTurn, AsyncEntryStep, BlockingEntr
 from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.events import EventListeners
 from workers.extensions.pipelines import AgentPipelines
+from workers.javascript.tools import HostedTools, Hosts
 from workers.processes.isolation import Children, Isolation
 from workers.tools.registry import Registry
 from workers.turns.steps import Steps, StepTerms
@@ -51,7 +52,7 @@ class Kitchen:
         self.is_tidy = threading.Event()
         self.steps = Steps(
             store,
-            Registry(load_bundle(KITCHEN), Isolation(Children(), "")),
+            Registry(load_bundle(KITCHEN), Isolation(Children(), ""), HostedTools(Hosts(), KITCHEN, "")),
             pipelines,
             events=EventListeners(event_loop.submit),
             event_loop=event_loop,

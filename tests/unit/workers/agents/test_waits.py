@@ -12,6 +12,7 @@ import pytest
 from goondan_tasks.errors import LimitError
 from tests.waiting import wait_until
 from workers.agents.waits import Waits
+from workers.concurrency.slots import Wait
 from workers.turns.pipeline import blocking
 
 
@@ -25,7 +26,7 @@ class Doorman:
         self.has_given_up = False
         self._waiting: list[Callable[[], object]] = []
 
-    def release_slot(self) -> "Doorman":
+    def release_slot(self, wait: Wait = Wait.AGENT) -> "Doorman":
         self.outside += 1
         self.exits += 1
         return self
@@ -228,7 +229,7 @@ def test_who_may_not_wait_has_not_begun_to() -> None:
     may_wait = False
     doorman = Doorman()
 
-    def release_slot() -> Doorman:
+    def release_slot(wait: Wait = Wait.AGENT) -> Doorman:
         if not may_wait:
             raise LimitError("too many")
         return doorman.release_slot()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from goondan_tasks.errors import LimitError
-from workers.concurrency.slots import KeptSlot, QueuedJob, ReleasedSlot, Slots
+from workers.concurrency.slots import KeptSlot, QueuedJob, ReleasedSlot, Slots, Wait
 
 
 def begin(queued: QueuedJob) -> None:
@@ -52,8 +52,8 @@ class Workshop:
         self.jobs.remove(job)
         self.places.leave(job.released_slot)
 
-    def go_away(self, job: Job) -> None:
-        job.released_slot = self.places.release_slot()
+    def go_away(self, job: Job, wait: Wait = Wait.AGENT) -> None:
+        job.released_slot = self.places.release_slot(wait)
         job.is_away = True
 
     def come_back(self, job: Job) -> None:
@@ -136,6 +136,25 @@ def test_too_many_that_wait_keep_their_places_but_never_the_last() -> None:
     assert not third.is_coming
 
 
+def test_calls_that_wait_for_their_tools_are_not_limited_but_no_event_is_taken_beyond_the_limit() -> None:
+    shop = Workshop(limit=1, most_released=2)
+    turns = [shop.enter() for _ in range(4)]
+    taken = []
+    for turn in turns:
+        shop.go_away(turn, Wait.TOOLS)
+        taken.append(shop.places.takes_events)
+    assert taken == [True, False, False, False]
+    # one of their tools asks an agent, whose Turn may begin
+    tools = [shop.enter() for _ in range(4)]
+    for tool in tools[:2]:
+        shop.go_away(tool)
+    assert not shop.places.takes_events
+    shop.come_back(turns[0])
+    assert shop.places.takes_events
+    shop.go_away(tools[2], Wait.HANDLER)
+    assert shop.places.takes_events
+
+
 def test_added_slots_go_to_returning_calls_first_and_then_to_waiting_ones() -> None:
     shop = Workshop(limit=1, most_released=9)
     first, second, third = (shop.enter() for _ in range(3))
@@ -214,7 +233,7 @@ def test_threads_that_lend_and_leave_lose_no_place() -> None:
             places.enter(QueuedJob(partial(carry_out, threads), number))
         assert all(done.acquire(timeout=30) for _ in range(500))
     assert most <= 3
-    assert (places.taken, places.backlog, places._released, places._idle) == (0, 0, 0, 0)
+    assert (places.taken, places.backlog, places._released.total(), places._idle) == (0, 0, 0, 0)
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -243,7 +262,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(data=st.data())
     def go_away(self, data: st.DataObject) -> None:
         try:
-            self.shop.go_away(self.pick(data, self.working))
+            self.shop.go_away(self.pick(data, self.working), data.draw(st.sampled_from(Wait)))
         except LimitError:
             assert len(self.away) >= self.shop.places.most_released
 

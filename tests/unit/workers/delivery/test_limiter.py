@@ -25,6 +25,7 @@ from tests.waiting import wait_until
 from workers.concurrency.watchdog import Watchdog
 from workers.delivery import limiter as module
 from workers.delivery.limiter import CallLimiter
+from workers.javascript.tools import HostedTools, Hosts
 from workers.processes.isolation import Children, Isolation
 from workers.tools.registry import Registry
 
@@ -88,7 +89,9 @@ class Porch:
             self.ledger,
             writer,  # type: ignore[arg-type]
             dispatch or RedisDispatch(),
-            revisions=revisions_with(Registry(BUNDLE, Isolation(Children(), ""))),
+            revisions=revisions_with(
+                Registry(BUNDLE, Isolation(Children(), ""), HostedTools(Hosts(), Path(), ""))
+            ),
             watchdog=watchdog,
         )
 

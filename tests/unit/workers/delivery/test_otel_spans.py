@@ -157,7 +157,7 @@ def test_a_handler_is_in_its_span_on_the_event_loop_too_and_nothing_else_is() ->
         await asyncio.sleep(0)
         raise ValueError("odd")
 
-    coroutine = spans.spans.around(claim, run())
+    coroutine = _result_of(spans.spans.around(claim, run()))  # as what delivers it awaits it
     assert drive(coroutine) is None
     spans.spans.end(claim, loop.submit(coroutine).result(timeout=30))
     elsewhere = loop.submit(_result_of(current())).result(timeout=30)

@@ -15,6 +15,8 @@ from workers.extensions.events import EventListeners
 from workers.extensions.loader import ExtensionLoader
 from workers.extensions.pipelines import AgentPipelines
 from workers.extensions.state import MemoryState
+from workers.javascript.extensions import HostedExtensions
+from workers.javascript.tools import HostedTools, Hosts
 from workers.processes.isolation import Children, Isolation
 from workers.tools.entry_files import EntryFiles
 from workers.tools.registry import Registry
@@ -70,15 +72,15 @@ class Process:
     """What a worker process has of it."""
 
     def __init__(self, bundle: Bundle, event_loop: EventLoopThread, seconds: float) -> None:
-        self.registry = Registry(bundle, Isolation(Children(), ""))
+        self.registry = Registry(bundle, Isolation(Children(), ""), HostedTools(Hosts(), Path(), ""))
         self.pipelines = AgentPipelines()
         self.events = EventListeners(event_loop.submit)
         services = ExtensionServices(
             self.pipelines, self.registry.dynamic, self.events, MemoryState(), self.registry.catalog, v1_api
         )
-        self.loader = ExtensionLoader(
-            bundle, services, event_loop, files=EntryFiles(seconds), seconds=seconds
-        )
+        hosted = HostedExtensions(self.registry.hosted)
+        files = EntryFiles(seconds)
+        self.loader = ExtensionLoader(bundle, services, event_loop, files, hosted, seconds)
 
     def tools(self, agent: str) -> list[str]:
         return [item.name for item in self.registry.items(agent)]

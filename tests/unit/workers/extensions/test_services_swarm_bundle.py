@@ -19,6 +19,7 @@ from tests.unit.workers.v1.gallery import HEIRLOOMS
 from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.events import running, running_for
 from workers.extensions.services import SwarmBundleService, no_swarm_bundle
+from workers.javascript.tools import Hosts
 from workers.processes.isolation import Children
 from workers.revisions.revision import make_extensions, make_registry
 from workers.v1.services import V1SwarmBundle
@@ -119,7 +120,7 @@ def test_extensions_of_both_versions_are_given_it(bundle: Bundle, tmp_path: Path
     event_loop = EventLoopThread()
     event_loop.start()
     with Children() as children:
-        registry = make_registry(Settings.load(state_root=tmp_path), loaded, children)
+        registry = make_registry(Settings.load(state_root=tmp_path), loaded, children, Hosts())
         made = make_extensions(loaded, registry, event_loop, swarm_bundle_for=lambda call: bundle)
     running.set(run_of(new_call("curator", "calc.add", {}, {})))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.agent_registry import McpServerRecord
-from goondan_tasks.errors import ConfigError, ExtensionInitError, McpError
+from goondan_tasks.errors import ConfigError, McpError
 from tests.processes import runs
 from tests.unit.workers.mcp.memory_api import MemoryApi
 from tests.unit.workers.mcp.office import moody
@@ -51,12 +51,12 @@ def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.Monke
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "mcp", None)
 
-    with pytest.raises(ExtensionInitError) as raised:
+    with pytest.raises(ConfigError) as raised:
         asyncio.run(register(MemoryApi(), {"servers": {"time": {"command": "mcp-server-time"}}}))
 
-    assert raised.value.code == "E_EXT_INIT"
-    assert raised.value.message == "The package 'mcp' is not installed."
-    assert raised.value.suggestion == "Install the extra `mcp`: pip install 'goondan-workers[mcp]'."
+    assert raised.value.code == "E_CONFIG_PACKAGE_NOT_INSTALLED"
+    assert raised.value.message == "mcp is not installed."
+    assert raised.value.suggestion == "Install it with its extra: pip install 'goondan-workers[mcp]'"
 
 
 def test_a_config_that_is_not_valid_starts_nothing() -> None:

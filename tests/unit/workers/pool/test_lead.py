@@ -21,11 +21,12 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.scripts import Scripts
 from goondan_tasks.messages import ToolCallResult
 from tests.waiting import wait_until
-from workers.concurrency.slots import Slots
+from workers.concurrency.event_loop import EventLoopThread
+from workers.concurrency.slots import Slots, Wait
 from workers.concurrency.threads import DaemonThreads
-from workers.job import Job, Plan, SlowToolDetector, result_of
+from workers.job import Ended, Job, Plan, SlowToolDetector, result_of
 from workers.pool import lead as lead_module
-from workers.pool.lead import AHEAD_SECONDS, Ended, Lead
+from workers.pool.lead import AHEAD_SECONDS, Lead
 
 _LEDGER = Ledger(fakeredis.FakeRedis(), Settings())
 _START = _LEDGER.start([("a", "b")]).script.sha
@@ -45,6 +46,8 @@ class FakeReader:
         self.is_away = False
         #: how many calls were asked for beyond the free slots, each time
         self.extras: list[int] = []
+        #: the queues of the latest reservation
+        self.queues: Sequence[str] = ()
         self._posted: list[tuple[ScriptCall[Any], Callable[[Any], object]]] = []
 
     def claim_with(self, claim_on_reserve: object) -> None: ...
@@ -76,6 +79,7 @@ class FakeReader:
 
     def reserve(self, queues: Sequence[str], credit: int, extra: int) -> Batch:
         self.settle()
+        self.queues = queues
         self.extras.append(extra)
         if self.batches:
             return self.batches.popleft()
@@ -103,12 +107,13 @@ class Scene:
             tool=SimpleNamespace(spec=SimpleNamespace(error_message_limit=100)),
             export=SimpleNamespace(retry=None),
         )
-        self._plan = Plan(SimpleNamespace(bound=bound), lambda *_: None, 300, SlowToolDetector(), ())  # type: ignore[arg-type]
+        tool: Any = SimpleNamespace(bound=bound, is_async=False)
+        self._plan = Plan(tool, lambda *_: None, 300, SlowToolDetector(), ())
         runtime: Any = SimpleNamespace(
             settings=Settings(),
             delivery=SimpleNamespace(ledger=_LEDGER, has_spans=False),
             revisions=SimpleNamespace(active=SimpleNamespace(executor=self)),
-            reaper=SimpleNamespace(cancelled=lambda result: result),
+            event_loop=EventLoopThread(),
         )
         threads = DaemonThreads(lambda: None)
         threads.start()
@@ -146,6 +151,9 @@ class Scene:
         job.end_detached = end
 
     def context(self, job: Job) -> object: ...
+
+    def end_cancelled(self, job: Job) -> None:
+        self.failed.append(job.id)
 
     def finish(self, job: Job, result: ToolCallResult) -> None:
         self.failed.append(job.id)
@@ -202,6 +210,19 @@ def test_short_calls_run_one_after_another_each_with_a_confirmed_mark() -> None:
     assert scene.run == scene.noted == scene.reader.stored == numbers(0, 30)
     assert sorted(scene.reader.marked, key=int) == numbers(0, 30)
     wait_until(lambda: scene.lead.is_idle and scene.slots.taken == 0)
+
+
+def test_events_stay_in_their_queue_while_too_many_turns_wait_for_their_tools() -> None:
+    scene = Scene(2, lambda number: None)
+    scene.slots.most_released = 1
+    calls, events = "agent.coder", "agent.coder.events"
+    scene.lead.attach("w", lambda: [calls, events])
+    wait_until(lambda: scene.reader.queues == [calls, events])
+    assert scene.slots.take()
+    turn = scene.slots.release_slot(Wait.TOOLS)
+    wait_until(lambda: scene.reader.queues == [calls])
+    turn.end(lambda: None)
+    wait_until(lambda: scene.reader.queues == [calls, events])
 
 
 def test_no_more_calls_are_claimed_ahead_than_are_run_in_a_moment() -> None:

@@ -17,6 +17,7 @@ from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.instances.table import Instances
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.messages import ToolCall
+from goondan_tasks.names import folder_workspace
 from goondan_tasks.revisions.active import ActiveRevision, RevisionFailure
 from tests.git_bundle import FILES, GitBundle, make_bundle
 from tests.unit.goondan_tasks.bundle.writing import write
@@ -77,7 +78,7 @@ def test_an_agent_changes_the_bundle_inside_its_instance_and_everybody_hears_of_
     for name in ("changeset.committed", "changeset.rejected"):
         events.on("coder", name, lambda event: heard.append(event["status"]), extension="x")
     changes = changes_of(bundle.folder, tmp_path, redis, events)
-    active = ActiveRevision(redis, changes.ledger.keys, "den")
+    active = ActiveRevision(redis, changes.ledger.keys, folder_workspace(bundle.folder))
     active.begin(OLD)
     mine = changes.of(call())
 
@@ -104,7 +105,7 @@ def test_the_active_ref_is_the_record_s_else_the_revision_s_else_the_folder_s(
     changes = changes_of(bundle.folder, tmp_path, redis)
 
     assert changes.of(call()).get_active_ref() == f"git:{bundle.head}"
-    ActiveRevision(redis, changes.ledger.keys, "den").begin(OLD)
+    ActiveRevision(redis, changes.ledger.keys, folder_workspace(bundle.folder)).begin(OLD)
     assert changes.of(call()).get_active_ref() == OLD
 
 
@@ -112,7 +113,7 @@ def test_opened_changeset_warns_of_a_base_that_cannot_be_loaded(
     bundle: GitBundle, tmp_path: Path, redis: Redis
 ) -> None:
     changes = changes_of(bundle.folder, tmp_path, redis)
-    active = ActiveRevision(redis, changes.ledger.keys, "den")
+    active = ActiveRevision(redis, changes.ledger.keys, folder_workspace(bundle.folder))
     active.begin(OLD)
     head = f"git:{bundle.head}"
 

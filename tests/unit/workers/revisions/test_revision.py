@@ -118,17 +118,25 @@ def use(machine: RevisionMachine, word: str, *, isolated: bool) -> list[weakref.
     return left
 
 
+def remaining(traces: list[weakref.ref[Any]]) -> list[Any]:
+    gc.collect()
+    return [found for trace in traces if (found := trace()) is not None]
+
+
 def test_nothing_is_left_of_forty_revisions(machine: RevisionMachine) -> None:
     left = [trace for number in range(20) for trace in use(machine, f"warm-{number}", isolated=number < 2)]
     before = Footprint.now(machine)
 
     for number in range(40):
         left += use(machine, f"word-{number}", isolated=number % 20 == 0)
+    # a thread that has just ended a call may hold something for another moment
+    wait_until(lambda: not remaining(left), show=lambda: remaining(left))
     after = Footprint.now(machine)
 
-    assert [trace() for trace in left if trace() is not None] == []
     assert (after.modules, after.loggers, after.tasks) == (before.modules, before.loggers, before.tasks)
-    assert (after.threads, after.descriptors) == (before.threads, before.descriptors)
+    # what other tests have left in this process may end meanwhile
+    assert after.threads <= before.threads
+    assert after.descriptors <= before.descriptors
     assert after.importers == before.importers
     # each of them had 300 kB of its own
     assert after.resident_bytes - before.resident_bytes < 8_000_000

@@ -7,6 +7,7 @@ import pytest
 from celery.exceptions import Reject
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from broker_config.process_identity import this_process
 from goondan_tasks.calls import new_call
 from goondan_tasks.errors import (
     BundleRevisionUnavailableError,
@@ -21,7 +22,6 @@ from goondan_tasks.messages import ToolCall
 from goondan_tasks.revisions.active import RevisionState
 from tests.unit.workers.pool.fake_consumer import Consumer
 from workers.pool.consumed_queues import PausedQueues
-from workers.process_identity import this_process
 from workers.revisions.sync import BEHIND_SECONDS, Standby
 from workers.tasks import tool_call
 

@@ -8,6 +8,7 @@ from goondan_tasks.bundle import load_bundle
 from goondan_tasks.errors import HandoffError
 from goondan_tasks.names import EVENT_TOOL
 from tests.unit.goondan_tasks.bundle.writing import write
+from workers.javascript.tools import HostedTools, Hosts
 from workers.processes.isolation import Children, Isolation
 from workers.tools.registry import Registry
 
@@ -25,7 +26,7 @@ metadata: { name: outsider }
 
 def registry(tmp_path: Path, text: str) -> Registry:
     bundle = load_bundle(write(tmp_path, {"goondan.yaml": AGENTS, "coder.py": text}))
-    return Registry(bundle, Isolation(Children(), ""))
+    return Registry(bundle, Isolation(Children(), ""), HostedTools(Hosts(), Path(), ""))
 
 
 @pytest.mark.parametrize(

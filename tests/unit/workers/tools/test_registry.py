@@ -15,6 +15,7 @@ from goondan_tasks.ledger.ledger import Ledger
 from tests.unit.workers.revisions.lone_revisions import revisions_with
 from workers.delivery.delivery import Delivery
 from workers.delivery.limiter import CallLimiter
+from workers.javascript.tools import HostedTools, Hosts
 from workers.processes.isolation import Children, Isolation
 from workers.tools.dynamic_tools import DynamicTool, dynamic_tool
 from workers.tools.registry import Registry
@@ -38,7 +39,9 @@ UNUSED: Any = None
 
 
 def registry(*, is_open: bool = False) -> Registry:
-    return Registry(load_bundle(LIMITS), Isolation(Children(), ""), is_open=is_open)
+    return Registry(
+        load_bundle(LIMITS), Isolation(Children(), ""), HostedTools(Hosts(), KITCHEN, ""), is_open=is_open
+    )
 
 
 def a_dynamic_tool(
@@ -58,7 +61,7 @@ def a_dynamic_tool(
 @pytest.mark.requirement("registry.all-tools")
 def test_every_export_of_every_tool_of_the_bundle_has_its_handler() -> None:
     bundle = load_bundle(KITCHEN)
-    tools = Registry(bundle, Isolation(Children(), ""), is_open=True)
+    tools = Registry(bundle, Isolation(Children(), ""), HostedTools(Hosts(), KITCHEN, ""), is_open=True)
     named = {f"{tool.name}__{one.name}" for tool in bundle.tools.values() for one in tool.spec.exports}
 
     assert named == {"stove__cook", "stove__burn", "stove__context", "cellar__cook", "cellar__context"}

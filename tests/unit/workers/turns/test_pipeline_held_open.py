@@ -141,6 +141,35 @@ def test_middlewares_that_take_too_long_are_given_up(
         blocking(one.onion.enter(one.run(), is_async=False))
 
 
+@pytest.mark.parametrize("afterwards", ["goes on", "hangs"])
+def test_what_middlewares_wait_for_without_a_limit_does_not_count_as_their_time(
+    event_loop: EventLoopThread, monkeypatch: pytest.MonkeyPatch, afterwards: str
+) -> None:
+    async def answer_late(question: str) -> str:
+        await asyncio.sleep(0.3)  # longer than the limit
+        return f"{question}: yes"
+
+    async def asks(ctx: Any) -> Any:
+        one.said += await asyncio.gather(*(one.onion.untimed(answer_late, each) for each in ("a", "b")))
+        if afterwards == "hangs":
+            await asyncio.sleep(600)
+        return await ctx.next()
+
+    async def hold() -> Any:
+        await one.onion.enter(one.run(), is_async=True)
+        return await one.onion.leave(CoreOutcome("result"), is_async=True)
+
+    monkeypatch.setattr("workers.turns.pipeline.MOST_SECONDS", 0.1)
+    one = Passage(event_loop, asks)
+    held = event_loop.submit(hold())
+    if afterwards == "hangs":
+        with pytest.raises(MiddlewareError, match=r"longer than 0\.1 s"):
+            held.result(30)
+    else:
+        assert held.result(30) == "result"
+    assert one.said == ["a: yes", "b: yes", "core"][: 2 if afterwards == "hangs" else 3]
+
+
 @pytest.mark.parametrize("is_async", [True, False])
 def test_a_middleware_that_gives_up_waiting_for_its_next_is_told_of_when_the_step_ends(
     event_loop: EventLoopThread, is_async: bool

@@ -20,6 +20,7 @@ from goondan_tasks.steps import KeptStep, StepStore, TurnHistory
 from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.events import EventListeners
 from workers.extensions.pipelines import AgentPipelines
+from workers.javascript.tools import HostedTools, Hosts
 from workers.processes.isolation import Children, Isolation
 from workers.tools.registry import Registry
 from workers.turns.pipeline import CoreOutcome, blocking
@@ -60,7 +61,7 @@ def steps() -> Iterator[Worker]:
     def worker(store: StepStore, pipelines: AgentPipelines | None = None) -> Steps:
         return Steps(
             store,
-            Registry(load_bundle(KITCHEN), Isolation(Children(), "")),
+            Registry(load_bundle(KITCHEN), Isolation(Children(), ""), HostedTools(Hosts(), KITCHEN, "")),
             pipelines or AgentPipelines(),
             events=EventListeners(event_loop.submit),
             event_loop=event_loop,

@@ -19,6 +19,7 @@ from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.events import EventListeners, running
 from workers.extensions.pipelines import AgentPipelines
 from workers.extensions.services import ExtensionTools, Owner
+from workers.javascript.tools import HostedTools, Hosts
 from workers.processes.isolation import Children, Isolation
 from workers.tools.dynamic_tools import turn_of
 from workers.tools.registry import Registry
@@ -37,7 +38,9 @@ class Worker:
     """
 
     def __init__(self, store: StepStore, event_loop: EventLoopThread) -> None:
-        self.registry = Registry(load_bundle(KITCHEN), Isolation(Children(), ""))
+        self.registry = Registry(
+            load_bundle(KITCHEN), Isolation(Children(), ""), HostedTools(Hosts(), KITCHEN, "")
+        )
         self.tools = ExtensionTools(
             Owner(AGENT, "mail", KITCHEN / "mail.py"), self.registry.dynamic, self.registry.catalog
         )

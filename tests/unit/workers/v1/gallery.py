@@ -26,6 +26,7 @@ from workers.contexts import RunServices
 from workers.executor import Executor
 from workers.extensions.events import running
 from workers.extensions.services import SwarmBundleFor, no_swarm_bundle
+from workers.javascript.tools import Hosts
 from workers.oauth import WorkerOAuth
 from workers.processes.isolation import Children
 from workers.progress_reporter import ProgressReporter
@@ -110,7 +111,7 @@ def gallery(
     event_loop.start()
     with fakeredis.FakeRedis() as redis, Children() as children:
         ledger = Ledger(redis, settings)
-        registry = make_registry(settings, loaded, children)
+        registry = make_registry(settings, loaded, children, Hosts())
         extensions = make_extensions(loaded, registry, event_loop, swarm_bundle_for=swarm_bundle_for)
         extensions.services = services = replace(extensions.services, oauth=tokens)
         steps = make_steps(ledger, registry, services, event_loop)

@@ -1,0 +1,107 @@
+"""What the imports of typed entries have told, kept for the next load: a child takes a fifth of a second.
+
+A record counts as long as no file has changed that the import has read: the modules, wherever they are, and
+whatever else it has opened. The time of change (``ctime``) tells, which no program can set back. A record of
+another user is not trusted, nor one that others may write; a damaged one counts as missing.
+"""
+
+import contextlib
+import hashlib
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ValidationError
+
+from broker_config.settings import Settings, SettingsError
+from goondan_tasks.atomic_file import write_whole
+from goondan_tasks.entry import MAX_PATHS, ProbeRecord
+
+#: a file that has changed so lately may change again without another time of change
+SETTLED_SECONDS = 2.0
+#: how long a record counts
+KEPT_SECONDS = 30 * 86_400.0
+_MOST_BYTES = 4 * MAX_PATHS
+
+
+class _Kept(BaseModel):
+    record: ProbeRecord
+    #: by path, see :func:`_state_of`
+    files: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ExportCache:
+    """The records of this user in one directory."""
+
+    folder: Path
+
+    @classmethod
+    def of_user(cls) -> Self | None:
+        """Return the one below ``GOONDAN_CACHE_DIR``; ``None`` if the settings name no place."""
+        try:
+            return cls(Settings.load().cache_path / "exports")
+        except (SettingsError, RuntimeError):  # a user without a home
+            return None
+
+    def records(
+        self, files: Sequence[Path], import_files: Callable[[Sequence[Path]], Sequence[ProbeRecord]]
+    ) -> list[ProbeRecord]:
+        """Return a record for each file, in order; those that are not kept are imported."""
+        found = {file: self._read(file) for file in files}
+        missing = [file for file, record in found.items() if record is None]
+        for file, record in zip(missing, import_files(missing), strict=True):
+            found[file] = record
+            if record.problem is None and record.files:
+                self._write(file, record)
+        return [record for record in found.values() if record is not None]
+
+    def _read(self, file: Path) -> ProbeRecord | None:
+        with contextlib.suppress(OSError, ValidationError):
+            descriptor = os.open(
+                self._place(file), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+            )
+            with os.fdopen(descriptor, "rb") as stream:
+                found = os.fstat(descriptor)
+                is_ours = found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+                if not is_ours or not stat.S_ISREG(found.st_mode):
+                    return None
+                kept = _Kept.model_validate_json(stream.read(_MOST_BYTES))
+            is_fresh = found.st_mtime > time.time() - KEPT_SECONDS
+            if is_fresh and all(_state_of(path)[0] == state for path, state in kept.files.items()):
+                return kept.record
+        return None
+
+    def _write(self, file: Path, record: ProbeRecord) -> None:
+        states = {path: _state_of(path) for path in record.files}
+        if max(changed for _, changed in states.values()) > time.time() - SETTLED_SECONDS:
+            return
+        files = {path: state for path, (state, _) in states.items()}
+        kept = _Kept(record=record.model_copy(update={"files": ()}), files=files)
+        with contextlib.suppress(OSError):  # a disk that is full, or not ours, only costs time
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_whole(self._place(file), kept.model_dump_json().encode(), mode=0o600)
+            for old in self.folder.glob("*.json"):
+                if old.stat().st_mtime < time.time() - KEPT_SECONDS:
+                    old.unlink()
+
+    def _place(self, file: Path) -> Path:
+        """Return the record's place: another interpreter, or other places of modules, are another record."""
+        named = "\0".join([str(file), sys.executable, *sys.path]).encode("utf-8", "surrogateescape")
+        return self.folder / f"{hashlib.sha256(named).hexdigest()[:32]}.json"
+
+
+def _state_of(path: str) -> tuple[str, float]:
+    """Return what tells a version of a file from any other, and when it has changed; nothing of no file."""
+    try:
+        found = Path(path).stat()
+    except (OSError, ValueError):  # a NUL in the path
+        return "", 0.0
+    if not stat.S_ISREG(found.st_mode):
+        return "", 0.0
+    return f"{found.st_ino}-{found.st_size}-{found.st_ctime_ns}", found.st_ctime

@@ -1,0 +1,57 @@
+"""The JSON Schema of a bundle's documents, for editors: fields, their types and their words.
+
+It is made from the models of the resources. What lies beyond one value, such as whether a reference leads
+anywhere, is for ``goondan validate`` to say.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic.json_schema import models_json_schema
+
+from goondan_tasks.bundle.inventory import MODELS
+from goondan_tasks.bundle.resources import API_VERSION, V1_API_VERSION, Resource
+from goondan_tasks.messages import JsonObject
+from goondan_tasks.typed_tools import UntitledSchema
+
+#: what every editor knows; later drafts are known to some
+DRAFT = "http://json-schema.org/draft-07/schema#"
+#: where the specification says it, which is of no use in an editor
+_SOURCE = re.compile(r" \([^()]*(§|appendix|our fields)[^()]*\)")
+
+
+class _Schema(UntitledSchema):
+    """Without the default null, which nobody is to write."""
+
+    def default_schema(self, schema: Any) -> JsonObject:
+        made = super().default_schema(schema)
+        return {name: value for name, value in made.items() if name != "default" or value is not None}
+
+
+def bundle_schema() -> JsonObject:
+    """Return the JSON Schema of one document; its ``kind`` and ``apiVersion`` decide which fields it has."""
+    models = {model for of_version in MODELS.values() for model in of_version.values()}
+    ordered = sorted(models, key=lambda model: model.__name__)
+    refs, made = models_json_schema([(model, "validation") for model in ordered], schema_generator=_Schema)
+    for definition in made["$defs"].values():
+        if "description" in definition:
+            definition["description"] = _SOURCE.sub("", definition["description"]).replace("``", "`")
+    return {
+        "$schema": DRAFT,
+        "title": "A resource of a Goondan bundle",
+        "type": "object",
+        "required": ["apiVersion", "kind", "metadata"],
+        "properties": {"apiVersion": {"enum": list(MODELS)}, "kind": {"enum": list(MODELS[API_VERSION])}},
+        "allOf": [{"if": condition, "then": refs[model, "validation"]} for condition, model in _conditions()],
+        "$defs": made["$defs"],
+    }
+
+
+def _conditions() -> Iterator[tuple[JsonObject, type[Resource]]]:
+    """Yield what makes a document one of a model; any other version counts as the current one."""
+    older = {"const": V1_API_VERSION}
+    for version, is_version in ((API_VERSION, {"not": older}), (V1_API_VERSION, older)):
+        for kind, model in MODELS[version].items():
+            fields = {"apiVersion": is_version, "kind": {"const": kind}}
+            yield {"properties": fields, "required": list(fields)}, model

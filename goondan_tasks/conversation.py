@@ -1,0 +1,389 @@
+"""The conversation of an agent that thinks in one instance, in the instance's directory.
+
+``agents/<agent>/messages`` has two files for the run of the last Turn. Their names end in its number, which
+is the time of its claim in milliseconds. ``base-<number>.jsonl`` says which Turn it is and how many tokens
+were used before, and holds a Message a line, as the Turn began with them::
+
+    {"type": "begin", "turnId": "turn-1", "tokensBefore": 1200}
+    {"id": "msg-1", "data": {"role": "user", "content": "…"}, …}
+
+``events-<number>.jsonl`` holds what the Turn has changed, and how many tokens it has used::
+
+    {"type": "append", "message": {…}}
+    {"type": "replace", "targetId": "msg-1", "message": {…}}
+    {"type": "remove", "targetId": "msg-2"}
+    {"type": "truncate"}
+    {"type": "usage", "tokens": 300}
+
+The next Turn folds the events into a base of its own. A Turn that is run again, since its worker has died,
+begins with the same base and forgets the events of the run before. The highest number counts: whenever a
+worker that was frozen wakes up, what it writes stands under the number of its own, older claim, and is not
+read. Source: goondan runtime, Message state.
+"""
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar
+
+from pydantic import Field, ValidationError, model_validator
+
+from broker_config import serializer
+from goondan_tasks.atomic_file import sync_directory, write_whole
+from goondan_tasks.errors import ConversationError
+from goondan_tasks.messages import JsonObject, Message, WireModel, faults_of
+
+_BASE = re.compile(r"base-([0-9]+)\.jsonl")
+_OURS = re.compile(r"(?:base|events)-[0-9]+\.jsonl|\.[0-9a-f]{16}\.tmp")
+
+#: how often files are looked for again that the next Turn has removed
+_MOST_LOOKS = 100
+
+_ROLES = ("system", "user", "assistant", "tool")
+
+
+class MessageEvent(WireModel):
+    """A change of a conversation."""
+
+    type: Literal["append", "replace", "remove", "truncate"]
+    message: Message | None = None
+    #: the id of the message that is replaced or removed
+    target_id: str | None = None
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        if (self.message is None) != (self.type in ("remove", "truncate")):
+            raise ValueError("append and replace have a message, remove and truncate have none")
+        if (self.target_id is None) != (self.type in ("append", "truncate")):
+            raise ValueError("replace and remove have a targetId, append and truncate have none")
+        data = {} if self.message is None else self.message.data
+        if data and data.get("role") not in _ROLES:
+            raise ValueError(f"the role of a message is one of: {', '.join(_ROLES)}")
+        parts = data.get("content", "")
+        is_list = isinstance(parts, list) and all(isinstance(part, dict) for part in parts)
+        if not (is_list or isinstance(parts, str)):
+            raise ValueError("the content of a message is text, or a list of parts")
+        return self
+
+
+def fold(messages: Iterable[Message], events: Iterable[MessageEvent]) -> list[Message]:
+    """Return the messages after the events.
+
+    A message that is replaced or removed but is not there is a warning; one that is appended a second time
+    stays where it is.
+    """
+    folded = {message.id: message for message in messages}
+    for event in events:
+        _apply(folded, event)
+    return list(folded.values())
+
+
+def _apply(messages: dict[str, Message], event: MessageEvent) -> None:
+    message, target = event.message, event.target_id
+    if event.type == "truncate":
+        messages.clear()
+    elif target is None:
+        if message is not None:
+            messages.setdefault(message.id, message)
+    elif target not in messages:
+        _warn("conversation.no_such_message", type=event.type, target_id=target)
+    elif message is None:
+        del messages[target]
+    else:
+        # in its place, perhaps under another id
+        kept = [(message.id, message) if key == target else (key, one) for key, one in messages.items()]
+        messages.clear()
+        messages.update(kept)
+
+
+def start_of_last(messages: Sequence[Message], count: int) -> int:
+    """Return where the last ``count`` messages begin, or further ahead: no call is apart from its result."""
+    called = {call_id for message in messages for call_id in _ids(message, "tool-call")}
+    without_call: set[str] = set()
+    for index in range(len(messages) - 1, -1, -1):
+        without_call |= _ids(messages[index], "tool-result") & called
+        without_call -= _ids(messages[index], "tool-call")
+        if len(messages) - index >= count and not without_call:
+            return index
+    return 0
+
+
+def _ids(message: Message, kind: str) -> set[str]:
+    parts = message.data.get("content")
+    of_kind = [part for part in parts if part.get("type") == kind] if isinstance(parts, list) else []
+    return {str(part.get("toolCallId")) for part in of_kind}
+
+
+def stays(message: Message, turn_id: str) -> bool:
+    """Return whether no extension should take a message away: a Turn's own input, and what is pinned."""
+    is_input = message.data.get("role") == "user" and message.metadata.get("turnId") == turn_id
+    return is_input or message.metadata.get("pinned") is True
+
+
+@dataclass(slots=True)
+class Conversation:
+    """The messages of one run of a Turn, which writes what it changes; without a file, in memory alone.
+
+    Extensions know it as ``ctx.conversation_state``.
+    """
+
+    base_messages: Sequence[Message] = ()
+    #: the events of the run
+    file: Path | None = None
+    #: the tokens that the Turns before have used, and this one so far
+    tokens_before: int = 0
+    tokens: int = 0
+    #: whether the model has refused it as too long: a step middleware may shorten it then
+    is_too_long: bool = False
+    events: list[MessageEvent] = field(default_factory=list)
+    _next: dict[str, Message] = field(init=False)
+    #: lines of the events that are not in the file, and the tokens that are
+    _unwritten: list[bytes] = field(default_factory=list)
+    _written_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        self._next = {message.id: message for message in self.base_messages}
+
+    @property
+    def next_messages(self) -> list[Message]:
+        """The messages that the model is shown next."""
+        return list(self._next.values())
+
+    def emit(self, event: MessageEvent | JsonObject) -> None:
+        """Change the conversation; see :class:`MessageEvent`. It is written with the next request.
+
+        Raises:
+            ValueError: the event is not valid.
+        """
+        try:
+            if not isinstance(event, MessageEvent):
+                event = MessageEvent.model_validate(event)
+            self._unwritten.append(_line(event.to_wire()))
+        except ValidationError as error:
+            raise ValueError(f"The message event is not valid: {faults_of(error)}.") from error
+        except serializer.NotJsonError as error:
+            raise ValueError(f"The message event is not valid: {error}.") from error
+        self.events.append(event)
+        _apply(self._next, event)
+
+    def append(self, message: Message) -> None:
+        """Append a message; if another one has its id, under an id of its own."""
+        number, name = 1, message.id
+        while name in self._next:
+            number, name = number + 1, f"{message.id}~{number + 1}"
+        self.emit(MessageEvent(type="append", message=message.model_copy(update={"id": name})))
+
+    def write(self) -> None:
+        """Write the events that were not written yet, and the tokens used so far; raises OSError."""
+        if self.tokens != self._written_tokens:
+            self._unwritten.append(_line({"type": "usage", "tokens": self.tokens}))
+            self._written_tokens = self.tokens
+        if self.file is not None and self._unwritten:
+            data = b"".join(self._unwritten)
+            with open(self.file, "ab", buffering=0, opener=_regular_file) as file:
+                size = file.tell()
+                if file.write(data) < len(
+                    data
+                ):  # the disk is full: later lines must not follow a part of one
+                    file.truncate(size)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.file))
+        self._unwritten.clear()
+
+    def end(self) -> None:
+        """Write what was not written yet; if there was something, all is on the disk when this returns.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        is_written = not self._unwritten and self.tokens == self._written_tokens
+        self.write()
+        if self.file is not None and not is_written:
+            with self.file.open("rb") as file:
+                os.fsync(file.fileno())
+            sync_directory(self.file.parent)
+
+
+class _Note(WireModel):
+    """A line that is neither a message nor a change: how the Turn has begun, or what it has used so far."""
+
+    turn_id: str = ""
+    tokens_before: int = Field(default=0, ge=0)
+    tokens: int = Field(default=0, ge=0)
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What the files of one number hold."""
+
+    number: int = 0
+    turn_id: str = ""
+    base: list[Message] = field(default_factory=list)
+    #: the line of each message of the base, by the message's ``id()``
+    lines: dict[int, bytes] = field(default_factory=dict)
+    events: list[MessageEvent] = field(default_factory=list)
+    tokens_before: int = 0
+    tokens: int = 0
+
+    @property
+    def messages(self) -> list[Message]:
+        return fold(self.base, self.events)
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationFiles:
+    """The files of one conversation."""
+
+    directory: Path
+
+    @classmethod
+    def of(cls, instance_directory: Path, agent: str) -> Self:
+        return cls(instance_directory / "agents" / agent / "messages")
+
+    def begin(self, turn_id: str, *, claimed_at: float, now: float) -> Conversation:
+        """Return the conversation as a run of a Turn begins with it, after what the Turn before has changed.
+
+        ``claimed_at`` is when the run was claimed; both times are milliseconds, Redis time.
+
+        Raises:
+            ConversationError: a file cannot be read, or a newer run has begun.
+            OSError: one cannot be written.
+        """
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        seen = sorted(filter(_OURS.fullmatch, _names(self.directory)))
+        kept, number = self._newest(), int(claimed_at)
+        if number <= kept.number:
+            if number < kept.number <= now:
+                raise ConversationError(f"{self.directory}: a newer run of a Turn has begun.")
+            number = kept.number + 1  # of the same moment; or the clock of Redis was set back
+        messages, tokens = kept.base, kept.tokens_before
+        if kept.turn_id != turn_id:
+            messages, tokens = kept.messages, tokens + kept.tokens
+        begin = _line({"type": "begin", "turnId": turn_id, "tokensBefore": tokens})
+        lines = (kept.lines.get(id(message)) or _line(message.to_wire()) for message in messages)
+        write_whole(self.directory / f"base-{number}.jsonl", b"".join([begin, *lines]), is_durable=True)
+        for name in seen:  # those before, and what dead workers have left; bases first, as readers expect
+            (self.directory / name).unlink(missing_ok=True)
+        return Conversation(messages, self.directory / f"events-{number}.jsonl", tokens)
+
+    def read(self) -> list[Message]:
+        """Return the messages, those of a Turn in progress included; raises ConversationError."""
+        return self._newest().messages
+
+    def _newest(self) -> _Kept:
+        for _ in range(_MOST_LOOKS):
+            bases = map(_BASE.fullmatch, _names(self.directory))
+            number = max((int(base[1]) for base in bases if base), default=0)
+            try:
+                return self._kept(number) if number else _Kept()
+            except FileNotFoundError:
+                continue  # the next Turn has just begun
+        raise ConversationError(f"{self.directory}: the files change all the time.")
+
+    def _kept(self, number: int) -> _Kept:
+        kept = _Kept(number)
+        events, base = (self.directory / f"{kind}-{number}.jsonl" for kind in ("events", "base"))
+        for place, line in _lines(events, may_be_torn=True) if os.path.lexists(events) else ():
+            value = _object(events, place, line)
+            if value.get("type") == "usage":
+                kept.tokens = _read(_Note, events, place, value).tokens
+            else:
+                kept.events.append(_read(MessageEvent, events, place, value))
+        for place, line in _lines(base):
+            if not kept.base and (value := _object(base, place, line)).get("type") == "begin":
+                begin = _read(_Note, base, place, value)
+                kept.turn_id, kept.tokens_before = begin.turn_id, begin.tokens_before
+                continue
+            try:  # pydantic reads it in a third of the time, but refuses what is nested very deeply
+                message = Message.model_validate_json(line)
+            except ValidationError:
+                message = _read(Message, base, place, _object(base, place, line))
+            kept.base.append(message)
+            kept.lines[id(message)] = line + b"\n"
+        return kept
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return [path.name for path in directory.iterdir()]
+    except FileNotFoundError:
+        return []
+
+
+Model = TypeVar("Model", bound=WireModel)
+
+
+def _lines(file: Path, *, may_be_torn: bool = False) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that are not empty, with their numbers; leave out one that has no end.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ConversationError: it cannot be read.
+    """
+    try:
+        with open(file, "rb", opener=_regular_file) as opened:
+            lines = opened.read().split(b"\n")
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ConversationError(f"{file}: {error.strerror}") from error
+    for number, line in enumerate(lines, start=1):
+        if may_be_torn and number == len(lines) and line and not _is_json(line):
+            _warn("conversation.torn_line", file=str(file), line=number)
+        elif line.strip():
+            yield number, line
+
+
+def _regular_file(path: str, flags: int) -> int:
+    """Open a file for :func:`open`, by itself: a pipe that a tool has put there would block for ever.
+
+    Raises:
+        OSError: it is a link, or no regular file.
+    """
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    return descriptor
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        serializer.decode(line)
+    except serializer.NotJsonError:
+        return False
+    return True
+
+
+def _object(file: Path, number: int, line: bytes) -> JsonObject:
+    try:
+        value = serializer.decode(line)
+    except serializer.NotJsonError as error:
+        raise _damaged(file, number, str(error)) from error
+    if not isinstance(value, dict):
+        raise _damaged(file, number, "it is not an object")
+    return value
+
+
+def _read(model: type[Model], file: Path, number: int, value: JsonObject) -> Model:
+    try:
+        return model.from_wire(value)
+    except ValidationError as error:
+        raise _damaged(file, number, faults_of(error)) from error
+
+
+def _damaged(file: Path, number: int, why: str) -> ConversationError:
+    return ConversationError(f"{file}, line {number}: {why}")
+
+
+def _line(value: JsonObject) -> bytes:
+    return serializer.encode(value) + b"\n"
+
+
+def _warn(event: str, **fields: Any) -> None:
+    import structlog  # few commands and producers log anything
+
+    structlog.get_logger(__name__).warning(event, **fields)

@@ -1,0 +1,78 @@
+"""The workspace that a bundle without a Package had in earlier versions.
+
+It was named by the Swarm, mostly ``default``: other projects on the machine may have used it, too, so nothing
+is moved. People are told where it is, and how to go on with it.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from redis import Redis
+
+from broker_config.keys import Keys
+from broker_config.settings import Settings
+from goondan_tasks.bundle import Bundle
+from goondan_tasks.errors import ConfigError
+from goondan_tasks.instances.files import InstanceFiles
+from goondan_tasks.instances.table import Instances, encoded, instances_directory
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierWorkspace:
+    """A workspace of that name that is still there."""
+
+    name: str
+    #: what is there, and where
+    found: str
+    #: whether the bundle has instances in its present workspace by now
+    is_past: bool
+
+    @property
+    def message(self) -> str:
+        """What was found, as a sentence."""
+        return f"Workspace {self.name!r}, of earlier versions, is still there: {self.found}."
+
+    @property
+    def remedy(self) -> str:
+        """How to go on with it."""
+        package = f", or name a Package {self.name!r}" if self.name == self.name.lower() else ""
+        return (
+            f"To go on with it, say --workspace {self.name} or set GOONDAN_WORKSPACE={self.name} for every "
+            f"program{package}. Other projects may have used it, too."
+        )
+
+
+def earlier_workspace(
+    bundle: Bundle, settings: Settings, redis: Redis | None = None
+) -> EarlierWorkspace | None:
+    """Return a bundle's earlier workspace if it has files here, or records in Redis.
+
+    ``None`` also if the bundle or the settings name a workspace: that is no other one than before.
+
+    Raises:
+        redis.exceptions.RedisError: Redis cannot be reached.
+    """
+    if settings.workspace or bundle.package:
+        return None
+    try:
+        name = bundle.swarm(settings.swarm).name
+    except ConfigError:  # no such Swarm: nothing runs
+        return None
+    found = _instances(name, settings, redis)
+    if redis is not None and redis.exists(Keys(settings.namespace).revision(name)):
+        found.append("the record of its active revision in Redis")
+    if not found:
+        return None
+    is_past = bool(_instances(bundle.workspace_name(), settings, redis))
+    return EarlierWorkspace(name, " and ".join(found), is_past)
+
+
+def _instances(workspace: str, settings: Settings, redis: Redis | None) -> list[str]:
+    found = []
+    folder = instances_directory(settings.state_root_path, encoded(workspace))
+    with suppress(OSError):  # a worker that needs the state root reports what is wrong with it
+        if directories := InstanceFiles(settings.state_root_path).directories(encoded(workspace)):
+            found.append(f"directories of instances in {folder} ({len(directories)})")
+    if redis is not None and (listed := Instances(redis, Keys(settings.namespace)).directories_in(workspace)):
+        found.append(f"records of instances in Redis ({len(listed)})")
+    return found

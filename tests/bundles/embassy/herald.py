@@ -1,0 +1,5 @@
+"""An agent in Python that tools in TypeScript ask."""
+
+
+def handle(ctx, event):
+    return {"heard": event.input}

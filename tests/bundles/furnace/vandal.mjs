@@ -1,0 +1,33 @@
+import { closeSync, writeSync } from 'node:fs';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+const CHANNEL = 3;
+
+const acts = {
+  close: () => closeSync(CHANNEL),
+  garbage: () => writeSync(CHANNEL, 'not a message\n'),
+  half: () => writeSync(CHANNEL, '{"t":"value","id":'),
+  forged: () => writeSync(CHANNEL, '{"t":"log","id":1}\n{"t":"ask","id":1}\n{"t":"other","id":1}\n'),
+  console: () => (globalThis.console = undefined),
+  log: () => (console.log = console.info = undefined),
+  cwd: () => (process.cwd = undefined),
+  stringify: () => (JSON.stringify = () => 'nothing'),
+  parse: () => (JSON.parse = () => undefined),
+  promise: () => (globalThis.Promise = undefined),
+  timers: () => (globalThis.setImmediate = globalThis.setTimeout = undefined),
+  map: () => (Map.prototype.get = Map.prototype.set = Map.prototype.delete = undefined),
+  exit: () => (process.exit = () => undefined),
+  listeners: () => process.removeAllListeners(),
+};
+
+export const handlers = {
+  async breaks(_ctx, { act }) {
+    acts[act]();
+    await sleep(50);
+    return act;
+  },
+  works: async (ctx) => {
+    ctx.logger?.info?.('at work');
+    return 'works';
+  },
+};

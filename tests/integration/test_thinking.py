@@ -1,0 +1,433 @@
+"""Agents that think in real workers, with a scripted server in the place of their model."""
+
+import shutil
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goondan_tasks.client import Client, PendingCall
+from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.names import MODEL_TOOLS
+from goondan_tasks.testing import LocalStack
+from tests.integration.spans import span_of
+from tests.model_server import Answer, Asked, Call, ModelServer, Said, Usage, in_turn, too_long
+from tests.waiting import wait_until
+
+ACADEMY = Path(__file__).parent.parent / "bundles" / "academy"
+PUPILS = ["student", "apprentice", "seeker", "forgetful", "archivist", "author"]
+PATIENCE = 60.0
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[ModelServer]:
+    with ModelServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def academy(model: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
+    """Run two workers, the second one for :data:`PUPILS`, whose models are all at the server."""
+    bundle = Path(shutil.copytree(ACADEMY, tmp_path_factory.mktemp("bundle") / "academy"))
+    resources = bundle / "goondan.yaml"
+    resources.write_text(resources.read_text("utf-8").replace("http://127.0.0.1:9/v1", model.url), "utf-8")
+    environment = {
+        "GOONDAN_LEASE_SECONDS": "2",
+        "OTEL_TRACES_EXPORTER": "console",
+        "OTEL_BSP_SCHEDULE_DELAY": "50",
+    }
+    with LocalStack(bundle, agents=["teacher", "accountant"], environment=environment) as stack:
+        stack.start_worker(agents=PUPILS)
+        yield stack
+
+
+@pytest.fixture(scope="module")
+def client(academy: LocalStack) -> Client:
+    return academy.client
+
+
+def begin(client: Client, agent: str, text: Any, instance: str) -> PendingCall:
+    _, pending = client.ask(agent, text, instance_key=instance, timeout=PATIENCE)
+    return pending
+
+
+def ask(client: Client, agent: str, text: Any, instance: str) -> ToolCallResult:
+    """Let an agent handle a request; return the result of its Turn."""
+    return begin(client, agent, text, instance).result(PATIENCE)
+
+
+def calling(name: str, said: str = "", usage: Usage | None = None, **arguments: Any) -> Answer:
+    """Make an answer that calls a tool."""
+    return Answer(said, (Call(name, arguments),), usage=usage or Usage())
+
+
+def told(asked: Asked) -> list[str]:
+    """Return what a request says after the system's instructions, as ``role: text``."""
+    return [f"{one.role}: {one.text}" for one in asked.said if one.role != "system"]
+
+
+def system(asked: Asked) -> str:
+    return "\n".join(one.text for one in asked.said if one.role == "system")
+
+
+def results(asked: Asked) -> list[Said]:
+    return [one for one in asked.said if one.role == "tool"]
+
+
+# --- what the model is told
+
+
+def test_prompt_blocks_and_history_reach_the_model(client: Client, model: ModelServer) -> None:
+    model.begin(in_turn(calling("desk__echo", text="one"), Answer("done"), Answer("again")))
+    assert ask(client, "student", "first", "prompt").output == "done"
+    assert ask(client, "student", "second", "prompt").output == "again"
+    first, second, third = model.requests
+    prompt, block = system(first).split("\n\n")
+    assert prompt.startswith("You are student, in /")
+    assert prompt.endswith("/prompt/workspace.\nInstance: prompt. {{unknown}} stays.")
+    assert block == '<note>\n{"type":"note","data":"step 0"}\n</note>'
+    assert '"step 1"' in system(second)
+    history = ["user: first", "assistant: ", "tool: one"]
+    assert (told(first), told(second)) == (history[:1], history)
+    assert told(third) == [*history, "assistant: done", "user: second"]
+    assert first.body["temperature"] == 0.5
+    assert first.headers["authorization"] == "Bearer sk-canary"
+
+
+def test_the_models_whole_message_is_shown_to_tools_middlewares_and_the_older_version(
+    client: Client, model: ModelServer
+) -> None:
+    def script(asked: Asked) -> Answer:
+        if results(asked):
+            return Answer("done")
+        names = [name for name in asked.tools if name.startswith(("desk__message", "older"))]
+        calls = tuple(Call(name, {}, f"call_{place}") for place, name in enumerate(names))
+        return Answer("I look.", calls, reasoning="Hm.")
+
+    model.begin(script)
+    result = ask(client, "student", "look", "whole")
+    nodes = client.trace(result.meta.id).nodes
+    outputs = {node.tool: client.pending(node.id).result(0).output for node in nodes}
+    seen = outputs["desk__message"]
+    kinds = [
+        (part["type"], part.get("text") or part.get("toolName")) for part in seen["middleware"]["content"]
+    ]
+    calls = [("tool-call", name) for name in ("desk__message", "older.look")]
+    assert kinds == [("reasoning", "Hm."), ("text", "I look."), *calls]
+    assert seen["handler"]["said"] == seen["middleware"]
+    assert (seen["handler"]["source"]["type"], seen["handler"]["id"]) == ("assistant", "call_0")
+    older = outputs["older.look"]
+    assert older["content"] == "I look."
+    assert [call["name"] for call in older["toolCalls"]] == [name for _, name in calls]
+
+
+def test_what_a_middleware_adds_after_a_turn_is_kept(client: Client, model: ModelServer) -> None:
+    model.begin(in_turn(Answer("one"), Answer("two")))
+    ask(client, "student", "note it", "notes")
+    ask(client, "student", "go on", "notes")
+    kept = ["user: note it", "assistant: one", "user: Note: you said one.", "user: go on"]
+    assert told(model.requests[1]) == kept
+
+
+# --- tools that are late, held back, found or new
+
+
+def test_the_model_hears_of_a_call_that_is_approved_later(client: Client, model: ModelServer) -> None:
+    model.begin(in_turn(calling("desk__wipe", disk="sda"), Answer("I wait."), Answer("It is wiped.")))
+    assert ask(client, "student", "wipe it", "held").output == "I wait."
+    [pending] = results(model.requests[1])
+    assert '"status":"pending"' in pending.text
+    [held] = [one for one in client.approvals("student") if one.call.instance_key == "held"]
+    client.approve(held.id, by="ann")
+    wait_until(lambda: model.count == 3, PATIENCE)
+    last = model.requests[2].said[-1]
+    assert (last.role, '"wiped":{"disk":"sda"}' in last.text) == ("user", True)
+    assert '"event":"toolCall.completed"' in last.text
+
+
+def test_the_model_hears_of_a_job_that_ends_later(client: Client, model: ModelServer) -> None:
+    model.begin(in_turn(calling("desk__begin"), Answer("I wait."), Answer("It is done.")))
+    turn = ask(client, "student", "begin it", "job")
+    [node] = [node for node in client.trace(turn.meta.id).nodes if node.tool == "desk__begin"]
+    assert (node.state, '"job-1"' in results(model.requests[1])[0].text) == ("pending", True)
+    client.resolve(node.id, {"prize": 7})
+    wait_until(lambda: model.count == 3, PATIENCE)
+    assert '"prize":7' in model.requests[2].said[-1].text
+
+
+def test_found_tools_are_shown_from_the_next_step_on(client: Client, model: ModelServer) -> None:
+    model.begin(in_turn(calling("tool-search__search", query="disk"), Answer("done")))
+    ask(client, "seeker", "find a tool", "search")
+    shown = [asked.tools for asked in model.requests]
+    assert shown == [["tool-search__search"], ["desk__wipe", "tool-search__search"]]
+
+
+def test_a_tool_that_is_registered_in_a_step_is_shown_by_the_next(client: Client, model: ModelServer) -> None:
+    model.begin(in_turn(calling("desk__learn"), calling("trick__do"), Answer("done")))
+    ask(client, "student", "learn it", "dynamic")
+    assert ["trick__do" in asked.tools for asked in model.requests] == [False, True, True]
+    assert results(model.requests[2])[-1].text == "a trick"
+
+
+def test_a_turn_goes_on_until_a_required_tool_was_called(client: Client, model: ModelServer) -> None:
+    model.begin(in_turn(Answer("done"), calling("desk__echo", text="x"), Answer("really done")))
+    assert ask(client, "apprentice", "work", "guard").output == "really done"
+    assert "Call one of these tools before you end: desk__echo." in system(model.requests[1])
+    model.begin(in_turn(Answer("no")))
+    refused = ask(client, "apprentice", "work", "guard-2")
+    assert refused.error is not None
+    assert (refused.error.code, model.count) == ("E_AGENT_FAILED", 3)
+
+
+# --- other agents, and the end of a Turn
+
+
+def test_a_hand_off_between_thinking_agents_is_one_trace(
+    client: Client, model: ModelServer, academy: LocalStack
+) -> None:
+    def script(asked: Asked) -> Answer:
+        if "agents__request" not in asked.tools:
+            return calling("desk__echo", text="4") if asked.said[-1].role == "user" else Answer("It is 4.")
+        if asked.said[-1].role == "user":
+            return calling("agents__request", target="student", input="2 + 2?")
+        return Answer(f"The student says: {asked.said[-1].text}")
+
+    model.begin(script)
+    result = ask(client, "teacher", "Ask the student.", "class")
+    assert '"response":"It is 4."' in result.output
+    nodes = client.trace(result.meta.correlation_id).nodes
+    assert {node.trace_id for node in nodes} == {result.meta.trace_id}
+    assert len({node.worker for node in nodes}) == 2
+    model_tool = "goondan__model-scripted"
+    assert [(node.depth, node.agent, node.tool) for node in nodes] == [
+        (0, "teacher", "goondan__delegate"),
+        (1, "teacher", model_tool),
+        (1, "teacher", "agents__request"),
+        (2, "student", "goondan__delegate"),
+        (3, "student", model_tool),
+        (3, "student", "desk__echo"),
+        (3, "student", model_tool),
+        (1, "teacher", model_tool),
+    ]
+
+
+def test_a_turn_that_is_cancelled_ends_its_calls_and_the_conversation_goes_on(
+    client: Client, model: ModelServer
+) -> None:
+    model.begin(in_turn(calling("desk__hang", "wait"), Answer("better")))
+    turn = begin(client, "student", "hang", "cancel")
+    wait_until(lambda: _states(client, "desk__hang") == {"running"}, PATIENCE)
+    turn.cancel()
+    ended = turn.result(PATIENCE)
+    assert ended.error is not None
+    assert ended.error.code == "E_TOOL_CANCELLED"
+    wait_until(lambda: _states(client, "desk__hang") == {"error"}, PATIENCE)
+    assert ask(client, "student", "go on", "cancel").output == "better"
+    assert told(model.requests[1]) == [
+        "user: hang",
+        "assistant: wait",
+        "tool: The call was interrupted.",
+        "user: go on",
+    ]
+
+
+def _states(client: Client, tool: str) -> set[str]:
+    return {record.state for record in client.calls("student") if record.call.tool_name == tool}
+
+
+def test_a_turn_ends_with_its_steps(client: Client, model: ModelServer) -> None:
+    model.begin(in_turn(calling("desk__echo", text="again")))
+    result = ask(client, "student", "go round", "steps")
+    assert (result.meta.finish_reason, model.count) == ("max_steps", 6)
+    assert result.meta.usage == {"input": 60, "output": 30, "cached": 0, "reasoning": 0}
+
+
+def test_the_budget_of_a_turn_ends_it_after_the_step_that_reaches_it(
+    client: Client, model: ModelServer
+) -> None:
+    model.begin(in_turn(*(calling("desk__echo", str(n), usage=Usage(3_000, 1_000)) for n in range(3))))
+    result = ask(client, "student", "spend", "spent")
+    assert (result.output, result.meta.finish_reason, model.count) == ("1", "budget", 2)
+
+
+def test_the_budget_of_an_instance_ends_a_later_turn(client: Client, model: ModelServer) -> None:
+    large = Usage(5_000, 1_000, cached=4_000, reasoning=500)
+    model.begin(in_turn(Answer("one", usage=large), calling("desk__echo", usage=large), Answer("no")))
+    first, second = (ask(client, "student", text, "budget") for text in ("one", "two"))
+    usage = {"input": 5_000, "output": 1_000, "cached": 4_000, "reasoning": 500}
+    assert (first.meta.usage, first.meta.finish_reason) == (usage, "text_response")
+    assert (second.meta.usage, second.meta.finish_reason, model.count) == (usage, "budget", 2)
+
+
+def test_tokens_are_in_results_traces_counts_and_spans(
+    client: Client, model: ModelServer, academy: LocalStack
+) -> None:
+    usage = Usage(120, 30, cached=100, reasoning=10)
+    model.begin(in_turn(calling("desk__echo", usage=usage), Answer("done", usage=usage)))
+    turn = ask(client, "accountant", "count", "cost")
+    asked = [node for node in client.trace(turn.meta.id).nodes if node.tool.startswith(MODEL_TOOLS)]
+    each = {"input": 120, "output": 30, "cached": 100, "reasoning": 10}
+    assert [node.usage for node in asked] == [each, each]
+    metas = [client.pending(node.id).result(0).meta for node in asked]
+    assert [meta.finish_reason for meta in metas] == ["tool_call", "stop"]
+    assert turn.meta.usage == {kind: 2 * count for kind, count in each.items()}
+    wait_until(lambda: _counted(client, "accountant") == turn.meta.usage, PATIENCE)
+    attributes = span_of(academy, asked[0].id)["attributes"]
+    assert {name: value for name, value in attributes.items() if name.startswith("gen_ai.")} == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "openai",
+        "gen_ai.request.model": "large-1",
+        "gen_ai.agent.name": "accountant",
+        "gen_ai.conversation.id": "cost",
+        "gen_ai.usage.input_tokens": 120,
+        "gen_ai.usage.output_tokens": 30,
+        "gen_ai.usage.cache_read.input_tokens": 100,
+        "gen_ai.usage.reasoning.output_tokens": 10,
+        "gen_ai.response.model": "large-1",
+        "gen_ai.response.finish_reasons": ["tool_call"],
+    }
+
+
+def _counted(client: Client, agent: str) -> Counter[str]:
+    """Return the tokens that an agent's requests have used, by kind."""
+    workers, _ = client.call_counts()
+    tools = [tool for worker in workers for tool in worker.tools if tool.agent == agent]
+    return sum((Counter(tool.tokens) for tool in tools), Counter[str]())
+
+
+# --- conversations that grow
+
+
+def test_the_window_removes_older_messages(client: Client, model: ModelServer) -> None:
+    model.begin(in_turn(Answer("1"), Answer("2"), calling("desk__echo", text="x"), Answer("3")))
+    for text in ("one", "two", "three"):
+        ask(client, "forgetful", text, "window")
+    assert told(model.requests[2]) == ["user: two", "assistant: 2", "user: three"]
+    assert told(model.requests[3]) == ["user: three", "assistant: ", "tool: x"]
+
+
+def test_a_long_conversation_is_summarized_in_the_middle_of_a_turn(
+    client: Client, model: ModelServer
+) -> None:
+    text = "x" * 2_000
+    calls = calling("desk__echo", text=text), calling("desk__echo", usage=Usage(1_200, 10), text=text)
+    large = in_turn(*calls, Answer("done"))
+
+    def script(asked: Asked) -> Any:
+        return Answer("They talked.", usage=Usage(300, 20)) if asked.model == "small-1" else large(asked)
+
+    model.begin(script)
+    result = ask(client, "archivist", "work long", "summary")
+    assert result.output == "done"
+    asked = [(one.model, len(one.said)) for one in model.requests]
+    assert asked == [("large-1", 1), ("large-1", 3), ("small-1", 2), ("large-1", 4)]
+    assert told(model.requests[2])[0].startswith("user: assistant: [calls desk__echo with ")
+    last = told(model.requests[3])
+    assert last[:2] == ["user: work long", "user: Summary of the conversation so far:\n\nThey talked."]
+    assert result.meta.usage == {"input": 1_520, "output": 40, "cached": 0, "reasoning": 0}
+
+
+def test_what_a_model_refuses_as_too_long_is_summarized_or_the_turn_fails(
+    client: Client, model: ModelServer
+) -> None:
+    is_refused = False
+
+    def script(asked: Asked) -> Any:
+        nonlocal is_refused
+        if asked.model == "small-1":
+            return Answer("They talked.")
+        if asked.said[-1].text == "third" and not is_refused:
+            is_refused = True
+            return too_long()
+        return Answer("ok")
+
+    model.begin(script)
+    for text in ("first", "second"):
+        ask(client, "archivist", text, "refused")
+    assert ask(client, "archivist", "third", "refused").output == "ok"
+    summary = "user: Summary of the conversation so far:\n\nThey talked."
+    assert told(model.requests[-1]) == [summary, "assistant: ok", "user: third"]
+    model.begin(in_turn(too_long()))
+    failed = ask(client, "student", "third", "refused")
+    assert failed.error is not None
+    assert (failed.error.code, model.count) == ("E_MODEL_CONTEXT_LENGTH", 1)
+
+
+def test_a_summary_is_not_paid_for_twice_when_the_worker_dies_behind_it(
+    client: Client, model: ModelServer, academy: LocalStack
+) -> None:
+    text = "x" * 2_000
+    calls = calling("desk__echo", text=text), calling("desk__echo", usage=Usage(1_200, 10), text=text)
+    never = Answer("lost", gate=threading.Event())
+    large = in_turn(*calls, never, Answer("done"))
+
+    def script(asked: Asked) -> Any:
+        return Answer("They talked.") if asked.model == "small-1" else large(asked)
+
+    model.begin(script)
+    turn = begin(client, "archivist", "work long", "killed")
+    wait_until(lambda: model.count == 4, PATIENCE)
+    academy.workers[-1].kill()
+    academy.start_worker(agents=PUPILS)
+    result = turn.result(PATIENCE)
+    assert (result.output, result.meta.attempt) == ("done", 2)
+    assert [asked.model for asked in model.requests] == [
+        "large-1",
+        "large-1",
+        "small-1",
+        "large-1",
+        "large-1",
+    ]
+    assert told(model.requests[3]) == told(model.requests[4])
+    model.begin(in_turn(Answer("well")))
+    ask(client, "archivist", "and?", "killed")
+    [summary] = [one for one in told(model.requests[0]) if one.startswith("user: Summary")]
+    assert told(model.requests[0])[:2] == ["user: work long", summary]
+
+
+def test_a_worker_that_was_frozen_in_a_turn_changes_nothing_of_the_turns_since(
+    client: Client, model: ModelServer, academy: LocalStack
+) -> None:
+    gate = threading.Event()
+    model.begin(in_turn(Answer("late", gate=gate), Answer("one"), Answer("two"), Answer("three")))
+    turn = begin(client, "student", "first", "frozen")
+    wait_until(lambda: model.count == 1, PATIENCE)
+    frozen = academy.workers[-1]
+    frozen.send_signal(signal.SIGSTOP)
+    try:
+        academy.start_worker(agents=PUPILS)
+        assert turn.result(PATIENCE).output == "one"
+        assert ask(client, "student", "second", "frozen").output == "two"
+    finally:
+        frozen.send_signal(signal.SIGCONT)
+        gate.set()
+        academy.stop_worker(frozen)  # it has ended what it was at
+    assert ask(client, "student", "third", "frozen").output == "three"
+    history = ["user: first", "assistant: one", "user: second", "assistant: two", "user: third"]
+    assert told(model.requests[-1]) == history
+
+
+# --- code of one's own
+
+
+def test_an_entry_may_let_the_model_think_more_than_once(client: Client, model: ModelServer) -> None:
+    model.begin(in_turn(calling("desk__echo", text="x"), Answer("first"), Answer("second"), Answer("third")))
+    result = ask(client, "author", "snow", "own")
+    answered = result.output
+    assert [answered[name] for name in ("first", "second", "alone")] == ["first", "second", "third"]
+    assert answered["prompt"] == "You are author of own."
+    assert answered["model"] == {
+        "name": "scripted",
+        "provider": "openai-chat",
+        "model": "large-1",
+        "baseUrl": model.url,
+        "params": {"maxTokens": 300},
+    }
+    assert told(model.requests[0]) == ["user: Write about snow."]
+    assert told(model.requests[2]) == ["user: yes", "assistant: first", "user: yes"]
+    assert told(model.requests[3]) == ["user: snow"]
+    assert result.meta.usage == {"input": 40, "output": 20, "cached": 0, "reasoning": 0}

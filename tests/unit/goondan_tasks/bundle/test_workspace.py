@@ -1,0 +1,60 @@
+"""Where a bundle lives."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from goondan_tasks.bundle import load_bundle
+from goondan_tasks.instances.table import encoded
+from goondan_tasks.names import folder_workspace
+from tests.unit.goondan_tasks.bundle.writing import AGENT, TOOL, write
+
+PACKAGE = "apiVersion: goondan.ai/v1\nkind: Package\nmetadata: { name: '@me/desk' }\n"
+FILES = {"goondan.yaml": f"{TOOL}---\n{AGENT}"}
+
+
+def workspace_of(path: Path, named: str | None = None) -> str:
+    return load_bundle(path).workspace_name(named)
+
+
+def test_the_settings_come_before_the_package_and_that_before_the_folder(tmp_path: Path) -> None:
+    plain = write(tmp_path / "plain", FILES)
+    packaged = write(tmp_path / "packaged", {"goondan.yaml": f"{PACKAGE}---\n{FILES['goondan.yaml']}"})
+
+    assert (workspace_of(packaged), workspace_of(packaged, "den")) == ("@me/desk", "den")
+    assert workspace_of(plain, "den") == "den"
+    assert re.fullmatch("plain-[0-9a-f]{8}", workspace_of(plain))
+
+
+def test_two_bundles_in_folders_of_one_name_have_two_workspaces(tmp_path: Path) -> None:
+    first, second = (write(tmp_path / place / "my-swarm", FILES) for place in ("a", "b"))
+
+    assert workspace_of(first) != workspace_of(second)
+    assert all(workspace_of(one).startswith("my-swarm-") for one in (first, second))
+
+
+def test_all_ways_to_a_bundle_lead_to_one_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write(tmp_path / "desk", FILES)
+    (tmp_path / "link").symlink_to(folder)
+    monkeypatch.chdir(folder)
+
+    ways = [folder / "goondan.yaml", folder / ".." / "desk", tmp_path / "link", Path(), Path("goondan.yaml")]
+
+    assert {workspace_of(way) for way in ways} == {workspace_of(folder)}
+
+
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [("My Swarm.v2", "my-swarm-v2"), ("..x", "x"), ("도구", "bundle"), ("/", "bundle"), ("a" * 99, "a" * 48)],
+)
+def test_the_name_of_any_folder_becomes_one_that_a_directory_can_have(name: str, start: str) -> None:
+    workspace = folder_workspace(Path("/", name))
+
+    assert re.fullmatch(rf"{start}-[0-9a-f]{{8}}", workspace)
+    assert encoded(workspace) == workspace
+
+
+def test_a_folder_whose_name_is_no_text_has_a_workspace_too() -> None:
+    assert folder_workspace(Path(os.fsdecode(b"/srv/\xff"))).startswith("bundle-")

@@ -1,0 +1,68 @@
+"""What a client is told of a Turn that is run again, and of an answer that begins anew."""
+
+from goondan_tasks.client import (
+    AnswerRestarted,
+    ReasoningDelta,
+    TextDelta,
+    TokensUsed,
+    ToolAnswered,
+    ToolCalled,
+    TurnEvent,
+)
+from goondan_tasks.client.turn_events import Hearing, Told
+
+CALLED = ToolCalled(step=0, id="call_1", call_id="c-1", tool="bash__exec", args={"command": "ls"})
+ANSWERED = ToolAnswered(step=0, id="call_1", call_id="c-1", tool="bash__exec", status="ok", output="a")
+USED = TokensUsed(step=0, usage={"input": 1, "output": 2}, request_id="r-1")
+
+
+def heard(*told: Told) -> list[TurnEvent]:
+    hearing = Hearing()
+    return [event for one in told for event in hearing.hear(one)]
+
+
+def begun(answer_id: str, step: int = 0) -> AnswerRestarted:
+    return AnswerRestarted(step=step, answer_id=answer_id)
+
+
+def text(answer_id: str, characters: str, step: int = 0) -> TextDelta:
+    return TextDelta(step=step, text=characters, answer_id=answer_id)
+
+
+def test_what_is_told_again_after_a_death_is_left_out() -> None:
+    pending = ANSWERED.model_copy(update={"status": "pending"})
+    other_ask = USED.model_copy(update={"request_id": "r-2"})
+
+    assert heard(CALLED, pending, USED, CALLED, pending, USED) == [CALLED, pending, USED]
+    # the same call has its final result by then; and the model was asked once more in the same Step
+    assert heard(pending, USED, ANSWERED, other_ask) == [pending, USED, ANSWERED, other_ask]
+
+
+def test_first_answer_of_a_step_is_no_restart() -> None:
+    one, two = text("a", "one"), text("b", "two", step=1)
+
+    assert heard(begun("a"), one, begun("b", step=1), two) == [one, two]
+
+
+def test_second_answer_of_a_step_voids_the_text_of_the_first() -> None:
+    thought = ReasoningDelta(step=0, text="hm", answer_id="a")
+
+    assert heard(begun("a"), thought, begun("b"), text("b", "two")) == [
+        thought,
+        begun("b"),
+        text("b", "two"),
+    ]
+
+
+def test_answer_that_was_cut_before_its_first_word_is_not_told_of() -> None:
+    assert heard(begun("a"), begun("b"), text("b", "two")) == [text("b", "two")]
+
+
+def test_pieces_of_a_void_answer_that_come_late_are_left_out() -> None:
+    one, two = text("a", "one"), text("b", "two")
+
+    assert heard(one, begun("b"), text("a", "late"), begun("a"), two) == [one, begun("b"), two]
+
+
+def test_restart_whose_own_entry_was_lost_is_told_with_the_first_piece() -> None:
+    assert heard(text("a", "one"), text("b", "two")) == [text("a", "one"), begun("b"), text("b", "two")]

@@ -1,0 +1,112 @@
+"""The workspace of earlier versions is found, and named."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import fakeredis
+import pytest
+
+from broker_config.keys import Keys
+from broker_config.settings import Settings
+from goondan_tasks.bundle import Bundle, load_bundle
+from goondan_tasks.instances.earlier import EarlierWorkspace, earlier_workspace
+from goondan_tasks.instances.table import Instances
+from goondan_tasks.revisions.active import ActiveRevision
+from tests.unit.goondan_tasks.bundle.writing import AGENT, TOOL, write
+
+PACKAGE = "apiVersion: goondan.ai/v1\nkind: Package\nmetadata: { name: desk }\n---\n"
+SWARM = """\
+---
+apiVersion: goondan.ai/v1
+kind: Swarm
+metadata: { name: Team }
+spec: { entryAgent: Agent/coder, agents: [Agent/coder] }
+"""
+
+
+def bundle_of(folder: Path, text: str = f"{TOOL}---\n{AGENT}") -> Bundle:
+    return load_bundle(write(folder, {"goondan.yaml": text}))
+
+
+def settings(tmp_path: Path, **overrides: object) -> Settings:
+    return Settings.load(state_root=tmp_path / "state", **overrides)
+
+
+def make_directory(tmp_path: Path, workspace: str) -> Path:
+    directory = tmp_path / "state" / "workspaces" / workspace / "instances" / "a" / "workspace"
+    directory.mkdir(parents=True)
+    return directory.parents[1]
+
+
+@pytest.fixture
+def redis() -> Iterator[fakeredis.FakeRedis]:
+    with fakeredis.FakeRedis() as redis:
+        yield redis
+
+
+def found(bundle: Bundle, tmp_path: Path, redis: fakeredis.FakeRedis) -> EarlierWorkspace:
+    earlier = earlier_workspace(bundle, settings(tmp_path), redis)
+    assert earlier is not None
+    return earlier
+
+
+def test_nothing_is_found_where_no_earlier_version_has_run(
+    tmp_path: Path, redis: fakeredis.FakeRedis
+) -> None:
+    assert earlier_workspace(bundle_of(tmp_path / "desk"), settings(tmp_path), redis) is None
+
+
+def test_files_are_found_with_their_place_and_how_to_go_on(
+    tmp_path: Path, redis: fakeredis.FakeRedis
+) -> None:
+    folder = make_directory(tmp_path, "default")
+
+    earlier = found(bundle_of(tmp_path / "desk"), tmp_path, redis)
+
+    assert (earlier.name, earlier.is_past) == ("default", False)
+    assert f"directories of instances in {folder} (1)" in earlier.message
+    assert "--workspace default or set GOONDAN_WORKSPACE=default" in earlier.remedy
+    assert "a Package 'default'" in earlier.remedy
+
+
+def test_records_in_redis_are_found_without_files(tmp_path: Path, redis: fakeredis.FakeRedis) -> None:
+    Instances(redis, Keys()).spawn("coder", "a", workspace="default", owner=("client", "x"))
+    ActiveRevision(redis, Keys(), "default").begin("git:0")
+
+    assert found(bundle_of(tmp_path / "desk"), tmp_path, redis).found == (
+        "records of instances in Redis (1) and the record of its active revision in Redis"
+    )
+
+
+def test_it_was_named_by_the_swarm_of_which_no_package_has_the_name(
+    tmp_path: Path, redis: fakeredis.FakeRedis
+) -> None:
+    make_directory(tmp_path, "%54eam")
+
+    earlier = found(bundle_of(tmp_path / "desk", f"{TOOL}---\n{AGENT}{SWARM}"), tmp_path, redis)
+
+    assert earlier.name == "Team"
+    assert "a Package" not in earlier.remedy.partition(".")[0]
+
+
+def test_it_is_past_when_the_bundle_has_instances_of_its_own(
+    tmp_path: Path, redis: fakeredis.FakeRedis
+) -> None:
+    bundle = bundle_of(tmp_path / "desk")
+    make_directory(tmp_path, "default")
+    ActiveRevision(redis, Keys(), bundle.workspace_name()).begin("git:0")
+    assert not found(bundle, tmp_path, redis).is_past
+
+    make_directory(tmp_path, bundle.workspace_name())
+    assert found(bundle, tmp_path, redis).is_past
+
+
+def test_a_workspace_with_a_name_has_no_earlier_one(tmp_path: Path, redis: fakeredis.FakeRedis) -> None:
+    make_directory(tmp_path, "default")
+    packaged = bundle_of(tmp_path / "packaged", f"{PACKAGE}{TOOL}---\n{AGENT}")
+
+    named = settings(tmp_path, workspace="default")
+    assert earlier_workspace(packaged, settings(tmp_path), redis) is None
+    assert earlier_workspace(bundle_of(tmp_path / "desk"), named, redis) is None
+    unknown = settings(tmp_path, swarm="none")
+    assert earlier_workspace(bundle_of(tmp_path / "desk"), unknown, redis) is None

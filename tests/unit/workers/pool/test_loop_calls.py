@@ -1,0 +1,365 @@
+"""Plain calls with async handlers, on a real event loop; Redis and the pool only take note."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from time import monotonic
+from types import SimpleNamespace
+from typing import Any
+
+import fakeredis
+import pytest
+from redis.exceptions import ResponseError
+
+from broker_config import serializer
+from broker_config.scripts import ScriptCall
+from broker_config.settings import Settings
+from goondan_tasks.calls import new_call
+from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolOutcomeUnknownError, ToolTimeoutError
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.record import Stored
+from goondan_tasks.messages import ToolCallResult
+from tests.waiting import wait_until
+from workers.cancellation import Cancellation
+from workers.concurrency.event_loop import EventLoopThread
+from workers.concurrency.slots import Slots
+from workers.concurrency.threads import DaemonThreads
+from workers.concurrency.watchdog import Watchdog
+from workers.job import Ended, Job, JobState, Plan, SlowToolDetector, result_of
+from workers.outcome import FunctionOutcome
+from workers.pool.loop_calls import LoopCalls
+
+_LEDGER = Ledger(fakeredis.FakeRedis(), Settings())
+LIMIT = 300.0
+
+
+def job_of(call_id: str) -> Job:
+    text = serializer.encode(new_call("coder", "calc__add", {"number": call_id}, {}).to_wire())
+    answer = (b"run", 1, 0, 1_700_000_000_000, None, None, text, b"", call_id.encode())
+    job = Job("agent.coder", f"token-{call_id}", answer, asked_at=monotonic(), clock=lambda: 1.0, worker="w1")
+    job.state, job.marked_at = JobState.STARTED, monotonic()
+    return job
+
+
+class Scene:
+    """Everything around the loop's calls; ``handler`` takes the number of the call."""
+
+    def __init__(
+        self, handler: Callable[[str], Any], *, limit: float = LIMIT, has_retry: bool = False
+    ) -> None:
+        self.watchdog = Watchdog()
+        self.watchdog.start()
+        self.event_loop = EventLoopThread()
+        self.event_loop.start()
+        threads = DaemonThreads(self.event_loop.flush)
+        threads.start()
+        self.before_packet: Callable[[], object] = lambda: None
+        self.slots = Slots(lambda: 100, lambda queued: None)
+        #: what Redis was asked to store, and what it answers, or the error of the first packet
+        self.packets: list[list[str]] = []
+        self.answers: dict[str, int] = {}
+        self.refuses: str | None = None
+        self.noted: dict[str, str | None] = {}
+        self.finished: dict[str, ToolCallResult] = {}
+        self.detached: dict[str, ToolCallResult | None] = {}
+        self.cancelled: list[str] = []
+        self.confirmed: list[str] = []
+        self.refusal: GoondanError | None = None
+        retry = object() if has_retry else None
+        bound = SimpleNamespace(
+            tool=SimpleNamespace(spec=SimpleNamespace(error_message_limit=100)),
+            export=SimpleNamespace(retry=retry),
+        )
+
+        async def handle(context: object, arguments: Any) -> Any:
+            return await handler(arguments["number"])
+
+        tool: Any = SimpleNamespace(bound=bound, is_async=True)
+        self.plan = Plan(tool, handle, limit, SlowToolDetector(), ())
+        runtime: Any = SimpleNamespace(
+            settings=Settings(lease_seconds=30),
+            delivery=self,
+            event_loop=self.event_loop,
+            revisions=SimpleNamespace(active=SimpleNamespace(executor=self)),
+        )
+        self.ledger = _LEDGER
+        general: Any = self
+        self.calls = LoopCalls(runtime, threads, self.slots, general, threading.RLock())
+
+    def begins(self, *jobs: Job) -> None:
+        for job in jobs:
+            assert self.slots.take()
+            self.calls.begin(job, self.plan)
+        self.event_loop.flush()
+
+    # the executor
+
+    def plain_result(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> bytes | None:
+        if outcome.error is None and outcome.get() == "fault":
+            raise RuntimeError("ours")
+        plain = outcome.error is None and outcome.get() != "not plain"
+        return result_of(job, job.read(), '"plain"') if plain else None
+
+    def general_result(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> ToolCallResult:
+        assert threading.current_thread().name != "goondan-event-loop"  # it may block
+        error = (job.cancellation and job.cancellation.error) or outcome.error
+        if error is None:
+            return job.claim.run.ok(outcome.get(), job.started_at)
+        failed = job.claim.run.ok(None, job.started_at)
+        told = {"code": getattr(error, "code", "E_TOOL"), "name": type(error).__name__, "message": str(error)}
+        return ToolCallResult.from_wire({**failed.to_wire(), "status": "error", "error": told})
+
+    # the delivery
+
+    def start(self, claim: Any, cancellation: Cancellation) -> float:
+        self.confirmed.append(claim.run.id)
+        if self.refusal is not None:
+            raise self.refusal
+        return 1.0
+
+    def alarm(self, seconds: float, alarm: Callable[[], None]) -> Callable[[], None]:
+        return self.watchdog.watch(seconds, alarm)
+
+    def put_off(
+        self,
+        script_call: ScriptCall[Any],
+        receiver: Callable[[Any], object],
+        refused: Callable[[ResponseError], object],
+    ) -> None:
+        self.before_packet()
+        ids = [key.rpartition(":")[2] for key in script_call.keys[1:]]
+        self.packets.append(ids)
+        if self.refuses in ids:
+            refused(ResponseError("WRONGTYPE"))
+        else:
+            receiver([self.answers.get(one, 1_700_000_000_000) for one in ids])
+
+    def flush(self) -> None: ...
+
+    # the pool
+
+    def context(self, job: Job) -> object: ...
+
+    def wire(self, job: Job) -> object: ...
+
+    def detach(self, job: Job) -> None:
+        def end(result: ToolCallResult) -> None:
+            self.detached[job.id] = result
+            self.slots.leave(None)
+
+        self.detached[job.id] = None
+        job.cancellation = job.cancellation or Cancellation()
+        job.end_detached = end
+
+    def finish(self, job: Job, result: ToolCallResult) -> None:
+        self.finished[job.id] = result
+
+    def end_cancelled(self, job: Job) -> None:
+        self.cancelled.append(job.id)
+
+    def note_ended(self, ended: Sequence[Ended]) -> None:
+        for one in ended:
+            error = None if one.failure is None else one.failure.error
+            self.noted[one.job.id] = None if error is None else error.code
+
+    # the test
+
+    def comes_to_last(self, call_id: str) -> bool:
+        self.calls.detach_lasting()
+        return call_id in self.detached
+
+
+Make = Callable[..., Scene]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    scenes: list[Scene] = []
+
+    def made(*args: Any, **options: Any) -> Scene:
+        scenes.append(Scene(*args, **options))
+        return scenes[-1]
+
+    yield made
+    for scene in scenes:
+        scene.event_loop.stop()
+
+
+async def at_once(number: str) -> str:
+    return number
+
+
+def test_those_that_end_together_are_stored_in_one_packet_and_free_their_slots(make: Make) -> None:
+    scene = make(at_once)
+    jobs = [job_of(str(number)) for number in range(5)]
+
+    scene.begins(*jobs)
+    wait_until(lambda: len(scene.noted) == 5)
+
+    assert scene.packets == [["0", "1", "2", "3", "4"]]
+    wait_until(lambda: scene.slots.taken == 0)
+    assert scene.calls.is_idle
+    assert {job.state for job in jobs} == {JobState.ENDED}
+
+
+def test_the_lease_of_each_is_renewed_until_its_result_is_confirmed(make: Make) -> None:
+    gate = threading.Event()
+    scene = make(at_once)
+    scene.before_packet = gate.wait
+    job = job_of("1")
+
+    scene.begins(job)
+    wait_until(lambda: job in scene.calls.unconfirmed)
+    assert not scene.calls.is_idle
+    gate.set()
+
+    wait_until(lambda: scene.calls.is_idle)
+
+
+def test_one_that_lasts_is_held_as_others_and_ends_so(make: Make) -> None:
+    go_on = asyncio.Event()
+    scene = make(lambda number: go_on.wait())
+    scene.begins(job_of("1"))
+
+    wait_until(lambda: scene.comes_to_last("1"))
+    assert scene.calls.jobs == []
+    scene.event_loop.put_off(go_on.set)
+    scene.event_loop.flush()
+
+    wait_until(lambda: scene.detached["1"] is not None)
+    assert scene.packets == []
+
+
+@pytest.mark.parametrize("way", ["cancel", "limit"])
+def test_one_that_lasts_is_interrupted_once_and_may_clean_up(make: Make, way: str) -> None:
+    cleaned_up: list[str] = []
+
+    async def cleans_up(number: str) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            cleaned_up.append(number)
+
+    scene = make(cleans_up, limit=LIMIT if way == "cancel" else 0.05)
+    job = job_of("1")
+    scene.begins(job)
+    wait_until(lambda: scene.comes_to_last("1"))
+    if way == "cancel":
+        assert job.cancellation is not None
+        job.cancellation.set(ToolCancelledError())
+
+    wait_until(lambda: scene.detached["1"] is not None)
+    result = scene.detached["1"]
+    assert result is not None
+    assert result.error is not None
+    assert result.error.code == (ToolCancelledError.code if way == "cancel" else ToolTimeoutError.code)
+    assert cleaned_up == ["1"]
+
+
+def test_a_handler_that_cancels_itself_fails_and_takes_no_other_along(make: Make) -> None:
+    async def cancels(number: str) -> str:
+        if number == "1":
+            raise asyncio.CancelledError
+        return number
+
+    scene = make(cancels)
+    scene.begins(job_of("1"), job_of("2"))
+
+    wait_until(lambda: len(scene.noted) == 2)
+    assert scene.noted == {"1": "E_TOOL", "2": None}
+
+
+def test_a_fault_of_ours_ends_the_call_and_frees_its_slot(make: Make) -> None:
+    async def handle(number: str) -> str:
+        return "fault"
+
+    scene = make(handle)
+    scene.begins(job_of("1"))
+
+    wait_until(lambda: scene.slots.taken == 0)
+    assert scene.noted == {"1": "E_TOOL"}
+    assert scene.calls.is_idle
+
+
+def test_a_mark_that_is_too_old_is_confirmed_again_before_the_handler_begins(make: Make) -> None:
+    begun: list[float] = []
+
+    async def begins(number: str) -> None:
+        begun.append(len(scene.confirmed))
+
+    scene = make(begins)
+    job = job_of("1")
+    job.marked_at -= 25
+
+    scene.begins(job)
+
+    wait_until(lambda: len(scene.noted) == 1)
+    assert (scene.confirmed, begun) == (["1"], [1])
+
+
+def test_one_whose_mark_is_not_confirmed_again_never_begins(make: Make) -> None:
+    begun: list[str] = []
+    scene = make(lambda number: begun.append(number))
+    scene.refusal = ToolOutcomeUnknownError("The claim was lost.")
+    job = job_of("1")
+    job.marked_at -= 25
+
+    scene.begins(job)
+
+    wait_until(lambda: scene.noted == {"1": ToolOutcomeUnknownError.code})
+    assert begun == []
+
+
+def test_one_that_may_be_tried_again_is_finished_by_the_pool(make: Make) -> None:
+    async def fails(number: str) -> None:
+        raise ValueError(number)
+
+    scene = make(fails, has_retry=True)
+    scene.begins(job_of("1"))
+
+    wait_until(lambda: scene.slots.taken == 0)
+    assert scene.finished["1"].status == "error"
+    assert scene.packets == []
+    assert scene.calls.is_idle
+
+
+def test_a_record_that_takes_no_result_costs_no_other_call_its_own(make: Make) -> None:
+    scene = make(at_once)
+    scene.refuses = "1"
+
+    scene.begins(*(job_of(str(number)) for number in range(3)))
+
+    wait_until(lambda: scene.calls.is_idle)
+    assert sorted(scene.noted) == ["0", "2"]
+    assert scene.packets == [["0", "1", "2"], ["0"], ["1"], ["2"]]
+
+
+def test_what_redis_says_of_a_result_is_followed(make: Make) -> None:
+    scene = make(at_once)
+    scene.answers = {"0": int(Stored.CANCELLED), "1": int(Stored.LOST)}
+
+    scene.begins(*(job_of(str(number)) for number in range(3)))
+
+    wait_until(lambda: scene.calls.is_idle)
+    assert (scene.cancelled, list(scene.noted)) == (["0"], ["2"])
+
+
+def test_one_that_is_cancelled_before_the_loop_comes_to_it_never_begins(make: Make) -> None:
+    begun: list[str] = []
+    held, scene = threading.Event(), make(lambda number: begun.append(number))
+    scene.event_loop.put_off(partial(held.wait, 10))
+    scene.event_loop.flush()
+    job = job_of("1")
+    scene.begins(job)
+    scene.calls.detach(job)
+    assert job.cancellation is not None
+    job.cancellation.set(ToolCancelledError())
+    held.set()
+
+    wait_until(lambda: scene.detached["1"] is not None)
+    result = scene.detached["1"]
+    assert result is not None
+    assert result.error is not None
+    assert (result.error.code, begun) == (ToolCancelledError.code, [])

@@ -1,0 +1,562 @@
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from goondan_tasks.bundle.resources import ModelResource
+from goondan_tasks.errors import ConfigError, ModelError
+from goondan_tasks.messages import JsonObject
+from tests.model_server import (
+    Answer,
+    Call,
+    Failure,
+    ModelServer,
+    Picture,
+    Said,
+    Usage,
+    busy,
+    cut,
+    in_stream,
+    in_turn,
+    malformed,
+    quota,
+    silent,
+    status,
+    too_long,
+    unknown_model,
+    wrong_key,
+)
+from tests.model_server.failures import TOO_LONG
+from tests.waiting import wait_until
+from workers.thinking.model_request import ModelAnswer, ModelRequest
+from workers.thinking.providers import ModelProvider, OnDelta
+
+KEY = "sk-canary-of-the-providers-tests"
+PROVIDERS = {
+    "chat_completions": ("openai-chat", "any-model"),
+    "responses": ("openai", "gpt-5"),
+    "anthropic": ("anthropic", "claude-sonnet-5-5"),
+}
+STREAMS = (False, True)
+
+RUN = {
+    "type": "function",
+    "function": {
+        "name": "bash__exec",
+        "description": "Run a command.",
+        "parameters": {"type": "object", "properties": {"command": {"type": "string"}}},
+    },
+}
+TWO_CALLS = (
+    Call("bash__exec", {"command": "ls"}, "call_1"),
+    Call("bash__exec", {"command": "pwd"}, "call_2"),
+)
+ANSWER = Answer(
+    "Let me look.", TWO_CALLS, reasoning="They want a list.", usage=Usage(100, 50, cached=40, reasoning=20)
+)
+HELLO: JsonObject = {"role": "user", "content": "hello"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ModelServer]:
+    with ModelServer() as running:
+        yield running
+
+
+@pytest.fixture(params=PROVIDERS)
+def api(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def provider(server: ModelServer, api: str, **spec: Any) -> ModelProvider:
+    named, model = PROVIDERS[api]
+    url = server.root_url if api == "anthropic" else server.url
+    given = {"provider": named, "model": model, "baseUrl": url, "apiKey": {"value": KEY}, **spec}
+    return made({name: value for name, value in given.items() if value is not None})
+
+
+def made(spec: JsonObject) -> ModelProvider:
+    metadata = {"apiVersion": "goondan.ai/v1", "kind": "Model", "metadata": {"name": "bright"}}
+    return ModelProvider(ModelResource.model_validate({**metadata, "spec": spec}))
+
+
+def request(*messages: JsonObject, **fields: Any) -> ModelRequest:
+    return ModelRequest("Be kind.", messages or (HELLO,), **{"tools": (RUN,), **fields})
+
+
+def ask(asked: ModelProvider, request: ModelRequest, *, is_stream: bool = False) -> ModelAnswer:
+    return asyncio.run(answered(asked, request, (lambda _kind, _text: None) if is_stream else None))
+
+
+async def answered(asked: ModelProvider, request: ModelRequest, on_delta: OnDelta | None) -> ModelAnswer:
+    try:
+        return await asked.ask(request, on_delta)
+    finally:
+        await asked.close()
+
+
+def plain(content: Any) -> list[JsonObject]:
+    return [{name: value for name, value in part.items() if name != "providerOptions"} for part in content]
+
+
+def result(call_id: str, value: Any, kind: str = "text") -> JsonObject:
+    output = {"type": kind, "value": value}
+    part = {"type": "tool-result", "toolCallId": call_id, "toolName": "bash__exec", "output": output}
+    return {"role": "tool", "content": [part]}
+
+
+@pytest.mark.parametrize("is_stream", STREAMS)
+def test_every_api_gives_the_same_message(server: ModelServer, api: str, is_stream: bool) -> None:
+    server.begin(in_turn(ANSWER))
+    # without maxTokens a request to Anthropic is always a stream: it may take long
+    answer = ask(provider(server, api), request(params={"maxTokens": 500}), is_stream=is_stream)
+    assert plain(answer.content) == [
+        {"type": "reasoning", "text": "They want a list."},
+        {"type": "text", "text": "Let me look."},
+        {"type": "tool-call", "toolCallId": "call_1", "toolName": "bash__exec", "input": {"command": "ls"}},
+        {"type": "tool-call", "toolCallId": "call_2", "toolName": "bash__exec", "input": {"command": "pwd"}},
+    ]
+    assert answer.usage == {"input": 100, "output": 50, "cached": 40, "reasoning": 20}
+    assert answer.finish_reason == "tool_call"
+    assert answer.model == PROVIDERS[api][1]
+    [asked] = server.requests
+    assert (asked.api, asked.is_stream, asked.tools) == (api, is_stream, ["bash__exec"])
+    assert asked.said == [Said("system", "Be kind."), Said("user", "hello")]
+
+
+def test_a_tool_is_shown_with_the_schema_it_has(server: ModelServer, api: str) -> None:
+    free = {"type": "function", "function": {"name": "free__form", "parameters": {"type": "object"}}}
+    server.begin(in_turn(Answer("ok")))
+    ask(provider(server, api), request(tools=(RUN, free)))
+    assert "additionalProperties" not in json.dumps(server.requests[0].body["tools"])
+
+
+def test_a_stream_tells_each_piece(server: ModelServer, api: str) -> None:
+    server.begin(in_turn(ANSWER))
+    pieces: list[tuple[str, str]] = []
+    asyncio.run(answered(provider(server, api), request(), lambda kind, text: pieces.append((kind, text))))
+    assert len(pieces) > 2
+    for kind, whole in (("reasoning", "They want a list."), ("text", "Let me look.")):
+        assert "".join(text for one, text in pieces if one == kind) == whole
+
+
+@pytest.mark.parametrize("is_stream", STREAMS)
+def test_an_answer_goes_back_with_its_reasoning(server: ModelServer, api: str, is_stream: bool) -> None:
+    server.begin(in_turn(ANSWER, Answer("Done.")))
+    asked = provider(server, api)
+    answer = ask(asked, request(), is_stream=is_stream)
+    # it has been in the ledger and in a file
+    message = json.loads(json.dumps(ModelAnswer.from_wire(answer.to_wire()).message))
+    final = ask(asked, request(HELLO, message, result("call_1", "a b"), result("call_2", "/work")))
+    assert final.text == "Done."
+    said = server.requests[1].said[2:]
+    signature = "" if api == "chat_completions" else ANSWER.signature
+    assert said == [
+        Said("assistant", "Let me look.", TWO_CALLS, reasoning=(("They want a list.", signature),)),
+        Said("tool", "a b", call_id="call_1"),
+        Said("tool", "/work", call_id="call_2"),
+    ]
+
+
+def test_ids_of_another_server_are_not_sent(server: ModelServer) -> None:
+    server.begin(in_turn(ANSWER, Answer("Done.")))
+    message = ask(provider(server, "responses"), request()).message
+    ask(provider(server, "responses"), request(HELLO, message))
+    with ModelServer() as other:
+        ask(provider(other, "responses"), request(HELLO, message))
+        sent = [server.requests[1].body["input"], other.requests[0].body["input"]]
+    assert [item["id"] for item in sent[0] if "id" in item] == ["rs_0", "msg_0", "fc_0_0", "fc_0_1"]
+    # encrypted reasoning needs no server that remembers it
+    assert [item["id"] for item in sent[1] if "id" in item] == ["rs_0"]
+
+
+@pytest.mark.parametrize(("first", "then"), [(a, b) for a in PROVIDERS for b in PROVIDERS if a != b])
+def test_a_conversation_goes_on_with_another_api(server: ModelServer, first: str, then: str) -> None:
+    server.begin(in_turn(ANSWER, Answer("Done.")))
+    message = ask(provider(server, first), request()).message
+    answer = ask(
+        provider(server, then), request(HELLO, message, result("call_1", "a"), result("call_2", "b"))
+    )
+    assert answer.text == "Done."
+    assistant = [said for said in server.requests[1].said if said.calls]
+    assert [said.calls for said in assistant] == [TWO_CALLS]
+
+
+def test_a_call_without_a_result_is_told_as_interrupted(server: ModelServer, api: str) -> None:
+    server.begin(in_turn(Answer("ok")))
+    calls = ModelAnswer(content=(part("call_1"), part("call_2")), usage={}).message
+    # the result comes after a message, and another has lost its call
+    late = (HELLO, calls, {"role": "user", "content": "and?"}, result("call_2", "b"), result("call_0", "x"))
+    ask(provider(server, api), request(*late))
+    tools = [said for said in server.requests[0].said if said.role == "tool"]
+    assert [(said.call_id, said.text) for said in tools] == [
+        ("call_1", "The call was interrupted."),
+        ("call_2", "b"),
+    ]
+    roles = [said.role for said in server.requests[0].said]
+    assert roles == ["system", "user", "assistant", "tool", "tool", "user"]
+
+
+def part(call_id: str, given: Any = None) -> JsonObject:
+    named = {"type": "tool-call", "toolCallId": call_id, "toolName": "bash__exec"}
+    return {**named, "input": {} if given is None else given}
+
+
+def test_an_error_is_told_as_one(server: ModelServer, api: str) -> None:
+    server.begin(in_turn(Answer("ok")))
+    calls = ModelAnswer(content=(part("call_1"),), usage={}).message
+    error = {"code": "E_TOOL", "message": "no such file"}
+    ask(provider(server, api), request(HELLO, calls, result("call_1", error, "error-json")))
+    told = server.requests[0].said[-1]
+    assert "no such file" in told.text
+    assert told.is_error is (api == "anthropic")
+
+
+@pytest.mark.parametrize("given", ['{"command": "l', "[1, 2]", "7"])
+def test_arguments_that_are_no_object_stay_text_and_go_back(
+    server: ModelServer, api: str, given: str
+) -> None:
+    server.begin(in_turn(Answer(calls=(Call("bash__exec", given),)), Answer("ok")))
+    answer = ask(provider(server, api), request(), is_stream=True)
+    assert plain(answer.content) == [part("call_1", given)]
+    ask(provider(server, api), request(HELLO, answer.message, result("call_1", "not JSON", "error-text")))
+    [call] = next(said for said in server.requests[1].said if said.calls).calls
+    # some servers read the arguments of the history as JSON
+    assert given in json.dumps(call.arguments) or call.arguments == {"INVALID_JSON": given}
+    assert not isinstance(call.arguments, str)
+
+
+def test_a_call_without_arguments_has_none(server: ModelServer, api: str) -> None:
+    server.begin(in_turn(Answer(calls=(Call("bash__exec", ""),))))
+    answer = ask(provider(server, api), request(), is_stream=True)
+    assert plain(answer.content) == [part("call_1", {})]
+
+
+def test_images_are_sent(server: ModelServer, api: str) -> None:
+    server.begin(in_turn(Answer("ok")))
+    content = [
+        {"type": "text", "text": "what is this?"},
+        {"type": "image", "image": "https://example.com/a.png"},
+        {"type": "image", "image": "AAAA", "mediaType": "image/png"},
+        {"type": "image", "image": "data:image/gif;base64,BBBB"},
+    ]
+    ask(provider(server, api), request({"role": "user", "content": content}))
+    said = server.requests[0].said[-1]
+    assert said.text == "what is this?"
+    assert said.pictures == (
+        Picture("https://example.com/a.png"),
+        Picture("data:image/png;base64,AAAA"),
+        Picture("data:image/gif;base64,BBBB"),
+    )
+
+
+def test_a_document_is_sent(server: ModelServer, api: str) -> None:
+    server.begin(in_turn(Answer("ok")))
+    file = {"type": "file", "data": "JVBERg==", "mediaType": "application/pdf"}
+    ask(provider(server, api), request({"role": "user", "content": [file]}))
+    assert server.requests[0].said[-1].pictures == (Picture("data:application/pdf;base64,JVBERg=="),)
+
+
+def test_a_system_message_in_between_is_sent(server: ModelServer, api: str) -> None:
+    server.begin(in_turn(Answer("ok")))
+    told = {"role": "system", "content": [{"type": "text", "text": "Summary: they greeted."}]}
+    ask(provider(server, api), request(told, HELLO))
+    assert "Summary: they greeted." in "".join(said.text for said in server.requests[0].said)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": [{"type": "image", "image": 7}]},
+        {"role": "user", "content": ["text"]},
+        {"role": "user", "content": [{"type": "image", "image": "data:nothing"}]},
+        {"role": "assistant", "content": [{"type": "tool-call", "toolName": "x"}]},
+        {"role": "assistant", "content": [{"type": "custom", "providerOptions": {"x": {"part_kind": "y"}}}]},
+        {"role": "tool", "content": [{}]},
+    ],
+)
+def test_a_message_that_is_none_is_refused(server: ModelServer, message: JsonObject) -> None:
+    server.begin(in_turn(Answer("ok")))
+    with pytest.raises(ModelError, match="a message that cannot be sent"):
+        ask(provider(server, "chat_completions"), request(message))
+    assert server.count == 0
+
+
+def test_parameters_are_those_of_the_model_and_then_of_the_agent(server: ModelServer, api: str) -> None:
+    server.begin(in_turn(Answer("ok")))
+    asked = provider(server, api, options={"maxTokens": 900, "extraBody": {"priority": 3}})
+    ask(asked, request(params={"maxTokens": 77, "parallelToolCalls": False}))
+    body = server.requests[0].body
+    named = {"chat_completions": "max_completion_tokens", "responses": "max_output_tokens"}
+    assert body[named.get(api, "max_tokens")] == 77
+    assert body["priority"] == 3
+    serial = body["tool_choice"]["disable_parallel_tool_use"] if api == "anthropic" else None
+    assert (serial, body.get("parallel_tool_calls")) == ((True, None) if serial else (None, False))
+
+
+def test_parameters_of_one_provider_are_sent(server: ModelServer) -> None:
+    server.begin(in_turn(Answer("ok")))
+    ask(provider(server, "responses"), request(params={"openaiReasoningEffort": "high"}))
+    thinking = {"type": "adaptive"}
+    ask(provider(server, "anthropic"), request(params={"anthropicThinking": thinking, "maxTokens": 9_000}))
+    assert server.requests[0].body["reasoning"]["effort"] == "high"
+    assert server.requests[1].body["thinking"] == thinking
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+
+
+def test_an_output_schema_is_sent_in_each_apis_own_field(server: ModelServer, api: str) -> None:
+    server.begin(in_turn(Answer('{"city": "Seoul"}')))
+    answer = ask(provider(server, api), request(output_schema=SCHEMA))
+    assert answer.text == '{"city": "Seoul"}'
+    body = server.requests[0].body
+    place = {"chat_completions": "response_format", "responses": "text"}.get(api, "output_config")
+    assert '"city"' in json.dumps(body[place])
+
+
+def test_a_model_without_such_a_field_has_the_schema_in_its_instructions_alone(server: ModelServer) -> None:
+    server.begin(in_turn(Answer('{"city": "Seoul"}')))
+    spec = {"provider": "zai", "model": "glm-5.3", "baseUrl": server.url}
+    ask(made(spec), request(output_schema=SCHEMA))
+    assert "city" not in json.dumps(server.requests[0].body)
+
+
+FAILURES: dict[str, tuple[Failure, str]] = {
+    "wrong key": (wrong_key(KEY), "E_MODEL_AUTH"),
+    "forbidden": (status(403, "Your region is not supported."), "E_MODEL_AUTH"),
+    "unknown model": (unknown_model("any-model"), "E_MODEL_NOT_FOUND"),
+    "wrong path": (status(404, "Not Found"), "E_MODEL_NOT_FOUND"),
+    "busy": (busy(), "E_MODEL_RATE_LIMIT"),
+    "quota": (quota(), "E_MODEL_QUOTA"),
+    "request timeout": (status(408), "E_MODEL_UNAVAILABLE"),
+    "conflict": (status(409), "E_MODEL_UNAVAILABLE"),
+    "500": (status(500), "E_MODEL_UNAVAILABLE"),
+    "502": (replace(status(502), body=b"<html>Bad Gateway</html>"), "E_MODEL_UNAVAILABLE"),
+    "503": (status(503), "E_MODEL_UNAVAILABLE"),
+    "529": (status(529, "Overloaded"), "E_MODEL_UNAVAILABLE"),
+    "bad parameter": (status(400, "temperature must be below 2"), "E_MODEL"),
+    "never": (silent(), "E_MODEL_UNAVAILABLE"),
+    "cut before": (cut(), "E_MODEL_UNAVAILABLE"),
+    "cut in between": (cut(ANSWER, after=3), "E_MODEL_UNAVAILABLE"),
+    "half a document": (malformed(), "E_MODEL_UNAVAILABLE"),
+    "a page": (malformed(b"<html>hello</html>"), "E_MODEL_UNAVAILABLE"),
+    "nothing of an answer": (malformed(b"{}"), "E_MODEL_UNAVAILABLE"),
+    "null": (malformed(b"null"), "E_MODEL_UNAVAILABLE"),
+    "a list": (malformed(b"[1]"), "E_MODEL_UNAVAILABLE"),
+    "overloaded in between": (in_stream(status(529, "Overloaded"), ANSWER), "E_MODEL_UNAVAILABLE"),
+    "busy in between": (in_stream(busy(), ANSWER), "E_MODEL_RATE_LIMIT"),
+    **{f"too long, {whose}": (too_long(whose), "E_MODEL_CONTEXT_LENGTH") for whose in TOO_LONG},
+}
+
+
+@pytest.mark.parametrize("is_stream", STREAMS)
+@pytest.mark.parametrize("name", FAILURES)
+def test_each_failure_has_its_code(server: ModelServer, api: str, name: str, is_stream: bool) -> None:
+    failure, code = FAILURES[name]
+    server.begin(in_turn(failure))
+    seconds = 0.3 if failure.is_silent else 30
+    with pytest.raises(ModelError) as raised:
+        ask(provider(server, api, timeoutSeconds=seconds), request(), is_stream=is_stream)
+    assert raised.value.code == code
+    assert raised.value.message.startswith("Model 'bright'")
+    assert KEY not in raised.value.message
+    if failure.message and failure.body is None and KEY not in failure.message:
+        assert failure.message in raised.value.message
+    # the SDKs' own retries are off
+    assert server.count == 1
+
+
+DEEP = b"[" * 10_000 + b"]" * 10_000
+
+
+def chat(message: bytes = b'{"role": "assistant", "content": "hi"}', usage: bytes = b"null") -> bytes:
+    choice = b'{"index": 0, "message": %b, "finish_reason": "stop"}' % message
+    head = b'"id": "x", "object": "chat.completion", "created": 1, "model": "m"'
+    return b'{%b, "choices": [%b], "usage": %b}' % (head, choice, usage)
+
+
+def calling(args: bytes) -> bytes:
+    call = b'{"id": "c", "type": "function", "function": {"name": "run", "arguments": %b}}' % args
+    return chat(b'{"role": "assistant", "content": null, "tool_calls": [%b]}' % call)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"\x00\xff",
+        b'{"choices": []}',
+        b'{"choices": %b}' % DEEP,
+        chat(DEEP),
+        chat(b'{"role": "assistant", "content": "\xff"}'),
+        chat(b'{"role": "assistant", "content": NaN}'),
+        chat(
+            b'{"role": "assistant", "tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "x"}}]}'
+        ),
+        chat(usage=b'{"prompt_tokens": "many", "completion_tokens": 1, "total_tokens": 1}'),
+        calling(b"null"),
+    ],
+)
+def test_a_body_that_is_no_answer_is_told_as_one(server: ModelServer, body: bytes) -> None:
+    server.begin(in_turn(malformed(body)))
+    with pytest.raises(ModelError) as raised:
+        ask(provider(server, "chat_completions"), request())
+    assert raised.value.code == "E_MODEL_UNAVAILABLE"
+
+
+@pytest.mark.filterwarnings("ignore:Failed to extract usage")
+def test_tokens_are_never_below_0(server: ModelServer) -> None:
+    usage = b'{"prompt_tokens": -5, "completion_tokens": -7, "total_tokens": -12}'
+    server.begin(in_turn(malformed(chat(usage=usage))))
+    answer = ask(provider(server, "chat_completions"), request())
+    assert answer.usage == {"input": 0, "output": 0, "cached": 0, "reasoning": 0}
+
+
+def test_halves_of_characters_are_put_together_or_marked(server: ModelServer) -> None:
+    content = b'{"role": "assistant", "content": "\\ud83e\\udd8a \\ud800"}'
+    server.begin(in_turn(malformed(chat(content)), malformed(calling(b'"{\\"a\\": \\"\\ud800\\"}"'))))
+    fox = provider(server, "chat_completions")
+    assert ask(fox, request()).text == "\U0001f98a \ufffd"
+    [call] = ask(fox, request()).content
+    assert call["input"] == {"a": "\ufffd"}
+
+
+def test_streamed_arguments_of_another_type_are_no_json_object(server: ModelServer) -> None:
+    function = {"name": "run", "arguments": 5}
+    delta = {"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": function}]}
+    choice = {"index": 0, "delta": delta, "finish_reason": "tool_calls"}
+    chunk = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+    server.begin(in_turn(malformed(f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode())))
+    [call] = ask(provider(server, "chat_completions"), request(), is_stream=True).content
+    assert call["input"] == "5"
+
+
+def test_a_stream_that_ends_early_is_no_answer(server: ModelServer, api: str) -> None:
+    server.begin(in_turn(cut(ANSWER, after=6, is_clean=True)))
+    with pytest.raises(ModelError, match="the stream ended before its answer did") as raised:
+        ask(provider(server, api), request(), is_stream=True)
+    assert raised.value.code == "E_MODEL_UNAVAILABLE"
+
+
+@pytest.mark.parametrize(
+    ("given", "least", "most"),
+    [("7", 7, 7), ("Wed, 21 Oct 2099 07:28:00 GMT", 10**8, 10**10), ("soon", 0, 0), (None, 0, 0)],
+)
+@pytest.mark.parametrize("code", [429, 503, 529])
+def test_the_wait_that_the_provider_asks_for_is_kept(
+    server: ModelServer, api: str, code: int, given: str | None, least: float, most: float
+) -> None:
+    server.begin(in_turn(status(code, retry_after=given)))
+    with pytest.raises(ModelError) as raised:
+        ask(provider(server, api), request())
+    assert least <= raised.value.retry_after <= most
+
+
+@pytest.mark.parametrize("is_stream", STREAMS)
+@pytest.mark.parametrize(
+    ("answer", "finish", "text"),
+    [
+        (Answer("half of it", finish="length"), "length", "half of it"),
+        (Answer(""), "stop", ""),
+        (Answer("", refusal="I cannot help with that."), "content_filter", "I cannot help with that."),
+        (Answer("some", finish="content_filter"), "content_filter", "some"),
+    ],
+)
+def test_why_an_answer_ends_is_known(
+    server: ModelServer, api: str, answer: Answer, finish: str, text: str, is_stream: bool
+) -> None:
+    server.begin(in_turn(answer))
+    told = ask(provider(server, api), request(), is_stream=is_stream)
+    assert (told.finish_reason, told.text) == (finish, text)
+
+
+@pytest.mark.parametrize("is_stream", STREAMS)
+def test_a_cancelled_request_is_closed(server: ModelServer, api: str, is_stream: bool) -> None:
+    answer = silent() if not is_stream else cut(replace(ANSWER, pace=60), after=9)
+    server.begin(in_turn(answer))
+
+    async def cancel() -> None:
+        on_delta = (lambda _kind, _text: None) if is_stream else None
+        task = asyncio.create_task(answered(provider(server, api), request(), on_delta))
+        await asyncio.to_thread(wait_until, lambda: server.count)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    wait_until(server.requests[0].is_given_up.is_set, 5)
+
+
+def test_a_server_of_ones_own_gets_no_key_of_the_environment(
+    server: ModelServer, api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    server.begin(in_turn(Answer("ok")))
+    ask(provider(server, api, apiKey=None), request())
+    assert KEY not in str(server.requests[0].headers)
+
+
+def test_the_models_key_is_sent(server: ModelServer, api: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY_OF_THE_TEST", KEY)
+    server.begin(in_turn(Answer("ok")))
+    ask(provider(server, api, apiKey={"valueFrom": {"env": "KEY_OF_THE_TEST"}}), request())
+    assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
+
+
+def test_a_key_of_the_environment_is_hidden_too(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = "sk-another-canary-of-these-tests"
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    server.begin(in_turn(wrong_key(key)))
+    with pytest.raises(ModelError) as raised:
+        ask(made({"provider": "openai-chat", "model": "any"}), request())
+    assert key in server.requests[0].headers["authorization"]
+    assert "***" in raised.value.message
+    assert key not in raised.value.message
+
+
+@pytest.mark.parametrize("named", ["openai", "anthropic"])
+def test_a_model_without_a_key_is_not_asked(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    with pytest.raises(ModelError, match="'bright' has no apiKey") as raised:
+        ask(made({"provider": named, "model": "any"}), request())
+    assert raised.value.code == "E_MODEL_AUTH"
+    with pytest.raises(ModelError, match="None of the environment variables NOT_SET") as raised:
+        ask(made({"provider": named, "model": "any", "apiKey": {"valueFrom": {"env": "NOT_SET"}}}), request())
+    assert raised.value.code == "E_MODEL_AUTH"
+
+
+def test_an_unknown_provider_is_named() -> None:
+    with pytest.raises(ModelError, match="'bright' cannot be used: Unknown provider: opnai"):
+        ask(made({"provider": "opnai", "model": "any"}), request())
+
+
+def test_a_provider_without_its_package_says_what_to_install() -> None:
+    with pytest.raises(ConfigError, match="a package is not installed") as raised:
+        ask(made({"provider": "cohere", "model": "any", "apiKey": {"value": KEY}}), request())
+    assert raised.value.suggestion == "pip install 'pydantic-ai-slim[cohere]'"
+
+
+def test_a_provider_that_takes_no_base_url_says_so() -> None:
+    spec = {"provider": "deepseek", "model": "any", "baseUrl": "http://127.0.0.1:1", "apiKey": {"value": KEY}}
+    with pytest.raises(ModelError, match="the provider 'deepseek' takes no baseUrl"):
+        ask(made(spec), request())
+
+
+def test_a_server_that_is_away_is_told_with_the_reason() -> None:
+    spec = {"provider": "openai-chat", "model": "any", "baseUrl": "http://127.0.0.1:1/v1"}
+    with pytest.raises(ModelError, match=r"Connection error\. .+") as raised:
+        ask(made(spec), request())
+    assert raised.value.code == "E_MODEL_UNAVAILABLE"

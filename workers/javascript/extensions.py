@@ -1,0 +1,539 @@
+"""Extensions in TypeScript or JavaScript: their functions run in a host, and are called from here.
+
+All extensions of one bundle share a host, one for each runtime. What they register is registered here with
+functions that invoke theirs by key; ``next()``, state, events and so on are asked for over the connection.
+When the host has ended, it is started, and its extensions register again, before the next function is called.
+"""
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from goondan_tasks.bundle import BoundExtension
+from goondan_tasks.entry import IMPORT_HINT, EntryError
+from goondan_tasks.errors import (
+    ExtensionInitError,
+    MiddlewareError,
+    ToolError,
+    ToolNotFoundError,
+    ToolOutcomeUnknownError,
+)
+from goondan_tasks.failure import DescribedError, describe
+from goondan_tasks.javascript import INSTALL, find_runtime, missing_runtime
+from goondan_tasks.messages import JsonObject
+from goondan_tasks.output import Pending
+from goondan_tasks.tool_api import ToolContext
+from workers.javascript.host import Asked, AskedOf, Host, HostCall, HostEndedError, HostKind, OnEvent
+from workers.javascript.middleware_context import answer_of, data_of, state_of, take_over, told
+from workers.javascript.tools import MOST_RUNS, HostedTools, asked_of, described, on_event, order_of
+from workers.javascript.v1_context import plain
+from workers.outcome import FunctionOutcome, awaited_outcome
+from workers.processes.programs import own_environment
+
+logger = structlog.get_logger(__name__)
+
+#: the limit of a ``register`` that runs again; the loader limits the first one
+REGISTER_SECONDS = 60.0
+
+#: kind, name of the function and further details of what was registered
+_Details = tuple[Any, ...]
+
+
+class ThrownError(ToolError):
+    """What an extension has thrown; its class has the name of the error, its text says where."""
+
+
+def thrown(error: JsonObject) -> ThrownError:
+    """Return what JavaScript has thrown as an exception of that name."""
+    texts = {name: value for name, value in error.items() if isinstance(value, str)}
+    kind = type(texts.get("name", "Error").replace("\0", ""), (ThrownError,), {})
+    raised: ThrownError = kind(
+        texts.get("message", ""), code=texts.get("code"), suggestion=texts.get("suggestion")
+    )
+    raised.help_url = texts.get("helpUrl")
+    if "stack" in texts:
+        raised.add_note(texts["stack"])
+    return raised
+
+
+@dataclass(frozen=True, slots=True)
+class HostedExtensions:
+    """The extensions of one bundle that run in hosts."""
+
+    tools: HostedTools
+
+    def register_of(self, extension: BoundExtension) -> Callable[[Any, JsonObject], Awaitable[None]]:
+        """Return what loads an extension, as the ``register(api, config)`` of a Python file does.
+
+        That raises an EntryError if the file cannot be used, and a ThrownError that ``register`` has thrown.
+
+        Raises:
+            EntryError: there is neither Node nor Bun.
+        """
+        runtime = find_runtime(self.tools.runtime, preferred="node" if extension.is_v1 else "bun")
+        if runtime is None:
+            raise EntryError(extension.entry_path, missing_runtime(self.tools.runtime), INSTALL)
+        environment = tuple(sorted(own_environment().items()))
+        kind = HostKind(self.tools.root, runtime, environment, whose="extension")
+        return HostedExtension(extension, self.tools, kind).register
+
+
+@dataclass(eq=False)
+class _Start:
+    """One start of an extension: the host in which it is registered, and its order there."""
+
+    host: Host
+    call: HostCall
+    #: what was registered in ``register``, by key
+    functions: dict[str, _Details]
+
+
+@dataclass(eq=False)
+class HostedExtension:
+    """One extension of one agent in its host."""
+
+    bound: BoundExtension
+    tools: HostedTools
+    kind: HostKind
+    api: Any = None
+    config: JsonObject = field(default_factory=dict)
+    #: how often it was started
+    epoch: int = 0
+    _start: _Start | None = None
+    #: what can be called now, by key
+    _functions: dict[str, _Details] = field(default_factory=dict)
+    _ends: dict[str, Callable[[], None]] = field(default_factory=dict)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def register(self, api: Any, config: JsonObject) -> None:
+        """Start it in its host.
+
+        Raises:
+            EntryError: the file cannot be used.
+            ThrownError: ``register`` has thrown something.
+            HostEndedError: the host has ended.
+        """
+        self.api, self.config = api, config
+        await self._ready()
+
+    async def _ready(self) -> _Start:
+        """Return the start in a host that runs, perhaps a new one."""
+        if self._start is not None and self._start.host.is_open:
+            return self._start
+        async with self._lock:
+            if self._start is None:
+                self._start = await self._started()
+            elif not self._start.host.is_open:
+                await self._restart(self._start)
+            return self._start
+
+    async def _restart(self, before: _Start) -> None:
+        names = {"extension": self.bound.name, "agent": self.api.agent_name}
+        where = f"Extension '{self.bound.name}' of agent '{self.api.agent_name}'"
+        try:
+            async with asyncio.timeout(REGISTER_SECONDS):
+                self._start = await self._started()
+        except (EntryError, ThrownError, HostEndedError, TimeoutError) as error:
+            said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            raise ExtensionInitError(
+                f"{where} cannot be started again after its process has ended: {said}"
+            ) from error
+        reason = str(before.call.outcome.exception()) if before.call.outcome.done() else None
+        logger.warning("extension.started_again", **names, reason=reason)
+        now = self._start.functions
+        for key in [key for key in self._ends if key not in now]:
+            self._ends.pop(key)()
+        if now != before.functions:
+            lost = [_shown(one) for key, one in before.functions.items() if now.get(key) != one]
+            new = [_shown(one) for key, one in now.items() if before.functions.get(key) != one]
+            logger.warning("extension.registered_differently", **names, lost=lost, new=new)
+
+    async def _started(self) -> _Start:
+        host = await self.tools.hosts.shared(self.kind, self.tools.help_url)
+        self.epoch += 1
+        known, self._functions = self._functions if self._start is None else self._start.functions, {}
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        order = {
+            "does": "register",
+            "entry": str(self.bound.entry_path),
+            "epoch": self.epoch,
+            "isV1": self.bound.is_v1,
+            "agentName": self.api.agent_name,
+            "extension": plain(self.api.extension),
+            "config": self.config,
+        }
+        asked: Asked = {**self._asked(known), **_ends_of_register(self.bound.entry_path, ended)}
+        # what it does in the background belongs to no call
+        call = contextvars.Context().run(host.begin, order, self._on_event, lambda: asked)
+        try:
+            either: set[asyncio.Future[Any]] = {ended, call.outcome}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await host.abort(call, {"code": "E_EXT_INIT", "message": "register took too long."})
+            host.forget(call)
+            raise
+        call.outcome.add_done_callback(_retrieve)
+        if not ended.done():
+            _, message = call.outcome.result()
+            raise (
+                thrown(message["error"])
+                if "error" in message
+                else HostEndedError("The extension ended.", has_begun=True, was_alone=False)
+            )
+        ended.result()
+        return _Start(host, call, dict(self._functions))
+
+    def _on_event(self, kind: str, message: JsonObject) -> None:
+        if kind == "log":
+            getattr(self.api.logger, str(message["level"]), self.api.logger.info)(str(message["event"]))
+
+    # what it asks for
+
+    def _asked(self, known: Mapping[str, _Details] | None = None) -> Asked:
+        """Return what its functions may ask for; ``known`` is registered here already."""
+        api, of_state = self.api, self._state_asked
+        before = known or {}
+
+        async def add(kind: str, key: str, name: str, *details: Any) -> None:
+            one = (kind, name, *details)
+            if before.get(key) != one:
+                self._add(kind, key, one)
+            self._functions[key] = one
+
+        async def unlisten(key: str) -> None:
+            self._functions.pop(key, None)
+            self._ends.pop(key, lambda: None)()
+
+        async def emit(name: str, event: Any) -> None:
+            api.events.emit(name, event)
+
+        async def unregister(name: str) -> bool:
+            return bool(api.tools.unregister(name))
+
+        asked: dict[str, Callable[..., Awaitable[Any]]] = {
+            "add": add,
+            "unlisten": unlisten,
+            "emit": emit,
+            "tools.unregister": unregister,
+            "oauth": self._token,
+            "swarmBundle.open": lambda reason: _awaited(api.swarm_bundle.open_changeset(reason)),
+            "swarmBundle.commit": lambda one, text: _awaited(api.swarm_bundle.commit_changeset(one, text)),
+            "swarmBundle.ref": lambda: _awaited(api.swarm_bundle.get_active_ref()),
+            **of_state("state", api.state),
+        }
+        return {**asked, **self._v1_asked()} if self.bound.is_v1 else asked
+
+    @staticmethod
+    def _state_asked(prefix: str, state: Any) -> Asked:
+        async def get(key: str, options: JsonObject) -> Any:
+            return await state.get(key, instance_key=options.get("instanceKey"))
+
+        async def set_(key: str, value: Any, options: JsonObject) -> None:
+            await state.set(key, value, instance_key=options.get("instanceKey"))
+
+        async def keys(start: str, options: JsonObject) -> Any:
+            return await state.keys(start, instance_key=options.get("instanceKey"))
+
+        return {f"{prefix}.get": get, f"{prefix}.set": set_, f"{prefix}.keys": keys}
+
+    def _v1_asked(self) -> Asked:
+        api = self.api
+
+        async def tool(name: str) -> Any:
+            return plain(api.tools.get(name))
+
+        async def tools() -> Any:
+            return plain(list(api.tools.list()))
+
+        return {
+            "tools.get": tool,
+            "tools.list": tools,
+            "object.get": lambda: _awaited(api.get_state()),
+            "object.set": lambda value: _awaited(api.set_state(value)),
+            **self._state_asked("shared", api.instance.shared),
+        }
+
+    async def _token(self, request: Any) -> Any:
+        oauth = self.api.oauth
+        if self.bound.is_v1:
+            return plain(await oauth.get_access_token(request))
+        fields = {"scopes": request.get("scopes"), "min_ttl_seconds": request.get("minTtlSeconds")}
+        given = {name: value for name, value in fields.items() if value is not None}
+        return plain(await oauth.get_access_token(request.get("oauthAppRef"), **given))
+
+    # what it registers
+
+    def _add(self, kind: str, key: str, details: _Details) -> None:
+        """Register a function of the host; raises as the api does."""
+        _, name, *more = details
+        api, invoke = self.api, _HostedFunction(self, key, details)
+        if kind == "middleware":
+            point, priority = more
+            api.pipeline.register(point, _named(invoke.middleware(), name), priority)
+        elif kind == "mutator":
+            point, priority, given = more
+            api.pipelines.mutate(point, _named(invoke.mutator(), name), priority=priority, id=given)
+        elif kind == "wrapper":
+            point, priority, given = more
+            api.pipelines.wrap(point, _named(invoke.wrapper(), name), priority=priority, id=given)
+        elif kind == "tool":
+            item, policy = more
+            fields = {} if self.bound.is_v1 else {"policy": policy}
+            is_idempotent = bool((policy or {}).get("idempotent"))
+            api.tools.register(item, invoke.tool(is_idempotent=is_idempotent), **fields)
+        else:
+            event, is_once = more
+            listen = api.events.once if is_once else api.events.on
+            self._ends[key] = listen(event, invoke.listener())
+
+    # calling its functions
+
+    async def invoke(
+        self, key: str, details: _Details, order: JsonObject, asked: AskedOf, on_event: OnEvent | None = None
+    ) -> tuple[str, JsonObject]:
+        """Let the host call a function; return the kind and the message of the outcome.
+
+        Raises:
+            HostEndedError: the host has ended meanwhile.
+            ExtensionInitError: it had ended before, and the extension cannot be started again.
+            ToolNotFoundError, MiddlewareError: the extension has not registered the function again.
+        """
+        start = await self._ready()
+        if self._functions.get(key) != details:
+            gone = ToolNotFoundError if details[0] == "tool" else MiddlewareError
+            raise gone(
+                f"Extension '{self.bound.name}' was started again, since its process had ended, and has not "
+                f"registered {_shown(details)} again.",
+                suggestion="Register it in `register(api)`.",
+            )
+        order = {"does": "invoke", "extension": start.call.id, "function": key, **order}
+        takes = on_event or self._on_event
+        call = start.host.begin(order, takes, lambda: {**self._asked(), **asked()})
+        try:
+            return await asyncio.shield(call.outcome)
+        except asyncio.CancelledError:
+            await start.host.abort(call, {"code": "E_TOOL_CANCELLED", "message": "The call has ended."})
+            raise
+        finally:
+            start.host.forget(call)
+
+
+@dataclass(frozen=True, slots=True)
+class _HostedFunction:
+    """One function of an extension, in the forms in which it can be registered here."""
+
+    extension: HostedExtension
+    key: str
+    details: _Details
+
+    @property
+    def name(self) -> str:
+        return f"{self.extension.bound.name}.{self.details[1]}"
+
+    def middleware(self) -> Callable[..., Any]:
+        async def middleware(ctx: Any) -> Any:
+            return await _MiddlewareRun(self, ctx, ctx.next).through("middleware")
+
+        return middleware
+
+    def wrapper(self) -> Callable[..., Any]:
+        async def wrapper(ctx: Any, next: Callable[..., Awaitable[Any]]) -> Any:
+            return await _MiddlewareRun(self, ctx, lambda: next(ctx)).through("wrapper")
+
+        return wrapper
+
+    def mutator(self) -> Callable[..., Any]:
+        async def mutator(ctx: Any) -> Any:
+            return await _MiddlewareRun(self, ctx, None).through("mutator")
+
+        return mutator
+
+    def listener(self) -> Callable[..., Any]:
+        async def listener(event: JsonObject) -> None:
+            kind, message = await self._invoke({"kind": "listener", "event": event})
+            if kind == "error":
+                raise thrown(message["error"])
+
+        return listener
+
+    def tool(self, *, is_idempotent: bool) -> Callable[..., Any]:
+        async def handler(ctx: ToolContext, args: JsonObject) -> Any:
+            order = {"kind": "tool", **order_of(ctx, args)}
+            for runs in range(1, MOST_RUNS + 1):
+                try:
+                    kind, message = await self._invoke(order, partial(asked_of, ctx), partial(on_event, ctx))
+                    break
+                except HostEndedError as error:
+                    may_run_again = is_idempotent or not error.has_begun
+                    if not may_run_again or runs == MOST_RUNS:
+                        raise ToolOutcomeUnknownError(
+                            f"{error.message} The call may have had its effect or not."
+                        ) from error
+            if kind == "error":
+                raise DescribedError(described(message["error"], self.extension.tools.help_url))
+            return Pending(**message["value"]) if kind == "pending" else message["value"]
+
+        return handler
+
+    async def _invoke(
+        self, order: JsonObject, asked: AskedOf = dict, on_event: OnEvent | None = None
+    ) -> tuple[str, JsonObject]:
+        return await self.extension.invoke(self.key, self.details, order, asked, on_event)
+
+
+@dataclass(eq=False)
+class _MiddlewareRun:
+    """One run of a middleware, a mutator or a wrapper; it ends after what its ``next()`` has begun."""
+
+    function: _HostedFunction
+    ctx: Any
+    proceed: Callable[[], Awaitable[Any]] | None
+    _tasks: list[asyncio.Task[Any]] = field(default_factory=list)
+    #: what was raised further inside, and what the host was told of it
+    _errors: list[tuple[BaseException, JsonObject]] = field(default_factory=list)
+    _result: Any = None
+
+    async def through(self, kind: str) -> Any:
+        """Return what it answers.
+
+        Raises:
+            MiddlewareError: it has failed, or its host has ended.
+            Exception: what has come from further inside, or has a code of its own.
+        """
+        order = {"kind": kind, "data": data_of(self.ctx), "state": state_of(self.ctx)}
+        asked: Asked = {"next": self._next, "askModel": self._ask_model}
+        function = self.function
+        try:
+            outcome = await function.extension.invoke(function.key, function.details, order, lambda: asked)
+        except HostEndedError as ended:
+            await self._inner_ended()
+            for error in [task.result().error for task in self._tasks if task.result().error is not None]:
+                raise error from ended  # perhaps of another middleware, which has ended with the host, too
+            how_far = " What is further inside of it has run." if self._tasks else ""
+            raise MiddlewareError(
+                f"Middleware {function.name} did not end. {ended.message}{how_far}"
+            ) from ended
+        except asyncio.CancelledError:
+            for task in self._tasks:
+                task.cancel()
+            await self._inner_ended()
+            raise
+        await self._inner_ended()
+        return self._answer(*outcome)
+
+    def _answer(self, kind: str, message: JsonObject) -> Any:
+        if kind == "error":  # what it has returned cannot be sent, or something was not caught
+            raise self._failed(thrown(message["error"]))
+        answer: JsonObject = message["value"]
+        if answer.get("error") is not None:
+            raise self._raised(answer["error"], answer.get("passed"))
+        take_over(self.ctx, answer["state"])
+        if answer.get("same"):
+            return self._result
+        return answer_of(self.ctx, answer.get("value"), self._result)
+
+    def _raised(self, error: JsonObject, passed: int | None) -> BaseException:
+        raised = thrown(error)
+        if passed is not None:
+            original, known = self._errors[passed]
+            is_same = all(error.get(name) == known.get(name) for name in ("name", "code", "message"))
+            return original if is_same else raised
+        if "code" in error and not _is_of_system(error):
+            return raised
+        return self._failed(raised)
+
+    def _failed(self, raised: ThrownError) -> MiddlewareError:
+        said = f"{type(raised).__name__}: {raised}" if str(raised) else type(raised).__name__
+        failed = MiddlewareError(f"Middleware {self.function.name} raised {said}")
+        failed.__cause__ = raised
+        return failed
+
+    async def _next(self, changes: JsonObject) -> JsonObject:
+        """Go on further inside, in a task that outlasts this question."""
+        take_over(self.ctx, changes)
+        assert self.proceed is not None  # noqa: S101 - mutators have no next()
+        before = state_of(self.ctx)
+        task = asyncio.ensure_future(self._proceeded(self.proceed))
+        self._tasks.append(task)
+        outcome = await asyncio.shield(task)
+        now = state_of(self.ctx)
+        state = {name: value for name, value in now.items() if value != before.get(name)}
+        if outcome.error is None:
+            self._result = outcome.get()
+            return {"value": told(self._result), "state": state}
+        if isinstance(outcome.error, asyncio.CancelledError):
+            raise outcome.error
+        described = describe(outcome.error, help_url=self.function.extension.tools.help_url).to_wire()
+        self._errors.append((outcome.error, described))
+        return {"error": described, "number": len(self._errors) - 1, "state": state}
+
+    @staticmethod
+    async def _proceeded(proceed: Callable[[], Awaitable[Any]]) -> FunctionOutcome[Any]:
+        return await awaited_outcome(proceed())
+
+    async def _inner_ended(self) -> None:
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _ask_model(self, messages: Any, options: JsonObject) -> str:
+        answer: str = await self.ctx.ask_model(
+            messages, instructions=options.get("instructions") or "", model_ref=options.get("modelRef")
+        )
+        return answer
+
+
+def _ends_of_register(file: Path, ended: "asyncio.Future[None]") -> Asked:
+    """Return how a host tells that ``register`` has ended."""
+
+    async def registered() -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    async def unusable(found: JsonObject) -> None:
+        error = EntryError(file, found["problem"], found.get("suggestion") or IMPORT_HINT, line=found["line"])
+        if not ended.done():
+            ended.set_exception(error)
+
+    async def failed(error: JsonObject) -> None:
+        raised = thrown({**error, "message": f"{error.get('message', '')} ({file}:{error['line']})"})
+        if not ended.done():
+            ended.set_exception(raised)
+
+    return {"registered": registered, "unusable": unusable, "failed": failed}
+
+
+def _retrieve(outcome: "asyncio.Future[Any]") -> None:
+    """Take note that a start has ended with its host: the next call of a function starts it again."""
+    if not outcome.cancelled():
+        outcome.exception()
+
+
+async def _awaited(answer: Awaitable[Any]) -> Any:
+    return await answer
+
+
+def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Give a function the name by which errors know its middleware."""
+    function.__name__ = name
+    return function
+
+
+def _shown(details: _Details) -> str:
+    kind, name, *more = details
+    what = more[0].get("name") if isinstance(more[0], Mapping) else more[0]
+    return f"{kind} {name} ({what})"
+
+
+def _is_of_system(error: JsonObject) -> bool:
+    """Return whether a code is not the author's: ENOENT, ERR_INVALID_URL, or E_TOOL of anything else."""
+    code = str(error["code"])
+    is_default = code == ToolError.code and error.get("name") != ToolError.__name__
+    return (
+        is_default or code.startswith("ERR_") or (code.startswith("E") and code.isalnum() and code.isupper())
+    )

@@ -1,0 +1,178 @@
+"""The contexts of middlewares in a host: what it is told, and what it has changed (003 §6.3; 002 §5.3).
+
+A host gets once what says which call, Step or Turn it is, and each time what has changed of the rest.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic.alias_generators import to_camel
+
+from goondan_tasks.conversation import Conversation
+from goondan_tasks.errors import ToolError as DefaultError
+from goondan_tasks.extension_api import StepContext, StepResult, ToolCallContext, TurnContext
+from goondan_tasks.messages import JsonObject, ToolCallResult, faults_of
+from goondan_tasks.v1_api import (
+    StepPipelineContext,
+    ToolCall,
+    ToolCallExecContext,
+    ToolError,
+    ToolResult,
+    TurnPipelineContext,
+)
+from workers.javascript.v1_context import plain
+
+_IDS = ("agent_name", "instance_key", "turn_id", "trace_id")
+_OLDER = ("instance", "swarm", "agent", "turn", "effective_config")
+#: the fields of each context that stay as they are, and those that a middleware may change
+_FIELDS: Mapping[type, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    ToolCallContext: (("tool_name", "tool_call_id", *_IDS, "step_id", "message"), ("args", "metadata")),
+    StepContext: (
+        (*_IDS, "step_id", "step_index", "message", "auth", "origin"),
+        ("tool_catalog", "blocks", "metadata", "conversation_state"),
+    ),
+    TurnContext: ((*_IDS, "event", "auth", "origin"), ("metadata", "conversation_state")),
+    ToolCallExecContext: (
+        ("turn", "step", "effective_config", "tool_catalog"),
+        ("tool_call", "tool_result", "metadata"),
+    ),
+    StepPipelineContext: ((*_OLDER, "step", "tool_results"), ("tool_catalog", "blocks", "metadata")),
+    TurnPipelineContext: ((*_OLDER, "event"), ("result", "metadata")),
+}
+_STATUS = {"ok", "error", "pending"}
+_META = ("id", "agentName", "instanceKey", "turnId", "traceId", "spanId", "correlationId")
+
+
+def _fields(ctx: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return next(fields for kind, fields in _FIELDS.items() if isinstance(ctx, kind))
+
+
+def data_of(ctx: Any) -> JsonObject:
+    """Return what stays as it is of a context."""
+    return {
+        to_camel(name): told(value) for name in _fields(ctx)[0] if (value := getattr(ctx, name)) is not None
+    }
+
+
+def state_of(ctx: Any) -> JsonObject:
+    """Return what a middleware may change of a context."""
+    return {to_camel(name): told(getattr(ctx, name)) for name in _fields(ctx)[1]}
+
+
+def told(value: Any) -> Any:
+    """Return a value of a context, or a result, as JSON with the specification's names."""
+    if isinstance(value, ToolCallResult):
+        return value.to_wire()  # an output that is null is told, too
+    if isinstance(value, Conversation):
+        return {
+            "baseMessages": plain(list(value.base_messages)),
+            "events": plain(list(value.events)),
+            "nextMessages": plain(value.next_messages),
+            "isTooLong": value.is_too_long,
+        }
+    return plain(value)
+
+
+def take_over(ctx: Any, changes: JsonObject) -> None:
+    """Change a context as a middleware in a host has changed it.
+
+    Raises:
+        ValueError: a value is not valid.
+    """
+    for name, value in changes.items():
+        _TAKE[name](ctx, value)
+
+
+def _tool_catalog(ctx: Any, value: Any) -> None:
+    if not isinstance(value, list):
+        ctx.tool_catalog = value  # the core says what is wrong with it
+        return
+    known = [(told(item), item) for item in ctx.tool_catalog]
+    ctx.tool_catalog = [_item(ctx, item, known) for item in value]
+
+
+def _item(ctx: Any, item: Any, known: Iterable[tuple[Any, Any]]) -> Any:
+    """Return the item that was told, or what describes a new one."""
+    same = next((one for shown, one in known if shown == item), None)
+    if same is not None or not isinstance(item, dict):
+        return item if same is None else same
+    left_out = {"tool", "export"} if isinstance(ctx, StepPipelineContext) else set()
+    return {name: value for name, value in item.items() if name not in left_out}
+
+
+def _tool_call(ctx: Any, value: Any) -> None:
+    given: Any = _of(value, "toolCall").get
+    ctx.tool_call = ToolCall(given("id"), given("name"), given("arguments"))
+
+
+def _tool_result(ctx: Any, value: Any) -> None:
+    ctx.tool_result = None if value is None else _older_result(_of(value, "toolResult"))
+
+
+def _older_result(value: JsonObject) -> ToolResult:
+    error = value.get("error")
+    if error is not None:
+        given = _of(error, "toolResult.error")
+        error = ToolError(str(given.get("message", "")), given.get("name"), given.get("code"))
+    return ToolResult(value.get("status", "ok"), value.get("output"), value.get("handle"), error)
+
+
+def _of(value: Any, name: str) -> JsonObject:
+    if not isinstance(value, dict):
+        raise ValueError(f"ctx.{name} is an object, not {value!r:.200}")
+    return value
+
+
+def _message_events(ctx: Any, value: Any) -> None:
+    for event in value:
+        ctx.emit_message_event(event)
+
+
+def _set(name: str) -> Callable[[Any, Any], None]:
+    def take(ctx: Any, value: Any) -> None:
+        setattr(ctx, name, value)
+
+    return take
+
+
+_TAKE: Mapping[str, Callable[[Any, Any], None]] = {
+    "toolCatalog": _tool_catalog,
+    "toolCall": _tool_call,
+    "toolResult": _tool_result,
+    "messageEvents": _message_events,
+    **{name: _set(name) for name in ("args", "blocks", "metadata", "result")},
+}
+
+
+def answer_of(ctx: Any, value: Any, result: Any) -> Any:
+    """Return what a middleware in a host has returned; ``result`` is that of its ``next()``.
+
+    An object with the fields of a result is one, with all else that ``result`` has.
+
+    Raises:
+        ValueError: it is not a valid one.
+    """
+    if not isinstance(value, dict):
+        return value
+    if isinstance(ctx, ToolCallExecContext) and value.get("status") in _STATUS:
+        return _older_result(value)
+    if isinstance(ctx, ToolCallContext) and value.get("status") in _STATUS and "toolCallId" in value:
+        return _result(value, result)
+    if isinstance(ctx, StepContext) and {"toolCalls", "toolResults"} <= value.keys():
+        results = tuple(_result(one, None) for one in value["toolResults"])
+        return StepResult(tuple(value["toolCalls"]), results, value.get("metadata") or {})
+    return value
+
+
+def _result(value: JsonObject, before: Any) -> ToolCallResult:
+    kept = before.to_wire() if isinstance(before, ToolCallResult) else {}
+    error = value.get("error")
+    if isinstance(error, dict):
+        error = {"code": DefaultError.code, "name": DefaultError.__name__, **error}
+    # the executor fills in whose result it is
+    meta = value.get("meta") or kept.get("meta") or dict.fromkeys(_META, "")
+    try:
+        return ToolCallResult.from_wire({**value, "error": error, "meta": meta})
+    except ValidationError as invalid:
+        raise ValueError(f"no result: {faults_of(invalid)}") from invalid

@@ -1,0 +1,275 @@
+"""Tools whose handlers are TypeScript or JavaScript, and the hosts that they share."""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from goondan_tasks.bundle import BoundTool
+from goondan_tasks.errors import (
+    ToolCrashedError,
+    ToolError,
+    ToolNotFoundError,
+    ToolOutcomeUnknownError,
+)
+from goondan_tasks.failure import DEFAULT_MESSAGE_LIMIT, DescribedError, fitted_message, has_page, truncate
+from goondan_tasks.javascript import INSTALL, Runtime, find_runtime, missing_runtime
+from goondan_tasks.messages import JsonObject, ToolCallError
+from goondan_tasks.output import Pending
+from goondan_tasks.tool_api import ToolContext
+from goondan_tasks.v1_api import V1ToolContext
+from workers.javascript.host import Asked, Host, HostCall, HostEndedError, HostKind
+from workers.javascript.v1_context import v1_asked, v1_data
+from workers.plain_context import wire_of
+from workers.processes.confinement import Confinement
+
+#: how often a call is begun that loses its host, if it is idempotent, or did not get so far
+MOST_RUNS = 3
+#: how long an idle host is kept that is not shared
+IDLE_SECONDS = 60.0
+
+
+class Hosts:
+    """The hosts of one worker process, started when they are first needed."""
+
+    def __init__(self) -> None:
+        self._shared: dict[HostKind, asyncio.Task[Host]] = {}
+        self._idle: list[Host] = []
+        self._all: set[Host] = set()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether none runs."""
+        return not self._all
+
+    async def shared(self, kind: HostKind, help_url: str) -> Host:
+        """Return the host that all calls of a kind share; a new one if it has ended.
+
+        Raises:
+            OSError: no process can be started.
+            ConfigError: its sandbox does not work here.
+        """
+        starting = self._shared.get(kind)
+        if starting is None or (starting.done() and not _is_open(starting)):
+            starting = self._shared[kind] = asyncio.create_task(self._start(kind, help_url))
+        return await asyncio.shield(starting)
+
+    async def lent(self, kind: HostKind, help_url: str) -> Host:
+        """Return a host that runs one call, until it is given back; raises as :meth:`shared`."""
+        while self._idle:
+            place = next((host for host in reversed(self._idle) if host.kind == kind), None)
+            if place is None:
+                break
+            self._idle.remove(place)
+            if place.is_open:
+                return place
+        return await self._start(kind, help_url)
+
+    def give_back(self, host: Host) -> None:
+        """Keep a lent host for the next call, for a while."""
+        if not (host.is_open and host.is_idle):
+            host.stop("was ended")
+            return
+        self._idle.append(host)
+        asyncio.get_running_loop().call_later(IDLE_SECONDS, self._end_idle, host)
+
+    async def end_below(self, folder: Path) -> None:
+        """End the hosts of the bundle in a folder."""
+        await self._end([host for host in self._all if host.kind.root.is_relative_to(folder)])
+
+    async def close(self) -> None:
+        """End all hosts."""
+        await self._end(list(self._all))
+
+    async def _end(self, hosts: list[Host]) -> None:
+        for host in hosts:
+            host.stop("was ended with its worker")
+        for host in hosts:
+            await host.ended.wait()
+
+    async def _start(self, kind: HostKind, help_url: str) -> Host:
+        host = await Host.start(kind, help_url)
+        self._all.add(host)
+        watch = asyncio.create_task(host.ended.wait())
+        watch.add_done_callback(lambda _: self._all.discard(host))
+        return host
+
+    def _end_idle(self, host: Host) -> None:
+        with contextlib.suppress(ValueError):  # it is lent, or was in between and has its own timer
+            self._idle.remove(host)
+            host.stop("was idle")
+
+
+def _is_open(starting: "asyncio.Task[Host]") -> bool:
+    return not starting.cancelled() and starting.exception() is None and starting.result().is_open
+
+
+@dataclass(frozen=True, slots=True)
+class HostedTools:
+    """Makes the TypeScript and JavaScript tools of one bundle."""
+
+    hosts: Hosts
+    root: Path
+    help_url: str
+    confinement: Confinement = field(default_factory=Confinement)
+    #: the setting ``GOONDAN_JAVASCRIPT``
+    runtime: str | None = None
+
+    def tool(self, bound: BoundTool) -> "HostedTool":
+        """Return a tool as one that runs in a host.
+
+        Raises:
+            ToolNotFoundError: there is neither Node nor Bun.
+        """
+        is_for_node = bound.is_v1 or bound.export.memory_mb is not None  # Bun has no such limit
+        runtime = find_runtime(self.runtime, preferred="node" if is_for_node else "bun")
+        if runtime is None:
+            missing = missing_runtime(self.runtime)
+            raise ToolNotFoundError(f"Tool {bound.name!r}: {missing}.", suggestion=INSTALL)
+        return HostedTool(bound, self, runtime)
+
+
+@dataclass(frozen=True, slots=True)
+class HostedTool:
+    """The handler of one export: an async one, to the worker."""
+
+    bound: BoundTool
+    tools: HostedTools
+    runtime: Runtime
+    #: by agent, those that share a host: what it sees of the worker's environment does not change
+    _hosts: dict[str, Host] = field(default_factory=dict)
+
+    async def __call__(self, ctx: ToolContext, args: JsonObject) -> Any:
+        """Run the handler and return what it returned.
+
+        Raises:
+            DescribedError: what the handler threw.
+            ToolCrashedError: the host ended with this call in it, and no other.
+            ToolOutcomeUnknownError: the host ended, and it is not known how far the call had come.
+            ConfigError: a variable that the tool names has no value, or its sandbox does not work here.
+            OSError: no process can be started.
+        """
+        for runs in range(1, MOST_RUNS + 1):
+            try:
+                return await self._run(ctx, args)
+            except HostEndedError as error:
+                may_run_again = self.bound.export.idempotent or not error.has_begun
+                if may_run_again and runs < MOST_RUNS:
+                    continue
+                if self.bound.export.idempotent or error.was_alone:
+                    raise ToolCrashedError(error.message) from error
+                raise ToolOutcomeUnknownError(
+                    f"{error.message} Other calls ran in it: this one may have had its effect or not."
+                ) from error
+        raise AssertionError
+
+    async def _run(self, ctx: ToolContext, args: JsonObject) -> Any:
+        order = self._order(ctx, args)
+        host = self._hosts.get(order["ctx"]["agentName"])
+        if host is None or not host.is_open:
+            host = await self._host(ctx)
+        call = host.begin(order, partial(on_event, ctx), partial(asked_of, ctx))
+        try:
+            # a cancel of this must not end the call: its handler has a moment to clean up
+            outcome, message = await asyncio.shield(call.outcome)
+        except asyncio.CancelledError:
+            await self._abort(host, call, ctx)
+            raise
+        finally:
+            host.forget(call)
+            if host.kind.is_alone:
+                self.tools.hosts.give_back(host)
+        if outcome == "error":
+            limit = self.bound.tool.spec.error_message_limit
+            raise DescribedError(described(message["error"], self.tools.help_url, limit))
+        if outcome == "pending":
+            return Pending(**message["value"])
+        return message["value"]
+
+    async def _host(self, ctx: ToolContext) -> Host:
+        kind, hosts = self._kind(ctx), self.tools.hosts
+        if kind.is_alone:
+            return await hosts.lent(kind, self.tools.help_url)
+        host = await hosts.shared(kind, self.tools.help_url)
+        if kind.sandbox is None:  # one that has a sandbox is of one instance
+            self._hosts[ctx.agent_name] = host
+        return host
+
+    async def _abort(self, host: Host, call: HostCall, ctx: ToolContext) -> None:
+        told = "The call was cancelled." if ctx.cancelled else "The call is past its limit."
+        await host.abort(
+            call, {"code": "E_TOOL_CANCELLED" if ctx.cancelled else "E_TOOL_TIMEOUT", "message": told}
+        )
+        if host.kind.is_alone and not call.outcome.done():
+            host.stop("was ended with its call")
+
+    def _kind(self, ctx: ToolContext) -> HostKind:
+        export, confinement = self.bound.export, self.tools.confinement
+        environment = confinement.environment(ctx.agent_name, self.bound)
+        return HostKind(
+            self.tools.root,
+            self.runtime,
+            tuple(sorted(environment.items())),
+            confinement.sandbox(self.bound, ctx.workdir),
+            export.memory_mb,
+            is_alone=export.isolation == "process",
+        )
+
+    def _order(self, ctx: ToolContext, args: JsonObject) -> JsonObject:
+        export = self.bound.export
+        handler = {"entry": str(self.bound.entry_path), "export": export.name}
+        return {**handler, **order_of(ctx, args, is_alone=export.isolation == "process")}
+
+
+def order_of(ctx: ToolContext, args: JsonObject, *, is_alone: bool = False) -> JsonObject:
+    """Return what a host needs to know of a call, besides whose handler it is for."""
+    older = {"v1": v1_data(ctx)} if isinstance(ctx, V1ToolContext) else {}
+    wire = wire_of(ctx)
+    if is_alone:
+        wire["runtime"] = False
+    return {**older, "input": args, "ctx": wire}
+
+
+def described(error: JsonObject, help_url: str, message_limit: int = DEFAULT_MESSAGE_LIMIT) -> ToolCallError:
+    """Return what a handler has thrown as the error of its call."""
+    text = {name: value for name, value in error.items() if isinstance(value, str)}
+    code = text.get("code") or ToolError.code
+    page = text.get("helpUrl") or (help_url + code if has_page(code) else None)
+    suggestion = text.get("suggestion") or (ToolError.suggestion if code == ToolError.code else None)
+    told = ToolCallError(
+        code=fitted_message(code, 200),
+        name=fitted_message(text.get("name", "Error"), 200),
+        message=fitted_message(text.get("message", ""), message_limit),
+        suggestion=None if suggestion is None else truncate(fitted_message(suggestion, 20_000), 2_000),
+        help_url=page,
+    )
+    stack = text.get("stack")
+    return told if stack is None else told.with_traceback(fitted_message(stack, 8_000))
+
+
+def on_event(ctx: ToolContext, kind: str, message: JsonObject) -> None:
+    """Take a line of the log, or progress, of a call."""
+    if kind == "log":
+        getattr(ctx.logger, str(message["level"]), ctx.logger.info)(message["event"])
+    elif kind == "progress":
+        with contextlib.suppress(ToolError):  # numbers that are none
+            ctx.progress(*message["args"])
+
+
+def asked_of(ctx: ToolContext) -> Asked:
+    """Return what the handler of a call may ask for."""
+
+    async def ask(name: str, *args: Any) -> Any:
+        runtime = ctx.runtime
+        if runtime is None:
+            raise ToolError("No agents can be reached from here.")
+        answer = await getattr(runtime, name)(*args)
+        return answer.to_wire()
+
+    def bind(name: str) -> Any:
+        return lambda *args: ask(name, *args)
+
+    agents = {f"runtime.{name}": bind(name) for name in ("request", "send", "spawn", "list", "catalog")}
+    return {**agents, **v1_asked(ctx)} if isinstance(ctx, V1ToolContext) else agents

@@ -1,0 +1,60 @@
+"""The context of the older version in a host: its data, and the functions behind it (002 §4.3)."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.alias_generators import to_camel
+
+from goondan_tasks.messages import JsonObject
+from goondan_tasks.v1_api import V1ToolContext
+from workers.javascript.host import Asked
+
+_DATA = ("instance", "swarm", "agent", "turn", "step", "tool_catalog")
+
+
+def v1_data(ctx: V1ToolContext) -> JsonObject:
+    """Return what goes along with a call's order."""
+    return {to_camel(name): plain(getattr(ctx, name)) for name in _DATA}
+
+
+def plain(value: Any) -> Any:
+    """Return a view or a resource as JSON with the documents' names; absent fields are left out."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", by_alias=True, exclude_none=True)
+    if dataclasses.is_dataclass(value):
+        shown = ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
+        return {to_camel(name): plain(one) for name, one in shown if one is not None}
+    if isinstance(value, Mapping):
+        return {key: plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return value
+
+
+def v1_asked(ctx: V1ToolContext) -> Asked:
+    """Return the functions of the context that a handler asks the worker for."""
+
+    async def get_access_token(request: Any = None) -> Any:
+        return plain(await ctx.oauth.get_access_token(request))
+
+    async def open_changeset(request: Any = None) -> Any:
+        return await ctx.swarm_bundle.open_changeset(request)
+
+    async def commit_changeset(request: Any = None, message: Any = None) -> Any:
+        return await ctx.swarm_bundle.commit_changeset(request, message)
+
+    async def get_active_ref() -> Any:
+        return await ctx.swarm_bundle.get_active_ref()
+
+    async def emit(name: str, event: Any = None) -> None:
+        ctx.events.emit(name, event)
+
+    return {
+        "oauth.getAccessToken": get_access_token,
+        "swarmBundle.openChangeset": open_changeset,
+        "swarmBundle.commitChangeset": commit_changeset,
+        "swarmBundle.getActiveRef": get_active_ref,
+        "events.emit": emit,
+    }

@@ -1,0 +1,322 @@
+"""Requests to models are calls: of one system tool for each Model, through the agent's own queue.
+
+So the ledger keeps each answer before its tool calls are submitted, under an identity that names the Turn,
+the Step and the digest of the request: the run that takes a dead worker's place gets the same answers. And
+requests are limited, tried again, cancelled, traced and counted as tool calls are. What is asked may be long,
+so it does not stand in the call's arguments but in a key of its own, until the call has ended.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import structlog
+from pydantic import ValidationError
+from redis import Redis
+
+from broker_config import serializer
+from broker_config.keys import Keys
+from goondan_tasks.bundle.findings import ConfigCode
+from goondan_tasks.bundle.resources import ModelResource
+from goondan_tasks.calls import identity_of
+from goondan_tasks.errors import ConfigError, ModelError, ModelRateLimitError, ModelUnavailableError
+from goondan_tasks.messages import JsonObject, ToolCallError
+from goondan_tasks.names import SYSTEM_TOOL, call_identity, is_name_part, open_telemetry
+from goondan_tasks.tool_api import ToolContext
+from goondan_tasks.wording import hint
+from workers.agents.call_services import AgentTools
+from workers.instances.outputs import read_part
+from workers.thinking.model_request import ModelAnswer, ModelRequest
+from workers.thinking.providers import ModelProvider
+from workers.thinking.turn_stream import TurnStream
+from workers.tools.registered_tool import RegisteredTool, system_tool
+from workers.turns.steps import patiently
+
+logger = structlog.get_logger(__name__)
+
+#: further attempts of a request that the provider may answer later, and the first pause, in seconds
+RETRIES = 4
+BACKOFF_SECONDS = 1.0
+
+#: a request whose worker has died is sent again as often
+MOST_ATTEMPTS = 100
+
+#: the window of ``tokensPerMinute``, in seconds
+MINUTE = 60
+
+#: errors for which another Model is asked: what this one was asked stands, and the next may answer
+FALL_BACK_ON = {
+    "E_MODEL_RATE_LIMIT",
+    "E_MODEL_UNAVAILABLE",
+    "E_MODEL_QUOTA",
+    "E_MODEL_NOT_FOUND",
+    "E_LIMIT",
+    "E_TOOL_TIMEOUT",
+    "E_TOOL_EXPIRED",
+}
+
+
+#: the names of providers and of kinds of tokens in OpenTelemetry, where they differ from those here
+SPAN_PROVIDERS = {
+    "azure": "azure.ai.openai",
+    "bedrock": "aws.bedrock",
+    "google": "gcp.gemini",
+    "google-gla": "gcp.gemini",
+    "google-vertex": "gcp.vertex_ai",
+    "grok": "x_ai",
+    "mistral": "mistral_ai",
+    "openai-chat": "openai",
+    "openai-responses": "openai",
+}
+SPAN_USAGE = {
+    "input": "gen_ai.usage.input_tokens",
+    "output": "gen_ai.usage.output_tokens",
+    "cached": "gen_ai.usage.cache_read.input_tokens",
+    "reasoning": "gen_ai.usage.reasoning.output_tokens",
+}
+
+
+def tool_part(model: str) -> str:
+    """Return the export under which a Model is called; a name that no export may have becomes a digest."""
+    name = f"model-{model}"
+    return name if is_name_part(name) else f"model-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+
+
+def tool_name(model: str) -> str:
+    return f"{SYSTEM_TOOL}__{tool_part(model)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTool:
+    """Asks one Model on behalf of any agent."""
+
+    provider: ModelProvider
+    redis: Redis
+    keys: Keys
+
+    async def __call__(self, ctx: ToolContext, input: JsonObject) -> ModelAnswer:
+        """Ask what stands under the call's key; raises what :meth:`ModelProvider.ask` raises."""
+        call_id = call_identity(ctx.agent_name, ctx.instance_key, ctx.turn_id, ctx.tool_call_id)
+        key, followed = self.keys.model_request(call_id), self.keys.turn_stream(input["event"])
+        stored, is_followed = await asyncio.to_thread(patiently, partial(self._read, key, followed))
+        if stored is None:
+            raise ModelError("What the model is to be asked has expired: ask again.")
+        request = ModelRequest.from_json(stored)
+        await self._wait_for_tokens(ctx)
+        stream = TurnStream(self.redis, self.keys, input["event"], is_followed)
+        self._describe(ctx)
+        answer = await self._ask(request, stream, input["step"])
+        self._describe(ctx, answer)
+        await self._note_tokens(answer)
+        return answer
+
+    def _describe(self, ctx: ToolContext, answer: ModelAnswer | None = None) -> None:
+        """Put what is asked, or the answer, into the attributes of the run's span, if there is one.
+
+        Source: OpenTelemetry's semantic conventions for generative AI.
+        """
+        api, spec = open_telemetry(), self.provider.resource.spec
+        if api is None:
+            return
+        if answer is None:
+            told: JsonObject = {
+                "gen_ai.operation.name": "chat",
+                "gen_ai.provider.name": SPAN_PROVIDERS.get(spec.provider, spec.provider),
+                "gen_ai.request.model": spec.model,
+                "gen_ai.agent.name": ctx.agent_name,
+                "gen_ai.conversation.id": ctx.instance_key,
+            }
+        else:
+            reasons = [answer.finish_reason] if answer.finish_reason else None
+            told = {name: answer.usage.get(kind, 0) for kind, name in SPAN_USAGE.items()}
+            told |= {"gen_ai.response.model": answer.model, "gen_ai.response.finish_reasons": reasons}
+        known = {name: value for name, value in told.items() if value is not None}
+        api.get_current_span().set_attributes(known)
+
+    async def _ask(self, request: ModelRequest, stream: TurnStream, step: int) -> ModelAnswer:
+        if not await stream.is_followed():
+            return await self.provider.ask(request)
+        async with stream.gathering(step) as deltas:
+            return await self.provider.ask(request, deltas.add)
+
+    def _read(self, key: str, stream: str) -> tuple[bytes | None, bool]:
+        """Return what is to be asked, and whether a client follows the Turn."""
+        with self.redis.pipeline(transaction=False) as pipe:
+            pipe.get(key)
+            pipe.exists(stream)
+            stored, is_followed = pipe.execute()
+        return stored, bool(is_followed)
+
+    async def _wait_for_tokens(self, ctx: ToolContext) -> None:
+        """Wait until the Model's tokens of the last minute are below its limit.
+
+        Raises:
+            ModelRateLimitError: they are not, within two minutes.
+        """
+        model = self.provider.resource
+        most = model.spec.tokens_per_minute
+        end = time.monotonic() + 2 * MINUTE
+        while most is not None and await asyncio.to_thread(self._tokens_used) >= most:
+            if time.monotonic() > end:
+                raise ModelRateLimitError(f"Model {model.name!r} is limited to {most} tokens a minute.")
+            ctx.logger.info("model.waits_for_tokens", model=model.name, tokens_per_minute=most)
+            await asyncio.sleep(1)
+
+    def _tokens_used(self) -> int:
+        """Return the tokens of the last 60 seconds, counted by tens of seconds."""
+        seconds = int(self.redis.time()[0])
+        slots = [str(slot) for slot in range(seconds // 10 - MINUTE // 10 + 1, seconds // 10 + 1)]
+        key = self.keys.tokens(self.provider.resource.name)
+        return sum(int(used) for used in self.redis.hmget(key, slots) if used)
+
+    async def _note_tokens(self, answer: ModelAnswer) -> None:
+        if self.provider.resource.spec.tokens_per_minute is not None:
+            used = answer.usage["input"] + answer.usage["output"]
+            await asyncio.to_thread(patiently, partial(self._add_tokens, used))
+
+    def _add_tokens(self, used: int) -> None:
+        key, slot = self.keys.tokens(self.provider.resource.name), int(self.redis.time()[0]) // 10
+        with self.redis.pipeline() as pipe:
+            pipe.hincrby(key, str(slot), used)
+            pipe.hdel(key, *(str(old) for old in range(slot - 24, slot - MINUTE // 10)))
+            pipe.expire(key, 2 * MINUTE)
+            pipe.execute()
+
+
+def model_tool(provider: ModelProvider, redis: Redis, keys: Keys) -> RegisteredTool:
+    """Return the system tool that asks a Model."""
+    model, spec = provider.resource, provider.resource.spec
+    limits = {"maxConcurrency": spec.max_concurrency, "rateLimit": spec.rate_limit}
+    return system_tool(
+        tool_part(model.name),
+        ModelTool(provider, redis, keys).__call__,
+        description=f"Ask the Model {model.name}.",
+        properties={
+            "request": {"type": "string"},
+            "event": {"type": "string"},
+            "step": {"type": "integer", "minimum": 0},
+        },
+        required=["request", "event", "step"],
+        # the request's own limit ends it before; there may be a wait for tokens
+        timeout_seconds=spec.timeout_seconds + 10 + (2 * MINUTE if spec.tokens_per_minute else 0),
+        only_waits=True,
+        maxAttempts=MOST_ATTEMPTS,
+        retry={
+            "max": RETRIES,
+            "backoffSeconds": BACKOFF_SECONDS,
+            "codes": [ModelRateLimitError.code, ModelUnavailableError.code],
+        },
+        **{name: value for name, value in limits.items() if value is not None},
+    )
+
+
+@dataclass(slots=True)
+class Models:
+    """Asks the Models of a bundle, in one run of a Turn."""
+
+    tools: AgentTools
+    redis: Redis
+    keys: Keys
+    #: how long a call may wait in its queue, in seconds
+    queue_timeout_seconds: float
+    resources: Mapping[str, ModelResource]
+    workdir: Path
+    #: writes what the conversation has got since the last request; it may block
+    write: Callable[[], None]
+    #: the keys of requests that were answered, or are not wanted any more
+    _done: list[str] = field(default_factory=list)
+
+    async def ask_first(
+        self, models: Sequence[str], request: ModelRequest, *, step: int, event_id: str
+    ) -> ModelAnswer:
+        """Ask the first of some Models, or the one behind it if that one cannot answer now, and so on.
+
+        Raises:
+            ModelError: none of them answers.
+            ConfigError: there is no such Model.
+        """
+        for model, following in zip(models, (*models[1:], None), strict=True):
+            try:
+                return await self.ask(model, request, step=step, event_id=event_id)
+            except ModelCallError as failed:
+                error = failed.error
+                if following is None or error.code not in FALL_BACK_ON:
+                    raise ModelError(error.message, code=error.code, suggestion=error.suggestion) from failed
+                names = {"agent": self.tools.asker.name, "model": model, "next": following}
+                logger.warning("model.fell_back", **names, code=error.code, reason=error.message)
+        raise AssertionError("there is at least one Model")
+
+    async def ask(self, model: str, request: ModelRequest, *, step: int, event_id: str) -> ModelAnswer:
+        """Ask a Model by a call; the same request of the same Step is asked once, whatever happens.
+
+        Raises:
+            ModelCallError: the call has failed.
+            ConfigError: there is no such Model.
+        """
+        if model not in self.resources:
+            raise ConfigError(
+                f"The bundle has no Model '{model}'.",
+                code=ConfigCode.REF_NOT_FOUND,
+                suggestion=hint(model, self.resources, "Declare it, or name another one."),
+            )
+        digest = request.digest
+        args = {"request": digest, "event": event_id, "step": step}
+        call = self.tools.new_call(tool_name(model), args, None, bundle_ref=self.tools.bundle_ref)
+        call = call.model_copy(update={"tool_call_id": f"{tool_part(model)}-{step}-{digest}"})
+        key = self.keys.model_request(identity_of(call))
+        # it expires only if this run dies, and all that take its place
+        ttl = round(2 * self.queue_timeout_seconds + self.resources[model].spec.timeout_seconds)
+        await asyncio.to_thread(self._put, key, request.json, ttl)
+        try:
+            [result] = await self.tools.results([call])
+        except asyncio.CancelledError:
+            cancellation = self.tools.cancellation
+            if cancellation.is_set() and not cancellation.is_taken_over:
+                self._done.append(key)
+            raise
+        self._done.append(key)
+        if result.error is not None:
+            raise ModelCallError(result.error)
+        output = result.output
+        if result.meta.output_file is not None:
+            output = await asyncio.to_thread(self._stored, result.meta.output_file)
+        try:
+            return ModelAnswer.from_wire(output)
+        except ValidationError as error:
+            raise ModelError(f"The answer of Model {model!r} cannot be read: {error}"[:500]) from error
+
+    async def forget(self) -> None:
+        """Remove the requests that were answered, or are not wanted any more."""
+        if self._done:
+            await asyncio.to_thread(patiently, partial(self.redis.unlink, *self._done))
+
+    def _put(self, key: str, request: bytes, ttl: int) -> None:
+        self.write()
+
+        def put() -> None:
+            with self.redis.pipeline(transaction=False) as pipe:
+                pipe.set(key, request, ex=ttl)
+                if self._done:
+                    pipe.unlink(*self._done)
+                pipe.execute()
+
+        patiently(put)
+        self._done.clear()
+
+    def _stored(self, path: str) -> Any:
+        """Read an answer that was too large for its result."""
+        data, size = read_part(self.workdir, path, offset=0, limit=2**31)
+        return serializer.decode(data[:size])
+
+
+class ModelCallError(Exception):
+    """The call that has asked a model has failed."""
+
+    def __init__(self, error: ToolCallError) -> None:
+        super().__init__(error.message)
+        self.error = error

@@ -1,0 +1,485 @@
+"""The APIs of model providers, by pydantic-ai: requests, streams, usage, and errors as ours.
+
+Of what it offers only ``pydantic_ai.direct`` is used: one request, and no agent, loop or retry.
+"""
+
+import asyncio
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import replace
+from functools import cache
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter
+from pydantic.alias_generators import to_snake
+
+from broker_config import serializer
+from goondan_tasks.bundle.fields import resolve_value
+from goondan_tasks.bundle.models import missing_package
+from goondan_tasks.bundle.resources import ModelResource
+from goondan_tasks.errors import (
+    ConfigError,
+    ModelAuthError,
+    ModelContextLengthError,
+    ModelError,
+    ModelNotFoundError,
+    ModelQuotaError,
+    ModelRateLimitError,
+    ModelRefusedError,
+    ModelUnavailableError,
+    extra,
+)
+from goondan_tasks.messages import JsonObject
+from goondan_tasks.model_messages import told_text
+from goondan_tasks.redaction import KNOWN_SECRETS, mapped
+from workers.thinking.model_request import ModelAnswer, ModelRequest
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.models import Model, ModelRequestParameters
+
+#: gets each piece of an answer as it comes: ``text`` or ``reasoning``, and the characters
+OnDelta = Callable[[str, str], None]
+
+#: of the library's errors, the first that fits; the names of ``pydantic_ai.exceptions``
+_ERRORS: tuple[tuple[str, type[ModelError]], ...] = (
+    ("ModelAuthenticationError", ModelAuthError),
+    ("ModelContextWindowExceededError", ModelContextLengthError),
+    ("ModelNotFoundError", ModelNotFoundError),
+    ("ModelQuotaExceededError", ModelQuotaError),
+    ("ModelRateLimitError", ModelRateLimitError),
+    ("ModelRequestRejectedError", ModelError),
+    ("ModelUnavailableError", ModelUnavailableError),
+    ("ModelServerError", ModelUnavailableError),
+    ("ModelConnectionError", ModelUnavailableError),
+    ("ModelRequestTimeout", ModelUnavailableError),
+    ("ContentFilterError", ModelRefusedError),
+    # an answer that is not one: a page of a gateway, say
+    ("UnexpectedModelBehavior", ModelUnavailableError),
+    ("ModelHTTPError", ModelError),
+    # a stream that was cut, or another fault of the transport
+    ("ModelAPIError", ModelUnavailableError),
+    ("UserError", ModelError),
+)
+#: statuses that the SDKs try again as well: request timeout, conflict, too early
+_TRANSIENT = {408, 409, 425}
+#: the words of those whose "too long" the library takes for any refused request: Anthropic about max_tokens
+#: and bytes, Mistral, xAI, Cohere, llama.cpp
+_TOO_LONG = re.compile(
+    r"(?i)context.{0,12}(length|limit|window|size)|prompt (is too long|length is)|too many tokens"
+    r"|request_too_large|maximum allowed number of bytes"
+)
+_PAYLOAD_TOO_LARGE = 413
+
+#: the parameter of a provider's class that takes ``baseUrl``; Azure and LiteLLM have names of their own
+_URL_PARAMETERS = ("base_url", "azure_endpoint", "api_base")
+#: the key for a server of one's own that needs none
+_NO_KEY = "none"
+
+_LONGEST_MESSAGE = 2_000
+
+#: two threads that import a package at once may each see a part of it
+_LOADING = threading.Lock()
+
+
+class ModelProvider:
+    """The provider of one Model. Its clients belong to the event loop that asks first."""
+
+    def __init__(self, resource: ModelResource) -> None:
+        self.resource = resource
+        self._name = resource.name
+        self._spec = resource.spec
+        self._model: Model | None = None
+
+    async def ask(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelAnswer:
+        """Ask the model once; with ``on_delta`` as a stream.
+
+        Raises:
+            ModelError: it cannot be asked, or does not answer.
+            ConfigError: the library or one of its parts is not installed.
+        """
+        model = self._model
+        if model is None:
+            # what it is made of takes a second to import
+            model = await asyncio.to_thread(self.load)
+        from pydantic_ai import direct
+
+        messages = _messages(request)
+        options = {
+            "model_settings": self._settings(request, model),
+            "model_request_parameters": _parameters(request, model),
+        }
+        with self._errors():
+            if on_delta is None:
+                return _answer(await direct.model_request(model, messages, **options))
+            stream = direct.model_request_stream(model, messages, **options)
+            response = await _streamed(stream, on_delta)
+            if _is_cut(response):
+                raise ModelUnavailableError(f"Model {self._name!r}: the stream ended before its answer did.")
+            return _answer(response)
+
+    async def close(self) -> None:
+        """Close the connections, in the event loop that has asked."""
+        model, self._model = self._model, None
+        if model is not None and model.provider is not None:
+            async with model.provider:
+                """Leaving it closes them."""
+
+    def load(self) -> "Model":
+        """Make the client, once; this reads files, and imports what the provider needs: a second or two.
+
+        Raises:
+            ModelError: there is no such provider or model, or no key.
+            ConfigError: the library or one of its parts is not installed.
+        """
+        with _LOADING:
+            with extra("models"):
+                from pydantic_ai.exceptions import UserError
+                from pydantic_ai.models import infer_model
+
+            if self._model is not None:
+                return self._model
+            try:
+                made = infer_model(f"{self._spec.provider}:{self._spec.model}", self._provider)
+            except ImportError as error:
+                message = f"Model {self._name!r} cannot be used, for a package is not installed: {error}"
+                raise ConfigError(message, suggestion=missing_package(error)) from error
+            except (UserError, ValueError, TypeError) as error:
+                is_keyless = self._spec.api_key is None and "API_KEY" in str(error)
+                kind = ModelAuthError if is_keyless else ModelError
+                what = "has no apiKey" if is_keyless else "cannot be used"
+                raise kind(self._told(f"Model {self._name!r} {what}: {error}")) from error
+            self._model = made
+            return made
+
+    def _provider(self, name: str) -> Any:
+        """Make the library's provider.
+
+        A server of one's own gets no key but the Model's: one that the environment has for the provider would
+        go to a stranger.
+        """
+        from pydantic_ai.providers import infer_provider_class
+
+        kind, key, url = infer_provider_class(name), self._key(), self._spec.base_url
+        given = {"api_key": key}
+        if url is not None:
+            known = signature(kind).parameters
+            parameter = next((one for one in _URL_PARAMETERS if one in known), None)
+            if parameter is None:
+                raise ValueError(f"the provider {name!r} takes no baseUrl")
+            given = {"api_key": key or _NO_KEY, parameter: url}
+        provider = kind(**{field: value for field, value in given.items() if value is not None})
+        # one of the environment; not every client has it there
+        found = getattr(provider.client, "api_key", None)
+        if isinstance(found, str):
+            KNOWN_SECRETS.add(found)
+        return provider
+
+    def _key(self) -> str | None:
+        source = self._spec.api_key
+        if source is None:
+            return None
+        try:
+            key = str(resolve_value(source, "apiKey"))
+        except ConfigError as error:
+            raise ModelAuthError(
+                f"Model {self._name!r} has no key: {error.message}", suggestion=error.suggestion
+            ) from error
+        KNOWN_SECRETS.add(key)
+        return key
+
+    def _settings(self, request: ModelRequest, model: "Model") -> Any:
+        given = {**self._spec.options, **(request.params or {})}
+        settings = {to_snake(name): value for name, value in given.items()}
+        settings["request_timeout"] = self._spec.timeout_seconds
+        # retries are those of the call
+        settings.pop("max_retries", None)
+        return settings if "max_retries" in model.unsupported_settings else {**settings, "max_retries": 0}
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raise the library's errors as ours."""
+        from pydantic_ai import exceptions
+
+        try:
+            yield
+        except (exceptions.AgentRunError, exceptions.UserError) as error:
+            raise self._error(error) from error
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            # the library reads JSON that has nothing of an answer, or too many levels, without checking it
+            what = f"Model {self._name!r} gives an answer that cannot be read"
+            raise ModelUnavailableError(self._told(f"{what}: {error!r}")) from error
+
+    def _error(self, error: Exception) -> ModelError:
+        names = {kind.__name__.removeprefix("_HTTP") for kind in type(error).__mro__}
+        kind = next((ours for theirs, ours in _ERRORS if theirs in names), ModelError)
+        status = getattr(error, "status_code", None)
+        if status in _TRANSIENT:
+            kind = ModelUnavailableError
+        elif kind is ModelError and (status == _PAYLOAD_TOO_LARGE or _TOO_LONG.search(str(error))):
+            kind = ModelContextLengthError
+        ours = kind(self._told(f"Model {self._name!r}: {_said(error)}"))
+        ours.retry_after = float(getattr(error, "retry_after", None) or 0)
+        return ours
+
+    def _told(self, text: str) -> str:
+        """Return a message without keys, which some servers repeat."""
+        hidden: str = KNOWN_SECRETS.hidden_in_answer(text)
+        return hidden[:_LONGEST_MESSAGE]
+
+
+def _said(error: Exception) -> str:
+    """Return what the provider has said, or the transport."""
+    body = getattr(error, "body", None)
+    inner = body.get("error", body) if isinstance(body, dict) else None
+    message = inner.get("message") if isinstance(inner, dict) else None
+    status = getattr(error, "status_code", None)
+    if isinstance(message, str) and message:
+        return f"{status}: {message}" if status else message
+    # of a fault of the connection the SDKs say no more than that
+    first: BaseException = error
+    while first.__cause__ is not None and hasattr(error, "phase"):
+        first = first.__cause__
+    return str(error) if first is error else f"{error} {first}".strip()
+
+
+async def _streamed(opened: AbstractAsyncContextManager[Any], on_delta: OnDelta) -> "ModelResponse":
+    from pydantic_ai.messages import (
+        PartDeltaEvent,
+        PartStartEvent,
+        TextPart,
+        TextPartDelta,
+        ThinkingPart,
+        ToolCallPartDelta,
+    )
+
+    async with opened as stream:
+        async for event in stream:
+            piece: Any = None
+            if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart | ThinkingPart):
+                piece = event.part.content
+                is_text = isinstance(event.part, TextPart)
+            elif isinstance(event, PartDeltaEvent) and not isinstance(event.delta, ToolCallPartDelta):
+                piece = getattr(event.delta, "content_delta", None)
+                is_text = isinstance(event.delta, TextPartDelta)
+            if isinstance(piece, str) and piece:
+                on_delta("text" if is_text else "reasoning", _encodable(piece))
+        response: ModelResponse = stream.get()
+        return response
+
+
+def _is_cut(response: "ModelResponse") -> bool:
+    """Return whether a stream has ended without what ends one: why, or how many tokens were used."""
+    said = (response.provider_details or {}).keys() & {"finish_reason", "refusal"}
+    return not said and (response.finish_reason is None or not response.usage.output_tokens)
+
+
+def _parameters(request: ModelRequest, model: "Model") -> "ModelRequestParameters":
+    from pydantic_ai.messages import InstructionPart
+    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.output import OutputObjectDefinition
+    from pydantic_ai.tools import ToolDefinition
+
+    functions = [tool["function"] for tool in request.tools]
+    tools = [
+        ToolDefinition(
+            name=one["name"],
+            description=one.get("description"),
+            parameters_json_schema=one.get("parameters") or {"type": "object", "properties": {}},
+            # else OpenAI's models would be shown objects without further properties where any are allowed
+            strict=False,
+        )
+        for one in functions
+    ]
+    parts = [InstructionPart(content=request.instructions)] if request.instructions else None
+    parameters = ModelRequestParameters(function_tools=tools, instruction_parts=parts)
+    if request.output_schema is None or not model.profile.get("supports_json_schema_output"):
+        return parameters
+    parameters.output_mode = "native"
+    parameters.output_object = OutputObjectDefinition(json_schema=request.output_schema, name="answer")
+    return parameters
+
+
+# --- messages of 004 as the library's, and back
+
+#: what a part of an answer is made of here; the rest is the provider's, such as a signature, and goes back
+_OURS = {"content", "part_kind", "tool_name", "args", "tool_call_id", "timestamp"}
+#: what tells whether the ids and signatures of an answer mean something to the provider that gets them back
+_ORIGIN = ("provider_name", "provider_url", "canonical_system", "provider_response_id")
+
+
+@cache
+def _adapter() -> "TypeAdapter[ModelResponse]":
+    from pydantic_ai.messages import ModelResponse
+
+    return TypeAdapter(ModelResponse)
+
+
+def _answer(response: "ModelResponse") -> ModelAnswer:
+    dumped = mapped(_adapter().dump_python(response, mode="json", warnings=False), _encodable)
+    content, usage = [_part(part) for part in dumped["parts"]], response.usage
+    refusal = (response.provider_details or {}).get("refusal")
+    if refusal and not content:
+        content = [{"type": "text", "text": str(refusal)}]
+    has_calls = any(part["type"] == "tool-call" for part in content)
+    origin = {name: dumped[name] for name in _ORIGIN if dumped.get(name)}
+    return ModelAnswer(
+        content=tuple(content),
+        finish_reason="tool_call"
+        if has_calls and response.finish_reason == "stop"
+        else response.finish_reason,
+        usage={
+            "input": usage.input_tokens or 0,
+            "output": usage.output_tokens or 0,
+            "cached": usage.cache_read_tokens or 0,
+            "reasoning": usage.output_reasoning_tokens or 0,
+        },
+        model=response.model_name,
+        provider_options={response.provider_name or "model": origin} if origin else None,
+    )
+
+
+def _encodable(text: str) -> str:
+    """Return a text without halves of characters: two that belong together become one, others a mark."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def _part(part: JsonObject) -> JsonObject:
+    """Return a part of a response as a Message has it."""
+    kind, name = part["part_kind"], part.get("provider_name") or "model"
+    if kind in ("text", "thinking"):
+        ours = {"type": "text" if kind == "text" else "reasoning", "text": part["content"]}
+    elif kind == "tool-call":
+        ours = {
+            "type": "tool-call",
+            "toolCallId": part["tool_call_id"],
+            "toolName": part["tool_name"],
+            "input": _arguments(part["args"]),
+        }
+    else:
+        return {"type": "custom", "providerOptions": {name: part}}
+    rest = {key: value for key, value in part.items() if key not in _OURS and value is not None}
+    return {**ours, "providerOptions": {name: rest}} if rest else ours
+
+
+def _arguments(args: Any) -> Any:
+    """Return the arguments of a call; what is not a JSON object stays text, which is the model's mistake."""
+    if not isinstance(args, str):
+        return {} if args is None else args if isinstance(args, dict) else str(args)
+    try:
+        value = serializer.decode(args) if args.strip() else {}
+    except serializer.NotJsonError:
+        return args
+    return value if isinstance(value, dict) else args
+
+
+def _options(said: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what is the provider's of a message or a part."""
+    return next(iter((said.get("providerOptions") or {}).values()), {})
+
+
+def _their_part(part: Mapping[str, Any]) -> JsonObject:
+    rest, kind = _options(part), part.get("type")
+    if kind == "custom":
+        return dict(rest)
+    if kind == "tool-call":
+        args = part.get("input")
+        named = {"tool_name": part["toolName"], "tool_call_id": part["toolCallId"]}
+        return {
+            **rest,
+            **named,
+            "part_kind": "tool-call",
+            "args": args if isinstance(args, str | dict) else {},
+        }
+    return {
+        **rest,
+        "part_kind": "thinking" if kind == "reasoning" else "text",
+        "content": part.get("text", ""),
+    }
+
+
+def _messages(request: ModelRequest) -> "list[ModelMessage]":
+    """Return the conversation as the library's; calls without a result get one that says so.
+
+    Raises:
+        ModelError: a message is not one, which an extension may have added.
+    """
+    try:
+        return _their_messages(request.messages)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ModelError(f"The conversation has a message that cannot be sent: {error!r}"[:500]) from error
+
+
+def _their_messages(said: Iterable[JsonObject]) -> "list[ModelMessage]":
+    from pydantic_ai.messages import ModelRequest as Request
+    from pydantic_ai.messages import SystemPromptPart, ToolReturnPart, UserPromptPart
+
+    messages: list[Any] = []
+    #: of the answer before by call, in their order: providers want them before anything else
+    results: dict[str, Any] = {}
+    parts: list[Any] = []
+
+    def close() -> None:
+        if results or parts:
+            messages.append(Request([*results.values(), *parts]))
+            results.clear()
+            parts.clear()
+
+    for one in said:
+        role, content = one.get("role"), one.get("content")
+        if role == "assistant":
+            close()
+            messages.append(_response(one))
+            for part in messages[-1].tool_calls:
+                interrupted = ToolReturnPart(part.tool_name, "The call was interrupted.", part.tool_call_id)
+                results[part.tool_call_id] = replace(interrupted, outcome="interrupted")
+        elif role == "tool":
+            for part in content or ():
+                # a result whose call is gone, say because the history was cut, has no meaning for the model
+                if part["toolCallId"] in results:
+                    text, failed = told_text(part.get("output"))
+                    result = ToolReturnPart(part["toolName"], text, part["toolCallId"])
+                    results[part["toolCallId"]] = replace(result, outcome="failed") if failed else result
+        elif role == "system":
+            parts.append(SystemPromptPart(_plain(content)))
+        else:
+            parts.append(UserPromptPart(content if isinstance(content, str) else _user_parts(content)))
+    close()
+    return messages or [Request([])]
+
+
+def _response(said: JsonObject) -> "ModelResponse":
+    content = said.get("content") or ()
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    origin = {name: value for name, value in _options(said).items() if name in _ORIGIN}
+    fields = {"kind": "response", "parts": [_their_part(part) for part in parts], **origin}
+    return _adapter().validate_python(fields)
+
+
+def _plain(content: Any) -> str:
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content or ())
+
+
+def _user_parts(content: Any) -> Sequence[Any]:
+    """Return the parts of a user's message: text, and images and files by URL or as base64."""
+    from pydantic_ai.messages import BinaryContent, DocumentUrl, ImageUrl
+
+    made: list[Any] = []
+    for part in content or ():
+        if part.get("type") == "text":
+            made.append(part.get("text", ""))
+            continue
+        source = part.get("image") or part.get("data") or part.get("url") or ""
+        if source.startswith(("http://", "https://")):
+            made.append(ImageUrl(source) if part.get("type") == "image" else DocumentUrl(source))
+        else:
+            uri = source if source.startswith("data:") else f"data:{part.get('mediaType')};base64,{source}"
+            made.append(BinaryContent.from_data_uri(uri))
+    return made

@@ -1,0 +1,400 @@
+"""The Turn of an agent that thinks: history and input, then Steps until the model stops.
+
+A Step asks the model and runs the tool calls of its answer through the agent's queue. What a run has got from
+models and tools is in the ledger: the run that takes a dead worker's place gets the same again, in the same
+order, and goes on where the other has stopped. Sources: 001 §12.1, 003 §1.2; DESIGN §6.
+"""
+
+import asyncio
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import structlog
+from redis import Redis
+
+from broker_config import serializer
+from broker_config.keys import Keys
+from goondan_tasks.agent_api import AgentContext
+from goondan_tasks.bundle import Bundle
+from goondan_tasks.bundle.resources import AgentResource, BudgetPolicy, ModelConfiguration
+from goondan_tasks.calls import Run
+from goondan_tasks.client.turn_events import TokensUsed
+from goondan_tasks.conversation import Conversation
+from goondan_tasks.errors import (
+    GoondanError,
+    HandoffError,
+    ModelAnswerError,
+    ModelContextLengthError,
+    ModelError,
+    ModelRefusedError,
+    StepLimitError,
+)
+from goondan_tasks.extension_api import AgentStep
+from goondan_tasks.messages import AgentEvent, JsonObject, Message, iso_time, wall_clock
+from goondan_tasks.model_messages import StepCallResult, message_of
+from goondan_tasks.schema import compile_schema
+from workers.agents.call_services import AgentTools, AsyncEntryStep
+from workers.thinking.model_calls import Models
+from workers.thinking.model_request import ModelAnswer, ModelRequest
+from workers.thinking.providers import ModelProvider
+from workers.thinking.turn_stream import StepStream, TurnStream
+from workers.turns.turns import TurnState
+
+logger = structlog.get_logger(__name__)
+
+#: how often a model is asked again whose answer cannot be used
+MOST_CORRECTIONS = 2
+
+#: how many tool calls an answer may have
+MOST_CALLS = 256
+
+_NAME = re.compile(r"\{\{\s*([A-Za-z]\w*)\s*\}\}")
+_FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*)\n\s*```\s*", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Thinking:
+    """What the Turns of one revision's agents think with."""
+
+    bundle: Bundle
+    budget: BudgetPolicy
+    redis: Redis
+    keys: Keys
+    #: how long a call may wait in its queue, in seconds
+    queue_timeout_seconds: float
+
+    @cached_property
+    def providers(self) -> Mapping[str, ModelProvider]:
+        """The providers of the bundle's Models, by name."""
+        return {name: ModelProvider(model) for name, model in self.bundle.models.items()}
+
+    def warm_up(self, agents: Iterable[str]) -> None:
+        """Load what the agents' first requests would have to wait for, on a thread of its own."""
+        configurations = (self.bundle.agents[agent].spec.configuration for agent in agents)
+        names = {one.model_ref.name for one in configurations if one is not None}
+        providers = [self.providers[name] for name in names if name in self.providers]
+
+        def load() -> None:
+            for provider in providers:
+                try:
+                    provider.load()
+                except GoondanError as error:  # the request that needs it says so
+                    logger.warning("model.not_loaded", model=provider.resource.name, reason=error.message)
+
+        if providers:
+            threading.Thread(target=load, name="goondan-models", daemon=True).start()
+
+    @cached_property
+    def _prompts(self) -> Mapping[str, str]:
+        return {name: _prompt_of(agent, self.bundle.root) for name, agent in self.bundle.agents.items()}
+
+    def prompt(self, agent: str, names: Mapping[str, str]) -> str:
+        """Return the Agent's system prompt, its names filled in; unknown names stay."""
+        return _NAME.sub(lambda match: names.get(match[1], match[0]), self._prompts[agent])
+
+    def model(self, agent: str) -> JsonObject | None:
+        """Return the Agent's model as its code sees it, without the key."""
+        configuration = self.bundle.agents[agent].spec.configuration
+        model = None if configuration is None else self.bundle.models.get(configuration.model_ref.name)
+        if model is None or configuration is None:
+            return None
+        spec = model.spec
+        params = {**spec.options, **configuration.params}
+        named = {"provider": spec.provider, "model": spec.model, "baseUrl": spec.base_url}
+        return {"name": model.name, **named, "params": params}
+
+    async def think(
+        self,
+        ctx: AgentContext,
+        messages: Sequence[JsonObject | Message] | None,
+        *,
+        run: Run,
+        tools: AgentTools,
+        state: TurnState,
+    ) -> Any:
+        """Think for one Turn; see :meth:`AgentContext.think`."""
+        agent = self.bundle.agents[ctx.agent_name]
+        configuration = agent.spec.configuration
+        if configuration is None or not tools.is_async:
+            raise HandoffError(
+                "Only an Agent with a modelConfig thinks.",
+                suggestion="Add `modelConfig: {modelRef: Model/NAME}`; `handle` must be `async`.",
+            )
+        kept = state.conversation if messages is None else None
+        conversation = Conversation() if kept is None else kept
+        given = [_user_message(ctx.event)] if messages is None else [*map(_message, messages)]
+        if given:  # extensions keep the Turn's own input
+            metadata = {**given[-1].metadata, "turnId": ctx.turn_id}
+            given[-1] = given[-1].model_copy(update={"metadata": metadata})
+        for message in given:
+            conversation.append(message)
+        models = self._models(tools, ctx.workdir, conversation)
+        stream = TurnStream(self.redis, self.keys, run.id)
+        turn = _ThinkingTurn(
+            ctx, agent, configuration, self.budget, run.id, models, stream, conversation, state
+        )
+        try:
+            return await turn.run()
+        finally:
+            conversation.tokens = state.tokens
+            await asyncio.to_thread(conversation.end)
+            await models.forget()
+
+    async def ask(
+        self,
+        workdir: Path,
+        tools: AgentTools,
+        state: TurnState,
+        index: int,
+        messages: Sequence[JsonObject | Message],
+        *,
+        instructions: str,
+        model_ref: str | None,
+    ) -> str:
+        """Ask a model for a middleware of a Step; see :meth:`StepContext.ask_model`."""
+        configuration = self.bundle.agents[tools.asker.name].spec.configuration
+        assert configuration is not None  # noqa: S101 - such agents alone are given this
+        names, params = configuration.models, configuration.params
+        if model_ref is not None:
+            names, params = (model_ref.removeprefix("Model/"),), {}
+        given = tuple(_message(message).data for message in messages)
+        models = self._models(tools, workdir, state.conversation or Conversation())
+        # no client follows it: it is no part of the Turn's answer
+        answer = await models.ask_first(
+            names, ModelRequest(instructions, given, params=params), step=index, event_id=""
+        )
+        state.usage.update(answer.usage)
+        await models.forget()
+        if not answer.text.strip():
+            raise ModelAnswerError(f"Model {names[0]!r} gave no text to a middleware's request.")
+        return answer.text
+
+    def _models(self, tools: AgentTools, workdir: Path, conversation: Conversation) -> Models:
+        return Models(
+            tools,
+            self.redis,
+            self.keys,
+            self.queue_timeout_seconds,
+            self.bundle.models,
+            workdir,
+            conversation.write,
+        )
+
+
+def _prompt_of(agent: AgentResource, root: Path) -> str:
+    for prompts in (agent.spec.prompts, agent.spec.prompt):
+        if prompts is not None:
+            if prompts.system_ref is not None:
+                return (root / prompts.system_ref).read_text("utf-8").strip()
+            return prompts.system or prompts.system_prompt or ""
+    return ""
+
+
+@dataclass(slots=True)
+class _ThinkingTurn:
+    ctx: AgentContext
+    agent: AgentResource
+    configuration: ModelConfiguration
+    budget: BudgetPolicy
+    event_id: str
+    models: Models
+    stream: TurnStream
+    conversation: Conversation
+    state: TurnState
+    #: Steps in a row whose tool calls were not JSON
+    malformed: int = 0
+    #: the error of the Step before, if the conversation was too long, and how many changes it had then
+    too_long: tuple[ModelError, int] | None = None
+
+    async def run(self) -> Any:
+        """Go from Step to Step; return the answer."""
+        answer, reason = ModelAnswer(content=(), usage={}), None
+        while reason is None:
+            try:
+                step = self.ctx._step(None, conversation=self.conversation)
+                async with step:
+                    answer = await self._answer(step)
+                    if answer.has_calls:
+                        await self._run_calls(step, answer)
+            except StepLimitError:
+                reason = "max_steps"
+            except ModelError as error:
+                self._expect_shorter(error)
+            else:
+                reason = self._reason(step, answer)
+        self.state.finish_reason = reason
+        return self._value(answer)
+
+    def _reason(self, step: AgentStep, answer: ModelAnswer) -> str | None:
+        """Return why the Turn ends after a Step; ``None`` if it goes on."""
+        if not step.should_continue:
+            return "length" if answer.finish_reason == "length" else "text_response"
+        budget, used = self.budget, self.state.tokens
+        per_turn, per_instance = budget.tokens_per_turn, budget.tokens_per_instance
+        is_over = (per_turn is not None and used >= per_turn) or (
+            per_instance is not None and self.conversation.tokens_before + used >= per_instance
+        )
+        return "budget" if is_over else None
+
+    def _expect_shorter(self, error: ModelError) -> None:
+        """Let step middlewares shorten a conversation that is too long, once; raise any other error."""
+        if error.code != ModelContextLengthError.code or self.too_long is not None:
+            raise error
+        self.too_long = error, len(self.conversation.events)
+        self.conversation.is_too_long = True
+
+    async def _answer(self, step: AgentStep) -> ModelAnswer:
+        """Ask the model until its answer can be used, and append it to the conversation."""
+        if self.too_long is not None and len(self.conversation.events) == self.too_long[1]:
+            raise self.too_long[0]
+        corrections: list[JsonObject] = []
+        while True:
+            answer = await self._ask(self._request(step, corrections), step.index)
+            self.too_long, self.conversation.is_too_long = None, False
+            fault = self._fault(answer)
+            if not fault:
+                break
+            if len(corrections) >= 2 * MOST_CORRECTIONS:
+                said = f" It said: {answer.text[:500]}" if answer.text else ""
+                raise ModelAnswerError(f"The model's answer cannot be used: {fault[:500]}{said}")
+            logger.info("model.corrected", agent=self.ctx.agent_name, step=step.index, fault=fault)
+            corrections += [
+                answer.message,
+                {"role": "user", "content": fault},
+            ]
+        message = Message(
+            id=f"msg-{step.id}",
+            data=_with_names(answer.message, step.catalog.original_name),
+            metadata={"model": answer.model, "usage": answer.usage, "turnId": self.ctx.turn_id},
+            created_at=iso_time(wall_clock()),
+            source={"type": "assistant", "stepId": step.id},
+        )
+        self.conversation.append(message)
+        return answer
+
+    def _fault(self, answer: ModelAnswer) -> str:
+        """Return what the model is told of an answer that cannot be used, or an empty string.
+
+        Raises:
+            ModelRefusedError: a filter has refused to answer.
+            ModelAnswerError: the answer has too many calls to be sent back.
+        """
+        calls = sum(part.get("type") == "tool-call" for part in answer.content)
+        if calls > MOST_CALLS:
+            raise ModelAnswerError(f"The model's answer has {calls} tool calls: more than {MOST_CALLS}.")
+        if calls:
+            return ""
+        if answer.finish_reason == "content_filter":
+            raise ModelRefusedError(f"The model refused to answer. {answer.text}"[:1_000].strip())
+        if not answer.text.strip():
+            return "Your answer was empty. Answer the message before, or call a tool."
+        schema = self.agent.spec.output_schema
+        if schema is None:
+            return ""
+        try:
+            value = _json_of(answer.text)
+        except serializer.NotJsonError as error:
+            return f"Your answer is not JSON: {error}. Answer again, with JSON alone that fits the schema."
+        faults = compile_schema(schema).faults(value)
+        return f"Your answer does not fit the schema: {'; '.join(faults)}. Answer again." if faults else ""
+
+    async def _ask(self, request: ModelRequest, index: int) -> ModelAnswer:
+        models = self.configuration.models
+        answer = await self.models.ask_first(models, request, step=index, event_id=self.event_id)
+        self.state.usage.update(answer.usage)
+        self.conversation.tokens = self.state.tokens
+        await self.stream.tell(TokensUsed(step=index, usage=answer.usage, request_id=request.digest))
+        return answer
+
+    def _request(self, step: AgentStep, corrections: Sequence[JsonObject]) -> ModelRequest:
+        catalog, schema = step.catalog, self.agent.spec.output_schema
+        told = [self.ctx.prompt, *map(_block_text, step.blocks)]
+        if schema is not None:
+            text = serializer.encode(schema).decode()
+            told.append(f"Answer with JSON alone, which fits this JSON Schema:\n{text}")
+        history = [
+            _with_names(message.data, catalog.provider_name) for message in self.conversation.next_messages
+        ]
+        return ModelRequest(
+            instructions="\n\n".join(filter(None, told)),
+            messages=(*history, *(one for one in corrections if one["content"])),
+            tools=tuple(catalog.to_openai()),
+            params=self.configuration.params,
+            output_schema=schema,
+        )
+
+    async def _run_calls(self, step: AsyncEntryStep, answer: ModelAnswer) -> None:
+        """Run the tool calls of an answer, and append their results to the conversation."""
+        calls = [part for part in answer.content if part.get("type") == "tool-call"]
+        self.malformed = self.malformed + 1 if any(isinstance(one["input"], str) for one in calls) else 0
+        if self.malformed > MOST_CORRECTIONS:
+            raise ModelAnswerError("The model's tool calls are not JSON, also after it was told so.")
+        reply = self.conversation.next_messages[-1]
+        results: list[StepCallResult] = await step.run(reply, watch=StepStream(self.stream, step.index))
+        for result in results:
+            message = message_of(result, self.ctx.turn_id)
+            self.conversation.append(message)
+
+    def _value(self, answer: ModelAnswer) -> Any:
+        if self.agent.spec.output_schema is None:
+            return answer.text
+        # a Turn that ended before its answer has none
+        return None if answer.has_calls or not answer.text else _json_of(answer.text)
+
+
+def _json_of(text: str) -> Any:
+    """Decode an answer, which models like to put between fences."""
+    fenced = _FENCED.fullmatch(text)
+    return serializer.decode(fenced[1] if fenced else text)
+
+
+def _with_names(data: JsonObject, name_of: Callable[[str], str]) -> JsonObject:
+    """Return a message with other names of its tools: a provider's, or their own."""
+    content = data.get("content")
+    if not isinstance(content, list):
+        return data
+    parts = [
+        {**part, "toolName": name_of(part["toolName"])} if "toolName" in part else part for part in content
+    ]
+    return {**data, "content": parts}
+
+
+def _block_text(block: JsonObject) -> str:
+    name = block.get("type", "block")
+    return f"<{name}>\n{serializer.encode(block).decode()}\n</{name}>"
+
+
+def _user_message(event: AgentEvent) -> Message:
+    """Return an event as the user's message: its input, or for an event of another kind all that it says."""
+    content: Any = event.input
+    if isinstance(content, list) and content and all(_is_part(part) for part in content):
+        pass
+    elif not (isinstance(content, str) and content and not event.type.endswith(("response", ".completed"))):
+        told = {"event": event.type, "from": event.source.name, "input": event.input, **event.metadata}
+        content = serializer.encode({name: one for name, one in told.items() if one is not None}).decode()
+    return Message(
+        id=f"msg-{event.id}",
+        data={"role": "user", "content": content},
+        metadata={"eventType": event.type},
+        created_at=event.created_at,
+        source={"type": "user"},
+    )
+
+
+def _is_part(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") in ("text", "image", "file")
+
+
+def _message(given: JsonObject | Message) -> Message:
+    if isinstance(given, Message):
+        return given
+    if isinstance(given.get("data"), Mapping):
+        return Message.from_wire(given)
+    digest = ModelRequest("", (given,)).digest
+    source = {"type": "assistant", "stepId": ""} if given.get("role") == "assistant" else {"type": "user"}
+    return Message(id=f"msg-{digest}", data=dict(given), created_at=iso_time(wall_clock()), source=source)
