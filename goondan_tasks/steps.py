@@ -412,7 +412,7 @@ class StepStore:
         self._redis = redis
         self._remembers_revisions = remembers_revisions
         self._keys = keys
-        self._ttl_seconds = ttl_seconds
+        self.ttl_seconds = ttl_seconds
         self._catalogs: OrderedDict[str, ToolCatalog] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -431,13 +431,13 @@ class StepStore:
         fields |= {f"{_UNREGISTERED}{name}": b"" for name in left.unregistered}
         key = self._keys.step(record.id)
         with self._redis.pipeline() as pipe:
-            pipe.set(self._keys.catalog(record.catalog), catalog, ex=self._ttl_seconds)
+            pipe.set(self._keys.catalog(record.catalog), catalog, ex=self.ttl_seconds)
             pipe.hset(key, mapping=fields)  # type: ignore[arg-type]
-            pipe.expire(key, self._ttl_seconds)
+            pipe.expire(key, self.ttl_seconds)
             self._append(pipe, record, message=message)
             if self._remembers_revisions and record.bundle_ref is not None:
                 last = self._keys.step_revision(record.agent_name, record.instance_key)
-                pipe.set(last, record.bundle_ref, ex=max(self._ttl_seconds, REVISION_TTL_SECONDS))
+                pipe.set(last, record.bundle_ref, ex=max(self.ttl_seconds, REVISION_TTL_SECONDS))
             pipe.execute()
 
     def last_revision(self, agent: str, instance_key: str) -> str | None:
@@ -493,7 +493,7 @@ class StepStore:
         key, fields = self._keys.step(step_id), {f"{_UNREGISTERED}{name}": b"" for name in names}
         with self._redis.pipeline() as pipe:
             pipe.hset(key, mapping=fields)  # type: ignore[arg-type]
-            pipe.expire(key, self._ttl_seconds)
+            pipe.expire(key, self.ttl_seconds)
             pipe.execute()
 
     def note_calls(self, record: StepRecord, call_ids: Sequence[str]) -> None:
@@ -529,7 +529,7 @@ class StepStore:
         entry = TurnEntry(step_id=record.id, index=record.index, **fields)
         pipe.rpush(turn, serializer.encode(entry.to_wire()))
         pipe.ltrim(turn, -LONGEST_RECORD, -1)
-        pipe.expire(turn, self._ttl_seconds)
+        pipe.expire(turn, self.ttl_seconds)
 
 
 def digest_of_catalog(catalog: bytes) -> str:

@@ -1,14 +1,12 @@
 """Steps: opened by a worker, enforced by every worker, for producers and for agents' entries."""
 
 import asyncio
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from broker_config.keys import Keys
 from goondan_tasks.client import AsyncClient, Client, StepCallResult
 from goondan_tasks.errors import (
     HandoffError,
@@ -432,18 +430,6 @@ def test_a_step_of_another_turn_instance_or_agent_is_refused(client: Client) -> 
         code, message = error_of(result)
         assert code == "E_TOOL_NOT_IN_CATALOG"
         assert message.endswith("is unknown or has expired.")
-
-
-def test_an_expired_step_is_refused_even_by_a_worker_that_knew_it(client: Client) -> None:
-    step = client.turn("plain-cook").step(timeout=PATIENCE)
-    client._redis.expire(Keys().step(step.id), 5)
-    assert codes(step.run([call("stove__context")], timeout=PATIENCE)) == [None]
-    end = time.monotonic() + PATIENCE
-    code = None
-    while code is None and time.monotonic() < end:
-        call_id = f"c{time.monotonic_ns()}"
-        [code] = codes(step.run([call("stove__context", call_id=call_id)], timeout=PATIENCE))
-    assert code == "E_TOOL_NOT_IN_CATALOG"
 
 
 def test_the_systems_tools_stand_in_no_step(client: Client) -> None:

@@ -302,7 +302,9 @@ class Steps:
         now, gone = self.registry.dynamic.of(agent, turn), self.registry.dynamic.gone(agent, turn)
         left = LeftTools(registered=step.tools.passed_on(record.id, now, gone), unregistered=sorted(gone))
         keep = partial(self.store.keep, record, step.catalog_json, left=left)
+        begun = monotonic()
         patiently(lambda: keep(message=step.context.message))
+        self._remember(KeptStep(record, step.catalog, begun + self.store.ttl_seconds))
         self.registry.dynamic.told(agent, turn, gone)
         tell_of_step(self.events, STEP_STARTED, record)
         return record
@@ -433,12 +435,13 @@ class Steps:
         except ValueError as error:
             logger.error("step.unreadable", step_id=step_id, reason=str(error))
             return None
-        if step is None:
-            return None
+        return None if step is None else self._remember(step)
+
+    def _remember(self, step: KeptStep) -> _KnownStep:
         with self._lock:
-            known = self._known.setdefault(step_id, _KnownStep(step))
+            known = self._known.setdefault(step.record.id, _KnownStep(step))
             known.step = step
-            self._known.move_to_end(step_id)
+            self._known.move_to_end(step.record.id)
             while len(self._known) > MOST_KNOWN:
                 self._known.popitem(last=False)
         return known

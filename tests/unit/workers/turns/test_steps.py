@@ -17,6 +17,7 @@ from goondan_tasks.errors import MiddlewareError, StepLimitError, ToolNotInCatal
 from goondan_tasks.extension_api import StepResult
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.steps import KeptStep, StepStore, TurnHistory
+from tests.waiting import wait_until
 from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.events import EventListeners
 from workers.extensions.pipelines import AgentPipelines
@@ -81,9 +82,13 @@ def call(step_id: str, **fields: Any) -> ToolCall:
     return new_call("plain-cook", "stove__cook", {}, {"turn_id": "t", "step_id": step_id, **fields})
 
 
-def test_redis_is_asked_once_for_each_step(steps: Worker, store: Store) -> None:
-    opened = steps(store).open(opening())
-    another = steps(store)
+def test_redis_is_asked_once_for_each_step_by_a_worker_that_has_not_opened_it(
+    steps: Worker, store: Store
+) -> None:
+    opener, another = steps(store), steps(store)
+    opened = opener.open(opening())
+    assert opener.require(call(opened.id)).catalog.item("stove__cook") is not None
+    assert store.reads == 0
     assert another.require(call(opened.id)).catalog.item("stove__cook") is not None
     another.require(call(opened.id))
     assert store.reads == 1
@@ -93,11 +98,28 @@ def test_the_steps_that_were_used_last_are_kept_in_mind(
     steps: Worker, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.turns.steps.MOST_KNOWN", 2)
-    here = steps(store)
-    opened = {turn: here.open(opening(turn_id=turn)).id for turn in ("t1", "t2", "t3")}
+    here, opener = steps(store), steps(store)
+    opened = {turn: opener.open(opening(turn_id=turn)).id for turn in ("t1", "t2", "t3")}
     for turn in ("t1", "t2", "t1", "t3", "t1"):
         here.require(call(opened[turn], turn_id=turn))
     assert store.reads == 3
+
+
+def test_an_expired_step_is_refused_by_workers_that_knew_it(steps: Worker) -> None:
+    with fakeredis.FakeRedis() as redis:
+        store = Store(redis, Keys(), 1)
+        opener, another = steps(store), steps(store)
+        opened = opener.open(opening())
+        another.require(call(opened.id))
+
+        def refuses(worker: Steps) -> bool:
+            try:
+                worker.require(call(opened.id))
+            except ToolNotInCatalogError:
+                return True
+            return False
+
+        wait_until(lambda: refuses(opener) and refuses(another), 30)
 
 
 def test_a_call_waits_while_redis_is_away(steps: Worker, store: Store) -> None:
