@@ -68,7 +68,7 @@ class Orders:
     ) -> Order:
         """Write an order, which must not be carried out twice; it takes along what is to be ``acknowledged``.
 
-        A choosy one wants nothing but messages that the claim on reserve speaks for.
+        A choosy one wants nothing but events, and messages that the claim on reserve speaks for.
         """
         self._count += 1
         keys = [IN_FLIGHT, IN_FLIGHT_INDEX]

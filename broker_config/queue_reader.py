@@ -2,9 +2,9 @@
 
 A worker waits on the *wake-up keys* of its queues. Behind the blocking pop it sends a reservation already, so
 Redis makes it the moment a key is filled: the message comes with the wake-up, and a trip is saved. It is for
-one message, since a worker that is frozen while it waits takes that along for a lease; and only for one whose
-call is claimed with it: calls that must wait for a limit would be spread among workers, and overtake each
-other.
+one message, since a worker that is frozen while it waits takes that along for a lease; and only for an event,
+or one whose call is claimed with it: calls that must wait for a limit would be spread among workers, and
+overtake each other. Events have no limits, and their mailboxes keep their order.
 """
 
 # redis-py leaves the methods of its connections untyped

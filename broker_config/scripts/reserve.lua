@@ -2,8 +2,8 @@
 -- and the ledger at the same time.
 -- KEYS  in-flight hash, in-flight index, then queue and wake-up key of each queue
 -- ARGV  how many to reserve, how many beyond that (of which half of a queue is left for other workers),
---       '1' if only calls that `claim_on_reserve` claims: the first message that it does not claim stays, and
---       ends this; tag prefix, the argument of `claim_on_reserve`, how many acknowledged tags, those tags...
+--       '1' if only events, and calls that `claim_on_reserve` claims: the first other message stays, and ends
+--       this; tag prefix, the argument of `claim_on_reserve`, how many acknowledged tags, those tags...
 -- Returns {numbers of the emptied queues, {tag, number of its queue, message, claim, ...}}; of a claimed call the
 -- message is false: the claim has taken its place.
 -- Put before this: `local function claim_on_reserve(queue, message, tag, argument)`, which returns a claim or false,
@@ -27,7 +27,7 @@ for place = 3, #KEYS, 2 do
     local tag = prefix .. string.format('%03d', #taken / 4)
     local is_sound, claim = pcall(claim_on_reserve, queue, message, tag, ARGV[5])
     if not is_sound then claim = type(claim) == 'table' and claim.err or tostring(claim) end
-    if is_choosy and not claim then
+    if is_choosy and not claim and string.sub(queue, -7) ~= '.events' then
       redis.call('RPUSH', queue, message)
       end_claims()
       return {emptied, taken}

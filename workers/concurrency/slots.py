@@ -81,6 +81,8 @@ class Slots:
         self._begin = begin
         self._lock = threading.Lock()
         self.taken = 0
+        #: messages on their way through Celery, each of which may take a slot
+        self._expected = 0
         self._released: Counter[Wait] = Counter()
         #: of the slots taken, those whose calls wait without giving them up
         self._idle = 0
@@ -95,7 +97,12 @@ class Slots:
     @property
     def free(self) -> int:
         """How many slots are neither taken nor waited for."""
-        return self._limit() - self.taken - len(self._waiting) - len(self._returning)
+        return self._limit() - self.taken - len(self._waiting) - len(self._returning) - self._expected
+
+    def expect(self, messages: int) -> None:
+        """Keep slots free for messages that Celery's consumer gets, or with a negative number has got."""
+        with self._lock:
+            self._expected += messages
 
     @property
     def takes_events(self) -> bool:

@@ -239,6 +239,7 @@ class CallPool(BasePool):
 
     def deliver(self, batch: Batch) -> None:
         """Take the messages that were not claimed, on the main thread."""
+        self._slots.expect(len(batch.messages))
         self._undelivered.append(batch)
         self._on_main_thread(self._deliver)
 
@@ -354,8 +355,14 @@ class CallPool(BasePool):
 
     def _deliver(self) -> None:
         while self._undelivered:
-            for tag, queue, message in self._undelivered.popleft().messages:
-                self.channel.deliver(tag, queue, message)
+            messages = self._undelivered.popleft().messages
+            try:
+                for tag, queue, message in messages:
+                    self.channel.deliver(tag, queue, message)
+            finally:
+                self._slots.expect(-len(messages))
+        if self.lead is not None:
+            self.lead.wake()
 
     def _begin_queued(self, queued: QueuedJob) -> None:
         self._threads.run(queued.job)
