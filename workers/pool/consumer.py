@@ -210,6 +210,7 @@ class Reservations(bootsteps.StartStopStep):
         pool.channel = channel
         _prefetch_slots_only(consumer)
         self._told = None
+        pool.deliver_waiting()
         pool.lead.attach(consumer.hostname, lambda: channel.queues, lambda: self._terms(consumer))
 
     def stop(self, consumer: Any) -> None:

@@ -241,6 +241,10 @@ class CallPool(BasePool):
         """Take the messages that were not claimed, on the main thread."""
         self._slots.expect(len(batch.messages))
         self._undelivered.append(batch)
+        self.deliver_waiting()
+
+    def deliver_waiting(self) -> None:
+        """Deliver what waits; also after a reconnection, since Celery's hub may have lost callbacks."""
         self._on_main_thread(self._deliver)
 
     def context(self, job: Job) -> ToolContext:

@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 from celery.worker import state
 
+from broker_config.queue_reader import Batch
 from goondan_tasks.errors import GoondanError
 from goondan_tasks.ledger.record import Verdict
 from tests.waiting import wait_until
@@ -49,6 +50,17 @@ def test_the_next_message_does_not_wait_for_the_turn_of_one_that_went_back() -> 
     pool.return_backlog()
     assert pool._latest is not None
     assert pool._latest.is_over
+
+
+def test_messages_whose_delivery_was_lost_keep_their_slots_until_they_are_delivered() -> None:
+    pool, delivered = CallPool(limit=2), []
+    pool.channel = SimpleNamespace(deliver=lambda tag, queue, message: delivered.append(tag))
+    pool._hub = cast(Any, SimpleNamespace(call_soon=lambda callback: None))  # it loses what it is given
+    pool.deliver(Batch(messages=[("tag-1", "agent.smith.events", b"{}")]))
+    assert (delivered, pool._slots.free) == ([], 1)
+    pool._hub = cast(Any, SimpleNamespace(call_soon=lambda callback: callback()))
+    pool.deliver_waiting()
+    assert (delivered, pool._slots.free) == (["tag-1"], 2)
 
 
 def test_a_fault_that_cannot_be_told_costs_no_place() -> None:
