@@ -1,34 +1,47 @@
 """Agents and their instances: ``queues``, ``agents``, ``catalog``, ``shutdown``, ``instances`` and ``gc``."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
 from itertools import count
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from broker_config.connections import reporting_outages
 from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog
-from goondan_tasks.cli.completion import complete_agent
 from goondan_tasks.cli.options import (
     OfAgent,
     Watch,
     Yes,
     argument,
+    complete_agent,
     flag,
     option,
     seconds_option,
 )
-from goondan_tasks.cli.output import FAILED, Answer, Columns, Output, listing, show_progress
+from goondan_tasks.cli.output import (
+    FAILED,
+    Answer,
+    Columns,
+    Output,
+    listing,
+    local_time,
+    on_one_line,
+    printable,
+    show_progress,
+)
 from goondan_tasks.cli.session import Session, can_ask, chosen_agents, takes_client, takes_session
-from goondan_tasks.cli.waiting import give
+from goondan_tasks.cli.waiting import call_text, give
 from goondan_tasks.client import Client
 from goondan_tasks.client.status import AgentState, AgentStatus, QueueStatus
-from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.errors import BrokerUnreachableError, InstanceNotFoundError
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
-from goondan_tasks.messages import epoch_milliseconds
+from goondan_tasks.messages import Message, epoch_milliseconds
+from goondan_tasks.model_messages import told_text
 from goondan_tasks.names import OUTSIDE
 
 _NO_AGENT = "No agent is known: give --bundle PATH, or start a worker with `goondan worker`."
@@ -345,3 +358,80 @@ def _note_of(removal: InstanceRemoval) -> str:
         return f"instance {name} stays: {removal.reason}"
     place = f" ({removal.path})" if removal.files != "kept" else ""
     return f"files of instance {name}: {_FILES[removal.files]}{place}"
+
+
+#: characters of a tool's result, or of the model's reasoning, that are shown
+LONGEST_PART = 300
+
+
+@takes_client
+def show_instance(
+    session: Session,
+    client: Client,
+    key: Annotated[str, argument("KEY", "The instance.")],
+    messages: Annotated[
+        bool, flag("Show what was said in it, by the agents that think.", "--messages")
+    ] = False,
+    agent: OfAgent = None,
+) -> None:
+    """Show an instance: its agents, or with --messages their conversations.
+
+    Those are files in the instance's directory: this works where the state root is, say on the worker's
+    machine. People get results of tools shortened, programs (--json) get all.
+    """
+    found = [info for info in client.instances(agent) if info.instance_key == key]
+    if not found:
+        whose = "" if agent is None else f" of agent {agent!r}"
+        raise InstanceNotFoundError(f"No instance {key!r}{whose}.")
+    output = session.output
+    if not messages:
+        return output.write(instances_table(found, output))
+    said = {info.target: client.conversation(info.target, key) for info in found}
+    if output.as_json:
+        return output.document(
+            [
+                {"agent": name, "instanceKey": key, "messages": [message.to_wire() for message in all_of]}
+                for name, all_of in said.items()
+            ]
+        )
+    for name, all_of in said.items():
+        if len(said) > 1 and all_of:
+            output.print(Text(on_one_line(name), style="bold underline"))
+        for message in all_of:
+            _show(message, output)
+    if not any(said.values()):
+        output.note("There are no messages: agents that think have them, after their first Turn.")
+    return None
+
+
+def _show(message: Message, output: Output) -> None:
+    role, at = str(message.data.get("role")), message.created_at
+    with suppress(ValueError):  # an extension may have written it
+        at = local_time(epoch_milliseconds(at))
+    output.print(Text().append(on_one_line(role), style="bold").append(f"  {on_one_line(at)}", style="dim"))
+    content = message.data.get("content")
+    for part in content if isinstance(content, list) else [{"type": "text", "text": content or ""}]:
+        output.print(_part_text(part if isinstance(part, Mapping) else {"type": "text", "text": part}))
+    output.print("")
+
+
+def _part_text(part: Mapping[str, Any]) -> Text:
+    match part.get("type"):
+        case "text":
+            return Text(printable(str(part.get("text", ""))))
+        case "reasoning":
+            return Text(_shortened(str(part.get("text", ""))), style="dim italic")
+        case "tool-call":
+            return Text("calls ", style="cyan").append(
+                call_text(str(part.get("toolName")), part.get("input"))
+            )
+        case "tool-result":
+            text, failed = told_text(part.get("output"))
+            mark = Text("error " if failed else "result ", style="red" if failed else "green")
+            return mark.append(f"{on_one_line(str(part.get('toolName')))} {_shortened(text)}")
+    return Text(f"({on_one_line(str(part.get('type')))})", style="dim")
+
+
+def _shortened(text: str) -> str:
+    short = text if len(text) <= LONGEST_PART else f"{text[:LONGEST_PART]}… ({len(text):,} characters)"
+    return printable(short.rstrip())

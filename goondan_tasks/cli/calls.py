@@ -1,12 +1,11 @@
-"""Commands about calls and requests: submit, wait, look, cancel, resolve, approve."""
+"""Calls and requests: submit, wait, cancel, resolve, approve; replay or drop those that are dead letters."""
 
 import getpass
 import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from enum import StrEnum
-from fnmatch import fnmatchcase
+from operator import itemgetter
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +13,6 @@ from rich.text import Text
 
 from broker_config import serializer
 from goondan_tasks.calls import CallFields
-from goondan_tasks.cli.completion import complete_agent, complete_tool
 from goondan_tasks.cli.options import (
     SEARCHED,
     Auth,
@@ -25,8 +23,11 @@ from goondan_tasks.cli.options import (
     OfTool,
     Origin,
     Timeout,
-    Watch,
+    Yes,
     argument,
+    complete_agent,
+    complete_call,
+    complete_tool,
     flag,
     name_option,
     option,
@@ -40,12 +41,13 @@ from goondan_tasks.cli.output import (
     SHORTEST_ID,
     STATE_STYLES,
     WAIT_TIMED_OUT,
-    Answer,
+    Columns,
     Output,
     describe_failure,
     error_text,
     listing,
     local_time,
+    make_table,
     named_message,
     on_one_line,
     pretty,
@@ -53,38 +55,24 @@ from goondan_tasks.cli.output import (
     tell,
 )
 from goondan_tasks.cli.session import Session, takes_client
-from goondan_tasks.cli.turn_view import show_turn
-from goondan_tasks.cli.waiting import give, progress_text, wait_for_result
+from goondan_tasks.cli.waiting import progress_text, show_turn, wait_for_result
 from goondan_tasks.client import Client, PendingCall
+from goondan_tasks.client.submitter import may_be_replayed
 from goondan_tasks.errors import HandoffError, HandoffTimeoutError, WaitTimeout
 from goondan_tasks.handoff import EventFields, accepted, handoff_error, not_answered, request_result
+from goondan_tasks.ledger.dead_letters import LetterFilter
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import ToolCall, ToolCallResult, wall_clock
 from goondan_tasks.tool_api import REQUEST_TIMEOUT_MS
 from goondan_tasks.wording import duration_text
 
 _WHOLE_ID = 36
-Columns = dict[str, Callable[[CallRecord], object]]
 #: which call it is, in every list of calls
-CALL_COLUMNS: Columns = {
+CALL_COLUMNS: Columns[CallRecord] = {
     "agent": lambda record: record.call.agent_name,
     "tool": lambda record: record.call.tool_name,
     "instance": lambda record: record.call.instance_key,
 }
-
-
-class Status(StrEnum):
-    """A status of calls, or a state: those that wait are queued, lost ones running, ok and error done."""
-
-    QUEUED = "queued"
-    WAITING = "waiting"
-    RUNNING = "running"
-    LOST = "lost"
-    PENDING = "pending"
-    DONE = "done"
-    DEAD = "dead"
-    OK = "ok"
-    ERROR = "error"
 
 
 Agent = Annotated[str, argument("AGENT", "The agent that handles it.", autocompletion=complete_agent)]
@@ -293,74 +281,12 @@ def resolve(
 
 
 @takes_client
-def calls(
-    session: Session,
-    client: Client,
-    agent: OfAgent = None,
-    limit: Annotated[int, option("N", "Show at most N calls.", min=1, max=SEARCHED)] = 20,
-    tool: OfTool = None,
-    instance: Annotated[str | None, option("K", "Only those of this instance.")] = None,
-    since: Annotated[float | None, seconds_option("Only those of the last S seconds, or 10m, 2h.")] = None,
-    until: Annotated[
-        float | None, seconds_option("Only those queued at least S seconds ago, or 10m, 2h.")
-    ] = None,
-    status: Annotated[
-        Status | None, typer.Option(help=f"Only calls with this status, of the {SEARCHED} most recent.")
-    ] = None,
-    watch: Watch = None,
-) -> None:
-    """List the most recent calls, the newest first; `goondan show ID` tells all of one.
-
-    Filters look through the 1000 most recent ones of the time. A call takes one line: what has no room is
-    cut, and on a narrow terminal year, instance and worker are left out.
-    """
-    is_narrowed = any(one is not None for one in (status, tool, instance))
-
-    def is_wanted(record: CallRecord) -> bool:
-        return (
-            (status is None or status in {record.status, record.outcome, record.state})
-            and (tool is None or fnmatchcase(record.call.tool_name, tool))
-            and (instance is None or instance == record.call.instance_key)
-        )
-
-    columns: Columns = {
-        "queued": lambda record: session.output.time(record.queued_at),
-        **CALL_COLUMNS,
-        "status": lambda record: styled_state(record.state),
-        "code": lambda record: None if record.error is None else record.error.code,
-        "took": _duration_of,
-        "worker": lambda record: record.worker,
-        "id": lambda record: session.output.call_id(record.id),
-    }
-
-    def look() -> Answer:
-        if agent is not None:
-            client.catalog(agent)
-        most = SEARCHED if is_narrowed else limit
-        found = client.calls(agent, most, older_than=until, newer_than=since)
-        records = list(filter(is_wanted, found))[:limit]
-        is_part = agent or is_narrowed or since is not None or until is not None
-        none = "There are no such calls." if is_part else "There are no calls."
-        return listing(
-            records,
-            columns,
-            wire=CallRecord.to_wire,
-            none=none,
-            unbroken={"queued", "status", "id"},
-            spare={"instance", "worker"},
-            is_cut=True,
-        )
-
-    return give(look, session.output, watch)
-
-
-@takes_client
 def list_approvals(session: Session, client: Client, agent: OfAgent = None) -> None:
     """List the calls that wait for an approval, with their arguments; `goondan result ID` shows one."""
     output = session.output
     if agent is not None:
         client.catalog(agent)
-    columns: Columns = {
+    columns: Columns[CallRecord] = {
         "since": lambda one: output.time(one.suspended_at),
         "until": lambda one: output.time(one.expires_at),
         **CALL_COLUMNS,
@@ -471,13 +397,6 @@ def _summary(record: CallRecord) -> str:
     return f"{record.state_text(wall_clock())}: {_name_of(record)}, queued {queued}{progress}"
 
 
-def _duration_of(record: CallRecord) -> str | None:
-    """Return how long the call's last run took, from its claim on."""
-    if record.claimed_at is None or record.finished_at is None:
-        return None
-    return duration_text((record.finished_at - record.claimed_at) / 1000)
-
-
 def _decide(
     session: Session,
     client: Client,
@@ -502,3 +421,125 @@ def login() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a user id without a name, as in containers
         return ""
+
+
+Letters = Annotated[
+    list[str] | None,
+    argument("IDS", "The calls; else those of a filter, or --all.", autocompletion=complete_call),
+]
+OlderThan = Annotated[float | None, seconds_option("Only those that died at least S seconds ago.")]
+NewerThan = Annotated[float | None, seconds_option("Only those that died at most S seconds ago.")]
+All = Annotated[bool, flag("All of them.", "--all")]
+
+
+@takes_client
+def list_letters(
+    session: Session,
+    client: Client,
+    agent: OfAgent = None,
+    tool: OfTool = None,
+    older_than: OlderThan = None,
+    newer_than: NewerThan = None,
+) -> None:
+    """List the calls whose every run killed its worker, and the messages without a call."""
+    output = session.output
+    letters = _letters(client, agent, LetterFilter(tool=tool, older_than=older_than, newer_than=newer_than))
+    columns: Columns[CallRecord] = {
+        "died": lambda letter: output.time(letter.finished_at),
+        **CALL_COLUMNS,
+        "attempts": lambda letter: letter.attempt,
+        "replayed as": lambda letter: output.call_id(letter.replayed_by),
+        "id": lambda letter: output.call_id(letter.id),
+    }
+    none = "There are no dead letters."
+    output.write(listing(letters, columns, wire=CallRecord.to_wire, none=none, unbroken="id"))
+
+
+@takes_client
+def show_letter(session: Session, client: Client, call_id: CallId) -> None:
+    """Show a dead letter with its arguments and its result."""
+    output, letter = session.output, client.dead_letter(whole_id(client, call_id))
+    result = client.pending(letter.id).result(0)
+    if output.as_json:
+        # what lets the call act for a user is not for display
+        call = letter.call.model_copy(update={"auth": None}).to_wire()
+        return output.document({**letter.to_wire(), "call": call, "result": result.to_wire()})
+    facts = {**letter.to_wire(), "args": json.dumps(letter.call.args, ensure_ascii=False)}
+    output.print(make_table(("field", "value"), list(facts.items())))
+    return show_result(result, output)
+
+
+@takes_client
+def replay(
+    session: Session,
+    client: Client,
+    ids: Letters = None,
+    agent: OfAgent = None,
+    tool: OfTool = None,
+    older_than: OlderThan = None,
+    newer_than: NewerThan = None,
+    everything: All = False,
+    again: Annotated[
+        bool, flag("Replay calls, named by their ids, that were replayed before.", "--again")
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """Submit calls again, each as a new call that does the same; its result names the old one.
+
+    A call that was replayed before is refused. By its id, any call that ended with an error can be replayed.
+    """
+    wanted = LetterFilter(tool=tool, older_than=older_than, newer_than=newer_than)
+    _require_choice(ids, agent, wanted, everything=everything)
+    if again and not ids:
+        raise typer.BadParameter("--again goes with ids.")
+    if ids:
+        whole = [whole_id(client, call_id) for call_id in ids]
+        replays = {call_id: client.replay(call_id, again=again) for call_id in whole}
+    else:
+        count = sum(map(may_be_replayed, _letters(client, agent, wanted)))
+        session.confirm(f"Replay {count} dead letters", is_confirmed=yes or not count)
+        replays = client.replay_all(agent, **wanted)
+    columns = {"id": itemgetter("id"), "replayed as": itemgetter("replayedBy")}
+    wire = [{"id": old, "replayedBy": new.id} for old, new in replays.items()]
+    session.output.write(listing(wire, columns, none="There is nothing to replay."))
+
+
+@takes_client
+def drop(
+    session: Session,
+    client: Client,
+    ids: Letters = None,
+    agent: OfAgent = None,
+    tool: OfTool = None,
+    older_than: OlderThan = None,
+    newer_than: NewerThan = None,
+    everything: All = False,
+    yes: Yes = False,
+) -> None:
+    """Drop dead letters: they are no longer listed, and their results stay."""
+    wanted = LetterFilter(tool=tool, older_than=older_than, newer_than=newer_than)
+    _require_choice(ids, agent, wanted, everything=everything)
+    if ids:
+        for call_id in ids:
+            client.drop(whole_id(client, call_id))
+        count = len(ids)
+    else:
+        found = len(_letters(client, agent, wanted))
+        session.confirm(f"Drop {found} dead letters", is_confirmed=yes or not found)
+        count = client.drop_all(agent, **wanted)
+    session.output.give({"dropped": count}, f"dropped {count}")
+
+
+def _letters(client: Client, agent: str | None, wanted: LetterFilter) -> list[CallRecord]:
+    found = client.dead_letters(agent, None, **wanted)
+    if not found and agent is not None:
+        client.catalog(agent)  # raises for an unknown agent, whose name is misspelt
+    return found
+
+
+def _require_choice(
+    ids: list[str] | None, agent: str | None, wanted: LetterFilter, *, everything: bool
+) -> None:
+    is_filtered = everything or any(value is not None for value in (agent, *wanted.values()))
+    if bool(ids) == is_filtered:
+        raise typer.BadParameter("name calls by their ids, or by a filter such as --agent, or --all.")

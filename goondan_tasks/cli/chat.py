@@ -25,7 +25,7 @@ from goondan_tasks.cli.options import (
 )
 from goondan_tasks.cli.output import Screen, describe_failure, pretty, printable, tell
 from goondan_tasks.cli.session import Session, can_ask, takes_client
-from goondan_tasks.cli.turn_view import TurnView, ending_text
+from goondan_tasks.cli.waiting import TurnView, ending_text
 from goondan_tasks.client import Client, PendingCall, ToolAnswered, ToolCalled, TurnEnded, TurnEvent
 from goondan_tasks.client.turn_events import TurnFollower
 from goondan_tasks.errors import (

@@ -1,11 +1,10 @@
-"""``goondan orchestrator``; and ``goondan dev``: an orchestrator, a Redis, a watcher and Flower."""
+"""``goondan dev``: an orchestrator, a Redis, a watcher and Flower."""
 
 import contextlib
 import hashlib
 import os
 import re
 import shlex
-import socket
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,10 +19,10 @@ from rich.text import Text
 from broker_config.connections import connect
 from broker_config.embedded import EmbeddedRedis, PortInUse
 from broker_config.process_group import ProcessGroup
-from broker_config.settings import Settings, SettingsError, hidden_password
+from broker_config.settings import Settings, SettingsError
 from goondan_tasks import javascript
 from goondan_tasks.agent_registry import AgentRecord, describe_agents
-from goondan_tasks.bundle import BundleError, inspect_bundle, load_bundle
+from goondan_tasks.bundle import BundleError, inspect_bundle
 from goondan_tasks.bundle.entries import Prober, bundle_entries
 from goondan_tasks.bundle.inventory import read_text
 from goondan_tasks.cli.bundles import finding_text, install_requirements
@@ -32,17 +31,14 @@ from goondan_tasks.cli.options import (
     BundleArgument,
     Concurrency,
     Install,
-    ServedAgents,
     Verbose,
     flag,
-    seconds_option,
 )
 from goondan_tasks.cli.output import Screen, printable
-from goondan_tasks.cli.servers import FLOWER_PORT, LOOPBACK, metrics_server, why_not_free
+from goondan_tasks.cli.servers import FLOWER_PORT, LOOPBACK, node_name, why_not_free, worker_options
 from goondan_tasks.cli.session import (
     Interruption,
     Session,
-    chosen_agents,
     chosen_bundle,
     chosen_settings,
     require_broker,
@@ -51,21 +47,17 @@ from goondan_tasks.cli.session import (
 from goondan_tasks.errors import BrokerUnreachableError, ConfigError, GoondanError, require_extra
 from goondan_tasks.instances.earlier import EarlierWorkspace, earlier_workspace
 from goondan_tasks.instances.table import encoded, instances_directory
-from goondan_tasks.logs import configure_logging
-from goondan_tasks.orchestrator.orchestrator import IDLE_SECONDS, Fleet, Orchestrator, Rules, patience_of
+from goondan_tasks.orchestrator.orchestrator import Fleet, Orchestrator, Rules, patience_of
 from goondan_tasks.orchestrator.supervisor import (
     PROGRAM,
     LoggedProcess,
     Supervisor,
-    start_detached,
     start_in_group,
     worker_command,
 )
 from goondan_tasks.redaction import KNOWN_SECRETS, is_named_as_secret
 from goondan_tasks.revisions.active import Activation
 
-#: how often the orchestrator looks
-LOOK_SECONDS = 0.5
 _FLOWER_PORTS = range(FLOWER_PORT, FLOWER_PORT + 100)
 _PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:([^/@\s]+)@")
 _OWN_NAME, _NARROWEST = "dev", 15
@@ -83,53 +75,6 @@ _EVENTS = {
     "orchestrator.redis_away": "Redis cannot be reached: {reason}",
     "orchestrator.redis_back": "Redis can be reached again.",
 }
-
-
-@takes_session
-def orchestrator(
-    session: Session,
-    agent: ServedAgents = None,
-    idle_seconds: Annotated[
-        float, seconds_option("Stop a worker that has been idle for S s.")
-    ] = IDLE_SECONDS,
-    concurrency: Concurrency = 8,
-    verbose: Verbose = False,
-) -> None:
-    """Start a worker for each agent when something waits for it, and stop it when it has been idle.
-
-    Workers that were started otherwise count, and are left alone. Any number of orchestrators may run. With
-    the first SIGTERM or Ctrl-C its workers drain, with the second they are killed.
-    """
-    require_extra("worker", "celery", "httpx2")
-    settings, output = session.settings, session.output
-    path = chosen_bundle(settings)
-    bundle = load_bundle(path)
-    agents = chosen_agents(bundle, settings.swarm, agent or ())
-    require_broker(settings)
-    configure_logging(settings)
-    name = _node_name("orchestrator")
-    if output.as_json:
-        output.document({"orchestrator": name, "agents": agents})
-    output.note(f"Looking after {', '.join(agents)} on {hidden_password(settings.redis_url)}")
-    options, environment = _worker_options(concurrency, verbose), session.environment(bundle=path)
-    supervisor = Supervisor(
-        lambda one: start_detached(worker_command(one, options), environment), patience_of(settings, bundle)
-    )
-    known = describe_agents(bundle, settings.swarm, settings.workspace)
-    interruption, port = Interruption(), settings.metrics_port
-    metrics = contextlib.nullcontext() if port is None else metrics_server(session, port)
-    with (
-        interruption.listening(),
-        connect(settings.redis_url, name="goondan-orchestrator") as redis,
-        metrics as url,
-    ):
-        if url is not None:
-            output.note(f"Metrics: {url}")
-        fleet = Fleet(redis, settings, known, name)
-        orchestrating = Orchestrator(agents, fleet, supervisor, rules=Rules(idle_seconds))
-        while not interruption.asked.wait(LOOK_SECONDS):
-            orchestrating.look()
-        orchestrating.stop()
 
 
 @takes_session
@@ -165,7 +110,7 @@ def dev(
     with interruption.listening(), check, _dev_redis(session.settings, bundle) as (settings, own):
         session = replace(session, settings=settings)
         with ProcessGroup() as group, connect(settings.redis_url, name="goondan-dev") as redis:
-            running = _Dev(session, check, screen, group, redis, _worker_options(concurrency, verbose))
+            running = _Dev(session, check, screen, group, redis, worker_options(concurrency, verbose))
             running.serve()
             url = running.start_flower() if with_flower else None
             checked, is_own = check.passed, own is not None
@@ -379,7 +324,7 @@ class _Dev:
         return start_in_group(self._group, name, command, environment=self._environment, tell=tell)
 
     def _fleet_of(self, agents: Sequence[AgentRecord]) -> Fleet:
-        return Fleet(self._redis, self._settings, agents, _node_name("dev"))
+        return Fleet(self._redis, self._settings, agents, node_name("dev"))
 
     def _orchestrator_of(self, agents: Sequence[AgentRecord]) -> Orchestrator:
         fleet = self._fleet_of(agents)
@@ -473,14 +418,6 @@ def add_variables(bundle: Path) -> list[str]:
         for secret in [value] if is_named_as_secret(name) else _PASSWORD_IN_URL.findall(value):
             KNOWN_SECRETS.add(secret)
     return list(added)
-
-
-def _node_name(kind: str) -> str:
-    return f"{kind}-{os.getpid()}@{socket.gethostname()}"
-
-
-def _worker_options(concurrency: int, verbose: bool) -> list[str]:
-    return ["--concurrency", str(concurrency), *(["--verbose"] if verbose else [])]
 
 
 @contextlib.contextmanager

@@ -33,68 +33,87 @@ class CommandPlace(NamedTuple):
     summary: str
 
 
-#: every command; those of a group behind its name
-COMMANDS = {
-    "demo": CommandPlace("demo:demo", "See the example swarm at work on a private Redis."),
-    "init": CommandPlace("init:init", "Write a small bundle to start from, with a test."),
-    "dev": CommandPlace("dev:dev", "Run Redis, workers and Flower; reload on change."),
-    "worker": CommandPlace("worker:worker", "Run a worker for one or more agents."),
-    "orchestrator": CommandPlace("dev:orchestrator", "Keep a worker for every agent that needs one."),
-    "shutdown": CommandPlace("agents:shutdown", "Ask an agent's workers, or one worker, to drain and end."),
-    "metrics": CommandPlace("servers:metrics", "Serve metrics of all queues to Prometheus."),
-    "call": CommandPlace("calls:call", "Call an agent's tool and print the result."),
-    "request": CommandPlace("calls:request", "Ask an agent and print its answer."),
-    "chat": CommandPlace("chat:chat", "Talk to an agent in the terminal."),
-    "send": CommandPlace("calls:send", "Tell an agent something, without an answer."),
-    "result": CommandPlace("calls:result", "Print a call's result, or its current state."),
-    "output": CommandPlace("calls:output", "Write the whole output of a call, however large."),
-    "cancel": CommandPlace("calls:cancel", "Cancel a call, queued or running."),
-    "resolve": CommandPlace("calls:resolve", "Complete a pending call with an output or an error."),
-    "approvals list": CommandPlace("calls:list_approvals", "List the calls that wait for an approval."),
-    "approvals approve": CommandPlace("calls:approve", "Let calls run."),
-    "approvals deny": CommandPlace("calls:deny", "End calls with E_APPROVAL_DENIED."),
-    "callbacks serve": CommandPlace("servers:callbacks", "Serve the addresses of ctx.callback_url."),
-    "calls": CommandPlace("calls:calls", "List the most recent calls."),
-    "show": CommandPlace("show:show", "Tell the story of one call, whatever its state."),
-    "trace": CommandPlace("trace:trace", "Draw the calls and handoffs that belong together."),
-    "traces": CommandPlace("trace:traces", "List the traces of the most recent calls."),
-    "dead-letters list": CommandPlace("dead_letters:list_letters", "List the dead letters."),
-    "dead-letters show": CommandPlace("dead_letters:show", "Show one, with its arguments and its result."),
-    "dead-letters replay": CommandPlace("dead_letters:replay", "Submit calls again, as new ones."),
-    "dead-letters drop": CommandPlace("dead_letters:drop", "Forget dead letters."),
-    "queues": CommandPlace("agents:queues", "Show the state of every agent's queue."),
-    "agents": CommandPlace("agents:agents", "List the agents that can be called."),
-    "instances list": CommandPlace("agents:list_instances", "List the instances; the default."),
-    "instances show": CommandPlace(
-        "conversations:show_instance", "Show an instance, or what was said in it."
-    ),
-    "instances delete": CommandPlace("agents:delete_instance", "Delete an instance with its files."),
-    "gc": CommandPlace("agents:gc", "Remove instances that have been unused for long."),
-    "catalog": CommandPlace("agents:catalog", "Print the tools that an agent may call."),
-    "mcp-server": CommandPlace("servers:mcp_server", "Serve an agent's tools to MCP clients."),
-    "oauth apps": CommandPlace("oauth:apps", "List the OAuthApps of the bundle."),
-    "oauth grants": CommandPlace("oauth:grants", "List the consents that users have given."),
-    "oauth sessions": CommandPlace("oauth:sessions", "List the pending and recent consent requests."),
-    "oauth login": CommandPlace("oauth:login", "Ask a user for consent, in a browser."),
-    "oauth serve": CommandPlace("oauth:serve", "Serve the callbacks of all OAuthApps."),
-    "oauth revoke": CommandPlace("oauth:revoke", "Revoke a grant, or remove a record."),
-    "oauth rotate-key": CommandPlace("oauth:rotate_key", "Encrypt the store with another key."),
-    "validate": CommandPlace("bundles:validate", "Check a bundle: every finding at once."),
-    "schema": CommandPlace("bundles:schema", "Print the JSON Schema of a bundle's YAML."),
-    "migrate": CommandPlace("bundles:migrate", "Rewrite a bundle for today's version of the format."),
-    "changeset open": CommandPlace("changesets:open_", "Open a changeset, and print its directory."),
-    "changeset diff": CommandPlace("changesets:diff", "Print what a changeset changes."),
-    "changeset commit": CommandPlace("changesets:commit", "Commit a changeset, and propose the revision."),
-    "changeset discard": CommandPlace("changesets:discard", "Discard a changeset and its files."),
-    "changeset list": CommandPlace("changesets:list_open", "List the open changesets."),
-    "changeset log": CommandPlace("changesets:log", "List the commits of the bundle."),
-    "changeset active": CommandPlace("changesets:active", "Show which revision the workers run."),
-    "changeset activate": CommandPlace("changesets:activate", "Propose a revision to the workers."),
-    "rollback": CommandPlace("changesets:rollback", "Bring an earlier revision of the bundle back."),
-    "doctor": CommandPlace("doctor:doctor", "Check Redis, workers and bundle; say what to correct."),
-    "explain": CommandPlace("explain:explain", "Print the page about an error."),
-    "flower": CommandPlace("servers:flower", "Run the web monitor, set up for agents."),
+#: every command by what people want, as the help lists them; those of a group behind its name
+SECTIONS = {
+    "Begin": {
+        "demo": CommandPlace("demo:demo", "See the example swarm at work on a private Redis."),
+        "init": CommandPlace("bundles:init", "Write a small bundle to start from, with a test."),
+        "dev": CommandPlace("dev:dev", "Run Redis, workers and Flower; reload on change."),
+        "explain": CommandPlace("explain:explain", "Print the page about an error."),
+    },
+    "Run workers": {
+        "worker": CommandPlace("servers:worker", "Run a worker for one or more agents."),
+        "orchestrator": CommandPlace("servers:orchestrator", "Keep a worker for every agent that needs one."),
+        "shutdown": CommandPlace(
+            "agents:shutdown", "Ask an agent's workers, or one worker, to drain and end."
+        ),
+    },
+    "Call tools and agents": {
+        "chat": CommandPlace("chat:chat", "Talk to an agent in the terminal."),
+        "call": CommandPlace("calls:call", "Call an agent's tool and print the result."),
+        "request": CommandPlace("calls:request", "Ask an agent and print its answer."),
+        "send": CommandPlace("calls:send", "Tell an agent something, without an answer."),
+        "cancel": CommandPlace("calls:cancel", "Cancel a call, queued or running."),
+        "resolve": CommandPlace("calls:resolve", "Complete a pending call with an output or an error."),
+        "approvals list": CommandPlace("calls:list_approvals", "List the calls that wait for an approval."),
+        "approvals approve": CommandPlace("calls:approve", "Let calls run."),
+        "approvals deny": CommandPlace("calls:deny", "End calls with E_APPROVAL_DENIED."),
+        "callbacks serve": CommandPlace("servers:callbacks", "Serve the addresses of ctx.callback_url."),
+    },
+    "Look at calls": {
+        "result": CommandPlace("calls:result", "Print a call's result, or its current state."),
+        "output": CommandPlace("calls:output", "Write the whole output of a call, however large."),
+        "calls": CommandPlace("trace:calls", "List the most recent calls."),
+        "show": CommandPlace("trace:show", "Tell the story of one call, whatever its state."),
+        "trace": CommandPlace("trace:trace", "Draw the calls and handoffs that belong together."),
+        "traces": CommandPlace("trace:traces", "List the traces of the most recent calls."),
+        "dead-letters list": CommandPlace("calls:list_letters", "List the dead letters."),
+        "dead-letters show": CommandPlace(
+            "calls:show_letter", "Show one, with its arguments and its result."
+        ),
+        "dead-letters replay": CommandPlace("calls:replay", "Submit calls again, as new ones."),
+        "dead-letters drop": CommandPlace("calls:drop", "Forget dead letters."),
+    },
+    "Look at the swarm": {
+        "agents": CommandPlace("agents:agents", "List the agents that can be called."),
+        "catalog": CommandPlace("agents:catalog", "Print the tools that an agent may call."),
+        "queues": CommandPlace("agents:queues", "Show the state of every agent's queue."),
+        "instances list": CommandPlace("agents:list_instances", "List the instances; the default."),
+        "instances show": CommandPlace("agents:show_instance", "Show an instance, or what was said in it."),
+        "instances delete": CommandPlace("agents:delete_instance", "Delete an instance with its files."),
+        "gc": CommandPlace("agents:gc", "Remove instances that have been unused for long."),
+        "doctor": CommandPlace("doctor:doctor", "Check Redis, workers and bundle; say what to correct."),
+        "metrics": CommandPlace("servers:metrics", "Serve metrics of all queues to Prometheus."),
+        "flower": CommandPlace("servers:flower", "Run the web monitor, set up for agents."),
+    },
+    "Change a bundle": {
+        "validate": CommandPlace("bundles:validate", "Check a bundle: every finding at once."),
+        "schema": CommandPlace("bundles:schema", "Print the JSON Schema of a bundle's YAML."),
+        "migrate": CommandPlace("bundles:migrate", "Rewrite a bundle for today's version of the format."),
+        "changeset open": CommandPlace("changesets:open_", "Open a changeset, and print its directory."),
+        "changeset diff": CommandPlace("changesets:diff", "Print what a changeset changes."),
+        "changeset commit": CommandPlace(
+            "changesets:commit", "Commit a changeset, and propose the revision."
+        ),
+        "changeset discard": CommandPlace("changesets:discard", "Discard a changeset and its files."),
+        "changeset list": CommandPlace("changesets:list_open", "List the open changesets."),
+        "changeset log": CommandPlace("changesets:log", "List the commits of the bundle."),
+        "changeset active": CommandPlace("changesets:active", "Show which revision the workers run."),
+        "changeset activate": CommandPlace("changesets:activate", "Propose a revision to the workers."),
+        "rollback": CommandPlace("changesets:rollback", "Bring an earlier revision of the bundle back."),
+    },
+    "Connect": {
+        "mcp-server": CommandPlace("servers:mcp_server", "Serve an agent's tools to MCP clients."),
+        "oauth apps": CommandPlace("oauth:apps", "List the OAuthApps of the bundle."),
+        "oauth grants": CommandPlace("oauth:grants", "List the consents that users have given."),
+        "oauth sessions": CommandPlace("oauth:sessions", "List the pending and recent consent requests."),
+        "oauth login": CommandPlace("oauth:login", "Ask a user for consent, in a browser."),
+        "oauth serve": CommandPlace("oauth:serve", "Serve the callbacks of all OAuthApps."),
+        "oauth revoke": CommandPlace("oauth:revoke", "Revoke a grant, or remove a record."),
+        "oauth rotate-key": CommandPlace("oauth:rotate_key", "Encrypt the store with another key."),
+    },
 }
+COMMANDS = {name: place for commands in SECTIONS.values() for name, place in commands.items()}
 
 GROUPS = {
     "approvals": "List, approve or deny calls that wait for an approval.",
@@ -105,41 +124,11 @@ GROUPS = {
     "changeset": "Propose a change of a bundle that runs, and commit it.",
 }
 
-#: the commands and groups by what people want, as the help lists them
-SECTIONS = {
-    "Begin": ("demo", "init", "dev", "explain"),
-    "Run workers": ("worker", "orchestrator", "shutdown"),
-    "Call tools and agents": (
-        "chat",
-        "call",
-        "request",
-        "send",
-        "cancel",
-        "resolve",
-        "approvals",
-        "callbacks",
-    ),
-    "Look at calls": ("result", "output", "calls", "show", "trace", "traces", "dead-letters"),
-    "Look at the swarm": ("agents", "catalog", "queues", "instances", "gc", "doctor", "metrics", "flower"),
-    "Change a bundle": ("validate", "schema", "migrate", "changeset", "rollback"),
-    "Connect": ("mcp-server", "oauth"),
-}
-
 #: what a group runs if no sub-command is named
 _DEFAULTS = {"instances": "list"}
 #: options without a value that may precede a subcommand
-_FLAGS = {
-    "--json",
-    "--yes",
-    "--all",
-    "--messages",
-    "--again",
-    "--wait",
-    "--no-wait",
-    "--no-browser",
-    "-h",
-    "--help",
-}
+_HELP = {"-h", "--help"}
+_FLAGS = {"--json", "--yes", "--all", "--messages", "--again", "--wait", "--no-wait", "--no-browser", *_HELP}
 
 
 class LazyGroup(TyperGroup):
@@ -155,7 +144,8 @@ class LazyGroup(TyperGroup):
         if ctx.parent is not None:
             return super().format_commands(ctx, formatter)
         width = max(map(len, self.commands))
-        for title, names in SECTIONS.items():
+        for title, commands in SECTIONS.items():
+            names = dict.fromkeys(path.partition(" ")[0] for path in commands)
             with formatter.section(title):
                 helps = (self.commands[name].get_short_help_str(formatter.width - width) for name in names)
                 formatter.write_dl(
@@ -182,7 +172,7 @@ class LazyGroup(TyperGroup):
         if place < len(args):
             return [args[place], *args[:place], *args[place + 1 :]]
         default = _DEFAULTS.get(self.name or "")
-        return args if default is None or not {"-h", "--help"}.isdisjoint(args) else [default, *args]
+        return args if default is None or not _HELP.isdisjoint(args) else [default, *args]
 
 
 class WordedCommand(TyperCommand):

@@ -1,27 +1,57 @@
-"""Commands that serve until Ctrl-C: ``mcp-server``, ``callbacks serve``, ``metrics`` and ``flower``."""
+"""Commands that run until Ctrl-C: workers, the orchestrator, and servers for other programs."""
 
 import contextlib
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Annotated
 
 import typer
 
+from broker_config.connections import connect
+from broker_config.options import declared_queues
+from broker_config.settings import hidden_password
+from goondan_tasks.agent_registry import describe_agents
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.cli.completion import complete_agent
-from goondan_tasks.cli.options import Address, Port, argument, flag, name_option, option
-from goondan_tasks.cli.session import Interruption, Session, require_broker, takes_client, takes_session
+from goondan_tasks.cli.options import (
+    Address,
+    Concurrency,
+    Port,
+    ServedAgents,
+    Verbose,
+    argument,
+    complete_agent,
+    flag,
+    name_option,
+    option,
+    seconds_option,
+)
+from goondan_tasks.cli.session import (
+    Interruption,
+    Session,
+    chosen_agents,
+    chosen_bundle,
+    require_broker,
+    takes_client,
+    takes_session,
+)
 from goondan_tasks.client import AsyncClient, Client
 from goondan_tasks.errors import extra, require_extra
 from goondan_tasks.logs import configure_logging
+from goondan_tasks.orchestrator.orchestrator import IDLE_SECONDS, Fleet, Orchestrator, Rules, patience_of
+from goondan_tasks.orchestrator.supervisor import Supervisor, start_detached, worker_command
 from goondan_tasks.process import listening, url_of
+from goondan_tasks.revisions.bootstrap import Bootstrap, require_followable
 
 LOOPBACK = "127.0.0.1"
 FLOWER_PORT = 5555
+#: how often the orchestrator looks
+LOOK_SECONDS = 0.5
 _METRICS_PORT = 9464
+#: a node's name is part of keys and of Flower's pages
+_LONGEST_LABEL = 60
 #: safe from the current directory
 _FLOWER = (sys.executable, "-P", "-m", "goondan_tasks.flower_program")
 #: Flower's own choice lacks the arguments and the result; a call is the keyword argument of its task
@@ -189,3 +219,91 @@ def _announce(session: Session, what: str, url: str) -> None:
     if session.output.as_json:
         session.output.document({"url": url})
     session.output.note(f"{what}: {url}")
+
+
+@takes_session
+def worker(
+    session: Session, agent: ServedAgents = None, concurrency: Concurrency = 8, verbose: Verbose = False
+) -> None:
+    """Run a worker for one or more agents until SIGTERM or Ctrl-C.
+
+    Calls that run then get GOONDAN_GRACE_SECONDS to end.
+    """
+    require_extra("worker", "celery", "httpx2")
+    from goondan_tasks.celery_program import run_worker  # an extra
+
+    settings = session.settings
+    path = chosen_bundle(settings)
+    bootstrap = Bootstrap.of(path, settings)
+    agents = chosen_agents(bootstrap.bundle, settings.swarm, agent or ())
+    if bootstrap.ref is None:
+        require_followable(bootstrap.bundle, path, settings)
+    require_broker(settings)
+    # the process id makes the name unique on this host
+    name = f"{node_label(agents)}-{os.getpid()}"
+    if session.output.as_json:
+        session.output.document({"worker": name, "agents": agents, "concurrency": concurrency})
+    level = "debug" if verbose else settings.log_level
+    os.environ.update(session.environment(bundle=path, log_level=level))  # noqa: TID251 - Celery's app reads it
+    queues = [queue.name for queue in declared_queues(agents)]
+    run_worker(f"{name}@%h", queues, concurrency=concurrency, log_level=level)
+
+
+@takes_session
+def orchestrator(
+    session: Session,
+    agent: ServedAgents = None,
+    idle_seconds: Annotated[
+        float, seconds_option("Stop a worker that has been idle for S s.")
+    ] = IDLE_SECONDS,
+    concurrency: Concurrency = 8,
+    verbose: Verbose = False,
+) -> None:
+    """Start a worker for each agent when something waits for it, and stop it when it has been idle.
+
+    Workers that were started otherwise count, and are left alone. Any number of orchestrators may run. With
+    the first SIGTERM or Ctrl-C its workers drain, with the second they are killed.
+    """
+    require_extra("worker", "celery", "httpx2")
+    settings, output = session.settings, session.output
+    path = chosen_bundle(settings)
+    bundle = load_bundle(path)
+    agents = chosen_agents(bundle, settings.swarm, agent or ())
+    require_broker(settings)
+    configure_logging(settings)
+    name = node_name("orchestrator")
+    if output.as_json:
+        output.document({"orchestrator": name, "agents": agents})
+    output.note(f"Looking after {', '.join(agents)} on {hidden_password(settings.redis_url)}")
+    options, environment = worker_options(concurrency, verbose), session.environment(bundle=path)
+    supervisor = Supervisor(
+        lambda one: start_detached(worker_command(one, options), environment), patience_of(settings, bundle)
+    )
+    known = describe_agents(bundle, settings.swarm, settings.workspace)
+    interruption, port = Interruption(), settings.metrics_port
+    metrics = contextlib.nullcontext() if port is None else metrics_server(session, port)
+    with (
+        interruption.listening(),
+        connect(settings.redis_url, name="goondan-orchestrator") as redis,
+        metrics as url,
+    ):
+        if url is not None:
+            output.note(f"Metrics: {url}")
+        fleet = Fleet(redis, settings, known, name)
+        orchestrating = Orchestrator(agents, fleet, supervisor, rules=Rules(idle_seconds))
+        while not interruption.asked.wait(LOOK_SECONDS):
+            orchestrating.look()
+        orchestrating.stop()
+
+
+def node_name(kind: str) -> str:
+    return f"{kind}-{os.getpid()}@{socket.gethostname()}"
+
+
+def worker_options(concurrency: int, verbose: bool) -> list[str]:
+    return ["--concurrency", str(concurrency), *(["--verbose"] if verbose else [])]
+
+
+def node_label(agents: Sequence[str]) -> str:
+    """Name a worker by the agents it serves."""
+    return ".".join(agents)[:_LONGEST_LABEL].rstrip(".-")

@@ -1,24 +1,50 @@
-"""``goondan trace``: the tree of calls and handoffs that belong together; ``goondan traces`` lists them."""
+"""Looking at calls: ``calls`` and ``traces`` list them, ``show`` tells of one, ``trace`` draws a tree."""
 
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
 from typing import Annotated
 
+import typer
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from goondan_tasks.cli.calls import styled_state, whole_id
-from goondan_tasks.cli.completion import complete_call
-from goondan_tasks.cli.options import SEARCHED, Watch, argument, option, seconds_option
-from goondan_tasks.cli.output import STATE_STYLES, Answer, Columns, Screen, listing, on_one_line
+from goondan_tasks.cli.calls import CALL_COLUMNS, styled_state, whole_id
+from goondan_tasks.cli.options import (
+    SEARCHED,
+    CallId,
+    OfAgent,
+    OfTool,
+    Watch,
+    argument,
+    complete_call,
+    option,
+    seconds_option,
+)
+from goondan_tasks.cli.output import (
+    STATE_STYLES,
+    Answer,
+    Columns,
+    Output,
+    Screen,
+    error_text,
+    listing,
+    local_time,
+    make_table,
+    named_message,
+    on_one_line,
+)
 from goondan_tasks.cli.session import Session, takes_client, takes_session
-from goondan_tasks.cli.waiting import give
+from goondan_tasks.cli.waiting import give, progress_text
 from goondan_tasks.client import Client
 from goondan_tasks.errors import CallNotFoundError
+from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import epoch_milliseconds
 from goondan_tasks.names import MODEL_TOOLS
+from goondan_tasks.story import Attempt, CallStory, Excerpt, RelatedCall
 from goondan_tasks.trace import Trace, TraceNode, TraceSummary
 from goondan_tasks.wording import duration_text, tokens_text
 
@@ -34,6 +60,121 @@ _GOES_ON, _ENDS = "│  ", "   "
 
 #: names of an event without a type of its own: its kind says the same
 _PLAIN_TYPES = {None, "agent.request", "agent.send"}
+
+
+class Status(StrEnum):
+    """A status of calls, or a state: those that wait are queued, lost ones running, ok and error done."""
+
+    QUEUED = "queued"
+    WAITING = "waiting"
+    RUNNING = "running"
+    LOST = "lost"
+    PENDING = "pending"
+    DONE = "done"
+    DEAD = "dead"
+    OK = "ok"
+    ERROR = "error"
+
+
+@takes_client
+def calls(
+    session: Session,
+    client: Client,
+    agent: OfAgent = None,
+    limit: Annotated[int, option("N", "Show at most N calls.", min=1, max=SEARCHED)] = 20,
+    tool: OfTool = None,
+    instance: Annotated[str | None, option("K", "Only those of this instance.")] = None,
+    since: Annotated[float | None, seconds_option("Only those of the last S seconds, or 10m, 2h.")] = None,
+    until: Annotated[
+        float | None, seconds_option("Only those queued at least S seconds ago, or 10m, 2h.")
+    ] = None,
+    status: Annotated[
+        Status | None, typer.Option(help=f"Only calls with this status, of the {SEARCHED} most recent.")
+    ] = None,
+    watch: Watch = None,
+) -> None:
+    """List the most recent calls, the newest first; `goondan show ID` tells all of one.
+
+    Filters look through the 1000 most recent ones of the time. A call takes one line: what has no room is
+    cut, and on a narrow terminal year, instance and worker are left out.
+    """
+    is_narrowed = any(one is not None for one in (status, tool, instance))
+
+    def is_wanted(record: CallRecord) -> bool:
+        return (
+            (status is None or status in {record.status, record.outcome, record.state})
+            and (tool is None or fnmatchcase(record.call.tool_name, tool))
+            and (instance is None or instance == record.call.instance_key)
+        )
+
+    columns: Columns[CallRecord] = {
+        "queued": lambda record: session.output.time(record.queued_at),
+        **CALL_COLUMNS,
+        "status": lambda record: styled_state(record.state),
+        "code": lambda record: None if record.error is None else record.error.code,
+        "took": _duration_of,
+        "worker": lambda record: record.worker,
+        "id": lambda record: session.output.call_id(record.id),
+    }
+
+    def look() -> Answer:
+        if agent is not None:
+            client.catalog(agent)
+        most = SEARCHED if is_narrowed else limit
+        found = client.calls(agent, most, older_than=until, newer_than=since)
+        records = list(filter(is_wanted, found))[:limit]
+        is_part = agent or is_narrowed or since is not None or until is not None
+        none = "There are no such calls." if is_part else "There are no calls."
+        return listing(
+            records,
+            columns,
+            wire=CallRecord.to_wire,
+            none=none,
+            unbroken={"queued", "status", "id"},
+            spare={"instance", "worker"},
+            is_cut=True,
+        )
+
+    return give(look, session.output, watch)
+
+
+def _duration_of(record: CallRecord) -> str | None:
+    """Return how long the call's last run took, from its claim on."""
+    if record.claimed_at is None or record.finished_at is None:
+        return None
+    return duration_text((record.finished_at - record.claimed_at) / 1000)
+
+
+#: how many children are listed; ``goondan trace`` draws all
+MOST_CHILDREN = 20
+
+
+Fact = tuple[str, object]
+
+
+@takes_client
+def show(session: Session, client: Client, call_id: CallId) -> None:
+    """Tell the story of one call: what was asked, how it stands or has ended, its attempts, what it caused.
+
+    Ends with 0 whatever the call's state is; `goondan result ID` ends with 1 for an error.
+    """
+    story = client.describe(whole_id(client, call_id))
+    output = session.output
+    if output.as_json:
+        return output.document(story.to_wire())
+    output.print(make_table(("call", story.id), [*_facts(story)]))
+    if story.attempts:
+        output.print("")
+        output.write(_attempts(story))
+    if (error := story.error) is not None:
+        output.print("")
+        output.print(error_text(error.code, named_message(error), error.suggestion, error.help_url))
+        where = f"the log of {story.worker}" if story.worker else "the worker's log"
+        output.print(f"Traceback: not kept with the call; if a handler raised it, {where} has it.")
+    if story.children:
+        output.print("")
+        _show_children(story, output)
+    return None
 
 
 @takes_session
@@ -295,3 +436,104 @@ def _footer(trace: Trace, shown: int, workers: Mapping[str, str]) -> Iterator[Te
 def _cut(text: str, width: int) -> str:
     line = on_one_line(text)
     return line if cell_len(line) <= width else set_cell_size(line, width - 1).rstrip() + "…"
+
+
+def _facts(story: CallStory) -> Iterator[Fact]:
+    yield "state", Text(story.summary, style=STATE_STYLES.get(story.state, ""))
+    yield "agent", story.agent
+    yield "instance", story.instance
+    yield "tool", story.tool if story.event_type is None else f"{story.tool} ({story.event_type})"
+    yield "arguments", _excerpt_text(story.args)
+    yield "queued", _time(story.queued_at)
+    yield "waited", duration_text(story.waiting_seconds)
+    if story.running_seconds is not None and story.lost_at is None:
+        yield "ran", duration_text(story.running_seconds)
+    yield from _waiting_facts(story)
+    yield "runs left", _runs_left(story)
+    if story.retries:
+        yield "failed and tried again", story.retries
+    if story.deadline is not None:
+        yield "deadline", _time(story.deadline)
+    if story.timeout_seconds is not None:
+        yield "time limit of a run", duration_text(story.timeout_seconds)
+    if story.output is not None:
+        yield "output", _excerpt_text(story.output)
+    if story.output_file is not None:
+        yield "whole output", f"goondan output {story.id}"
+    usage = ", ".join(f"{count:,} {kind}" for kind, count in (story.usage or {}).items())
+    for name, value in (
+        ("tokens", usage or None),
+        ("handle", story.handle),
+        ("approved by", story.approved_by),
+        ("ended in its worker's place by", story.settled_by),
+        ("replays", story.replay_of),
+        ("replayed as", story.replayed_by),
+        ("caused by", None if story.parent is None else _related_text(story.parent)),
+        ("turn", story.turn_id),
+        ("correlation", story.correlation_id),
+        ("trace", story.trace_id),
+    ):
+        if value is not None:
+            yield name, value
+    if story.parent_id is not None and story.parent is None:
+        yield "caused by", f"{story.parent_id}, which is unknown or has expired"
+
+
+def _waiting_facts(story: CallStory) -> Iterator[Fact]:
+    """Yield what an open call waits for, or how far it has come."""
+    if story.limits:
+        yield "limits", ", ".join(story.limits)
+    if story.ahead is not None:
+        yield "before it there", "no call" if not story.ahead else f"{story.ahead} calls"
+    if story.progress is not None:
+        yield "progress", progress_text(story.progress)
+    if story.expires_at is not None:
+        yield "expires", _time(story.expires_at)
+    if story.awaits == "approval":
+        yield "to let it run", f"goondan approvals approve {story.id}"
+    elif story.awaits == "completion":
+        yield "to complete it", f"goondan resolve {story.id} VALUE"
+
+
+def _runs_left(story: CallStory) -> str:
+    if story.finished_at is not None:
+        return "not kept of a call that has ended"
+    if story.runs_left is None:
+        return "not known before it has started"
+    if not story.runs_left:
+        return "0: it is not run again if its worker dies"
+    return f"{story.runs_left}, if its worker dies"
+
+
+def _attempts(story: CallStory) -> Answer:
+    columns: Columns[Attempt] = {
+        "attempt": lambda one: one.number,
+        "worker": lambda one: one.worker or "not kept",
+        "started": lambda one: _time(one.started_at) or "not kept",
+        "ended": lambda one: _time(one.ended_at),
+        "with": lambda one: one.ended,
+    }
+    return listing(story.attempts, columns)
+
+
+def _show_children(story: CallStory, output: Output) -> None:
+    columns: Columns[RelatedCall] = {
+        "caused": lambda one: f"{one.agent}@{one.instance} {one.tool}",
+        "state": lambda one: styled_state(one.state),
+        "id": lambda one: output.call_id(one.id),
+    }
+    output.write(listing(story.children[:MOST_CHILDREN], columns, unbroken="id", is_cut=True))
+    if (more := len(story.children) - MOST_CHILDREN) > 0:
+        output.note(f"… and {more:,} more: goondan trace {story.id}")
+
+
+def _related_text(call: RelatedCall) -> str:
+    return f"{call.agent}@{call.instance} {call.tool}, {call.state}, {call.id}"
+
+
+def _excerpt_text(excerpt: Excerpt) -> str:
+    return f"{excerpt.text}… ({excerpt.size:,} bytes)" if excerpt.is_cut else excerpt.text
+
+
+def _time(text: str | None) -> str | None:
+    return None if text is None else local_time(epoch_milliseconds(text))

@@ -83,7 +83,7 @@ def test_the_check_sees_celery_where_it_is_loaded() -> None:
         ("goondan_tasks.testing", RARE | WORKER | COMMANDS),
         ("goondan_tasks.cli.dev", RARE | WORKER),
         ("goondan_tasks.cli.oauth", RARE | WORKER),
-        ("goondan_tasks.cli.worker", RARE | WORKER),
+        ("goondan_tasks.cli.servers", RARE | WORKER),
         ("workers.tasks", RARE),
     ],
 )

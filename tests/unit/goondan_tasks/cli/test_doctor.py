@@ -12,13 +12,16 @@ from goondan_tasks.agent_registry import AgentRecord, McpServerRecord, WorkerRec
 from goondan_tasks.bundle import Bundle, inspect_bundle, load_bundle
 from goondan_tasks.cli import doctor
 from goondan_tasks.cli.doctor import (
+    Check,
     clock_check,
+    fleet_checks,
     latency_check,
+    mcp_server_checks,
     neighbour_check,
     priority_checks,
+    revision_checks,
     server_checks,
 )
-from goondan_tasks.cli.fleet_checks import Check, fleet_checks, mcp_server_checks, revision_checks
 from goondan_tasks.client.status import AgentStatus
 from goondan_tasks.crash_backoff import CrashBackoff
 from goondan_tasks.instances.earlier import EarlierWorkspace

@@ -41,16 +41,17 @@ def test_help_lists_every_command_with_its_summary_uncut() -> None:
         assert f"  {name:<{width}}  {summary}\n" in shown.stdout
 
 
-def test_every_command_stands_in_one_section_of_the_help() -> None:
+def test_the_help_lists_commands_by_sections_and_a_group_once() -> None:
     shown = goondan("--help").stdout
 
-    sections = [name for names in SECTIONS.values() for name in names]
-    assert sorted(sections) == sorted({name.partition(" ")[0] for name in COMMANDS})
-    places = [
-        shown.index(text)
-        for title, names in SECTIONS.items()
-        for text in (f"\n{title}:\n", f"\n  {names[-1]} ")
-    ]
+    sections = {
+        title: list(dict.fromkeys(name.partition(" ")[0] for name in commands))
+        for title, commands in SECTIONS.items()
+    }
+    words = [line.split()[0] for line in shown.partition("Begin:")[2].splitlines() if line.startswith("  ")]
+    assert words == [name for names in sections.values() for name in names]
+    assert len(set(words)) == len(words)
+    places = [shown.index(f"\n{title}:\n") for title in SECTIONS]
     assert places == sorted(places)
 
 

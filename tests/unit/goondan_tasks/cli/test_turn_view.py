@@ -10,8 +10,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from goondan_tasks.cli.output import Screen
-from goondan_tasks.cli.turn_view import TurnView
-from goondan_tasks.cli.waiting import WaitingLine
+from goondan_tasks.cli.waiting import TurnView, WaitingLine
 from goondan_tasks.client import TextDelta, ToolAnswered, ToolCalled
 from tests.unit.goondan_tasks.cli.fake_client import FakeClient
 

@@ -9,8 +9,8 @@ import pytest
 
 from broker_config.options import declared_queues
 from goondan_tasks import celery_program
-from goondan_tasks.cli import worker
-from goondan_tasks.cli.worker import node_label
+from goondan_tasks.cli import servers
+from goondan_tasks.cli.servers import node_label
 from tests.unit.goondan_tasks.cli.invoke import goondan
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "coding-swarm"
@@ -36,7 +36,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Started]]:
         noted.append(Started(name, queues, concurrency, log_level, dict(os.environ)))
 
     monkeypatch.setattr(celery_program, "run_worker", run_worker)
-    monkeypatch.setattr(worker, "require_broker", lambda settings: None)
+    monkeypatch.setattr(servers, "require_broker", lambda settings: None)
     monkeypatch.setenv("GOONDAN_BUNDLE", str(EXAMPLE))
     before = dict(os.environ)
     yield noted
