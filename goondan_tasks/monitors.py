@@ -103,7 +103,6 @@ def ended(result: ToolCallResult) -> JsonObject:
 
 
 def error_text(error: ToolCallError) -> str:
-    """Return an error's code and message."""
     return KNOWN_SECRETS.hidden_in_log(f"{error.code}: {error.message}")[:ERROR_CHARACTERS]
 
 

@@ -4,7 +4,7 @@ import difflib
 import itertools
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sized
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 FieldPath = tuple[str | int, ...]
@@ -31,17 +31,18 @@ def _step(part: str | int) -> str:
 def shown(value: Any) -> str:
     """Show a value in a message: scalars as JSON, shortened; of arrays and objects the size alone."""
     if isinstance(value, dict):
-        return f"an object of {_count(value, 'field')}"
+        return f"an object of {counted(len(value), 'field')}"
     if isinstance(value, list | tuple):
-        return f"an array of {_count(value, 'item')}"
+        return f"an array of {counted(len(value), 'item')}"
     if isinstance(value, str | int | float | None):
         text = json.dumps(value, ensure_ascii=False)
         return text if len(text) <= 80 else text[:79] + "…"
     return f"a value of type {type(value).__name__}"
 
 
-def _count(container: Sized, word: str) -> str:
-    return f"{len(container)} {word}{'' if len(container) == 1 else 's'}"
+def counted(count: int, word: str) -> str:
+    """Write a number with its noun: ``1 call``, ``2 calls``."""
+    return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 def duration_text(seconds: float) -> str:

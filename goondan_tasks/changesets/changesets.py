@@ -297,7 +297,6 @@ class Changesets:
         return result.model_copy(update={"warning": warning})
 
     def discard(self, changeset_id: str) -> None:
-        """Delete a changeset and its directory."""
         changeset = self._open_changesets.find(changeset_id) or self.find(changeset_id)
         with self._locked():  # else a directory that is half gone could be committed
             WorkingFiles(self.repository, changeset.workdir).remove()

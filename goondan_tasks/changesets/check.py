@@ -422,7 +422,6 @@ class _Functions:
         return [function for function in self.declared.values() if function.code == code]
 
     def all_bound(self) -> Iterator[_Function]:
-        """Yield the functions of every Agent."""
         return itertools.chain.from_iterable(functions.values() for functions in self.bound.values())
 
     def bound_with(self, code: tuple[str, str], name: tuple[str, str] | None) -> list[_Function]:

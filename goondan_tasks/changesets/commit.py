@@ -91,11 +91,9 @@ class Changeset(WireModel):
 
     @property
     def base(self) -> str:
-        """The commit of the base."""
         return BundleRef.parse(self.base_ref).digest
 
     def rebased(self, commit: str) -> Self:
-        """Return the changeset with another base."""
         return self.model_copy(update={"base_ref": str(BundleRef("git", commit))})
 
 
@@ -113,7 +111,6 @@ class OpenChangesets:
 
     @property
     def branch(self) -> Branch:
-        """The branch that they are committed to."""
         return Branch(self.repository, self.remote)
 
     def find(self, changeset_id: str) -> Changeset | None:
@@ -133,7 +130,6 @@ class OpenChangesets:
         return [changeset for changeset in parsed if changeset is not None]
 
     def save(self, changeset: Changeset) -> None:
-        """Store a changeset, new or with another base."""
         repository = self.repository
         message = f"Open a changeset\n\n{changeset.model_dump_json(by_alias=True)}\n"
         commit = repository.commit(
@@ -145,7 +141,6 @@ class OpenChangesets:
             self.remote.push(commit, ref, force=True)
 
     def delete(self, changeset: Changeset) -> None:
-        """Delete the ref of a changeset."""
         ref = _REFS + changeset.changeset_id
         if self.remote is not None:
             self.remote.delete(ref)

@@ -74,7 +74,6 @@ class ChangesetRules:
         return cls(policy.enabled, (policy.allowed.files, *narrower), policy.allow_policy_changes)
 
     def narrowed(self, other: Self) -> Self:
-        """Return the rules that allow what both allow."""
         return replace(
             self,
             is_enabled=self.is_enabled and other.is_enabled,

@@ -209,7 +209,6 @@ def list_instances(session: Session, client: Client, agent: OfAgent = None) -> N
 
 
 def instances_table(found: Sequence[InstanceInfo], output: Output) -> Answer:
-    """Answer with instances."""
     columns: Columns[InstanceInfo] = {
         "last used": lambda info: output.time(epoch_milliseconds(info.last_used_at)),
         "created": lambda info: output.time(epoch_milliseconds(info.created_at)),

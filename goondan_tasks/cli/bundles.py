@@ -36,6 +36,7 @@ from goondan_tasks.cli.output import CONFIGURATION, Output, on_one_line, printab
 from goondan_tasks.errors import PACKAGE_NOT_INSTALLED, ConfigError
 from goondan_tasks.instances.earlier import earlier_workspace
 from goondan_tasks.migration import migrate_bundle
+from goondan_tasks.wording import counted
 
 #: comments, and then a directive such as ``%YAML 1.2``
 _DIRECTIVE_FIRST = re.compile(r"(?:[ \t]*(?:#[^\r\n]*)?[\r\n])*%")
@@ -227,12 +228,10 @@ def _what_is_wrong(finding: Finding) -> str:
 
 
 def counts(findings: Sequence[Finding]) -> str:
-    """Write how many errors and warnings there are."""
     if not findings:
         return "no findings"
     errors = sum(finding.level == "error" for finding in findings)
-    counts = {"error": errors, "warning": len(findings) - errors}
-    return ", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items())
+    return f"{counted(errors, 'error')}, {counted(len(findings) - errors, 'warning')}"
 
 
 def _annotation(finding: Finding) -> str:
@@ -411,7 +410,6 @@ def _texts(kind: _Kind, name: str) -> dict[str, str]:
 
 
 def _name_of(directory: Path) -> str:
-    """Make a name of a directory's."""
     made = re.sub(r"[^a-z0-9._-]+", "-", Path(os.path.abspath(directory)).name.lower()).strip("._-")  # noqa: PTH100
     if name_error("Package", made) is not None:
         raise typer.BadParameter(f"{str(directory)!r} makes no name for a bundle: choose one with --name.")

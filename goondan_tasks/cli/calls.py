@@ -387,7 +387,6 @@ def _name_of(record: CallRecord) -> str:
 
 
 def styled_state(state: str) -> Text:
-    """Return a state in its colour, for a table."""
     return Text(state, style=STATE_STYLES.get(state, ""))
 
 

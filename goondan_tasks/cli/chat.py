@@ -113,7 +113,6 @@ class Chat:
         return can_ask(self.session.output) and sys.stdout.isatty()
 
     def run(self) -> None:
-        """Answer line after line."""
         self._say(f"{self.agent} in instance {self.instance} · /help tells more, Ctrl-D ends")
         if self.is_with_person:
             self._decide(None)

@@ -29,7 +29,7 @@ from goondan_tasks.errors import ConfigError, GoondanError, WaitTimeout
 from goondan_tasks.messages import JsonObject, ToolCallResult
 from goondan_tasks.names import MODEL_TOOLS
 from goondan_tasks.testing import LocalStack
-from goondan_tasks.trace import Trace, TraceNode
+from goondan_tasks.trace import TraceNode
 
 CONCURRENCY = 4
 TIMEOUT_SECONDS = 45.0
@@ -109,7 +109,7 @@ def _run(screen: Screen, model: str | None) -> JsonObject:
         for worker in stack.client.workers():
             screen.say(f"  {', '.join(worker.agents):<10} process {worker.pid}")
         screen.say(f"They take work after {started - began:.1f} s.")
-        report = Story(stack.client, screen, is_scripted=model is None).tell()
+        report = _story(stack.client, screen, is_scripted=model is None)
         ended = time.monotonic()
     durations = {"start": started - began, "work": ended - started, "stop": time.monotonic() - ended}
     seconds = {name: round(duration, 2) for name, duration in durations.items()}
@@ -194,81 +194,59 @@ def _script(file: Path) -> Iterator[str]:
         server.shutdown()
 
 
-class Story:
-    """Asks the example swarm, as a program outside of it would, and checks the results."""
+def _story(client: Client, screen: Screen, *, is_scripted: bool) -> JsonObject:
+    """Ask the example swarm, as a program outside of it would; return the report.
 
-    def __init__(self, client: Client, screen: Screen, *, is_scripted: bool) -> None:
-        self._client, self._screen = client, screen
-        #: what a real model makes of the task is its own affair
-        self._is_scripted = is_scripted
-        self._instance_key = f"demo-{uuid.uuid4().hex[:4]}"
-        self._errors: list[JsonObject] = []
-        self._traces: list[Trace] = []
+    Raises:
+        UnexpectedResult: something did not end as it should.
+    """
+    instance_key = f"demo-{uuid.uuid4().hex[:4]}"
+    _chapter(screen, "One request; planner, coder and reviewer hand the work to each other")
+    call, pending = client.ask("planner", TASK, timeout=TIMEOUT_SECONDS, instance_key=instance_key)
+    _wrapped(screen, f"To the planner: {TASK}", "  ")
+    with screen.status("The swarm works"):
+        for news in news_of(client, call.correlation_id):
+            _show_news(screen, news)
+    done, trace = pending.result(TIMEOUT_SECONDS), client.trace(call.correlation_id)
+    _check(done.error is None, f"the swarm answered with an error: {done.error}")
+    if is_scripted:  # what a real model makes of the task is its own affair
+        _check("2 tests pass" in done.output and "round 2" in done.output, "two rounds, two tests pass")
+        _check(all(node.state == "ok" for node in trace.nodes), "every call and handoff succeeds")
+        _check({node.agent for node in trace.nodes} == {"planner", "coder", "reviewer"}, "each has its part")
 
-    def tell(self) -> JsonObject:
-        """Tell all of it, and return the report.
+    _chapter(screen, "The answer")
+    _wrapped(screen, str(done.output), "  ")
 
-        Raises:
-            UnexpectedResult: something did not end as it should.
-        """
-        self._chapter("One request; planner, coder and reviewer hand the work to each other")
-        done = self._request(TASK)
-        _check(done.error is None, f"the swarm answered with an error: {done.error}")
-        nodes = self._traces[0].nodes
-        if self._is_scripted:
-            _check("2 tests pass" in done.output and "round 2" in done.output, "two rounds, two tests pass")
-            _check(all(node.state == "ok" for node in nodes), "every call and handoff succeeds")
-            _check({node.agent for node in nodes} == {"planner", "coder", "reviewer"}, "each has its part")
+    _chapter(screen, "Mistakes are answers too")
+    errors = [_mistake(client, screen, instance_key, *mistake) for mistake in MISTAKES]
 
-        self._chapter("The answer")
-        self._wrapped(str(done.output), "  ")
+    _chapter(screen, "The trace of the task, as `goondan trace` draws it")
+    width = screen.width if screen.is_terminal else WIDTH
+    screen.say(trace_text(trace, width=width, limit=len(trace.nodes)))
+    known = {"instanceKey": instance_key, "task": TASK, "answer": done.output, "usage": done.meta.usage or {}}
+    return {**known, "errors": errors, "traces": [trace.to_wire()]}
 
-        self._chapter("Mistakes are answers too")
-        for agent, tool, args, code in MISTAKES:
-            self._mistake(agent, tool, args, code)
 
-        self._chapter("The trace of the task, as `goondan trace` draws it")
-        width = self._screen.width if self._screen.is_terminal else WIDTH
-        self._screen.say(trace_text(self._traces[0], width=width, limit=len(nodes)))
-        traces = [trace.to_wire() for trace in self._traces]
-        usage = done.meta.usage or {}
-        known = {"instanceKey": self._instance_key, "task": TASK, "answer": done.output, "usage": usage}
-        return {**known, "errors": self._errors, "traces": traces}
+def _mistake(
+    client: Client, screen: Screen, instance_key: str, agent: str, tool: str, args: JsonObject, code: str
+) -> JsonObject:
+    """Make a call that must fail; show and return the error that it is answered with."""
+    error = client.call(agent, tool, args, timeout=TIMEOUT_SECONDS, instance_key=instance_key).error
+    if error is None or error.code != code:
+        raise UnexpectedResult(f"{tool} should have answered {code}")
+    screen.say(f"  {agent}  {tool} {json.dumps(args)}")
+    screen.say(Text(f"    {error.code}", style="red"))
+    _wrapped(screen, error.message, "    ")
+    _wrapped(screen, f"What to do: {error.suggestion}", "    ")
+    return error.to_wire()
 
-    def _request(self, task: str) -> ToolCallResult:
-        call, pending = self._client.ask(
-            "planner", task, timeout=TIMEOUT_SECONDS, instance_key=self._instance_key
-        )
-        self._wrapped(f"To the planner: {task}", "  ")
-        with self._screen.status("The swarm works"):
-            for news in news_of(self._client, call.correlation_id):
-                _show_news(self._screen, news)
-        self._traces.append(self._client.trace(call.correlation_id))
-        return pending.result(TIMEOUT_SECONDS)
 
-    def _mistake(self, agent: str, tool: str, args: JsonObject, code: str) -> None:
-        """Make a call that must fail, and show the error that it is answered with."""
-        result = self._client.call(
-            agent, tool, args, timeout=TIMEOUT_SECONDS, instance_key=self._instance_key
-        )
-        self._screen.say(f"  {agent}  {tool} {json.dumps(args)}")
-        if result.error is not None:
-            self._screen.say(Text(f"    {result.error.code}", style="red"))
-            self._wrapped(result.error.message, "    ")
-            self._wrapped(f"What to do: {result.error.suggestion}", "    ")
-        self._note_error(result, code)
+def _chapter(screen: Screen, title: str) -> None:
+    screen.say(Text(f"\n{title}", style="bold"))
 
-    def _note_error(self, result: ToolCallResult, code: str) -> None:
-        error = result.error
-        if error is None or error.code != code:
-            raise UnexpectedResult(f"{result.tool_name} should have answered {code}")
-        self._errors.append(error.to_wire())
 
-    def _chapter(self, title: str) -> None:
-        self._screen.say(Text(f"\n{title}", style="bold"))
-
-    def _wrapped(self, text: str, indent: str) -> None:
-        self._screen.say(textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=indent))
+def _wrapped(screen: Screen, text: str, indent: str) -> None:
+    screen.say(textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=indent))
 
 
 class News(NamedTuple):

@@ -353,7 +353,6 @@ class DevScreen:
                 self._screen.print(prefix + row, soft_wrap=True)
 
     def say(self, text: str | Text) -> None:
-        """Write a line of dev's own."""
         self.line(_OWN_NAME, text)
 
     def debug(self, event: str, *_: Any, **fields: Any) -> None:

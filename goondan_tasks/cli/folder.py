@@ -107,7 +107,6 @@ class CheckedBundle:
 
     @property
     def workspace(self) -> str:
-        """Where its instances live."""
         return self.agents[0].workspace
 
 

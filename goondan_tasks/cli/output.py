@@ -95,7 +95,6 @@ Columns = Mapping[str, Callable[[Item], object] | str]
 
 
 def exit_code_of(error_code: str) -> int:
-    """Return the exit code of a command that failed with ``error_code``."""
     return CONFIGURATION if error_code.startswith("E_CONFIG_") else _BY_CODE.get(error_code, FAILED)
 
 
@@ -171,7 +170,6 @@ class Output:
         self.write(Answer(document, content, notes))
 
     def document(self, document: Any) -> None:
-        """Write the JSON document."""
         # a stdout that cannot hold every character gets escapes, which say the same
         is_unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
         indent = None if self.is_compact else 2
@@ -305,7 +303,6 @@ def pretty(value: Any) -> str:
 
 
 def local_time(milliseconds: int) -> str:
-    """Write a time in the local time zone."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
@@ -371,7 +368,6 @@ def describe_failure(error: Exception) -> JsonObject:
 
 
 def failure_text(failure: JsonObject, label: str = "Error") -> Text:
-    """Write a described failure for people."""
     return error_text(label, failure["message"], failure.get("suggestion"), failure.get("helpUrl"))
 
 

@@ -305,5 +305,4 @@ def worker_options(concurrency: int, verbose: bool) -> list[str]:
 
 
 def node_label(agents: Sequence[str]) -> str:
-    """Name a worker by the agents it serves."""
     return ".".join(agents)[:_LONGEST_LABEL].rstrip(".-")

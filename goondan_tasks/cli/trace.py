@@ -44,8 +44,7 @@ from goondan_tasks.errors import CallNotFoundError
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import epoch_milliseconds
 from goondan_tasks.names import MODEL_TOOLS
-from goondan_tasks.story import Attempt, CallStory, Excerpt, RelatedCall
-from goondan_tasks.trace import Trace, TraceNode, TraceSummary
+from goondan_tasks.trace import Attempt, CallStory, Excerpt, RelatedCall, Trace, TraceNode, TraceSummary
 from goondan_tasks.wording import duration_text, tokens_text
 
 #: the least width of the tree; a wider call has its columns on the next line
@@ -288,7 +287,6 @@ class _Layout:
         return cls(max(least, min(room, longest)), tokens, has_bars, workers, first, scale)
 
     def titles(self) -> Text:
-        """Return the titles of the columns."""
         return self._with_tokens(_columns("state", "waited", "ran", "on", "id"), _TOKENS)
 
     def _with_tokens(self, columns: Text, tokens: str) -> Text:

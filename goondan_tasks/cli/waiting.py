@@ -129,7 +129,6 @@ class WaitingLine:
             self._status.start()
 
     def stop(self) -> None:
-        """Take the line away."""
         if self._status is not None:
             self._status.stop()
             # one that is started again would erase as many lines as it had, whatever was written since

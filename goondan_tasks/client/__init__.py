@@ -10,9 +10,8 @@
 """
 
 from goondan_tasks.client.async_client import AsyncClient
-from goondan_tasks.client.call_output import CallOutput, OutputPart
 from goondan_tasks.client.client import Client
-from goondan_tasks.client.pending_call import PendingCall
+from goondan_tasks.client.pending_call import CallOutput, OutputPart, PendingCall
 from goondan_tasks.client.turn_events import (
     AnswerRestarted,
     ReasoningDelta,

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 
 from goondan_tasks.calls import CallFields
-from goondan_tasks.client.call_output import OutputPart
 from goondan_tasks.client.client import Client
 from goondan_tasks.client.event_receiver import ReceivedEvent
-from goondan_tasks.client.pending_call import LOOK_SECONDS
+from goondan_tasks.client.pending_call import LOOK_SECONDS, OutputPart
 from goondan_tasks.client.turn_events import TurnEvent
 from goondan_tasks.client.turns import AsyncTurn
 from goondan_tasks.errors import WaitTimeout

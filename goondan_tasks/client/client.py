@@ -10,10 +10,15 @@ from typing import Any, Unpack
 from goondan_tasks.agent_registry import ShutdownRequest, ShutdownRequests, WorkerRecord
 from goondan_tasks.call_counts import CountStore, WorkerCounts
 from goondan_tasks.calls import CallDraft, CallFields, draft_call
-from goondan_tasks.client.call_output import CallOutput, OutputPart
+from goondan_tasks.client.connection import ClientConnection
 from goondan_tasks.client.event_receiver import ReceivedEvent
-from goondan_tasks.client.event_sender import EventSender
-from goondan_tasks.client.pending_call import LONGEST_ID, PendingCall, require_possible
+from goondan_tasks.client.pending_call import (
+    LONGEST_ID,
+    CallOutput,
+    OutputPart,
+    PendingCall,
+    require_possible,
+)
 from goondan_tasks.client.status import AgentStatus, QueueStatus, read_agents, read_queues
 from goondan_tasks.client.submitter import may_be_replayed, replay_of, require_replayable
 from goondan_tasks.client.turns import Turn, TurnScope
@@ -37,12 +42,11 @@ from goondan_tasks.ledger.record import CallRecord, Outcome
 from goondan_tasks.messages import JsonObject, Message, ToolCall, ToolCallResult
 from goondan_tasks.names import current_span
 from goondan_tasks.output import encoded_output
-from goondan_tasks.story import CallStory, read_story
-from goondan_tasks.trace import Trace, TraceSummary, read_trace, read_traces
+from goondan_tasks.trace import CallStory, Trace, TraceSummary, read_story, read_trace, read_traces
 from goondan_tasks.wording import require_keywords
 
 
-class Client(EventSender):
+class Client(ClientConnection):
     """Submits tool calls to agents' queues and receives their results. Threads may share it.
 
     It raises only for an unknown agent, a payload too large, a conflict or an unreachable broker;
@@ -379,7 +383,7 @@ class Client(EventSender):
             self._dead_letters.note_replayed(records, [call.id for call in calls])
         return {record.id: call for record, call in zip(records, calls, strict=True)}
 
-    # Agents and their events: see EventSender for more
+    # Agents and their events: see ClientConnection for more
 
     def receive(
         self, agent: str, instance_key: str | None = None, timeout: float | None = None

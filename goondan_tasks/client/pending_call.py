@@ -1,6 +1,7 @@
 """A call that was submitted: ask for its status, cancel it, wait for its result, or ``await`` it."""
 
 import asyncio
+import base64
 import contextlib
 import logging
 import math
@@ -8,17 +9,33 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from broker_config import serializer
 from broker_config.connections import RetryPeriod, retrying
+from goondan_tasks.calls import draft_call
 from goondan_tasks.client.known_agents import broker_errors
 from goondan_tasks.client.results import Expected, ResultListener
-from goondan_tasks.errors import BrokerUnreachableError, CallNotFoundError, WaitTimeout
+from goondan_tasks.errors import (
+    BrokerUnreachableError,
+    CallNotFoundError,
+    GoondanError,
+    NoOutputError,
+    OutputGoneError,
+    ToolError,
+    ToolInputValidationError,
+    WaitTimeout,
+)
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import CallRecord
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.messages import ToolCallError, ToolCallResult
+from goondan_tasks.names import READ_OUTPUT_TOOL
 from goondan_tasks.output import Progress
+
+if TYPE_CHECKING:
+    from goondan_tasks.client.connection import ClientConnection
 
 
 class Sweeper:
@@ -264,7 +281,6 @@ class PendingCall:
                 raise WaitTimeout(self.id, timeout or 0.0)
 
     async def _until_there(self, seconds: float) -> None:
-        """Wait until the result is there, at most ``seconds``."""
         if self._expected.is_there:
             return
         loop = asyncio.get_running_loop()
@@ -356,17 +372,116 @@ def require_possible(call_id: str) -> None:
 
 
 def not_found(call_id: str) -> CallNotFoundError:
-    """Return the error of a call that the ledger does not know."""
     return CallNotFoundError(
         f"No call {call_id!r}: it is unknown, its record has expired, or this version cannot read it."
     )
 
 
 def _unreadable(call_id: str, error: ValueError) -> CallNotFoundError:
-    """Return the error of a result that is damaged, or of a newer version."""
     return CallNotFoundError(f"The result of call {call_id!r} cannot be read: {error}")
 
 
 def _patience(end: float | None) -> float:
     """Return how long to wait before looking again, in seconds."""
     return LOOK_SECONDS if end is None else max(0.0, min(LOOK_SECONDS, end - time.monotonic()))
+
+
+#: waits for the call that brings a part
+Wait = Callable[[PendingCall], ToolCallResult]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPart:
+    """A part of an output: its bytes, where they begin, and how many the whole output has."""
+
+    data: bytes
+    offset: int
+    size: int
+
+    @property
+    def next_offset(self) -> int | None:
+        """Where the next part begins; ``None`` after the last one."""
+        end = self.offset + len(self.data)
+        return end if end < self.size else None
+
+
+class CallOutput:
+    """One call's output, to be read in parts."""
+
+    def __init__(self, result: ToolCallResult, connection: "ClientConnection") -> None:
+        """Take the call's result; parts that it does not hold are read by calls over ``connection``.
+
+        Raises:
+            NoOutputError: the call did not end well.
+        """
+        if result.status != "ok":
+            how = "is pending" if result.error is None else f"ended with an error, {result.error.code}"
+            raise NoOutputError(f"Call {result.meta.id} has no output: it {how}.")
+        self.result = result
+        self._connection = connection
+
+    def ask(self, offset: int = 0, limit: int | None = None) -> OutputPart | PendingCall:
+        """Return a part of at most ``limit`` bytes, or the call whose result brings it (:meth:`take`).
+
+        Raises:
+            ToolInputValidationError: the offset or the limit is out of range.
+            AgentNotFoundError, BrokerUnreachableError: no worker can be asked.
+        """
+        if offset < 0 or (limit is not None and limit < 1):
+            raise ToolInputValidationError("An output is read from offset 0 on, and 1 byte at least.")
+        meta = self.result.meta
+        if meta.output_file is None:
+            return self._own_part(offset, limit)
+        args = {"path": meta.output_file, "offset": offset}
+        draft = draft_call(
+            {
+                "agentName": meta.agent_name,
+                "instanceKey": meta.instance_key,
+                "toolName": READ_OUTPUT_TOOL,
+                "args": args if limit is None else {**args, "limit": limit},
+            }
+        )
+        return self._connection.submit_drafts([draft])[0]
+
+    def take(self, offset: int, asked: PendingCall, answer: ToolCallResult) -> OutputPart:
+        """Read the part from its call's result, and delete that: it is as large as a result may be.
+
+        Raises:
+            OutputGoneError: the file does not exist any more.
+            ToolInputValidationError: ``offset`` is past its end.
+            ToolError: the call failed; its code says how.
+        """
+        self._connection.forget(asked.id, self.result.meta.agent_name)
+        if answer.error is not None:
+            raise raised(answer.error, OutputGoneError, ToolInputValidationError)
+        return OutputPart(base64.b64decode(answer.output["data"]), offset, answer.output["size"])
+
+    def read(
+        self, offset: int = 0, limit: int | None = None, *, wait: Wait = PendingCall.result
+    ) -> OutputPart:
+        """Return a part; ``wait`` waits for the call that brings it, if one is needed."""
+        asked = self.ask(offset, limit)
+        return asked if isinstance(asked, OutputPart) else self.take(offset, asked, wait(asked))
+
+    def parts(self, offset: int = 0, *, wait: Wait = PendingCall.result) -> Iterator[OutputPart]:
+        """Yield the parts from ``offset`` to the end, each when the one before has been used."""
+        following: int | None = offset
+        while following is not None:
+            part = self.read(following, wait=wait)
+            yield part
+            following = part.next_offset
+
+    def _own_part(self, offset: int, limit: int | None) -> OutputPart:
+        data = serializer.encode(self.result.output)
+        if offset > len(data):
+            raise ToolInputValidationError(
+                f"Offset {offset} is past the end: the output has {len(data)} bytes."
+            )
+        end = len(data) if limit is None else offset + limit
+        return OutputPart(data[offset:end], offset, len(data))
+
+
+def raised(error: ToolCallError, *kinds: type[GoondanError]) -> GoondanError:
+    """Return a result's error as an exception: the one of ``kinds`` with its code, or else ToolError."""
+    kind = next((kind for kind in kinds if kind.code == error.code), ToolError)
+    return kind(error.message, code=error.code, suggestion=error.suggestion)

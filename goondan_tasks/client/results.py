@@ -150,7 +150,6 @@ class ResultListener:
         return subscription
 
     def expect(self, call_ids: Iterable[str]) -> list[Expected]:
-        """Return the next result of each call."""
         with self._lock:
             return [self._expected.get(call_id) or self._new(call_id) for call_id in call_ids]
 
@@ -159,7 +158,6 @@ class ResultListener:
         return expected
 
     def expected_ids(self) -> list[str]:
-        """Return the ids of the calls whose results are expected."""
         with self._lock:
             return list(self._expected)
 
@@ -186,7 +184,6 @@ class ResultListener:
             expected.settle(came)
 
     def wait(self, expected: Expected, seconds: float) -> None:
-        """Wait until ``expected`` is there, at most ``seconds``."""
         if expected.is_there:
             return
         end = time.monotonic() + seconds

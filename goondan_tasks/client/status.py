@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from redis import Redis
 
@@ -16,9 +16,9 @@ from broker_config.queues import call_queue, events_queue
 from goondan_tasks.agent_registry import AgentRecord, WorkerRecord
 from goondan_tasks.crash_backoff import CrashBackoff, CrashBackoffs
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.losses import Loss, losses_of_agents
+from goondan_tasks.ledger.losses import losses_of_agents
 from goondan_tasks.messages import JsonObject, WireModel
-from goondan_tasks.wording import duration_text
+from goondan_tasks.wording import counted, duration_text
 
 
 class QueueStatus(WireModel):
@@ -35,7 +35,7 @@ class QueueStatus(WireModel):
     #: the age of the call or event that has waited longest for a worker or a limit; events that wait behind
     #: another event of their instance do not count
     oldest_seconds: float | None = None
-    workers: int
+    workers: int = 0
     #: the part of the backlog that is events
     events: int = 0
     #: calls whose every run killed its worker, and messages that held no call
@@ -56,22 +56,17 @@ class QueueStatus(WireModel):
         """The lost calls in words; empty if there are none."""
         if self.lost_seconds is None:
             return ""
-        count = "1 call" if self.lost == 1 else f"{self.lost} calls"
-        return f"{count} lost with {', '.join(self.lost_with)} {duration_text(self.lost_seconds)} ago"
+        return (
+            f"{counted(self.lost, 'call')} lost with {', '.join(self.lost_with)} "
+            f"{duration_text(self.lost_seconds)} ago"
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class Backlog:
+class Backlog(NamedTuple):
     """What waits and runs for one agent."""
 
-    calls: int
-    events: int
-    waiting_for_limit: int
-    running: int
-    dead_letters: int
-    late_answers: int
-    mailboxes: int
-    pending: int
+    #: without ages, workers and losses
+    queue: QueueStatus
     #: the next message of each queue, if there is one
     heads: tuple[bytes, ...]
     #: when the oldest call that waits for a limit began to wait: ms, Redis time
@@ -96,7 +91,24 @@ def read_backlogs(redis: Redis, keys: Keys, agents: Iterable[str]) -> dict[str, 
             pipe.zrange(keys.waiting(agent), 0, 0, withscores=True)
         answers = pipe.execute()
     rows = [answers[start : start + 11] for start in range(0, len(answers), 11)]
-    return {name: _backlog(row) for name, row in zip(names, rows, strict=True)}
+    return {name: _backlog(name, row) for name, row in zip(names, rows, strict=True)}
+
+
+def _backlog(agent: str, row: Sequence[Any]) -> Backlog:
+    calls, events, waiting, running, dead, late, mailboxes, pending, *heads, first = row
+    queue = QueueStatus(
+        agent=agent,
+        queue=call_queue(agent),
+        backlog=calls + events,
+        running=running,
+        waiting_for_limit=waiting,
+        events=events,
+        dead_letters=dead,
+        late_answers=int(late or 0),
+        mailboxes=mailboxes,
+        pending=pending,
+    )
+    return Backlog(queue, tuple(head for head in heads if head), float(first[0][1]) if first else None)
 
 
 def read_queues(ledger: Ledger, agents: Iterable[str], workers: Iterable[WorkerRecord]) -> list[QueueStatus]:
@@ -105,49 +117,19 @@ def read_queues(ledger: Ledger, agents: Iterable[str], workers: Iterable[WorkerR
     consumers = Counter(agent for worker in workers for agent in worker.agents)
     backlogs = read_backlogs(redis, keys, agents)
     ages = _ages(redis, keys, list(backlogs.values()))
-    losses = losses_of_agents(ledger, [name for name, backlog in backlogs.items() if backlog.running])
-    return [
-        QueueStatus(
-            agent=agent,
-            queue=call_queue(agent),
-            backlog=backlog.calls + backlog.events,
-            running=backlog.running,
-            waiting_for_limit=backlog.waiting_for_limit,
-            oldest_seconds=age,
-            workers=consumers[agent],
-            events=backlog.events,
-            dead_letters=backlog.dead_letters,
-            late_answers=backlog.late_answers,
-            mailboxes=backlog.mailboxes,
-            pending=backlog.pending,
-            **_loss_fields(losses.get(agent, ())),
-        )
-        for (agent, backlog), age in zip(backlogs.items(), ages, strict=True)
-    ]
-
-
-def _loss_fields(losses: Sequence[Loss]) -> dict[str, Any]:
-    return {
-        "lost": len(losses),
-        "lost_with": tuple(sorted({loss.worker for loss in losses})),
-        "lost_seconds": max((loss.seconds for loss in losses), default=None),
-    }
-
-
-def _backlog(row: Sequence[Any]) -> Backlog:
-    calls, events, waiting, running, dead, late, mailboxes, pending, *heads, first = row
-    return Backlog(
-        calls=calls,
-        events=events,
-        waiting_for_limit=waiting,
-        running=running,
-        dead_letters=dead,
-        late_answers=int(late or 0),
-        mailboxes=mailboxes,
-        pending=pending,
-        heads=tuple(head for head in heads if head),
-        waits_since=float(first[0][1]) if first else None,
-    )
+    losses = losses_of_agents(ledger, [name for name, one in backlogs.items() if one.queue.running])
+    found = []
+    for (agent, (queue, _, _)), age in zip(backlogs.items(), ages, strict=True):
+        lost = losses.get(agent, ())
+        known = {
+            "oldest_seconds": age,
+            "workers": consumers[agent],
+            "lost": len(lost),
+            "lost_with": tuple(sorted({loss.worker for loss in lost})),
+            "lost_seconds": max((loss.seconds for loss in lost), default=None),
+        }
+        found.append(queue.model_copy(update=known))
+    return found
 
 
 def _ages(redis: Redis, keys: Keys, backlogs: Sequence[Backlog]) -> list[float | None]:

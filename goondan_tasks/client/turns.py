@@ -12,15 +12,14 @@ from typing import Any
 from goondan_tasks.bundle.catalog import ToolCatalog
 from goondan_tasks.calls import CallDraft, draft_call
 from goondan_tasks.client.connection import ClientConnection
-from goondan_tasks.client.pending_call import PendingCall
+from goondan_tasks.client.pending_call import PendingCall, raised
 from goondan_tasks.errors import (
     CallNotFoundError,
     MiddlewareError,
     StepLimitError,
-    ToolError,
     ToolInputValidationError,
 )
-from goondan_tasks.messages import JsonObject, ToolCallError, ToolCallResult
+from goondan_tasks.messages import JsonObject, ToolCallResult
 from goondan_tasks.model_messages import StepCallResult
 from goondan_tasks.names import STEP_TOOL
 from goondan_tasks.steps import (
@@ -50,7 +49,6 @@ class TurnScope:
     calls: TurnCalls = field(default_factory=TurnCalls, repr=False)
 
     def draft(self, tool: str, args: Any, tool_call_id: str, **more: Any) -> CallDraft:
-        """Make a call of the Turn."""
         wire = {
             "agentName": self.agent,
             "instanceKey": self.instance_key,
@@ -188,7 +186,7 @@ class ProducerTurn:
         """Read the Step that has been opened; raises as :meth:`Turn.step`."""
         if opened.error is not None:
             self._failures += 1
-            raise _raised(opened.error)
+            raise raised(opened.error, StepLimitError, MiddlewareError)
         step_id, connection = opened.output["stepId"], self.scope.connection
         with connection.broker_errors():
             kept = connection.step_store.read(step_id)
@@ -256,11 +254,6 @@ class AsyncTurn(ProducerTurn):
     async def record(self) -> list[TurnEntry]:
         """Return what is kept of the Turn; see :meth:`Turn.record`."""
         return await asyncio.to_thread(self._entries)
-
-
-def _raised(error: ToolCallError) -> Exception:
-    kinds = {kind.code: kind for kind in (StepLimitError, MiddlewareError)}
-    return kinds.get(error.code, ToolError)(error.message, code=error.code, suggestion=error.suggestion)
 
 
 def _left(end: float | None) -> float | None:

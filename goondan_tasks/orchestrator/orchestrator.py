@@ -31,7 +31,7 @@ from goondan_tasks.agent_registry import AgentRecord, AgentRegistry, WorkerRecor
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.calls import Run, draft_call
 from goondan_tasks.client.pending_call import Sweeper
-from goondan_tasks.client.status import Backlog, read_backlogs
+from goondan_tasks.client.status import QueueStatus, read_backlogs
 from goondan_tasks.crash_backoff import BackoffRules, CrashBackoff, CrashBackoffs
 from goondan_tasks.dispatch import dispatch_for
 from goondan_tasks.errors import AgentUnavailableError, BrokerUnreachableError, GoondanError
@@ -83,7 +83,7 @@ class Sight:
 
     now: int
     workers: Sequence[WorkerRecord]
-    backlogs: Mapping[str, Backlog]
+    queues: Mapping[str, QueueStatus]
     backoffs: Mapping[str, CrashBackoff]
 
 
@@ -131,15 +131,15 @@ class Fleet:
             for agent in agents:
                 pipe.set(self._keys.orchestrated(agent), self._name, ex=SEEN_SECONDS)
             time, *_ = pipe.execute()
+        backlogs = read_backlogs(self._redis, self._keys, agents)
         return Sight(
             now=int(milliseconds_of(time)),
             workers=self.workers(),
-            backlogs=read_backlogs(self._redis, self._keys, agents),
+            queues={name: one.queue for name, one in backlogs.items()},
             backoffs=self.backoffs.read(agents),
         )
 
     def workers(self) -> list[WorkerRecord]:
-        """Return the live workers."""
         return self.agent_registry.workers()
 
     def end_worker(self, row: str) -> None:
@@ -161,12 +161,12 @@ class Fleet:
         """Return how many seconds ago ``moment`` (ms, Redis time) was."""
         return (redis_time(self._redis) - moment) / 1000
 
-    def is_needed(self, agent: str, backlog: Backlog) -> bool:
+    def is_needed(self, agent: str, queue: QueueStatus) -> bool:
         """Return whether anything waits for a worker; without an entry, events wait for a producer."""
         if not self._are_messages_here:
             return bool(self.queued_ids(agent, with_events=self._agents[agent].has_entry))
-        events = backlog.events if self._agents[agent].has_entry else 0
-        return bool(backlog.calls or events or backlog.waiting_for_limit)
+        unserved = 0 if self._agents[agent].has_entry else queue.events
+        return bool(queue.backlog - unserved or queue.waiting_for_limit)
 
     def queued_ids(self, agent: str, *, with_events: bool = True) -> list[str]:
         """Return the ids of the queued calls among an agent's latest 10,000, the oldest first."""
@@ -360,8 +360,8 @@ class Orchestrator:
             servers = self._servers(agent, sight.workers)
             member = self._supervisor.present.get(agent)
             if member is not None and not self._is_lost(member, servers):
-                self._attend(member, sight.backlogs[agent], servers)
-            elif not servers and self._is_needed(agent, sight.backlogs[agent]):
+                self._attend(member, sight.queues[agent], servers)
+            elif not servers and self._is_needed(agent, sight.queues[agent]):
                 self._start(agent)
             self._watch_loop(agent, sight.backoffs[agent], now=sight.now, is_served=bool(servers))
 
@@ -387,7 +387,7 @@ class Orchestrator:
         self._supervisor.stop(member, may_kill=False)
         return True
 
-    def _attend(self, member: Member, backlog: Backlog, servers: Iterable[WorkerRecord]) -> None:
+    def _attend(self, member: Member, queue: QueueStatus, servers: Iterable[WorkerRecord]) -> None:
         """Note whether a worker has become ready, and stop it when it has been idle for too long."""
         now = self._clock()
         ours = next((worker for worker in servers if member.is_same(worker)), None)
@@ -399,7 +399,7 @@ class Orchestrator:
             self._fleet.backoffs.change(
                 member.agent, lambda state, now: state.kept(member.generation, now, START_MS)
             )
-        if self._is_needed(member.agent, backlog) or backlog.running:
+        if self._is_needed(member.agent, queue) or queue.running:
             member.needed_at = now
         elif member.is_ready and now - member.needed_at >= self._rules.idle_seconds:
             self._log.info("orchestrator.worker_idle", agent=member.agent, pid=member.process.pid)
@@ -423,8 +423,8 @@ class Orchestrator:
         else:
             self._log.info("orchestrator.worker_started", agent=agent, pid=member.process.pid)
 
-    def _is_needed(self, agent: str, backlog: Backlog) -> bool:
-        return self._rules.is_always_needed or self._fleet.is_needed(agent, backlog)
+    def _is_needed(self, agent: str, queue: QueueStatus) -> bool:
+        return self._rules.is_always_needed or self._fleet.is_needed(agent, queue)
 
     def _servers(self, agent: str, workers: Iterable[WorkerRecord]) -> list[WorkerRecord]:
         """Return the live workers of an agent, except those that were told to stop."""

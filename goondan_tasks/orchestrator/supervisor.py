@@ -41,7 +41,6 @@ Tell = Callable[[str, str], None]
 
 
 def worker_command(agent: str, options: Sequence[str] = ()) -> list[str]:
-    """Return the command that starts a worker of one agent."""
     return [*PROGRAM, "worker", "--agent", agent, *options]
 
 
@@ -141,7 +140,6 @@ class Member:
 
     @property
     def process(self) -> "subprocess.Popen[bytes]":
-        """The process itself."""
         return self.worker.process
 
     def is_same(self, record: WorkerRecord) -> bool:

@@ -214,7 +214,6 @@ class ActiveRevision:
         return count
 
     def renew_load(self, ref: str) -> None:
-        """Renew the claim on a load."""
         self._redis.expire(self._load_keys(ref)[0], LOAD_LEASE_SECONDS)
 
     def end_load(self, ref: str) -> None:

@@ -108,7 +108,6 @@ class Folder:
             yield file
 
     def link_target(self, path: str) -> bytes:
-        """Return where a link leads."""
         *parents, name = _parts(path)
         with self._directory(parents) as directory:
             return os.fsencode(os.readlink(name, dir_fd=directory))
@@ -362,7 +361,6 @@ class Checkouts:
 
     @property
     def directory(self) -> Path:
-        """The directory of all checkouts, of any bundle."""
         return self.cache / _FOLDER
 
     def open(self, ref: BundleRef) -> Checkout:

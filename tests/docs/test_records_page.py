@@ -16,7 +16,6 @@ from goondan_tasks.messages import (
     WireModel,
 )
 from goondan_tasks.output import Progress
-from goondan_tasks.story import Attempt, CallStory, Excerpt, RelatedCall
 from goondan_tasks.tool_api import (
     CatalogResult,
     ProcessOutcome,
@@ -26,7 +25,7 @@ from goondan_tasks.tool_api import (
     SpawnResult,
     ToolContext,
 )
-from goondan_tasks.trace import Trace, TraceNode, TraceSummary
+from goondan_tasks.trace import Attempt, CallStory, Excerpt, RelatedCall, Trace, TraceNode, TraceSummary
 from tests.docs.pages import page
 
 RECORDS = page("docs/reference/records.md")

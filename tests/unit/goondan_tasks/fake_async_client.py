@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from goondan_tasks.client import AsyncClient
-from goondan_tasks.client.call_output import OutputPart
+from goondan_tasks.client.pending_call import OutputPart
 from goondan_tasks.errors import BrokerUnreachableError, WaitTimeout
 from goondan_tasks.messages import JsonObject, ToolCallResult
 from goondan_tasks.output import Progress

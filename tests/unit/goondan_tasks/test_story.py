@@ -8,7 +8,7 @@ from goondan_tasks.failure import describe
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.limits.limiter import LimitScripts
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.story import SHOWN_CHARACTERS, CallStory, excerpt, read_story
+from goondan_tasks.trace import SHOWN_CHARACTERS, CallStory, excerpt, read_story
 from tests.unit.goondan_tasks.ledger.calls import AGAIN, a_call, claimed, record_of, submit
 from tests.unit.goondan_tasks.ledger.test_finished_records import finish_plainly, submitted
 

@@ -10,7 +10,7 @@ from goondan_tasks.agent_registry import AgentRecord, WorkerRecord
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.call_counts import WorkerCounts
 from goondan_tasks.calls import CallDraft
-from goondan_tasks.client.call_output import CallOutput
+from goondan_tasks.client.pending_call import CallOutput
 from goondan_tasks.client.status import AgentStatus, QueueStatus
 from goondan_tasks.crash_backoff import CrashBackoff
 from goondan_tasks.errors import (
@@ -26,9 +26,8 @@ from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
-from goondan_tasks.story import CallStory, story_of
 from goondan_tasks.tool_api import SendResult
-from goondan_tasks.trace import Trace, TraceSummary
+from goondan_tasks.trace import CallStory, Trace, TraceSummary, story_of
 
 CALL_ID = "0b7c7a1e-0000-5000-8000-000000000001"
 

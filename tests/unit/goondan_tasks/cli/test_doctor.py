@@ -12,16 +12,13 @@ from goondan_tasks.agent_registry import AgentRecord, McpServerRecord, WorkerRec
 from goondan_tasks.bundle import Bundle, inspect_bundle, load_bundle
 from goondan_tasks.cli import doctor
 from goondan_tasks.cli.doctor import (
-    Check,
     clock_check,
-    fleet_checks,
     latency_check,
-    mcp_server_checks,
     neighbour_check,
     priority_checks,
-    revision_checks,
     server_checks,
 )
+from goondan_tasks.cli.fleet_checks import Check, fleet_checks, mcp_server_checks, revision_checks
 from goondan_tasks.client.status import AgentStatus
 from goondan_tasks.crash_backoff import CrashBackoff
 from goondan_tasks.instances.earlier import EarlierWorkspace
@@ -405,7 +402,7 @@ def server(name: str = "time", *, reason: str | None = None, failures: int = 0) 
 
 
 def test_without_servers_nothing_is_said() -> None:
-    assert mcp_server_checks([serving("one")]) == []
+    assert list(mcp_server_checks([serving("one")])) == []
 
 
 def test_a_server_that_is_up_everywhere_is_ok() -> None:
@@ -440,7 +437,7 @@ def test_it_is_said_in_how_many_workers_a_server_is_down() -> None:
 def test_a_record_of_an_older_worker_says_nothing_of_servers() -> None:
     wire = {key: value for key, value in serving("one").to_wire().items() if key != "mcpServers"}
 
-    assert mcp_server_checks([WorkerRecord.from_wire(wire)]) == []
+    assert list(mcp_server_checks([WorkerRecord.from_wire(wire)])) == []
 
 
 TIME = "2026-01-01T00:00:00.000Z"
@@ -464,7 +461,7 @@ def running(name: str, ref: str | None, agent: str = "lizard") -> WorkerRecord:
 
 
 def test_where_no_revision_is_followed_nothing_is_said() -> None:
-    assert revision_checks({}, IN_WORKSPACES, [running("one", None)]) == []
+    assert list(revision_checks({}, IN_WORKSPACES, [running("one", None)])) == []
 
 
 def test_workers_that_all_run_what_is_active_are_ok() -> None:

@@ -16,7 +16,7 @@ from broker_config.queues import call_queue
 from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRecord, WorkerRecord
 from goondan_tasks.calls import identity_of
-from goondan_tasks.client.status import Backlog
+from goondan_tasks.client.status import QueueStatus
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.errors import AgentUnavailableError, ToolOutcomeUnknownError
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
@@ -309,7 +309,7 @@ def test_an_outage_is_told_once_and_so_is_its_end() -> None:
     assert log.events == ["orchestrator.redis_away", "orchestrator.redis_back", "orchestrator.redis_away"]
 
 
-NOTHING = Backlog(0, 0, 0, 0, 0, 0, 0, 0, (), None)
+NOTHING = QueueStatus(agent="coder", queue="agent.coder", backlog=0, running=0)
 OUTSIDER = AgentRecord(name="coder", swarm="s", workspace="w", has_entry=False)
 ERROR = AgentUnavailableError("no luck")
 

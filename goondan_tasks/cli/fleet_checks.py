@@ -1,0 +1,213 @@
+"""Checks of the agents and workers that Redis knows, for ``goondan doctor``; and what a check is."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from goondan_tasks.agent_registry import AgentRecord, McpServerRecord, WorkerRecord
+from goondan_tasks.client.status import AgentState, AgentStatus, UnfetchedMail
+from goondan_tasks.messages import JsonObject
+from goondan_tasks.revisions.active import RevisionState
+from goondan_tasks.wording import duration_text
+
+Level = Literal["ok", "warning", "problem"]
+
+
+class Check(NamedTuple):
+    """What was looked at, how it is, and what to do unless it is ``ok``."""
+
+    name: str
+    level: Level
+    message: str
+    remedy: str | None = None
+
+    def to_wire(self) -> JsonObject:
+        """Return the check as ``goondan doctor --json`` prints it."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
+
+
+def fleet_checks(
+    agents: Mapping[str, AgentRecord],
+    announced: Mapping[str, AgentRecord],
+    workers: Sequence[WorkerRecord],
+    *,
+    statuses: Iterable[AgentStatus] = (),
+) -> list[Check]:
+    """Check whether every agent has workers, and whether these belong together.
+
+    ``agents`` are those of our bundle, if there is one; ``announced`` are those of the workers;
+    ``statuses`` have the state of their queues and starts.
+    """
+    if not agents:
+        return [Check("agents", "warning", "none is known", "Set GOONDAN_BUNDLE, or start a worker.")]
+    by_name = {status.record.name: status for status in statuses}
+    return [
+        *(_workers_check(name, workers, by_name.get(name)) for name in agents),
+        *_system_checks(workers),
+        *_place_checks(agents, workers),
+        *_state_root_checks(workers),
+        *_catalog_checks(agents, announced, workers),
+    ]
+
+
+def _workers_check(agent: str, workers: Iterable[WorkerRecord], status: AgentStatus | None) -> Check:
+    name = f"workers of {agent}"
+    if names := [worker.name for worker in workers if agent in worker.agents]:
+        return Check(name, "ok", ", ".join(names))
+    if status is not None and status.state is AgentState.CRASH_LOOP:
+        message = f"crash as soon as they start: {status.backoff.reason or 'for an unknown reason'}"
+        remedy = f"Correct that; the next start is in {status.next_start_seconds:g} s."
+        return Check(name, "warning", message, remedy)
+    waits = status is not None and (status.queue.backlog or status.queue.waiting_for_limit)
+    message = "none: calls or events wait" if waits else "none"
+    return Check(name, "warning", message, f"Start one: goondan worker --agent {agent}")
+
+
+def loss_checks(statuses: Iterable[AgentStatus]) -> Iterator[Check]:
+    """Warn of calls that were lost with their workers and that nothing has moved on yet."""
+    for status in statuses:
+        if status.queue.losses:
+            agent = status.record.name
+            remedy = (
+                "The next worker, or producer that waits, runs them again, or ends them with "
+                f"E_TOOL_OUTCOME_UNKNOWN. Start one: goondan worker --agent {agent}"
+            )
+            yield Check(f"calls of {agent}", "warning", status.queue.losses, remedy)
+
+
+def _grouped(rows: Iterable[tuple[str, str, str]]) -> dict[str, dict[str, list[str]]]:
+    """Group the names of workers by agent, and then by what they have to have in common."""
+    found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for agent, common, worker in rows:
+        found[agent][common].append(worker)
+    return dict(sorted(found.items()))
+
+
+def _system_checks(workers: Iterable[WorkerRecord]) -> Iterator[Check]:
+    """Warn of agents whose name two systems have: their calls are in one queue."""
+    systems = _grouped(
+        (agent, f"swarm {worker.swarm} in workspace {worker.workspace}", worker.name)
+        for worker in workers
+        if worker.swarm
+        for agent in worker.agents
+    )
+    remedy = "Give each system a database of its own: GOONDAN_REDIS_URL=redis://HOST:6379/1."
+    for agent, found in systems.items():
+        if len(found) > 1:
+            named = "; ".join(f"{system} ({', '.join(names)})" for system, names in found.items())
+            message = f"workers of {len(found)} share its queue: {named}"
+            yield Check(f"systems of {agent}", "warning", message, remedy)
+
+
+def _place_checks(agents: Mapping[str, AgentRecord], workers: Iterable[WorkerRecord]) -> Iterator[Check]:
+    """Warn of agents whose workers are in another workspace than ours."""
+    places = _grouped(
+        (agent, worker.workspace, worker.name)
+        for worker in workers
+        for agent in worker.agents
+        if worker.workspace and agent in agents
+    )
+    remedy = "Give both the same Package or GOONDAN_WORKSPACE: without either, the bundle's folder decides."
+    for agent, found in places.items():
+        ours, [theirs, *others] = agents[agent].workspace, found
+        if theirs != ours and not others:  # of several, the systems are warned of
+            message = f"{ours} by this bundle, {theirs} by its workers: {', '.join(found[theirs])}"
+            yield Check(f"workspace of {agent}", "warning", message, remedy)
+
+
+def _state_root_checks(workers: Iterable[WorkerRecord]) -> list[Check]:
+    roots = _grouped(
+        (agent, worker.root_id, worker.name)
+        for worker in workers
+        for agent in set(worker.agents) - set(worker.local_workdir)
+    )
+    remedy = (
+        "Put GOONDAN_STATE_ROOT of all of them on one shared volume, "
+        "or give the Agent `workdir: local` if it may work on separate files."
+    )
+    checks = []
+    for agent, by_root in roots.items():
+        if len(by_root) > 1:
+            groups = " and ".join(", ".join(names) for names in by_root.values())
+            message = f"workers of {agent} see different files: {groups}"
+            checks.append(Check("state roots", "problem", message, remedy))
+    return checks or ([Check("state roots", "ok", "each agent's workers share one")] if roots else [])
+
+
+def _catalog_checks(
+    agents: Mapping[str, AgentRecord], announced: Mapping[str, AgentRecord], workers: Iterable[WorkerRecord]
+) -> Iterator[Check]:
+    message = "its workers serve another version of the bundle"
+    remedy = "Restart the workers with this bundle, or set GOONDAN_BUNDLE to theirs."
+    for name in {agent: None for worker in workers for agent in worker.agents if agent in agents}:
+        theirs = announced.get(name)
+        # workers with the same bundle announce this; the tools of extensions are not in it
+        if theirs is not None and theirs.catalog != agents[name].with_dynamic_tools(theirs).catalog:
+            yield Check(f"catalog of {name}", "warning", message, remedy)
+
+
+def mail_check(mail: UnfetchedMail) -> Check:
+    """Warn of an agent without an entry whose events wait, while no producer receives them."""
+    many = "1 mailbox" if mail.mailboxes == 1 else f"{mail.mailboxes} mailboxes"
+    message = f"events wait in {many}, for {duration_text(mail.seconds)}, and no producer fetches them"
+    remedy = (
+        f"Run a producer that calls client.receive({mail.agent!r}), or give the Agent an entry, so that its "
+        "workers handle them; else they expire."
+    )
+    return Check(f"events of {mail.agent}", "warning", message, remedy)
+
+
+def mcp_server_checks(workers: Iterable[WorkerRecord]) -> Iterator[Check]:
+    """Check each MCP server of each agent, by what its workers say of it."""
+    told: defaultdict[tuple[str, str], dict[str, McpServerRecord]] = defaultdict(dict)
+    for worker in workers:
+        for server in worker.mcp_servers:
+            told[server.agent, server.name][worker.name] = server
+    for (agent, name), records in sorted(told.items()):
+        yield _mcp_server_check(f"MCP server {name} of {agent}", records)
+
+
+def _mcp_server_check(title: str, records: Mapping[str, McpServerRecord]) -> Check:
+    down = {worker: record for worker, record in records.items() if not record.is_up}
+    if not down:
+        tools = max(record.tools for record in records.values())
+        times = sum(record.failures for record in records.values())
+        return Check(title, "ok", f"{tools} tools; {f'lost {times} times' if times else 'never lost'}")
+    worker, record = next(iter(down.items()))
+    share = f"{len(down)} of {len(records)} workers; in " if len(records) > 1 else ""
+    remedy = "Correct the server, or its command, address or environment in the extension's config."
+    return Check(title, "warning", f"down in {share}{worker}: {record.reason}", remedy)
+
+
+def revision_checks(
+    states: Mapping[str, RevisionState], agents: Mapping[str, AgentRecord], workers: Sequence[WorkerRecord]
+) -> Iterator[Check]:
+    """Check whether the workers of each workspace in which revisions are followed run the same one."""
+    for workspace, state in states.items():
+        inside = {name for name, record in agents.items() if record.workspace == workspace}
+        own = [worker for worker in workers if inside.intersection(worker.agents)]
+        yield from _revision_checks(f"revision of {workspace}", state, own)
+
+
+def _revision_checks(name: str, state: RevisionState, workers: Iterable[WorkerRecord]) -> Iterator[Check]:
+    others = [
+        f"{worker.name} runs {worker.bundle_ref or 'what it started with'}"
+        for worker in workers
+        if worker.bundle_ref != state.active
+    ]
+    if others:
+        remedy = (
+            "A worker takes a moment to follow. One that does not cannot get it: its log says why; "
+            "GOONDAN_BUNDLE_REMOTE must name a remote that has it."
+        )
+        yield Check(name, "warning", f"{state.active} is active, but {', '.join(others)}", remedy)
+    else:
+        yield Check(name, "ok", f"{state.active} is active")
+    if (proposed := state.proposed) is not None:
+        message = f"{proposed.new_ref} was proposed at {proposed.timestamp}, and no worker has loaded it"
+        remedy = "Start a worker, or look at the logs of those that run."
+        yield Check("proposed revision", "warning", message, remedy)
+    if (failed := state.failed) is not None and failed.ref != state.active:
+        place = f"by {failed.worker} at {failed.timestamp}: {failed.code}: {failed.reason}"
+        remedy = f"Correct the bundle and commit it; {state.active} goes on."
+        yield Check("failed revision", "warning", f"{failed.ref} could not be loaded {place}", remedy)
