@@ -20,7 +20,7 @@ from broker_config.connections import connect
 from broker_config.keys import Keys
 from broker_config.options import declared_queues
 from broker_config.settings import Settings
-from goondan_tasks import celery_program
+from goondan_tasks import celery
 from goondan_tasks.agent_registry import AgentRegistry
 from goondan_tasks.logs import configure_logging
 
@@ -73,7 +73,7 @@ def main() -> None:
     EventsState.event = keep_workers_only
     BaseHandler.get_active_queue_names = lambda page: names.for_page(page)
     try:
-        celery_program.main()
+        celery.main()
     except SystemExit as ended:
         # Python would wait for Flower's threads, which retry an unreachable broker forever
         atexit._run_exitfuncs()

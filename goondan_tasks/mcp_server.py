@@ -134,7 +134,7 @@ class ToolCalls:
             if self._is_closing:
                 await self._cancel(call.id)
             with reporting_outages():
-                return await _final(call, None if report is None else _increasing(report))
+                return await _final(call, report)
         except asyncio.CancelledError:
             with anyio.CancelScope(shield=True):
                 await self._cancel(call.id)
@@ -171,12 +171,27 @@ class ToolCalls:
 
 
 async def _final(call: PendingCall, report: Report | None) -> ToolCallResult:
-    """Wait for the final result, across outages of Redis, since they do not end calls."""
+    """Wait for the final result, across outages of Redis, since they do not end calls.
+
+    ``report`` gets increasing progress only, as MCP requires.
+    """
+    reported, result, progress = -1.0, None, None
     while True:
         try:
-            return await (call.wait(wait_pending=True) if report is None else _reported(call, report))
+            with contextlib.suppress(WaitTimeout):
+                result = await call.wait(None if report is None else PROGRESS_SECONDS, wait_pending=True)
+            if report is not None:
+                progress = await asyncio.to_thread(call.progress)
         except BrokerUnreachableError:
             await _until_back(call)
+            continue
+        if report is not None and progress is not None:
+            for told in (*progress.earlier, progress):
+                if told.done > reported:
+                    reported = told.done
+                    await report(told)
+        if result is not None:
+            return result
 
 
 async def _until_back(call: PendingCall) -> None:
@@ -195,33 +210,6 @@ async def _until_back(call: PendingCall) -> None:
                 raise
         else:
             return
-
-
-async def _reported(call: PendingCall, report: Report) -> ToolCallResult:
-    while True:
-        try:
-            result = await call.wait(PROGRESS_SECONDS, wait_pending=True)
-        except WaitTimeout:
-            result = None
-        progress = await asyncio.to_thread(call.progress)
-        if progress is not None:
-            for told in (*progress.earlier, progress):
-                await report(told)
-        if result is not None:
-            return result
-
-
-def _increasing(report: Report) -> Report:
-    """Report only increasing progress, as MCP requires."""
-    reported = -1.0
-
-    async def pass_on(progress: ProgressReport) -> None:
-        nonlocal reported
-        if progress.done > reported:
-            reported = progress.done
-            await report(progress)
-
-    return pass_on
 
 
 logger = logging.getLogger(__name__)
@@ -425,28 +413,24 @@ class EventMemory:
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most_bytes = most_bytes
-        self._events: OrderedDict[str, _Event] = OrderedDict()
+        self.events: OrderedDict[str, _Event] = OrderedDict()
         self._bytes = 0
         self._numbers = itertools.count(1)
 
     def add(self, store: "SessionEvents", stream_id: str, message: JSONRPCMessage | None) -> str:
         size = _OVERHEAD_BYTES + (len(message.model_dump_json()) if message is not None else 0)
         event_id = str(next(self._numbers))
-        self._events[event_id] = _Event(store, stream_id, message, size)
+        self.events[event_id] = _Event(store, stream_id, message, size)
         self._bytes += size
         while self._bytes > self._most_bytes:
-            _, forgotten = self._events.popitem(last=False)
+            _, forgotten = self.events.popitem(last=False)
             self._bytes -= forgotten.size
         return event_id
 
-    def get(self, event_id: str) -> _Event | None:
-        """Return an event, unless it was dropped."""
-        return self._events.get(event_id)
-
     def after(self, event_id: str) -> list[tuple[str, _Event]]:
         """Return the events after a stored one."""
-        later = itertools.takewhile(lambda known: known != event_id, reversed(self._events))
-        return [(known, self._events[known]) for known in reversed(list(later))]
+        later = itertools.takewhile(lambda known: known != event_id, reversed(self.events))
+        return [(known, self.events[known]) for known in reversed(list(later))]
 
 
 class SessionEvents(EventStore):
@@ -467,7 +451,7 @@ class SessionEvents(EventStore):
         The SDK would forward what comes after the replay, but loses what is stored before it does so
         (mcp/server/streamable_http.py ``_replay_events``). Only the stream without a request is left to it.
         """
-        last = self._memory.get(last_event_id)
+        last = self._memory.events.get(last_event_id)
         if last is None or last.store is not self or _is_response(last.message):
             return None
         while True:

@@ -97,19 +97,16 @@ def ended(result: ToolCallResult) -> JsonObject:
         has_begun = result.meta.started_at is not None
         kind = {"type": "task-revoked", "terminated": has_begun, "signum": None, "expired": False}
     else:
-        kind = {"type": "task-failed", "exception": text, "traceback": _traceback_of(error)}
+        # the handler's own traceback, or what is said of an error that has none
+        told = error.traceback or "\n".join(filter(None, [text, error.suggestion, error.help_url]))
+        traceback = KNOWN_SECRETS.hidden_in_log(told)
+        kind = {"type": "task-failed", "exception": text, "traceback": traceback}
     # Flower's list has the result's column only
     return {**kind, "result": text[:SHOWN_CHARACTERS], "runtime": seconds}
 
 
 def error_text(error: ToolCallError) -> str:
     return KNOWN_SECRETS.hidden_in_log(f"{error.code}: {error.message}")[:ERROR_CHARACTERS]
-
-
-def _traceback_of(error: ToolCallError) -> str:
-    """Return the handler's own traceback, or what is said of an error that has none."""
-    said = error.traceback or "\n".join(filter(None, [error_text(error), error.suggestion, error.help_url]))
-    return KNOWN_SECRETS.hidden_in_log(said)
 
 
 def about(call_id: str, call: ToolCall) -> JsonObject:

@@ -23,6 +23,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +65,14 @@ class Layout:
         links = [item.path for item in found if item.mode == LINK]
         entries = [folder / entry for entry in _entries(scope, bundle)]
         code = [folder / item.path for item in found if is_code(item.path)]
+        ends = {link: Path(os.path.realpath(folder / link)) for link in links}
+        odd = (link for link, end in ends.items() if not (end.is_file() and end.is_relative_to(folder)))
         documents = _with_links({*bundle_files(folder), *bundle_files(path)}, folder)
         return cls(
             documents=documents | {link for link in links if is_document_name(link)},
             code=_with_links([*code, *entries], folder),
             entries=_inside_of(folder, _both_ends(entries)),
-            odd_links=frozenset(link for link in links if not _is_file_inside(folder / link, folder)),
+            odd_links=frozenset(odd),
         )
 
 
@@ -220,11 +223,6 @@ def _with_links(paths: Iterable[Path], folder: Path) -> frozenset[str]:
 
 def _inside_of(folder: Path, paths: Iterable[Path]) -> frozenset[str]:
     return frozenset(str(path.relative_to(folder)) for path in paths if path.is_relative_to(folder))
-
-
-def _is_file_inside(link: Path, folder: Path) -> bool:
-    end = Path(os.path.realpath(link))
-    return end.is_file() and end.is_relative_to(folder)
 
 
 _NO_DOCUMENT = "it declares resources, and no pattern for it in the policy ends in .yaml or .yml"
@@ -480,11 +478,11 @@ def _is_bound_as_before(agent: str, function: _Function, before: _Functions, aft
     else:
         return False
     fields = function.rules.keys() | {field for model in models for field in model.rules}
-    return all(function.rules.get(field) == _strictest(field, models) for field in fields)
-
-
-def _strictest(field: str, models: Iterable[_Function]) -> Any:
-    return min((model.rules.get(field) for model in models), key=lambda value: _laxness(field, value))
+    for field in fields:
+        strictest = min((model.rules.get(field) for model in models), key=partial(_laxness, field))
+        if function.rules.get(field) != strictest:
+            return False
+    return True
 
 
 def _laxness(field: str, value: Any) -> float:

@@ -227,7 +227,9 @@ class WorkingFiles:
             ChangesetError: there are too many files.
         """
         found = self._found()
-        proposal = Proposal(changes=dict.fromkeys(_removed(base, found)))
+        # a submodule is never in the directory, and stays
+        gone = [path for path, entry in base.items() if path not in found and entry.mode != SUBMODULE]
+        proposal = Proposal(changes=dict.fromkeys(gone))
         beside = theirs_suffix(self.directory.name)
         ignored = self._ignored(path for path in found if path not in base and not path.endswith(beside))
         for path, item in found.items():
@@ -332,11 +334,6 @@ def _misfit(found: Found, path: str, base: Entries) -> str | None:
     if any(place in base and base[place].mode == SUBMODULE for place in places):
         return "a submodule is there"
     return None
-
-
-def _removed(base: Entries, found: dict[str, Found]) -> list[str]:
-    # a submodule is never in the directory, and stays
-    return [path for path, entry in base.items() if path not in found and entry.mode != SUBMODULE]
 
 
 @dataclass(frozen=True, slots=True)

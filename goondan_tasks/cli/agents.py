@@ -214,7 +214,9 @@ def instances_table(found: Sequence[InstanceInfo], output: Output) -> Answer:
         "created": lambda info: output.time(epoch_milliseconds(info.created_at)),
         "agent": lambda info: info.target,
         "workspace": lambda info: info.workspace,
-        "spawned by": _owner,
+        "spawned by": lambda info: (
+            None if info.owner_agent == OUTSIDE else f"{info.owner_agent}@{info.owner_instance_key}"
+        ),
         "works in": lambda info: info.cwd,
         "instance": lambda info: info.instance_key,
     }
@@ -320,10 +322,6 @@ def _arguments(item: CatalogItem) -> str:
     parameters = item.parameters or {}
     required = parameters.get("required") or []
     return " ".join(name if name in required else f"[{name}]" for name in parameters.get("properties") or {})
-
-
-def _owner(info: InstanceInfo) -> str | None:
-    return None if info.owner_agent == OUTSIDE else f"{info.owner_agent}@{info.owner_instance_key}"
 
 
 def _clean_checkouts(session: Session, older_than: float) -> None:

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from operator import itemgetter
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.text import Text
@@ -85,9 +85,7 @@ By = Annotated[str | None, option("NAME", "The person who decides; default: your
 def call(
     session: Session,
     client: Client,
-    agent: Annotated[
-        str, argument("AGENT", "The agent on whose queue the call goes.", autocompletion=complete_agent)
-    ],
+    agent: Agent,
     tool: Annotated[
         str, argument("TOOL", "The tool's full name, such as bash__exec.", autocompletion=complete_tool)
     ],
@@ -202,7 +200,9 @@ def result(session: Session, client: Client, call_id: CallId, timeout: Timeout =
         try:
             answer = pending.result(0)
         except WaitTimeout:
-            return session.output.give(record.to_wire(), _summary(record))
+            progress = "" if record.progress is None else f", {progress_text(record.progress)}"
+            facts = f"{_name_of(record)}, queued {local_time(record.queued_at)}{progress}"
+            return session.output.give(record.to_wire(), f"{record.state_text(wall_clock())}: {facts}")
     show_result(answer, session.output)
     return _end_with(answer)
 
@@ -306,8 +306,7 @@ def list_approvals(session: Session, client: Client, agent: OfAgent = None) -> N
 @takes_client
 def approve(session: Session, client: Client, ids: CallIds, by: By = None) -> None:
     """Approve calls that wait for it: they run."""
-    who = login() if by is None else by
-    _decide(session, client, ids, "approve", who, lambda call_id: client.approve(call_id, who))
+    _decide(session, client, ids, by, "approve", client.approve)
 
 
 @takes_client
@@ -319,8 +318,25 @@ def deny(
     by: By = None,
 ) -> None:
     """Deny calls that wait for an approval: they end with E_APPROVAL_DENIED, which says why and by whom."""
+    _decide(session, client, ids, by, "deny", lambda call_id, who: client.deny(call_id, reason, who))
+
+
+def _decide(
+    session: Session,
+    client: Client,
+    ids: list[str],
+    by: str | None,
+    decision: Literal["approve", "deny"],
+    act: Callable[[str, str], object],
+) -> None:
     who = login() if by is None else by
-    _decide(session, client, ids, "deny", who, lambda call_id: client.deny(call_id, reason, who))
+    decided = [whole_id(client, call_id) for call_id in ids]
+    for call_id in decided:
+        act(call_id, who)
+        if not session.output.as_json:
+            session.output.print(f"{'approved' if decision == 'approve' else 'denied'} {call_id}")
+    if session.output.as_json:
+        session.output.document([{"id": call_id, "decision": decision, "by": who} for call_id in decided])
 
 
 def whole_id(client: Client, text: str) -> str:
@@ -388,30 +404,6 @@ def _name_of(record: CallRecord) -> str:
 
 def styled_state(state: str) -> Text:
     return Text(state, style=STATE_STYLES.get(state, ""))
-
-
-def _summary(record: CallRecord) -> str:
-    progress = "" if record.progress is None else f", {progress_text(record.progress)}"
-    queued = local_time(record.queued_at)
-    return f"{record.state_text(wall_clock())}: {_name_of(record)}, queued {queued}{progress}"
-
-
-def _decide(
-    session: Session,
-    client: Client,
-    ids: list[str],
-    decision: str,
-    who: str,
-    act: Callable[[str], object],
-) -> None:
-    decided = [whole_id(client, call_id) for call_id in ids]
-    done = {"approve": "approved", "deny": "denied"}[decision]
-    for call_id in decided:
-        act(call_id)
-        if not session.output.as_json:
-            session.output.print(f"{done} {call_id}")
-    if session.output.as_json:
-        session.output.document([{"id": call_id, "decision": decision, "by": who} for call_id in decided])
 
 
 def login() -> str:

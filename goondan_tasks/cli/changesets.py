@@ -313,18 +313,14 @@ def _end(activation: Activation, output: Output, patience: float | None) -> None
     if not output.as_json and activation.status == "failed":
         told = f"The workers stay with the revision before: {activation.code}: {activation.reason}"
         output.note(error_text("Not active", told, "Correct the bundle, and commit again."))
+    elif not output.as_json and (behind := activation.behind):
+        output.note(_BEHIND.format(on_one_line(", ".join(behind)), "s" if len(behind) == 1 else ""))
     elif not output.as_json:
-        output.note(_told(activation, is_late=is_late))
+        output.note(_WAITED if is_late else _TOLD[activation.status])
     if activation.status == "failed":
         raise typer.Exit(CONFIGURATION)
     if is_late:
         raise typer.Exit(WAIT_TIMED_OUT)
-
-
-def _told(activation: Activation, *, is_late: bool) -> str:
-    if behind := activation.behind:
-        return _BEHIND.format(on_one_line(", ".join(behind)), "s" if len(behind) == 1 else "")
-    return _WAITED if is_late else _TOLD[activation.status]
 
 
 def _show_committed(

@@ -15,14 +15,7 @@ from rich.text import Text
 from broker_config import serializer
 from broker_config.connections import retrying
 from goondan_tasks.cli.calls import Agent, login
-from goondan_tasks.cli.options import (
-    Auth,
-    Origin,
-    flag,
-    name_option,
-    parse_some_seconds,
-    seconds_option,
-)
+from goondan_tasks.cli.options import Auth, Origin, flag, name_option, parse_some_seconds, seconds_option
 from goondan_tasks.cli.output import Screen, describe_failure, pretty, printable, tell
 from goondan_tasks.cli.session import Session, can_ask, takes_client
 from goondan_tasks.cli.waiting import TurnView, ending_text
@@ -176,8 +169,10 @@ class Chat:
 
         Neither an error nor Ctrl-C ends the session.
         """
+        live = Screen() if sys.stdout.isatty() else None
+        shown = TurnView(self.client, agent, live=live, reasoning=self.reasoning)
         try:
-            with closing(follower.events(ticks=True)) as events, closing(self._view(agent)) as view:
+            with closing(follower.events(ticks=True)) as events, closing(shown) as view:
                 for event in events:
                     with retrying(math.inf):
                         for one in (event,) if call is None else (*call.events(), event):
@@ -194,10 +189,6 @@ class Chat:
             self._fail(error)
             return isinstance(error, HandoffError)
         return True
-
-    def _view(self, agent: str) -> TurnView:
-        live = Screen() if sys.stdout.isatty() else None
-        return TurnView(self.client, agent, live=live, reasoning=self.reasoning)
 
     def _show(self, event: TurnEvent | None, view: TurnView) -> None:
         if not self.session.output.as_json:

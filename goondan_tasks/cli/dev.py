@@ -6,8 +6,9 @@ import os
 import re
 import shlex
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,15 +28,9 @@ from goondan_tasks.bundle.entries import Prober, bundle_entries
 from goondan_tasks.bundle.inventory import read_text
 from goondan_tasks.cli.bundles import finding_text, install_requirements
 from goondan_tasks.cli.folder import VARIABLES, CheckedBundle, FolderRevisions, InstalledPackages, changes_of
-from goondan_tasks.cli.options import (
-    BundleArgument,
-    Concurrency,
-    Install,
-    Verbose,
-    flag,
-)
+from goondan_tasks.cli.options import BundleArgument, Concurrency, Install, Verbose, flag
 from goondan_tasks.cli.output import Screen, printable
-from goondan_tasks.cli.servers import FLOWER_PORT, LOOPBACK, node_name, why_not_free, worker_options
+from goondan_tasks.cli.servers import FLOWER_PORT, LOOPBACK, node_name, why_not_free
 from goondan_tasks.cli.session import (
     Interruption,
     Session,
@@ -45,7 +40,7 @@ from goondan_tasks.cli.session import (
     takes_session,
 )
 from goondan_tasks.errors import BrokerUnreachableError, ConfigError, GoondanError, require_extra
-from goondan_tasks.instances.earlier import EarlierWorkspace, earlier_workspace
+from goondan_tasks.instances.earlier import earlier_workspace
 from goondan_tasks.instances.table import encoded, instances_directory
 from goondan_tasks.orchestrator.orchestrator import Fleet, Orchestrator, Rules, patience_of
 from goondan_tasks.orchestrator.supervisor import (
@@ -110,12 +105,15 @@ def dev(
     with interruption.listening(), check, _dev_redis(session.settings, bundle) as (settings, own):
         session = replace(session, settings=settings)
         with ProcessGroup() as group, connect(settings.redis_url, name="goondan-dev") as redis:
-            running = _Dev(session, check, screen, group, redis, worker_options(concurrency, verbose))
+            command = partial(worker_command, concurrency=concurrency, verbose=verbose)
+            running = _Dev(session, check, screen, group, redis, command)
             running.serve()
             url = running.start_flower() if with_flower else None
             checked, is_own = check.passed, own is not None
             screen.places(settings, url, bundle, checked.workspace, mode=running.mode, is_own_redis=is_own)
-            screen.earlier(earlier_workspace(checked.bundle, settings, redis))
+            earlier = earlier_workspace(checked.bundle, settings, redis)
+            if earlier is not None and not earlier.is_past:
+                screen.say(f"{earlier.message}\n{earlier.remedy}")
             if session.output.as_json:
                 agents = [agent.name for agent in checked.agents]
                 started = {"bundle": str(bundle), "agents": agents, "workspace": checked.workspace}
@@ -183,13 +181,13 @@ class _Dev:
         screen: "DevScreen",
         group: ProcessGroup,
         redis: Redis,
-        options: Sequence[str],
+        worker_command: Callable[[str], Sequence[str]],
     ) -> None:
         self._session, self._settings = session, session.settings
         self._check, self._screen, self._redis = check, screen, redis
         self._group, self._environment = group, session.environment(bundle=check.path)
         self._supervisor = Supervisor(
-            lambda agent: self._start(f"worker {agent}", worker_command(agent, options)),
+            lambda agent: self._start(f"worker {agent}", worker_command(agent)),
             patience_of(self._settings, check.passed.bundle),
         )
         #: ``None`` if workers run the folder itself, and are restarted for each change
@@ -388,11 +386,6 @@ class DevScreen:
             f"GOONDAN_{name.upper()}={shlex.quote(str(value))}" for name, value in {**pasted, **mode}.items()
         )
         self.say("  export " + " ".join(exports))
-
-    def earlier(self, found: EarlierWorkspace | None) -> None:
-        """Write where the files of earlier versions are, until there are new ones."""
-        if found is not None and not found.is_past:
-            self.say(f"{found.message}\n{found.remedy}")
 
 
 def add_variables(bundle: Path) -> list[str]:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -110,22 +110,16 @@ class CheckedBundle:
         return self.agents[0].workspace
 
 
+@dataclass(frozen=True, slots=True)
 class FolderRevisions:
     """What the folder of a bundle holds, as revisions that the workers of dev follow."""
 
-    def __init__(
-        self,
-        followed: FollowedBundle,
-        record: ActiveRevision,
-        *,
-        has_followers: Callable[[], bool],
-        of: CheckedBundle,
-        is_committed: bool,
-    ) -> None:
-        self._followed, self._record = followed, record
-        self._has_followers = has_followers
-        self._workspace, self._is_committed = of.workspace, is_committed
-        self._made: deque[BundleRef] = deque()
+    _followed: FollowedBundle
+    _record: ActiveRevision
+    _registry: AgentRegistry
+    _workspace: str
+    _is_committed: bool
+    _made: deque[BundleRef] = field(default_factory=deque)
 
     @classmethod
     def of(cls, path: Path, checked: CheckedBundle, settings: Settings, redis: Redis) -> Self:
@@ -139,13 +133,8 @@ class FolderRevisions:
         followed = FollowedBundle.of(path, settings, by_content=not is_committed)
         _require_copyable(followed.checkouts.source.folder.resolve(), settings)
         keys, workspace = Keys(settings.namespace), checked.workspace
-        agent_registry = AgentRegistry(redis, keys)
-
-        def has_followers() -> bool:
-            return any(one.bundle_ref and one.workspace == workspace for one in agent_registry.workers())
-
         record = ActiveRevision(redis, keys, workspace)
-        return cls(followed, record, has_followers=has_followers, of=checked, is_committed=is_committed)
+        return cls(followed, record, AgentRegistry(redis, keys), workspace, is_committed)
 
     def current(self) -> str:
         """Return the ref of what the folder holds.
@@ -179,6 +168,10 @@ class FolderRevisions:
             self._record.end(state)
         self._record.begin(ref)
         return ref
+
+    def _has_followers(self) -> bool:
+        workers = self._registry.workers()
+        return any(one.bundle_ref and one.workspace == self._workspace for one in workers)
 
     def activation(self, ref: str) -> Activation:
         """Return what the workers have made of a ref; raises RedisError and ValueError."""

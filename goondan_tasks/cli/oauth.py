@@ -167,7 +167,11 @@ def login(
 ) -> None:
     """Ask a user for consent: print a link, open it, and wait for at most ten minutes."""
     if app is None or subject is None:
-        raise typer.BadParameter(f"login takes an APP and --subject. {_apps_in_words(session)}")
+        hint = "The bundle says which apps there are: give --bundle PATH, or set GOONDAN_BUNDLE."
+        if session.settings.bundle is not None:
+            names = sorted(apps_of(session.bundle().oauth_apps))
+            hint = f"The bundle's apps: {', '.join(names)}." if names else _NO_APP
+        raise typer.BadParameter(f"login takes an APP and --subject. {hint}")
     if instance is not None and agent is None:
         raise typer.BadParameter("--instance goes with --agent.")
     with extra("oauth"):  # optional: only now
@@ -281,13 +285,6 @@ def _wait(store: OAuthStore, session_id: str) -> AuthSession:
             if session.status in _OVER:
                 return session
     raise typer.Exit(interruption.exit_code)
-
-
-def _apps_in_words(session: Session) -> str:
-    if session.settings.bundle is None:
-        return "The bundle says which apps there are: give --bundle PATH, or set GOONDAN_BUNDLE."
-    names = sorted(apps_of(session.bundle().oauth_apps))
-    return f"The bundle's apps: {', '.join(names)}." if names else _NO_APP
 
 
 def _remove(output: Output, store: OAuthStore, name: str) -> None:

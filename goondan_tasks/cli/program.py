@@ -219,7 +219,9 @@ def with_values(words: Sequence[str], parameters: Sequence[Any]) -> list[str]:
     while rest:
         word = rest.popleft()
         if word in names:
-            word += "=" + (rest.popleft() if rest and not has_arguments and _is_value(rest[0]) else "")
+            following = rest[0] if rest and not has_arguments else "-"
+            is_value = not following.startswith("-") or following[1:2].isdigit()
+            word += "=" + (rest.popleft() if is_value else "")
         joined.append(word)
     return [*joined, *words[end:]]
 
@@ -253,7 +255,11 @@ def make_app() -> typer.Typer:
 
 def main() -> NoReturn:
     """Run this process's command line, and end the process."""
-    _prepare_streams()
+    # closed streams are replaced, and characters that cannot be encoded are written as escapes
+    sys.stdout, sys.stderr = sys.stdout or io.StringIO(), sys.stderr or io.StringIO()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     as_json = "--json" in sys.argv[1:]
     command = typer.main.get_command(make_app())
     try:
@@ -269,14 +275,6 @@ def _make_group(**options: Any) -> typer.Typer:
     return typer.Typer(
         rich_markup_mode=None, cls=LazyGroup, no_args_is_help=True, context_settings=_SETTINGS, **options
     )
-
-
-def _prepare_streams() -> None:
-    """Replace closed streams, and write characters that cannot be encoded as escapes."""
-    sys.stdout, sys.stderr = sys.stdout or io.StringIO(), sys.stderr or io.StringIO()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
 
 
 def _show_version(is_wanted: bool) -> None:
@@ -302,10 +300,6 @@ def _not_imported() -> None:
 def _imported(place: str) -> Any:
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)
-
-
-def _is_value(word: str) -> bool:
-    return not word.startswith("-") or word[1:2].isdigit()
 
 
 def _words(text: str) -> str:

@@ -58,6 +58,82 @@ _FLOWER = (sys.executable, "-P", "-m", "goondan_tasks.flower_program")
 _TASK_COLUMNS = "name,state,kwargs,result,worker,runtime,received,uuid"
 
 
+@takes_session
+def worker(
+    session: Session, agent: ServedAgents = None, concurrency: Concurrency = 8, verbose: Verbose = False
+) -> None:
+    """Run a worker for one or more agents until SIGTERM or Ctrl-C.
+
+    Calls that run then get GOONDAN_GRACE_SECONDS to end.
+    """
+    require_extra("worker", "celery", "httpx2")
+    from goondan_tasks.celery import run_worker  # an extra
+
+    settings = session.settings
+    path = chosen_bundle(settings)
+    bootstrap = Bootstrap.of(path, settings)
+    agents = chosen_agents(bootstrap.bundle, settings.swarm, agent or ())
+    if bootstrap.ref is None:
+        require_followable(bootstrap.bundle, path, settings)
+    require_broker(settings)
+    # the process id makes the name unique on this host
+    name = f"{node_label(agents)}-{os.getpid()}"
+    if session.output.as_json:
+        session.output.document({"worker": name, "agents": agents, "concurrency": concurrency})
+    level = "debug" if verbose else settings.log_level
+    os.environ.update(session.environment(bundle=path, log_level=level))  # noqa: TID251 - Celery's app reads it
+    queues = [queue.name for queue in declared_queues(agents)]
+    run_worker(f"{name}@%h", queues, concurrency=concurrency, log_level=level)
+
+
+@takes_session
+def orchestrator(
+    session: Session,
+    agent: ServedAgents = None,
+    idle_seconds: Annotated[
+        float, seconds_option("Stop a worker that has been idle for S s.")
+    ] = IDLE_SECONDS,
+    concurrency: Concurrency = 8,
+    verbose: Verbose = False,
+) -> None:
+    """Start a worker for each agent when something waits for it, and stop it when it has been idle.
+
+    Workers that were started otherwise count, and are left alone. Any number of orchestrators may run. With
+    the first SIGTERM or Ctrl-C its workers drain, with the second they are killed.
+    """
+    require_extra("worker", "celery", "httpx2")
+    settings, output = session.settings, session.output
+    path = chosen_bundle(settings)
+    bundle = load_bundle(path)
+    agents = chosen_agents(bundle, settings.swarm, agent or ())
+    require_broker(settings)
+    configure_logging(settings)
+    name = node_name("orchestrator")
+    if output.as_json:
+        output.document({"orchestrator": name, "agents": agents})
+    output.note(f"Looking after {', '.join(agents)} on {hidden_password(settings.redis_url)}")
+    command = partial(worker_command, concurrency=concurrency, verbose=verbose)
+    environment = session.environment(bundle=path)
+    supervisor = Supervisor(
+        lambda one: start_detached(command(one), environment), patience_of(settings, bundle)
+    )
+    known = describe_agents(bundle, settings.swarm, settings.workspace)
+    interruption, port = Interruption(), settings.metrics_port
+    metrics = contextlib.nullcontext() if port is None else metrics_server(session, port)
+    with (
+        interruption.listening(),
+        connect(settings.redis_url, name="goondan-orchestrator") as redis,
+        metrics as url,
+    ):
+        if url is not None:
+            output.note(f"Metrics: {url}")
+        fleet = Fleet(redis, settings, known, name)
+        orchestrating = Orchestrator(agents, fleet, supervisor, rules=Rules(idle_seconds))
+        while not interruption.asked.wait(LOOK_SECONDS):
+            orchestrating.look()
+        orchestrating.stop()
+
+
 @takes_client
 def mcp_server(
     session: Session,
@@ -221,87 +297,8 @@ def _announce(session: Session, what: str, url: str) -> None:
     session.output.note(f"{what}: {url}")
 
 
-@takes_session
-def worker(
-    session: Session, agent: ServedAgents = None, concurrency: Concurrency = 8, verbose: Verbose = False
-) -> None:
-    """Run a worker for one or more agents until SIGTERM or Ctrl-C.
-
-    Calls that run then get GOONDAN_GRACE_SECONDS to end.
-    """
-    require_extra("worker", "celery", "httpx2")
-    from goondan_tasks.celery_program import run_worker  # an extra
-
-    settings = session.settings
-    path = chosen_bundle(settings)
-    bootstrap = Bootstrap.of(path, settings)
-    agents = chosen_agents(bootstrap.bundle, settings.swarm, agent or ())
-    if bootstrap.ref is None:
-        require_followable(bootstrap.bundle, path, settings)
-    require_broker(settings)
-    # the process id makes the name unique on this host
-    name = f"{node_label(agents)}-{os.getpid()}"
-    if session.output.as_json:
-        session.output.document({"worker": name, "agents": agents, "concurrency": concurrency})
-    level = "debug" if verbose else settings.log_level
-    os.environ.update(session.environment(bundle=path, log_level=level))  # noqa: TID251 - Celery's app reads it
-    queues = [queue.name for queue in declared_queues(agents)]
-    run_worker(f"{name}@%h", queues, concurrency=concurrency, log_level=level)
-
-
-@takes_session
-def orchestrator(
-    session: Session,
-    agent: ServedAgents = None,
-    idle_seconds: Annotated[
-        float, seconds_option("Stop a worker that has been idle for S s.")
-    ] = IDLE_SECONDS,
-    concurrency: Concurrency = 8,
-    verbose: Verbose = False,
-) -> None:
-    """Start a worker for each agent when something waits for it, and stop it when it has been idle.
-
-    Workers that were started otherwise count, and are left alone. Any number of orchestrators may run. With
-    the first SIGTERM or Ctrl-C its workers drain, with the second they are killed.
-    """
-    require_extra("worker", "celery", "httpx2")
-    settings, output = session.settings, session.output
-    path = chosen_bundle(settings)
-    bundle = load_bundle(path)
-    agents = chosen_agents(bundle, settings.swarm, agent or ())
-    require_broker(settings)
-    configure_logging(settings)
-    name = node_name("orchestrator")
-    if output.as_json:
-        output.document({"orchestrator": name, "agents": agents})
-    output.note(f"Looking after {', '.join(agents)} on {hidden_password(settings.redis_url)}")
-    options, environment = worker_options(concurrency, verbose), session.environment(bundle=path)
-    supervisor = Supervisor(
-        lambda one: start_detached(worker_command(one, options), environment), patience_of(settings, bundle)
-    )
-    known = describe_agents(bundle, settings.swarm, settings.workspace)
-    interruption, port = Interruption(), settings.metrics_port
-    metrics = contextlib.nullcontext() if port is None else metrics_server(session, port)
-    with (
-        interruption.listening(),
-        connect(settings.redis_url, name="goondan-orchestrator") as redis,
-        metrics as url,
-    ):
-        if url is not None:
-            output.note(f"Metrics: {url}")
-        fleet = Fleet(redis, settings, known, name)
-        orchestrating = Orchestrator(agents, fleet, supervisor, rules=Rules(idle_seconds))
-        while not interruption.asked.wait(LOOK_SECONDS):
-            orchestrating.look()
-        orchestrating.stop()
-
-
 def node_name(kind: str) -> str:
     return f"{kind}-{os.getpid()}@{socket.gethostname()}"
-
-
-def worker_options(concurrency: int, verbose: bool) -> list[str]:
-    return ["--concurrency", str(concurrency), *(["--verbose"] if verbose else [])]
 
 
 def node_label(agents: Sequence[str]) -> str:

@@ -61,6 +61,10 @@ _GOES_ON, _ENDS = "│  ", "   "
 _PLAIN_TYPES = {None, "agent.request", "agent.send"}
 
 
+Since = Annotated[float | None, seconds_option("Only calls of the last S seconds, or 10m, 2h.")]
+Until = Annotated[float | None, seconds_option("Only calls queued at least S seconds ago, or 10m, 2h.")]
+
+
 class Status(StrEnum):
     """A status of calls, or a state: those that wait are queued, lost ones running, ok and error done."""
 
@@ -83,10 +87,8 @@ def calls(
     limit: Annotated[int, option("N", "Show at most N calls.", min=1, max=SEARCHED)] = 20,
     tool: OfTool = None,
     instance: Annotated[str | None, option("K", "Only those of this instance.")] = None,
-    since: Annotated[float | None, seconds_option("Only those of the last S seconds, or 10m, 2h.")] = None,
-    until: Annotated[
-        float | None, seconds_option("Only those queued at least S seconds ago, or 10m, 2h.")
-    ] = None,
+    since: Since = None,
+    until: Until = None,
     status: Annotated[
         Status | None, typer.Option(help=f"Only calls with this status, of the {SEARCHED} most recent.")
     ] = None,
@@ -207,12 +209,8 @@ def traces(
     session: Session,
     client: Client,
     limit: Annotated[int, option("N", "Show at most N traces.", min=1, max=SEARCHED)] = 20,
-    since: Annotated[
-        float | None, seconds_option("Only those with calls of the last S seconds, or 10m, 2h.")
-    ] = None,
-    until: Annotated[
-        float | None, seconds_option("Only those with calls queued at least S seconds ago, or 10m, 2h.")
-    ] = None,
+    since: Since = None,
+    until: Until = None,
     watch: Watch = None,
 ) -> None:
     """List the traces of the most recent calls, the newest first; `goondan trace ID` draws one.
@@ -404,21 +402,19 @@ def _notes(node: TraceNode) -> Iterator[tuple[str, str]]:
     """Yield what else is to be said of a call, each with its style."""
     if node.error is not None:
         yield f"{node.error.code}: {node.error.message}", "red"
+    lost = None
+    if node.lost_at is not None:
+        seconds = (_span(node)[2] - epoch_milliseconds(node.lost_at)) / 1000
+        lost = f"lost with {node.worker} {duration_text(max(0.0, seconds))} ago"
     facts = [
         f"attempt {node.attempt}" if node.attempt > 1 else None,
         None if node.waiting_for is None else f"waits for {node.waiting_for}",
-        None if node.lost_at is None else f"lost with {node.worker} {_ago(node)} ago",
+        lost,
         None if node.replay_of is None else f"replays {node.replay_of}",
         node.note,
     ]
     if said := " · ".join(fact for fact in facts if fact is not None):
         yield said, "yellow"
-
-
-def _ago(node: TraceNode) -> str:
-    """Return how long ago the worker of a lost call was heard of."""
-    _, _, until = _span(node)
-    return duration_text(max(0.0, until - epoch_milliseconds(node.lost_at or node.queued_at)) / 1000)
 
 
 def _footer(trace: Trace, shown: int, workers: Mapping[str, str]) -> Iterator[Text]:
@@ -458,6 +454,9 @@ def _facts(story: CallStory) -> Iterator[Fact]:
         yield "output", _excerpt_text(story.output)
     if story.output_file is not None:
         yield "whole output", f"goondan output {story.id}"
+    caused_by = story.parent_id and f"{story.parent_id}, which is unknown or has expired"
+    if (parent := story.parent) is not None:
+        caused_by = f"{parent.agent}@{parent.instance} {parent.tool}, {parent.state}, {parent.id}"
     usage = ", ".join(f"{count:,} {kind}" for kind, count in (story.usage or {}).items())
     for name, value in (
         ("tokens", usage or None),
@@ -466,15 +465,13 @@ def _facts(story: CallStory) -> Iterator[Fact]:
         ("ended in its worker's place by", story.settled_by),
         ("replays", story.replay_of),
         ("replayed as", story.replayed_by),
-        ("caused by", None if story.parent is None else _related_text(story.parent)),
+        ("caused by", caused_by),
         ("turn", story.turn_id),
         ("correlation", story.correlation_id),
         ("trace", story.trace_id),
     ):
         if value is not None:
             yield name, value
-    if story.parent_id is not None and story.parent is None:
-        yield "caused by", f"{story.parent_id}, which is unknown or has expired"
 
 
 def _waiting_facts(story: CallStory) -> Iterator[Fact]:
@@ -523,10 +520,6 @@ def _show_children(story: CallStory, output: Output) -> None:
     output.write(listing(story.children[:MOST_CHILDREN], columns, unbroken="id", is_cut=True))
     if (more := len(story.children) - MOST_CHILDREN) > 0:
         output.note(f"… and {more:,} more: goondan trace {story.id}")
-
-
-def _related_text(call: RelatedCall) -> str:
-    return f"{call.agent}@{call.instance} {call.tool}, {call.state}, {call.id}"
 
 
 def _excerpt_text(excerpt: Excerpt) -> str:

@@ -20,10 +20,10 @@ from goondan_tasks.client.client import Client
 from goondan_tasks.client.event_receiver import ReceivedEvent
 from goondan_tasks.client.pending_call import LOOK_SECONDS, OutputPart
 from goondan_tasks.client.turn_events import TurnEvent
-from goondan_tasks.client.turns import AsyncTurn
+from goondan_tasks.client.turns import AsyncTurn, Turn
 from goondan_tasks.errors import WaitTimeout
 from goondan_tasks.handoff import EventFields, accepted, not_answered, request_result
-from goondan_tasks.messages import JsonObject, ToolCallResult
+from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.tool_api import REQUEST_TIMEOUT_MS, RequestResult
 
 Parameters = ParamSpec("Parameters")
@@ -40,6 +40,18 @@ def _in_thread(
         bound: Callable[Parameters, Result] = getattr(self._client, method.__name__)
         with self._client.retrying(None):  # not longer than the task waits
             return await asyncio.to_thread(bound, *args, **fields)
+
+    return run
+
+
+def _async_turn(
+    begin: Callable[Concatenate[Client, Parameters], Turn],
+) -> Callable[Concatenate["AsyncClient", Parameters], AsyncTurn]:
+    """Return the method that begins a Turn as one that begins an AsyncTurn; neither sends anything."""
+
+    @functools.wraps(begin)
+    def run(self: "AsyncClient", /, *args: Parameters.args, **fields: Parameters.kwargs) -> AsyncTurn:
+        return AsyncTurn(begin(self._client, *args, **fields).scope)
 
     return run
 
@@ -61,6 +73,7 @@ class AsyncClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    turn = _async_turn(Client.turn)
     close = _in_thread(Client.close)
     submit = _in_thread(Client.submit)
     submit_many = _in_thread(Client.submit_many)
@@ -123,27 +136,6 @@ class AsyncClient:
         if isinstance(asked, OutputPart):
             return asked
         return await asyncio.to_thread(output.take, offset, asked, await asked.wait(timeout))
-
-    def turn(
-        self,
-        agent: str,
-        instance_key: str = "default",
-        *,
-        turn_id: str | None = None,
-        auth: JsonObject | None = None,
-        origin: JsonObject | None = None,
-        correlation_id: str | None = None,
-    ) -> AsyncTurn:
-        """Begin a Turn of an agent's instance, which sends nothing; see :meth:`Client.turn`."""
-        turn = self._client.turn(
-            agent,
-            instance_key,
-            turn_id=turn_id,
-            auth=auth,
-            origin=origin,
-            correlation_id=correlation_id,
-        )
-        return AsyncTurn(turn.scope)
 
     async def request(
         self,

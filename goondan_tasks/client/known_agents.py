@@ -13,7 +13,6 @@ from broker_config.keys import Keys
 from goondan_tasks.agent_registry import AgentRecord, AgentRegistry
 from goondan_tasks.calls import CallDraft
 from goondan_tasks.errors import AgentNotFoundError, BrokerUnreachableError
-from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import SEPARATOR, SYSTEM_TOOL
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.wording import closest
@@ -130,7 +129,8 @@ class ActiveRefs:
         A call of a Step names the Step's revision, or leaves it to the worker. So does one that opens a Step.
         """
         call = draft.call
-        if call.bundle_ref is not None or call.step_id is not None or _is_of_the_system(call):
+        is_of_system = call.tool_name.startswith(_SYSTEM_TOOLS)
+        if call.bundle_ref is not None or call.step_id is not None or is_of_system:
             return draft
         ref = self.of(workspace)
         return draft if ref is None else draft._replace(call=call.model_copy(update={"bundle_ref": ref}))
@@ -141,7 +141,3 @@ class ActiveRefs:
         except ValueError:  # of a newer version: workers know which revision is active
             return None
         return None if state is None else state.active
-
-
-def _is_of_the_system(call: ToolCall) -> bool:
-    return call.tool_name.startswith(_SYSTEM_TOOLS)

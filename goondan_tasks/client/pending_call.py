@@ -286,9 +286,13 @@ class PendingCall:
         loop = asyncio.get_running_loop()
         came: asyncio.Future[None] = loop.create_future()
 
+        def settle() -> None:
+            if not came.done():
+                came.set_result(None)
+
         def wake() -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-                loop.call_soon_threadsafe(_set_done, came)
+                loop.call_soon_threadsafe(settle)
 
         with self._calls.listener.awaited(), self._expected.waking(wake):
             await asyncio.wait({came}, timeout=seconds)
@@ -350,11 +354,6 @@ class ExpectedCall(PendingCall):
     def _look(self, is_over: bool) -> None:
         with contextlib.suppress(BrokerUnreachableError):
             super()._look(is_over)
-
-
-def _set_done(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 def require_possible(call_id: str) -> None:

@@ -261,7 +261,10 @@ def read_unfetched_mail(
     """Return the agents whose events have waited so long while no producer receives them."""
     now = int(redis_time(redis))
     waiting = [_unserved(redis, keys, agent, now, older_than_seconds * 1000) for agent in agents]
-    return [mail for mail in waiting if mail is not None and not _receivers(redis, keys, mail.agent)]
+    found = [mail for mail in waiting if mail is not None]
+    # a producer that waits for events has subscribed to their news
+    heard = {mail.agent: redis.pubsub_numsub(keys.mail(mail.agent))[0][1] for mail in found}
+    return [mail for mail in found if not heard[mail.agent]]
 
 
 def _unserved(redis: Redis, keys: Keys, agent: str, now: int, age_ms: float) -> UnfetchedMail | None:
@@ -280,9 +283,3 @@ def _unserved(redis: Redis, keys: Keys, agent: str, now: int, age_ms: float) -> 
         statuses = pipe.execute()
     since = [at for (_, at), status in zip(boxes, statuses, strict=True) if status == b"queued"]
     return UnfetchedMail(agent, len(since), (now - min(since)) / 1000) if since else None
-
-
-def _receivers(redis: Redis, keys: Keys, agent: str) -> int:
-    """Return the number of producers that wait for news of the agent's mailboxes now."""
-    ((_, count),) = redis.pubsub_numsub(keys.mail(agent))
-    return int(count)

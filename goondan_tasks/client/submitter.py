@@ -44,7 +44,8 @@ class Submitter:
         call, fault = draft
         if is_event(call):
             fault = f"{call.tool_name} is not a tool: use request or send for events."
-            call = _without_tool(call)
+            # by its name the ledger would take the call for an event
+            call = call.model_copy(update={"tool_name": call.tool_name.partition("__")[2]})
         call_id = identity_of(draft.call)
         try:
             args = serializer.encode(call.args, serializer.DEEPEST)
@@ -99,7 +100,11 @@ class Submitter:
                 self._follow_up(submission, admission)
         for submission, admission in zip(submissions, admissions, strict=True):
             if admission.is_conflict:
-                raise _conflict(submission)
+                call = submission.call
+                raise ToolCallConflictError(
+                    f"Call {submission.id} (toolCallId {call.tool_call_id!r}, turn {call.turn_id!r}) "
+                    "was submitted before with other arguments."
+                )
         return [
             submission.id
             for submission, admission in zip(submissions, admissions, strict=True)
@@ -137,17 +142,10 @@ class Submitter:
         self._reaper.fail(claim, ToolInputValidationError(submission.fault))
 
 
-def _conflict(submission: Submission) -> ToolCallConflictError:
-    return ToolCallConflictError(
-        f"Call {submission.id} (toolCallId {submission.call.tool_call_id!r}, turn "
-        f"{submission.call.turn_id!r}) was submitted before with other arguments."
-    )
-
-
 def _without_payload(call: ToolCall) -> ToolCall:
     """Keep of a call without a JSON form what its refusal needs, in printable text."""
     texts = {
-        name: _printable(getattr(call, name))
+        name: getattr(call, name).encode("utf-8", "backslashreplace").decode("utf-8")
         for name in (
             "tool_call_id",
             "tool_name",
@@ -174,15 +172,6 @@ def _without_payload(call: ToolCall) -> ToolCall:
         )
     )
     return call.model_copy(update={"args": {}, "call_chain": (), **absent, **texts})
-
-
-def _without_tool(call: ToolCall) -> ToolCall:
-    """Change a tool name by which the ledger would take the call for an event."""
-    return call.model_copy(update={"tool_name": call.tool_name.partition("__")[2]})
-
-
-def _printable(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def producer_span(drafts: Sequence[CallDraft]) -> AbstractContextManager[Sequence[CallDraft]]:
@@ -251,20 +240,17 @@ def require_replayable(record: CallRecord, result: ToolCallResult | None, *, aga
         raise NotReplayableError(f"Call {record.id} has not ended: it is {record.status}.")
     if record.outcome == "ok":
         raise NotReplayableError(f"Call {record.id} has succeeded; submit another one to run it again.")
-    if result is not None and result.error is not None and _is_refusal(record.call, result.error.code):
+    code = "" if result is None or result.error is None else result.error.code
+    # a replay has no Step, so it must not run what the Step's catalog lacked
+    if code in _REFUSED or (code == ToolNotInCatalogError.code and record.call.step_id is not None):
         raise NotReplayableError(
-            f"Call {record.id} was refused ({result.error.code}) and would be again; submit a corrected one."
+            f"Call {record.id} was refused ({code}) and would be again; submit a corrected one."
         )
     if record.replayed_by is not None and not again:
         raise NotReplayableError(
             f"Call {record.id} was replayed before, as {record.replayed_by}.",
             suggestion="Look at that call first; say --again (again=True) to replay this one once more.",
         )
-
-
-def _is_refusal(call: ToolCall, code: str) -> bool:
-    """Return whether a call was refused. A replay has no Step, so it must not run what the catalog lacked."""
-    return code in _REFUSED or (code == ToolNotInCatalogError.code and call.step_id is not None)
 
 
 def replay_of(record: CallRecord) -> ToolCall:

@@ -74,7 +74,7 @@ class ProducerStep(RecordedStep):
     scope: TurnScope = field(repr=False)
 
     def submit(
-        self, reply: Any, *, timeout_seconds: float | None = None
+        self, reply: Any, timeout: float | None, timeout_seconds: float | None
     ) -> tuple[ReplyCalls, Sequence[PendingCall]]:
         """Submit the tool calls of the model without waiting; raises as :meth:`Step.run`."""
         scope, connection, settings = self.scope, self.scope.connection, self.scope.connection.settings
@@ -96,8 +96,8 @@ class ProducerStep(RecordedStep):
         ]
         if not drafts:
             return calls, []
-        pending = connection.submit_drafts(drafts)
-        with connection.broker_errors():
+        with connection.retrying(timeout), connection.broker_errors():
+            pending = connection.submit_drafts(drafts)
             connection.step_store.note_calls(self.record, [one.id for one in pending])
         return calls, pending
 
@@ -131,8 +131,7 @@ class Step(ProducerStep):
             BrokerUnreachableError, ToolCallConflictError: as :meth:`Client.submit`.
         """
         end = None if timeout is None else time.monotonic() + timeout
-        with self.scope.connection.retrying(timeout):
-            calls, pending = self.submit(reply, timeout_seconds=timeout_seconds)
+        calls, pending = self.submit(reply, timeout, timeout_seconds)
         return calls.answered([one.result(_left(end), wait_pending=wait_pending) for one in pending])
 
 
@@ -151,8 +150,7 @@ class AsyncStep(ProducerStep):
     ) -> list[StepCallResult]:
         """Run the tool calls of the model side by side; see :meth:`Step.run`."""
         end = None if timeout is None else time.monotonic() + timeout
-        with self.scope.connection.retrying(timeout):
-            calls, pending = await asyncio.to_thread(self.submit, reply, timeout_seconds=timeout_seconds)
+        calls, pending = await asyncio.to_thread(self.submit, reply, timeout, timeout_seconds)
         waits = (one.wait(_left(end), wait_pending=wait_pending) for one in pending)
         return calls.answered(await asyncio.gather(*waits))
 
@@ -171,7 +169,7 @@ class ProducerTurn:
         """The ``turnId`` of its calls."""
         return self.scope.turn_id
 
-    def ask(self, message: JsonObject | None = None) -> PendingCall:
+    def ask(self, message: JsonObject | None, timeout: float | None) -> PendingCall:
         """Ask for the next Step; return the call whose result :meth:`take` reads."""
         if message is not None and not isinstance(message, dict):
             raise ToolInputValidationError(f"A Step begins with an object, not {message!r:.200}.")
@@ -179,7 +177,8 @@ class ProducerTurn:
         previous = self._steps[-1] if self._steps else None
         asked = StepInput(index=index, message=message, previous_step_id=previous)
         draft = self.scope.draft(STEP_TOOL, asked.to_wire(), opening_id(index, self._failures))
-        [pending] = self.scope.connection.submit_drafts([draft])
+        with self.scope.connection.retrying(timeout):
+            [pending] = self.scope.connection.submit_drafts([draft])
         return pending
 
     def take(self, opened: ToolCallResult) -> KeptStep:
@@ -223,8 +222,7 @@ class Turn(ProducerTurn):
                 as :meth:`Client.submit`.
         """
         end = None if timeout is None else time.monotonic() + timeout
-        with self.scope.connection.retrying(timeout):
-            pending = self.ask(message)
+        pending = self.ask(message, timeout)
         kept = self.take(pending.result(_left(end)))
         return Step(kept.catalog, kept.record, self.scope)
 
@@ -245,8 +243,7 @@ class AsyncTurn(ProducerTurn):
     async def step(self, message: JsonObject | None = None, *, timeout: float | None = None) -> AsyncStep:
         """Open the next Step; see :meth:`Turn.step`."""
         end = None if timeout is None else time.monotonic() + timeout
-        with self.scope.connection.retrying(timeout):
-            pending = await asyncio.to_thread(self.ask, message)
+        pending = await asyncio.to_thread(self.ask, message, timeout)
         opened = await pending.wait(_left(end))
         kept = await asyncio.to_thread(self.take, opened)
         return AsyncStep(kept.catalog, kept.record, self.scope)

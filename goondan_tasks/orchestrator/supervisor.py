@@ -40,7 +40,8 @@ _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 Tell = Callable[[str, str], None]
 
 
-def worker_command(agent: str, options: Sequence[str] = ()) -> list[str]:
+def worker_command(agent: str, *, concurrency: int, verbose: bool) -> list[str]:
+    options = ["--concurrency", str(concurrency), *(["--verbose"] if verbose else [])]
     return [*PROGRAM, "worker", "--agent", agent, *options]
 
 

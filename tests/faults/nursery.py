@@ -16,7 +16,7 @@ import celery.worker.worker  # noqa: F401 - what a worker imports, once for all
 import pydantic_ai.models.openai  # noqa: F401 - agents that think
 
 import workers.tasks  # noqa: F401
-from goondan_tasks.celery_program import run_worker
+from goondan_tasks.celery import run_worker
 from goondan_tasks.testing import LocalStack
 from tests.faults.crowd import AGENT
 from tests.processes import runs

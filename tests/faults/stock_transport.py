@@ -2,7 +2,7 @@
 
 from kombu.transport import TRANSPORT_ALIASES
 
-from goondan_tasks.celery_program import main
+from goondan_tasks.celery import main
 
 SCHEME = "stockredis"
 

@@ -127,7 +127,7 @@ def test_a_worker_whose_redis_goes_away_while_it_starts_says_so_in_a_line_and_en
     env = environment(redis_url="redis://127.0.0.1:1/0", bundle=EXAMPLE, state_root=tmp_path)
     # what `goondan worker` does, once it has found everything in order
     run = "run_worker('late@%h', ['agent.coder'], concurrency=1, log_level='info')"
-    command = [sys.executable, "-c", f"from goondan_tasks.celery_program import run_worker; {run}"]
+    command = [sys.executable, "-c", f"from goondan_tasks.celery import run_worker; {run}"]
 
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
 

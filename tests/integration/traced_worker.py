@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 import workers.tasks  # noqa: F401 - what a worker imports
-from goondan_tasks.celery_program import run_worker
+from goondan_tasks.celery import run_worker
 
 AGENT = "smith"
 

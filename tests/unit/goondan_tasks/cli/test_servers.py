@@ -96,11 +96,11 @@ def test_it_is_known_why_nothing_can_listen(taken_port: int) -> None:
 
 STUCK = """
 import atexit, sys, threading, time
-from goondan_tasks import celery_program, flower_program
+from goondan_tasks import celery, flower_program
 
 threading.Thread(target=time.sleep, args=(600,)).start()
 atexit.register(print, "state saved", flush=True)
-celery_program.main = lambda: sys.exit(3)
+celery.main = lambda: sys.exit(3)
 flower_program.main()
 """
 

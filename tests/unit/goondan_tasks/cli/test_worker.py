@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker_config.options import declared_queues
-from goondan_tasks import celery_program
+from goondan_tasks import celery
 from goondan_tasks.cli import servers
 from goondan_tasks.cli.servers import node_label
 from tests.unit.goondan_tasks.cli.invoke import goondan
@@ -35,7 +35,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Started]]:
     def run_worker(name: str, queues: list[str], *, concurrency: int, log_level: str) -> None:
         noted.append(Started(name, queues, concurrency, log_level, dict(os.environ)))
 
-    monkeypatch.setattr(celery_program, "run_worker", run_worker)
+    monkeypatch.setattr(celery, "run_worker", run_worker)
     monkeypatch.setattr(servers, "require_broker", lambda settings: None)
     monkeypatch.setenv("GOONDAN_BUNDLE", str(EXAMPLE))
     before = dict(os.environ)
@@ -119,7 +119,7 @@ def test_nothing_is_started_without_a_bundle(
 
 
 def test_nothing_is_started_without_a_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(celery_program, "run_worker", lambda *_, **__: pytest.fail("it was started"))
+    monkeypatch.setattr(celery, "run_worker", lambda *_, **__: pytest.fail("it was started"))
 
     refused = goondan("worker", "--bundle", str(EXAMPLE), "--redis-url", "redis://:secret@127.0.0.1:1/0")
 
