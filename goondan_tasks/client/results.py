@@ -238,10 +238,8 @@ class ResultListener:
                 if data is None:
                     return
                 self._on_notification(data)
-            except (
-                RedisError
-            ):  # the listener's thread gets the same error and reconnects; else a poll finds it
-                return
+            except RedisError:
+                return  # the listener's thread gets the same error and reconnects; else a poll finds it
 
     def close(self) -> None:
         """End the subscription and its thread: no other may close a connection that the thread reads."""
