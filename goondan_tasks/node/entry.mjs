@@ -133,6 +133,7 @@ export function describe(thrown) {
   const name = text(thrown, 'name') ?? 'Error';
   const message = text(thrown, 'message') ?? (isNativeError(thrown) ? name : shown(thrown));
   return {
+    __proto__: null, // a handler may have changed what objects inherit, `toJSON` for one
     name,
     message,
     code: text(thrown, 'code'),

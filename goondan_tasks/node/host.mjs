@@ -66,9 +66,12 @@ class Call {
   /** Ask the worker for something on behalf of the call; rejects with the error that it answers. */
   ask(method, ...args) {
     return new Promise((resolve, reject) => {
+      if (!this.isLive) {
+        throw new Error('The call has ended: its context cannot be used any more.');
+      }
       asks += 1;
-      asked.set(asks, { resolve, reject });
       send({ t: 'ask', id: this.id, ask: asks, method, args });
+      asked.set(asks, { resolve, reject });
     });
   }
 
@@ -78,7 +81,11 @@ class Call {
 
   end(message) {
     if (calls.delete(this.id)) {
-      send(message);
+      try {
+        send(message);
+      } catch (error) {
+        send({ t: 'error', id: this.id, error: describe(notJson(describe(error).message)) });
+      }
     }
   }
 
@@ -154,14 +161,8 @@ function lines() {
   };
 }
 
-/** JSON as the worker reads it; what has none (a cycle, a BigInt) is an error of the call. */
-function encoded(message) {
-  try {
-    return `${stringify(message)}\n`;
-  } catch (error) {
-    return `${stringify({ t: 'error', id: message.id, error: describe(notJson(describe(error).message)) })}\n`;
-  }
-}
+/** JSON as the worker reads it, also if a handler has changed what all objects inherit; throws if there is none. */
+const encoded = (message) => `${stringify({ __proto__: null, ...message })}\n`;
 
 const notJson = (reason) =>
   Object.assign(new TypeError(`What the handler returns is not JSON: ${reason}.`), { code: 'E_TOOL_BAD_OUTPUT' });

@@ -220,12 +220,15 @@ JSON_OF = {
     "fields": {"kept": 1, "items": [None, None]},
     "date": "1970-01-01T00:00:00.000Z",
     "map": {},
+    "nothing": None,
 }
 NOT_JSON = ["cycle", "bigint", "function", "symbol", "deep", "surrogate", "surrogate_key", "getter"]
 
 
 def test_results_are_what_json_makes_of_them_or_an_error(call: Call) -> None:
-    assert {kind: call("plain__returns", kind=kind).output for kind in JSON_OF} == JSON_OF
+    results = {kind: call("plain__returns", kind=kind) for kind in JSON_OF}
+    assert {kind: result.output for kind, result in results.items()} == JSON_OF
+    assert {result.status for result in results.values()} == {"ok"}
     for kind in NOT_JSON:
         error = error_of(call("plain__returns", kind=kind))
         assert error.code == "E_TOOL_BAD_OUTPUT", kind
@@ -268,6 +271,22 @@ def test_code_that_disturbs_its_host_ends_at_most_its_own_call(call: Call, act: 
 
     assert code(broken) in {"ok", "E_TOOL", "E_TOOL_CRASHED", "E_TOOL_TIMEOUT", "E_TOOL_OUTCOME_UNKNOWN"}
     assert after.output == "works", after
+
+
+def test_what_all_objects_inherit_does_not_change_messages(call: Call) -> None:
+    assert call("vandal__breaks", act="inherited").output == "inherited"
+    assert error_of(call("plain__throws", kind="string")).message == "a string"
+    assert (
+        error_of(call("plain__returns", kind="fields")).message
+        == "What the handler returns is not JSON: nothing."
+    )
+    call("plain__exits")
+
+
+def test_a_context_refuses_what_is_not_json_and_what_comes_too_late(call: Call) -> None:
+    assert "BigInt" in error_of(call("vandal__keeps")).message
+    late = error_of(call("vandal__uses-kept"))
+    assert (late.code, late.message) == ("E_TOOL", "The call has ended: its context cannot be used any more.")
 
 
 def test_nothing_of_the_workers_environment_is_in_a_host(furnace: LocalStack, call: Call) -> None:

@@ -252,6 +252,7 @@ class Host(asyncio.Protocol):
                 logger.log(_LEVELS.get(message.get("level"), 20), str(message.get("event")))
             return
         if kind in {"value", "pending", "error"}:
+            message.setdefault("value", None)  # its toJSON has returned nothing
             del self._calls[number]
             if not call.outcome.done():
                 call.outcome.set_result((kind, message))

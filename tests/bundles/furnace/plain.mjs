@@ -38,6 +38,7 @@ const results = {
   }),
   date: () => new Date(0),
   map: () => new Map([[1, 2]]),
+  nothing: () => ({ toJSON: () => undefined }),
 };
 
 const thrown = {

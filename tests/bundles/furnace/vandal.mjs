@@ -18,7 +18,14 @@ const acts = {
   map: () => (Map.prototype.get = Map.prototype.set = Map.prototype.delete = undefined),
   exit: () => (process.exit = () => undefined),
   listeners: () => process.removeAllListeners(),
+  inherited() {
+    Object.prototype.toJSON = () => {
+      throw new Error('nothing');
+    };
+  },
 };
+
+let kept;
 
 export const handlers = {
   async breaks(_ctx, { act }) {
@@ -26,6 +33,11 @@ export const handlers = {
     await sleep(50);
     return act;
   },
+  async keeps(ctx) {
+    kept = ctx;
+    ctx.progress(10n);
+  },
+  'uses-kept': async () => await kept.runtime.list(),
   works: async (ctx) => {
     ctx.logger?.info?.('at work');
     return 'works';
