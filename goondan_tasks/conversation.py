@@ -37,8 +37,9 @@ from goondan_tasks.atomic_file import sync_directory, write_whole
 from goondan_tasks.errors import ConversationError
 from goondan_tasks.messages import JsonObject, Message, WireModel, faults_of
 
-_BASE = re.compile(r"base-([0-9]+)\.jsonl")
-_OURS = re.compile(r"(?:base|events)-[0-9]+\.jsonl|\.[0-9a-f]{16}\.tmp")
+# the milliseconds of 30,000 years
+_BASE = re.compile(r"base-([0-9]{1,15})\.jsonl")
+_OURS = re.compile(r"(?:base|events)-[0-9]{1,15}\.jsonl|\.[0-9a-f]{16}\.tmp")
 
 #: how often files are looked for again that the next Turn has removed
 _MOST_LOOKS = 100

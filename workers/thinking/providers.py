@@ -6,7 +6,8 @@ Of what it offers only ``pydantic_ai.direct`` is used: one request, and no agent
 import asyncio
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import replace
 from functools import cache
@@ -22,6 +23,7 @@ from goondan_tasks.bundle.models import missing_package
 from goondan_tasks.bundle.resources import ModelResource
 from goondan_tasks.errors import (
     ConfigError,
+    ModelAnswerError,
     ModelAuthError,
     ModelContextLengthError,
     ModelError,
@@ -38,6 +40,7 @@ from goondan_tasks.redaction import KNOWN_SECRETS, mapped
 from workers.thinking.model_request import ModelAnswer, ModelRequest
 
 if TYPE_CHECKING:
+    from httpx2 import AsyncClient, Response
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import Model, ModelRequestParameters
 
@@ -81,6 +84,10 @@ _NO_KEY = "none"
 
 _LONGEST_MESSAGE = 2_000
 
+#: bytes of an answer: each takes several in memory, but in a stream, where a few characters take hundreds
+MOST_BYTES = 16 * 1024**2
+MOST_STREAM_BYTES = 4 * MOST_BYTES
+
 #: two threads that import a package at once may each see a part of it
 _LOADING = threading.Lock()
 
@@ -93,6 +100,7 @@ class ModelProvider:
         self._name = resource.name
         self._spec = resource.spec
         self._model: Model | None = None
+        self._http: AsyncClient | None = None
 
     async def ask(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelAnswer:
         """Ask the model once; with ``on_delta`` as a stream.
@@ -124,7 +132,10 @@ class ModelProvider:
     async def close(self) -> None:
         """Close the connections, in the event loop that has asked."""
         model, self._model = self._model, None
-        if model is not None and model.provider is not None:
+        http, self._http = self._http, None
+        if http is not None:
+            await http.aclose()
+        elif model is not None and model.provider is not None:
             async with model.provider:
                 """Leaving it closes them."""
 
@@ -164,13 +175,15 @@ class ModelProvider:
         from pydantic_ai.providers import infer_provider_class
 
         kind, key, url = infer_provider_class(name), self._key(), self._spec.base_url
-        given = {"api_key": key}
+        given: dict[str, Any] = {"api_key": key}
+        known = signature(kind).parameters
         if url is not None:
-            known = signature(kind).parameters
             parameter = next((one for one in _URL_PARAMETERS if one in known), None)
             if parameter is None:
                 raise ValueError(f"the provider {name!r} takes no baseUrl")
             given = {"api_key": key or _NO_KEY, parameter: url}
+        if "http_client" in known:
+            given["http_client"] = self._http = _http_client()
         provider = kind(**{field: value for field, value in given.items() if value is not None})
         # one of the environment; not every client has it there
         found = getattr(provider.client, "api_key", None)
@@ -214,6 +227,11 @@ class ModelProvider:
             raise ModelUnavailableError(self._told(f"{what}: {error!r}")) from error
 
     def _error(self, error: Exception) -> ModelError:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, ModelAnswerError):
+                return cause
+            cause = cause.__cause__
         names = {kind.__name__.removeprefix("_HTTP") for kind in type(error).__mro__}
         kind = next((ours for theirs, ours in _ERRORS if theirs in names), ModelError)
         status = getattr(error, "status_code", None)
@@ -244,6 +262,36 @@ def _said(error: Exception) -> str:
     while first.__cause__ is not None and hasattr(error, "phase"):
         first = first.__cause__
     return str(error) if first is error else f"{error} {first}".strip()
+
+
+def _http_client() -> "AsyncClient":
+    """Make a client whose answers end with an error when they get too long: one may never end."""
+    from httpx2 import AsyncByteStream
+    from pydantic_ai.models import create_async_httpx2_client
+
+    class Limited(AsyncByteStream):
+        def __init__(self, stream: AsyncByteStream, most: int) -> None:
+            self._stream, self._most = stream, most
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            size = 0
+            async for chunk in self._stream:
+                size += len(chunk)
+                if size > self._most:
+                    raise ModelAnswerError(f"The model's answer has more than {self._most:,} bytes.")
+                yield chunk
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+
+    async def limit(response: "Response") -> None:
+        is_stream = "event-stream" in response.headers.get("content-type", "")
+        assert isinstance(response.stream, AsyncByteStream)  # noqa: S101 - the client's
+        response.stream = Limited(response.stream, MOST_STREAM_BYTES if is_stream else MOST_BYTES)
+
+    client = create_async_httpx2_client()
+    client.event_hooks["response"].append(limit)
+    return client
 
 
 async def _streamed(opened: AbstractAsyncContextManager[Any], on_delta: OnDelta) -> "ModelResponse":
@@ -321,6 +369,7 @@ def _adapter() -> "TypeAdapter[ModelResponse]":
 def _answer(response: "ModelResponse") -> ModelAnswer:
     dumped = mapped(_adapter().dump_python(response, mode="json", warnings=False), _encodable)
     content, usage = [_part(part) for part in dumped["parts"]], response.usage
+    _tell_apart([part for part in content if part["type"] == "tool-call"])
     refusal = (response.provider_details or {}).get("refusal")
     if refusal and not content:
         content = [{"type": "text", "text": str(refusal)}]
@@ -340,6 +389,17 @@ def _answer(response: "ModelResponse") -> ModelAnswer:
         model=response.model_name,
         provider_options={response.provider_name or "model": origin} if origin else None,
     )
+
+
+def _tell_apart(calls: Iterable[JsonObject]) -> None:
+    """Give calls with the id of another one an id of their own: it names their results."""
+    times: Counter[str] = Counter()
+    for call in calls:
+        name = call["toolCallId"]
+        while times[call["toolCallId"]]:
+            times[name] += 1
+            call["toolCallId"] = f"{name}_{times[name]}"
+        times[call["toolCallId"]] += 1
 
 
 def _encodable(text: str) -> str:

@@ -339,6 +339,12 @@ def test_a_number_that_no_turn_has_written_is_not_read(kept: ConversationFiles) 
     assert names(kept.read()) == ["A", "c", "d"]
 
 
+def test_a_number_that_is_not_a_time_does_not_count(kept: ConversationFiles) -> None:
+    (kept.directory / f"base-{'9' * 200}.jsonl").write_text("nonsense\n", "utf-8")
+    assert names(kept.read()) == ["A", "c", "d"]
+    assert names(begun(kept, "t3", 3_000)) == ["A", "c", "d"]
+
+
 def test_a_file_may_be_edited_by_hand(kept: ConversationFiles) -> None:
     base = kept.directory / "base-2000.jsonl"
     base.write_bytes(b"\n" + base.read_bytes().rstrip() + b"\n\n")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from goondan_tasks.bundle.resources import ModelResource
-from goondan_tasks.errors import ConfigError, ModelError
+from goondan_tasks.errors import ConfigError, ModelAnswerError, ModelError
 from goondan_tasks.messages import JsonObject
 from tests.model_server import (
     Answer,
@@ -125,6 +125,24 @@ def test_every_api_gives_the_same_message(server: ModelServer, api: str, is_stre
     [asked] = server.requests
     assert (asked.api, asked.is_stream, asked.tools) == (api, is_stream, ["bash__exec"])
     assert asked.said == [Said("system", "Be kind."), Said("user", "hello")]
+
+
+def test_calls_of_one_id_are_told_apart(server: ModelServer, api: str) -> None:
+    server.begin(in_turn(Answer("", tuple(Call("bash__exec", {"n": n}, "call_1") for n in range(3)))))
+    answer = ask(provider(server, api), request(params={"maxTokens": 500}))
+    calls = [(part["toolCallId"], part["input"]) for part in answer.content]
+    assert calls == [("call_1", {"n": 0}), ("call_1_2", {"n": 1}), ("call_1_3", {"n": 2})]
+
+
+@pytest.mark.parametrize("is_stream", STREAMS)
+def test_an_answer_that_is_too_long_is_an_error(
+    server: ModelServer, api: str, is_stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MOST_BYTES", "MOST_STREAM_BYTES"):
+        monkeypatch.setattr(f"workers.thinking.providers.{name}", 10_000)
+    server.begin(in_turn(Answer("x" * 1_000_000, piece=1_000)))
+    with pytest.raises(ModelAnswerError, match="more than 10,000 bytes"):
+        ask(provider(server, api), request(params={"maxTokens": 500}), is_stream=is_stream)
 
 
 def test_a_tool_is_shown_with_the_schema_it_has(server: ModelServer, api: str) -> None:
