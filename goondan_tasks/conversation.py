@@ -47,6 +47,15 @@ _MOST_LOOKS = 100
 _ROLES = ("system", "user", "assistant", "tool")
 
 
+def _fault(data: JsonObject) -> str:
+    """Return why this is not what a message of a conversation says, or an empty string."""
+    if data and data.get("role") not in _ROLES:
+        return f"the role of a message is one of: {', '.join(_ROLES)}"
+    parts = data.get("content", "")
+    is_list = isinstance(parts, list) and all(isinstance(part, dict) for part in parts)
+    return "" if is_list or isinstance(parts, str) else "the content of a message is text, or a list of parts"
+
+
 class MessageEvent(WireModel):
     """A change of a conversation."""
 
@@ -61,13 +70,9 @@ class MessageEvent(WireModel):
             raise ValueError("append and replace have a message, remove and truncate have none")
         if (self.target_id is None) != (self.type in ("append", "truncate")):
             raise ValueError("replace and remove have a targetId, append and truncate have none")
-        data = {} if self.message is None else self.message.data
-        if data and data.get("role") not in _ROLES:
-            raise ValueError(f"the role of a message is one of: {', '.join(_ROLES)}")
-        parts = data.get("content", "")
-        is_list = isinstance(parts, list) and all(isinstance(part, dict) for part in parts)
-        if not (is_list or isinstance(parts, str)):
-            raise ValueError("the content of a message is text, or a list of parts")
+        fault = "" if self.message is None else _fault(self.message.data)
+        if fault:
+            raise ValueError(fault)
         return self
 
 
@@ -302,6 +307,8 @@ class ConversationFiles:
                 message = Message.model_validate_json(line)
             except ValidationError:
                 message = _read(Message, base, place, _object(base, place, line))
+            if fault := _fault(message.data):
+                raise _damaged(base, place, fault)
             kept.base.append(message)
             kept.lines[id(message)] = line + b"\n"
         return kept

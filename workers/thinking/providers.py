@@ -474,7 +474,10 @@ def _messages(request: ModelRequest) -> "list[ModelMessage]":
     try:
         return _their_messages(request.messages)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise ModelError(f"The conversation has a message that cannot be sent: {error!r}"[:500]) from error
+        raise ModelError(
+            f"The conversation has a message that cannot be sent: {error!r}"[:500],
+            suggestion="Correct the message in the conversation's file, or the extension that has added it.",
+        ) from error
 
 
 def _their_messages(said: Iterable[JsonObject]) -> "list[ModelMessage]":

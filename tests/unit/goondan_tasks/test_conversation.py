@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from broker_config import serializer
 from goondan_tasks import conversation as module
 from goondan_tasks.atomic_file import write_whole
 from goondan_tasks.conversation import Conversation, ConversationFiles
@@ -291,6 +292,8 @@ def test_a_reader_whose_files_are_removed_by_the_next_turn_reads_those_of_that_t
         ("base-2000.jsonl", 2, b"{", "double quotes"),
         ("base-2000.jsonl", 3, b"[1]", "not an object"),
         ("base-2000.jsonl", 2, b'{"id": "a"}', "data"),
+        ("base-2000.jsonl", 2, serializer.encode(said("a", [5]).to_wire()), "a list of parts"),
+        ("base-2000.jsonl", 2, serializer.encode(said("a", role="boss").to_wire()), "the role of a message"),
         ("base-2000.jsonl", 1, b'\xff\xfe"', "line 1"),
         ("events-2000.jsonl", 1, b'{"type": "append"}', "a message"),
         ("events-2000.jsonl", 3, b"oops", "a value belongs here"),

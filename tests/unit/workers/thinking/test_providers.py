@@ -298,8 +298,9 @@ def test_a_system_message_in_between_is_sent(server: ModelServer, api: str) -> N
 )
 def test_a_message_that_is_none_is_refused(server: ModelServer, message: JsonObject) -> None:
     server.begin(in_turn(Answer("ok")))
-    with pytest.raises(ModelError, match="a message that cannot be sent"):
+    with pytest.raises(ModelError, match="a message that cannot be sent") as caught:
         ask(provider(server, "chat_completions"), request(message))
+    assert caught.value.suggestion.startswith("Correct the message in the conversation's file")
     assert server.count == 0
 
 
