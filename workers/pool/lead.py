@@ -92,6 +92,8 @@ class Lead:
         #: whether the leader holds a slot
         self._has_slot = False
         self._ready: deque[Job] = deque()
+        #: what the leader deals with, from the time that it leaves the claimed calls
+        self._in_hand: Job | None = None
         #: what the leader runs now, and how often it has begun something
         self._running: Job | None = None
         self._beat = 0
@@ -167,7 +169,7 @@ class Lead:
     @property
     def is_idle(self) -> bool:
         """Whether no call is here, and Redis has confirmed all results."""
-        has_own = self._ready or self._running or self._results or self._unconfirmed
+        has_own = self._ready or self._in_hand or self._running or self._results or self._unconfirmed
         return not has_own and self.on_loop.is_idle
 
     def claims(self) -> list[tuple[str, str]]:
@@ -267,7 +269,15 @@ class Lead:
         if not (self._has_slot and is_welcome and self._is_attached) or self.is_closed:
             self._give_back(len(self._ready))
             return
-        job = self._ready.popleft()
+        job = self._in_hand = self._ready[0]
+        self._ready.popleft()
+        try:
+            self._run_job(job, number)
+        finally:
+            if self._in_hand is job:  # else another thread leads by now
+                self._in_hand = None
+
+    def _run_job(self, job: Job, number: int) -> None:
         plan = self._plan(job)
         if plan is None:
             self._carry_out(job, number)
@@ -287,8 +297,7 @@ class Lead:
             self.on_loop.begin(job, plan)
             self._is_busy.set()
         elif plan.detector.is_slow:
-            self._has_slot = False  # it goes with the call
-            self._threads.run(partial(self._run_apart, job, plan))
+            self._run_apart(job, plan)
         else:
             self._run(job, plan, number)
 
@@ -347,14 +356,14 @@ class Lead:
         self._end(job, plan, result)
 
     def _run_apart(self, job: Job, plan: Plan) -> None:
-        """Run a call that is known to last, on a thread of its own."""
-        context = PlainContext(partial(self._general.context, job))
+        """Let a call that is known to last run on a thread of its own."""
         job.started_at, job.begun_at = job.clock(), monotonic()
-        try:
-            self._general.detach(job)
-        finally:
-            if job.end_detached is None:  # a fault of ours must not cost the slot
-                self._slots.leave(None)
+        self._general.detach(job)
+        self._has_slot = False  # it goes with the call
+        self._threads.run(partial(self._run_detached, job, plan))
+
+    def _run_detached(self, job: Job, plan: Plan) -> None:
+        context = PlainContext(partial(self._general.context, job))
         result = self._runtime.revisions.active.executor.run_plain(job, plan, context)
         job.state = JobState.ENDED
         self._end_detached(job, result)
@@ -454,8 +463,8 @@ class Lead:
         """Post the results that wait."""
         if not self._results:
             return
+        self._unconfirmed |= {ended.job.token: ended.job for ended in self._results}
         results, self._results = self._results, []
-        self._unconfirmed |= {ended.job.token: ended.job for ended in results}
 
         def on_answer(answers: Any) -> None:
             for ended in results:
@@ -546,12 +555,12 @@ class Lead:
 
     def _take_over(self, job: Job) -> None:
         """Let the running call go on alone, and another thread lead."""
-        self._running = None
         self._short = 0
         if job.plan is not None:
             self._has_slot = False  # it goes with the call
             job.plan.detector.note_slow()
             self._general.detach(job)
+        self._running = self._in_hand = None
         free = max(1, self._slots.free)
         if len(self._ready) > free:  # they would wait for slots here, while other workers may have free ones
             self._send(partial(self._give_back, len(self._ready) - free))

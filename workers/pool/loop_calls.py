@@ -156,11 +156,12 @@ class LoopCalls:
     def detach(self, job: Job) -> None:
         """Let the general way hold a call that lasts."""
         with self._lock:
-            call = self._short.pop(job.token, None)
+            call = self._short.get(job.token)
             if call is None:
                 return
             self._lasting[job.token] = call
             self._general.detach(job)
+            del self._short[job.token]  # not before: a drain must find the call in one of both places
             assert job.cancellation is not None  # noqa: S101 - made there
             job.cancellation.on_cancel(partial(self._interrupt, call))
             left = call.plan.limit_seconds - (monotonic() - job.begun_at)

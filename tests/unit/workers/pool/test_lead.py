@@ -100,6 +100,8 @@ class Scene:
         self.given_back: list[str] = []
         self.noted: list[str] = []
         self.detached: list[str] = []
+        #: whether a drain would have found no call here while one was being detached
+        self.was_idle = False
         self.failed: list[str] = []
         self._handler = handler
         self._is_plain = is_plain
@@ -147,6 +149,7 @@ class Scene:
             self.noted.append(job.id)
             self.slots.leave(None)
 
+        self.was_idle = self.was_idle or self.lead.is_idle
         self.detached.append(job.id)
         job.end_detached = end
 
@@ -292,6 +295,7 @@ def test_behind_a_call_that_lasts_another_thread_leads_and_what_has_no_slot_goes
     # each goes in front of the one that came after it
     assert scene.reader.released == numbers(2, 10)[::-1]
     assert scene.run == ["0", "1"]
+    assert not scene.was_idle
     gates("1").set()
     wait_until(lambda: scene.noted == ["1"])
     scene.comes("11")
@@ -307,6 +311,7 @@ def test_calls_of_a_tool_that_lasts_get_threads_of_their_own_at_once(
     scene.comes(*numbers(0, 4))
     scene.begin()
     wait_until(lambda: len(scene.run) == 4)
+    assert not scene.was_idle
     gates("all").set()
     wait_until(lambda: len(scene.noted) == 4)
 

@@ -63,6 +63,8 @@ class Scene:
         self.noted: dict[str, str | None] = {}
         self.finished: dict[str, ToolCallResult] = {}
         self.detached: dict[str, ToolCallResult | None] = {}
+        #: whether a drain would have found no call here while one was being detached
+        self.was_idle = False
         self.cancelled: list[str] = []
         self.confirmed: list[str] = []
         self.refusal: GoondanError | None = None
@@ -148,6 +150,7 @@ class Scene:
             self.detached[job.id] = result
             self.slots.leave(None)
 
+        self.was_idle = self.calls.is_idle
         self.detached[job.id] = None
         job.cancellation = job.cancellation or Cancellation()
         job.end_detached = end
@@ -224,6 +227,7 @@ def test_one_that_lasts_is_held_as_others_and_ends_so(make: Make) -> None:
 
     wait_until(lambda: scene.comes_to_last("1"))
     assert scene.calls.jobs == []
+    assert not scene.was_idle
     scene.event_loop.put_off(go_on.set)
     scene.event_loop.flush()
 
