@@ -144,7 +144,7 @@ def is_plain(call: Mapping[str, Any], agent: str | None) -> bool:
         and call.get("v") == 1
         and "args" in call
         and bool(call.get("instanceKey"))
-        and not call.get("callChain")
+        and call.get("callChain", []) == []
         and all(type(call.get(name)) is str for name in _TEXTS)
     )
 

@@ -40,6 +40,7 @@ def test_the_wire_record_of_a_client_is_plain() -> None:
         {"stepId": "s-1"},
         {"bundleRef": "git:1"},
         {"callChain": ["planner@default"]},
+        {"callChain": None},
         {"instanceKey": ""},
         {"deadline": "2026-01-01T00:00:00.000Z"},
     ],
