@@ -24,10 +24,11 @@ _NAMES = re.compile(
 #: in what comes from models and tools, where a name may mean anything
 _FOREIGN_WORDS = rf"{_WORDS}|pass[-_]?code|pwd|token(?!s)|authorization|session[-_]?id|signature"
 _FOREIGN_NAMES = re.compile(rf"(?i){_FOREIGN_WORDS}|^auth$")
-#: ``password=…``, ``"apiKey": "…"``, ``Authorization: Bearer …``
+#: ``password=…``, ``"apiKey": "…"``, ``Authorization: Bearer …``. It does not match the beginning of a name:
+#: trying that from each character of a long text without spaces takes time quadratic in its length.
 _ASSIGNED = re.compile(
     rf"""(?ix)
-    ( [\w-]* (?:{_FOREIGN_WORDS}) [\w-]* ["']? \s* [:=] \s* ["']? )
+    ( (?:{_FOREIGN_WORDS}) [\w-]* ["']? \s* [:=] \s* ["']? )
     (?: (?:bearer|basic) \s+ )?
     [^\s"',;&}})\]]+
     """
