@@ -10,7 +10,7 @@ from pathlib import Path
 
 from broker_config.keys import Keys
 from goondan_tasks.client import Client
-from goondan_tasks.revisions.active import ActiveRevision, RevisionChange, RevisionState
+from goondan_tasks.revisions.active import LOAD_LEASE_SECONDS, ActiveRevision, RevisionChange, RevisionState
 from goondan_tasks.testing import LocalStack
 from tests.git_bundle import GitBundle, git, make_bundle
 from tests.waiting import wait_until
@@ -239,6 +239,12 @@ class Machines:
         self.propose(ref)
         wait_until(lambda: self.state.active == ref, show=lambda: (self.state, self.logs()))
         return ref
+
+    def end_claim_of_dead(self, ref: str) -> None:
+        """Let the claim on a load end now that its worker is dead; otherwise its lease would."""
+        redis, claim = self.client._redis, Keys().revision_load(self.workspace, ref)
+        assert 0 < redis.ttl(claim) <= LOAD_LEASE_SECONDS
+        redis.delete(claim)
 
     def workdir(self, instance: str) -> Path:
         """Return the workdir of an instance."""

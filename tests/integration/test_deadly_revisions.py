@@ -89,9 +89,13 @@ def test_a_revision_that_ends_processes_is_taken_back_and_no_worker_is_lost(
 
     assert how in (Activation.of(deadly, machines.state).reason or "")
     assert (load.outputs, machines.state.active) == ({"green"}, before)
-    assert [worker.poll() for worker in workers] == [None] * 4
+    assert codes(workers) == [None] * 4
     machines.switch({**sound, **colour("green")})
     machines.are_followed(machines.state.active)
+
+
+def codes(workers: list[Worker]) -> list[int | None]:
+    return [worker.poll() for worker in workers]
 
 
 def test_of_a_revision_that_ends_workers_as_it_registers_two_are_lost_at_most(machines: Machines) -> None:
@@ -99,10 +103,14 @@ def test_of_a_revision_that_ends_workers_as_it_registers_two_are_lost_at_most(ma
     register = EAR.replace(") -> None:\n", ") -> None:\n    import os\n    os._exit(9)\n", 1)
     deadly = machines.commit({"ear.py": register, **colour("red")})
     machines.propose(deadly)
+    wait_until(lambda: codes(workers).count(9) == 1, 60, show=machines.logs)
+    machines.end_claim_of_dead(deadly)
+    wait_until(lambda: codes(workers).count(9) == 2, 60, show=machines.logs)
+    machines.end_claim_of_dead(deadly)
     wait_until(lambda: Activation.of(deadly, machines.state).status == "failed", 60, show=machines.logs)
 
     assert "2 workers have ended" in (Activation.of(deadly, machines.state).reason or "")
-    assert sorted(str(worker.poll()) for worker in workers) == ["9", "9", "None", "None"]
+    assert sorted(map(str, codes(workers))) == ["9", "9", "None", "None"]
     machines.stack._workers[:] = [worker for worker in workers if worker.poll() is None]
     assert machines.client.call("lizard", "skin__colour", timeout=30).output == "green"
 

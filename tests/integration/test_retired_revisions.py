@@ -14,7 +14,7 @@ from tests.git_bundle import GitBundle, make_bundle
 from tests.waiting import wait_until
 
 WARDROBE = Path(__file__).parents[1] / "bundles" / "wardrobe"
-SWITCHES = 9
+SWITCHES = 6
 #: how many revisions a worker keeps for calls that come late, and the active one
 KEPT = 4 + 1
 SWARM = """\

@@ -263,6 +263,7 @@ def test_a_worker_that_is_killed_while_it_loads_leaves_the_proposal_to_the_other
     victim.kill()
     victim.wait(30)
     machines.stack._workers.remove(victim)
+    machines.end_claim_of_dead(ref)
 
     wait_until(lambda: machines.state.active == ref, show=machines.logs)
     require_outputs(machines, "amid")

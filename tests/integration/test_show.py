@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from broker_config.keys import Keys
 from goondan_tasks.client import PendingCall
 from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, goondan
@@ -93,6 +94,7 @@ def test_calls_of_a_running_and_of_a_killed_worker(
     [process] = stack.workers
     process.send_signal(signal.SIGKILL)
     process.wait()
+    stack.client._redis.expire(Keys().worker(worker.row), 1)  # after 20 s, otherwise
     wait_until(lambda: not stack.client.workers())  # its heartbeat runs out; nobody sweeps meanwhile
 
     lost = story(first, env)

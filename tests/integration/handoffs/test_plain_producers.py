@@ -42,7 +42,7 @@ def test_a_request_is_answered(plain: PlainProducer, agent: str) -> None:
         auth={"token": "t"},
         origin={"o": 1},
     )
-    task_id = plain.send(agent, sent)
+    task_id = plain.send(agent, sent, wakes=False)
     answer = plain.answer(task_id)
     told = answer["output"]
     assert (answer["status"], answer["meta"]["id"], answer["meta"]["correlationId"]) == ("ok", task_id, "c1")
