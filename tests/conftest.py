@@ -1,7 +1,14 @@
 """What every test gets: the check of the rules it shows, short tracebacks in what is logged, and patience."""
 
+from collections.abc import Iterator
+from unittest import mock
+
+import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+
+from broker_config.process_group import ProcessGroup
+from tests.forked_programs import Nursery, forked_programs, start_in_group
 
 pytest_plugins = ["tests.requirements.plugin"]
 
@@ -14,3 +21,17 @@ def pytest_configure() -> None:
         "patient", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
     settings.load_profile("patient")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked() -> Iterator[None]:
+    """Fork workers of stacks, and commands, from a process that has imported everything."""
+    with forked_programs(), mock.patch.object(ProcessGroup, "start", start_in_group):
+        yield
+
+
+@pytest.fixture(scope="module")
+def fresh_programs() -> Iterator[None]:
+    """Start them as programs: the file's tests are about that, or look at them through ``/proc``."""
+    with mock.patch.object(Nursery, "current", None):
+        yield

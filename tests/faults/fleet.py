@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 from goondan_tasks.testing import LocalStack
 from tests.faults.beside import beside
-from tests.faults.nursery import ForkedWorker
 from tests.processes import children_of
 
-Worker = subprocess.Popen[bytes] | ForkedWorker
+Worker = subprocess.Popen[bytes]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,6 @@ import itertools
 import random
 import signal
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from redis import Redis
@@ -16,9 +14,9 @@ from goondan_tasks.testing import LocalStack
 from tests.faults.conftest import Say
 from tests.faults.crowd import AGENT, Answer, NumberedCall
 from tests.faults.finals import final_results
+from tests.faults.fleet import Worker
 from tests.faults.handler_log import HandlerLog
 from tests.faults.idle import AGENT_QUEUE, wait_until_idle
-from tests.faults.nursery import ForkedWorker, Nursery
 from tests.faults.reckoning import Reckoning
 from tests.faults.work import work_args
 from tests.waiting import wait_until
@@ -33,11 +31,9 @@ WORK = [("once__sync", 0.0)] * 20 + [("again__sync", 0.0)] * 4 + [("once__busy",
 Calls = dict[str, tuple[NumberedCall, PendingCall]]
 
 
-@pytest.fixture
-def nursery(stack: LocalStack, tmp_path: Path) -> Iterator[Nursery]:
-    nursery = Nursery(stack, tmp_path)
-    yield nursery
-    nursery.close()
+def launch(stack: LocalStack, concurrency: int) -> Worker:
+    """Start a worker without waiting until it consumes."""
+    return stack._launch(stack._agents, concurrency)
 
 
 def submit_backlog(stack: LocalStack, log: HandlerLog) -> Calls:
@@ -51,7 +47,7 @@ def submit_backlog(stack: LocalStack, log: HandlerLog) -> Calls:
     return {pending.id: (call, pending) for call, pending in zip(calls, submitted, strict=True)}
 
 
-def stop_amid_work(worker: ForkedWorker, log: HandlerLog, chance: random.Random) -> None:
+def stop_amid_work(worker: Worker, log: HandlerLog, chance: random.Random) -> None:
     """Ask a worker to stop after some of its calls, and wait until it has."""
     enough = len(log.runs()) + 60
     wait_until(lambda: len(log.runs()) > enough, PATIENCE)
@@ -72,7 +68,6 @@ def queued(redis: Redis, calls: Calls) -> list[int]:
 )
 def test_calls_that_are_given_back_keep_their_order(
     stack: LocalStack,
-    nursery: Nursery,
     log: HandlerLog,
     chance: random.Random,
     say: Say,
@@ -82,14 +77,14 @@ def test_calls_that_are_given_back_keep_their_order(
     with final_results(stack.redis_url) as finals, Redis.from_url(stack.redis_url) as redis:
         calls = submit_backlog(stack, log)
         for _ in range(rounds):
-            stop_amid_work(nursery.launch(concurrency=concurrency), log, chance)
+            stop_amid_work(launch(stack, concurrency), log, chance)
             left = queued(redis, calls)
             begun = log.runs().keys()
             assert left == sorted(left)
             assert begun.isdisjoint(left)
             assert begun | set(left) == set(range(CALLS))
             assert redis.zcard("goondan:running:tester") == 0
-        nursery.launch(concurrency=concurrency)
+        launch(stack, concurrency)
         reckoning = all_answered_once(calls, log, finals)
     say([*reckoning.lines(), f"{rounds} workers stopped, {len(left)} calls were left at last"])
     wait_until_idle(stack.redis_url)
@@ -99,19 +94,18 @@ def test_calls_that_are_given_back_keep_their_order(
 @pytest.mark.parametrize("concurrency", [1, 2, 8])
 def test_another_worker_takes_over_what_is_given_back(
     stack: LocalStack,
-    nursery: Nursery,
     log: HandlerLog,
     chance: random.Random,
     say: Say,
     concurrency: int,
 ) -> None:
     with final_results(stack.redis_url) as finals:
-        workers = [nursery.launch(concurrency=concurrency) for _ in range(2)]
+        workers = [launch(stack, concurrency) for _ in range(2)]
         wait_until(lambda: len(stack.client.workers()) == 2, PATIENCE)
         calls = submit_backlog(stack, log)
         for _ in range(4):
             stop_amid_work(workers.pop(0), log, chance)
-            workers.append(nursery.launch(concurrency=concurrency))
+            workers.append(launch(stack, concurrency))
         reckoning = all_answered_once(calls, log, finals)
     say(reckoning.lines())
     assert [worker.poll() for worker in workers] == [None, None]

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +21,7 @@ from tests.faults.crowd import AGENT, Answer, NumberedCall
 from tests.faults.finals import final_results
 from tests.faults.fleet import Fleet, Worker
 from tests.faults.handler_log import HandlerLog
-from tests.faults.nursery import Nursery
+from tests.faults.proxied import ProxiedStack
 from tests.faults.proxy import Direction, Proxy
 from tests.faults.reckoning import UNKNOWN, Reckoning, Runs
 from tests.faults.sizes import short_and_long
@@ -185,18 +184,23 @@ STORMS: dict[str, tuple[Callable[[Storm], None], int, int]] = {
 @pytest.mark.parametrize("name", STORMS)
 @pytest.mark.parametrize("is_whole", short_and_long(False, True, minutes=25))
 def test_no_call_is_lost_and_none_that_must_not_runs_twice(
-    tmp_path: Path, log: HandlerLog, chance: random.Random, say: Say, name: str, is_whole: bool
+    log: HandlerLog, chance: random.Random, say: Say, name: str, is_whole: bool
 ) -> None:
     fault, few, many = STORMS[name]
     environment = {"GOONDAN_LEASE_SECONDS": str(LEASE_SECONDS), "GOONDAN_LOG_LEVEL": "warning"}
     with (
-        LocalStack(PROVING_GROUND, workers=0, environment=environment) as stack,
+        ProxiedStack(PROVING_GROUND, workers=0, environment=environment) as stack,
         Proxy(stack.redis_url) as one,
         Proxy(stack.redis_url) as other,
     ):
-        nursery = Nursery(stack, tmp_path)
-        urls = itertools.cycle((one.url, other.url) if fault is half_open else (stack.redis_url,))
-        fleet = Fleet(stack, WORKERS, lambda: nursery.launch(next(urls)))
+        proxies = itertools.cycle((one, other))
+
+        def launch() -> Worker:
+            if fault is half_open:
+                stack.proxy = next(proxies)
+            return stack._launch(stack._agents, CONCURRENCY)
+
+        fleet = Fleet(stack, WORKERS, launch)
         storm = Storm(stack, fleet, chance, (one, other))
         faults = many if is_whole else few
         with final_results(stack.redis_url) as finals:
@@ -207,7 +211,6 @@ def test_no_call_is_lost_and_none_that_must_not_runs_twice(
             recovered = time.monotonic() - struck_at
             wait_until(lambda: sum(finals.values()) >= len(answers), 10)
         ended = [worker.pid for worker in storm.fleet.workers if worker.poll() is not None]
-        nursery.close()
     runs = log.runs()
     reckoning = Reckoning(answers, runs, finals, storm.fleet.deaths)
     late = late_runs(runs, storm.freezes)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from tests import forked_programs
+
 PROGRAM = (sys.executable, "-m", "goondan_tasks")
 #: what a server may take to end
 SERVER_SECONDS = 60
@@ -43,18 +45,22 @@ def goondan(
     stdin: str | None = None,
 ) -> Done:
     """Run a command and wait for its end; no command may print a traceback."""
-    done = subprocess.run(
+    with forked_programs.start(
         [*PROGRAM, *arguments],
         env=env,
         cwd=cwd,
-        input=stdin,
+        stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        capture_output=True,
-        timeout=seconds,
-        check=False,
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    return Done(done.returncode, done.stdout, done.stderr)
+    ) as process:
+        try:
+            stdout, stderr = process.communicate(stdin, seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    assert "Traceback" not in stderr, stderr
+    return Done(process.returncode, stdout, stderr)
 
 
 def start(

@@ -4,10 +4,13 @@ import os
 import subprocess
 import sys
 
+import pytest
 import yaml
 
 from goondan_tasks.testing import LocalStack
 from tests.architecture.sources import ROOT
+
+pytestmark = pytest.mark.usefixtures("fresh_programs")
 
 
 def check(redis_url: str, *options: str) -> "subprocess.CompletedProcess[str]":

@@ -16,6 +16,8 @@ import pytest
 from goondan_tasks.testing import LocalStack
 from tests.architecture.sources import ROOT
 
+pytestmark = pytest.mark.usefixtures("fresh_programs")
+
 EXAMPLE = ROOT / "examples" / "coding-swarm"
 INSTALL_SECONDS, RUN_SECONDS = 120, 60
 #: Typer, and what it needs that the wheel does not

@@ -13,6 +13,8 @@ from goondan_tasks.testing import LocalStack
 from tests.processes import runs, with_environment
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("fresh_programs")
+
 BUNDLE = Path(__file__).parents[2] / "examples" / "coding-swarm"
 TASK = {"task": "Write it. Review it."}
 

@@ -10,6 +10,8 @@ import pytest
 from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, goondan
 
+pytestmark = pytest.mark.usefixtures("fresh_programs")
+
 PATIENCE = 60
 GOONDAN = (sys.executable, "-P", "-c", "from goondan_start import main; main()")
 CELERY = (sys.executable, "-P", "-m", "celery", "-A", "goondan_tasks", "worker", "-Q", "agent.clerk")

@@ -19,6 +19,8 @@ from tests.processes import with_environment
 from tests.waiting import wait_until
 from workers.testing import run_tool
 
+pytestmark = pytest.mark.usefixtures("fresh_programs")
+
 PATIENCE = 60
 CANARY = "canary-2b7d10"
 FAULT = sandbox.fault()

@@ -16,6 +16,8 @@ from tests.unit.goondan_tasks.oauth.records import grant
 from tests.unit.goondan_tasks.oauth.stores import KEY, FileVault
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("fresh_programs")
+
 PATIENCE = 60
 CANARY = "canary-5f1c9a"
 OAUTH_TOKEN = grant().token.access_token.get_secret_value()

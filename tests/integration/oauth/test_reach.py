@@ -19,7 +19,11 @@ from tests.oauth_server.stage import KEY
 from tests.unit.goondan_tasks.oauth.records import grant
 from tests.unit.goondan_tasks.oauth.stores import OTHER_KEY, FileVault
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.requirement("oauth.store.no-direct-access")]
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.requirement("oauth.store.no-direct-access"),
+    pytest.mark.usefixtures("fresh_programs"),
+]
 
 _AGENT = """
 apiVersion: goondan.ai/v1
