@@ -81,7 +81,7 @@ class Slots:
         self._begin = begin
         self._lock = threading.Lock()
         self.taken = 0
-        #: messages on their way through Celery, each of which may take a slot
+        #: events on their way through Celery, each of which may begin a Turn
         self._expected = 0
         self._released: Counter[Wait] = Counter()
         #: of the slots taken, those whose calls wait without giving them up
@@ -97,20 +97,21 @@ class Slots:
     @property
     def free(self) -> int:
         """How many slots are neither taken nor waited for."""
-        return self._limit() - self.taken - len(self._waiting) - len(self._returning) - self._expected
+        return self._limit() - self.taken - len(self._waiting) - len(self._returning)
 
-    def expect(self, messages: int) -> None:
-        """Keep slots free for messages that Celery's consumer gets, or with a negative number has got."""
+    def expect(self, events: int) -> None:
+        """Count events that are on their way through Celery, or with a negative number have come."""
         with self._lock:
-            self._expected += messages
+            self._expected += events
 
     @property
     def takes_events(self) -> bool:
-        """Whether another Turn may begin, since not too many wait for their tools.
+        """Whether another Turn may begin, since not too many wait for their tools, or are about to begin.
 
         Each call that waits for an agent makes room for one, which may be the Turn that it waits for.
         """
-        return self._released[Wait.TOOLS] - self._released[Wait.AGENT] < self.most_released
+        waiting = self._released[Wait.TOOLS] - self._released[Wait.AGENT]
+        return waiting + self._expected < self.most_released
 
     def take(self) -> bool:
         """Take a slot at once, to be left with :meth:`leave`; return whether there was one."""

@@ -20,7 +20,7 @@ from celery.worker import state
 
 from broker_config.connections import connect
 from broker_config.queue_reader import Batch, QueueReader, Receiver
-from broker_config.queues import TOOL_CALL_TASK
+from broker_config.queues import TOOL_CALL_TASK, is_events_queue
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
 from goondan_tasks.call_counts import CountedCall
@@ -239,7 +239,7 @@ class CallPool(BasePool):
 
     def deliver(self, batch: Batch) -> None:
         """Take the messages that were not claimed, on the main thread."""
-        self._slots.expect(len(batch.messages))
+        self._slots.expect(_events(batch))
         self._undelivered.append(batch)
         self.deliver_waiting()
 
@@ -359,12 +359,12 @@ class CallPool(BasePool):
 
     def _deliver(self) -> None:
         while self._undelivered:
-            messages = self._undelivered.popleft().messages
+            batch = self._undelivered.popleft()
             try:
-                for tag, queue, message in messages:
+                for tag, queue, message in batch.messages:
                     self.channel.deliver(tag, queue, message)
             finally:
-                self._slots.expect(-len(messages))
+                self._slots.expect(-_events(batch))
         if self.lead is not None:
             self.lead.wake()
 
@@ -514,6 +514,10 @@ class CallPool(BasePool):
     def _get_info(self) -> dict[str, Any]:
         info = super()._get_info()  # type: ignore[misc]  # celery-types does not know it
         return {**info, "threads": self._threads.count, "in-progress": self._slots.taken}
+
+
+def _events(batch: Batch) -> int:
+    return sum(is_events_queue(queue) for _, queue, _ in batch.messages)
 
 
 def _reject(request: Any, *, requeue: bool = True) -> None:

@@ -71,13 +71,14 @@ def test_no_more_begin_than_there_are_places() -> None:
     assert third.has_begun
 
 
-def test_slots_of_messages_on_their_way_are_not_free() -> None:
-    shop = Workshop(limit=3, most_released=9)
-    shop.places.expect(2)
-    shop.enter()
-    assert shop.places.free == 0
-    shop.places.expect(-2)
-    assert shop.places.free == 2
+def test_events_on_their_way_count_as_turns_that_wait() -> None:
+    shop = Workshop(limit=3, most_released=2)
+    shop.go_away(shop.enter(), Wait.TOOLS)
+    assert shop.places.takes_events
+    shop.places.expect(1)
+    assert (shop.places.takes_events, shop.places.free) == (False, 3)
+    shop.places.expect(-1)
+    assert shop.places.takes_events
 
 
 def test_the_place_of_one_that_waits_goes_to_the_next() -> None:

@@ -52,15 +52,16 @@ def test_the_next_message_does_not_wait_for_the_turn_of_one_that_went_back() -> 
     assert pool._latest.is_over
 
 
-def test_messages_whose_delivery_was_lost_keep_their_slots_until_they_are_delivered() -> None:
+def test_messages_whose_delivery_was_lost_are_delivered_after_a_reconnection() -> None:
     pool, delivered = CallPool(limit=2), []
+    pool._slots.most_released = 1
     pool.channel = SimpleNamespace(deliver=lambda tag, queue, message: delivered.append(tag))
     pool._hub = cast(Any, SimpleNamespace(call_soon=lambda callback: None))  # it loses what it is given
     pool.deliver(Batch(messages=[("tag-1", "agent.smith.events", b"{}")]))
-    assert (delivered, pool._slots.free) == ([], 1)
+    assert (delivered, pool._slots.takes_events) == ([], False)
     pool._hub = cast(Any, SimpleNamespace(call_soon=lambda callback: callback()))
     pool.deliver_waiting()
-    assert (delivered, pool._slots.free) == (["tag-1"], 2)
+    assert (delivered, pool._slots.takes_events) == (["tag-1"], True)
 
 
 def test_a_fault_that_cannot_be_told_costs_no_place() -> None:
