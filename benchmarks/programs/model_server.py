@@ -33,7 +33,12 @@ async def serve(calls: int, seconds: float) -> None:
     """Serve until the process is killed."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while head := await reader.readuntil(b"\r\n\r\n"):
+        while True:
+            try:
+                head = await reader.readuntil(b"\r\n\r\n")
+            except (asyncio.IncompleteReadError, ConnectionError):  # the client has closed it
+                writer.close()
+                return
             fields = dict(line.split(b": ", 1) for line in head.lower().split(b"\r\n")[1:] if line)
             asked = json.loads(await reader.readexactly(int(fields[b"content-length"])))
             await asyncio.sleep(seconds)
