@@ -64,8 +64,6 @@ def run_worker(name: str, queues: Sequence[str], *, concurrency: int, log_level:
         close_to_other_processes()
     # six lines that recommend --uid, which goondan worker does not have; we log worker.runs_as_root instead
     warnings.filterwarnings("ignore", message=r"\s*You're running the worker with superuser privileges")
-    # running calls continue during an outage of Redis, as they should
-    warnings.filterwarnings("ignore", message=r"\s*In Celery 5.1 we introduced an optional breaking change")
     worker = app.Worker(
         hostname=host_format(name),
         queues=list(queues),
@@ -76,6 +74,8 @@ def run_worker(name: str, queues: Sequence[str], *, concurrency: int, log_level:
         quiet=True,
         no_color=False,
     )
+    # running calls continue during an outage, as they should; the worker's logging shows such warnings
+    warnings.filterwarnings("ignore", message=r"\s*In Celery 5.1 we introduced an optional breaking change")
     gc.freeze()
     gc.enable()
     worker.start()

@@ -365,8 +365,7 @@ class CallPool(BasePool):
                     self.channel.deliver(tag, queue, message)
             finally:
                 self._slots.expect(-_events(batch))
-        if self.lead is not None:
-            self.lead.wake()
+        self._on_free()
 
     def _begin_queued(self, queued: QueuedJob) -> None:
         self._threads.run(queued.job)
