@@ -56,6 +56,19 @@ _OPTIONS = ("--no-pager", "--no-optional-locks", "--no-replace-objects")
 FILE, PROGRAM, LINK, SUBMODULE = "100644", "100755", "120000", "160000"
 #: takes back what any attributes of the bundle say (gitattributes(5))
 _NO_ATTRIBUTES = "* !text !eol !filter !ident !working-tree-encoding !merge !conflict-marker-size\n"
+_NEUTRAL_CONFIG = """\
+[core]
+    repositoryformatversion = 1
+    bare = true
+    autocrlf = false
+[extensions]
+    objectformat = {}
+"""
+#: the id of a tree without files, as SHA-1 and as SHA-256 has it
+_EMPTY_TREES = {
+    "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
+    "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",
+}
 
 
 class GitError(GoondanError):
@@ -251,7 +264,7 @@ class Repository:
     def bundle_tree(self, commit: str) -> str | None:
         """Return the tree of the bundle in a commit; ``None`` if its folder is not in it, or empty."""
         tree = self._object_of(f"{commit}:{self.prefix.rstrip('/')}")
-        return tree if tree and self.git.run("ls-tree", tree) else None
+        return None if tree in _EMPTY_TREES else tree
 
     def entries(self, tree: str | None) -> dict[str, Entry]:
         """Return the files of a tree; none without one."""
@@ -280,12 +293,15 @@ class Repository:
         """
         with tempfile.TemporaryDirectory(prefix="goondan-git-", dir=place) as name:
             own = Path(name)
-            made = ("--quiet", "--bare", "--template=", f"--object-format={self.algorithm}")
-            Git(folder=own).run("init", *made, name)
-            (own / "info").mkdir(exist_ok=True)
-            (own / "info/attributes").write_text(_NO_ATTRIBUTES, encoding="ascii")
-            with (own / "config").open("a", encoding="ascii") as config:
-                config.write("[core]\n\tautocrlf = false\n")
+            # all that makes a folder a repository, without a process for `git init`
+            for folder in ("refs", "info"):
+                (own / folder).mkdir()
+            for file, text in (
+                ("HEAD", "ref: refs/heads/main\n"),
+                ("config", _NEUTRAL_CONFIG.format(self.algorithm)),
+                ("info/attributes", _NO_ATTRIBUTES),
+            ):
+                (own / file).write_text(text, encoding="ascii")
             objects = {"GIT_OBJECT_DIRECTORY": str(self.common_directory / "objects")}
             yield Git(own, work_tree or own, work_tree or own, objects)
 
