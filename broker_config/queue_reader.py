@@ -11,6 +11,7 @@ overtake each other. Events have no limits, and their mailboxes keep their order
 # mypy: disable-error-code="no-untyped-call"
 
 import contextlib
+import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -30,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 #: to look at more queues than these costs more than the trip that is saved
 MOST_ORDERED = 8
+#: how many queues one order names, of those that may hold messages: their names cost more than another trip
+MOST_HOT = 32
 
 #: gets the answer to a script call, or the error that came in its place
 Receiver = Callable[[Any], object]
@@ -112,7 +115,8 @@ class QueueReader:
         """
         if monotonic() - self._looked_at >= SLEEP_SECONDS:
             self._look_everywhere(queues)
-        hot = [queue for queue in self._hot if queue in queues] if self._hot else []
+        served = frozenset(queues)
+        hot = list(itertools.islice((queue for queue in self._hot if queue in served), MOST_HOT))
         commands, self._unsent = self._unsent, []
         with self._telling_of_loss():
             if hot:

@@ -79,6 +79,11 @@ def draft_call(wire: Mapping[str, Any]) -> CallDraft:
         wrong = {fault["loc"][0] for fault in error.errors(include_input=False, include_url=False)}
         right = {name: value for name, value in fields.items() if name not in wrong}
         return CallDraft(_completed(right), f"The call is not valid: {faults_of(error)}.")
+    return checked_draft(call)
+
+
+def checked_draft(call: ToolCall) -> CallDraft:
+    """Check what the types of a call do not say: that its message is the one it is in."""
     fault = "" if call.message is None else message_fault(call.message, call.shown_id)
     if not fault:
         return CallDraft(call)

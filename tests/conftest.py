@@ -1,5 +1,6 @@
 """What every test gets: the check of the rules it shows, short tracebacks in what is logged, and patience."""
 
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from unittest import mock
@@ -15,7 +16,10 @@ pytest_plugins = ["tests.requirements.plugin"]
 
 
 def pytest_configure() -> None:
-    """Let structlog, where nothing configures it, draw no local variables: a whole bundle takes seconds."""
+    """Restore Ctrl-C; let structlog draw no local variables where nothing configures it: it takes seconds."""
+    # a shell's background job ignores Ctrl-C, and programs that tests start would inherit that
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     structlog.dev.ConsoleRenderer.get_active().exception_formatter = structlog.dev.plain_traceback
     # a machine that stands still for a fifth of a second is not a fault of what an example shows
     settings.register_profile(

@@ -148,11 +148,13 @@ class ContextFactory:
     ) -> JsonObject:
         """Make of a plain call that begins now what ``goondan_tasks/node/context.mjs`` reads.
 
+        It is called on the event loop.
+
         Raises:
             ToolError, OSError: there is no way to a workdir.
         """
         shown_id, tool, turn_id = call["toolCallId"], call["toolName"], call["turnId"]
-        workdir = self._workdirs.open(call["agentName"], call["instanceKey"])
+        workdir = self._workdirs.open_on_loop(call["agentName"], call["instanceKey"])
         url = self._public_url
         return {
             "agentName": call["agentName"],

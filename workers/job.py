@@ -14,11 +14,13 @@ from time import monotonic, thread_time
 from typing import Any, TypeVar
 
 from broker_config import serializer
-from broker_config.queues import agent_of
+from broker_config.queues import agent_of, is_events_queue
 from goondan_tasks.call_counts import OK, CountedCall
-from goondan_tasks.calls import Run
+from goondan_tasks.calls import MAX_CONTEXT_BYTES, Run
+from goondan_tasks.ledger.claim_request import read_retried
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import CallLogFields, Clock, JsonObject, ToolCall, ToolCallResult, iso_time
+from goondan_tasks.names import EVENT_TOOLS
 from workers.cancellation import Cancellation
 from workers.concurrency.threads import SHORT_SECONDS
 from workers.progress_reporter import ProgressReporter
@@ -37,10 +39,13 @@ _TEXTS = (
     "correlationId",
 )
 
-#: what a plain call may say
-_PLAIN_FIELDS = {"v", "args", "callChain", *_TEXTS}
+#: all that a producer's call says, and its result says again but for the arguments
+_BARE_FIELDS = {"v", "args", "callChain", *_TEXTS}
 
-#: what stands before the arguments of a plain call (goondan_tasks/ledger/submission.py)
+#: and what an agent's own call says besides
+_PLAIN_FIELDS = _BARE_FIELDS | {"waiting", "parentId", "rootId", "parentSpanId", "auth", "origin"}
+
+#: what stands before the arguments of a producer's call (goondan_tasks/ledger/submission.py)
 _BEFORE_ARGS = b'"callChain":[],"args":'
 
 #: as ``ToolCallResult.to_wire`` writes it
@@ -144,9 +149,13 @@ def is_plain(call: Mapping[str, Any], agent: str | None) -> bool:
         and call.get("v") == 1
         and "args" in call
         and bool(call.get("instanceKey"))
-        and call.get("callChain", []) == []
         and all(type(call.get(name)) is str for name in _TEXTS)
+        and call["toolName"] not in EVENT_TOOLS
     )
+
+
+def _is_bare(call: Mapping[str, Any]) -> bool:
+    return call.keys() <= _BARE_FIELDS and call.get("callChain", []) == []
 
 
 class JobState(IntEnum):
@@ -171,6 +180,7 @@ class Job:
     __slots__ = (
         "_approved_by",
         "_claim",
+        "_original",
         "_retried",
         "_text",
         "agent",
@@ -186,6 +196,7 @@ class Job:
         "end_detached",
         "ended_at",
         "id",
+        "is_bare",
         "is_plain",
         "marked_at",
         "output",
@@ -226,6 +237,8 @@ class Job:
         self.call: JsonObject | None = None
         #: whether its record is that of a plain call; known once it was asked for being readable
         self.is_plain = False
+        #: whether the result of a plain call says all that the call says, but for the arguments
+        self.is_bare = False
         #: how its handler is run, if it is a plain call
         self.plan: Plan | None = None
         #: its result, if its arguments are wrong
@@ -253,6 +266,7 @@ class Job:
         self._text: bytes = text or b""
         self._retried: bytes | None = retried
         self._approved_by: bytes | None = approved_by
+        self._original: ToolCall | None = None
         self._claim: Claim | None = None
 
     def require_fresh(self, seconds: float) -> None:
@@ -282,8 +296,8 @@ class Job:
 
     @property
     def args_text(self) -> bytes | None:
-        """The JSON of a plain call's arguments, if a client of ours has written it: they come last then."""
-        begin = self._text.find(_BEFORE_ARGS) if self.is_plain else -1
+        """The JSON of such a call's arguments, if a client of ours has written it: they come last then."""
+        begin = self._text.find(_BEFORE_ARGS) if self.is_bare else -1
         return None if begin < 0 else self._text[begin + len(_BEFORE_ARGS) : -1]
 
     def read(self) -> JsonObject:
@@ -301,12 +315,19 @@ class Job:
 
     @property
     def is_readable(self) -> bool:
-        """Whether the record holds a call that this version knows."""
+        """Whether the record holds a call that this version knows, or in a queue of events an event."""
         try:
-            self.is_plain = self.is_first_run and is_plain(self.read(), self.agent)
-            return self.is_plain or bool(ToolCall.from_wire(self.read()))
+            call = self.read()
+            may_be_plain = self.is_first_run and is_plain(call, self.agent)
+            self.is_bare = self.is_plain = may_be_plain and _is_bare(call)
+            if self.is_bare:
+                return True
+            # all else is read now, before anything is begun for it
+            is_event = self.claim.run.call.tool_name in EVENT_TOOLS
         except ValueError:
             return False
+        self.is_plain = may_be_plain and self.size <= MAX_CONTEXT_BYTES
+        return is_event or not is_events_queue(self.queue)
 
     @property
     def counted(self) -> CountedCall:
@@ -341,12 +362,10 @@ class Job:
             ValueError: the call cannot be read.
         """
         if self._claim is None:
-            call = ToolCall.from_wire(self.read())
+            call = self.original
             if call.bundle_ref is None and self.bundle_ref is not None:
                 call = call.model_copy(update={"bundle_ref": self.bundle_ref})
-            retries, begun_at = (self._retried or b"0").split(), None
-            if len(retries) == 2:
-                begun_at = float(retries[1])
+            retries, begun_at = read_retried(self._retried)
             run = Run(
                 self.id,
                 call,
@@ -354,9 +373,9 @@ class Job:
                 self.attempt,
                 self.queued_at,
                 self.clock,
-                int(retries[0]),
+                retries,
                 begun_at,
-                None if self._approved_by is None else self._approved_by.decode(),
+                None if self._approved_by is None else self._approved_by.decode(errors="replace"),
                 self.claimed_at,
             )
             self._claim = Claim(run, self.token, self.verdict, self.asked_at)
@@ -364,8 +383,14 @@ class Job:
 
     @property
     def original(self) -> ToolCall:
-        """The call as it was submitted: the claim has filled in the revision that this worker runs."""
-        return ToolCall.from_wire(self.read())
+        """The call as it was submitted: the claim has filled in the revision that this worker runs.
+
+        Raises:
+            ValueError: the call cannot be read.
+        """
+        if self._original is None:
+            self._original = ToolCall.from_wire(self.read())
+        return self._original
 
 
 def result_of(job: Job, call: JsonObject, output: str) -> bytes:
@@ -409,5 +434,6 @@ class Ended:
     def row(self) -> tuple[Any, ...]:
         """What :meth:`Ledger.finish_many` takes."""
         job = self.job
-        outcome, kind = ("ok", "plain") if self.failure is None else ("error", "")
+        outcome = "ok" if self.failure is None else "error"
+        kind = "plain" if self.failure is None and job.is_bare else ""
         return job.id, job.token, job.agent, "done", outcome, kind, self.wire, job.ended_at

@@ -41,6 +41,11 @@ class ClaimTerms:
     idempotent: bool = False
     max_attempts: int = 3
 
+    @property
+    def written(self) -> tuple[str, int]:
+        """The terms as ``claim_on_reserve.lua`` reads them."""
+        return str(int(self.idempotent)), self.max_attempts
+
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
@@ -71,8 +76,8 @@ class ClaimRequest:
             attempt,
             queued_at,
             redis_clock(now),
-            *_read_retried(retried),
-            approved_by=None if approved_by is None else approved_by.decode(),
+            *read_retried(retried),
+            approved_by=None if approved_by is None else approved_by.decode(errors="replace"),
             claimed_at=now,
         )
         # a call that cannot be read is left to a process that can: the next sweep after a lease
@@ -93,12 +98,16 @@ def _read_call(call_id: str, on_record: bytes) -> ToolCall | None:
         return None
 
 
-def _read_retried(kept: bytes | None = None) -> tuple[int, float | None]:
-    """Read what ``retry.lua`` has kept: how many retries there were, and when the first run began."""
-    if kept is None:
+def read_retried(kept: bytes | None = None) -> tuple[int, float | None]:
+    """Read what ``retry.lua`` has kept: how many retries there were, and when the first run began.
+
+    What is neither counts as none: it must not keep the call from ending.
+    """
+    try:
+        retries, begun_at = (kept or b"").split()
+        return int(retries), float(begun_at)
+    except ValueError:
         return 0, None
-    retries, begun_at = kept.split()
-    return int(retries), float(begun_at)
 
 
 def taken_claim(row: Sequence[Any], taker: str, token: str) -> Claim | None:

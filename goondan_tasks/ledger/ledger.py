@@ -245,30 +245,28 @@ class Ledger(CallRecords):
         most: int,
         terms: Mapping[str, Mapping[str, ClaimTerms | None]],
         *,
+        events: Mapping[str, Mapping[str, ClaimTerms]],
         bundle_ref: str | None = None,
     ) -> ClaimOnReserve:
-        """Return what claims calls while their messages are reserved (``claim_on_reserve.lua``).
+        """Return what claims calls and events while their messages are reserved (``claim_on_reserve.lua``).
 
         ``terms`` are by agent and tool; a tool without an entry is claimed as not idempotent, for ``most``
-        attempts; one whose entry is ``None`` is left alone. So are calls of another revision of the bundle
-        than ``bundle_ref``, whose terms may be others.
+        attempts. One whose entry is ``None`` is left alone, and a call of another revision than
+        ``bundle_ref``. ``events`` are by agent and task: left alone without an entry, or if there is a ref.
         """
         argument = {
             "worker": worker,
             "lease": self._lease_ms,
             "ttl": self._record_ttl,
-            "call": self.keys.call(""),
-            "due": self.keys.due,
-            "running": self.keys.running(""),
-            "calls": self.keys.calls(""),
+            "ns": self.keys.prefix,
             "most": most,
             "ref": bundle_ref or "",
             "terms": {
-                agent: {
-                    tool: one is not None and [str(int(one.idempotent)), one.max_attempts]
-                    for tool, one in tools.items()
-                }
+                agent: {tool: one is not None and one.written for tool, one in tools.items()}
                 for agent, tools in terms.items()
+            },
+            "events": {
+                agent: {task: one.written for task, one in tasks.items()} for agent, tasks in events.items()
             },
         }
         return ClaimOnReserve(self._scripts.claim_on_reserve.text, serializer.encode(argument).decode())

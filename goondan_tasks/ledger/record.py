@@ -71,6 +71,8 @@ class Verdict(StrEnum):
     UNAPPROVED = "unapproved"
     #: it was pending: :attr:`Claim.completion` is its outcome
     COMPLETED = "completed"
+    #: it brings an answer that its asker has already: there is nothing to handle
+    TOLD = "told"
     #: the call :attr:`Claim.about` has its result
     SHARED = "shared"
     #: the call :attr:`Claim.about` has its idempotencyKey
@@ -79,7 +81,7 @@ class Verdict(StrEnum):
     @property
     def is_granted(self) -> bool:
         """Whether the asking worker holds the claim now."""
-        return self not in {Verdict.HELD, Verdict.DONE, Verdict.ABSENT, Verdict.WAITING}
+        return self not in {Verdict.HELD, Verdict.DONE, Verdict.ABSENT, Verdict.WAITING, Verdict.TOLD}
 
 
 class Stored(IntEnum):
@@ -275,7 +277,12 @@ class CallRecord:
         """
 
         def number(name: bytes) -> int | None:
-            return int(float(fields[name])) if name in fields else None
+            if name not in fields:
+                return None
+            number = float(fields[name])
+            if not 0 <= number < 1e15:  # as numbers.lua does
+                raise ValueError(f"{name.decode()} is {number}")
+            return int(number)
 
         def text(name: bytes) -> str | None:
             return fields[name].decode() if name in fields else None

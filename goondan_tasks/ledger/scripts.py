@@ -8,14 +8,18 @@ from broker_config.scripts import Script
 #: the files of the scripts that are made of more than the one of their name
 _MADE_OF = {
     "submit": ("ttl", "tracing", "mailboxes", "accept", "submit"),
-    "claim": ("ttl", "tracing", "claiming", "claim"),
-    "claim_on_reserve": ("ttl", "tracing", "claiming", "claim_on_reserve"),
-    "claim_event": ("ttl", "tracing", "mailboxes", "accept", "claiming", "claim_event"),
-    "fetch": ("ttl", "tracing", "mailboxes", "claiming", "fetch"),
+    "claim": ("ttl", "tracing", "numbers", "claiming", "claim"),
+    "claim_on_reserve": ("ttl", "tracing", "numbers", "mailboxes", "claiming", "claim_on_reserve"),
+    "claim_event": ("ttl", "tracing", "numbers", "mailboxes", "accept", "claiming", "claim_event"),
+    "fetch": ("ttl", "tracing", "numbers", "mailboxes", "claiming", "fetch"),
     "release_events": ("ttl", "mailboxes", "release_events"),
     "renew": ("ttl", "mailboxes", "renew"),
     "finish": ("finishing", "finish"),
     "suspend": ("ttl", "suspend"),
+    "resolve": ("numbers", "resolve"),
+    "approve": ("numbers", "approve"),
+    "cancel": ("numbers", "cancel"),
+    "sweep": ("numbers", "sweep"),
     "finish_event": ("ttl", "tracing", "mailboxes", "accept", "finishing", "finish_event"),
 }
 

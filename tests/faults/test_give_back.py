@@ -36,11 +36,11 @@ def launch(stack: LocalStack, concurrency: int) -> Worker:
     return stack._launch(stack._agents, concurrency)
 
 
-def submit_backlog(stack: LocalStack, log: HandlerLog) -> Calls:
-    """Submit the calls in the order of their numbers; return them by identity."""
+def submit_backlog(stack: LocalStack, log: HandlerLog, count: int = CALLS) -> Calls:
+    """Submit calls in the order of their numbers; return them by identity."""
     calls = [
         NumberedCall(number, tool, work_args(log, number, seconds))
-        for number, (tool, seconds) in zip(range(CALLS), itertools.cycle(WORK), strict=False)
+        for number, (tool, seconds) in zip(range(count), itertools.cycle(WORK), strict=False)
     ]
     wire = [{"agentName": AGENT, "toolName": call.tool, "args": call.args} for call in calls]
     submitted = stack.client.submit_many(wire)
@@ -91,18 +91,19 @@ def test_calls_that_are_given_back_keep_their_order(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("concurrency", [1, 2, 8])
+@pytest.mark.parametrize(("concurrency", "count"), [(1, CALLS), (2, CALLS), (8, 4 * CALLS)])
 def test_another_worker_takes_over_what_is_given_back(
     stack: LocalStack,
     log: HandlerLog,
     chance: random.Random,
     say: Say,
     concurrency: int,
+    count: int,
 ) -> None:
     with final_results(stack.redis_url) as finals:
         workers = [launch(stack, concurrency) for _ in range(2)]
         wait_until(lambda: len(stack.client.workers()) == 2, PATIENCE)
-        calls = submit_backlog(stack, log)
+        calls = submit_backlog(stack, log, count)
         for _ in range(4):
             stop_amid_work(workers.pop(0), log, chance)
             workers.append(launch(stack, concurrency))
@@ -115,9 +116,9 @@ def test_another_worker_takes_over_what_is_given_back(
 def all_answered_once(calls: Calls, log: HandlerLog, finals: dict[str, int]) -> Reckoning:
     """Wait for all results; check that each call ran once and was answered once."""
     answers = [Answer(call, pending.id, pending.result(PATIENCE)) for call, pending in calls.values()]
-    wait_until(lambda: len(finals) == CALLS)
+    wait_until(lambda: len(finals) == len(calls))
     reckoning = Reckoning(answers, log.runs(), finals)
-    assert reckoning.codes == {"ok": CALLS}
+    assert reckoning.codes == {"ok": len(calls)}
     assert reckoning.run_again == reckoning.not_answered_once == []
     # what was given back and not left to its lease is a first attempt
     assert {answer.result.meta.attempt for answer in answers} == {1}

@@ -187,7 +187,11 @@ def test_no_call_is_lost_and_none_that_must_not_runs_twice(
     log: HandlerLog, chance: random.Random, say: Say, name: str, is_whole: bool
 ) -> None:
     fault, few, many = STORMS[name]
-    environment = {"GOONDAN_LEASE_SECONDS": str(LEASE_SECONDS), "GOONDAN_LOG_LEVEL": "warning"}
+    environment = {
+        "GOONDAN_LEASE_SECONDS": str(LEASE_SECONDS),
+        "GOONDAN_LOG_LEVEL": "warning",
+        "GOONDAN_MAX_ATTEMPTS": "10",  # among 400 deaths of workers one call may meet three
+    }
     with (
         ProxiedStack(PROVING_GROUND, workers=0, environment=environment) as stack,
         Proxy(stack.redis_url) as one,

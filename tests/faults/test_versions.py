@@ -62,13 +62,24 @@ def count_in_words(redis: Redis, key: str) -> None:
     redis.hset(key, "attempt", "none")
 
 
+def count_nothing(redis: Redis, key: str) -> None:
+    redis.hset(key, "queuedAt", "nan")
+
+
 def pack(redis: Redis, key: str) -> None:
     redis.set(key, b"\x09" + b"record in one piece")
 
 
 #: what this version can read, and what it cannot
 READABLE: list[Alter] = [add_fields, leave_fields_out]
-UNREADABLE: list[Alter] = [raise_version, keep_the_call_elsewhere, have_no_deadline, count_in_words, pack]
+UNREADABLE: list[Alter] = [
+    raise_version,
+    keep_the_call_elsewhere,
+    have_no_deadline,
+    count_in_words,
+    count_nothing,
+    pack,
+]
 
 
 @pytest.fixture

@@ -118,6 +118,8 @@ class Reach:
         async with self.waits.without_slot(wait, is_async=self.is_async):
             handed = submit()
             with self.handoffs.awaited(handed, self.cancellation):
+                if self.is_async and len(handed) == 1:  # without a task of its own
+                    return [await _awaited(handed[0], timeout, told)]
                 if self.is_async:
                     return await asyncio.gather(*(_awaited(one, timeout, told) for one in handed))
                 return [one.pending.result(timeout) for one in handed]

@@ -42,7 +42,7 @@ class Waits:
             raise
         finally:
             back: Future[None] = Future()
-            if not self._end(lambda: back.set_result(None)):
+            if not self._end(lambda: back.set_result(None)) and not back.done():
                 await self._returned(back) if is_async else back.result()
 
     def _begin(self, wait: Wait) -> None:

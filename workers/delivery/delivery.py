@@ -29,14 +29,14 @@ from goondan_tasks.errors import (
     ToolCancelledError,
     ToolOutcomeUnknownError,
 )
-from goondan_tasks.events import handling_agent, is_event
+from goondan_tasks.events import TOOL_OF_TASK, handling_agent, is_event
 from goondan_tasks.handoff import require_way
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Stored, Verdict, damaged
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.names import NO_CALL_TOOL, STEP_TOOL
 from workers.cancellation import Cancellation, Watch
 from workers.concurrency.event_loop import RunOnThread
@@ -106,7 +106,7 @@ class Delivery:
         Raises:
             GoondanError: the message holds no call that could be run; :meth:`refuse` answers it.
         """
-        call = self._revisions.fixed(incoming.call(self._settings.max_args_bytes))
+        call = self._revisions.fixed(self.call_of(incoming))
         tools = self._revisions.registry(call.bundle_ref)
         terms = self._terms(tools.known(call.agent_name, call.tool_name, turn_of(call)))
         request = ClaimRequest(incoming.id, call, worker, terms)
@@ -117,12 +117,27 @@ class Delivery:
         except ResponseError as error:
             raise damaged(incoming.id, refusal_text(error)) from error
 
+    def call_of(self, incoming: Incoming) -> ToolCall:
+        """Read a message's call, which may be run.
+
+        Raises:
+            GoondanError: the message holds no such call, or an agent would wait for itself.
+        """
+        call = incoming.call(self._settings.max_args_bytes)
+        if is_event(call):
+            require_way(call, most_hops=self._settings.max_handoff_depth)
+        return call
+
     def claim_on_reserve(self, worker: str, agents: Iterable[str]) -> ClaimOnReserve:
         """Return what claims the agents' calls while the transport reserves their messages."""
         default, active = ClaimTerms(max_attempts=self._settings.max_attempts), self._revisions.active
         terms: dict[str, dict[str, ClaimTerms | None]] = {}
+        events: dict[str, dict[str, ClaimTerms]] = {}
         for agent in agents:
             tools = active.registry
+            if tools.handles_events(agent):
+                early = {task: self._early_terms(tools, agent, tool) for task, tool in TOOL_OF_TASK.items()}
+                events[agent] = {task: one for task, one in early.items() if one is not None}
             named = {tool: self._early_terms(tools, agent, tool) for tool in tools.all_known(agent)}
             for own in tools.dynamic.of_turns(agent):
                 its = self._terms(own.registered.bound)
@@ -131,7 +146,9 @@ class Delivery:
             terms[agent] = {tool: one for tool, one in named.items() if one != default}
             if active.ref is not None:
                 terms[agent][STEP_TOOL] = None  # it reaches a Safe Point before it is claimed
-        return self.ledger.claim_on_reserve(worker, self._settings.max_attempts, terms, bundle_ref=active.ref)
+        return self.ledger.claim_on_reserve(
+            worker, self._settings.max_attempts, terms, events=events, bundle_ref=active.ref
+        )
 
     def release(self, job: Job) -> tuple[ScriptCall[Any], Receiver] | None:
         """Return what releases the claim of a call that has not begun, and what gets the answer or the error.
@@ -325,13 +342,8 @@ class Delivery:
         return claim
 
     def _claim_event(self, request: ClaimRequest) -> Claim:
-        """Claim an event, if it is the first of its mailbox.
-
-        Raises:
-            HandoffCycleError, HandoffDepthError: an agent would wait for itself.
-        """
+        """Claim an event, if it is the first of its mailbox."""
         call = request.call
-        require_way(call, most_hops=self._settings.max_handoff_depth)
         script_call = self.ledger.claim_event(
             request,
             self._reaper.message(request.call_id, call),

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from broker_config import serializer
 from broker_config.queues import TOOL_CALL_TASK, agent_of
-from goondan_tasks.calls import CallDraft, draft_call, require_sizes
+from goondan_tasks.calls import CallDraft, checked_draft, draft_call, require_sizes
 from goondan_tasks.errors import PayloadTooLargeError, ToolInputValidationError, ToolNotInCatalogError
 from goondan_tasks.events import EVENT_TASKS, EVENT_TYPE, call_fields, is_event, task_of
 from goondan_tasks.messages import (
@@ -38,6 +38,8 @@ class Incoming:
     task: str = TOOL_CALL_TASK
     #: W3C's header of the message, as it came
     traceparent: object = None
+    #: the call of its record, if its message was claimed as it was reserved
+    claimed: ToolCall | None = None
 
     @property
     def is_event(self) -> bool:
@@ -110,6 +112,8 @@ class Incoming:
         return draft.call.model_copy(update=own)
 
     def _draft(self) -> CallDraft:
+        if self.claimed is not None:
+            return checked_draft(self.claimed)
         wire = self.wire if isinstance(self.wire, Mapping) else {}
         if self.is_event:
             return self._event_draft(wire)

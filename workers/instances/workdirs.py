@@ -7,6 +7,7 @@ waits for Redis, as its result would: otherwise it might run in another director
 spawned with.
 """
 
+import asyncio
 import functools
 import os
 import stat
@@ -143,6 +144,8 @@ class InstanceWorkdirs:
         self._table = table
         self._known: OrderedDict[tuple[str, str], _KnownInstance] = OrderedDict()
         self._lock = threading.Lock()
+        #: the directories that this round of the event loop has looked at
+        self._seen: dict[tuple[str, str], Path] = {}
         # read on first use: the worker's start reports an unusable state root
         self._root_id = functools.cache(lambda: root_id(workdirs.state_root))
 
@@ -163,6 +166,17 @@ class InstanceWorkdirs:
             if workdir is not None:
                 return workdir
         return self._workdirs.open(instance_key, self._ask(self._table, agent, instance_key, patience))
+
+    def open_on_loop(self, agent: str, instance_key: str) -> Path:
+        """Return what :meth:`open` does; on the event loop, which looks once a round at each directory.
+
+        To look at one lets go of the GIL, and calls begin by the hundred.
+        """
+        workdir = self._seen.get((agent, instance_key))
+        if workdir is None:
+            workdir = self._seen[agent, instance_key] = self.open(agent, instance_key)
+            asyncio.get_running_loop().call_soon(self._seen.clear)
+        return workdir
 
     def directory(self, instance_key: str) -> Path:
         """Return the instance's own directory, beside whose ``workspace`` its other files are."""

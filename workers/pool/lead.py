@@ -255,6 +255,8 @@ class Lead:
         for queue, token, answer in batch.claims:
             clock = clock or redis_clock(answer[3])
             job = Job(queue, token, answer, asked_at=batch.asked_at, clock=clock, worker=self._worker)
+            if job.verdict is Verdict.TOLD:
+                continue
             if not job.verdict.is_granted:
                 logger.info("call.not_run", **job.log_fields.known(), verdict=str(job.verdict))
             elif job.is_readable:
@@ -294,8 +296,9 @@ class Lead:
             self._has_slot = False  # it goes with the call
             self._taken = 0  # calls that are claimed beyond the slots would only go back
             self._short += 1
-            self.on_loop.begin(job, plan)
-            self._is_busy.set()
+            with self._lock:  # the watch must not go to sleep in between
+                self.on_loop.begin(job, plan)
+                self._is_busy.set()
         elif plan.detector.is_slow:
             self._run_apart(job, plan)
         else:

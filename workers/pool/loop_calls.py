@@ -23,7 +23,7 @@ from goondan_tasks.ledger.record import Stored
 from goondan_tasks.messages import JsonObject, ToolCallResult, iso_time
 from workers.cancellation import Cancellation
 from workers.concurrency.slots import Slots
-from workers.concurrency.threads import SHORT_SECONDS, DaemonThreads
+from workers.concurrency.threads import DaemonThreads
 from workers.executor import Executor
 from workers.extensions.events import running
 from workers.handlers import timed_out
@@ -33,6 +33,9 @@ from workers.plain_context import PlainContext
 from workers.runtime import WorkerRuntime
 
 logger = structlog.get_logger(__name__)
+
+#: how long a call may run before it is held: it blocks nobody, may be one of hundreds, and holding costs more
+LASTING_SECONDS = 0.1
 
 
 class General(Protocol):
@@ -148,9 +151,9 @@ class LoopCalls:
 
     def detach_lasting(self) -> None:
         """Detach the calls that have come to last."""
-        late = monotonic() - SHORT_SECONDS
+        now = monotonic()
         for call in list(self._short.values()):
-            if call.job.begun_at < late:
+            if now - call.job.begun_at > min(LASTING_SECONDS, call.plan.limit_seconds / 2):
                 self.detach(call.job)
 
     def detach(self, job: Job) -> None:

@@ -20,8 +20,8 @@ from celery.worker import state
 from redis.exceptions import RedisError
 
 from broker_config import serializer
-from broker_config.queues import TOOL_CALL_TASK, agent_of
-from goondan_tasks.events import DEFAULT_INSTANCE, TOOL_OF_TASK
+from broker_config.queues import TOOL_CALL_TASK, agent_of, is_events_queue
+from goondan_tasks.events import DEFAULT_INSTANCE, TOOL_OF_TASK, task_of
 from goondan_tasks.messages import JsonObject, ToolCallResult
 from goondan_tasks.monitors import FLUSH_SECONDS, Monitors, ended, shown, shown_arguments, task_name
 from workers.concurrency.slots import ReleasedSlot
@@ -88,8 +88,8 @@ class CallRequest:
     @classmethod
     def of_job(cls, job: Job, consumer: Any) -> "CallRequest":
         """Make the request of a claimed call."""
-        call = job.read()
-        request = cls(Incoming(job.id, job.queue, call), event_fields(job), consumer)
+        incoming = Incoming(job.id, job.queue, job.read(), _task(job), claimed=job.original)
+        request = cls(incoming, event_fields(job), consumer)
         request.job = job
         request.acknowledged = True
         if job.begun_at:  # a plain call that lasts; when it was asked for, it may not have been queued yet
@@ -201,13 +201,17 @@ def job_info(job: Job, worker: str) -> dict[str, Any]:
         "name": fields["shadow"],
         "args": "()",
         "kwargs": fields["kwargsrepr"],
-        "type": TOOL_CALL_TASK,
+        "type": _task(job),
         "hostname": worker,
         "time_start": _clock_time(job.begun_at) if job.begun_at else None,
         "acknowledged": True,
         "delivery_info": {"exchange": "", "routing_key": job.queue},
         "worker_pid": None,
     }
+
+
+def _task(job: Job) -> str:
+    return task_of(job.original) if is_events_queue(job.queue) else TOOL_CALL_TASK
 
 
 def count(name: str, task_name: str) -> None:

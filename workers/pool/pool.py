@@ -322,7 +322,7 @@ class CallPool(BasePool):
     def _carry_out_job(self, request: CallRequest, job: Job) -> None:
         delivery = self._runtime.delivery
         try:
-            request.incoming.call(self._runtime.settings.max_args_bytes)
+            delivery.call_of(request.incoming)
         except GoondanError as error:
             delivery.refuse(request.incoming, request.worker, error, job.token)
             self._end(request)
@@ -373,7 +373,8 @@ class CallPool(BasePool):
     def _release_slot(self, request: CallRequest, wait: Wait = Wait.AGENT) -> ReleasedSlot:
         """Lend a call's slot while it waits for another agent; its prefetch credit goes back as well."""
         request.released_slot = self._slots.release_slot(wait)
-        self._unacknowledged.append(request)  # the ledger has the call; its message is not needed any more
+        if not request.acknowledged:
+            self._unacknowledged.append(request)  # the ledger has the call: its message is done
         self._flush()
         if self.lead is not None:
             self.lead.step_aside()

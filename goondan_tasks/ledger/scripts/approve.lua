@@ -16,10 +16,10 @@ if status ~= 'pending' then return {'other', status} end
 if not record[8] then return {'other', 'completion'} end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-if tonumber(record[9]) < now then
+if number_in(record[9]) < now then
   redis.call('HSET', KEYS[1], 'token', ARGV[2])
   redis.call('ZADD', KEYS[2], now + ARGV[3], ARGV[1])
-  return {'expired', 'unapproved', tonumber(record[2]), tonumber(record[3]), record[4], record[5], ''}
+  return {'expired', 'unapproved', number_in(record[2], 0), number_in(record[3], 0), record[4], record[5], ''}
 end
 local deadline = tonumber(ARGV[5]) or now + ARGV[6]
 redis.call('HSET', KEYS[1], 'status', 'queued', 'approved', ARGV[4], 'approvalToken', ARGV[2],

@@ -24,4 +24,4 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('HSET', KEYS[1], 'status', 'running', 'token', ARGV[2])
 redis.call('EXPIRE', KEYS[1], ARGV[4])
 redis.call('ZADD', KEYS[2], now + ARGV[3], ARGV[1])
-return {'taken', tonumber(record[2] or 0), tonumber(record[3] or 0), record[4], record[6]}
+return {'taken', number_in(record[2], 0), number_in(record[3], 0), record[4], record[6]}

@@ -23,7 +23,7 @@ if status == 'queued' and (ARGV[16] == '1' or first ~= id) then
   if ARGV[16] ~= '1' and ARGV[15] ~= '' and first_status == 'queued' then release_event(ns, first, KEYS[5], KEYS[6]) end
   local record = redis.call('HMGET', KEYS[1], 'attempt', 'queuedAt')
   local time = redis.call('TIME')
-  return {'waiting', tonumber(record[1]), tonumber(record[2]), time[1] * 1000 + math.floor(time[2] / 1000)}
+  return {'waiting', number_in(record[1], 0), number_in(record[2], 0), time[1] * 1000 + math.floor(time[2] / 1000)}
 end
 local terms = {worker = ARGV[3], lease = ARGV[4], ttl = ARGV[5], idempotent = ARGV[6], most = ARGV[7]}
 return claim_alone(KEYS, id, ARGV[2], terms)

@@ -1,5 +1,5 @@
--- How calls are claimed; shared by claim.lua, claim_on_reserve.lua and others; ttl.lua and tracing.lua stand
--- before this.
+-- How calls are claimed; shared by claim.lua, claim_on_reserve.lua and others; ttl.lua, tracing.lua and
+-- numbers.lua stand before this.
 
 -- Begin a batch: what its claims have in common is gathered in it, and written once, by close_claims.
 local function open_claims()
@@ -24,8 +24,8 @@ local function claim_call(claims, keys, id, token, terms, absent)
   local now = claims.now
   local record = redis.call('HMGET', keys[1], 'status', 'attempt', 'queuedAt', 'deadline', 'token',
     'verdict', 'deaths', 'retried', 'approved', 'call')
-  local status, attempt = record[1], tonumber(record[2] or 0)
-  local queued = tonumber(record[3] or now)
+  local status, attempt = record[1], number_in(record[2], 0)
+  local queued = number_in(record[3], now)
   if status == 'done' or status == 'dead' or status == 'pending' then
     return {'done', attempt, queued, now}
   end
@@ -46,11 +46,11 @@ local function claim_call(claims, keys, id, token, terms, absent)
     index_trace(absent[5], id, now, terms.ttl)
   elseif status == 'running' then
     return {'held', attempt, queued, now}
-  elseif tonumber(record[4]) < now then
+  elseif number_in(record[4]) < now then
     verdict = 'expired'
   end
   if verdict == 'run' then
-    if tonumber(record[7] or 0) >= 5 * terms.most then
+    if number_in(record[7], 0) >= 5 * terms.most then
       verdict = 'poisoned'
     else
       attempt = attempt + 1

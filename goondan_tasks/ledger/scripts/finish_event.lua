@@ -64,8 +64,7 @@ if ARGV[18] then
     message = ARGV[17], ns = ns, box = ARGV[23], indexes = ARGV[24],
   })
 elseif ARGV[17] and ARGV[17] ~= '' then
-  redis.call('LPUSH', KEYS[5], ARGV[17])
-  if redis.call('LLEN', KEYS[6]) == 0 then redis.call('LPUSH', KEYS[6], '1') end
+  redis.call('LPUSH', KEYS[5], ARGV[17]) -- nobody is woken for it: the asker has the answer from its notification
 end
 if not still_runs then
   redis.call('HSET', KEYS[2], 'ender', request)

@@ -23,7 +23,7 @@ local completion = ARGV[2] .. ' ' .. ARGV[4]
 if status == 'done' or status == 'dead' or record[6] then return {'closed'} end
 if record[7] and record[7] ~= completion then return {'closed'} end
 if status ~= 'pending' then
-  if is_decision or (status == 'queued' and tonumber(record[2]) == 0) then return {'other', status} end
+  if is_decision or (status == 'queued' and number_in(record[2], 0) == 0) then return {'other', status} end
   redis.call('HSET', KEYS[1], 'completion', completion)
   -- a repeated completion must be recognised when the run is over
   if ARGV[6] ~= '' then redis.call('HSET', KEYS[1], 'callback', ARGV[6]) end
@@ -33,11 +33,11 @@ if is_decision ~= (record[8] ~= false) then return {'other', record[8] and 'appr
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local word, verdict = 'taken', 'completed'
-if not record[7] and tonumber(record[9]) < now then
+if not record[7] and number_in(record[9]) < now then
   word, verdict, completion = 'expired', record[8] and 'unapproved' or 'unresolved', ''
 else
   redis.call('HSET', KEYS[1], 'completion', completion)
 end
 redis.call('HSET', KEYS[1], 'token', ARGV[2])
 redis.call('ZADD', KEYS[2], now + ARGV[3], ARGV[1])
-return {word, verdict, tonumber(record[2]), tonumber(record[3]), record[4], record[5], completion}
+return {word, verdict, number_in(record[2], 0), number_in(record[3], 0), record[4], record[5], completion}

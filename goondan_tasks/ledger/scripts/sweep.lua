@@ -52,15 +52,16 @@ local function take(id)
     verdict = record[10] and 'limited' or 'expired'
   elseif not record[5] and record[6] ~= '1' then
     verdict = 'unknown'
-  elseif tonumber(record[8] or 0) + (record[5] and 1 or 5) >= 5 * (record[7] or 1) then
+  elseif number_in(record[8], 0) + (record[5] and 1 or 5) >= 5 * (record[7] or 1) then
     verdict = 'poisoned'
   end
   -- its worker died before the handler had returned, but what it has begun was completed
   if completion and (verdict == 'unknown' or verdict == 'poisoned') then verdict = 'completed' end
-  redis.call('HSET', key, 'status', status == 'queued' and 'running' or status, 'token', ARGV[1])
   local had_it = status ~= 'pending' and record[11]
-  return {id, verdict, tonumber(record[2]) or 0, tonumber(record[3]) or 0, record[4], record[12], completion, had_it,
-    had_it and tonumber(record[16] or 0), is_left and '1'}
+  local row = {id, verdict, number_in(record[2], 0), number_in(record[3], 0), record[4], record[12], completion, had_it,
+    had_it and number_in(record[16], 0), is_left and '1'}
+  redis.call('HSET', key, 'status', status == 'queued' and 'running' or status, 'token', ARGV[1])
+  return row
 end
 
 local taken = {}

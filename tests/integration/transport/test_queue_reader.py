@@ -1,7 +1,7 @@
 """Reading queues with a reservation behind the blocking pop, on a real Redis."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from time import monotonic
 from typing import Any, cast
@@ -12,7 +12,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
 from broker_config import queue_reader
-from broker_config.in_flight import IN_FLIGHT, IN_FLIGHT_INDEX
+from broker_config.in_flight import IN_FLIGHT, IN_FLIGHT_INDEX, Order
 from broker_config.queue_reader import Batch, QueueReader
 from broker_config.queues import wake_up_key
 from broker_config.scripts import ClaimOnReserve, Script, ScriptCall
@@ -295,3 +295,25 @@ def test_the_wake_up_key_goes_when_its_queue_is_empty(make: Callable[..., QueueR
     assert redis.exists(wake_up_key(QUEUE)) == 1
     assert not reader.reserve([QUEUE], 1, 0).is_full
     assert redis.exists(wake_up_key(QUEUE)) == 0
+
+
+def test_of_many_queues_an_order_names_a_few_and_all_have_their_turn(
+    make: Callable[..., QueueReader], redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = [f"agent.a{number}" for number in range(100)]
+    for queue in queues:
+        redis.lpush(queue, *("message",) * 3)
+    reader = make()
+    named: list[int] = []
+    order = reader._orders.order
+
+    def noted(names: Sequence[str], *rest: Any, **fields: Any) -> Order:
+        named.append(len(names))
+        return order(names, *rest, **fields)
+
+    monkeypatch.setattr(reader._orders, "order", noted)
+    first = [queue for _ in range(100) for queue, _, _ in reader.reserve(queues, 1, 0).claims]
+    assert set(first) == set(queues)  # one of each before a second of any
+    rest = [queue for _ in range(200) for queue, _, _ in reader.reserve(queues, 1, 0).claims]
+    assert sorted(rest) == sorted(queues * 2)
+    assert max(named) == queue_reader.MOST_HOT

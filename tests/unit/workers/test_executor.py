@@ -14,7 +14,7 @@ from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.calls import Run, identity_of, new_call
 from goondan_tasks.errors import GoondanError, ToolCancelledError
-from goondan_tasks.messages import ToolCall, ToolCallError, ToolCallResult, wall_clock
+from goondan_tasks.messages import JsonObject, ToolCall, ToolCallError, ToolCallResult, wall_clock
 from goondan_tasks.names import EVENT_TOOL
 from goondan_tasks.redaction import KNOWN_SECRETS, KnownSecrets
 from workers import executor
@@ -350,7 +350,10 @@ def test_a_process_beside_the_worker_is_told_of_a_plain_call_what_the_whole_cont
     assert plan is not None
     services = RunServices(Cancellation(), ProgressReporter(lambda report, answered: None, Watchdog()))
 
-    told = worker.executor.wire(job, limit_seconds=10)
+    async def on_loop() -> JsonObject:
+        return worker.executor.wire(job, limit_seconds=10)
+
+    told = asyncio.run(on_loop())
     whole = wire_of(worker.executor.context(job.claim.run, plan.tool, services, limit_seconds=10))
 
     assert abs(told.pop("deadline") - whole.pop("deadline")) < 1_000

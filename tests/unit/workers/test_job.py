@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from broker_config import serializer
-from goondan_tasks.calls import new_call
+from goondan_tasks.calls import MAX_CONTEXT_BYTES, new_call
 from goondan_tasks.ledger.record import Verdict
 from goondan_tasks.messages import ToolCall, ToolCallResult, wall_clock
+from goondan_tasks.names import EVENT_TOOL
 from goondan_tasks.tool_api import ToolContext
 from workers.extensions.events import running, running_log_fields
-from workers.job import Job, JobState, SlowToolDetector, is_plain, result_of
+from workers.job import Ended, Job, JobState, SlowToolDetector, is_plain, result_of
 from workers.plain_context import PlainContext
 
 CALL = new_call("coder", "calc__add", {"a": 1}, {"tool_call_id": "c-1", "turn_id": "t-1"})
@@ -39,14 +40,68 @@ def test_the_wire_record_of_a_client_is_plain() -> None:
         {"timeoutSeconds": 3},
         {"stepId": "s-1"},
         {"bundleRef": "git:1"},
-        {"callChain": ["planner@default"]},
-        {"callChain": None},
+        {"toolName": EVENT_TOOL},
         {"instanceKey": ""},
         {"deadline": "2026-01-01T00:00:00.000Z"},
     ],
 )
 def test_a_call_that_says_more_or_something_else_is_not_plain(changed: dict[str, Any]) -> None:
     assert not is_plain({**job_of().read(), **changed}, "coder")
+
+
+def test_a_call_of_an_agent_is_plain_but_its_record_is_kept_whole() -> None:
+    own = CALL.model_copy(
+        update={
+            "args": {"callChain": [], "args": 1},
+            "call_chain": ("planner@default",),
+            "waiting": 1,
+            "parent_id": "p-1",
+            "auth": {"actor": "u1"},
+        }
+    )
+    producers, agents = job_of(), job_of(own)
+    assert producers.is_readable
+    assert agents.is_readable
+    assert (agents.is_plain, agents.is_bare) == (True, False)
+    kinds = [Ended(job, b"{}").row[5] for job in (producers, agents)]
+    assert kinds == ["plain", ""]
+    assert agents.args_text is None  # what looks like them is a part of them
+    assert agents.claim.run.call == own
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"callChain": ["planner@default", 3]},
+        {"callChain": None},
+        {"parentId": 7},
+        {"waiting": -1},
+        {"auth": "token"},
+    ],
+)
+def test_a_call_whose_origin_is_not_sound_is_not_begun(changed: dict[str, Any]) -> None:
+    job = job_of()
+    job.call = {**job.read(), **changed}
+    assert not job.is_readable
+    assert not job.is_plain
+
+
+def test_a_call_of_an_agent_with_much_to_carry_is_checked_by_the_general_way() -> None:
+    job = job_of(CALL.model_copy(update={"auth": {"token": "x" * MAX_CONTEXT_BYTES}}))
+    assert job.is_readable
+    assert not job.is_plain
+
+
+def test_in_a_queue_of_events_nothing_else_is_begun() -> None:
+    job = job_of()
+    job.queue = "agent.coder.events"
+    job.call = {**job.read(), "parentId": "p-1"}
+    assert not job.is_readable
+
+
+def test_what_is_kept_of_retries_keeps_no_call_from_ending() -> None:
+    for damaged in (b"", b"three", b"1 2 3", b"\xff 5"):
+        assert job_of(retried=damaged, approved=b"\xff").claim.run.retries == 0
 
 
 def test_a_call_without_arguments_in_its_record_is_not_plain() -> None:

@@ -10,8 +10,7 @@ from goondan_tasks.ledger import submission as submission_module
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.submission import event_submission
 from goondan_tasks.messages import ToolCall
-from tests.unit.goondan_tasks.ledger.calls import a_call, submission, submit
-from tests.unit.goondan_tasks.ledger.test_mailboxes import an_event
+from tests.unit.goondan_tasks.ledger.calls import a_call, an_event, submission, submit
 
 
 def calls(count: int, **fields: object) -> list[ToolCall]:

@@ -5,15 +5,12 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from broker_config import serializer
-from goondan_tasks.calls import identity_of, new_call
-from goondan_tasks.dispatch import RedisDispatch
+from goondan_tasks.calls import new_call
 from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
-from goondan_tasks.messages import ToolCall, wall_clock
-from tests.unit.goondan_tasks.ledger.calls import AGAIN, submit
-from workers.job import Job
+from goondan_tasks.messages import ToolCall
+from tests.unit.goondan_tasks.ledger.calls import AGAIN, reserved, submit
 
 OLD, NEW = f"git:{'1' * 40}", f"git:{'2' * 40}"
 TAG = "token-1"
@@ -29,15 +26,11 @@ def claimed_on_reserve(
 ) -> Claim | None:
     """Let a worker of the active revision reserve a call's message; return the claim that comes with it."""
     submit(ledger, call)
-    call_id = identity_of(call)
-    message = RedisDispatch().inline(call_id, call, serializer.encode(call.to_wire()))
-    claim_on_reserve = ledger.claim_on_reserve("w1", 3, {"coder": {}} if is_served else {}, bundle_ref=active)
-    claim = "local claim = claim_on_reserve('agent.coder', ARGV[1], ARGV[2], ARGV[3])"
-    lua = f"{claim_on_reserve.lua}\n{claim}\nend_claims()\nreturn claim"
-    answer = redis.eval(lua, 0, message, TAG, claim_on_reserve.argument)
-    if not answer:
-        return None
-    return Job("agent.coder", TAG, answer, asked_at=0, clock=wall_clock, worker="w1").claim
+    claim_on_reserve = ledger.claim_on_reserve(
+        "w1", 3, {"coder": {}} if is_served else {}, events={}, bundle_ref=active
+    )
+    job = reserved(redis, claim_on_reserve, call)
+    return None if job is None else job.claim
 
 
 def test_a_call_of_an_agent_whose_limits_the_worker_does_not_know_is_not_claimed_early(

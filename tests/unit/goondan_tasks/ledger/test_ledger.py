@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 import pytest
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from goondan_tasks.calls import identity_of
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Stored, Verdict
-from tests.unit.goondan_tasks.ledger.calls import AGAIN, ONCE, a_call, submission, submit, swept
+from tests.unit.goondan_tasks.ledger.calls import AGAIN, ONCE, a_call, claimed, submission, submit, swept
 from tests.waiting import wait_until
 
 
@@ -257,6 +258,20 @@ def test_every_key_of_ours_has_a_ttl(ledger: Ledger, redis: Redis) -> None:
     after = {key: redis.ttl(key) for key in redis.scan_iter() if not key.startswith(b"agent.coder")}
     assert len(before) == 6
     assert -1 not in {*before.values(), *after.values()}
+
+
+@pytest.mark.parametrize("number", ["", "x", "nan", "inf", "1e400", "-1"])
+@pytest.mark.parametrize("field", ["attempt", "queuedAt", "deadline", "deaths"])
+def test_a_record_whose_numbers_cannot_be_read_is_not_claimed_and_stays_as_it_is(
+    ledger: Ledger, redis: Redis, field: str, number: str
+) -> None:
+    key = ledger.keys.call(submit(ledger, a_call()))
+    redis.hset(key, field, number)
+    before = redis.hgetall(key)
+    with pytest.raises(ResponseError, match="a number in its record cannot be read"):
+        claimed(ledger, a_call())
+    assert redis.hgetall(key) == before
+    assert ledger.recent(["coder"], 10) == []
 
 
 UNREADABLE_CALLS = [b"{", b"\xff", b'{"v":2}', b"[]"]

@@ -29,25 +29,11 @@ from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Finished, Stored, Verdict
 from goondan_tasks.ledger.submission import Submission, digest_of, event_submission
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.names import DELEGATE_TOOL
+from tests.unit.goondan_tasks.ledger.calls import an_event
 from tests.waiting import wait_until
 
 ONCE, AGAIN = ClaimTerms(), ClaimTerms(idempotent=True)
 QUEUE = "agent.coder.events"
-
-
-def an_event(number: int, instance: str = "i", *, awaited: bool = True, asker: str = "client") -> ToolCall:
-    return ToolCall(
-        tool_call_id=f"e{number}",
-        tool_name=DELEGATE_TOOL,
-        agent_name="coder",
-        instance_key=instance,
-        turn_id=f"turn-e{number}",
-        trace_id="0" * 32,
-        span_id="0" * 16,
-        correlation_id=f"c{number}",
-        args={"from": asker, "fromInstanceKey": "j", "payload": {"id": f"e{number}"}, "awaited": awaited},
-    )
 
 
 class Post:

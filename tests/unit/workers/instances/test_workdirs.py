@@ -1,5 +1,7 @@
 """The directories of instances: their names, how they are opened, and what the table says of them."""
 
+import asyncio
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -207,6 +209,28 @@ def test_a_directory_that_is_missed_is_asked_for_at_once(workdirs: InstanceWorkd
     workdirs.open("coder", "a").rmdir()
     assert workdirs.open("coder", "a").is_dir()
     assert table.questions == 2
+
+
+def test_the_event_loop_looks_at_a_directory_once_in_each_round(
+    workdirs: InstanceWorkdirs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+    look = workdirs.open
+
+    def noted(agent: str, instance_key: str) -> Path:
+        looks.append(instance_key)
+        return look(agent, instance_key)
+
+    async def test() -> None:
+        for rounds in (1, 2):
+            places = [workdirs.open_on_loop("coder", key) for key in ("i", "i", "j")]
+            assert looks == ["i", "j"] * rounds
+            shutil.rmtree(places[0])
+            await asyncio.sleep(0)
+        assert workdirs.open_on_loop("coder", "i").is_dir()
+
+    monkeypatch.setattr(workdirs, "open", noted)
+    asyncio.run(test())
 
 
 def test_while_it_is_being_deleted_a_call_waits_no_longer_than_it_may(

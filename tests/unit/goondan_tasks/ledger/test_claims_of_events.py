@@ -1,0 +1,165 @@
+"""Events that are claimed while their messages are reserved: each the first of its mailbox."""
+
+import pytest
+from redis import Redis
+
+from broker_config import serializer
+from broker_config.scripts import ClaimOnReserve
+from goondan_tasks.calls import identity_of
+from goondan_tasks.dispatch import RedisDispatch
+from goondan_tasks.events import TOOL_OF_TASK, mailbox_of
+from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.record import Finished, Stored, Verdict
+from goondan_tasks.ledger.submission import Submission, digest_of
+from goondan_tasks.messages import ToolCall
+from goondan_tasks.names import DELEGATE_RESULT_TOOL, DELEGATE_TOOL, EVENT_TOOL
+from tests.unit.goondan_tasks.ledger.calls import AGAIN, an_event, reserved
+
+
+def put(ledger: Ledger, *events: ToolCall) -> None:
+    """Accept events as a producer does; their messages are what :func:`reserved` makes."""
+    for event in events:
+        wire = serializer.encode(event.to_wire())
+        one = Submission(
+            identity_of(event), event, wire, digest_of(event), b"message", mailbox=mailbox_of(event)
+        )
+        ledger.submit_all([one], "p1")
+
+
+def message_of(event: ToolCall) -> bytes:
+    return RedisDispatch().inline("e1", event, serializer.encode(event.to_wire()))
+
+
+def quoted(text: str | None) -> bytes:
+    """Return a text as it stands in a message's body, which is a text itself."""
+    return serializer.encode(text).replace(b'"', b'\\"')
+
+
+def claims(ledger: Ledger, *, ref: str | None = None, agent: str = "coder") -> ClaimOnReserve:
+    events = {agent: dict.fromkeys(TOOL_OF_TASK, ClaimTerms(max_attempts=7))}
+    return ledger.claim_on_reserve("w1", 3, {"coder": {}}, events=events, bundle_ref=ref)
+
+
+@pytest.mark.parametrize("tool", [DELEGATE_TOOL, DELEGATE_RESULT_TOOL, EVENT_TOOL])
+def test_the_first_of_a_mailbox_is_claimed_with_its_message(redis: Redis, ledger: Ledger, tool: str) -> None:
+    event = an_event(1, tool=tool, awaited=False)
+    put(ledger, event)
+    job = reserved(redis, claims(ledger), event)
+    assert job is not None
+    assert (job.verdict, job.claim.run.call) == (Verdict.RUN, event)
+    assert (job.agent, job.is_readable, job.is_plain) == ("coder", True, False)
+    assert redis.hget(ledger.keys.call(job.id), "maxAttempts") == b"7"
+    finished: Finished = ledger.finish(job.claim, job.claim.run.ok(None, 0.0)).run(redis)
+    assert finished.stored is Stored.YES
+
+
+def test_the_next_one_of_a_mailbox_is_left_until_the_first_has_ended(redis: Redis, ledger: Ledger) -> None:
+    first, second, elsewhere = an_event(1), an_event(2), an_event(3, "other")
+    put(ledger, first, second, elsewhere)
+    claim_on_reserve = claims(ledger)
+    assert reserved(redis, claim_on_reserve, second) is None
+    job = reserved(redis, claim_on_reserve, first)
+    assert job is not None
+    assert reserved(redis, claim_on_reserve, second) is None
+    assert reserved(redis, claim_on_reserve, elsewhere) is not None
+    ledger.finish(job.claim, job.claim.run.ok(None, 0.0)).run(redis)
+    assert reserved(redis, claim_on_reserve, second) is not None
+
+
+def test_one_that_is_claimed_and_released_is_claimed_again(redis: Redis, ledger: Ledger) -> None:
+    event = an_event(1)
+    put(ledger, event)
+    job = reserved(redis, claims(ledger), event)
+    assert job is not None
+    again = reserved(redis, claims(ledger), event)
+    assert again is not None
+    assert again.verdict is Verdict.HELD
+    assert ledger.release(job.claim, died=False, message=b"message").run(redis)
+    assert redis.rpop("agent.coder.events") == b"message"
+    again = reserved(redis, claims(ledger), event)
+    assert again is not None
+    assert (again.verdict, again.attempt) == (Verdict.RUN, 1)
+
+
+def test_what_a_worker_may_not_run_as_it_is_is_left(redis: Redis, ledger: Ledger) -> None:
+    event = an_event(1)
+    put(ledger, event)
+    assert reserved(redis, claims(ledger, ref="git:2"), event) is None  # a Turn may keep to another revision
+    assert reserved(redis, claims(ledger, agent="reviewer"), event) is None  # nobody handles its events here
+    queued = ClaimRequest(identity_of(event), event, "w1", AGAIN)
+    assert ledger.claim_event(queued, b"m", is_handled_here=True).run(redis).verdict is Verdict.RUN
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"agentName": "reviewer"},
+        {"toolName": "bash__exec"},
+        {"toolName": EVENT_TOOL},
+        {"args": 5},
+        {"args": None},
+        None,
+    ],
+)
+def test_one_whose_record_says_something_else_is_left(
+    redis: Redis, ledger: Ledger, changed: dict[str, object] | None
+) -> None:
+    event = an_event(1)
+    put(ledger, event)
+    call = None if changed is None else {**event.to_wire(), **changed}
+    redis.hset(ledger.keys.call(identity_of(event)), "call", serializer.encode(call))
+    assert reserved(redis, claims(ledger), event) is None
+
+
+@pytest.mark.parametrize("field", ["retried", "approved"])
+def test_one_to_which_happened_what_happens_to_no_event_is_left(
+    redis: Redis, ledger: Ledger, field: str
+) -> None:
+    event = an_event(1)
+    put(ledger, event)
+    redis.hset(ledger.keys.call(identity_of(event)), field, "text")
+    assert reserved(redis, claims(ledger), event) is None
+
+
+def test_one_whose_mailbox_is_damaged_is_left(redis: Redis, ledger: Ledger) -> None:
+    event = an_event(1)
+    put(ledger, event)
+    redis.set(f"{ledger.keys.prefix}mailbox:{mailbox_of(event)}", "text")
+    assert reserved(redis, claims(ledger), event) is None
+
+
+def test_one_without_a_record_is_left(redis: Redis, ledger: Ledger) -> None:
+    assert reserved(redis, claims(ledger), an_event(1)) is None
+
+
+def test_an_answer_that_its_asker_has_needs_no_handling(redis: Redis, ledger: Ledger) -> None:
+    event = an_event(1, tool=DELEGATE_RESULT_TOOL)
+    told = reserved(redis, claims(ledger), event)
+    assert told is not None
+    assert (told.verdict, told.verdict.is_granted) == (Verdict.TOLD, False)
+    payload = {"awaited": True, "text": '"awaited":true'}
+    for kind in ("event", "shutdown", None):
+        other = message_of(event).replace(
+            b'\\"type\\":\\"delegate_result\\"', b'\\"type\\":%b' % quoted(kind)
+        )
+        assert other != message_of(event)
+        assert reserved(redis, claims(ledger), event, other) is None
+    untold = an_event(2, tool=DELEGATE_RESULT_TOOL, awaited=False, payload=payload)
+    assert reserved(redis, claims(ledger), untold) is None
+    assert reserved(redis, claims(ledger), an_event(3)) is None
+
+
+def test_a_message_that_only_begins_as_ours_do_is_left_to_be_read_with_care(
+    redis: Redis, ledger: Ledger
+) -> None:
+    answer = an_event(1, tool=DELEGATE_RESULT_TOOL)
+    whole = message_of(answer)
+    body = whole.index(b'"body":"') + len(b'"body":"')
+    for message in (
+        whole[:-9],
+        whole[:body] + b"[[],3]" + whole[body + 2 :],
+        whole[: body - 1] + b"7}",
+        whole[:90],
+    ):
+        assert reserved(redis, claims(ledger), answer, message) is None
