@@ -55,7 +55,8 @@ class Orders:
     def claim_with(self, claim_on_reserve: ClaimOnReserve) -> None:
         """Claim the call of every message that is reserved from now on."""
         self.is_claiming = True
-        self._terms = Script.of(f"{claim_on_reserve.lua}\n{self._lua}"), claim_on_reserve.argument
+        self._script = Script.of(f"{claim_on_reserve.lua}\n{self._lua}")
+        self._argument, self._terms = claim_on_reserve.argument, claim_on_reserve.terms
 
     def order(
         self,
@@ -76,9 +77,9 @@ class Orders:
             keys += (queue, wake_up_key(queue))
         prefix = f"{self._tag}{self._count:09}:"  # tags in their order are messages in theirs
         choosy = "1" if is_choosy else ""
-        script, argument = self._terms
-        arguments = [credit, extra, choosy, prefix, argument, len(acknowledged), *acknowledged]
-        return Order(ScriptCall(script, keys, arguments), queues, credit, monotonic())
+        arguments = [credit, extra, choosy, prefix, self._argument, len(acknowledged), *acknowledged]
+        arguments += [self._terms.get(queue, "") for queue in queues]
+        return Order(ScriptCall(self._script, keys, arguments), queues, credit, monotonic())
 
 
 class InFlight:

@@ -6,8 +6,8 @@
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.resources.abc import Traversable
 from typing import Any, Generic, TypeVar
 
@@ -76,12 +76,14 @@ class ScriptCall(Generic[T]):
 class ClaimOnReserve:
     """What claims calls in the very trip that reserves their messages (``reserve.lua``).
 
-    ``lua`` defines ``claim_on_reserve(queue, message, tag, argument)``, which returns a claim, or false, and
-    ``end_claims()``, which is called behind the last claim.
+    ``lua`` defines ``claim_on_reserve(queue, message, tag, argument, terms)``, which returns a claim or
+    false, and ``end_claims()``, which is called after the last claim. ``terms`` holds an argument for each
+    queue: a worker may serve hundreds of queues, and a reservation sends only those of the ones it reads.
     """
 
     lua: str = "local function claim_on_reserve() return false end local function end_claims() end"
     argument: str = ""
+    terms: Mapping[str, str] = field(default_factory=dict)
 
 
 def run_script_calls(redis: Redis, script_calls: Sequence[ScriptCall[Any]]) -> list[Any]:

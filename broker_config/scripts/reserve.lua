@@ -3,11 +3,12 @@
 -- KEYS  in-flight hash, in-flight index, then queue and wake-up key of each queue
 -- ARGV  how many to reserve, how many beyond that (of which half of a queue is left for other workers),
 --       '1' if only events, and calls that `claim_on_reserve` claims: the first other message stays, and ends
---       this; tag prefix, the argument of `claim_on_reserve`, how many acknowledged tags, those tags...
+--       this; tag prefix, the argument of `claim_on_reserve`, how many acknowledged tags, those tags, then the terms
+--       of each queue
 -- Returns {numbers of the emptied queues, {tag, number of its queue, message, claim, ...}}; of a claimed call the
 -- message is false: the claim has taken its place.
--- Put before this: `local function claim_on_reserve(queue, message, tag, argument)`, which returns a claim or false,
--- and `local function end_claims()`, which is called once behind the last claim.
+-- Put before this: `local function claim_on_reserve(queue, message, tag, argument, terms)`, which returns a claim or
+-- false, and `local function end_claims()`, which is called once behind the last claim.
 -- If a claim fails, say at the record of another version, the message stays in flight until that is overdue, and the
 -- reason takes the place of the claim: what was taken out of the queues before must not be lost with the script.
 local wanted, extra, is_choosy = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
@@ -19,13 +20,13 @@ for first = 7, 6 + acked, 1000 do
 end
 local emptied, taken, copied, scores = {}, {}, {}, {}
 for place = 3, #KEYS, 2 do
-  local queue, wake_up = KEYS[place], KEYS[place + 1]
+  local queue, wake_up, terms = KEYS[place], KEYS[place + 1], ARGV[7 + acked + (place - 3) / 2]
   local left = redis.call('LLEN', queue)
   local most = math.max(wanted, math.min(wanted + extra, #taken / 4 + math.ceil(left / 2)))
   local messages = left > 0 and most > #taken / 4 and redis.call('RPOP', queue, most - #taken / 4) or {}
   for _, message in ipairs(messages) do
     local tag = prefix .. string.format('%03d', #taken / 4)
-    local is_sound, claim = pcall(claim_on_reserve, queue, message, tag, ARGV[5])
+    local is_sound, claim = pcall(claim_on_reserve, queue, message, tag, ARGV[5], terms)
     if not is_sound then claim = type(claim) == 'table' and claim.err or tostring(claim) end
     if is_choosy and not claim and string.sub(queue, -7) ~= '.events' then
       redis.call('RPUSH', queue, message)

@@ -245,14 +245,14 @@ class Ledger(CallRecords):
         most: int,
         terms: Mapping[str, Mapping[str, ClaimTerms | None]],
         *,
-        events: Mapping[str, Mapping[str, ClaimTerms]],
         bundle_ref: str | None = None,
     ) -> ClaimOnReserve:
         """Return what claims calls and events while their messages are reserved (``claim_on_reserve.lua``).
 
-        ``terms`` are by agent and tool; a tool without an entry is claimed as not idempotent, for ``most``
+        ``terms`` are by queue and tool. A tool without an entry is claimed as not idempotent, for ``most``
         attempts. One whose entry is ``None`` is left alone, and a call of another revision than
-        ``bundle_ref``. ``events`` are by agent and task: left alone without an entry, or if there is a ref.
+        ``bundle_ref``. In a queue of events they are by task, which is left alone without an entry, or if
+        there is a ref.
         """
         argument = {
             "worker": worker,
@@ -261,15 +261,16 @@ class Ledger(CallRecords):
             "ns": self.keys.prefix,
             "most": most,
             "ref": bundle_ref or "",
-            "terms": {
-                agent: {tool: one is not None and one.written for tool, one in tools.items()}
-                for agent, tools in terms.items()
-            },
-            "events": {
-                agent: {task: one.written for task, one in tasks.items()} for agent, tasks in events.items()
-            },
         }
-        return ClaimOnReserve(self._scripts.claim_on_reserve.text, serializer.encode(argument).decode())
+        written = {
+            queue: {name: one is not None and one.written for name, one in named.items()}
+            for queue, named in terms.items()
+        }
+        return ClaimOnReserve(
+            self._scripts.claim_on_reserve.text,
+            serializer.encode(argument).decode(),
+            {queue: serializer.encode(named).decode() for queue, named in written.items()},
+        )
 
     def start(self, claims: Sequence[tuple[str, str]]) -> ScriptCall[list[int]]:
         """Mark runs as started, each ``(id, token)``, just before their handlers (``start.lua``).

@@ -19,7 +19,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from broker_config.connections import refusal_text
 from broker_config.pipelined_writer import PAUSE_SECONDS, PipelinedWriter, Receiver, Refused
-from broker_config.queues import agent_of
+from broker_config.queues import agent_of, call_queue, events_queue
 from broker_config.scripts import ClaimOnReserve, ScriptCall
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.calls import draft_call
@@ -132,23 +132,21 @@ class Delivery:
         """Return what claims the agents' calls while the transport reserves their messages."""
         default, active = ClaimTerms(max_attempts=self._settings.max_attempts), self._revisions.active
         terms: dict[str, dict[str, ClaimTerms | None]] = {}
-        events: dict[str, dict[str, ClaimTerms]] = {}
         for agent in agents:
             tools = active.registry
             if tools.handles_events(agent):
-                early = {task: self._early_terms(tools, agent, tool) for task, tool in TOOL_OF_TASK.items()}
-                events[agent] = {task: one for task, one in early.items() if one is not None}
+                terms[events_queue(agent)] = {
+                    task: self._early_terms(tools, agent, tool) for task, tool in TOOL_OF_TASK.items()
+                }
             named = {tool: self._early_terms(tools, agent, tool) for tool in tools.all_known(agent)}
             for own in tools.dynamic.of_turns(agent):
                 its = self._terms(own.registered.bound)
                 if named.setdefault(own.item.name, its) != its:  # only the call says which of them is meant
                     named[own.item.name] = None
-            terms[agent] = {tool: one for tool, one in named.items() if one != default}
             if active.ref is not None:
-                terms[agent][STEP_TOOL] = None  # it reaches a Safe Point before it is claimed
-        return self.ledger.claim_on_reserve(
-            worker, self._settings.max_attempts, terms, events=events, bundle_ref=active.ref
-        )
+                named[STEP_TOOL] = None  # it reaches a Safe Point before it is claimed
+            terms[call_queue(agent)] = {tool: one for tool, one in named.items() if one != default}
+        return self.ledger.claim_on_reserve(worker, self._settings.max_attempts, terms, bundle_ref=active.ref)
 
     def release(self, job: Job) -> tuple[ScriptCall[Any], Receiver] | None:
         """Return what releases the claim of a call that has not begun, and what gets the answer or the error.

@@ -3,8 +3,9 @@
 -- Only for what a producer of ours has queued, as task_message.py writes it: everything else, a call that
 -- must pass a limit first too, or an event that is not the first in its mailbox, is claimed on its own.
 -- argument  JSON: lease (ms), ttl (s), worker, ns (what all keys begin with), most (attempts), ref (the revision
---           that terms are of), terms: agent -> tool -> {idempotent, most}, or false for one that has limits;
---           calls of other agents are left alone; events: agent -> task -> the same, for those that are claimed
+--           that terms are of)
+-- terms     JSON: tool -> {idempotent, most}, or false for one that has limits; of a queue of events task -> the same,
+--           for those that are claimed; or '' for a queue whose messages are left alone
 -- An answer that its asker has already needs no handling, and has no record: its verdict is told.
 -- Returns what claim_call returns, or false. It is followed by the ref, if revisions are followed: a call that
 -- names none is run with that one. But one of a Step with the Step's, which only a claim on its own finds out.
@@ -17,11 +18,12 @@ local EVENT_TOOLS = { -- goondan_tasks/events.py
   ['goondan.event'] = 'goondan__event',
 }
 local decoded, claims
+local terms_of = {} -- each queue
 
 -- Return the terms of an event that may be claimed: none where revisions are followed, a Turn keeps to its own.
 -- The record takes the place of the message. One that says something else is left to be read with care.
-local function terms_of_event(agent, task, id)
-  local terms = decoded.ref == '' and decoded.events[agent] and decoded.events[agent][task]
+local function terms_of_event(known, agent, task, id)
+  local terms = decoded.ref == '' and known[task]
   if not terms then return false end
   local record = redis.call('HMGET', decoded.ns .. 'call:' .. id, 'box', 'call', 'retried', 'approved')
   if not record[1] or record[3] or record[4] then return false end
@@ -30,15 +32,14 @@ local function terms_of_event(agent, task, id)
   return is_it and first_in_mailbox(decoded.ns, record[1]) == id and terms
 end
 
-local function terms_of_call(agent, tool, message)
+local function terms_of_call(known, tool, message)
   local is_named = false
   for ref in string.gmatch(message, REF) do
     if ref ~= decoded.ref then return false end
     is_named = true
   end
   if decoded.ref ~= '' and not is_named and string.find(message, 'stepId', 1, true) then return false end
-  local known = decoded.terms[agent]
-  if not known or known[tool] == false then return false end
+  if known[tool] == false then return false end
   return known[tool] or {'0', decoded.most}
 end
 
@@ -48,19 +49,21 @@ local function is_told(task, message)
   return answer.type == 'delegate_result' and answer.awaited == true
 end
 
-local function claim_on_reserve(queue, message, tag, argument)
+local function claim_on_reserve(queue, message, tag, argument, encoded)
   local task, id, tool = string.match(message, OURS)
   local agent, kind = string.match(queue, '^agent%.([a-z0-9-]+)(.*)$')
   if not id or not agent or string.find(message, 'idempotencyKey', 1, true) then return false end
   decoded = decoded or cjson.decode(argument)
-  local terms
+  terms_of[queue] = terms_of[queue] or encoded ~= '' and cjson.decode(encoded)
+  local known, terms = terms_of[queue], false
   if kind == '.events' then
     local is_sound, has_been_told = pcall(is_told, task, message)
     if is_sound and has_been_told then return {'told', 0, 0, 0, false, false, false, '', id} end
-    is_sound, terms = pcall(terms_of_event, agent, task, id)
+    if not known then return false end
+    is_sound, terms = pcall(terms_of_event, known, agent, task, id)
     if not is_sound then return false end
-  elseif kind == '' and task == 'goondan.tool_call' then
-    terms = terms_of_call(agent, tool, message)
+  elseif known and kind == '' and task == 'goondan.tool_call' then
+    terms = terms_of_call(known, tool, message)
   end
   if not terms then return false end
   local ns = decoded.ns

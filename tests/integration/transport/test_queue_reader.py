@@ -26,9 +26,10 @@ NO_END = "local function end_claims() end"
 
 #: claims every message but those that are called so
 CLAIM_ALL = ClaimOnReserve(
-    "local function claim_on_reserve(_, message, tag, argument)\n"
-    f"  return not string.find(message, 'limited') and {{tag, argument}}\nend {NO_END}",
+    "local function claim_on_reserve(_, message, tag, argument, terms)\n"
+    f"  return not string.find(message, 'limited') and {{tag, argument, terms}}\nend {NO_END}",
     "argument",
+    {QUEUE: "terms"},
 )
 
 
@@ -93,7 +94,7 @@ def scripts_run(redis: Redis) -> int:
 
 def learnt(reader: QueueReader) -> QueueReader:
     """Let Redis know the reader's script."""
-    reader._redis.script_load(reader._orders._terms[0].text)
+    reader._redis.script_load(reader._orders._script.text)
     return reader
 
 
@@ -102,7 +103,7 @@ def test_a_call_comes_with_the_wake_up(make: Callable[..., QueueReader], redis: 
     before = scripts_run(redis)
     push(redis, "one")
     [(queue, token, claim)] = waits.end().claims
-    assert (queue, claim) == (QUEUE, [token.encode(), b"argument"])
+    assert (queue, claim) == (QUEUE, [token.encode(), b"argument", b"terms"])
     assert scripts_run(redis) == before + 1
     assert redis.hlen(IN_FLIGHT) == 0
 

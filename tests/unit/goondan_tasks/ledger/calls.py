@@ -73,9 +73,10 @@ def reserved(
     if message is None:
         message = RedisDispatch().inline(identity_of(call), call, serializer.encode(call.to_wire()))
     queue, token = queue_of(call), new_token()
-    claim = "local claim = claim_on_reserve(ARGV[1], ARGV[2], ARGV[3], ARGV[4])"
+    claim = "local claim = claim_on_reserve(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])"
     lua = f"{claim_on_reserve.lua}\n{claim}\nend_claims()\nreturn claim"
-    answer = redis.eval(lua, 0, queue, message, token, claim_on_reserve.argument)
+    terms = claim_on_reserve.terms.get(queue, "")
+    answer = redis.eval(lua, 0, queue, message, token, claim_on_reserve.argument, terms)
     return answer and Job(queue, token, answer, asked_at=0, clock=wall_clock, worker="w1")
 
 

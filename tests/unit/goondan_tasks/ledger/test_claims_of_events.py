@@ -4,6 +4,7 @@ import pytest
 from redis import Redis
 
 from broker_config import serializer
+from broker_config.queues import call_queue, events_queue
 from broker_config.scripts import ClaimOnReserve
 from goondan_tasks.calls import identity_of
 from goondan_tasks.dispatch import RedisDispatch
@@ -37,8 +38,10 @@ def quoted(text: str | None) -> bytes:
 
 
 def claims(ledger: Ledger, *, ref: str | None = None, agent: str = "coder") -> ClaimOnReserve:
-    events = {agent: dict.fromkeys(TOOL_OF_TASK, ClaimTerms(max_attempts=7))}
-    return ledger.claim_on_reserve("w1", 3, {"coder": {}}, events=events, bundle_ref=ref)
+    events = dict.fromkeys(TOOL_OF_TASK, ClaimTerms(max_attempts=7))
+    return ledger.claim_on_reserve(
+        "w1", 3, {call_queue("coder"): {}, events_queue(agent): events}, bundle_ref=ref
+    )
 
 
 @pytest.mark.parametrize("tool", [DELEGATE_TOOL, DELEGATE_RESULT_TOOL, EVENT_TOOL])

@@ -27,7 +27,7 @@ def claimed_on_reserve(
     """Let a worker of the active revision reserve a call's message; return the claim that comes with it."""
     submit(ledger, call)
     claim_on_reserve = ledger.claim_on_reserve(
-        "w1", 3, {"coder": {}} if is_served else {}, events={}, bundle_ref=active
+        "w1", 3, {"agent.coder": {}} if is_served else {}, bundle_ref=active
     )
     job = reserved(redis, claim_on_reserve, call)
     return None if job is None else job.claim

@@ -121,8 +121,8 @@ def test_what_opens_a_step_is_not_claimed_before_its_safe_point() -> None:
     with fakeredis.FakeRedis() as redis:
         ledger = Ledger(redis, Settings())
         claim_on_reserve = delivery(ledger, FakeRevisions()).claim_on_reserve("w1", ["lizard"])
-    assert '"goondan__step":false' in claim_on_reserve.argument
-    assert '"skin__colour":["1",2]' in claim_on_reserve.argument
+    assert '"goondan__step":false' in claim_on_reserve.terms["agent.lizard"]
+    assert '"skin__colour":["1",2]' in claim_on_reserve.terms["agent.lizard"]
 
 
 class RunsAsMark:

@@ -89,7 +89,7 @@ def early_terms(tools: Registry) -> str:
             result_writer=UNUSED,
             spans=UNUSED,
         )
-        return delivery.claim_on_reserve("w1", ["clerk"]).argument
+        return delivery.claim_on_reserve("w1", ["clerk"]).terms["agent.clerk"]
 
 
 def test_claims_know_the_terms_of_a_tool_that_a_step_has_registered() -> None:
