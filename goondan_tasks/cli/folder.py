@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import sys
 import threading
 import time
@@ -21,7 +22,7 @@ from goondan_tasks.errors import BundleRevisionUnavailableError
 from goondan_tasks.messages import iso_time, wall_clock
 from goondan_tasks.revisions.active import UNCOMMITTED, Activation, ActiveRevision, RevisionChange
 from goondan_tasks.revisions.bootstrap import ATTEMPTS, FollowedBundle, are_committed
-from goondan_tasks.revisions.checkouts import NO_CONTENT, BundleRef, content_files
+from goondan_tasks.revisions.checkouts import LOG_SUFFIX, NO_CONTENT, BundleRef, content_files
 
 if TYPE_CHECKING:
     from watchfiles import Change  # an extra
@@ -64,7 +65,10 @@ def files_that_matter(state_root: Path) -> "Callable[[Change, str], bool]":
     from watchfiles import DefaultFilter  # an extra
 
     ignored = [*DefaultFilter.ignore_dirs, *NO_CONTENT]
-    is_content = DefaultFilter(ignore_dirs=ignored, ignore_paths=[state_root])
+    patterns = [*DefaultFilter.ignore_entity_patterns, re.escape(LOG_SUFFIX) + "$"]
+    is_content = DefaultFilter(
+        ignore_dirs=ignored, ignore_entity_patterns=patterns, ignore_paths=[state_root]
+    )
 
     def matters(change: "Change", path: str) -> bool:
         folder, name = os.path.split(path)

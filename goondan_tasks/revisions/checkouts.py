@@ -35,6 +35,8 @@ NO_CONTENT = frozenset(
     {".DS_Store", ".changesets", ".env", ".git", ".goondan", ".hg", ".idea", ".mypy_cache", ".pytest_cache"}
     | {".ruff_cache", ".svn", ".venv", ".vscode", "__pycache__", _PACKAGES}
 )
+#: a log that is written into the folder would change the bundle with every line
+LOG_SUFFIX = ".log"
 #: a bundle that is one file in a home directory must not have all of it read
 MAX_FILES = 20_000
 #: levels of directories that a bundle may have
@@ -148,7 +150,8 @@ def content_files(folder: Path) -> list[Found]:
                 raise BundleRevisionUnavailableError(message, suggestion="Give it a folder of its own.")
     except OSError as error:
         raise BundleRevisionUnavailableError(f"The bundle in {folder} cannot be read: {error}") from error
-    return sorted((file for file in files if file.mode), key=lambda file: os.fsencode(file.path))
+    content = (file for file in files if file.mode and not file.path.endswith(LOG_SUFFIX))
+    return sorted(content, key=lambda file: os.fsencode(file.path))
 
 
 def content_ref(folder: Path) -> BundleRef:

@@ -302,6 +302,7 @@ def stop() -> Iterator[threading.Event]:
         ("/b/state/workspaces/w/instances/i/workspace/.env", False),
         ("/b/prompts/coder.md", True),
         ("/b/notes.txt~", False),
+        ("/b/dev.log", False),
         ("/b/.changesets/cs-1/tools/plan.py", False),
         ("/b/tools/__pycache__/plan.cpython-311.pyc", False),
         ("/b/.git/config.yaml", False),

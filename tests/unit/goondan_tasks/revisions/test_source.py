@@ -57,6 +57,7 @@ def test_equal_content_has_equal_refs_wherever_it_is(tmp_path: Path) -> None:
     (second / "__pycache__").mkdir()
     (second / "__pycache__/echo.pyc").write_bytes(b"x")
     (second / ".env").write_text("API_KEY=secret", encoding="utf-8")
+    (second / "dev.log").write_text("Ready.", encoding="utf-8")
 
     assert content_ref(first) == content_ref(second)
 
