@@ -37,7 +37,7 @@ logger = structlog.get_logger(__name__)
 LOOK_SECONDS = 0.1
 
 #: how long the extensions that listen to ``worker.stopping`` are waited for
-LISTEN_SECONDS = 1.0
+LISTEN_SECONDS = 5.0
 
 #: how long after the grace period a worker stops whose main loop does not turn
 LATEST_SECONDS = 2.0
