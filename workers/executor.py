@@ -471,6 +471,8 @@ class Executor:
         )
         if not is_ours:
             described = described.with_traceback(traceback_text(cause))
+        elif described.traceback is not None:  # raised in another process
+            logger.warning("call.raised", **run.log_fields, exception=described.traceback)
         return run.failed(described, started_at)
 
     def _outcome(self, run: Run, value: Any, started_at: float | None) -> ToolCallResult:

@@ -1,6 +1,7 @@
 """Tools with ``isolation: process`` on a real worker: each failure is one call's, and the worker goes on."""
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -192,6 +193,14 @@ def test_what_a_handler_raises_is_described_as_anywhere(
     error = error_of(call("apart__raises", args))
     message = expected[2] or "[Errno 2] no mould"
     assert (error.code, error.name, error.message, error.help_url) == (*expected[:2], message, expected[3])
+
+
+def test_the_log_says_where_a_handler_raised(stack: LocalStack, call: Call) -> None:
+    call("apart__raises", {"kind": "missing", "args": [2, "no pattern"]}, tool_call_id="raises-1")
+    log = stack.log(stack.workers[0])
+    raised = log[log.index("FileNotFoundError: [Errno 2] no pattern") - 1000 :]
+    assert "call.raised" in raised
+    assert re.search(r'File ".*/tools/\w+\.py", line \d+, in ', raised)
 
 
 def test_an_output_that_is_not_json_is_refused(call: Call) -> None:

@@ -1,5 +1,6 @@
 """The TypeScript examples of the documents, as they are written there, in hosts of Node and Bun."""
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -79,8 +80,11 @@ def test_an_async_result_of_the_older_version_is_pending(stack: LocalStack) -> N
     assert begun.result(timeout=PATIENCE, wait_pending=True).output == {"done": True}
 
 
-def test_what_a_handler_throws_is_the_error_of_its_call(call: Call, web: str) -> None:
+def test_what_a_handler_throws_is_the_error_of_its_call(stack: LocalStack, call: Call, web: str) -> None:
     failed = call("api.call", url=f"{web}/none")
+    log = stack.log(stack.workers[0])
+    raised = log[log.index("call.raised") :]
+    assert re.search(r"Error: API 요청 실패: 404 Not Found\n\s+at .*\.ts:\d+:\d+", raised)
 
     assert call("api.call", url=f"{web}/ok").output == {"n": 1}
     assert failed.error is not None

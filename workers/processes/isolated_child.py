@@ -34,7 +34,8 @@ from time import monotonic
 from typing import Any
 
 from broker_config import serializer
-from goondan_tasks.failure import describe
+from goondan_tasks.errors import GoondanError
+from goondan_tasks.failure import describe, traceback_text
 from goondan_tasks.messages import JsonObject, Message
 from goondan_tasks.output import encoded_output, pending_of, report_of
 from goondan_tasks.tool_api import ToolContext, ToolHandler
@@ -273,7 +274,10 @@ class IsolatedChild:
         if isinstance(error, MemoryError):
             return serializer.encode([call, "out-of-memory", None])
         described = describe(error, help_url=order["helpUrl"], message_limit=order["messageLimit"])
-        return serializer.encode([call, "error", described.to_wire()])
+        body = described.to_wire()
+        if not isinstance(error, GoondanError):
+            body["traceback"] = traceback_text(error)
+        return serializer.encode([call, "error", body])
 
     def _answer_with_value(self, order: JsonObject) -> bytes:
         call, tool, value = order["call"], order["tool"], self._run(order)

@@ -96,8 +96,9 @@ class Child:
     def run(self, order: JsonObject, limit_seconds: float, on_event: OnEvent) -> tuple[str, Any]:
         """Run a call in the child.
 
-        Return ``("value", output)``, ``("pending", fields)`` or ``("error", description)``. The limit
-        counts from the start of the handler. After an exception the child must be ended.
+        Return ``("value", output)``, ``("pending", fields)`` or ``("error", description)``, which has the
+        ``traceback`` of a foreign exception. The limit counts from the start of the handler. After an
+        exception the child must be ended.
 
         Raises:
             ToolTimeoutError: the child did not start in time, or the handler is past its limit.
@@ -311,7 +312,8 @@ class IsolatedTool:
             if cancellation.error is not None:
                 raise cancellation.error  # the handler was quicker, but the child is being ended
         if kind == "error":
-            raise DescribedError(_with_hint(ToolCallError.from_wire(body), environment))
+            error = _with_hint(ToolCallError.from_wire(body), environment)
+            raise DescribedError(error.with_traceback(body["traceback"]) if "traceback" in body else error)
         return Pending(**body) if kind == "pending" else body
 
     def _order(self, ctx: ToolContext, args: JsonObject, limit_seconds: float) -> JsonObject:
