@@ -1,4 +1,4 @@
-"""Faults of values in files and settings, in our wording instead of pydantic's."""
+"""Messages for invalid values in files and settings, in place of pydantic's."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 _MOST_SHOWN = 40
 _PREFIX = "Value error, "
 
-#: the types of errors whose message repeats nothing but the field's own limits
+#: by pydantic's type of error; the messages contain no values, only limits of the field
 _WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "int_parsing": lambda limits: "must be a whole number",
     "int_parsing_size": lambda limits: "must be a smaller number",
@@ -40,11 +40,9 @@ def _at_least(count: int, what: str) -> str:
 
 
 def fault_text(fault: Mapping[str, Any], *, shows_value: bool = False) -> str:
-    """Say what a value must be, by one of pydantic's ``ErrorDetails``.
+    """Return what a value must be, given pydantic's ``ErrorDetails``.
 
-    With ``shows_value`` also what it is, if it is short and no object.
-
-    A validator of our own is taken at its word.
+    With ``shows_value``, a short value is added. The message of a validator of our own is returned as it is.
     """
     message: str = fault["msg"]
     words = _WORDS.get(fault["type"])
