@@ -243,24 +243,15 @@ _FAULT = re.compile(r"user_script|^WRONGTYPE")
 _CREDENTIALS = "Correct user and password in GOONDAN_REDIS_URL: redis://user:password@host:6379/0."
 _REMEDIES = (
     ("READONLY|read only replica", "Use the URL of the master: after a failover that is another server."),
-    (
-        "MASTERDOWN|Link with MASTER is down",
-        "Use the URL of the master, or wait for the replica.",
-    ),
+    ("MASTERDOWN|Link with MASTER is down", "Use the URL of the master, or wait for the replica."),
     ("NOREPLICAS|good replicas", "Bring its replicas back, or lower min-replicas-to-write."),
     ("MISCONF|RDB snapshots", "Look at the server's log and the space on its disk: it cannot save its data."),
     ("BUSY", "A script runs there without end: `redis-cli SCRIPT KILL` ends it."),
     ("OOM|maxmemory", "Raise maxmemory, or lower GOONDAN_RESULT_TTL_SECONDS: the server is full."),
     ("LOADING|loading the dataset", "Wait until it has read its data from disk."),
-    (
-        "CLUSTERDOWN|Hash slot",
-        "Use a server that is not part of a Redis Cluster.",
-    ),
+    ("CLUSTERDOWN|Hash slot", "Use a server that is not part of a Redis Cluster."),
     ("NOAUTH|WRONGPASS|Authentication|authenticated|password", _CREDENTIALS),
-    (
-        "NOPERM|has no permissions",
-        "Let the user of GOONDAN_REDIS_URL do all: `ACL SETUSER`.",
-    ),
+    ("NOPERM|has no permissions", "Let the user of GOONDAN_REDIS_URL do all: `ACL SETUSER`."),
     ("max number of clients", "Raise maxclients, or end clients: `redis-cli CLIENT LIST` shows them."),
 )
 

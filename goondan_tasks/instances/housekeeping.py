@@ -22,7 +22,6 @@ from goondan_tasks.agent_registry import AgentRecord
 from goondan_tasks.errors import ConversationError, InstanceBusyError, InstanceNotFoundError
 from goondan_tasks.instances.files import InstanceFiles
 from goondan_tasks.instances.table import (
-    Hold,
     InstanceDirectory,
     InstanceInfo,
     InstanceRecord,
@@ -84,15 +83,11 @@ class LiveCalls:
             for call_id, (status, token, *kept) in zip(batch, rows, strict=True):
                 is_live = status in _LIVE or (status == _DONE and token is not None)
                 if any(kept) and (is_live or not live_only):
-                    fields = zip(CALL_FIELDS, kept, strict=True)
-                    found.append(_live_call(call_id.decode(), dict(fields)))
+                    # not parsed as a ToolCall, so that calls of newer versions are found, too
+                    wire = call_of(dict(zip(CALL_FIELDS, kept, strict=True)))
+                    agent, key = str(wire.get("agentName", "")), str(wire.get("instanceKey", "default"))
+                    found.append(LiveCall(call_id.decode(), agent, key))
         return found
-
-
-def _live_call(call_id: str, fields: Mapping[bytes, bytes | None]) -> LiveCall:
-    # not parsed as a ToolCall, so that calls of newer versions are found, too
-    wire = call_of(fields)
-    return LiveCall(call_id, str(wire.get("agentName", "")), str(wire.get("instanceKey", "default")))
 
 
 #: how many directories are held at a time
@@ -218,7 +213,7 @@ class Deletions:
         for record in records:
             yield self._outcome(batch, record)
 
-    def _hold(self, batch: "_Batch", records: Sequence[InstanceRecord], unused_since: float | None) -> None:
+    def _hold(self, batch: _Batch, records: Sequence[InstanceRecord], unused_since: float | None) -> None:
         holds = self._instances.hold([record.directory for record in records], batch.token, unused_since)
         batch.held_at = min(hold.now for hold in holds)
         for record, hold in zip(records, holds, strict=True):
@@ -226,9 +221,10 @@ class Deletions:
                 batch.records.append(record)
                 batch.half_done[record.directory] = hold.aside
             else:
-                batch.stay[record.directory] = _refusal(hold)
+                is_busy = hold.word == "busy"
+                batch.stay[record.directory] = "it is being deleted" if is_busy else "it was used again"
 
-    def _set_aside(self, batch: "_Batch") -> None:
+    def _set_aside(self, batch: _Batch) -> None:
         faults = {}
         for record in batch.records:
             try:
@@ -239,7 +235,7 @@ class Deletions:
                 faults[record.directory] = f"its directory cannot be renamed: {error.strerror}"
         self._let_stay(batch, faults)
 
-    def _let_stay(self, batch: "_Batch", reasons: Mapping[InstanceDirectory, str]) -> None:
+    def _let_stay(self, batch: _Batch, reasons: Mapping[InstanceDirectory, str]) -> None:
         for directory in reasons:
             with suppress(OSError):  # unlikely, as it was renamed a moment ago
                 self._files.give_back(directory, batch.token)
@@ -247,27 +243,22 @@ class Deletions:
         batch.stay.update(reasons)
         batch.records = [record for record in batch.records if record.directory not in reasons]
 
-    def _forget(self, batch: "_Batch") -> None:
+    def _forget(self, batch: _Batch) -> None:
         """Drop instances from the table, except those whose hold has expired."""
         lost = [record for record in batch.records if not self._instances.forget(record, batch.token)]
         self._let_stay(batch, {record.directory: "it was used again" for record in lost})
 
-    def _outcome(self, batch: "_Batch", record: InstanceRecord) -> InstanceRemoval:
+    def _outcome(self, batch: _Batch, record: InstanceRecord) -> InstanceRemoval:
         planned = self.plan(record)
         if record.directory in batch.stay:
             return planned.model_copy(update={"reason": batch.stay[record.directory]})
         if record.directory not in batch.aside:
             return planned.model_copy(update={"removed": True})
-        if self._is_gone(record.directory, batch.token):
-            return planned.model_copy(update={"removed": True, "files": "removed"})
+        with suppress(OSError):
+            if self._files.remove(record.directory, batch.token):
+                return planned.model_copy(update={"removed": True, "files": "removed"})
         reason = "not all of its files could be removed; `goondan gc` tries again"
         return planned.model_copy(update={"removed": True, "files": "left", "reason": reason})
-
-    def _is_gone(self, directory: InstanceDirectory, token: str) -> bool:
-        try:
-            return self._files.remove(directory, token)
-        except OSError:
-            return False
 
     def _where(self, record: InstanceRecord) -> Literal["here", "absent", "elsewhere"]:
         """Return where the files are; a directory of the same name may belong to another system."""
@@ -287,10 +278,6 @@ class Deletions:
             if directory not in leaving and part is not None and part.cwd is not None:
                 return f"instance {guest.key!r} of agent {agent!r}"
         return None
-
-
-def _refusal(hold: Hold) -> str:
-    return "it is being deleted" if hold.word == "busy" else "it was used again"
 
 
 #: files that were set aside are removed only after this time: the deletion may still run, also that of a

@@ -143,15 +143,7 @@ class Ledger(CallRecords):
         """
         call, keys = request.call, self.keys
         agent = call.agent_name
-        arguments = [
-            request.call_id,
-            request.token,
-            request.worker,
-            self._lease_ms,
-            self._record_ttl,
-            int(request.terms.idempotent),
-            request.terms.max_attempts,
-        ]
+        arguments = [request.call_id, *self._claim_terms(request.token, request.worker, request.terms)]
         if with_call:
             wire = serializer.encode(call.to_wire())
             arguments += [
@@ -167,6 +159,10 @@ class Ledger(CallRecords):
             arguments,
             request.claim,
         )
+
+    def _claim_terms(self, token: str, worker: str, terms: ClaimTerms) -> list[Any]:
+        idempotent = int(terms.idempotent)
+        return [token, worker, self._lease_ms, self._record_ttl, idempotent, terms.max_attempts]
 
     def _indexes(self, call_id: str, call: ToolCall) -> tuple[str, ...]:
         """Return the keys of a call's trace indexes as one script argument, or no argument."""
@@ -207,17 +203,7 @@ class Ledger(CallRecords):
         return ScriptCall(
             self._scripts.fetch,
             [keys.due, keys.running(agent), keys.calls(agent), events_queue(agent)],
-            [
-                token,
-                taker,
-                self._lease_ms,
-                self._record_ttl,
-                int(terms.idempotent),
-                terms.max_attempts,
-                keys.prefix,
-                agent,
-                mailbox,
-            ],
+            [*self._claim_terms(token, taker, terms), keys.prefix, agent, mailbox],
             parse,
         )
 
@@ -553,7 +539,7 @@ class Ledger(CallRecords):
         The answer has a claim for each call; the caller must settle it. A call that cannot be read is left
         out: after a lease, a sweep of another version may be able to read it.
         """
-        token = uuid.uuid4().hex
+        token, prefix = uuid.uuid4().hex, self.keys.call("")
 
         def parse(rows: Sequence[Any]) -> list[Claim]:
             claims = (swept_claim(row, sweeper, token) for row in rows)
@@ -562,14 +548,7 @@ class Ledger(CallRecords):
         return ScriptCall(
             self._scripts.sweep,
             [self.keys.due, self.keys.swept],
-            [
-                token,
-                self._lease_ms,
-                SWEEP_BATCH,
-                self.keys.call(""),
-                self._longest_pause_ms,
-                self._record_ttl,
-            ],
+            [token, self._lease_ms, SWEEP_BATCH, prefix, self._longest_pause_ms, self._record_ttl],
             parse,
         )
 
