@@ -71,15 +71,15 @@ def decode(data: str | bytes | bytearray | memoryview) -> Any:
 
 #: our wordings for messages of Python's JSON parser
 _REASONS = {
-    "Expecting value": "a value belongs here",
-    "Expecting property name enclosed in double quotes": "a name in double quotes belongs here",
-    "Expecting ':' delimiter": "a colon belongs here",
-    "Expecting ',' delimiter": "a comma belongs here",
+    "Expecting value": "a value is expected here",
+    "Expecting property name enclosed in double quotes": "a name in double quotes is expected here",
+    "Expecting ':' delimiter": "a colon is expected here",
+    "Expecting ',' delimiter": "a comma is expected here",
     "Extra data": "the document ends before this",
     "Unterminated string starting at": "this text has no closing quote",
     "Invalid control character at": "a control character must be written as an escape",
-    "Illegal trailing comma before end of object": "no comma may stand before the end",
-    "Illegal trailing comma before end of array": "no comma may stand before the end",
+    "Illegal trailing comma before end of object": "no comma is allowed before the end",
+    "Illegal trailing comma before end of array": "no comma is allowed before the end",
 }
 
 

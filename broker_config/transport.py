@@ -56,7 +56,7 @@ def use_plain_json() -> None:
 
 
 def _log_no_message(queue: str, data: bytes, reason: str) -> None:
-    logger.error("dropped what is not a message from queue %s: %s: %.200r", queue, reason, data)
+    logger.error("dropped data that is not a message from queue %s: %s: %.200r", queue, reason, data)
 
 
 class QoS(virtual.QoS):

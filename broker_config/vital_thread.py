@@ -26,7 +26,7 @@ def vital_thread(
             target()
         finally:
             if not is_over():
-                logger.critical("the thread %s has died; this process can do nothing without it", name)
+                logger.critical("the thread %s has died; this process cannot work without it", name)
                 os.kill(os.getpid(), signal.SIGTERM)
 
     return threading.Thread(target=run, name=name, daemon=True)

@@ -30,14 +30,14 @@ class EarlierWorkspace:
     @property
     def message(self) -> str:
         """What was found, as a sentence."""
-        return f"Workspace {self.name!r}, of earlier versions, is still there: {self.found}."
+        return f"Workspace {self.name!r} of an earlier version still exists: {self.found}."
 
     @property
     def remedy(self) -> str:
         """How to keep using it."""
         package = f", or name a Package {self.name!r}" if self.name == self.name.lower() else ""
         return (
-            f"To go on with it, say --workspace {self.name} or set GOONDAN_WORKSPACE={self.name} for every "
+            f"To keep using it, pass --workspace {self.name} or set GOONDAN_WORKSPACE={self.name} for every "
             f"program{package}. Other projects may have used it, too."
         )
 

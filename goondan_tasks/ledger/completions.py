@@ -67,7 +67,7 @@ class Completions:
             return
         self._reaper.settle(claim)
         if claim.verdict is not Verdict.COMPLETED:
-            raise CallClosedError(f"Call {call_id} has ended: its time was over before this came.")
+            raise CallClosedError(f"Call {call_id} has ended: it had expired.")
 
     def _callback(self, call_id: str, token: str) -> CallbackToken:
         """Check the token. The ledger checks that its run is still the latest."""

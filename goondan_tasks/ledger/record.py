@@ -430,7 +430,7 @@ class Outcome:
             error = wire.get("error")
             return cls(wire.get("output"), None if error is None else ToolCallError.from_wire(error))
         except (ValueError, AttributeError) as damage:
-            message = f"What the call was completed with cannot be read: {damage}"
+            message = f"The completion of the call cannot be read: {damage}"
             lost = ToolOutputError(message[:500])
             name = type(lost).__name__
             return cls(error=ToolCallError(code=lost.code, name=name, message=lost.message))
@@ -550,7 +550,7 @@ def _readable_record(call_id: str, row: Mapping[bytes, bytes]) -> CallRecord | N
 def damaged(call_id: str, reason: str) -> ToolError:
     """Return the error of a call whose keys no script can use; ``reason`` is the error of Redis."""
     return ToolError(
-        f"What Redis keeps of call {call_id}, or of its limits, is damaged: {reason}",
+        f"The record of call {call_id}, or of its limits, is damaged in Redis: {reason}",
         suggestion="Find its keys with `redis-cli --scan --pattern '*ID*'`, remove what another program has "
         "written there, and submit the call again with another toolCallId.",
     )
