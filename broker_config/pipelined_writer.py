@@ -9,7 +9,6 @@ keys is not sent again.
 # redis-py leaves the methods of its connections untyped
 # mypy: disable-error-code="no-untyped-call"
 
-import contextlib
 import logging
 import threading
 from collections import deque
@@ -23,7 +22,7 @@ from redis.connection import Connection
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from broker_config.connections import is_script_fault, refusal_text
-from broker_config.scripts import Script, ScriptCall, packet, unparsed
+from broker_config.scripts import Script, ScriptCall, packet, send_all, unparsed
 from broker_config.vital_thread import vital_thread
 
 logger = logging.getLogger(__name__)
@@ -247,10 +246,8 @@ class PipelinedWriter:
         self.flush()
 
     def _load_scripts(self) -> None:
-        for script in self._preloaded:
-            self._connection.send_command("SCRIPT LOAD", script.text)
-            with contextlib.suppress(ResponseError):  # the user may not load scripts: their texts are sent
-                self._connection.read_response()
+        # if the user may not load scripts, their texts are sent later
+        send_all(self._connection, [("SCRIPT", "LOAD", script.text) for script in self._preloaded])
 
     def _reconnect(self, error: RedisError) -> None:
         logger.warning("lost the connection to Redis, trying again: %s", error)

@@ -26,7 +26,7 @@ from redis.exceptions import NoScriptError, RedisError
 
 from broker_config.in_flight import SLEEP_SECONDS, Reservation, Reservations
 from broker_config.queues import WAKE_UP_SUFFIX, wake_up_key
-from broker_config.scripts import ClaimOnReserve, Script, ScriptCall, answer_of, packet
+from broker_config.scripts import ClaimOnReserve, Script, ScriptCall, answer_of, packet, send_all
 
 logger = logging.getLogger(__name__)
 
@@ -222,10 +222,9 @@ class QueueReader:
         self._connection.connect()
         # one trip for all: with a slow network, leases might run out during many
         load = [("SCRIPT", "LOAD", script.text) for script in self._preloaded]
-        self._connection.send_packed_command([packet([*load, ("CLIENT", "ID")])], check_health=False)
-        # if the user may not load scripts, their texts are sent instead
-        answer = [answer_of(self._connection) for _ in range(len(load) + 1)][-1]
-        self._client_id = answer if isinstance(answer, int) else 0
+        # if the user may not load scripts, their texts are sent later
+        *_, client_id = send_all(self._connection, [*load, ("CLIENT", "ID")], check_health=False)
+        self._client_id = client_id if isinstance(client_id, int) else 0
         self._is_connected = True
 
     @contextlib.contextmanager

@@ -145,10 +145,10 @@ def exchange(connection: Connection, script_calls: Sequence[ScriptCall[Any]]) ->
     Raises:
         redis.exceptions.RedisError: one failed, or Redis cannot be reached; the connection may be unusable.
     """
-    answers = _send(connection, [script_call.command for script_call in script_calls])
+    answers = send_all(connection, [script_call.command for script_call in script_calls])
     unknown = [number for number, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
     if unknown:
-        again = _send(connection, [script_calls[number].full_command for number in unknown])
+        again = send_all(connection, [script_calls[number].full_command for number in unknown])
         for number, answer in zip(unknown, again, strict=True):
             answers[number] = answer
     for answer in answers:
@@ -157,8 +157,11 @@ def exchange(connection: Connection, script_calls: Sequence[ScriptCall[Any]]) ->
     return answers
 
 
-def _send(connection: Connection, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-    connection.send_packed_command([packet(commands)])
+def send_all(
+    connection: Connection, commands: Sequence[tuple[Any, ...]], *, check_health: bool = True
+) -> list[Any]:
+    """Send commands in one round trip and return their answers as :func:`answer_of` does."""
+    connection.send_packed_command([packet(commands)], check_health=check_health)
     return [answer_of(connection) for _ in commands]
 
 

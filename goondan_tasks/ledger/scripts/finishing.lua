@@ -6,7 +6,7 @@ local ARGS = '"callChain":[],"args":' -- precedes the arguments, which end the J
 -- Begin a batch. close_ends writes the keys that its calls share, each once.
 local function open_ends()
   local time = redis.call('TIME')
-  return {now = time[1] * 1000 + math.floor(time[2] / 1000), told = {}, ids = {}, running = {}}
+  return {now = time[1] * 1000 + math.floor(time[2] / 1000), notifications = {}, ids = {}, running = {}}
 end
 
 -- Store a result, and drop the fields of the record that are no longer needed. If the result repeats all of the call
@@ -59,8 +59,8 @@ local function finish_call(ends, key, ttl, names, ended)
   local notification = ended.id
   if #ended.result <= INLINE_BYTES then notification = notification .. ' ' .. ended.result end
   for producer in string.gmatch(record[2] or '', '%S+') do
-    local list = ends.told[producer] or {}
-    list[#list + 1], ends.told[producer] = notification, list
+    local list = ends.notifications[producer] or {}
+    list[#list + 1], ends.notifications[producer] = notification, list
   end
   return ends.now
 end
@@ -70,7 +70,7 @@ end
 local function close_ends(ends, due, names)
   if #ends.ids > 0 then redis.call('ZREM', due, unpack(ends.ids)) end
   for agent, ids in pairs(ends.running) do redis.call('ZREM', names.running .. agent, unpack(ids)) end
-  for producer, list in pairs(ends.told) do
+  for producer, list in pairs(ends.notifications) do
     redis.call('PUBLISH', names.results .. producer, table.concat(list, '\n'))
   end
 end
