@@ -1,7 +1,7 @@
-"""Where ``goondan`` starts, and what keeps other modules from the place of ours.
+"""The entry point of ``goondan``; it keeps other modules from hiding ours.
 
-It stands outside of our packages: where a user's own ``goondan_tasks`` is first on Python's path, nothing in
-ours runs. What it imports Python has loaded before.
+It is outside our packages, because if a user's own ``goondan_tasks`` is first on Python's path, none of our
+code in it runs. It imports only modules that Python has already loaded.
 """
 
 # ruff: noqa: PTH109, PTH118, PTH120 - pathlib may still be hidden
@@ -14,14 +14,14 @@ _EXIT_CODE, _CODE = 3, "E_CONFIG_SCHEMA_INVALID"
 
 
 def put_current_directory_last() -> None:
-    """Let the files of the current directory, which may be a bundle's folder, hide no module.
+    """Keep files of the current directory, which may be a bundle's folder, from hiding modules.
 
-    It is first on the path of ``python -m goondan_tasks``. ``celery -A goondan_tasks`` puts it there too, for
-    each import, unless it is on the path already (celery/utils/imports.py, ``cwd_in_path``), and takes one
-    away after that. No other program's path is changed.
+    ``python -m goondan_tasks`` puts the directory first on the path. So does ``celery -A goondan_tasks`` for
+    each import, unless the directory is on the path already, and afterwards removes one entry
+    (celery/utils/imports.py, ``cwd_in_path``). The paths of other programs are not changed.
     """
     words = sys.orig_argv
-    # while `python -m` looks for the module, that is what the program is called
+    # while `python -m` looks for the module, sys.argv[0] is "-m"
     module = words[words.index("-m") + 1] if sys.argv[:1] == ["-m"] and "-m" in words else ""
     is_celerys = "celery.bin.celery" in sys.modules and any("goondan_tasks" in word for word in words)
     if not module.startswith("goondan_tasks") and not is_celerys:
@@ -35,7 +35,7 @@ def put_current_directory_last() -> None:
 
 
 def clash(*packages: str) -> tuple[str, str] | None:
-    """Return what hides one of these packages of ours, and what to do about it; none of them is run."""
+    """Return what hides one of our packages and what to do about it; no package is imported."""
     ours = os.path.dirname(os.path.realpath(__file__))
     for name in packages:
         spec = importlib.util.find_spec(name)
@@ -52,14 +52,14 @@ def clash(*packages: str) -> tuple[str, str] | None:
 
 
 def require_ours(*packages: str) -> None:
-    """Raise ImportError if something hides one of these packages."""
+    """Raise ImportError if another module hides one of these packages."""
     found = clash(*packages)
     if found is not None:
         raise ImportError(" ".join(found))
 
 
 def main() -> None:
-    """Run the command line, unless it would not be ours that runs."""
+    """Run the command line, unless another package hides ours."""
     found = clash("broker_config", "goondan_tasks", "workers")
     if found is None:
         from goondan_tasks.cli import main as run

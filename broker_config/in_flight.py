@@ -1,7 +1,8 @@
-"""The reservations in Redis: every message that has left its queue is kept here until it is acknowledged.
+"""Reservations: Redis keeps every message that has left its queue until it is acknowledged.
 
-A reservation belongs to the worker that made it: its tag is made here, renewed while its worker lives and
-compared by every acknowledgement (kombu's tag is made at publish and shared by all deliveries).
+A reservation belongs to the worker that made it. Its tag is made here, is renewed while its worker lives, and
+is compared by every acknowledgement. kombu's own tag is made when the message is published, and all
+deliveries share it.
 """
 
 import itertools
@@ -20,10 +21,10 @@ from broker_config.scripts import ClaimOnReserve, Script, ScriptCall
 IN_FLIGHT = "agent.in-flight"
 IN_FLIGHT_INDEX = "agent.in-flight.index"
 
-#: how many messages one trip reserves or finds at most
+#: the maximum number of messages that one script reserves or finds
 BATCH = 64
 
-#: how long a worker waits on wake-up keys before it looks at the queues anyway
+#: how long a worker waits for wake-up keys before it checks the queues anyway
 SLEEP_SECONDS = 0.5
 
 _FOLDER = files("broker_config.scripts")
@@ -31,55 +32,55 @@ _consumers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What is to be reserved: from which queues, and how many messages at most, beside extra ones."""
+class Reservation:
+    """A script call that reserves messages from these queues."""
 
     script_call: ScriptCall[Any]
     queues: Sequence[str]
-    credit: int
     #: ``time.monotonic()``
     sent_at: float
 
 
-class Orders:
-    """Writes down what one consumer wants reserved."""
+class Reservations:
+    """Makes the reservations of one consumer."""
 
     def __init__(self) -> None:
         self._tag = f"{this_process().id}:{next(_consumers)}:"
         self._count = 0
         self._lua = (_FOLDER / "reserve.lua").read_text("utf-8")
         self.claim_with(ClaimOnReserve())
-        #: whether a reader of the messages is registered
+        #: whether :meth:`claim_with` was called
         self.is_claiming = False
 
     def claim_with(self, claim_on_reserve: ClaimOnReserve) -> None:
-        """Claim the call of every message that is reserved from now on."""
+        """From now on, claim the call of each message that is reserved."""
         self.is_claiming = True
         self._script = Script.of(f"{claim_on_reserve.lua}\n{self._lua}")
         self._argument, self._terms = claim_on_reserve.argument, claim_on_reserve.terms
 
-    def order(
+    def make(
         self,
         queues: Sequence[str],
         credit: int,
         extra: int = 0,
         acknowledged: Sequence[str] = (),
         *,
-        is_choosy: bool = False,
-    ) -> Order:
-        """Write an order, which must not be carried out twice; it takes along what is to be ``acknowledged``.
+        claimed_only: bool = False,
+    ) -> Reservation:
+        """Return a reservation of up to ``credit`` messages and ``extra`` more; it also acknowledges tags.
 
-        A choosy one wants nothing but events, and messages that the claim on reserve speaks for.
+        Its script must not run twice. With ``claimed_only``, only events are reserved, and messages whose
+        calls are claimed with them.
         """
         self._count += 1
         keys = [IN_FLIGHT, IN_FLIGHT_INDEX]
         for queue in queues:
             keys += (queue, wake_up_key(queue))
-        prefix = f"{self._tag}{self._count:09}:"  # tags in their order are messages in theirs
-        choosy = "1" if is_choosy else ""
-        arguments = [credit, extra, choosy, prefix, self._argument, len(acknowledged), *acknowledged]
-        arguments += [self._terms.get(queue, "") for queue in queues]
-        return Order(ScriptCall(self._script, keys, arguments), queues, credit, monotonic())
+        prefix = f"{self._tag}{self._count:09}:"  # tags sort in the order of their messages
+        options = [credit, extra, int(claimed_only), prefix, self._argument]
+        terms = [self._terms.get(queue, "") for queue in queues]
+        arguments = [*options, len(acknowledged), *acknowledged, *terms]
+        return Reservation(ScriptCall(self._script, keys, arguments), queues, monotonic())
 
 
 class InFlight:
@@ -92,11 +93,7 @@ class InFlight:
         )
 
     def give_back(self, tags: Sequence[str]) -> int:
-        """Put reserved messages back to the front of their queues; the last one will be taken first.
-
-        Returns:
-            How many there were.
-        """
+        """Put reserved messages back at the front of their queues, the last tag first; return how many."""
         if not tags:
             return 0
         return int(
@@ -104,7 +101,7 @@ class InFlight:
         )
 
     def overdue(self, seconds: float) -> list[str]:
-        """Return the tags of reservations that were not renewed for so long, the latest first."""
+        """Return the tags of reservations that were not renewed for ``seconds``, the latest first."""
         tags = self._run(ScriptCall(self._overdue, [IN_FLIGHT_INDEX], [seconds, BATCH]))
         return [tag.decode() for tag in tags]
 
@@ -115,7 +112,7 @@ class InFlight:
 
 
 class LeftMessages:
-    """Puts back reservations not renewed for ``seconds``; those of a live worker are never that old.
+    """Puts back the messages of dead workers: live ones renew their reservations within ``seconds``.
 
     Every method raises redis.exceptions.RedisError if Redis cannot be reached.
     """
@@ -126,11 +123,11 @@ class LeftMessages:
         self._seconds = seconds
 
     def put_back(self) -> int:
-        """Put a batch back to the front of its queues; return how many messages that were."""
+        """Put back a batch of messages; return how many."""
         return self._in_flight.give_back(self._in_flight.overdue(self._seconds))
 
     def put_back_of(self, process_id: str) -> int:
-        """Put back all that a process which has ended had reserved; return how many messages that were."""
+        """Put back all messages that a process which has ended had reserved; return how many."""
         latest_first = cast("list[bytes]", self._redis.zrange(IN_FLIGHT_INDEX, 0, -1, desc=True))
         return self._in_flight.give_back(
             [tag.decode() for tag in latest_first if tag.startswith(process_id.encode())]

@@ -1,4 +1,4 @@
-"""Settings -> Celery's configuration and queues: pure functions, the only place that spells its options."""
+"""Celery's configuration and queues, from the settings."""
 
 import re
 from collections.abc import Iterable
@@ -15,11 +15,11 @@ _DATABASE = re.compile(r"(?:^|&)db=([0-9]+)")
 
 
 def celery_url(url: str) -> str:
-    """Spell a Redis URL as Celery, kombu and Flower want it.
+    """Convert a Redis URL to the form that Celery, kombu and Flower expect.
 
-    A unix socket is ``redis+socket://`` there, and ``rediss://`` must say how the certificate is
-    checked (celery/backends/redis.py), which here is always, unless the URL says otherwise. They do not know
-    redis-py's option ``db``: messages would go into one database, and be waited for in another.
+    For them, a unix socket is ``redis+socket://``, and ``rediss://`` must say how the certificate is checked
+    (celery/backends/redis.py); it is always verified unless the URL says otherwise. They ignore redis-py's
+    option ``db``, so that messages would go to one database and be awaited in another.
     """
     parts = urlsplit(url)
     if parts.scheme not in REDIS_SCHEMES:
@@ -38,22 +38,22 @@ def celery_url(url: str) -> str:
 
 
 def declared_queues(agent_names: Iterable[str]) -> "tuple[Queue, ...]":
-    """Declare every agent's queues, so that Flower lists the idle ones too.
+    """Declare all queues of the agents, so that Flower also lists idle ones.
 
-    The anonymous exchange routes by queue name: no binding is left behind in Redis.
+    The anonymous exchange routes by queue name and leaves no bindings in Redis.
     """
-    from kombu import Exchange, Queue  # commands that send no message do without it
+    from kombu import Exchange, Queue  # not needed by commands that send no messages
 
     names = [name for agent in agent_names for name in (call_queue(agent), events_queue(agent))]
     return tuple(Queue(name, exchange=Exchange(""), routing_key=name) for name in names)
 
 
 def celery_options(settings: Settings, agent_names: Iterable[str]) -> dict[str, Any]:
-    """Return Celery's configuration for producers, workers and Flower alike."""
+    """Return Celery's configuration for producers, workers and Flower."""
     return {
         "broker_url": celery_url(settings.effective_broker_url),
         "broker_connection_retry_on_startup": True,
-        "broker_connection_max_retries": None,  # an outage may last; a restart does not end it
+        "broker_connection_max_retries": None,  # restarting the worker would not end an outage
         "broker_transport_options": _transport_options(settings.lease_seconds),
         "result_backend": celery_url(settings.redis_url),
         "result_expires": settings.result_ttl_seconds,
@@ -68,17 +68,17 @@ def celery_options(settings: Settings, agent_names: Iterable[str]) -> dict[str, 
         "worker_pool": "workers.pool.pool:CallPool",
         "worker_consumer": "workers.pool.consumer:Consumer",
         "worker_concurrency": 8,
-        "worker_prefetch_multiplier": 1,  # reserve free places only: an idle worker must find work
+        "worker_prefetch_multiplier": 1,  # reserve for free slots only, to leave work to idle workers
         "worker_enable_prefetch_count_reduction": False,  # surplus messages are returned by the pool
         "worker_hijack_root_logger": False,
-        "worker_redirect_stdouts": False,  # a handler that prints a million lines must not log them
+        "worker_redirect_stdouts": False,  # handlers may print a lot
     }
 
 
 def _transport_options(lease_seconds: float) -> dict[str, Any]:
     return {
-        # Short is safe: a worker that gets a message twice finds in the ledger that its call is running
-        # or done, and drops it.
+        # A short timeout is safe: if a worker gets a message again, the ledger says that the call is running
+        # or done.
         "visibility_timeout": lease_seconds,
         "unacked_restore_interval": min(5.0, lease_seconds / 3),
         "unacked_restore_throttle": 1,

@@ -1,15 +1,14 @@
-"""Scripts are sent without waiting, and one thread collects their answers.
+"""Sends scripts without waiting; one thread collects their answers.
 
-A worker's threads and its event loop hand over what they have to tell Redis and go on; many scripts
-share a packet, and no thread is woken for each. While Redis is away what was handed over waits, and
-after a lost connection everything unanswered is sent again: the scripts sent this way must do no harm
-when they are run twice. One that cannot be run, since a key holds what it cannot use, is not sent again.
+A worker's threads and its event loop hand over script calls and go on. Many calls share a packet, and no
+thread is woken for each. While Redis is away, they wait here. After a lost connection, all unanswered calls
+are sent again, so they must be safe to run twice. A script that cannot run because of the contents of its
+keys is not sent again.
 """
 
 # redis-py leaves the methods of its connections untyped
 # mypy: disable-error-code="no-untyped-call"
 
-import contextlib
 import logging
 import threading
 from collections import deque
@@ -23,18 +22,18 @@ from redis.connection import Connection
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from broker_config.connections import is_script_fault, refusal_text
-from broker_config.scripts import Script, ScriptCall, packet
+from broker_config.scripts import Script, ScriptCall, packet, send_all, unparsed
 from broker_config.vital_thread import vital_thread
 
 logger = logging.getLogger(__name__)
 
-#: how long to wait before Redis is tried again, when it is away or full
+#: the pause before Redis is tried again when it is away or full
 PAUSE_SECONDS = 0.5
 
-#: how long an answer that is not urgent stays unread: a connection that is gone shows only then
+#: how long answers that are not urgent may stay unread; a lost connection is noticed only when they are read
 UNREAD_SECONDS = 0.1
 
-#: so many answers are read at once, though none is urgent: to wake the thread costs more than to read one
+#: how many answers wake the reading thread although none is urgent: waking it costs more than reading one
 MANY = 64
 
 T = TypeVar("T")
@@ -49,13 +48,9 @@ def _log_refusal(error: ResponseError) -> None:
     logger.error("Redis cannot run a script, which is not sent again: %s", refusal_text(error))
 
 
-def _as_it_came(answer: Any) -> Any:
-    return answer
-
-
 @dataclass(frozen=True, slots=True)
 class PendingCommand:
-    """A script call under way, and who wants its answer."""
+    """A script call that was handed over, and the receiver of its answer."""
 
     script_call: ScriptCall[Any]
     receiver: Receiver
@@ -65,31 +60,30 @@ class PendingCommand:
 
     @property
     def command(self) -> tuple[Any, ...]:
-        """What is sent."""
+        """The command to send."""
         return self.script_call.full_command if self.is_full else self.script_call.command
 
 
 class PipelinedWriter:
-    """One connection, used by any number of threads, with one thread that reads.
+    """One connection, which any number of threads write to and one thread reads.
 
-    Receivers are called on that thread, in order; they must be quick and must not raise. The thread is
-    woken for answers that are urgent, or many; it takes the others along. A writer that has died must
-    not look alive: its process is told to stop.
+    Receivers are called on the reading thread, in order; they must be quick and must not raise. The thread is
+    woken only for urgent answers, or for many. If it dies, the process is told to stop.
 
-    ``taught`` are scripts that a connection teaches Redis before anything is sent over it. Any other is
-    refused the first time and sent again, whole: then what is on its way would not arrive without us.
+    ``preloaded`` scripts are loaded into Redis by each new connection. Redis refuses other scripts the first
+    time, and they are sent again as a whole; if the process died in between, they would be lost.
     """
 
-    def __init__(self, redis: Redis, taught: Sequence[Script] = ()) -> None:
-        self._taught = taught
+    def __init__(self, redis: Redis, preloaded: Sequence[Script] = ()) -> None:
+        self._preloaded = preloaded
         self._connection: Connection = redis.connection_pool.get_connection()
         self._lock = threading.Lock()
-        self._put_off: deque[PendingCommand] = deque()
+        self._unsent: deque[PendingCommand] = deque()
         self._unanswered: deque[PendingCommand] = deque()
-        #: how many answers the reading thread is to read now
+        #: how many answers the reading thread must read now
         self._wanted = 0
-        #: taken while the reading thread sleeps
-        self._bed = threading.Lock()
+        #: held while the reading thread sleeps; releasing it wakes the thread
+        self._wakeup = threading.Lock()
         self._is_asleep = False
         self._postponed: list[PendingCommand] = []
         self._is_connected = True
@@ -102,11 +96,11 @@ class PipelinedWriter:
         Raises:
             redis.exceptions.RedisError: Redis cannot be reached.
         """
-        self._teach()
+        self._load_scripts()
         vital_thread("goondan-writer", self._read, is_over=self._stopped.is_set).start()
 
     def stop(self) -> None:
-        """Give up what is still unanswered."""
+        """Stop reading. Unanswered calls are given up."""
         self._stopped.set()
         with self._lock:
             self._wake()
@@ -119,13 +113,13 @@ class PipelinedWriter:
         is_urgent: bool = True,
         refused: Refused = _log_refusal,
     ) -> bool:
-        """Send one script, and what was put off; ``receiver`` gets its answer, sooner or later.
+        """Send a script call and all that were put off; ``receiver`` gets its answer later.
 
         If Redis cannot run the script, ``refused`` gets the error instead.
 
         Returns:
-            Whether it is on its way: what a live connection has taken arrives even if this process
-            dies now. Otherwise it waits here until Redis is back.
+            Whether the call was sent: then it arrives even if this process dies. Otherwise it waits here
+            until Redis is back.
         """
         self.put_off(script_call, receiver, is_urgent=is_urgent, refused=refused)
         with self._lock:
@@ -133,15 +127,16 @@ class PipelinedWriter:
             return self._is_connected
 
     def ask(self, script_call: ScriptCall[T]) -> T:
-        """Send one script, and what was put off; return its answer, however long Redis is away.
+        """Send a script call and all that were put off; wait for its answer, however long Redis is away.
 
         Raises:
             redis.exceptions.ResponseError: Redis cannot run it.
         """
         answer: Future[Any] = Future()
-        asked = replace(script_call, parse=_as_it_came)
+        asked = replace(script_call, parse=unparsed)
         self.send(asked, answer.set_result, refused=answer.set_exception)
-        return script_call.parse(answer.result())  # a parser that raises must not end the thread that reads
+        # parsed here, because an exception would end the reading thread
+        return script_call.parse(answer.result())
 
     def put_off(
         self,
@@ -151,19 +146,19 @@ class PipelinedWriter:
         is_urgent: bool = False,
         refused: Refused = _log_refusal,
     ) -> None:
-        """Let one script wait for the next packet; the caller ensures that one is sent."""
-        self._put_off.append(PendingCommand(script_call, receiver, is_urgent, refused))
+        """Add a script call to the next packet; the caller makes sure that one is sent."""
+        self._unsent.append(PendingCommand(script_call, receiver, is_urgent, refused))
 
     def flush(self) -> None:
-        """Send what was put off, in one packet."""
+        """Send all calls that were put off, in one packet."""
         with self._lock:
             self._send_all()
 
     def _send_all(self) -> None:
-        pending_commands = [self._put_off.popleft() for _ in range(len(self._put_off))]
+        pending_commands = [self._unsent.popleft() for _ in range(len(self._unsent))]
         if pending_commands:
             if not self._unanswered:
-                self._notice_end()
+                self._check_connection()
             self._unanswered.extend(pending_commands)
             if self._is_connected:
                 self._write(pending_commands)
@@ -171,8 +166,8 @@ class PipelinedWriter:
         if is_urgent or not self._is_connected or len(self._unanswered) >= self._wanted + MANY:
             self._wake()
 
-    def _notice_end(self) -> None:
-        """See whether Redis has closed the silent connection: it would still take a packet, and lose it."""
+    def _check_connection(self) -> None:
+        """Notice if Redis has closed the idle connection: it would accept a packet, which would be lost."""
         if self._is_connected:
             try:
                 self._connection.can_read()
@@ -180,11 +175,11 @@ class PipelinedWriter:
                 self._is_connected = False
 
     def _wake(self) -> None:
-        """Let the thread read the answers to all that was sent until now."""
+        """Make the thread read all answers that are outstanding now."""
         self._wanted = len(self._unanswered)
         if self._is_asleep:
             self._is_asleep = False
-            self._bed.release()
+            self._wakeup.release()
 
     def _write(self, pending_commands: Iterable[PendingCommand]) -> None:
         data = packet([pending.command for pending in pending_commands])
@@ -211,10 +206,10 @@ class PipelinedWriter:
             self._deliver(pending, answer)
 
     def _sleep(self) -> None:
-        self._bed.acquire(blocking=False)
+        self._wakeup.acquire(blocking=False)
         with self._lock:
             self._is_asleep = not self._wanted
-        if self._is_asleep and not self._bed.acquire(timeout=UNREAD_SECONDS):
+        if self._is_asleep and not self._wakeup.acquire(timeout=UNREAD_SECONDS):
             with self._lock:
                 self._wake()
 
@@ -224,7 +219,7 @@ class PipelinedWriter:
         elif isinstance(answer, ResponseError) and is_script_fault(answer):
             pending.refused(answer)
         elif isinstance(answer, ResponseError):
-            if not self._is_refused:  # once, not twice a second while Redis is full
+            if not self._is_refused:  # log once, not twice a second while Redis is full
                 logger.warning("Redis refuses a script, trying again: %s", refusal_text(answer))
             self._is_refused = True
             self._postpone(pending)
@@ -236,7 +231,7 @@ class PipelinedWriter:
         with self._lock:
             self._postponed.append(pending)
             if len(self._postponed) > 1:
-                return  # the timer of the first one takes this one along
+                return  # the timer of the first one sends this one, too
         timer = threading.Timer(PAUSE_SECONDS, self._send_postponed)
         timer.daemon = True
         timer.start()
@@ -247,14 +242,12 @@ class PipelinedWriter:
         self._send_again(pending_commands)
 
     def _send_again(self, pending_commands: list[PendingCommand]) -> None:
-        self._put_off += pending_commands
+        self._unsent += pending_commands
         self.flush()
 
-    def _teach(self) -> None:
-        for script in self._taught:
-            self._connection.send_command("SCRIPT LOAD", script.text)
-            with contextlib.suppress(ResponseError):  # a user who may not load scripts sends them whole
-                self._connection.read_response()
+    def _load_scripts(self) -> None:
+        # if the user may not load scripts, their texts are sent later
+        send_all(self._connection, [("SCRIPT", "LOAD", script.text) for script in self._preloaded])
 
     def _reconnect(self, error: RedisError) -> None:
         logger.warning("lost the connection to Redis, trying again: %s", error)
@@ -264,7 +257,7 @@ class PipelinedWriter:
             try:
                 self._connection.disconnect()
                 self._connection.connect()
-                self._teach()
+                self._load_scripts()
                 break
             except RedisError:
                 self._stopped.wait(PAUSE_SECONDS)

@@ -1,9 +1,9 @@
 """Child processes that end with this one, however it ends: return, exception, ``kill -9``.
 
-A guard, a small shell, waits at the end of a pipe that only this process holds open. When the pipe
-closes, it kills the group to which every child belongs, and removes what is to be removed: no process is left
-who could make it again. Unlike ``PR_SET_PDEATHSIG`` this works outside Linux, does not depend on the
-thread that started the child, and tidies up. A child in a session of its own (``setsid``) leaves the group.
+A guard, a small shell, reads a pipe that only this process holds open. When the pipe closes, the guard kills
+the group of all children and then removes their directories. Unlike ``PR_SET_PDEATHSIG``, this works outside
+Linux, does not depend on the thread that started the child, and cleans up. A child with a session of its own
+(``setsid``) leaves the group.
 """
 
 import signal
@@ -11,11 +11,10 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self
 
 # The kernel sends SIGHUP to a group that loses its parent while one of its processes is stopped.
-# `rm` again, for a file that a child made in its last moment.
+# The second `rm` is for files that a child made in its last moment.
 _GUARD = """\
 trap '' HUP INT TERM
 read -r _
@@ -24,7 +23,7 @@ shift
 rm -rf -- "$@" || rm -rf -- "$@"
 """
 
-# keeps the group in being, and its number taken, while it has no children
+# keeps the group and its number in use while there are no children
 _ANCHOR = """\
 trap '' HUP INT TERM
 read -r _
@@ -34,7 +33,7 @@ read -r _
 class ProcessGroup:
     """A group of child processes, and directories that are removed when the group ends.
 
-    Ctrl-C in a terminal does not reach the children: only their parent decides when they end.
+    Ctrl-C in a terminal does not reach the children.
     """
 
     def __init__(self, *disposable: Path) -> None:
@@ -49,7 +48,7 @@ class ProcessGroup:
         env: Mapping[str, str] | None = None,
         output: IO[bytes] | int = subprocess.DEVNULL,
     ) -> "subprocess.Popen[bytes]":
-        """Start a program in the group; ``output`` takes what it prints, errors included.
+        """Start a program in the group; ``output`` gets its stdout and stderr.
 
         Raises:
             OSError: the program cannot be started, or the group has ended.
@@ -65,7 +64,7 @@ class ProcessGroup:
         )
 
     def close(self) -> None:
-        """Kill what is left of the group and remove its directories; a second time does nothing."""
+        """Kill the rest of the group and remove its directories; a second call does nothing."""
         if self._guard.poll() is None:
             self._guard.communicate(b"\n")
             self._anchor.communicate()
@@ -73,17 +72,12 @@ class ProcessGroup:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def _shell(script: str, name: str, *arguments: str) -> "subprocess.Popen[bytes]":
-    """Start a shell in a group of its own, at the end of a pipe."""
+    """Start a shell that reads a pipe, in a group of its own."""
     return subprocess.Popen(
         ["/bin/sh", "-c", script, name, *arguments],
         cwd="/",
@@ -95,12 +89,12 @@ def _shell(script: str, name: str, *arguments: str) -> "subprocess.Popen[bytes]"
 
 
 def end_processes(processes: Sequence["subprocess.Popen[bytes]"], grace_seconds: float) -> None:
-    """End processes with SIGTERM, those that still run after ``grace_seconds`` with SIGKILL."""
+    """End processes with SIGTERM, and after ``grace_seconds`` with SIGKILL."""
     deadline = time.monotonic() + grace_seconds
     for process in processes:
         if process.poll() is None:
             process.terminate()
-            process.send_signal(signal.SIGCONT)  # one that is stopped sees SIGTERM only when it goes on
+            process.send_signal(signal.SIGCONT)  # a stopped process handles SIGTERM only when it continues
     for process in processes:
         try:
             process.wait(max(0.0, deadline - time.monotonic()))

@@ -1,4 +1,4 @@
-"""Which process this is: ids of processes and names of hosts repeat from container to container."""
+"""The identity of a process; process ids and host names are not unique among containers."""
 
 import functools
 import os
@@ -13,24 +13,24 @@ _NAMESPACE = Path("/proc/self/ns/pid")
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """A process among all of all machines."""
+    """A process, identified among those of all machines."""
 
-    #: made at random; the tags of what it reserves, and the tokens of its claims, begin with it
+    #: random; the tags of its reservations and the tokens of its claims begin with it
     id: str
     pid: int
     host: str
-    #: the running kernel, and its namespace, that ``pid`` is of
+    #: the running kernel and the PID namespace of ``pid``
     place: str
 
     @property
     def name(self) -> str:
-        """What people know it by; another one may have the same."""
+        """The name for people; it may not be unique."""
         return f"{self.pid}@{self.host}"
 
 
 @functools.cache
 def this_process() -> ProcessIdentity:
-    """Return the identity of this process; a forked child has another."""
+    """Return the identity of this process; a forked child has a new one."""
     host = socket.gethostname()
     return ProcessIdentity(uuid.uuid4().hex, os.getpid(), host, _place() or host)
 
@@ -41,5 +41,5 @@ os.register_at_fork(after_in_child=this_process.cache_clear)
 def _place() -> str | None:
     try:
         return f"{_BOOT.read_text(encoding='ascii').strip()}/{_NAMESPACE.stat().st_ino}"
-    except OSError:  # there is no Linux below
+    except OSError:  # not Linux
         return None

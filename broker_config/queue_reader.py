@@ -1,10 +1,11 @@
-"""Taking messages off queues over one connection, in the same trips in which results go out.
+"""Reserves messages from queues over one connection; the same round trips carry results.
 
-A worker waits on the *wake-up keys* of its queues. Behind the blocking pop it sends a reservation already, so
-Redis makes it the moment a key is filled: the message comes with the wake-up, and a trip is saved. It is for
-one message, since a worker that is frozen while it waits takes that along for a lease; and only for an event,
-or one whose call is claimed with it: calls that must wait for a limit would be spread among workers, and
-overtake each other. Events have no limits, and their mailboxes keep their order.
+A worker waits for the *wake-up keys* of its queues with a blocking pop. It sends a reservation right behind
+it, so Redis runs that as soon as a key is filled: the message arrives with the wake-up, which saves a trip.
+This reservation is for one message only, because a worker that freezes while it waits would keep its messages
+for a lease. It takes only events, and messages whose calls are claimed with them. Calls that must wait for a
+limit would be spread over workers and overtake each other; events have no limits, and mailboxes keep their
+order.
 """
 
 # redis-py leaves the methods of its connections untyped
@@ -23,51 +24,51 @@ from redis import Redis
 from redis.connection import Connection
 from redis.exceptions import NoScriptError, RedisError
 
-from broker_config.in_flight import SLEEP_SECONDS, Order, Orders
+from broker_config.in_flight import SLEEP_SECONDS, Reservation, Reservations
 from broker_config.queues import WAKE_UP_SUFFIX, wake_up_key
-from broker_config.scripts import ClaimOnReserve, Script, ScriptCall, answer_of, packet
+from broker_config.scripts import ClaimOnReserve, Script, ScriptCall, answer_of, packet, send_all
 
 logger = logging.getLogger(__name__)
 
-#: to look at more queues than these costs more than the trip that is saved
-MOST_ORDERED = 8
-#: how many queues one order names, of those that may hold messages: their names cost more than another trip
+#: with more queues than this, a reservation behind the blocking pop costs more than the trip that it saves
+MOST_RESERVED_AHEAD = 8
+#: how many queues one reservation names; the names of more cost more than another trip
 MOST_HOT = 32
 
-#: gets the answer to a script call, or the error that came in its place
+#: gets the answer to a script call, or its error
 Receiver = Callable[[Any], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one trip has brought."""
+    """The messages and claims of one reservation."""
 
-    #: ``time.monotonic()`` before it was asked for
+    #: ``time.monotonic()`` before it was sent
     asked_at: float = 0.0
-    #: of each message that was claimed: its queue, the claim's token, and what ``claim_on_reserve`` returned
+    #: for each claimed message: its queue, the claim's token, and the answer of ``claim_on_reserve``
     claims: list[tuple[str, str, Sequence[Any]]] = field(default_factory=list)
-    #: of each other message: its tag, queue and text
+    #: for each other message: its tag, queue and text
     messages: list[tuple[str, str, bytes]] = field(default_factory=list)
     #: whether the queues may hold more
     is_full: bool = False
 
 
 class QueueReader:
-    """Reserves messages, and sends script calls along. Any thread may :meth:`wake` it.
+    """Reserves messages, and sends script calls in the same trips. Any thread may :meth:`wake` it.
 
-    ``taught`` are the scripts that a new connection makes known to Redis.
+    ``preloaded`` scripts are loaded into Redis by each new connection.
     """
 
-    def __init__(self, redis: Redis, taught: Sequence[Script]) -> None:
+    def __init__(self, redis: Redis, preloaded: Sequence[Script]) -> None:
         self._redis = redis
-        self._taught = taught
+        self._preloaded = preloaded
         self._connection: Connection = redis.connection_pool.make_connection()  # type: ignore[assignment]
         self._is_connected = False
-        #: what Redis knows the connection by; 0 if it may not be asked
+        #: Redis's id of the connection; 0 if the user may not ask for it
         self._client_id = 0
         self._is_waiting = False
-        self._orders = Orders()
-        #: the queues that may hold messages, the one to look at first in front
+        self._reservations = Reservations()
+        #: the queues that may hold messages, in the order in which they are read
         self._hot: dict[str, None] = {}
         self._looked_at = 0.0
         self._unsent: list[tuple[Any, ...]] = []
@@ -75,7 +76,7 @@ class QueueReader:
 
     def claim_with(self, claim_on_reserve: ClaimOnReserve) -> None:
         """Claim calls on these terms from the next reservation on."""
-        self._orders.claim_with(claim_on_reserve)
+        self._reservations.claim_with(claim_on_reserve)
 
     def wake(self) -> None:
         """End the wait for a wake-up key, if there is one."""
@@ -84,7 +85,7 @@ class QueueReader:
                 self._redis.client_unblock(self._client_id)
 
     def post(self, call: ScriptCall[Any], receiver: Receiver) -> None:
-        """Let a script call go out with the next packet; ``receiver`` gets its answer, or the error."""
+        """Add a script call to the next packet; ``receiver`` gets its answer or error."""
         self._unsent.append(call.command)
         self._unanswered.append((call, receiver))
 
@@ -92,102 +93,103 @@ class QueueReader:
         """Send what was posted, without waiting for the answers.
 
         Raises:
-            redis.exceptions.RedisError: the connection is lost; every receiver has been told.
+            redis.exceptions.RedisError: the connection is lost; every receiver got the error.
         """
         commands, self._unsent = self._unsent, []
         if commands:
-            with self._telling_of_loss():
+            with self._reporting_loss():
                 self._write(commands)
 
     def settle(self) -> None:
-        """Send what was posted, and hand over all answers that are outstanding; raises as :meth:`send`."""
+        """Send what was posted, and deliver all outstanding answers. Raises as :meth:`send` does."""
         self.send()
-        while self._unanswered:  # scripts that Redis did not know are sent again
-            with self._telling_of_loss():
+        while self._unanswered:  # scripts unknown to Redis are sent again
+            with self._reporting_loss():
                 self._settle()
             self.send()
 
     def reserve(self, queues: Sequence[str], credit: int, extra: int) -> Batch:
         """Reserve ``credit`` messages, and up to ``extra`` more, in the trip that carries what was posted.
 
-        If no queue is known to hold any it waits for a wake-up key, half a second at most. Raises as
-        :meth:`send`.
+        If no queue is known to hold messages, wait for a wake-up key for up to half a second. Raises as
+        :meth:`send` does.
         """
         if monotonic() - self._looked_at >= SLEEP_SECONDS:
-            self._look_everywhere(queues)
+            self._check_all(queues)
         served = frozenset(queues)
         hot = list(itertools.islice((queue for queue in self._hot if queue in served), MOST_HOT))
         commands, self._unsent = self._unsent, []
-        with self._telling_of_loss():
+        with self._reporting_loss():
             if hot:
-                order = self._orders.order(hot, credit, extra)
-                self._write([*commands, order.script_call.command])
+                reservation = self._reservations.make(hot, credit, extra)
+                self._write([*commands, reservation.script_call.command])
                 self._settle()
-                return self._batch(order, self._answer(order))
+                return self._batch(reservation, self._answer(reservation))
             self._connect()
-            is_ordering = len(queues) <= MOST_ORDERED and self._client_id and self._orders.is_claiming
-            order_ = self._orders.order(queues, 1, is_choosy=True) if is_ordering else None
+            is_claiming = self._client_id and self._reservations.is_claiming
+            ahead = None
             commands.append(("BRPOP", *map(wake_up_key, queues), SLEEP_SECONDS))
-            if order_ is not None:
-                commands.append(order_.script_call.command)
+            if is_claiming and len(queues) <= MOST_RESERVED_AHEAD:
+                ahead = self._reservations.make(queues, 1, claimed_only=True)
+                commands.append(ahead.script_call.command)
             self._write(commands)
             self._settle()
-            return self._woken(queues, order_)
+            return self._woken(queues, ahead)
 
     def close(self) -> None:
         """Close the connection."""
         self._connection.disconnect()
         self._is_connected = False
 
-    def _woken(self, queues: Sequence[str], order: Order | None) -> Batch:
+    def _woken(self, queues: Sequence[str], ahead: Reservation | None) -> Batch:
         self._is_waiting = True
         try:
-            rung = answer_of(self._connection)
+            woken = answer_of(self._connection)
         finally:
             self._is_waiting = False
-        reserved = None if order is None else answer_of(self._connection)
-        if isinstance(reserved, NoScriptError):  # which had no effect; the next one teaches Redis the script
-            order, reserved = None, None
+        reserved = None if ahead is None else answer_of(self._connection)
+        if isinstance(reserved, NoScriptError):  # nothing was reserved; the next reservation loads the script
+            ahead, reserved = None, None
         if isinstance(reserved, RedisError):
             raise reserved
-        if isinstance(rung, RedisError):
-            if order is None:
-                raise rung
-            rung = None  # what was reserved counts
-        if rung is None:
-            self._look_everywhere(queues)
+        if isinstance(woken, RedisError):
+            if ahead is None:
+                raise woken
+            woken = None  # the messages that were reserved must be delivered
+        if woken is None:
+            self._check_all(queues)
         else:
-            queue = rung[0].decode().removesuffix(WAKE_UP_SUFFIX)
+            queue = woken[0].decode().removesuffix(WAKE_UP_SUFFIX)
             self._hot = {queue: None, **self._hot}
-        if order is None:
+        if ahead is None:
             return Batch(is_full=True)
-        self._hot.update(dict.fromkeys(order.queues))
-        return self._batch(order, reserved)
+        self._hot.update(dict.fromkeys(ahead.queues))
+        return self._batch(ahead, reserved)
 
-    def _look_everywhere(self, queues: Sequence[str]) -> None:
+    def _check_all(self, queues: Sequence[str]) -> None:
         self._hot = dict.fromkeys([*self._hot, *queues])
         self._looked_at = monotonic()
 
-    def _answer(self, order: Order) -> Any:
+    def _answer(self, reservation: Reservation) -> Any:
         answer = answer_of(self._connection)
         if isinstance(answer, NoScriptError):
-            self._write([order.script_call.full_command])
+            self._write([reservation.script_call.full_command])
             answer = answer_of(self._connection)
         if isinstance(answer, RedisError):
             raise answer
         return answer
 
-    def _batch(self, order: Order, answer: Any) -> Batch:
+    def _batch(self, reservation: Reservation, answer: Any) -> Batch:
         emptied, taken = answer
         for number in emptied:
-            self._hot.pop(order.queues[number], None)
-        first = order.queues[0]
-        if first in self._hot:  # another one has its turn first
+            self._hot.pop(reservation.queues[number], None)
+        first = reservation.queues[0]
+        if first in self._hot:  # the other queues come first next time
             del self._hot[first]
             self._hot[first] = None
-        batch = Batch(order.sent_at, is_full=bool(self._hot))
+        batch = Batch(reservation.sent_at, is_full=bool(self._hot))
         for tag, number, message, claim in zip(*[iter(taken)] * 4, strict=True):
-            queue = order.queues[number]
+            queue = reservation.queues[number]
             if claim is None:
                 batch.messages.append((tag.decode(), queue, message))
             elif isinstance(claim, bytes):
@@ -211,24 +213,23 @@ class QueueReader:
 
     def _write(self, commands: Sequence[tuple[Any, ...]]) -> None:
         self._connect()
-        # redis-py's own check of the connection might open a new one, unknown to the event loop
+        # redis-py's health check would read the answer to a script call, or reconnect and lose it
         self._connection.send_packed_command([packet(commands)], check_health=False)
 
     def _connect(self) -> None:
         if self._is_connected:
             return
         self._connection.connect()
-        # all in one trip: leases run out while a slow network is asked again and again
-        teach = [("SCRIPT", "LOAD", script.text) for script in self._taught]
-        self._connection.send_packed_command([packet([*teach, ("CLIENT", "ID")])], check_health=False)
-        # a user that may not load scripts sends the text of each instead
-        answer = [answer_of(self._connection) for _ in range(len(teach) + 1)][-1]
-        self._client_id = answer if isinstance(answer, int) else 0
+        # one trip for all: with a slow network, leases might run out during many
+        load = [("SCRIPT", "LOAD", script.text) for script in self._preloaded]
+        # if the user may not load scripts, their texts are sent later
+        *_, client_id = send_all(self._connection, [*load, ("CLIENT", "ID")], check_health=False)
+        self._client_id = client_id if isinstance(client_id, int) else 0
         self._is_connected = True
 
     @contextlib.contextmanager
-    def _telling_of_loss(self) -> Any:
-        """Tell every receiver that its answer is lost, if the connection is."""
+    def _reporting_loss(self) -> Any:
+        """Give every receiver the error if the connection is lost."""
         try:
             yield
         except RedisError as error:

@@ -1,11 +1,11 @@
-"""Queue and task names (frozen): one queue for an agent's tool calls, one for its events."""
+"""Names of tasks and queues (frozen). Each agent has a queue of tool calls and a queue of events."""
 
 TOOL_CALL_TASK = "goondan.tool_call"
 DELEGATE_TASK = "goondan.delegate"
 DELEGATE_RESULT_TASK = "goondan.delegate_result"
 EVENT_TASK = "goondan.event"
 
-#: each queue has a wake-up key, a list on which idle workers wait
+#: the suffix of a queue's wake-up key, a list on which idle workers wait
 WAKE_UP_SUFFIX = ".bell"
 
 _PREFIX = "agent."
@@ -23,17 +23,17 @@ def events_queue(agent_name: str) -> str:
 
 
 def is_events_queue(queue: str) -> bool:
-    """Return whether a queue is one of events."""
+    """Return whether a queue holds events."""
     return queue.endswith(_EVENTS)
 
 
 def wake_up_key(queue: str) -> str:
-    """Return the list that producers push to when they wake a worker that waits for ``queue``."""
+    """Return the list that producers push to in order to wake a worker of ``queue``."""
     return f"{queue}{WAKE_UP_SUFFIX}"
 
 
 def agent_of(queue: str) -> str | None:
-    """Return the agent that a queue belongs to, ``None`` for a queue that is not ours."""
+    """Return the agent of a queue, ``None`` for a queue that is not ours."""
     if not queue.startswith(_PREFIX):
         return None
     return queue.removeprefix(_PREFIX).removesuffix(_EVENTS)

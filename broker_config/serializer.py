@@ -1,4 +1,4 @@
-"""The JSON on the wire: strict on the way out, plain on the way in."""
+"""Reads and writes the JSON on the wire, strictly by RFC 8259."""
 
 import itertools
 import json
@@ -7,13 +7,13 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
-#: Levels of a value from outside; a record has a few more around it. Each Python must be able to read it: the
-#: limit of 3.11 itself is about 900, and half of that where our code walks through a value; of 3.14, 60,000.
+#: How many levels a value from outside may have; records add a few. Every Python version must be able to read
+#: it: the limit of 3.11 is about 900, half of that where our code recurses; that of 3.14 is 60,000.
 DEEPEST = 256
 
-_NEITHER_BRACKET_NOR_QUOTE = bytes(set(range(256)) - set(b'[]{}"'))
+_NO_BRACKET_OR_QUOTE = bytes(set(range(256)) - set(b'[]{}"'))
 _TEXTS = re.compile(rb'"[^"]*"')
-#: each bracket as a step up or down, a signed byte
+#: maps brackets to signed bytes, +1 or -1
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 
 
@@ -22,11 +22,12 @@ class NotJsonError(ValueError):
 
 
 def encode(value: Any, deepest: int | None = None) -> bytes:
-    """Write ``value`` as compact UTF-8 JSON; what comes from outside, with :data:`DEEPEST`.
+    """Write ``value`` as compact UTF-8 JSON. For values from outside, ``deepest`` should be :data:`DEEPEST`.
 
     Raises:
-        NotJsonError: it holds NaN, Infinity, a lone surrogate, a foreign type, a cycle, or has more
-            levels than ``deepest``, or than Python can write.
+        NotJsonError: it contains NaN, Infinity, a lone surrogate, another type or a cycle, or it has more
+        levels
+            than ``deepest`` or than Python can write.
     """
     try:
         data = _write(value).encode("utf-8")
@@ -42,21 +43,21 @@ def encode(value: Any, deepest: int | None = None) -> bytes:
 
 
 def _depth(data: bytes) -> int:
-    """Return the number of levels of what :func:`encode` wrote, in a small part of the time that took."""
-    plain = data.replace(rb"\\", b"").replace(rb"\"", b"").translate(None, _NEITHER_BRACKET_NOR_QUOTE)
-    brackets = _TEXTS.sub(b"", plain.replace(b'""', b""))  # between texts, too: two become one
+    """Return the number of levels of the output of :func:`encode`, in a fraction of the time of encoding."""
+    plain = data.replace(rb"\\", b"").replace(rb"\"", b"").translate(None, _NO_BRACKET_OR_QUOTE)
+    brackets = _TEXTS.sub(b"", plain.replace(b'""', b""))  # where texts are adjacent, too
     return max(itertools.accumulate(array("b", brackets.translate(_STEPS))), default=0)
 
 
 def decode(data: str | bytes | bytearray | memoryview) -> Any:
-    """Read JSON as it stands: every object stays a dict, integers keep all their digits.
+    """Read JSON; objects become dicts, and integers keep all their digits.
 
     Raises:
         NotJsonError: ``data`` is not JSON by RFC 8259, or nested too deeply.
     """
     text = data if isinstance(data, str) else bytes(data)
     try:
-        value = _read(text if isinstance(text, str) else _text_of(text))
+        value = parse_text(text if isinstance(text, str) else _text_of(text))
     except RecursionError as error:
         raise NotJsonError("nested too deeply") from error
     except json.JSONDecodeError as error:
@@ -64,21 +65,21 @@ def decode(data: str | bytes | bytearray | memoryview) -> Any:
     except ValueError as error:
         raise NotJsonError(str(error)) from error
     if (r"\u" if isinstance(text, str) else rb"\u") in text:  # type: ignore[operator]
-        encode(value)  # only an escape can smuggle in a lone surrogate
+        encode(value)  # only an escape can contain a lone surrogate
     return value
 
 
-#: what Python's reader says, in our words
+#: our wordings for messages of Python's JSON parser
 _REASONS = {
-    "Expecting value": "a value belongs here",
-    "Expecting property name enclosed in double quotes": "a name in double quotes belongs here",
-    "Expecting ':' delimiter": "a colon belongs here",
-    "Expecting ',' delimiter": "a comma belongs here",
+    "Expecting value": "a value is expected here",
+    "Expecting property name enclosed in double quotes": "a name in double quotes is expected here",
+    "Expecting ':' delimiter": "a colon is expected here",
+    "Expecting ',' delimiter": "a comma is expected here",
     "Extra data": "the document ends before this",
     "Unterminated string starting at": "this text has no closing quote",
     "Invalid control character at": "a control character must be written as an escape",
-    "Illegal trailing comma before end of object": "no comma may stand before the end",
-    "Illegal trailing comma before end of array": "no comma may stand before the end",
+    "Illegal trailing comma before end of object": "no comma is allowed before the end",
+    "Illegal trailing comma before end of array": "no comma is allowed before the end",
 }
 
 
@@ -96,8 +97,9 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON number")
 
 
-# made once: json.dumps and json.loads make a new one for every call with options
+# made once; json.dumps and json.loads with options make new ones for every call
 _write = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
-#: writes one text as JSON, for templates; a lone surrogate stays one, and has no UTF-8 form
+#: writes a string as JSON, for templates; a lone surrogate is kept and cannot be encoded as UTF-8
 quote: Callable[[str], str] = json.encoder.encode_basestring
-_read = json.JSONDecoder(parse_constant=_refuse_constant).decode
+#: reads JSON text without the checks of :func:`decode`; may raise ValueError or RecursionError
+parse_text = json.JSONDecoder(parse_constant=_refuse_constant).decode

@@ -1,6 +1,6 @@
-"""The settings of a process, read from ``GOONDAN_*`` variables: the only reader of the environment.
+"""The settings of a process, from ``GOONDAN_*`` variables.
 
-The one exception are the ValueSources ``env`` and ``secretRef`` of a bundle.
+No other module reads the environment, except for the ValueSources ``env`` and ``secretRef`` of a bundle.
 """
 
 import os
@@ -20,29 +20,29 @@ _PUBLIC_URL = re.compile(r"https?://[^\s/?#@\\]+(/[A-Za-z0-9._~%/-]*)?", re.IGNO
 PREFIX = "GOONDAN_"
 #: the prefix of bundles' secrets, which are not settings
 _SECRETS = "GOONDAN_SECRET_"
-#: ten years: no number of seconds here is beyond what Redis and clocks can count
+#: ten years; Redis and clocks can represent all such times
 _MOST_SECONDS = 10 * 366 * 86_400
-#: options of redis-py that the messages' side, kombu, does not take
+#: options of redis-py that kombu does not support
 _LOGIN_OPTION = re.compile(r"(?:^|&)(?:username|password)=")
 _PASSWORD_OPTION = re.compile(r"(?i)((?:^|&)[^=&]*password=)[^&]*")
 
 _Seconds = Annotated[float, Field(gt=0, le=_MOST_SECONDS)]
 
 
-#: what was taken out of the environment, by field
+#: settings that were removed from the environment, by field
 _withheld: dict[str, str] = {}
-#: what a file has added to the environment, by name
+#: variables that a file has added to the environment
 _added: dict[str, str] = {}
 
 
 class SettingsError(ValueError):
-    """A ``GOONDAN_*`` variable has a value that cannot be used; the message names each one."""
+    """``GOONDAN_*`` variables have invalid values; the message names each one."""
 
     code = "E_CONFIG_SCHEMA_INVALID"
 
 
 class Settings(BaseModel):
-    """Everything that can be configured, with its default. Sizes are bytes, times are seconds."""
+    """All settings with their defaults. Sizes are in bytes, times in seconds."""
 
     model_config = ConfigDict(frozen=True, validate_default=True)
 
@@ -93,17 +93,17 @@ class Settings(BaseModel):
     @classmethod
     def _is_plain(cls, namespace: str) -> str:
         if re.fullmatch(r"[A-Za-z0-9._-]+", namespace) is None:
-            raise ValueError("may hold letters, digits, '.', '_' and '-' alone")
+            raise ValueError("may contain only letters, digits, '.', '_' and '-'")
         return namespace
 
     @field_validator("bundle", "state_root", "cache_dir")
     @classmethod
     def _expanded(cls, path: Path | None) -> Path | None:
-        """Expand ``~``: no shell has done so in a file of variables."""
+        """Expand ``~``, which is not expanded in a file of variables."""
         try:
             return path and path.expanduser()
         except RuntimeError:
-            raise ValueError("begins with the home of a user that there is not") from None
+            raise ValueError("begins with the home directory of an unknown user") from None
 
     @field_validator("redis_url")
     @classmethod
@@ -136,10 +136,10 @@ class Settings(BaseModel):
 
     @classmethod
     def load(cls, **overrides: object) -> "Settings":
-        """Read the environment; ``overrides`` (from the command line) win.
+        """Read the environment; ``overrides`` (from the command line) take precedence.
 
         Raises:
-            SettingsError: a variable has a value that cannot be used.
+            SettingsError: a variable has an invalid value.
         """
         named = {name: os.environ.get(f"{PREFIX}{name.upper()}") for name in cls.model_fields}
         read = {name: text for name, text in named.items() if text}
@@ -151,7 +151,7 @@ class Settings(BaseModel):
 
     @classmethod
     def withhold(cls, name: str) -> None:
-        """Take a setting out of the environment: programs that are started do not get it, ``load`` does."""
+        """Remove a setting from the environment: ``load`` still reads it, child processes do not get it."""
         text = os.environ.pop(f"{PREFIX}{name.upper()}", None)
         if text is not None:
             _withheld[name] = text
@@ -160,12 +160,13 @@ class Settings(BaseModel):
     def add_variables(cls, content: str) -> dict[str, str]:
         """Add the variables of a ``.env`` file, given its content, to the environment; return those added.
 
-        What was set before stays as it is; what an earlier call has added, and this one does not, is removed.
+        Variables that were set before are kept. Variables that an earlier call has added, and this one does
+        not, are removed.
 
         Raises:
-            SettingsError: it is not such a file; the message names the line, and nothing that stands there.
+            SettingsError: the file is invalid; the message names the line, but not its content.
         """
-        from dotenv.main import DotEnv  # of all commands, `goondan dev` alone reads such a file
+        from dotenv.main import DotEnv  # only `goondan dev` reads such a file
         from dotenv.parser import parse_stream
 
         for line in parse_stream(StringIO(content)):
@@ -183,7 +184,7 @@ class Settings(BaseModel):
 
     @classmethod
     def environment(cls, **overrides: object) -> dict[str, str]:
-        """Return this process's environment for a child of ours, with settings overridden by name."""
+        """Return the environment for a child process, with settings overridden by name."""
         given = {name: value for name, value in overrides.items() if value is not None}
         return {**os.environ, **{f"{PREFIX}{name.upper()}": str(value) for name, value in given.items()}}
 
@@ -194,7 +195,7 @@ class Settings(BaseModel):
 
     @classmethod
     def unread_variables(cls) -> list[str]:
-        """Return the variables of the environment that look like settings, and are none: misspelt ones."""
+        """Return the environment's variables that look like settings but are not, such as misspelt ones."""
         read = set(cls.variables())
         named = (name for name in os.environ if name.startswith(PREFIX) and not name.startswith(_SECRETS))
         return sorted(name for name in named if name not in read)
@@ -206,12 +207,12 @@ class Settings(BaseModel):
 
     @property
     def cache_path(self) -> Path:
-        """Where what can be made again is kept, on this machine alone, as an absolute path."""
+        """The directory for reproducible files of this machine, as an absolute path."""
         return (self.cache_dir or Path("~/.cache/goondan")).expanduser().absolute()
 
     @property
     def oauth_key_path(self) -> Path:
-        """Where the keys of the OAuth store are kept if ``GOONDAN_OAUTH_KEY`` is not set."""
+        """The file with the keys of the OAuth store, if ``GOONDAN_OAUTH_KEY`` is not set."""
         return self.state_root_path / "oauth" / "keys"
 
     @property
@@ -221,9 +222,9 @@ class Settings(BaseModel):
 
 
 def span_exporters() -> tuple[str, ...]:
-    """Return where OpenTelemetry's own variables send spans: names of exporters' entry points, or none.
+    """Return the entry points of the span exporters that OpenTelemetry's own variables select.
 
-    OpenTelemetry's default, to send everything to this machine, counts only if an endpoint is named.
+    OpenTelemetry's default, to send everything to this machine, applies only if an endpoint is set.
     """
     read = os.environ.get
     endpoint = read("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or read("OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -242,7 +243,7 @@ def _url_parts(url: str) -> SplitResult:
         _ = parts.port, url.encode(), (parts.hostname or "").encode("idna")
     except ValueError:
         raise ValueError(
-            "must be a URL such as redis://host:6379/0, with a host's name and a port below 65536"
+            "must be a URL such as redis://host:6379/0, with a host name and a port below 65536"
         ) from None
     return parts
 
@@ -264,7 +265,7 @@ def _explain(error: ValidationError) -> str:
 
 
 def hidden_password(url: str) -> str:
-    """Return ``url`` fit for a log or an error: its passwords, those among its options too, as ``***``."""
+    """Return ``url`` for a log or an error, with all passwords, also in its options, as ``***``."""
     address, mark, options = url.partition("?")
     parts = urlsplit(address)
     if parts.password is not None:

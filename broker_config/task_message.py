@@ -1,7 +1,7 @@
-"""Celery's task message, protocol 2, in kombu's envelope for virtual transports.
+"""Celery's task message (protocol 2) in kombu's envelope for virtual transports.
 
-Producers write it without Celery: no ``saferepr``, no connection pool, and one script can store the
-call and queue it. Sources: Celery documentation "Message Protocol", celery/app/amqp.py
+Producers write it without Celery: there is no ``saferepr`` and no connection pool, and one script can store a
+call and queue its message. Sources: Celery documentation "Message Protocol", celery/app/amqp.py
 ``as_task_v2``, kombu/transport/virtual/base.py ``prepare_message``.
 """
 
@@ -19,13 +19,13 @@ from typing import Any, Protocol
 from broker_config import serializer
 from broker_config.serializer import quote
 
-#: names of an encoding of the body that leaves it as it is
+#: values of body_encoding that mean plain text
 _PLAIN = ("", "utf-8")
 
-#: the longest body that a compressed one may become: some 1,000 times longer than it is, or far more
+#: the maximum size of a decompressed body; a compressed one may be 1,000 times smaller, or less
 LONGEST_BODY = 64 * 2**20
 
-#: what Celery, kombu and Flower read without looking, and what it must be; what is something else is left out
+#: the types of fields that Celery, kombu and Flower do not check; a field of another type is removed
 _TEXTS = (
     "argsrepr", "eta", "expires", "group", "kwargsrepr", "lang", "origin", "parent_id", "root_id", "shadow",
     "traceparent",
@@ -46,27 +46,27 @@ class _Decompressor(Protocol):
     def decompress(self, data: bytes, max_length: int) -> bytes: ...
 
 
-#: by the names that kombu gives them (kombu/compression.py)
+#: by the names in kombu/compression.py
 _DECOMPRESSORS: Mapping[str, Callable[[], _Decompressor]] = {
     "application/x-gzip": zlib.decompressobj,
     "application/x-bz2": bz2.BZ2Decompressor,
-    # its dictionary is as large as the message says
+    # the message chooses the size of its dictionary
     "application/x-lzma": functools.partial(lzma.LZMADecompressor, memlimit=2 * LONGEST_BODY),
 }
 
 
 def read_envelope(data: bytes, queue: str) -> dict[str, Any]:
-    """Read a task message that came by ``queue``; the body inside is read by the worker.
+    """Read a task message from ``queue``; the worker reads its body.
 
-    kombu and Celery take for granted what is looked at here: one message without it would end the worker, and
-    after that the next one. By which queue it came is not for the producer to say.
+    kombu and Celery do not check what is checked here: a bad message would end this worker, and then the next
+    one that gets it. The message's own routing key is replaced by the queue from which it came.
 
     Raises:
-        ValueError: it is not a task message; the message says why.
+        ValueError: it is not a task message; the text says why.
     """
     try:
-        return _envelope_of(_read(data.decode()), data, queue)
-    except RecursionError as error:  # to write something takes more depth than to read it
+        return _envelope_of(serializer.parse_text(data.decode()), data, queue)
+    except RecursionError as error:  # also of json.dumps below, which needs more depth than reading
         raise ValueError("it is nested too deeply") from error
     except MemoryError as error:
         raise ValueError("it takes more memory than there is") from error
@@ -76,7 +76,7 @@ def _envelope_of(message: Any, data: bytes, queue: str) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise ValueError("it is not an object")
     properties, headers = (_object(message, name) for name in ("properties", "headers"))
-    if rb"\ud" in data or rb"\uD" in data:  # there may be a lone surrogate, which cannot be encoded again
+    if rb"\ud" in data or rb"\uD" in data:  # a lone surrogate could not be encoded again
         _leave_out_unsendable(headers)
         _leave_out_unsendable(properties)
     if not isinstance(headers.get("task"), str):
@@ -95,14 +95,6 @@ def _envelope_of(message: Any, data: bytes, queue: str) -> dict[str, Any]:
         message["body"] = _decompressed(message["body"], headers.pop("compression"))
     properties["delivery_info"] = {"exchange": "", "routing_key": queue}
     return message
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-# made once: json.loads makes a new one for every call with options
-_read = json.JSONDecoder(parse_constant=_refuse_constant).decode
 
 
 def _object(message: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -148,32 +140,29 @@ def _decompressed(body: str | bytes, compression: Any) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class TaskMessage:
-    """One task to be run by a consumer of ``queue``."""
+    """A task for the consumers of ``queue``."""
 
     task: str
     task_id: str
     queue: str
     #: a JSON object
     kwargs: bytes
-    #: the name that Flower shows instead of ``task``
+    #: the name that Flower shows instead of ``task``'s
     shadow: str | None = None
-    #: what Flower shows of the arguments
+    #: the arguments as Flower shows them
     kwargsrepr: str = ""
     origin: str = "goondan"
     root_id: str | None = None
     parent_id: str | None = None
-    #: W3C's header, for systems that join the trace
+    #: the W3C trace context header, for systems that join the trace
     traceparent: str | None = None
 
     @property
     def headers(self) -> dict[str, Any]:
         """The task headers of protocol 2."""
-        return {"lang": "py", **self._own_headers, **_COMMON_HEADERS}
-
-    @property
-    def _own_headers(self) -> dict[str, Any]:
-        joining = {} if self.traceparent is None else {"traceparent": self.traceparent}
+        tracing = {} if self.traceparent is None else {"traceparent": self.traceparent}
         return {
+            "lang": "py",
             "task": self.task,
             "id": self.task_id,
             "shadow": self.shadow,
@@ -181,7 +170,8 @@ class TaskMessage:
             "parent_id": self.parent_id,
             "kwargsrepr": self.kwargsrepr,
             "origin": self.origin,
-            **joining,
+            **tracing,
+            **_COMMON_HEADERS,
         }
 
     @property
@@ -190,7 +180,7 @@ class TaskMessage:
         return b'[[],%b,{"callbacks":null,"errbacks":null,"chain":null,"chord":null}]' % self.kwargs
 
     def to_redis(self) -> bytes:
-        """Return what stands in the queue's Redis list; its beginning is read by ``claim_on_reserve.lua``."""
+        """Return the message for the queue's Redis list. ``claim_on_reserve.lua`` reads its beginning."""
         headers = (
             f'"task":{quote(self.task)},"id":{quote(self.task_id)},"shadow":{_text(self.shadow)},'
             f'"root_id":{quote(self.root_id or self.task_id)},"parent_id":{_text(self.parent_id)},'
@@ -207,7 +197,7 @@ def _text(value: str | None) -> str:
     return "null" if value is None else quote(value)
 
 
-#: the headers that all messages have alike
+#: the headers that are the same in all messages
 _COMMON_HEADERS: dict[str, Any] = {
     "eta": None,
     "expires": None,
@@ -222,7 +212,7 @@ _COMMON_HEADERS: dict[str, Any] = {
     "stamps": {},
 }
 
-#: no body_encoding: kombu takes the body as it is
+#: without body_encoding, kombu uses the body as it is
 _ENVELOPE = (
     '{"headers":{"lang":"py",%s,'
     + serializer.encode(_COMMON_HEADERS)[1:-1].decode()

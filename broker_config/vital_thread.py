@@ -1,4 +1,4 @@
-"""Threads without which a worker can do nothing, and must not look alive."""
+"""Threads that a process cannot do without."""
 
 import logging
 import os
@@ -16,17 +16,17 @@ def _never() -> bool:
 def vital_thread(
     name: str, target: Callable[[], object], *, is_over: Callable[[], bool] = _never
 ) -> threading.Thread:
-    """Make a daemon thread whose end tells the process to stop, unless ``is_over()`` by then.
+    """Make a daemon thread; if it ends before ``is_over()``, the process is told to stop.
 
-    It ends when ``target`` raises, which is a fault of ours.
+    Otherwise the process would look alive without doing its work.
     """
 
-    def live() -> None:
+    def run() -> None:
         try:
             target()
         finally:
             if not is_over():
-                logger.critical("the thread %s has died; this process can do nothing without it", name)
+                logger.critical("the thread %s has died; this process cannot work without it", name)
                 os.kill(os.getpid(), signal.SIGTERM)
 
-    return threading.Thread(target=live, name=name, daemon=True)
+    return threading.Thread(target=run, name=name, daemon=True)

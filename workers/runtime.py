@@ -116,7 +116,7 @@ class WorkerRuntime:
         reaper = Reaper(ledger, dispatch, settings.help_url, monitors)
         children = Children()
         event_loop = EventLoopThread()
-        writer = PipelinedWriter(ledger.redis, taught=ledger.unawaited_scripts)
+        writer = PipelinedWriter(ledger.redis, preloaded=ledger.unawaited_scripts)
         watchdog = Watchdog()
         cancels = CancelWatch(ledger, watchdog)
         prompt = connect(

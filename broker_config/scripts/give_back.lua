@@ -1,8 +1,7 @@
--- Put reserved messages back to where they are taken from next, each in front of the one before it, and wake a
--- waiter.
+-- Put reserved messages back at the front of their queues, each in front of the one before it, and wake a worker.
 -- KEYS  in-flight hash, in-flight index
 -- ARGV  wake-up key suffix, then the tags
--- Returns how many there were.
+-- Returns the number of messages.
 local count = 0
 for i = 2, #ARGV do
   local entry = redis.call('HGET', KEYS[1], ARGV[i])

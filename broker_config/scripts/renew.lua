@@ -1,4 +1,4 @@
--- Renew reservations; one that was given back meanwhile stays gone.
+-- Renew reservations; one that was given back in the meantime is not restored.
 -- KEYS  in-flight index
 -- ARGV  the tags
 local time = redis.call('TIME')

@@ -1,17 +1,17 @@
--- Acknowledge finished messages and reserve new ones: a message is never outside its queue, the in-flight index
--- and the ledger at the same time.
+-- Acknowledge finished messages and reserve new ones. At any time, a message is in its queue, in flight or claimed in
+-- the ledger.
 -- KEYS  in-flight hash, in-flight index, then queue and wake-up key of each queue
--- ARGV  how many to reserve, how many beyond that (of which half of a queue is left for other workers),
---       '1' if only events, and calls that `claim_on_reserve` claims: the first other message stays, and ends
---       this; tag prefix, the argument of `claim_on_reserve`, how many acknowledged tags, those tags, then the terms
---       of each queue
--- Returns {numbers of the emptied queues, {tag, number of its queue, message, claim, ...}}; of a claimed call the
--- message is false: the claim has taken its place.
+-- ARGV  how many to reserve, how many more (these leave half of each queue to other workers), '1' to reserve only
+--       events and calls that `claim_on_reserve` claims (the first other message stays in its queue and ends the
+--       reservation), tag prefix, the argument of `claim_on_reserve`, the number of acknowledged tags, those tags, then
+--       the terms of each queue
+-- Returns {numbers of the emptied queues, {tag, number of its queue, message, claim, ...}}. The message of a claimed
+-- call is false: the claim replaces it.
 -- Put before this: `local function claim_on_reserve(queue, message, tag, argument, terms)`, which returns a claim or
--- false, and `local function end_claims()`, which is called once behind the last claim.
--- If a claim fails, say at the record of another version, the message stays in flight until that is overdue, and the
--- reason takes the place of the claim: what was taken out of the queues before must not be lost with the script.
-local wanted, extra, is_choosy = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
+-- false, and `local function end_claims()`, which is called once, after the last claim.
+-- If a claim fails, for example because of a record of another version, the reason replaces the claim, and the message
+-- stays in flight until it is overdue: an error of the whole script would lose the messages that were popped before.
+local wanted, extra, claimed_only = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
 local prefix, acked = ARGV[4], tonumber(ARGV[6])
 for first = 7, 6 + acked, 1000 do
   local last = math.min(first + 999, 6 + acked)
@@ -28,7 +28,7 @@ for place = 3, #KEYS, 2 do
     local tag = prefix .. string.format('%03d', #taken / 4)
     local is_sound, claim = pcall(claim_on_reserve, queue, message, tag, ARGV[5], terms)
     if not is_sound then claim = type(claim) == 'table' and claim.err or tostring(claim) end
-    if is_choosy and not claim and string.sub(queue, -7) ~= '.events' then
+    if claimed_only and not claim and string.sub(queue, -7) ~= '.events' then
       redis.call('RPUSH', queue, message)
       end_claims()
       return {emptied, taken}
@@ -42,9 +42,9 @@ for place = 3, #KEYS, 2 do
   end
   if left <= #messages then
     emptied[#emptied + 1] = (place - 3) / 2
-    redis.call('DEL', wake_up) -- it would wake a worker for nothing
+    redis.call('DEL', wake_up) -- it would wake a worker in vain
   elseif redis.call('LLEN', wake_up) == 0 then
-    redis.call('LPUSH', wake_up, '1') -- one push wakes one worker: a worker that leaves messages behind wakes the next
+    redis.call('LPUSH', wake_up, '1') -- one push wakes one worker, so a worker that leaves messages wakes the next
   end
 end
 end_claims()

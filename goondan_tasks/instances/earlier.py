@@ -1,7 +1,7 @@
-"""The workspace that a bundle without a Package had in earlier versions.
+"""Finds the workspace that a bundle without a Package had in earlier versions.
 
-It was named by the Swarm, mostly ``default``: other projects on the machine may have used it, too, so nothing
-is moved. People are told where it is, and how to go on with it.
+It was named after the Swarm, mostly ``default``. Other projects on the machine may have used it, too, so
+nothing is moved; users are told where it is and how to keep using it.
 """
 
 from contextlib import suppress
@@ -19,25 +19,25 @@ from goondan_tasks.instances.table import Instances, encoded, instances_director
 
 @dataclass(frozen=True, slots=True)
 class EarlierWorkspace:
-    """A workspace of that name that is still there."""
+    """A workspace of an earlier version that still exists."""
 
     name: str
-    #: what is there, and where
+    #: a description of what was found, and where
     found: str
-    #: whether the bundle has instances in its present workspace by now
+    #: whether the bundle already has instances in its current workspace
     is_past: bool
 
     @property
     def message(self) -> str:
         """What was found, as a sentence."""
-        return f"Workspace {self.name!r}, of earlier versions, is still there: {self.found}."
+        return f"Workspace {self.name!r} of an earlier version still exists: {self.found}."
 
     @property
     def remedy(self) -> str:
-        """How to go on with it."""
+        """How to keep using it."""
         package = f", or name a Package {self.name!r}" if self.name == self.name.lower() else ""
         return (
-            f"To go on with it, say --workspace {self.name} or set GOONDAN_WORKSPACE={self.name} for every "
+            f"To keep using it, pass --workspace {self.name} or set GOONDAN_WORKSPACE={self.name} for every "
             f"program{package}. Other projects may have used it, too."
         )
 
@@ -45,9 +45,9 @@ class EarlierWorkspace:
 def earlier_workspace(
     bundle: Bundle, settings: Settings, redis: Redis | None = None
 ) -> EarlierWorkspace | None:
-    """Return a bundle's earlier workspace if it has files here, or records in Redis.
+    """Return a bundle's earlier workspace if it has files on this machine or records in Redis.
 
-    ``None`` also if the bundle or the settings name a workspace: that is no other one than before.
+    ``None`` also if the bundle or the settings name the workspace, because it has not changed then.
 
     Raises:
         redis.exceptions.RedisError: Redis cannot be reached.
@@ -70,7 +70,7 @@ def earlier_workspace(
 def _instances(workspace: str, settings: Settings, redis: Redis | None) -> list[str]:
     found = []
     folder = instances_directory(settings.state_root_path, encoded(workspace))
-    with suppress(OSError):  # a worker that needs the state root reports what is wrong with it
+    with suppress(OSError):  # a worker that needs the state root reports this
         if directories := InstanceFiles(settings.state_root_path).directories(encoded(workspace)):
             found.append(f"directories of instances in {folder} ({len(directories)})")
     if redis is not None and (listed := Instances(redis, Keys(settings.namespace)).directories_in(workspace)):

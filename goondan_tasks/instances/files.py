@@ -1,6 +1,6 @@
-"""The files of instances below this machine's state root, and how they are removed.
+"""The files of instances below this machine's state root, and their removal.
 
-An instance's directory is renamed in one step (*set aside*) before it is removed: no call finds a part of it.
+An instance's directory is renamed (*set aside*) before it is removed, so that no call finds only part of it.
 Links below the state root are never followed: each directory is opened from its parent's descriptor, and
 links are removed as links (O_NOFOLLOW, openat(2), ``shutil.rmtree``).
 """
@@ -98,7 +98,7 @@ class InstanceFiles:
             return not _is_in(fd, aside)
 
     def remove_agent(self, directory: InstanceDirectory, agent: str) -> None:
-        """Remove what an agent alone has in a directory that it shares: its conversation.
+        """Remove an agent's own files from a shared directory: its conversation.
 
         Raises:
             OSError: a link is on the way to it.
@@ -195,11 +195,11 @@ def _remove(fd: int, name: str) -> None:
 
 
 def _permit_all(fd: int, name: str) -> None:
-    """Make a tree's directories writable: package caches, for one, are read-only."""
+    """Make the directories of a tree writable; package caches, for example, are read-only."""
     with suppress(OSError):
         inner = os.open(name, _UNREADABLE, dir_fd=fd)
         try:
-            if hasattr(os, "O_PATH"):  # which has no fchmod, but a path that no link can change
+            if hasattr(os, "O_PATH"):  # no fchmod for these, but no link can change this path
                 Path(f"/proc/self/fd/{inner}").chmod(0o700)
             else:
                 os.fchmod(inner, 0o700)

@@ -1,12 +1,12 @@
-"""Listing instances, deleting one, and collecting the unused ones, without losing anything of a live one.
+"""Lists and deletes instances, and collects unused ones, without touching an instance in use.
 
-A deletion *holds* the directory in the table, so that no worker opens it or spawns into it. Then it checks
-for live calls, sets the directory aside on disk, and checks again: a worker that opened it lately runs calls
-without asking until it misses the directory. If a call began in between, everything is restored. Only then
+A deletion first *holds* the directory in the table, so that no worker opens it or spawns into it. It checks
+for live calls, sets the directory aside on disk, and checks again, because a worker that opened the directory
+recently runs calls without asking again. If a call has started in between, everything is restored. Otherwise
 the instance is dropped from the table, and its files are removed.
 
-A deletion that dies leaves a hold that expires, and maybe files set aside, which are restored when the
-instance is next opened. Files of an instance that was already dropped are removed by the next collection.
+If the deleting process dies, its hold expires. Files that it has set aside are restored when the instance is
+next opened; if the instance was already dropped, the next collection removes them.
 """
 
 import itertools
@@ -22,7 +22,6 @@ from goondan_tasks.agent_registry import AgentRecord
 from goondan_tasks.errors import ConversationError, InstanceBusyError, InstanceNotFoundError
 from goondan_tasks.instances.files import InstanceFiles
 from goondan_tasks.instances.table import (
-    Hold,
     InstanceDirectory,
     InstanceInfo,
     InstanceRecord,
@@ -33,7 +32,7 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CALL_FIELDS, call_of
 from goondan_tasks.messages import WireModel
 
-#: how many calls one trip reads
+#: how many calls one round trip reads
 CALLS_AT_ONCE = 500
 
 #: the statuses of calls without a result
@@ -51,17 +50,17 @@ class LiveCall:
 
 
 class LiveCalls:
-    """Reads which instances have live calls from the ledger."""
+    """Reads from the ledger which instances have live calls."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._redis = ledger.redis
         self._keys = ledger.keys
 
     def all(self) -> list[LiveCall]:
-        """Return the calls and events without a result, and events whose handlers outlast their results.
+        """Return the calls and events without a result, and events with a result whose handlers still run.
 
-        The latter were answered at their time limit (``finish_event.lua``). What is submitted while this
-        reads may be missing.
+        The latter were answered at their time limit (``finish_event.lua``). Calls that are submitted while
+        this reads may be missing.
         """
         ids = (member for member, _ in self._redis.zscan_iter(self._keys.due, count=CALLS_AT_ONCE))
         return self._read(ids, live_only=True)
@@ -84,18 +83,14 @@ class LiveCalls:
             for call_id, (status, token, *kept) in zip(batch, rows, strict=True):
                 is_live = status in _LIVE or (status == _DONE and token is not None)
                 if any(kept) and (is_live or not live_only):
-                    fields = zip(CALL_FIELDS, kept, strict=True)
-                    found.append(_live_call(call_id.decode(), dict(fields)))
+                    # not parsed as a ToolCall, so that calls of newer versions are found, too
+                    wire = call_of(dict(zip(CALL_FIELDS, kept, strict=True)))
+                    agent, key = str(wire.get("agentName", "")), str(wire.get("instanceKey", "default"))
+                    found.append(LiveCall(call_id.decode(), agent, key))
         return found
 
 
-def _live_call(call_id: str, fields: Mapping[bytes, bytes | None]) -> LiveCall:
-    # not parsed as a ToolCall, so that calls of a newer version count
-    wire = call_of(fields)
-    return LiveCall(call_id, str(wire.get("agentName", "")), str(wire.get("instanceKey", "default")))
-
-
-#: how many directories one deletion holds at a time
+#: how many directories are held at a time
 DIRECTORIES_AT_ONCE = 200
 
 
@@ -121,7 +116,7 @@ class _Batch:
     """The state of deleting some directories together."""
 
     token: str
-    #: Redis time (ms) before any of them was held
+    #: Redis time (ms) before the first one was held
     held_at: int = 0
     #: instances that are still to be deleted
     records: list[InstanceRecord] = field(default_factory=list)
@@ -208,7 +203,7 @@ class Deletions:
     ) -> Iterator[InstanceRemoval]:
         batch = _Batch(uuid.uuid4().hex)
         self._hold(batch, records, unused_since)
-        # these records cannot change while their directories are held
+        # read again, now that they cannot change
         batch.records = list(self._instances.records(record.directory for record in batch.records))
         self._let_stay(batch, self.reasons(batch.records, self._live_calls.all()))
         self._set_aside(batch)
@@ -218,7 +213,7 @@ class Deletions:
         for record in records:
             yield self._outcome(batch, record)
 
-    def _hold(self, batch: "_Batch", records: Sequence[InstanceRecord], unused_since: float | None) -> None:
+    def _hold(self, batch: _Batch, records: Sequence[InstanceRecord], unused_since: float | None) -> None:
         holds = self._instances.hold([record.directory for record in records], batch.token, unused_since)
         batch.held_at = min(hold.now for hold in holds)
         for record, hold in zip(records, holds, strict=True):
@@ -226,9 +221,10 @@ class Deletions:
                 batch.records.append(record)
                 batch.half_done[record.directory] = hold.aside
             else:
-                batch.stay[record.directory] = _refusal(hold)
+                is_busy = hold.word == "busy"
+                batch.stay[record.directory] = "it is being deleted" if is_busy else "it was used again"
 
-    def _set_aside(self, batch: "_Batch") -> None:
+    def _set_aside(self, batch: _Batch) -> None:
         faults = {}
         for record in batch.records:
             try:
@@ -239,38 +235,33 @@ class Deletions:
                 faults[record.directory] = f"its directory cannot be renamed: {error.strerror}"
         self._let_stay(batch, faults)
 
-    def _let_stay(self, batch: "_Batch", reasons: Mapping[InstanceDirectory, str]) -> None:
+    def _let_stay(self, batch: _Batch, reasons: Mapping[InstanceDirectory, str]) -> None:
         for directory in reasons:
-            with suppress(OSError):  # unlikely: it could be renamed a moment ago
+            with suppress(OSError):  # unlikely, as it was renamed a moment ago
                 self._files.give_back(directory, batch.token)
         self._instances.let_go(list(reasons), batch.token)
         batch.stay.update(reasons)
         batch.records = [record for record in batch.records if record.directory not in reasons]
 
-    def _forget(self, batch: "_Batch") -> None:
+    def _forget(self, batch: _Batch) -> None:
         """Drop instances from the table, except those whose hold has expired."""
         lost = [record for record in batch.records if not self._instances.forget(record, batch.token)]
         self._let_stay(batch, {record.directory: "it was used again" for record in lost})
 
-    def _outcome(self, batch: "_Batch", record: InstanceRecord) -> InstanceRemoval:
+    def _outcome(self, batch: _Batch, record: InstanceRecord) -> InstanceRemoval:
         planned = self.plan(record)
         if record.directory in batch.stay:
             return planned.model_copy(update={"reason": batch.stay[record.directory]})
         if record.directory not in batch.aside:
             return planned.model_copy(update={"removed": True})
-        if self._is_gone(record.directory, batch.token):
-            return planned.model_copy(update={"removed": True, "files": "removed"})
+        with suppress(OSError):
+            if self._files.remove(record.directory, batch.token):
+                return planned.model_copy(update={"removed": True, "files": "removed"})
         reason = "not all of its files could be removed; `goondan gc` tries again"
         return planned.model_copy(update={"removed": True, "files": "left", "reason": reason})
 
-    def _is_gone(self, directory: InstanceDirectory, token: str) -> bool:
-        try:
-            return self._files.remove(directory, token)
-        except OSError:
-            return False
-
     def _where(self, record: InstanceRecord) -> Literal["here", "absent", "elsewhere"]:
-        """Say where the files are; a directory of the same name may belong to another system."""
+        """Return where the files are; a directory of the same name may belong to another system."""
         roots = {part.root_id for part in record.parts if part.root_id}
         if roots and self._files.root_id not in roots:
             return "elsewhere"
@@ -289,19 +280,15 @@ class Deletions:
         return None
 
 
-def _refusal(hold: Hold) -> str:
-    return "it is being deleted" if hold.word == "busy" else "it was used again"
-
-
-#: files that were set aside are removed only after this time: their deletion may still run, or belong to a
-#: system on another Redis with the same state root
+#: files that were set aside are removed only after this time: the deletion may still run, also that of a
+#: system with another Redis and the same state root
 ASIDE_SECONDS = 3600.0
 
 _ELSEWHERE = "its files are not below this machine's state root"
 
 
 class Housekeeping:
-    """Manages the instances of one namespace, with their files below one state root."""
+    """Lists and deletes the instances of one namespace, with their files below one state root."""
 
     def __init__(self, ledger: Ledger, state_root: Path, agents: Callable[[], Iterable[AgentRecord]]) -> None:
         self._table = Instances(ledger.redis, ledger.keys)
@@ -367,8 +354,8 @@ class Housekeeping:
     ) -> Iterator[InstanceRemoval]:
         """Delete the instances that have been unused for this long; yield the outcome of each.
 
-        Instances with live calls count as used now. Those with another instance inside, and those whose files
-        are not here, stay. Also removes the files that interrupted deletions have left.
+        Instances with live calls count as used now. Instances with another one inside, and those whose files
+        are on another machine, stay. Files that interrupted deletions have left are removed, too.
         """
         cutoff = self._table.now() - older_than_seconds * 1000
         records = [
@@ -380,7 +367,7 @@ class Housekeeping:
         stay = self._deletions.reasons(records, calls, leaving={record.directory for record in records})
         if not dry_run:
             self._table.touch(list(stay))
-            self._remove_waste()
+            self._remove_abandoned()
         plans = {record.directory: self._deletions.plan(record) for record in records}
         stay |= {directory: _ELSEWHERE for directory, plan in plans.items() if plan.files == "elsewhere"}
         for directory, reason in stay.items():
@@ -394,9 +381,9 @@ class Housekeeping:
     def collect_unlisted(
         self, older_than_seconds: float, *, dry_run: bool = False
     ) -> Iterator[InstanceRemoval]:
-        """Delete directories that are not in the table and have been unchanged for this long.
+        """Delete directories that are not in the table and have not changed for this long.
 
-        They may belong to a system on another Redis with the same state root and workspace.
+        They may belong to a system with another Redis and the same state root and workspace.
         """
         latest = time.time() - older_than_seconds
         listed = set(self._listed())
@@ -440,7 +427,7 @@ class Housekeeping:
         part = record.part(agent)
         is_gone = part is not None and self._table.leave(record.directory, part)
         if is_gone:
-            with suppress(OSError):  # what a link leads to is not ours
+            with suppress(OSError):  # never follow a link
                 self._files.remove_agent(record.directory, agent)
         removal = self._part(record, agent)
         return removal.model_copy(update={"removed": True} if is_gone else {"reason": "it was used again"})
@@ -452,7 +439,7 @@ class Housekeeping:
             return plan
         return plan.model_copy(update={"agents": (agent,), "files": "kept"})
 
-    def _remove_waste(self) -> None:
+    def _remove_abandoned(self) -> None:
         for workspace in self._workspaces():
             for directory, token in self._files.left_aside(workspace):
                 [record] = self._table.records([directory])

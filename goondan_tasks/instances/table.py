@@ -189,7 +189,7 @@ def _guest_field(directory: InstanceDirectory, agent: str) -> str:
     return f"guest:{directory.name}@{agent}"
 
 
-#: how many records are read in one trip
+#: how many records one round trip reads
 BATCH = 500
 
 
@@ -225,7 +225,7 @@ class Hold:
 
 
 class Instances:
-    """The table of instances of one namespace; each verb but the reads is one script.
+    """The table of instances of one namespace. Each change is one script.
 
     All methods raise ``redis.exceptions.RedisError`` if Redis cannot be reached.
     """
@@ -249,7 +249,7 @@ class Instances:
         return Opened(rest[0].decode() or None, tuple(rest[1].decode().split()))
 
     def look(self, agent: str, instance_key: str, *, workspace: str) -> Opened:
-        """Return what :meth:`open` would without registering anything, which a full Redis refuses."""
+        """Return what :meth:`open` would, without registering anything, so that it works in a full Redis."""
         cwd = self._redis.hget(self._key(InstanceDirectory.of(workspace, instance_key)), f"cwd:{agent}")
         return Opened(None if cwd is None else cast("bytes", cwd).decode())
 

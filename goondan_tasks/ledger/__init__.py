@@ -1,1 +1,1 @@
-"""The ledger: the record of every call's life in Redis, and the scripts that alone may change it."""
+"""The ledger: the records of calls in Redis, which only its Lua scripts change."""

@@ -1,4 +1,4 @@
-"""Asking the ledger for a call, and what it may be run on."""
+"""Requests for claims, and the claims that the ledger's scripts answer with."""
 
 import itertools
 import logging
@@ -16,10 +16,12 @@ from goondan_tasks.messages import ToolCall, redis_clock, wall_clock
 
 logger = logging.getLogger(__name__)
 
-
 _numbers = itertools.count()
 
-#: the state of a call that cannot be completed or approved now
+#: answers of a script that leave nothing for its caller to settle
+_NOTHING_TO_SETTLE = {b"kept", b"approved", b"marked"}
+
+#: why a call cannot be completed or approved now
 _STATES = {
     b"queued": "it is queued",
     b"running": "it is running",
@@ -30,13 +32,13 @@ _STATES = {
 
 
 def new_token() -> str:
-    """Return a token that no other claim has; it begins with the id of this process."""
+    """Return a unique claim token, which begins with the id of this process."""
     return f"{this_process().id}-{next(_numbers)}"
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimTerms:
-    """What the export says about running a call again."""
+    """What the export declares about running a call again."""
 
     idempotent: bool = False
     max_attempts: int = 3
@@ -49,21 +51,21 @@ class ClaimTerms:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """A worker asks for a call. The same request again gets the same answer."""
+    """A worker's request to claim a call. The same request again gets the same answer."""
 
     call_id: str
     call: ToolCall
     worker: str
     terms: ClaimTerms
     token: str = field(default_factory=new_token)
-    #: ``time.monotonic()`` before anything was sent: the lease is not older than this
+    #: ``time.monotonic()`` before anything was sent: the lease began after it
     asked_at: float = field(default_factory=time.monotonic)
 
     def claim(self, answer: Sequence[Any]) -> Claim:
-        """Read what ``claim.lua`` answered.
+        """Read the answer of ``claim.lua``.
 
-        A call that is run again, or was approved, is the one on record, whatever the message said. If that
-        names no revision of the bundle, it is the one whose terms the claim was made with.
+        If the call is run again or was approved, the record's version of it counts, not the message's. A call
+        without a revision of the bundle gets the revision whose terms the claim was made with.
         """
         verdict, attempt, queued_at, now, retried, approved_by, on_record, ref = (*answer, *[None] * 4)[:8]
         call = self.call if on_record is None else _read_call(self.call_id, on_record)
@@ -80,9 +82,9 @@ class ClaimRequest:
             approved_by=None if approved_by is None else approved_by.decode(errors="replace"),
             claimed_at=now,
         )
-        # a call that cannot be read is left to a process that can: the next sweep after a lease
-        judged = Verdict.HELD if call is None else Verdict(verdict.decode())
-        return Claim(run, self.token, judged, self.asked_at)
+        # after a lease, a sweep of another version may be able to read the call
+        decided = Verdict.HELD if call is None else Verdict(verdict.decode())
+        return Claim(run, self.token, decided, self.asked_at)
 
 
 def _of_revision(call: ToolCall, ref: str | None) -> ToolCall:
@@ -99,9 +101,9 @@ def _read_call(call_id: str, on_record: bytes) -> ToolCall | None:
 
 
 def read_retried(kept: bytes | None = None) -> tuple[int, float | None]:
-    """Read what ``retry.lua`` has kept: how many retries there were, and when the first run began.
+    """Read what ``retry.lua`` has stored: the number of retries, and when the first run began.
 
-    What is neither counts as none: it must not keep the call from ending.
+    Damaged data counts as no retry: it must not keep the call from ending.
     """
     try:
         retries, begun_at = (kept or b"").split()
@@ -110,8 +112,8 @@ def read_retried(kept: bytes | None = None) -> tuple[int, float | None]:
         return 0, None
 
 
-def taken_claim(row: Sequence[Any], taker: str, token: str) -> Claim | None:
-    """Read the claim of a call that was taken to be settled; ``None`` if its record cannot be read."""
+def swept_claim(row: Sequence[Any], taker: str, token: str) -> Claim | None:
+    """Read a row of ``sweep.lua``: the claim of a call to settle, ``None`` if its record cannot be read."""
     call_id, verdict, attempt, queued_at, call_json, *more = row
     suspended_at, completion, lost_by, lost_claim_at, has_result = (*more, *[None] * 5)[:5]
     try:
@@ -135,22 +137,20 @@ def taken_claim(row: Sequence[Any], taker: str, token: str) -> Claim | None:
     )
 
 
-def answered(call_id: str, word: bytes, row: Sequence[Any], taker: str, token: str) -> Claim:
-    """Read the claim of a pending call; raises as the answer of :meth:`Ledger.resolve`."""
+def settlement_claim(call_id: str, taker: str, token: str, answer: Sequence[Any]) -> Claim | None:
+    """Read the answer of ``resolve.lua``, ``approve.lua`` or ``cancel.lua``: the claim to settle, if any.
+
+    Raises:
+        CallNotFoundError, CallClosedError, CallNotPendingError: see :meth:`Ledger.resolve`.
+    """
+    word, *row = answer
+    if word in _NOTHING_TO_SETTLE:
+        return None
     if word == b"closed":
         raise CallClosedError(f"Call {call_id} has its final result, or was completed before.")
     if word == b"other":
         raise CallNotPendingError(f"Call {call_id} does not wait for this: {_STATES[row[0]]}.")
-    return taken(call_id, row, taker, token)
-
-
-def taken(call_id: str, row: Sequence[Any], taker: str, token: str) -> Claim:
-    """Read the claim of a call that was taken to be settled.
-
-    Raises:
-        CallNotFoundError: there is none.
-    """
-    claim = taken_claim([call_id.encode(), *row], taker, token) if row else None
+    claim = swept_claim([call_id.encode(), *row], taker, token) if row else None
     if claim is None:
         raise CallNotFoundError(f"No call {call_id!r}: it is unknown, expired or cannot be read.")
     return claim

@@ -1,4 +1,4 @@
-"""Completing calls whose results come later, and deciding those that wait for an approval."""
+"""Completes pending calls, and approves or denies calls that wait for an approval."""
 
 import hmac
 from collections.abc import Iterable
@@ -14,9 +14,9 @@ from goondan_tasks.names import CallbackToken, callback_token
 
 
 class Completions:
-    """Pending calls of one ledger. Each is completed once; a second completion is refused.
+    """The pending calls of one ledger. A second completion of a call is refused.
 
-    Every method raises ``redis.exceptions.RedisError`` as it comes.
+    Every method may raise ``redis.exceptions.RedisError``.
     """
 
     def __init__(self, ledger: Ledger, reaper: Reaper, dispatch: Dispatch) -> None:
@@ -25,7 +25,7 @@ class Completions:
         self._dispatch = dispatch
 
     def complete(self, call_id: str, outcome: Outcome, completer: str, *, is_decision: bool = False) -> None:
-        """End a pending call, or one that waits for an approval if ``is_decision``.
+        """End a pending call; with ``is_decision``, one that waits for an approval.
 
         Raises:
             CallNotFoundError, CallClosedError, CallNotPendingError: see :meth:`Ledger.resolve`.
@@ -35,7 +35,7 @@ class Completions:
         self._end(call_id, resolve.run(self._ledger.redis))
 
     def complete_with_token(self, call_id: str, token: str, outcome: Outcome) -> None:
-        """End a pending call on behalf of the holder of its callback URL; raises as :meth:`complete` does.
+        """End a pending call for the holder of its callback URL. Raises also what :meth:`complete` raises.
 
         Raises:
             CallNotFoundError: the token or the call is unknown; the error does not say which.
@@ -45,9 +45,10 @@ class Completions:
         self._end(call_id, resolve.run(self._ledger.redis))
 
     def approve(self, record: CallRecord, by: str) -> None:
-        """Let a call be run that waits for an approval.
+        """Approve a call that waits for it.
 
-        With a separate broker, an approved call in the queue is sent again: its message may be missing.
+        With a separate broker, a call that was approved before and is queued is sent again, because its
+        message may be missing.
 
         Raises:
             CallNotFoundError, CallClosedError, CallNotPendingError: see :meth:`Ledger.approve`.
@@ -61,19 +62,19 @@ class Completions:
         self._end(call_id, claim)
 
     def _end(self, call_id: str, claim: Claim | None) -> None:
-        """Store how a call ends, if this completion came first; refuse a late one."""
+        """Settle the claim of the completion that came first; refuse a late one."""
         if claim is None:
             return
         self._reaper.settle(claim)
         if claim.verdict is not Verdict.COMPLETED:
-            raise CallClosedError(f"Call {call_id} has ended: its time was over before this came.")
+            raise CallClosedError(f"Call {call_id} has ended: it had expired.")
 
     def _callback(self, call_id: str, token: str) -> CallbackToken:
-        """Check the token; the ledger checks that its run is still the last one."""
+        """Check the token. The ledger checks that its run is still the latest."""
         key = self._ledger.keys.call(call_id)
         callback, claim = cast(list[bytes | None], self._ledger.redis.hmget(key, "callback", "token"))
         claim_token = claim.decode() if callback is None and claim is not None else ""
-        if claim_token:  # the handler has not returned yet
+        if claim_token:  # the handler still runs
             callback = callback_token(claim_token).encode()
         given = token.encode("utf-8", "backslashreplace")
         if callback is None or not hmac.compare_digest(callback, given):
@@ -81,7 +82,7 @@ class Completions:
         return CallbackToken(token, claim_token)
 
     def approvals(self, agents: Iterable[str]) -> list[CallRecord]:
-        """Return the calls of ``agents`` that wait for an approval, the longest waiting first."""
+        """Return the calls of ``agents`` that wait for an approval, the oldest first."""
         keys = self._ledger.keys
         with self._ledger.redis.pipeline(transaction=False) as pipe:
             for agent in agents:

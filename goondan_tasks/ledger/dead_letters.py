@@ -1,8 +1,8 @@
-"""Dead letters: calls whose every run ended with the death of its worker (DESIGN "Delivery" rules 4 and 9),
-and messages that held no call.
+"""Dead letters: calls that killed a worker in every run, and messages without a call.
 
-A call comes into the index of its agent when its end is stored (``finish.lua``), and leaves it when it is
-dropped or when its record runs out.
+Source: DESIGN "Delivery" rules 4 and 9.
+
+``finish.lua`` adds a call to its agent's index. It leaves the index when it is dropped or its record expires.
 """
 
 import itertools
@@ -15,25 +15,25 @@ from goondan_tasks.errors import CallNotFoundError
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord
 
-#: so many records are read in one trip
+#: how many records one round trip reads
 BATCH = 200
 
 T = TypeVar("T")
 
 
 class LetterFilter(TypedDict, total=False):
-    """Which dead letters are meant."""
+    """Selects dead letters."""
 
     #: a glob of full tool names
     tool: str | None
-    #: seconds that have passed since the call died: at least
+    #: the lowest age, in seconds since the call died
     older_than: float | None
-    #: the same: at most
+    #: the highest age, in seconds
     newer_than: float | None
 
 
 class DeadLetters:
-    """The dead letters of one ledger; raises ``redis.exceptions.RedisError`` as it comes."""
+    """The dead letters of one ledger. Methods may raise ``redis.exceptions.RedisError``."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -48,7 +48,7 @@ class DeadLetters:
         older_than: float | None = None,
         newer_than: float | None = None,
     ) -> Iterator[CallRecord]:
-        """Yield the dead letters of ``agents``, the latest first; one that cannot be read is left out."""
+        """Yield the dead letters of ``agents``, the latest first; unreadable ones are left out."""
         ids = self._ids(agents, *self._ledger.moments(older_than, newer_than))
         for batch in batches(ids):
             for record in self._ledger.records(batch):
@@ -56,13 +56,14 @@ class DeadLetters:
                     yield record
 
     def has(self, record: CallRecord) -> bool:
-        """Return whether the call is in the index: dead, and not dropped."""
+        """Return whether the call is a dead letter that was not dropped."""
         return self._redis.zscore(self._keys.dead_letters(record.call.agent_name), record.id) is not None
 
     def remove(self, call_ids: Iterable[str], agents: Iterable[str]) -> int:
-        """Take calls of any of ``agents`` out of the index; return how many there were.
+        """Remove calls from the indexes of ``agents``; return how many there were.
 
-        They are counted before: what is removed when a connection is lost is not there any more.
+        They are counted first: if the connection is lost, a repeated ZREM would not count what the first
+        removed.
         """
         ids = list(call_ids)
         indexes = [self._keys.dead_letters(agent) for agent in agents] if ids else []
@@ -77,7 +78,7 @@ class DeadLetters:
         return count
 
     def note_replayed(self, records: Sequence[CallRecord], by: Sequence[str]) -> None:
-        """Note which call replays each of ``records`` now (``replayed.lua``)."""
+        """Record which call replays each of ``records`` (``replayed.lua``)."""
         replayed = self._ledger.replayed
         script_calls = [replayed(old.id, new, old.replays + 1) for old, new in zip(records, by, strict=True)]
         run_script_calls(self._redis, script_calls)
@@ -91,13 +92,13 @@ class DeadLetters:
 
 
 def batches(items: list[T]) -> Iterator[list[T]]:
-    """Yield ``items`` in lists that one trip can carry."""
+    """Split ``items`` into lists for one round trip each."""
     for start in range(0, len(items), BATCH):
         yield items[start : start + BATCH]
 
 
 def not_a_letter(call_id: str, record: CallRecord | None) -> CallNotFoundError:
-    """Return the error for a call that is not a dead letter, or not any more."""
+    """Return the error for a call that is not, or no longer, a dead letter."""
     reason = "it is unknown or expired"
     if record is not None:
         reason = "it was dropped" if record.status == "dead" else f"it is {record.outcome or record.status}"

@@ -1,4 +1,4 @@
-"""Keeping claims alive: every lease is renewed while its call is carried out."""
+"""Renews the leases of claims while their calls are carried out."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -12,21 +12,20 @@ from broker_config.vital_thread import vital_thread
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim
 
-#: how soon to try again what Redis did not take: a sweep spares a live call only once (``sweep.lua``)
+#: the pause after a failed renewal; short, because a sweep spares a live call only once (``sweep.lua``)
 RETRY_SECONDS = 1.0
 
 
 def lease_timeout(lease_seconds: float) -> float:
-    """Return the seconds that one trip to Redis may take so that a renewal can be tried again in time."""
+    """Return the time limit of one trip to Redis (seconds); it leaves time to try a renewal again."""
     return min(SOCKET_TIMEOUT_SECONDS, lease_seconds / 6)
 
 
 class LeaseKeeper:
     """Renews this process's claims every third of a lease, on a daemon thread.
 
-    The ledger should have a connection whose time limit is a fraction of the lease (:func:`lease_timeout`).
-
-    ``on_lost`` is called with a claim that another worker has taken, or that is gone: its run must end.
+    The ledger's connection should have the time limit :func:`lease_timeout`. ``on_lost`` is called with each
+    claim that is gone or was taken by another worker: its run must end.
     """
 
     def __init__(
@@ -49,18 +48,18 @@ class LeaseKeeper:
         self._pause = threading.Event()
 
     def start(self) -> None:
-        """Start the thread, in a process that can do nothing without it."""
+        """Start the thread; if it dies, the process is told to stop."""
         vital_thread("goondan-leases", self.keep, is_over=self._pause.is_set).start()
 
     def keep(self) -> None:
         """Renew until :meth:`stop` is called."""
         due = self._clock() + self._interval
         while not self._pause.wait(due - self._clock()):
-            begun = self._clock()  # what a renewal takes must not put off the next one
+            begun = self._clock()  # the time that a renewal takes must not delay the next one
             due = begun + (self._interval if self._renew() else min(self._interval, RETRY_SECONDS))
 
     def stop(self) -> None:
-        """Stop renewing: each claim is still held until its lease ends."""
+        """Stop renewing. Claims stay valid until their leases end."""
         self._pause.set()
 
     def hold(self, claim: Claim) -> None:
@@ -69,14 +68,14 @@ class LeaseKeeper:
             self._claims[claim.run.id] = claim
 
     def renew_also(self, others: Callable[[], Sequence[tuple[str, str]]]) -> None:
-        """Renew from now on what ``others`` returns, too: the id and token of claims held for a short time.
+        """Also renew the claims that ``others`` returns, each ``(id, token)``; they are held only briefly.
 
-        A lost claim is not reported: its holder asks Redis before and after the run.
+        If one is lost, ``on_lost`` is not called: its holder asks Redis before and after the run.
         """
         self._others.append(others)
 
     def drop(self, claim: Claim) -> None:
-        """Stop renewing ``claim``; a newer one of the same call stays."""
+        """Stop renewing ``claim``; a newer claim of the same call is kept."""
         with self._lock:
             held = self._claims.get(claim.run.id)
             if held is not None and held.token == claim.token:
@@ -94,14 +93,14 @@ class LeaseKeeper:
         try:
             lost = self._ledger.renew(claims).run(self._ledger.redis) if claims else set()
         except RedisError as error:
-            if not self._is_failing:  # once, not every second while Redis is away
+            if not self._is_failing:  # log once per outage
                 _logger().warning("leases.not_renewed", reason=str(error))
             self._is_failing = True
             return False
         if self._is_failing:
             _logger().info("leases.renewed_again")
         self._is_failing = False
-        # a call whose result Redis has just stored is missed once: its claim is dropped a moment later
+        # a claim is lost only if it is missing twice: one whose result was just stored is dropped in a moment
         missed = [claim for claim in held if claim.run.id in lost]
         for claim in missed:
             if claim.token in self._missed:
@@ -113,6 +112,6 @@ class LeaseKeeper:
 
 
 def _logger() -> Any:
-    import structlog  # it imports rich, a quarter of the start of a client that never logs
+    import structlog  # imports rich, a quarter of the start-up time of a client that never logs
 
     return structlog.get_logger(__name__)

@@ -1,14 +1,12 @@
-"""The ledger's verbs: submit, claim, start, renew, finish, release, cancel, sweep; and what it says of calls.
+"""The ledger's operations on calls: submit, claim, start, renew, finish, release, cancel, sweep.
 
-Every change is one script, so a process that dies leaves nothing half-done. Only Redis time decides
-(DESIGN "Delivery"). Each verb returns a script call. Its ``run(ledger.redis)`` waits for
-the answer and raises ``redis.exceptions.RedisError`` as it comes; a
-:class:`broker_config.pipelined_writer.PipelinedWriter` or a :class:`broker_config.queue_reader.QueueReader`
-sends it without waiting.
+Each operation is one Lua script, so a process that dies leaves nothing half-done. Only Redis time decides
+(DESIGN "Delivery"). Each method returns a script call: ``run(ledger.redis)`` waits for the answer and may
+raise ``redis.exceptions.RedisError``; a :class:`broker_config.pipelined_writer.PipelinedWriter` or a
+:class:`broker_config.queue_reader.QueueReader` sends it without waiting.
 """
 
 import itertools
-import logging
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -23,18 +21,14 @@ from broker_config.queues import events_queue, wake_up_key
 from broker_config.scripts import ClaimOnReserve, Script, ScriptCall, ScriptConnection
 from broker_config.settings import Settings
 from goondan_tasks.calls import Run
-from goondan_tasks.errors import (
-    CallClosedError,
-    ToolCancelledError,
-)
+from goondan_tasks.errors import CallClosedError, ToolCancelledError
 from goondan_tasks.events import is_event, mailbox_of, queue_of
 from goondan_tasks.ledger.claim_request import (
     ClaimRequest,
     ClaimTerms,
-    answered,
     new_token,
-    taken,
-    taken_claim,
+    settlement_claim,
+    swept_claim,
 )
 from goondan_tasks.ledger.record import (
     Admission,
@@ -51,19 +45,20 @@ from goondan_tasks.ledger.submission import Submission, batches, digest_of, trac
 from goondan_tasks.messages import ToolCall, ToolCallResult, epoch_milliseconds, iso_time
 from goondan_tasks.names import NO_CALLBACK, CallbackToken, callback_token
 
-logger = logging.getLogger(__name__)
-
-#: how many calls one sweep takes at most
+#: the maximum number of calls that one sweep script takes
 SWEEP_BATCH = 50
 
 
 def sweep_seconds(settings: Settings) -> float:
-    """How often every worker sweeps: often enough to notice that renewals were impossible."""
+    """Return the interval between two sweeps of a worker.
+
+    It is short enough for a sweep to notice that leases could not be renewed.
+    """
     return min(5.0, settings.lease_seconds / 3)
 
 
 class Ledger(CallRecords):
-    """The calls of one Redis, under one namespace."""
+    """The calls in one Redis, under one namespace."""
 
     def __init__(self, redis: Redis, settings: Settings) -> None:
         super().__init__(redis, Keys(settings.namespace))
@@ -82,27 +77,27 @@ class Ledger(CallRecords):
         self._longest_pause_ms = round(2 * sweep_seconds(settings) * 1000)
         self._queue_timeout_ms = round(settings.queue_timeout_seconds * 1000)
         self._result_ttl = settings.result_ttl_seconds
-        # a record must outlive the longest wait and the longest run
+        # a record must outlive the longest wait plus the longest run
         self._record_ttl = self._result_ttl + round(
             settings.queue_timeout_seconds + settings.call_timeout_seconds
         )
 
     @property
     def unawaited_scripts(self) -> tuple[Script, ...]:
-        """Scripts whose answers are not waited for: of :meth:`start`, :meth:`progress`, :meth:`finish` and
-        :meth:`release`.
+        """The scripts of :meth:`start`, :meth:`progress`, :meth:`finish` and :meth:`release`.
 
-        Redis must know them beforehand: sent again, the first two would come after the result, the result
-        late, and calls that are given back out of their order.
+        They are sent without waiting, so they must be loaded in advance. If Redis did not know one, it would
+        be sent again later: a start or a progress after the result, a result late, released calls out of
+        order.
         """
         scripts = self._scripts
         return scripts.start, scripts.progress, scripts.finish, scripts.finish_event, scripts.release
 
     def submit_all(self, submissions: Sequence[Submission], producer: str) -> list[Admission]:
-        """Accept calls in one trip; say of each how it went. A known one stays as it is.
+        """Accept calls in one round trip. A call that was submitted before is left unchanged.
 
         Raises:
-            redis.exceptions.RedisError: Redis cannot be reached, or refuses.
+            redis.exceptions.RedisError: Redis cannot be reached, or refuses the command.
         """
         calls = [self.submit_batch(batch, producer) for batch in batches(submissions)]
         return list(itertools.chain.from_iterable(self._submissions.run(calls)))
@@ -113,7 +108,7 @@ class Ledger(CallRecords):
         return ScriptCall(batch.script, batch.keys, batch.arguments, Admission.of)
 
     def submit_batch(self, submissions: Sequence[Submission], producer: str) -> ScriptCall[list[Admission]]:
-        """Accept at most ``BATCH_CALLS`` calls (``submit.lua``); the answer has an Admission for each."""
+        """Accept at most ``BATCH_CALLS`` calls (``submit.lua``); the answer has an Admission for each one."""
         keys: list[str] = [self.keys.due]
         arguments: list[Any] = [self.keys.prefix, producer, self._record_ttl]
         numbers: dict[str, int] = {}
@@ -127,7 +122,7 @@ class Ledger(CallRecords):
                 one.call_json,
                 one.digest,
                 number,
-                # how long it may wait is counted by Redis, where that is known
+                # with patience_ms, Redis computes the deadline
                 _deadline_of(one.call) if one.patience_ms is None else "",
                 self._patience(one),
                 one.message,
@@ -142,21 +137,13 @@ class Ledger(CallRecords):
         return self._queue_timeout_ms if submission.patience_ms is None else submission.patience_ms
 
     def claim(self, request: ClaimRequest, *, with_call: bool = True) -> ScriptCall[Claim]:
-        """Take a call for one run; :attr:`Claim.verdict` says what is to be done with it (``claim.lua``).
+        """Claim a call for one run; :attr:`Claim.verdict` says what to do with it (``claim.lua``).
 
-        Without the call's JSON only one is taken that is recorded.
+        Unless ``with_call``, the call's JSON is not sent, and a call without a record is not claimed.
         """
         call, keys = request.call, self.keys
         agent = call.agent_name
-        arguments = [
-            request.call_id,
-            request.token,
-            request.worker,
-            self._lease_ms,
-            self._record_ttl,
-            int(request.terms.idempotent),
-            request.terms.max_attempts,
-        ]
+        arguments = [request.call_id, *self._claim_terms(request.token, request.worker, request.terms)]
         if with_call:
             wire = serializer.encode(call.to_wire())
             arguments += [
@@ -173,15 +160,19 @@ class Ledger(CallRecords):
             request.claim,
         )
 
+    def _claim_terms(self, token: str, worker: str, terms: ClaimTerms) -> list[Any]:
+        idempotent = int(terms.idempotent)
+        return [token, worker, self._lease_ms, self._record_ttl, idempotent, terms.max_attempts]
+
     def _indexes(self, call_id: str, call: ToolCall) -> tuple[str, ...]:
-        """Return the indexes of the traces that a call belongs into, as one argument; or nothing."""
+        """Return the keys of a call's trace indexes as one script argument, or no argument."""
         names = trace_names(call_id, call)
         return (" ".join(self.keys.trace(name) for name in names),) if names else ()
 
     def claim_event(
         self, request: ClaimRequest, message: bytes, *, is_handled_here: bool
     ) -> ScriptCall[Claim]:
-        """Take an event for one run, if it is the first in its mailbox (``claim_event.lua``)."""
+        """Claim an event for one run, if it is the first in its mailbox (``claim_event.lua``)."""
         claim, call = self.claim(request), request.call
         queue = queue_of(call)
         unattended = int(not is_handled_here)
@@ -195,10 +186,10 @@ class Ledger(CallRecords):
     def fetch(
         self, agent: str, mailbox: str, taker: str, *, terms: ClaimTerms, token: str
     ) -> ScriptCall[Claim | None]:
-        """Take the next event of an agent whose events are not handled by workers (``fetch.lua``).
+        """Claim the next event of an agent whose events are not handled by workers (``fetch.lua``).
 
-        It is of one mailbox, or of any. The answer is its claim, ``None`` if there is no event; asked again
-        with the same token, it is the same event.
+        An empty ``mailbox`` means any of the agent's. The answer is a claim, or ``None`` if no event waits.
+        The same ``token`` gets the same event again.
         """
         keys, asked_at = self.keys, time.monotonic()
 
@@ -212,24 +203,14 @@ class Ledger(CallRecords):
         return ScriptCall(
             self._scripts.fetch,
             [keys.due, keys.running(agent), keys.calls(agent), events_queue(agent)],
-            [
-                token,
-                taker,
-                self._lease_ms,
-                self._record_ttl,
-                int(terms.idempotent),
-                terms.max_attempts,
-                keys.prefix,
-                agent,
-                mailbox,
-            ],
+            [*self._claim_terms(token, taker, terms), keys.prefix, agent, mailbox],
             parse,
         )
 
     def release_events(self, agent: str, mailboxes: Sequence[str]) -> ScriptCall[dict[str, bytes]]:
-        """Push the messages that workers have parked of the first event of each (``release_events.lua``).
+        """Queue the first event of each mailbox again if a worker has parked it (``release_events.lua``).
 
-        The answer has by id the JSON of those that must be sent by other means.
+        The answer maps ids to the JSON of the events that the caller must send itself.
         """
         queue = events_queue(agent)
         return ScriptCall(
@@ -247,12 +228,12 @@ class Ledger(CallRecords):
         *,
         bundle_ref: str | None = None,
     ) -> ClaimOnReserve:
-        """Return what claims calls and events while their messages are reserved (``claim_on_reserve.lua``).
+        """Return the claim that is made while messages are reserved (``claim_on_reserve.lua``).
 
-        ``terms`` are by queue and tool. A tool without an entry is claimed as not idempotent, for ``most``
-        attempts. One whose entry is ``None`` is left alone, and a call of another revision than
-        ``bundle_ref``. In a queue of events they are by task, which is left alone without an entry, or if
-        there is a ref.
+        ``terms`` are by queue and tool. A call of a tool without an entry is claimed as not idempotent, with
+        ``most`` attempts. A call is not claimed if its tool's entry is ``None``, or if it belongs to another
+        revision than ``bundle_ref``. Those of a queue of events are by task. An event without an entry is
+        not claimed, and with a ``bundle_ref`` none is.
         """
         argument = {
             "worker": worker,
@@ -273,16 +254,16 @@ class Ledger(CallRecords):
         )
 
     def start(self, claims: Sequence[tuple[str, str]]) -> ScriptCall[list[int]]:
-        """Mark runs as started, each ``(id, token)``, just before their handlers (``start.lua``).
+        """Mark runs as started, just before their handlers, and renew their leases (``start.lua``).
 
-        Their leases are renewed. The answer has a :class:`Stored` for each: neither is done if the claim was
-        lost or the call is cancelled.
+        Each claim is ``(id, token)``. The answer has a :class:`Stored` for each one. Nothing is changed if
+        the claim was lost or the call is cancelled.
         """
         keys = [self.keys.due, *(self.keys.call(call_id) for call_id, _ in claims)]
         return ScriptCall(self._scripts.start, keys, [self._lease_ms, *itertools.chain(*claims)])
 
     def renew(self, claims: Sequence[tuple[str, str]]) -> ScriptCall[set[str]]:
-        """Renew leases, each claim ``(id, token)``; the answer has the ids of those lost (``renew.lua``)."""
+        """Renew leases, each claim ``(id, token)`` (``renew.lua``); the answer has the ids of lost claims."""
         keys = [self.keys.due, *(self.keys.call(call_id) for call_id, _ in claims)]
         arguments = [self._lease_ms, self._record_ttl, *itertools.chain(*claims)]
         return ScriptCall(self._scripts.renew, keys, arguments, _ids)
@@ -297,9 +278,9 @@ class Ledger(CallRecords):
     ) -> ScriptCall[Finished]:
         """Store a final result and notify all waiting clients (``finish.lua``, ``finish_event.lua``).
 
-        ``answer`` goes to the agent that asked, if the call is an event; if it was pending, to its own. An
-        event that ``still_runs`` keeps its claim, and the others of its mailbox waiting, until it is finished
-        again. The answer is :class:`Finished`.
+        ``answer`` is sent to the agent that asked if the call is an event, and to the call's own agent if it
+        was pending. An event that ``still_runs`` keeps its claim and its place in the mailbox until it is
+        finished again.
         """
         run = claim.run
         ended = self.ended(
@@ -326,7 +307,7 @@ class Ledger(CallRecords):
         )
 
     def ended(self, claim: Claim, result: bytes, *, outcome: str, kind: str) -> tuple[Any, ...]:
-        """Write down how a run has ended, for :meth:`finish_many`."""
+        """Return the end of a run as :meth:`finish_many` takes it."""
         run, is_dead = claim.run, claim.verdict is Verdict.POISONED
         return (
             run.id,
@@ -340,8 +321,11 @@ class Ledger(CallRecords):
         )
 
     def finish_many(self, ended: Sequence[tuple[Any, ...]]) -> ScriptCall[list[int]]:
-        """Store final results of tool calls in one script (``finish.lua``), each ``(id, token, agent, done or
-        dead, outcome, kind as finish_call takes it, result as JSON, time as ISO 8601)``."""
+        """Store the final results of tool calls in one script (``finish.lua``).
+
+        Each is ``(id, token, agent, "done" or "dead", outcome, kind, result as JSON, ISO 8601 time)``;
+        ``finish_call`` in ``finishing.lua`` lists the kinds.
+        """
         keys = [self.keys.due, *(self.keys.call(one[0]) for one in ended)]
         return ScriptCall(self._scripts.finish, keys, [*self._finish_terms, *itertools.chain(*ended)])
 
@@ -371,11 +355,11 @@ class Ledger(CallRecords):
     def release(
         self, claim: Claim, *, died: bool, message: bytes = b"", is_untouched: bool = False
     ) -> ScriptCall[bool]:
-        """Queue a claimed call again, with ``message`` pushed if the broker has none (``release.lua``).
+        """Queue a claimed call again, and push ``message`` if there is one (``release.lua``).
 
-        ``died`` counts the death of its worker. A run that has not started then does not count. The answer is
-        false if the claim was lost, the call is cancelled, or it has started and is not idempotent; one that
-        ``is_untouched`` counts as not started.
+        With ``died``, the death of the call's worker is counted. Without it, a run that has not started does
+        not count as an attempt. The answer is false if the claim was lost, the call is cancelled, or its run
+        has started and it is not idempotent. With ``is_untouched``, the run counts as not started.
         """
         run, keys = claim.run, self.keys
         queue = queue_of(run.call)
@@ -387,7 +371,7 @@ class Ledger(CallRecords):
         )
 
     def suspend(self, claim: Claim, result: ToolCallResult) -> ScriptCall[Any]:
-        """Let a call wait for its completion, or for an approval (``suspend.lua``)."""
+        """Make a call wait for its completion or for an approval (``suspend.lua``)."""
         run, keys, meta = claim.run, self.keys, result.meta
         agent, wire = run.call.agent_name, serializer.encode(result.to_wire())
         is_approval = meta.awaits == "approval"
@@ -417,7 +401,7 @@ class Ledger(CallRecords):
         )
 
     def _expiry(self, run: Run, result: ToolCallResult) -> int:
-        """Return the ms at which a pending call expires; a middleware's result may not say."""
+        """Return when a pending call expires, in ms; the result of a middleware may not say."""
         if result.meta.expires_at is None:
             return round(run.clock() + self._result_ttl * 1000)
         return epoch_milliseconds(result.meta.expires_at)
@@ -433,22 +417,18 @@ class Ledger(CallRecords):
     ) -> ScriptCall[Claim | None]:
         """Complete a pending call, or decide one that waits for an approval (``resolve.lua``).
 
-        The answer is a claim that the caller settles. It is ``None`` if the call still runs: the outcome is
-        kept until its handler says that it is pending. ``callback`` is that by which it came.
+        The answer is a claim that the caller must settle. It is ``None`` if the call still runs: then the
+        outcome is kept until the handler returns ``pending``. ``callback`` is given if the outcome came by
+        the call's callback URL.
 
-        The answer raises CallNotFoundError (unknown, expired, or unreadable; or the callback is not that of
-        its run), CallClosedError (it has its final result, or was completed before) and CallNotPendingError
-        (it waits for something else).
+        Reading the answer raises CallNotFoundError (the call is unknown, expired or unreadable, or the
+        callback belongs to another run), CallClosedError (it has its final result, or was completed before)
+        or CallNotPendingError (it waits for something else).
 
         Raises:
             NotJsonError: the outcome has no JSON form.
         """
         token = uuid.uuid4().hex
-
-        def parse(answer: Sequence[Any]) -> Claim | None:
-            word, *row = answer
-            return None if word == b"kept" else answered(call_id, word, row, completer, token)
-
         return ScriptCall(
             self._scripts.resolve,
             [self.keys.call(call_id), self.keys.due],
@@ -461,22 +441,18 @@ class Ledger(CallRecords):
                 callback.text,
                 callback.claim_token,
             ],
-            parse,
+            partial(settlement_claim, call_id, completer, token),
         )
 
     def approve(self, call_id: str, call: ToolCall, message: bytes, by: str) -> ScriptCall[Claim | None]:
-        """Queue a call that waits for an approval, with ``message`` (``approve.lua``).
+        """Approve a call that waits for it: the call is queued, with ``message`` (``approve.lua``).
 
-        If its time was over the answer is a claim that the caller settles, else ``None``; it raises as that
-        of :meth:`resolve`. Without a message to push, one that is queued since an approval may be sent again.
+        The answer is ``None``, or, if the call had expired, a claim that the caller must settle. Reading it
+        raises as for :meth:`resolve`. Without a message, a call that was approved before and is still queued
+        counts as approved again: the caller sends its message again.
         """
         keys, agent, queue = self.keys, call.agent_name, queue_of(call)
         token = uuid.uuid4().hex
-
-        def parse(answer: Sequence[Any]) -> Claim | None:
-            word, *row = answer
-            return None if word == b"approved" else answered(call_id, word, row, by, token)
-
         return ScriptCall(
             self._scripts.approve,
             [
@@ -498,24 +474,22 @@ class Ledger(CallRecords):
                 self._record_ttl,
                 message,
             ],
-            parse,
+            partial(settlement_claim, call_id, by, token),
         )
 
     def cancel(self, call_id: str, canceller: str) -> ScriptCall[Claim | None]:
-        """Cancel a call (``cancel.lua``); to cancel what is cancelled already does nothing.
+        """Cancel a call (``cancel.lua``); cancelling it again does nothing.
 
-        The answer is a claim that the caller settles, or ``None``: then the call's worker will. It raises
-        CallNotFoundError (unknown, expired, or unreadable) and CallClosedError (it has its final result).
+        The answer is a claim that the caller must settle, or ``None`` if the call's worker will. Reading it
+        raises CallNotFoundError (the call is unknown, expired or unreadable) or CallClosedError (it has its
+        final result).
         """
         token = uuid.uuid4().hex
 
         def parse(answer: Sequence[Any]) -> Claim | None:
-            word, *row = answer
-            if word == b"closed":
+            if answer[0] == b"closed":
                 raise CallClosedError(f"Call {call_id} has its final result.")
-            if word == b"marked":
-                return None
-            return taken(call_id, [b"cancelled", *row] if row else [], canceller, token)
+            return settlement_claim(call_id, canceller, token, answer)
 
         return ScriptCall(
             self._scripts.cancel,
@@ -525,16 +499,16 @@ class Ledger(CallRecords):
         )
 
     def cancelled_ids(self, call_ids: Sequence[str]) -> ScriptCall[set[str]]:
-        """Find out which calls are cancelled; the answer has their ids (``cancelled_ids.lua``)."""
+        """Ask which calls are cancelled; the answer has their ids (``cancelled_ids.lua``)."""
         keys = [self.keys.call(call_id) for call_id in call_ids]
         return ScriptCall(self._scripts.cancelled_ids, keys, call_ids, _ids)
 
     def progress(self, claim: Claim, report: bytes) -> ScriptCall[Any]:
-        """Keep how far a run has come (``progress.lua``)."""
+        """Store the latest progress report of a run (``progress.lua``)."""
         return ScriptCall(self._scripts.progress, [self.keys.call(claim.run.id)], [claim.token, report])
 
     def retry(self, claim: Claim, *, pause_ms: int, begun_at: float) -> ScriptCall[int]:
-        """Ask for one more run of a call whose run has failed (``retry.lua``)."""
+        """Ask for another run of a call whose run has failed (``retry.lua``)."""
         return ScriptCall(
             self._scripts.retry,
             [self.keys.call(claim.run.id)],
@@ -542,18 +516,19 @@ class Ledger(CallRecords):
         )
 
     def replayed(self, call_id: str, by: str, number: int) -> ScriptCall[int]:
-        """Note that a call was replayed (``replayed.lua``)."""
+        """Record that the call ``by`` replays a call, the ``number``-th time (``replayed.lua``)."""
         return ScriptCall(self._scripts.replayed, [self.keys.call(call_id)], [by, number])
 
     def end_leases(self, process_id: str) -> ScriptCall[int]:
-        """End the leases of a process (:mod:`broker_config.process_identity`) that is known to have ended.
+        """End the leases of a process that is known to have ended (``end_leases.lua``).
 
-        The answer is how many there were; the next sweep decides about these calls (``end_leases.lua``).
+        ``process_id`` is of :mod:`broker_config.process_identity`. The next sweep decides about its calls.
+        The answer is the number of leases.
 
         Raises:
-            ValueError: it is no process's id.
+            ValueError: the id is empty.
         """
-        if not process_id:  # every token begins with it
+        if not process_id:  # every token starts with ""
             raise ValueError("a process has an id")
         arguments = [self._lease_ms, self.keys.call(""), process_id]
         return ScriptCall(self._scripts.end_leases, [self.keys.due], arguments)
@@ -561,26 +536,19 @@ class Ledger(CallRecords):
     def sweep(self, sweeper: str) -> ScriptCall[list[Claim]]:
         """Take the calls that are past their deadline or their lease (``sweep.lua``).
 
-        The answer has a claim for each, which the caller settles. One that cannot be read is left to a
-        process that can: the next sweep after a lease.
+        The answer has a claim for each call; the caller must settle it. A call that cannot be read is left
+        out: after a lease, a sweep of another version may be able to read it.
         """
-        token = uuid.uuid4().hex
+        token, prefix = uuid.uuid4().hex, self.keys.call("")
 
         def parse(rows: Sequence[Any]) -> list[Claim]:
-            claims = [taken_claim(row, sweeper, token) for row in rows]
+            claims = (swept_claim(row, sweeper, token) for row in rows)
             return [claim for claim in claims if claim is not None]
 
         return ScriptCall(
             self._scripts.sweep,
             [self.keys.due, self.keys.swept],
-            [
-                token,
-                self._lease_ms,
-                SWEEP_BATCH,
-                self.keys.call(""),
-                self._longest_pause_ms,
-                self._record_ttl,
-            ],
+            [token, self._lease_ms, SWEEP_BATCH, prefix, self._longest_pause_ms, self._record_ttl],
             parse,
         )
 

@@ -1,8 +1,8 @@
-"""Calls that were lost with their workers, and that no sweep has moved on yet.
+"""Finds calls that were lost with their workers before a sweep does.
 
-A worker is dead if its heartbeat is gone and it no longer renews its leases: one that drains may have no
-heartbeat. Sweeps decide (DESIGN "Delivery" rule 4); this only tells what they will find, because they are
-rare where no worker runs and no producer waits.
+A worker is dead if its heartbeat is gone and it no longer renews its leases; a draining worker may have no
+heartbeat. Only sweeps act on lost calls (DESIGN "Delivery" rule 4). This module reports them earlier, because
+sweeps are rare where no worker runs and no producer waits.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from goondan_tasks.agent_registry import AgentRegistry
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord
 
-#: how many calls in progress of an agent are looked at, the oldest first
+#: how many running calls of an agent are checked, the oldest first
 LOOKED_AT = 1000
 
 
@@ -23,18 +23,18 @@ class Loss:
     """A call whose worker is dead. Times are milliseconds, Redis time."""
 
     worker: str
-    #: when the worker was heard of last
+    #: when the worker was last seen
     at: int
     now: int
 
     @property
     def seconds(self) -> float:
-        """How long ago that was."""
+        """How long ago the worker was last seen."""
         return max(0, self.now - self.at) / 1000
 
 
 def find_losses(ledger: Ledger, call_ids: Iterable[str]) -> dict[str, Loss]:
-    """Return which of these calls are lost: one trip to Redis, and three more if a lease runs out."""
+    """Return which of these calls are lost, in one trip to Redis, or four if a lease is about to end."""
     redis, keys, lease = ledger.redis, ledger.keys, round(ledger.settings.lease_seconds * 1000)
     ids = list(call_ids)
     if not ids:
@@ -45,7 +45,7 @@ def find_losses(ledger: Ledger, call_ids: Iterable[str]) -> dict[str, Loss]:
             pipe.zscore(keys.due, call_id)
         time, *ends = pipe.execute()
     now = int(milliseconds_of(time))
-    # a live worker renews when a third of the lease is over
+    # a live worker renews after a third of the lease
     ending = {one: int(end) for one, end in zip(ids, ends, strict=True) if end and end <= now + lease / 2}
     if not ending:
         return {}
@@ -66,14 +66,14 @@ def _loss(row: Sequence[Any], renewed_at: int, now: int) -> Loss | None:
     status, worker, claimed_at, token, spared, kept = row
     if status != b"running" or worker is None:
         return None
-    if kept is not None and spared == token:  # a sweep has put off the end of the lease
+    if kept is not None and spared == token:  # a sweep has extended the lease
         renewed_at = int(float(kept))
-    # the worker's lease may be shorter than ours
+    # the worker's leases may be shorter than ours
     return Loss(worker.decode(), max(renewed_at, int(float(claimed_at or 0))), now)
 
 
 def with_losses(ledger: Ledger, records: Iterable[CallRecord]) -> list[CallRecord]:
-    """Return the records, those of lost calls with :attr:`CallRecord.lost_at`."""
+    """Return the records, with :attr:`CallRecord.lost_at` set for lost calls."""
     found = list(records)
     running = [record.id for record in found if record.status == "running"]
     lost = find_losses(ledger, running)

@@ -1,4 +1,4 @@
-"""Ending calls that no worker may run any more, and queueing lost ones again."""
+"""Ends calls that must not run any more, and queues the calls of dead workers again."""
 
 import logging
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ _ERRORS: dict[Verdict, type[GoondanError]] = {
     Verdict.UNRESOLVED: ToolExpiredError,
     Verdict.UNAPPROVED: ToolExpiredError,
 }
-#: message and suggestion of a pending call that has expired
+#: message and suggestion for a pending call that has expired
 _LATE = {
     Verdict.UNRESOLVED: (
         "The call was started but not completed in time.",
@@ -58,15 +58,15 @@ _EVENT_ERRORS: dict[Verdict, type[GoondanError]] = {
     Verdict.UNKNOWN: AgentOutcomeUnknownError,
 }
 
-#: how many mailboxes one script looks at, so that it does not block Redis for long
+#: how many mailboxes one script reads; more would block Redis for too long
 MAILBOX_BATCH = 200
 
-#: about how long one sweep may take
+#: the approximate time limit of one sweep
 SWEEP_SECONDS = 1.0
 
 
 class Reaper:
-    """Carries out the ledger's verdicts; every worker and every waiting client has a reaper."""
+    """Carries out the ledger's verdicts. Every worker and every waiting client has a reaper."""
 
     def __init__(
         self, ledger: Ledger, dispatch: Dispatch, help_url: str, monitors: Monitors | None = None
@@ -79,8 +79,8 @@ class Reaper:
         self._help_url = help_url
 
     def settle(self, claim: Claim) -> None:
-        """End the call with its verdict's error, or queue it again, or store what completed it."""
-        if claim.run.call.tool_name == NO_CALL_TOOL:  # its worker died before it was stored as a dead letter
+        """Do what the verdict says: end the call, queue it again, or store its completion."""
+        if claim.run.call.tool_name == NO_CALL_TOOL:  # the worker died before it stored the dead letter
             self.finish(*self.dead_letter(claim))
         elif claim.verdict is Verdict.REQUEUE:
             self.run_again(claim, died=True)
@@ -97,45 +97,45 @@ class Reaper:
             self.fail(claim, _error_of(claim))
 
     def dead_letter(self, claim: Claim) -> tuple[Claim, ToolCallResult]:
-        """Return how the record of a message without a call ends: as a dead letter that says why."""
+        """Return the claim and result that end the record of a message without a call: a dead letter."""
         error = ToolInputValidationError(f"The message holds no call: {claim.run.call.args.get('reason')}.")
         return replace(claim, verdict=Verdict.POISONED), self.failure(claim, error)
 
     def run_again(self, claim: Claim, *, died: bool = False) -> None:
-        """Queue the call again; if it was cancelled meanwhile, end it as cancelled."""
+        """Queue the call again, or end it as cancelled if it was cancelled in the meantime."""
         if not self.requeue(claim, died=died):
             self.fail(claim, ToolCancelledError())
 
     def _share(self, claim: Claim) -> None:
         try:
             result = self._ledger.result(claim.about)
-        except ValueError as error:  # running it anyway is what the key is meant to prevent
+        except ValueError as error:  # running the call anyway would break the key's promise
             message = (
                 f"The result of call {claim.about}, which has its idempotencyKey, cannot be read: {error}"
             )
             self.fail(claim, ToolOutputError(message))
             return
-        if result is None:  # it has just expired: run this call
+        if result is None:  # the other call has just expired: run this one
             self.run_again(claim)
         else:
             self.finish(claim, shared(claim, result))
 
     def fail(self, claim: Claim, error: Exception) -> None:
-        """End the call with ``error``, or as cancelled if it was cancelled."""
+        """End the call with ``error``, or as cancelled if it is cancelled."""
         result = self.failure(claim, error)
         if claim.was_suspended:
             result = completed(claim.run, self._interim(claim), Outcome(error=result.error))
         self.finish(claim, result)
 
     def _interim(self, claim: Claim) -> ToolCallResult | None:
-        """Return the interim result of a pending call; a damaged one must not prevent its end."""
+        """Return the interim result of a pending call, or ``None`` if it is damaged: the call must end."""
         try:
             return self._ledger.result(claim.run.id)
         except ValueError:
             return None
 
     def finish(self, claim: Claim, result: ToolCallResult) -> bool:
-        """Store a result; return whether it became the call's. A cancelled call ends as cancelled."""
+        """Store a result; return whether it was accepted. A cancelled call ends as cancelled instead."""
         result = with_error_in_output_by_name(result)
         answer = self.answer(claim, result)
         finished: Finished = self._ledger.finish(claim, result, answer).run(self._ledger.redis)
@@ -147,8 +147,8 @@ class Reaper:
         if is_stored and not claim.has_result:
             received = claim.lost_claim_at or claim.run.queued_at
             self._monitors.tell_end(claim.run.call, result, received=received, lost_by=claim.lost_by)
-        if is_stored and claim.lost_by and not claim.has_result:
-            self._counts.add_lost(claim.run.call.agent_name)
+            if claim.lost_by:
+                self._counts.add_lost(claim.run.call.agent_name)
         return is_stored
 
     def message(self, call_id: str, call: ToolCall) -> bytes:
@@ -156,9 +156,10 @@ class Reaper:
         return self._dispatch.inline(call_id, call, serializer.encode(call.to_wire()))
 
     def answer(self, claim: Claim, result: ToolCallResult) -> Submission | None:
-        """Return what goes to the agent that asked, if the call is an agent's request.
+        """Return the event that the end of the call causes, if any.
 
-        Of a call that was pending, return what tells its own agent that it has ended.
+        It is the answer to the asking agent if the call is a request, and the news to its own agent if the
+        call was pending.
         """
         call = None
         if is_event(claim.run.call):
@@ -170,14 +171,14 @@ class Reaper:
         return event_submission(self._dispatch, call, in_mailbox=not call.args["awaited"])
 
     def unsent(self, finished: Finished, answer: Submission | None) -> dict[str, bytes]:
-        """Return the calls, by id, whose messages have still to be sent after a run has ended."""
+        """Return the JSON, by id, of the events whose messages no script has pushed at the end of a run."""
         unsent = dict(finished.unsent)
         if answer is not None and not answer.message and finished.stored is Stored.YES:
             unsent[answer.id] = answer.call_json
         return unsent
 
     def send(self, unsent: Mapping[str, bytes]) -> None:
-        """Send messages that no script could push.
+        """Send messages that no script has pushed.
 
         Raises:
             BrokerUnreachableError: the separate broker is away.
@@ -186,7 +187,7 @@ class Reaper:
             self._dispatch.send(call_id, ToolCall.from_wire(serializer.decode(wire)))
 
     def cancel(self, call_id: str, canceller: str) -> None:
-        """Cancel a call: at once if no worker runs it, else its worker ends it soon.
+        """Cancel a call. It ends at once if no worker runs it; otherwise its worker ends it soon.
 
         Raises:
             CallNotFoundError, CallClosedError: as :meth:`Ledger.cancel`.
@@ -197,20 +198,20 @@ class Reaper:
             self._limiter.forget(call_id)
 
     def cancelled(self, result: ToolCallResult) -> ToolCallResult:
-        """Return what is stored in place of ``result`` of a call that is cancelled."""
+        """Return the result that replaces ``result`` because the call is cancelled."""
         error = describe(ToolCancelledError(), help_url=self._help_url)
         fields = {"status": "error", "output": None, "handle": None, "error": error}
         return with_error_in_output_by_name(result.model_copy(update=fields))
 
     def failure(self, claim: Claim, error: BaseException, started_at: float | None = None) -> ToolCallResult:
-        """Return the result of a call that ends with ``error``, by default without having been run."""
+        """Return the result of a call that ends with ``error``; without ``started_at``, it was not run."""
         failed = claim.run.failed(describe(error, help_url=self._help_url), started_at)
         return with_error_in_output_by_name(failed)
 
     def sweep(self, sweeper: str) -> int:
-        """Settle the calls that are past their deadline or their lease, until none is left; return how many.
+        """Settle calls that are past their deadline or their lease; return how many.
 
-        One sweep is limited in time: what is left over waits for the next sweep.
+        A sweep stops when none is left, or after ``SWEEP_SECONDS``; the next sweep continues.
         """
         count, end = 0, monotonic() + SWEEP_SECONDS
         while claims := self._ledger.sweep(sweeper).run(self._ledger.redis):
@@ -222,7 +223,7 @@ class Reaper:
         return count
 
     def release_events(self, agent: str) -> None:
-        """Release the parked events to the workers: from now on these handle them, or other workers do.
+        """Queue the parked events of an agent again, because other processes handle them from now on.
 
         Raises:
             BrokerUnreachableError: the separate broker is away.
@@ -234,27 +235,29 @@ class Reaper:
             self.send(release.run(self._ledger.redis))
 
     def _settle_late(self, claim: Claim) -> None:
-        """Settle a claim if possible; a damaged one must not block the others."""
+        """Settle a claim; an error caused by a damaged record is only logged."""
         try:
             self.settle(claim)
         except BrokerUnreachableError:
-            raise  # the others would fail in the same way
+            raise  # the other claims would fail, too
         except (GoondanError, ValueError, TypeError, LookupError) as error:
             logger.error("call %s cannot be settled: %r", claim.run.id, error, extra=claim.run.log_fields)
 
     def return_event(self, claim: Claim) -> None:
-        """Return a fetched event that was not looked at to its mailbox; a cancelled one ends."""
-        release = self._ledger.release(claim, died=False, message=b"", is_untouched=True)
+        """Return an unread fetched event to its mailbox, or end it if it is cancelled."""
+        release = self._ledger.release(claim, died=False, is_untouched=True)
         if not release.run(self._ledger.redis):
             self.fail(claim, ToolCancelledError())
 
     def requeue(self, claim: Claim, *, died: bool = False) -> bool:
-        """Queue the call again, with a new message; ``died`` counts the death of its worker.
+        """Queue the call again, with a new message; with ``died``, count the death of its worker.
 
-        False if its handler has started and is not idempotent, the call is cancelled, or the claim was lost.
+        False if the handler has started and is not idempotent, if the call is cancelled, or if the claim was
+        lost.
         """
         call_id, call = claim.run.id, claim.run.call
-        if claim.lost_by and not claim.has_result:
+        is_lost_run = claim.lost_by and not claim.has_result
+        if is_lost_run:
             received = claim.lost_claim_at or claim.run.queued_at
             self._monitors.tell_retry(
                 call_id, call, claim.run.worker, received=received, lost_by=claim.lost_by
@@ -263,13 +266,13 @@ class Reaper:
         if not release.run(self._ledger.redis):
             return False
         self._dispatch.send(call_id, call)
-        if claim.lost_by and not claim.has_result:
+        if is_lost_run:
             self._counts.add_lost(call.agent_name)
         return True
 
 
 def unknown_outcome(call: ToolCall) -> GoondanError:
-    """Return the error of a run whose worker was lost after it had started."""
+    """Return the error of a call whose worker died after the handler had started."""
     return (_EVENT_ERRORS if is_event(call) else _ERRORS)[Verdict.UNKNOWN]()
 
 

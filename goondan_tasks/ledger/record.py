@@ -1,4 +1,4 @@
-"""What the ledger tells about calls: their records, and the claims on them."""
+"""The ledger's records of calls, and claims on calls."""
 
 import logging
 import math
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """How the ledger took a submitted call. ``status`` is the call's current status."""
+    """The ledger's answer to a submission. ``status`` is the call's current status."""
 
     is_new: bool
     is_conflict: bool
@@ -38,12 +38,12 @@ class Admission:
 
     @classmethod
     def of(cls, answer: Sequence[Any]) -> Self:
-        """Read what ``submit.lua`` answered about one call."""
+        """Read the answer of ``submit.lua`` about one call."""
         return cls.of_batch(answer, 1)[0]
 
     @classmethod
     def of_batch(cls, answer: Sequence[Any], count: int) -> list[Self]:
-        """Read what ``submit.lua`` answered about ``count`` calls: it names those that it knew before."""
+        """Read the answer of ``submit.lua`` about ``count`` calls; it lists only those submitted before."""
         admissions = [cls(is_new=True, is_conflict=False, status="queued")] * count
         for number, word, status in zip(answer[::3], answer[1::3], answer[2::3], strict=True):
             admissions[number] = cls(is_new=False, is_conflict=word == b"conflict", status=status.decode())
@@ -51,7 +51,7 @@ class Admission:
 
 
 class Verdict(StrEnum):
-    """What the ledger decides about a call that a worker asks to run (see ``claim.lua``)."""
+    """What the ledger has decided about a call (``claim_call`` in ``claiming.lua``, ``sweep.lua``)."""
 
     RUN = "run"
     EXPIRED = "expired"
@@ -62,20 +62,20 @@ class Verdict(StrEnum):
     DONE = "done"
     REQUEUE = "requeue"
     ABSENT = "absent"
-    #: past its deadline, and it waited for a limit
+    #: its deadline passed while it waited for a limit
     LIMITED = "limited"
-    #: it waits for a limit; the script that lets it in pushes a new message
+    #: it waits for a limit; the script that admits it pushes a new message
     WAITING = "waiting"
-    #: it was pending, and was not completed in time; or it was not approved
+    #: it was pending, and was not completed in time, or not approved in time
     UNRESOLVED = "unresolved"
     UNAPPROVED = "unapproved"
     #: it was pending: :attr:`Claim.completion` is its outcome
     COMPLETED = "completed"
-    #: it brings an answer that its asker has already: there is nothing to handle
+    #: it is an answer that the asking agent already has: there is nothing to handle
     TOLD = "told"
-    #: the call :attr:`Claim.about` has its result
+    #: the call :attr:`Claim.about` has the same idempotencyKey, and its result is this call's, too
     SHARED = "shared"
-    #: the call :attr:`Claim.about` has its idempotencyKey
+    #: the call :attr:`Claim.about` has the same idempotencyKey and other arguments
     CONFLICT = "conflict"
 
     @property
@@ -85,26 +85,26 @@ class Verdict(StrEnum):
 
 
 class Stored(IntEnum):
-    """How Redis took a result (see ``finish.lua``), or of the mark "started" (see ``start.lua``)."""
+    """Whether Redis stored a result (``finish.lua``) or the mark "started" (``start.lua``)."""
 
     YES = 1
-    #: the claim is no longer ours
+    #: the claim was lost
     LOST = 0
-    #: the call is cancelled, and only that may be its result
+    #: the call is cancelled, and accepts no other result
     CANCELLED = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What ``finish.lua`` answered for one call, or ``finish_event.lua``."""
+    """The answer of ``finish.lua`` for one call, or of ``finish_event.lua``."""
 
     stored: Stored
-    #: id and JSON of the next event, if it must be sent by other means
+    #: id and JSON of the next event, if the caller must send its message
     unsent: Mapping[str, bytes]
 
     @classmethod
     def of(cls, answer: int | Sequence[Any]) -> Self:
-        """Read the answer."""
+        """Read a script's answer."""
         if isinstance(answer, int):
             return cls(Stored(min(answer, Stored.YES)), {})
         if len(answer) == 1:
@@ -115,33 +115,33 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to run a call, or to settle it: valid while ``token`` is the current one."""
+    """The right to run or settle a call, valid while ``token`` is the call's current token."""
 
     run: Run
     token: str
     verdict: Verdict
-    #: ``time.monotonic()`` from which the lease counts; of the process that asked for the claim
+    #: when the lease began, by ``time.monotonic()`` of the process that asked for the claim
     asked_at: float = 0.0
     #: the limit or the other call that the verdict is about
     about: str = ""
-    #: whether the call was pending before; it may have been approved since, and queued or run
+    #: whether the call was ever pending; it may have been approved, queued and run since
     was_suspended: bool = False
-    #: what it was completed with, see :mod:`goondan_tasks.ledger.record`
+    #: the token and outcome that ``resolve.lua`` has stored, see :meth:`Outcome.of`
     completion: bytes = b""
-    #: the worker that had the call until its lease was over, and when it had claimed it (ms); only of a sweep
+    #: of a sweep: the worker whose lease ran out, and when it claimed the call (ms)
     lost_by: str = ""
     lost_claim_at: float | None = None
-    #: whether it is an event that has its result, and was still handled
+    #: whether the call is an event that has its result, but whose handler was still running
     has_result: bool = False
 
     @property
     def was_pending(self) -> bool:
-        """Whether its agent was told that the call is pending, and gets an event when it ends."""
+        """Whether the agent knows the call as pending, so that it gets an event when the call ends."""
         return self.was_suspended or self.run.approved_by is not None
 
     @property
     def id_and_token(self) -> tuple[str, str]:
-        """What names the claim."""
+        """The claim as :meth:`Ledger.renew` and :meth:`Ledger.start` take it."""
         return self.run.id, self.token
 
     @property
@@ -152,7 +152,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """A call's record as the ledger has it. Times are milliseconds since the epoch, Redis time."""
+    """The ledger's record of a call. Times are milliseconds since the epoch, Redis time."""
 
     id: str
     #: queued, running, pending, done or dead
@@ -163,47 +163,48 @@ class CallRecord:
     finished_at: int | None
     attempt: int
     worker: str | None
-    #: ok or error, once there is a result
+    #: ok or error, if there is a result
     outcome: str | None
     #: whether the handler of the current run has started
     has_started: bool
     #: whether it was cancelled
     is_cancelled: bool = False
-    #: what the handler has told of it last
+    #: the handler's latest progress report
     progress: Progress | None = None
-    #: the call that last ran it again, and how many have
+    #: the latest replay of the call, and how many there were
     replayed_by: str | None = None
     replays: int = 0
-    #: the limit at which the call waits, see :mod:`goondan_tasks.limits.limiter`
+    #: the limit that the call waits for, see :mod:`goondan_tasks.limits.limiter`
     waiting_for: str | None = None
-    #: of a pending call: since when, until when, and for what: ``completion`` or ``approval``
+    #: of a pending call: since when and until when it waits, and for what: ``completion`` or ``approval``
     suspended_at: int | None = None
     expires_at: int | None = None
     awaits: str | None = None
-    #: the tool's own name for what it has begun
+    #: the tool's own name for the work that it has begun
     handle: str | None = None
-    #: who has approved the call
+    #: who approved the call
     approved_by: str | None = None
-    #: its result as JSON, once there is one, or an interim one
+    #: the final or interim result as JSON
     result: bytes | None = None
-    #: until when it must have begun, or have been completed; not kept of a call that has ended
+    #: until when it must have been started or completed; dropped when the call ends
     deadline: int | None = None
-    #: since when it is queued again: its worker has given it back, or has died
+    #: since when it is queued again, because its worker released it or died
     requeued_at: int | None = None
-    #: whether it may run again after its worker has died, and how many runs may end so; of the last claim
+    #: by the last claim: whether it may run again after its worker died, and how many workers it may kill
     is_idempotent: bool | None = None
     most_attempts: int | None = None
-    #: the deaths of its workers, in fifths: one before the handler had started is one (``release.lua``)
+    #: the deaths of its workers, in fifths; a death before the handler started counts as one fifth
+    #: (``release.lua``)
     deaths: int = 0
-    #: how many runs have failed and were tried again, and when the first of them began
+    #: how many failed runs were retried, and when the first run began
     retries: int = 0
     begun_at: int | None = None
-    #: when its worker was heard of last, if that is dead (:func:`goondan_tasks.ledger.losses`)
+    #: if its worker is dead: when that was last seen (:mod:`goondan_tasks.ledger.losses`)
     lost_at: int | None = None
 
     @property
     def state(self) -> str:
-        """How it stands, in one word: a status, or ``waiting`` for a limit, ``lost``, ``ok`` or ``error``."""
+        """The state in one word: a status, ``waiting`` (for a limit), ``lost``, ``ok`` or ``error``."""
         if self.status == "done":
             return "ok" if self.outcome == "ok" else "error"
         if self.waiting_for is not None:
@@ -212,7 +213,7 @@ class CallRecord:
 
     @property
     def error(self) -> ToolCallError | None:
-        """The error that it has ended with, if that can be read."""
+        """The error that the call ended with, if it can be read."""
         if self.outcome != "error" or self.result is None:
             return None
         try:
@@ -222,13 +223,13 @@ class CallRecord:
 
     @property
     def deadly_runs_left(self) -> int | None:
-        """How many more times it is run if each run kills its worker; ``None`` before a run has started."""
+        """How many more runs the call gets if each kills its worker; ``None`` before a run has started."""
         if self.most_attempts is None or not (self.has_started or self.deaths):
             return None
         return max(0, (5 * self.most_attempts - self.deaths - 1) // 5) if self.is_idempotent else 0
 
     def state_text(self, now: float) -> str:
-        """Tell how it stands at ``now`` (ms, Redis time): its state, where, and for how long."""
+        """Describe the call at ``now`` (ms, Redis time): its state, its worker, and for how long."""
 
         def since(moment: float | None) -> str:
             return duration_text(max(0.0, now - (self.queued_at if moment is None else moment)) / 1000)
@@ -273,7 +274,7 @@ class CallRecord:
         """Read the hash of one call.
 
         Raises:
-            ValueError: it cannot be read, or is of a newer version.
+            ValueError: it is damaged, or of a newer version.
         """
 
         def number(name: bytes) -> int | None:
@@ -324,7 +325,7 @@ class CallRecord:
 
     @classmethod
     def _of_plain(cls, call_id: str, fields: Mapping[bytes, bytes]) -> "CallRecord":
-        """Read a plain call that has succeeded: most of it is in its result (``finishing.lua``)."""
+        """Read a plain call that has succeeded: its result holds most of the record (``finishing.lua``)."""
         wire = fields[b"result"]
         meta = ToolCallResult.from_json(wire).meta
         return cls(
@@ -369,18 +370,18 @@ class CallRecord:
         }
 
 
-#: what a call is read from, as :func:`call_of` takes it
+#: the fields of a record that :func:`call_of` reads
 CALL_FIELDS = (b"call", b"args", b"result")
 
-#: of a plain call, what its result says under ``meta``
+#: the fields of a plain call that its result repeats under ``meta``
 _IN_META = ("agentName", "instanceKey", "turnId", "traceId", "spanId", "correlationId")
 
 
 def call_of(fields: Mapping[bytes, bytes | None]) -> JsonObject:
-    """Return the wire record of a call; of a plain one that has ended, from its result and its arguments.
+    """Return the wire record of a call; that of a plain call that has ended is rebuilt from its result.
 
     Raises:
-        ValueError: it cannot be read.
+        ValueError: the record is damaged.
     """
     call, args = fields.get(b"call"), fields.get(b"args")
     if call is not None or args is None:
@@ -396,20 +397,20 @@ def call_of(fields: Mapping[bytes, bytes | None]) -> JsonObject:
 
 
 def _parts_of(args: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return digest, time of the end (ms) and arguments as ``finishing.lua`` has written them."""
+    """Split the field ``args`` that ``finishing.lua`` writes: digest, end time (ms) and arguments."""
     digest, finished_at, written = args.split(b" ", 2)
     return digest, finished_at, written
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """An output, or an error."""
+    """The outcome of a pending call: an output, or an error."""
 
     output: Any = None
     error: ToolCallError | None = None
 
     def to_json(self) -> bytes:
-        """Write it as the ledger keeps it.
+        """Return the outcome as the ledger stores it.
 
         Raises:
             NotJsonError: the output has no JSON form.
@@ -420,23 +421,23 @@ class Outcome:
 
     @classmethod
     def of(cls, completion: bytes) -> Self:
-        """Read what ``resolve.lua`` has kept: a token, and the outcome.
+        """Read what ``resolve.lua`` has stored: a token, a space and the outcome.
 
-        A damaged one is an error: it must not block the end of this call or of others.
+        Damaged data becomes an error, so that this call and others can end.
         """
         try:
             wire = serializer.decode(completion.partition(b" ")[2])
             error = wire.get("error")
             return cls(wire.get("output"), None if error is None else ToolCallError.from_wire(error))
         except (ValueError, AttributeError) as damage:
-            message = f"What the call was completed with cannot be read: {damage}"
+            message = f"The completion of the call cannot be read: {damage}"
             lost = ToolOutputError(message[:500])
             name = type(lost).__name__
             return cls(error=ToolCallError(code=lost.code, name=name, message=lost.message))
 
 
 def completed(run: Run, interim: ToolCallResult | None, outcome: Outcome) -> ToolCallResult:
-    """Return the final result of a pending call; the interim one says which worker began it, and when."""
+    """Return the final result of a pending call; worker and start time come from the interim result."""
     result = run.ok(None, None) if interim is None else interim
     now, started_at = run.clock(), result.meta.started_at
     final = result.model_copy(
@@ -456,17 +457,17 @@ def completed(run: Run, interim: ToolCallResult | None, outcome: Outcome) -> Too
     )
 
 
-#: a notification beyond this carries the id alone, and the waiter reads the result itself
+#: a notification with a larger result carries only the id; the waiting client then reads the record
 INLINE_RESULT_BYTES = 16_384
 
 
 def notification(run: Run, wire: bytes) -> bytes:
-    """Write what is published: the call's id, and behind a space its result as JSON, unless that is large."""
+    """Return the notification of a result: the call's id, and after a space the JSON unless it is large."""
     return run.id.encode() + (b" " + wire if len(wire) <= INLINE_RESULT_BYTES else b"")
 
 
 def celery_record(run: Run, wire: bytes) -> bytes:
-    """Write what ``AsyncResult.get()`` reads (celery/backends/base.py ``_get_result_meta``)."""
+    """Return what ``AsyncResult.get()`` reads (celery/backends/base.py ``_get_result_meta``)."""
     date_done = iso_time(run.clock())
     return (
         b'{"task_id":"%b","status":"SUCCESS","traceback":null,"children":[],"date_done":"%b","result":%b}'
@@ -475,9 +476,9 @@ def celery_record(run: Run, wire: bytes) -> bytes:
 
 
 class CallRecords:
-    """Reads the calls' records in one Redis, under one namespace.
+    """Reads the records of calls in one Redis, under one namespace.
 
-    Methods raise ``redis.exceptions.RedisError`` as it comes.
+    Methods may raise ``redis.exceptions.RedisError``.
     """
 
     def __init__(self, redis: Redis, keys: Keys) -> None:
@@ -489,9 +490,9 @@ class CallRecords:
         return self.records([call_id])[0]
 
     def records(self, call_ids: Sequence[str]) -> list[CallRecord | None]:
-        """Read calls' records in one trip, in the order of ``call_ids``.
+        """Read records in one round trip, in the order of ``call_ids``.
 
-        ``None`` stands for one that is unknown or expired, and for one that cannot be read.
+        ``None`` stands for a record that is unknown, expired or unreadable.
         """
         with self.redis.pipeline(transaction=False) as pipe:
             for call_id in call_ids:
@@ -500,7 +501,7 @@ class CallRecords:
         return [_readable_record(call_id, row) for call_id, row in zip(call_ids, rows, strict=True)]
 
     def moments(self, older_than: float | None, newer_than: float | None) -> tuple[float, float]:
-        """Return the earliest and the latest time (ms) of what is so many seconds old, by Redis time."""
+        """Return the earliest and latest time (ms, Redis time) of what has an age between these (seconds)."""
         now = 0 if older_than is newer_than is None else redis_time(self.redis)
         earliest = -math.inf if newer_than is None else now - newer_than * 1000
         return earliest, math.inf if older_than is None else now - older_than * 1000
@@ -512,7 +513,7 @@ class CallRecords:
         older_than: float | None = None,
         newer_than: float | None = None,
     ) -> list[CallRecord]:
-        """Return the most recent calls of ``agents``, the newest first; of those queued in that time."""
+        """Return the latest calls of ``agents``, the newest first; ages are seconds since the submission."""
         earliest, latest = self.moments(older_than, newer_than)
         with self.redis.pipeline(transaction=False) as pipe:
             for agent in agents:
@@ -522,7 +523,7 @@ class CallRecords:
         return sorted(found, key=lambda record: record.queued_at, reverse=True)[:limit]
 
     def forget(self, call_id: str, agent: str) -> None:
-        """Remove what is kept of a call that has ended: record, result, and place among recent calls."""
+        """Remove the record, the result and the index entry of a call that has ended."""
         with self.redis.pipeline() as pipe:
             pipe.delete(self.keys.call(call_id), self.keys.celery_result(call_id))
             pipe.zrem(self.keys.calls(agent), call_id)
@@ -532,7 +533,7 @@ class CallRecords:
         """Read a call's result, if there is one.
 
         Raises:
-            ValueError: what is stored cannot be read, or is of a newer version.
+            ValueError: it is damaged, or of a newer version.
         """
         stored = cast("bytes | None", self.redis.hget(self.keys.call(call_id), "result"))
         return None if stored is None else ToolCallResult.from_json(stored)
@@ -547,9 +548,9 @@ def _readable_record(call_id: str, row: Mapping[bytes, bytes]) -> CallRecord | N
 
 
 def damaged(call_id: str, reason: str) -> ToolError:
-    """Return the error of a call whose records no script can use; ``reason`` is what Redis says."""
+    """Return the error of a call whose keys no script can use; ``reason`` is the error of Redis."""
     return ToolError(
-        f"What Redis keeps of call {call_id}, or of its limits, is damaged: {reason}",
+        f"The record of call {call_id}, or of its limits, is damaged in Redis: {reason}",
         suggestion="Find its keys with `redis-cli --scan --pattern '*ID*'`, remove what another program has "
         "written there, and submit the call again with another toolCallId.",
     )

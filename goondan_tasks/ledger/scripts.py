@@ -1,11 +1,11 @@
-"""The ledger's Lua scripts, each in a file of its own that says what it takes and returns."""
+"""The ledger's Lua scripts. The header of each file describes its keys, arguments and answer."""
 
 from dataclasses import dataclass
 from importlib.resources import files
 
 from broker_config.scripts import Script
 
-#: the files of the scripts that are made of more than the one of their name
+#: the files of each script that has more than the one of its own name
 _MADE_OF = {
     "submit": ("ttl", "tracing", "mailboxes", "accept", "submit"),
     "claim": ("ttl", "tracing", "numbers", "claiming", "claim"),
@@ -26,7 +26,7 @@ _MADE_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Scripts:
-    """The scripts by name."""
+    """The scripts, by name."""
 
     submit: Script
     claim: Script
@@ -48,11 +48,11 @@ class Scripts:
     cancelled_ids: Script
     progress: Script
     retry: Script
-    #: the beginning of the transport's ``reserve.lua``
+    #: put before the transport's ``reserve.lua``
     claim_on_reserve: Script
 
     @classmethod
     def read(cls) -> "Scripts":
-        """Read every script; Redis learns of one when it is first run."""
+        """Read every script from its files."""
         folder = files("goondan_tasks.ledger") / "scripts"
         return cls(**{name: Script.read(folder, *_MADE_OF.get(name, (name,))) for name in cls.__slots__})

@@ -1,4 +1,4 @@
-"""A call on its way into the ledger."""
+"""Calls prepared for submission to the ledger."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from goondan_tasks.messages import ToolCall
 
 _ARGS = {"args"}
 
-#: the fields of a plain call, all of them texts but its arguments, and its JSON
+#: the fields of a plain call, and the beginning of its JSON; all but the arguments are strings
 _PLAIN = frozenset(
     {
         "tool_call_id",
@@ -34,17 +34,17 @@ _PLAIN_JSON = (
     '"spanId":%s,"correlationId":%s,"callChain":[],"args":'
 )
 
-
-#: how many calls one script accepts at most, and about how many bytes: others wait for Redis meanwhile
+#: the limits of one script call, in calls and approximate bytes: Redis serves no other client meanwhile
 BATCH_CALLS = 200
 BATCH_BYTES = 4 * 2**20
 
 
 class Submission(NamedTuple):
-    """A call ready to be accepted: its identity, its JSON and digest, and its message unless sent otherwise.
+    """A call ready to be accepted.
 
-    One with a ``fault`` is not sent but answered with it. An event goes into its ``mailbox``; ``patience_ms``
-    is how long it may wait there, by default the queue timeout.
+    ``message`` is empty if no script pushes it. A call with a ``fault`` is not sent: the fault is its answer.
+    Only events have a ``mailbox``. ``patience_ms`` is how long the call may wait, by default the queue
+    timeout.
     """
 
     id: str
@@ -58,7 +58,7 @@ class Submission(NamedTuple):
 
 
 def digest_of(call: ToolCall, args: bytes | None = None) -> str:
-    """What must not differ when the same identity is submitted again; ``args`` are a tool call's, as JSON."""
+    """Return the digest that a second submission must repeat; ``args`` are a tool call's, as JSON."""
     if is_event(call):
         args = serializer.encode(content_of(call))
     elif args is None:
@@ -67,13 +67,14 @@ def digest_of(call: ToolCall, args: bytes | None = None) -> str:
 
 
 def call_json(call: ToolCall, args: bytes) -> bytes:
-    """Return a call's JSON, of which the arguments are written already.
+    """Return a call's JSON, given the JSON of its arguments.
 
     A plain call is written by a template, in a fifth of the time that pydantic takes. pydantic takes a third
-    of what the serializer takes, but lets pass what is not JSON: it writes no field that may hold any value.
+    of the serializer's time, but accepts values that are not JSON, so it writes only fields that cannot hold
+    any.
 
     Raises:
-        NotJsonError: it has none.
+        NotJsonError: the call has no JSON form.
     """
     if call.args is None or call.message or call.auth or call.origin:
         return serializer.encode(call.to_wire())
@@ -100,10 +101,10 @@ def _plain_json(call: ToolCall) -> str:
 
 
 def event_submission(dispatch: Dispatch, call: ToolCall, *, in_mailbox: bool = True) -> Submission:
-    """Make an event ready to be accepted; an answer that is awaited elsewhere needs no mailbox.
+    """Prepare an event for submission. An answer that its asker waits for needs no mailbox.
 
     Raises:
-        NotJsonError: it has no JSON form.
+        NotJsonError: the event has no JSON form.
     """
     call_id, wire = identity_of(call), serializer.encode(call.to_wire())
     return Submission(
@@ -118,7 +119,7 @@ def event_submission(dispatch: Dispatch, call: ToolCall, *, in_mailbox: bool = T
 
 
 def batches(submissions: Sequence[Submission]) -> Iterator[Sequence[Submission]]:
-    """Cut submissions into what one script each may take."""
+    """Split submissions into batches within the limits of one script call."""
     begin = size = 0
     for end, one in enumerate(submissions):
         size += len(one.call_json) + len(one.message)
@@ -130,10 +131,10 @@ def batches(submissions: Sequence[Submission]) -> Iterator[Sequence[Submission]]
 
 
 def trace_names(call_id: str, call: ToolCall) -> list[str]:
-    """Return the traceId and the correlationId of a call, each if it joins the call with others.
+    """Return the traceId and correlationId of a call, each only if it may connect the call with others.
 
-    What a run asks for is found by its traceId. A correlationId that is not a traceId, and no call's id, is
-    one that was chosen by the caller. A tool call that stands alone has neither.
+    Calls made by a run are found by their traceId. A correlationId that is neither the traceId nor the call's
+    id was chosen by the caller. A tool call that stands alone has no names.
     """
     is_asked_for = call.parent_id is not None
     names = []

@@ -1,5 +1,5 @@
-"""Limits: how many calls run at once, how often they begin, and which calls are the same one.
+"""Limits: how many calls run at a time, how often calls start, and which calls share one result.
 
-A call passes all of its limits, or none. A call that has to wait enters the wait queue of the first limit
-that stops it, in order of submission; until it is let in it takes no worker's slot and has no message.
+A call passes all of its limits or none. If one stops it, the call enters that limit's wait queue, in order of
+submission. Until it is admitted, it takes no worker's slot and has no message.
 """

@@ -1,4 +1,4 @@
-"""Limits, and the results they lead to: too late, shared with another call, in conflict with another call."""
+"""Limits of exports, and the results of calls that end because of them."""
 
 import hashlib
 import json
@@ -22,35 +22,35 @@ from goondan_tasks.messages import ToolCall, ToolCallResult, iso_time
 if TYPE_CHECKING:
     from goondan_tasks.bundle import BoundTool
 
-#: stands for a digest where equal keys are enough
+#: in place of a digest: calls with equal keys need not have equal arguments
 _ANY = "-"
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one export declares, resolved."""
+    """The limits that an export declares."""
 
-    #: the limits of ``maxConcurrency`` and ``rateLimit``, lines of ``permits.lua``
+    #: the limits of ``maxConcurrency`` and ``rateLimit``, as lines for ``permits.lua``
     concurrency: str | None = None
     rate: str | None = None
-    #: the Tool or export of which one call runs at a time per instance
+    #: the Tool or export whose calls run one at a time per instance
     serial_scope: str | None = None
     key_arguments: tuple[str, ...] = ()
-    #: the export's own limit of a run, in seconds
+    #: the export's own time limit of a run
     timeout_seconds: float = 0
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing limits the export's calls but what they say themselves."""
+        """Whether the export declares no limit."""
         return not (self.concurrency or self.rate or self.serial_scope or self.key_arguments)
 
     def run_seconds(self, call: ToolCall) -> float:
-        """Return how long the call's run may take; 0 if neither it nor its export says."""
+        """Return the longer of the time limits of the call and its export (seconds), 0 if there is none."""
         return max(self.timeout_seconds, call.timeout_seconds or 0)
 
     @classmethod
     def of(cls, bound: "BoundTool") -> "Limits":
-        """Read what a bound tool declares."""
+        """Return the limits of a bound tool."""
         export = bound.export
         most, rate = export.max_concurrency, export.rate_limit
         return cls(
@@ -64,7 +64,7 @@ class Limits:
         )
 
     def for_call(self, call: ToolCall) -> str:
-        """Return a call's limits in the order in which it waits at them: a text for ``permits.lua``."""
+        """Return the limits of a call as text (``permits.lua``), in the order in which it waits for them."""
         call_limits = (self._key(call), self._serial(call), self.concurrency, self.rate)
         return "\n".join(limit for limit in call_limits if limit)
 
@@ -74,9 +74,9 @@ class Limits:
         return _permits(1, f"serial:{self.serial_scope}@{quote(call.instance_key, safe='')}")
 
     def _key(self, call: ToolCall) -> str | None:
-        """Return the limit of the call's idempotencyKey; one that the caller gives goes before the export's.
+        """Return the limit of the call's idempotencyKey; a key that the caller gives overrides the export's.
 
-        It holds for calls of one agent and tool, whatever their instance.
+        It applies to all calls of one agent and tool, in any instance.
         """
         digest = _ANY
         key: list[Any] = []
@@ -90,10 +90,10 @@ class Limits:
 
 
 def _scope(bound: "BoundTool", field: str) -> str:
-    """Return whose limit it is: the export's own name if it declares the field itself, else the Tool's."""
+    """Return the owner of a limit: the export if it declares the field itself, else the Tool."""
     declared = (export for export in bound.tool.spec.exports if export.name == bound.export.name)
     is_own = any(getattr(export, field) is not None for export in declared)
-    if bound.is_v1:  # the name of an older export does not say its Tool
+    if bound.is_v1:  # the name of a v1 export does not contain its Tool
         return f"{bound.tool.name}/{bound.export.name if is_own else '*'}"
     return bound.name if is_own else bound.tool.name
 
@@ -116,16 +116,16 @@ def _digest(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LimitAnswer:
-    """What a script answered (see ``permits.lua`` and ``admit.lua``)."""
+    """The answer of a script (see ``permits.lua`` and ``admit.lua``)."""
 
     word: str
-    #: the call or the limit that the word is about
+    #: the call or limit that the word refers to
     about: str
-    #: ms until the next look at the wait queues; ``None`` if no call waits
+    #: ms until the wait queues must be checked again; ``None`` if no call waits
     look_in: int | None
     #: Redis time in ms
     now: int
-    #: ids and JSON of the calls that were let in and need a message
+    #: ids and JSON of the admitted calls whose messages the caller must send
     unsent: Mapping[str, bytes]
 
     @classmethod
@@ -137,13 +137,13 @@ class LimitAnswer:
 
 
 class LimitScripts:
-    """Makes the script calls of limits."""
+    """The script calls of limits."""
 
     def __init__(self, settings: Settings) -> None:
         keys = self._keys = Keys(settings.namespace)
-        permits = _read("permits")
+        folder = files("goondan_tasks.limits") / "scripts"
         self._admit, self._leave, self._look = (
-            Script.of(permits + _read(name)) for name in ("admit", "leave", "look")
+            Script.read(folder, "permits", name) for name in ("admit", "leave", "look")
         )
         self._constants = [
             *(family("") for family in (keys.call, keys.limit, keys.holders, keys.wait_queue, keys.waiter)),
@@ -157,9 +157,9 @@ class LimitScripts:
     def admit(
         self, call_id: str, call: ToolCall, call_limits: str, *, message: bytes, run_seconds: float
     ) -> ScriptCall[Any]:
-        """Ask whether a call may run now, for ``run_seconds`` at most (``admit.lua``)."""
+        """Ask whether a call may run now, for at most ``run_seconds`` (``admit.lua``)."""
         queue = call_queue(call.agent_name)
-        # the space marks a message that was let in, see permits.lua
+        # the space marks the message of an admitted call, see permits.lua
         turn = b" " + message if message else b""
         arguments = (call_id, call.agent_name, queue, wake_up_key(queue), call_limits, turn)
         return self._script_call(self._admit, *arguments, run_seconds=run_seconds)
@@ -167,21 +167,17 @@ class LimitScripts:
     def leave(
         self, call_id: str, call_limits: str, admitted_at: int, *, pauses: bool = False
     ) -> ScriptCall[Any]:
-        """Give back what a call holds (``leave.lua``), also one that ``pauses`` before its next run."""
+        """Release what a call holds (``leave.lua``); with ``pauses``, before a pause between two runs."""
         return self._script_call(self._leave, call_id, call_limits, admitted_at, int(pauses))
 
     def look(self) -> ScriptCall[Any]:
-        """Let in the calls whose time has come (``look.lua``)."""
+        """Admit the calls that no longer have to wait (``look.lua``)."""
         return self._script_call(self._look)
 
     def _script_call(self, script: Script, *arguments: Any, run_seconds: float = 0) -> ScriptCall[Any]:
-        # what a call holds must outlive it, or the limit would be forgotten
+        # what a call holds must outlive the call
         ttl = self._ttl + round(max(run_seconds, self._call_timeout))
         return ScriptCall(script, [self._keys.limits], [*self._constants, ttl, *arguments])
-
-
-def _read(name: str) -> str:
-    return (files("goondan_tasks.limits") / "scripts" / f"{name}.lua").read_text("utf-8")
 
 
 _UNITS = {1_000: "s", 60_000: "m", 3_600_000: "h"}
@@ -192,20 +188,20 @@ class LimitState:
     """The state of a limit. Times are milliseconds, Redis time."""
 
     now: int
-    #: how many calls wait
+    #: the number of waiting calls
     waiting: int
     most: int
     period: int
-    #: how long a call takes here, of late
+    #: the recent average duration of a call (ms)
     took: float
-    #: when the oldest of those that count was admitted
+    #: when the oldest call that counts was admitted
     oldest: float | None
-    #: when the one was admitted that ``most`` calls back counts for a rate
+    #: for a rate: when the call was admitted on whose expiry the next one in line depends
     mark: float | None
 
     @property
     def free_at(self) -> int:
-        """When a call that joins the wait queue now may expect its turn: exact for a rate, else estimated."""
+        """When a call that joins the wait queue now is admitted: exact for a rate, otherwise estimated."""
         rounds, rest = divmod(self.waiting, self.most)
         if self.period:
             first = self.now if self.mark is None else max(self.now, self.mark + self.period)
@@ -215,7 +211,7 @@ class LimitState:
 
 
 class Limiter:
-    """Makes the errors of calls that end because of their limits."""
+    """Reads limits, and makes the errors of calls that end because of them."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._redis = ledger.redis
@@ -223,11 +219,11 @@ class Limiter:
         self._limit_scripts = LimitScripts(ledger.settings)
 
     def forget(self, call_id: str) -> None:
-        """Take a call that has ended out of its wait queue."""
+        """Remove a call that has ended from its wait queue."""
         self._limit_scripts.leave(call_id, "", 0).run(self._redis)
 
     def too_late(self, claim: Claim) -> LimitError:
-        """Return the error of a call that its limits let in only after its deadline."""
+        """Return the error of a call that its limits would admit only after its deadline."""
         limit = claim.about or self._waited_at(claim.run.id)
         state = self.state(limit)
         seconds = max(0, state.free_at - state.now) / 1000
@@ -277,8 +273,8 @@ def conflict(claim: Claim) -> ToolCallConflictError:
 
 
 def shared(claim: Claim, result: ToolCallResult) -> ToolCallResult:
-    """Return the result of a call that has its outcome from another one: all but that is its own."""
-    # the file is in the other call's workdir: another instance cannot read it, and reading says so
+    """Return the result of a call that shares the outcome of another call."""
+    # the file is in the other call's workdir; a reader in another instance gets an error that says so
     own = claim.run.ok(None, None, output_file=result.meta.output_file)
     outcome = {name: getattr(result, name) for name in ("status", "output", "handle", "error")}
     return own.model_copy(update=outcome)

@@ -1,4 +1,4 @@
-"""From the older version of the format to today's: what ``goondan migrate`` does."""
+"""Migration of bundles from v1 to the current format, for ``goondan migrate``."""
 
 from goondan_tasks.migration.migration import Migration, migrate_bundle
 

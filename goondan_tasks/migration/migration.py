@@ -1,4 +1,4 @@
-"""Migration of a bundle to the current version of the format, and what is left to do by hand."""
+"""Migrates a bundle to the current version of the format, and reports what is left to do by hand."""
 
 import ast
 import re
@@ -28,13 +28,13 @@ _ENTRYPOINT: FieldPath = ("spec", "entrypoint")
 _EXPORTS: FieldPath = ("spec", "exports")
 _MODEL: FieldPath = ("spec", "modelConfig")
 _UNREADABLE = {ConfigCode.PARSE_ERROR, ConfigCode.FILE_TOO_LARGE, ConfigCode.TOO_MANY_DOCUMENTS}
-#: where references to other resources may be; of a list, in each item
+#: where references to other resources may be; in a list, in each item
 _REFERENCES: Mapping[str, tuple[FieldPath, ...]] = {
     "Agent": (("spec", "modelConfig", "modelRef"), ("spec", "tools"), ("spec", "extensions")),
     "Swarm": (_ENTRYPOINT, ("spec", "entryAgent"), ("spec", "agents")),
     "Connection": (("spec", "connectorRef"), ("spec", "swarmRef")),
 }
-#: fields that have another name now
+#: fields that were renamed
 _RENAMED: Mapping[str, Mapping[FieldPath, str]] = {
     "Swarm": {_ENTRYPOINT: "entryAgent"},
     "Model": {("spec", "name"): "model", ("spec", "endpoint"): "baseUrl"},
@@ -58,12 +58,12 @@ _DROPPED: Mapping[str, tuple[FieldPath, ...]] = {
         ("spec", "policy", "lifecycle", "autoPauseIdleSeconds"),
     ),
 }
-#: dropped without a warning, because they say what always holds
+#: fields that are dropped without a warning, because their only effect is the default
 _SELF_EVIDENT = {"runtime", "queueMode"}
 _OWN_EXTENSION = "Write an Extension that requests tokens (api.oauth) and registers the tool."
 _OWN_CONNECTION = "Route its events in a Connection, and remove the field."
 _OWN_OPTION = "Move it into 'options', or remove it."
-#: what names of the current version cannot contain
+#: text that names of the current version cannot contain
 _FORBIDDEN = re.compile(r"\.|__+")
 #: names of a handler's first parameter
 _CONTEXTS = {"ctx", "context"}
@@ -77,14 +77,15 @@ class Migration:
 
     files: dict[Path, str]
     changed: tuple[Path, ...]
-    #: an error says what could not be migrated, a warning what else must change with it
+    #: errors for what could not be migrated, warnings for what else must change
     findings: list[Finding]
 
 
 def migrate_bundle(path: Path) -> Migration:
-    """Rewrite a bundle for the current version; nothing is written. What cannot be rewritten stays as it is.
+    """Return the texts of a bundle for the current version, without writing files.
 
-    A bundle may contain resources of both versions, so a partly migrated one works.
+    Resources that cannot be migrated are kept. A bundle may contain resources of both versions, so a partly
+    migrated one works.
 
     Raises:
         BundleError: a file cannot be read, or is not YAML, or there is no resource at all.
@@ -120,7 +121,7 @@ class _Renaming:
     exports: Mapping[str, str]
 
     def full_names(self) -> dict[str, str]:
-        """Return the names that the model sees, by those it saw."""
+        """Return the full names of the tools, by their older names."""
         return {old: build_tool_name(self.tool, new) for old, new in self.exports.items()}
 
 
@@ -158,7 +159,7 @@ class _Rewriting:
         taken |= {names.tool for names in self.renamings.values()}
         exports = [name for _, name in tool.item_names(_EXPORTS)]
         names = _renaming(tool.name, exports, taken) if tool.name else None
-        # with an export that two Tools have, a requiredTools would be ambiguous
+        # an older name that two Tools share would be ambiguous in requiredTools
         if names is None or tool.name in self.renamings or self._full_names().keys() & names.exports.keys():
             message = "its names cannot be converted without a conflict"
             self.findings.append(_stays(tool, _EXPORTS, message, "Rename the Tool, or its exports."))
@@ -192,7 +193,7 @@ class _Rewriting:
         text = self._text(resource)
         text.replace(_VERSION, API_VERSION)
         for path in _reference_versions(resource):
-            if not text.is_shared(path):  # nothing reads it there
+            if not text.is_shared(path):  # a version left in a reference has no effect
                 text.replace(path, API_VERSION)
         for path in _dropped(resource):
             text.remove(path)
@@ -206,7 +207,7 @@ class _Rewriting:
                     text.replace(path, new)
 
     def _follow(self, resource: Declaration) -> None:
-        """Make an Agent or a Swarm, of either version, use the new names of Tools."""
+        """Use the new names of Tools in an Agent or a Swarm of either version."""
         tools = {old: names.tool for old, names in self.renamings.items() if names.tool != old}
         exports = self._full_names()
         named = list(resource.items(_TOOL_NAMES.get(resource.kind, ())))
@@ -240,7 +241,7 @@ class _Rewriting:
 
 
 def _tool_names(tool: Declaration) -> list[tuple[FieldPath, str]]:
-    """Return the places of a Tool's own name and of its exports', with the older names."""
+    """Return where a Tool's own name and those of its exports are, with the older names."""
     own: list[tuple[FieldPath, str]] = [(("metadata", "name"), tool.name)] if tool.name else []
     return [*own, *tool.item_names(_EXPORTS)]
 
@@ -251,13 +252,13 @@ def _dropped(resource: Declaration) -> list[FieldPath]:
 
 
 def _renamed(resource: Declaration) -> Mapping[FieldPath, str]:
-    """Return the fields of an older resource that have another name now, and the name."""
+    """Return the renamed fields of an older resource, with their new names."""
     renamed = _RENAMED.get(resource.kind, {})
     return {path: name for path, name in renamed.items() if resource.value(path) is not None}
 
 
 def _reference_versions(resource: Declaration) -> Iterator[FieldPath]:
-    """Yield the places of the older version in references; in other fields the same text is left alone."""
+    """Yield where references name the older version; the same text in other fields is kept."""
     for path in _REFERENCES.get(resource.kind, ()):
         is_list = isinstance(resource.value(path), list)
         for owner in [item for item, _ in resource.items(path)] if is_list else [path]:
@@ -270,7 +271,7 @@ def _renaming(tool: str, exports: Iterable[str], taken: Collection[str]) -> _Ren
     """Choose the names of a Tool and its exports: ``slack.post`` becomes ``slack__post``.
 
     A namespace that all exports share becomes the Tool's name, unless it is reserved or ``taken`` by another
-    Tool. ``None`` if two exports would get the same name, or one would have none.
+    Tool. Return ``None`` if two exports would get the same name, or one would get none.
     """
 
     def is_free(name: str) -> bool:
@@ -313,7 +314,7 @@ def _tool_mentions(path: FieldPath, raw: Any, names: Mapping[str, str]) -> Itera
 
 
 def _override_findings(agent: Declaration, path: FieldPath) -> Iterator[Finding]:
-    """Yield the overrides in an item of an Agent's ``tools`` that only an older Tool understands."""
+    """Yield the overrides in an item of an Agent's ``tools`` that only older Tools have."""
     for name in ("runtime", "auth", "exports"):
         place = (*path, "overrides", "spec", name)
         if agent.value(place) is not None:
@@ -337,7 +338,7 @@ def _stays(resource: Declaration, path: FieldPath, message: str, suggestion: str
 
 
 def _obstacles(resource: Declaration, root: Path) -> Iterator[Finding]:
-    """Yield why a resource cannot be migrated: fields or uses in its code that the new version lacks."""
+    """Yield why a resource cannot be migrated: the new version lacks what its fields or its code use."""
     for path, suggestion in _lost_fields(resource):
         if resource.value(path) is not None:
             yield _stays(resource, path, f"the current version has no '{path[-1]}'", suggestion)
@@ -375,10 +376,10 @@ def _lost_fields(resource: Declaration) -> Iterator[tuple[FieldPath, str]]:
 
 
 def _older_uses(file: Path, kind: str) -> dict[str, int]:
-    """Return what the entry of a Tool or an Extension uses of the older context or api, with lines.
+    """Return what an entry uses of the older context or api that the new one lacks, with line numbers.
 
-    Only attributes of the first parameter itself are seen: of functions that call it ``ctx`` in a Tool, and
-    of ``register`` in an Extension. Nothing is seen in a file that cannot be read or is not Python.
+    Only attributes of the first parameter are found: in a Tool, of functions that call it ``ctx`` or
+    ``context``; in an Extension, of ``register``. A file that is unreadable or not Python has no findings.
     """
     try:
         tree = ast.parse(file.read_bytes())
@@ -398,7 +399,7 @@ def _older_uses(file: Path, kind: str) -> dict[str, int]:
 
 
 def _functions(tree: ast.Module, kind: str) -> Iterator[tuple[_Function, str]]:
-    """Yield the functions that get a context or an api, with the name of that parameter."""
+    """Yield the functions that receive a context or an api, with the name of that parameter."""
     for node in ast.walk(tree):
         parameters = [*node.args.posonlyargs, *node.args.args] if isinstance(node, _Function) else []
         if isinstance(node, _Function) and parameters:

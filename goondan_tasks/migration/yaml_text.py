@@ -1,4 +1,4 @@
-"""A YAML text that is edited field by field: everything else stays as it was, comments included."""
+"""Edits single fields of a YAML text; everything else is kept, comments included."""
 
 import copy
 import re
@@ -26,13 +26,13 @@ class UnchangeableText(Exception):  # noqa: N818 - says what the text is
 
 
 class YamlText:
-    """The text of a file, and its documents that are not empty."""
+    """The text of a file, with its documents."""
 
     def __init__(self, text: str) -> None:
         """Split the text into documents.
 
         Raises:
-            yaml.MarkedYAMLError: it is not YAML, or has a form that only libyaml understands.
+            yaml.MarkedYAMLError: it is not YAML, or only libyaml can read it.
         """
         events: Any = yaml.parse(_without_tabs(text), Loader=yaml.SafeLoader)
         begun: list[Any] = [event for event in events if isinstance(event, yaml.DocumentStartEvent)]
@@ -51,10 +51,10 @@ class YamlText:
 
 
 class DocumentText:
-    """The text of a document, with what stands before and after it.
+    """The text of a document, with the text before and after it.
 
-    Each change is made in the text and verified: it is undone unless the text then reads as the data with
-    exactly that change. Each path must lead to a field that is not shared.
+    Each change is verified: it is undone unless the new text has the old data with exactly that change. A
+    path must lead to a field that is not shared.
     """
 
     def __init__(self, text: str) -> None:
@@ -62,14 +62,15 @@ class DocumentText:
 
     @property
     def data(self) -> Any:
-        """What the text means; ``None`` if it is empty."""
+        """The data of the document, ``None`` if it is empty."""
         documents, _ = parse_documents(self.text, "")
         return documents[0].data if documents else None
 
     def is_shared(self, path: FieldPath) -> bool:
-        """Whether the field at ``path`` cannot be changed alone, because other places use the same text.
+        """Return whether other places use the text of the field at ``path``.
 
-        It is reached through an alias or a merge (``<<``), or an anchor stands on the way to it or in it.
+        Then it is reached through an alias or a merge (``<<``), or there is an anchor on the way to it or in
+        it.
         """
         try:
             *way, node = _way(_root(self.text), path)
@@ -129,7 +130,7 @@ class DocumentText:
 
     @contextmanager
     def _changing(self, path: FieldPath) -> Iterator[tuple[Any, list[Node]]]:
-        """Yield a copy of the data, to be changed like the text, and the nodes on the way to the field."""
+        """Yield a copy of the data, which the caller must change like the text, and the nodes on the path."""
         before, expected = self.text, copy.deepcopy(self.data)
         try:
             yield expected, _way(_root(before), path)
@@ -153,17 +154,17 @@ class DocumentText:
 
 @lru_cache(maxsize=1)
 def _root(text: str) -> Node:
-    # libyaml counts places in other units
+    # not libyaml, which counts positions in other units
     return next(Composer(_without_tabs(text), yaml.SafeLoader).documents())
 
 
 def _without_tabs(text: str) -> str:
-    """Return ``text`` with spaces for tabs, same places: PyYAML refuses a tab after a colon or a dash."""
+    """Replace each tab by a space: PyYAML refuses a tab after a colon or a dash."""
     return text.replace("\t", " ")
 
 
 def _is_text(value: str) -> bool:
-    """Return whether a scalar without quotes is text: ``1``, ``null`` and ``1e5`` are not."""
+    """Return whether an unquoted scalar is a string: ``1``, ``null`` and ``1e5`` are not."""
     try:
         return isinstance(plain_scalar(value), str)
     except FieldError:
@@ -178,7 +179,7 @@ def _way(root: Node, path: FieldPath) -> list[Node]:
     """Return the nodes from the root to the one at ``path``.
 
     Raises:
-        LookupError: it is not written there, but comes from an alias or a merge.
+        LookupError: the field comes from an alias or a merge.
     """
     way = [root]
     for step in path:
@@ -216,7 +217,7 @@ def _block_span(text: str, pairs: Sequence[tuple[Any, Node]], index: int) -> tup
     key, value = pairs[index]
     start = key.start_mark.index
     line = start - key.start_mark.column
-    # after the dash of a list the next field takes its place; a question mark belongs to the field
+    # after the dash of a list item, the next field moves here; a question mark belongs to the field
     if text[line:start].strip() not in ("", "?"):
         return start, pairs[index + 1][0].start_mark.index
     end = value.end

@@ -1,1 +1,1 @@
-"""The orchestrator: it keeps a worker for every agent that needs one."""
+"""The orchestrator, which keeps a worker running for every agent that needs one."""

@@ -1,9 +1,9 @@
-"""Keeps a worker for every agent that needs one, and stops it after it has been idle.
+"""Starts a worker for every agent that needs one, and stops it after it has been idle.
 
-An agent needs a worker while calls or events wait for it and no live worker serves it, no matter who started
-that. Several orchestrators may serve the same agents: each claims a start in Redis
-(:class:`~goondan_tasks.crash_backoff.CrashBackoff`) and then reads the agent registry again, so only one
-worker is started. Workers outlive their orchestrator: they are in the agent registry.
+An agent needs a worker if calls or events wait for it and no live worker serves it, whether an orchestrator
+started that worker or not. Several orchestrators may manage the same agents. Each claims a start in Redis
+(:class:`~goondan_tasks.crash_backoff.CrashBackoff`) and then reads the agent registry again, so that only one
+worker is started. Workers outlive their orchestrator; the next one finds them in the agent registry.
 """
 
 import base64
@@ -51,20 +51,20 @@ logger = structlog.get_logger(__name__)
 
 #: how long a worker may be idle
 IDLE_SECONDS = 300.0
-#: how long a start without news of its worker blocks other starts
+#: how long a start blocks others while its worker is not in the agent registry
 START_MS = 30_000
 #: how long workers have to return to the agent registry after an outage of Redis
 OUTAGE_SECONDS = 10.0
-#: how long an orchestrator counts as present after a look
+#: how long an orchestrator counts as present after each look
 SEEN_SECONDS = 10
 #: how often the table of agents is published
 PUBLISH_SECONDS = 60.0
 
-#: events without a waiting caller: they stay for the next worker
+#: events that no caller waits for; they are kept for the next worker
 UNAWAITED_TOOLS = frozenset({EVENT_TOOL, DELEGATE_RESULT_TOOL})
 #: how many calls of an agent one look ends
 MOST_CALLS_AT_ONCE = 500
-#: how many messages of a queue one look reads, starting with those that a worker would take first
+#: how many messages of a queue one look reads, in the order in which a worker would
 MOST_MESSAGES_AT_ONCE = 500
 #: how many of an agent's ended calls are searched for a finished run
 MOST_ENDED = 50
@@ -73,13 +73,13 @@ _ENDED = {b"done", b"dead"}
 
 
 def patience_of(settings: Settings, bundle: Bundle) -> float:
-    """Return how long a worker may drain: an OAuth refresh in flight may outlast the grace period."""
+    """Return how long a worker may drain (seconds); an OAuth refresh may outlast the grace period."""
     return settings.grace_seconds + (LONGEST_SECONDS if bundle.oauth_apps else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What one look at Redis found. ``now`` is ms, Redis time."""
+    """The state in Redis at one look. ``now`` is in ms, Redis time."""
 
     now: int
     workers: Sequence[WorkerRecord]
@@ -88,9 +88,9 @@ class Sight:
 
 
 class Fleet:
-    """The agents of one bundle as Redis has them, and the calls that wait for their workers.
+    """The state of one bundle's agents in Redis, and the calls that wait for their workers.
 
-    ``name`` is the worker in the results that it makes.
+    Results that it makes name ``name`` as their worker.
     """
 
     def __init__(self, redis: Redis, settings: Settings, agents: Iterable[AgentRecord], name: str) -> None:
@@ -111,13 +111,14 @@ class Fleet:
         self._queued, self._take, self._ended = (
             Script.read(scripts, name) for name in ("queued", "take", "ended")
         )
-        #: by agent, calls that were looked at and stay
+        #: by agent, calls that are not ended
         self._staying: defaultdict[str, set[str]] = defaultdict(set)
 
     def look(self, agents: Collection[str]) -> Sight:
-        """Look at these agents, and record that they are looked after.
+        """Read the state of these agents, and record that an orchestrator manages them.
 
-        Also returns the messages that a dead worker had reserved to their queues, in case no worker is left.
+        Messages that a dead worker had reserved are put back into their queues, because no worker may be left
+        to do so.
 
         Raises:
             redis.exceptions.RedisError: Redis cannot be reached.
@@ -143,10 +144,10 @@ class Fleet:
         return self.agent_registry.workers()
 
     def end_worker(self, row: str) -> None:
-        """Settle what the worker with this row of the agent registry leaves behind.
+        """Settle the calls of a worker that has ended, given its row in the agent registry.
 
-        Sweeps do the same, by the same rules, when its leases are over. Only for a process that is known to
-        have ended: calls of a live one would be run twice.
+        Otherwise sweeps would do so, by the same rules, after its leases. The process must be known to have
+        ended: calls of a live one would run twice.
 
         Raises:
             redis.exceptions.RedisError, BrokerUnreachableError: Redis, or the broker, cannot be reached.
@@ -162,7 +163,7 @@ class Fleet:
         return (redis_time(self._redis) - moment) / 1000
 
     def is_needed(self, agent: str, queue: QueueStatus) -> bool:
-        """Return whether anything waits for a worker; without an entry, events wait for a producer."""
+        """Return whether calls or events wait for a worker; without an entry, events wait for a producer."""
         if not self._are_messages_here:
             return bool(self.queued_ids(agent, with_events=self._agents[agent].has_entry))
         unserved = 0 if self._agents[agent].has_entry else queue.events
@@ -178,7 +179,7 @@ class Fleet:
     def has_finished_run(self, agent: str, since: int) -> bool:
         """Return whether a worker of the agent has finished a run since ``since`` (ms, Redis time).
 
-        Results that a sweep or an orchestrator has made do not count: they have no start.
+        Results from a sweep or an orchestrator have no start time and do not count.
         """
         script_call: ScriptCall[list[bytes]] = ScriptCall(
             self._ended, [self._keys.calls(agent)], [self._keys.call(""), since, MOST_ENDED]
@@ -187,7 +188,7 @@ class Fleet:
 
     def end_queued(self, agent: str, error: GoondanError) -> int:
         """End the calls and requests that wait for the agent with ``error``; return how many."""
-        self.tidy_queues(agent)  # first, to find the calls that plain Celery has queued
+        self.tidy_queues(agent)  # records calls of plain Celery, which must end, too
         ids = self.queued_ids(agent)
         staying = self._staying[agent]
         staying.intersection_update(ids)
@@ -224,7 +225,6 @@ class Fleet:
         token, lease_ms = uuid.uuid4().hex, round(self._settings.lease_seconds * 1000)
         terms = [token, lease_ms, self._settings.result_ttl_seconds, self._keys.call("")]
         queued = [call_id for call_id in records if call_id not in staying]
-        # those that are still queued
         take: ScriptCall[list[Any]] = ScriptCall(self._take, [self._keys.due], [*terms, *queued])
         taken = take.run(self._redis)
         for name, attempt, queued_at in taken:
@@ -238,13 +238,13 @@ class Fleet:
     def _was_run(self, call_id: str) -> bool:
         try:
             result = self._ledger.result(call_id)
-        except ValueError:  # written by a newer version, whose worker is well
+        except ValueError:  # written by a worker of a newer version
             return True
         return result is not None and result.meta.started_at is not None
 
 
 def _read(message: Any) -> tuple[str, Any]:
-    """Return the id and the call in a Celery message; "" and ``None`` for what is not there."""
+    """Return the id and the call of a Celery message; "" and ``None`` if they are missing."""
     call_id, wire = "", None
     with contextlib.suppress(serializer.NotJsonError, binascii.Error, LookupError, TypeError, AttributeError):
         envelope = serializer.decode(message)
@@ -257,7 +257,7 @@ def _read(message: Any) -> tuple[str, Any]:
 
 
 def _submission(agent: str, call_id: str, wire: Any) -> Submission | None:
-    """Return a call that plain Celery has queued; ``None`` if a worker must refuse it."""
+    """Return the submission of a call from plain Celery, ``None`` if a worker must refuse it."""
     if not call_id or not isinstance(wire, Mapping):
         return None
     draft = draft_call({"agentName": agent, "toolCallId": call_id, **wire})
@@ -294,20 +294,20 @@ class Orchestrator:
         self._rules, self._log, self._clock = rules or Rules(), log, clock
         self._no_start_before = 0.0
         self._is_redis_away = False
-        #: workers that have ended, whose ends are still to be recorded
+        #: workers that have ended, but whose ends are not recorded yet
         self._ended: deque[Member] = deque()
 
     def look(self) -> None:
-        """Look at all agents once, and start and stop workers. Does nothing while Redis cannot be reached."""
+        """Check all agents once, and start or stop workers. While Redis cannot be reached, do nothing."""
         try:
             self._look()
         except (RedisError, BrokerUnreachableError) as error:
-            if not self._is_redis_away:  # once per outage
+            if not self._is_redis_away:  # log once per outage
                 self._log.warning("orchestrator.redis_away", reason=str(error))
             self._is_redis_away = True
             for member in self._supervisor.present.values():
-                member.silent_since = None  # it could not report
-            # live workers may have expired from the agent registry: they need time to return
+                member.silent_since = None  # it could not send heartbeats
+            # live workers may have expired from the agent registry and need time to return
             self._no_start_before = self._clock() + OUTAGE_SECONDS
         except ValueError as error:  # a record of another version must not end the orchestrator
             self._log.warning("orchestrator.record_not_read", reason=str(error))
@@ -328,8 +328,8 @@ class Orchestrator:
     def restart(self, *, is_whole: bool = True) -> None:
         """Drain the workers started here, and forget all crashes.
 
-        The next look starts workers with the bundle as it is then. Unless it ``is_whole``, workers go on if
-        their agents are still looked after.
+        The next look starts workers with the bundle as it is then. Unless ``is_whole``, only workers of
+        agents that are no longer managed are drained.
         """
         for member in list(self._supervisor.present.values()):
             if is_whole or member.agent not in self._agents:
@@ -341,7 +341,7 @@ class Orchestrator:
             self._log.warning("orchestrator.redis_away", reason=str(error))
 
     def are_served(self, ref: str | None = None) -> bool:
-        """Return whether each of the agents has a worker that takes calls, and these run ``ref``, if given.
+        """Return whether each agent has a worker that takes calls; with ``ref``, all must run that revision.
 
         Raises:
             redis.exceptions.RedisError: Redis cannot be reached.
@@ -375,7 +375,7 @@ class Orchestrator:
                 self._log.warning("orchestrator.calls_ended", agent=agent, calls=count)
 
     def _is_lost(self, member: Member, servers: Iterable[WorkerRecord]) -> bool:
-        """Return whether a ready worker has been missing for too long; then make room for another one."""
+        """Return whether a ready worker has been missing for too long, and stop it if so."""
         if not member.is_ready or any(member.is_same(worker) for worker in servers):
             member.silent_since = None
             return False
@@ -388,7 +388,7 @@ class Orchestrator:
         return True
 
     def _attend(self, member: Member, queue: QueueStatus, servers: Iterable[WorkerRecord]) -> None:
-        """Note whether a worker has become ready, and stop it when it has been idle for too long."""
+        """Record whether a worker is ready, and stop it if it has been idle for too long."""
         now = self._clock()
         ours = next((worker for worker in servers if member.is_same(worker)), None)
         if not member.is_ready and ours is not None:
@@ -436,7 +436,7 @@ class Orchestrator:
         self._fleet.backoffs.change(member.agent, lambda state, _: state.settled(member.generation))
 
     def _record_end(self, member: Member) -> None:
-        """Settle what a worker leaves, and unless it was told to stop, record how it has ended."""
+        """Settle the calls of a worker that has ended; unless it was told to stop, record how it ended."""
         self._end_worker(member)
         if member.is_stopped:
             return None
@@ -452,7 +452,7 @@ class Orchestrator:
         return None
 
     def _end_worker(self, member: Member) -> None:
-        """Settle what a worker leaves whose process this one has waited for."""
+        """Settle the calls of a worker whose process has ended."""
         rows = {worker.row for worker in self._fleet.workers() if member.is_same(worker)}
         for row in rows | ({member.row} if member.row else set()):
             self._fleet.end_worker(row)

@@ -1,4 +1,4 @@
-"""Worker processes: starting, stopping and replacing them; and other programs that are kept running."""
+"""Starts, stops and replaces worker processes, and keeps other programs running."""
 
 import math
 import os
@@ -20,7 +20,7 @@ PROGRAM = (sys.executable, "-P", "-m", "goondan_tasks")
 
 #: how much of the end of a log is kept
 LOG_BYTES, _KEPT_LINES = 4_000, 40
-#: how long reading the end of a log may take after the worker's end: its descendants may hold it open
+#: how long to wait for the end of a log after the worker's end; its descendants may keep the log open
 LOG_SECONDS = 1.0
 _REASON_LINES, _REASON_CHARACTERS = 12, 2_000
 _LONGEST_LINE = 65_536
@@ -29,14 +29,15 @@ _LONGEST_LINE = 65_536
 STOP_MARGIN_SECONDS = 5.0
 #: how long a ready worker may be missing from the agent registry before it is replaced
 SILENT_SECONDS = 30.0
-#: the pauses before a kept program is restarted; they start over after a healthy run
+#: the pauses before a program is restarted; they start over after a healthy run
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, HEALTHY_SECONDS = 1.0, 30.0, 60.0
 
-# ignores the signals that a terminal or a service manager sends to the group: the worker decides when it ends
+# ignores signals that a terminal or a service manager sends to the group, because the worker decides when it
+# ends
 _RELAY = f"trap '' HUP INT TERM PIPE; {{ tee /dev/fd/3 >&2; }} 3>&1 | tail -c {LOG_BYTES}"
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
-#: takes a process's name and a line about it
+#: receives the name of a process and a line about it
 Tell = Callable[[str, str], None]
 
 
@@ -55,7 +56,7 @@ class LoggedProcess:
         self._reader.start()
 
     def reason(self) -> str:
-        """Wait for the process, and describe its end, with its last lines."""
+        """Wait for the process; return how it ended, and the last lines of its log."""
         code = self.process.wait()
         self._reader.join(LOG_SECONDS)
         how = f"It was ended by signal {-code}." if code < 0 else f"It ended with {code}."
@@ -69,7 +70,7 @@ def start_detached(command: Sequence[str], environment: Mapping[str, str]) -> Lo
     """Start a worker that outlives this process.
 
     Its log goes to this process's stderr through ``tee``, which lives as long as the worker, so that the
-    worker does not fail when nothing reads its log. ``tail`` keeps the end.
+    worker can always write its log. ``tail`` keeps the end of it.
 
     Raises:
         OSError: it cannot be started.
@@ -127,14 +128,13 @@ class Member:
     worker: LoggedProcess
     #: when it was started: ms, Redis time
     started_at: int
-    #: when it was last needed, or became ready; by the supervisor's clock
+    #: when it was last needed or became ready, by the supervisor's clock
     needed_at: float
     #: whether it has been in the agent registry
     is_ready: bool = False
-    #: since when it is missing from the agent registry although its process is alive, by the supervisor's
-    #: clock
+    #: since when it is alive but missing from the agent registry, by the supervisor's clock
     silent_since: float | None = None
-    #: its row in the agent registry, as soon as it is known
+    #: its row in the agent registry, once known
     row: str | None = None
     #: whether it was told to stop
     is_stopped: bool = False
@@ -172,7 +172,7 @@ class _Program:
 
 
 class Supervisor:
-    """Worker processes, one for each agent, and other programs that are kept running.
+    """The worker processes, one for each agent, and other programs that are kept running.
 
     ``start`` starts a worker of an agent. Workers that are stopped have ``drain_seconds`` for their calls.
     """
@@ -192,12 +192,12 @@ class Supervisor:
 
     @property
     def present(self) -> Mapping[str, Member]:
-        """The workers that are to run, by agent."""
+        """The workers that were not told to stop, by agent."""
         return self._present
 
     @property
     def silent_seconds(self) -> float:
-        """How long a worker may be missing from the agent registry; one that drains is missing all along."""
+        """How long a worker may be missing from the agent registry; a draining worker is always missing."""
         return max(SILENT_SECONDS, self._stop_seconds)
 
     def is_leaving(self, record: WorkerRecord) -> bool:
@@ -217,8 +217,8 @@ class Supervisor:
     def stop(self, member: Member, *, may_kill: bool = True) -> None:
         """Tell a worker to drain and end; it is killed if it takes too long.
 
-        One that is merely silent may be stopped in a debugger, or its machine may be asleep: with
-        ``may_kill=False`` it makes room for another worker and is never killed.
+        With ``may_kill=False``, for a silent worker, it is never killed: it may be stopped in a debugger, or
+        its machine may have been asleep.
         """
         del self._present[member.agent]
         member.is_stopped = True
@@ -234,9 +234,9 @@ class Supervisor:
         self._programs.append(_Program(start, start(), self._clock(), tell))
 
     def ended(self) -> list[Member]:
-        """Return the workers that have ended since the last time, those that were told to stop included.
+        """Return the workers that have ended since the last call, also those that were told to stop.
 
-        To be called regularly: it also kills workers that take too long to end, and restarts programs.
+        Must be called regularly: it also kills workers that take too long to end, and restarts programs.
         """
         now = self._clock()
         for member, deadline in self._leaving:
@@ -252,9 +252,9 @@ class Supervisor:
         return ended
 
     def end(self) -> list[Member]:
-        """End everything, and return the workers; what does not end within the drain time is killed.
+        """End everything and return the workers; processes that take longer than the drain time are killed.
 
-        An exception in the meantime, such as a second Ctrl-C, kills them at once.
+        An exception while waiting, such as a second Ctrl-C, kills them at once.
         """
         members = [*self._present.values(), *(member for member, _ in self._leaving)]
         processes = [one.process for one in members] + [one.worker.process for one in self._programs]

@@ -73,7 +73,7 @@ def test_a_call_whose_record_is_damaged_is_a_dead_letter_and_costs_no_place(diar
         wait_until(lambda: diary.started() == ["sound"], PATIENCE)
         wait_until(lambda: client.dead_letters("clerk"), PATIENCE)
         [letter] = client.dead_letters("clerk")
-    assert f"What Redis keeps of call {damaged.id}" in letter.call.args["reason"]
+    assert f"The record of call {damaged.id}" in letter.call.args["reason"]
 
 
 def test_no_more_than_the_limit_run_at_once_on_three_workers(shop: LocalStack, diary: Diary) -> None:

@@ -74,7 +74,7 @@ def test_a_script_that_redis_forgot_is_sent_whole(send: Callable[[Any], Future[A
 
 def test_a_script_that_must_arrive_is_known_before_it_is_sent(server: EmbeddedRedis, redis: Redis) -> None:
     other = Script.of("return 1")
-    writer = PipelinedWriter(redis, taught=[ADD])
+    writer = PipelinedWriter(redis, preloaded=[ADD])
     writer.start()
     assert redis.script_exists(ADD.sha, other.sha) == [True, False]
     server.process.kill()

@@ -106,7 +106,7 @@ def test_files_of_earlier_versions_are_named_and_can_be_gone_on_with(tmp_path: P
     where = f"directories of instances in {old.parents[1]} (1)"
     assert f"workspace: {folder_workspace(bundle)}, by its folder, {bundle}: " in first.stdout
     assert (
-        f"warning  earlier workspace: Workspace 'default', of earlier versions, is still there: {where}."
+        f"warning  earlier workspace: Workspace 'default' of an earlier version still exists: {where}."
         in (first.stdout)
     )
     assert "worker.earlier_workspace" in log

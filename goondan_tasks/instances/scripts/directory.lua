@@ -1,20 +1,21 @@
--- What the scripts of instances share. The hash of a directory has these fields, each agent's with its name:
---   key, workspace     as they were given
+-- Shared by the scripts of instances. The hash of a directory has these fields:
+--   key, workspace     of the instance
 --   created:<agent>    ms
 --   used:<agent>       ms
 --   owner:<agent>      JSON [agent, instance key] of its spawner
 --   by:<agent>         the request that spawned it
---   cwd:<agent>        its workdir, a path from the workspace's instances; none: the directory's own
+--   cwd:<agent>        its workdir, relative to the workspace's instances; by default in the directory itself
 --   root:<agent>       the state root in which it was last opened
---   guest:<directory>@<agent>   another instance, whose workdir lies in this directory
---   retiring           'token ms': a deletion holds the directory until then
---   aside              tokens of deletions that were left half-done: files may stand aside under these
+--   guest:<directory>@<agent>   another instance whose workdir is in this directory
+--   retiring           'token ms': a deletion holds the directory until this time
+--   aside              tokens of interrupted deletions, which may have set files aside
 local function now_ms()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- How many ms a deletion still holds the directory; 0 if none does. One that has left it half-done lets go.
+-- Return for how many ms a deletion still holds the directory, 0 if none does. An expired hold is recorded as an
+-- interrupted deletion.
 local function held_for(key, now)
   local mark = redis.call('HGET', key, 'retiring')
   if not mark then return 0 end
@@ -26,7 +27,7 @@ local function held_for(key, now)
   return 0
 end
 
--- Register an agent's use of an instance; returns whether it is the first.
+-- Register that an agent uses an instance; return whether it is the first time.
 local function use(instances, key, directory, agent, now, ttl)
   local is_new = redis.call('HSETNX', key, 'created:' .. agent, string.format('%d', now)) == 1
   redis.call('HSET', key, 'used:' .. agent, string.format('%d', now))

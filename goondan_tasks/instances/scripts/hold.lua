@@ -1,9 +1,9 @@
--- Hold a directory for a deletion: no worker opens it or spawns into it until the mark is removed or expires
+-- Hold a directory for a deletion: no worker opens it or spawns into it until the hold ends or expires
 -- (directory.lua is put before this).
 -- KEYS  instances, instance
--- ARGV  directory, token, ms, unused since (ms; '' = whenever), TTL s
--- Returns {'held', now, tokens of half-done deletions or ''}, {'busy', now} if another deletion holds it, or
--- {'used', now} if it was used later. Asked again (the answer was lost on its way), it answers the same.
+-- ARGV  directory, token, duration (ms), time since which it must be unused (ms; '' = any), TTL (s)
+-- Returns {'held', now, tokens of interrupted deletions or ''}, {'busy', now} if another deletion holds it, or
+-- {'used', now} if it was used later. The same token again (the answer was lost) gets the same answer.
 local now = now_ms()
 local is_held = held_for(KEYS[2], now) > 0
 if is_held and string.match(redis.call('HGET', KEYS[2], 'retiring'), '^%S+') ~= ARGV[2] then

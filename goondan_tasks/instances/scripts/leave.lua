@@ -1,4 +1,4 @@
--- Forget one agent's part of an instance that other agents have too (directory.lua is put before this).
+-- Remove one agent's part of an instance that other agents share (directory.lua is put before this).
 -- KEYS  instances, instance
 -- ARGV  directory, agent
 -- Returns 1; 0 if a deletion holds the directory, the agent has no part in it, or no other agent has.

@@ -1,8 +1,8 @@
 -- Register that an agent is about to work in an instance (directory.lua is put before this).
 -- KEYS  instances, instance
--- ARGV  directory, agent, workspace, instance key, state root's id, TTL s
--- Returns {'open', its cwd or '', tokens of half-done deletions or ''}, or {'held', ms} while a deletion
--- has the directory.
+-- ARGV  directory, agent, workspace, instance key, id of the state root, TTL (s)
+-- Returns {'open', its cwd or '', tokens of interrupted deletions or ''}, or {'held', ms} while a deletion holds the
+-- directory.
 local now = now_ms()
 local held = held_for(KEYS[2], now)
 if held > 0 then return {'held', held} end

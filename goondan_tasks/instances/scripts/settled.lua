@@ -1,4 +1,4 @@
--- Note that the files which stood aside under a token are dealt with.
+-- Record that the files which an interrupted deletion had set aside have been restored.
 -- KEYS  instance
 -- ARGV  token
 -- Returns 1.

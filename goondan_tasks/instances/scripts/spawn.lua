@@ -1,9 +1,9 @@
--- Make an agent's instance, or take the one that there is (directory.lua is put before this).
--- KEYS  instances, instance, the directory that cwd is in (without cwd, the instance again)
+-- Create an agent's instance, or return the existing one (directory.lua is put before this).
+-- KEYS  instances, instance, the directory that contains cwd (without cwd, the instance again)
 -- ARGV  directory, agent, workspace, instance key, owner as JSON, cwd or '', the name of the field guest:…,
---       the request, TTL s
--- Returns {'spawned' or 'reused', its cwd or ''}, or {'held', ms} while a deletion has one of the directories.
--- Asked again by the same request (the answer was lost on its way), it answers the same.
+--       the request, TTL (s)
+-- Returns {'spawned' or 'reused', its cwd or ''}, or {'held', ms} while a deletion holds one of the directories.
+-- The same request again (the answer was lost) gets the same answer.
 local now = now_ms()
 local held = math.max(held_for(KEYS[2], now), held_for(KEYS[3], now))
 if held > 0 then return {'held', held} end

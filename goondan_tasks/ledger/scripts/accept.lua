@@ -1,24 +1,24 @@
--- How calls are accepted, many in one batch; shared by submit.lua, finish_event.lua and claim_event.lua; ttl.lua,
--- tracing.lua and mailboxes.lua are put before this.
+-- Accepts calls in batches. Shared by submit.lua, finish_event.lua and claim_event.lua; ttl.lua, tracing.lua and
+-- mailboxes.lua are put before this.
 
--- Begin a batch. What belongs to many calls is gathered in it, and written once, by close_batch.
+-- Begin a batch. close_batch writes the keys that its calls share, each once.
 local function open_batch(due)
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
   return {time = time, now = now, size = 0, due = due, deadlines = {}, ttl = 0, queues = {}, traces = {}}
 end
 
--- Name a queue that messages of the batch go to; the calls of one batch may go to many.
+-- Add a queue to which calls of the batch go.
 local function add_queue(batch, calls, queue, wake_up)
   local added = {calls = calls, queue = queue, wake_up = wake_up, ids = {}, messages = {}}
   batch.queues[#batch.queues + 1] = added
   return added
 end
 
--- Return what is known of a call that was submitted before; its producer is notified of the result, too.
+-- Answer for a call that was submitted before. The new producer is notified of the result, too.
 local function known_call(key, status, new)
   local record = redis.call('HMGET', key, 'digest', 'producers', 'args')
-  -- of a plain call that has ended, it stands before the arguments (finishing.lua)
+  -- in the record of a plain call that has ended, the digest precedes the arguments (finishing.lua)
   if (record[1] or string.match(record[3] or '', '^%S*')) ~= new.digest then return 'conflict', status end
   if status ~= 'done' and status ~= 'dead' then
     local waiting = record[2] or ''
@@ -32,9 +32,9 @@ end
 -- Accept one call.
 -- key    its record
 -- queue  what add_queue returned
--- new    id, call (JSON), digest, producer ('' = no client of this package has asked, perhaps plain Celery), deadline (ms, '' = none), patience (ms, how long it may wait
---        without a deadline), ttl (s, of the record), message ('' = sent by other means), indexes (of traces, as
---        tracing.lua takes them); of an event: ns, box
+-- new    id, call (JSON), digest, producer ('' = no client of this package, perhaps plain Celery), deadline (ms,
+--        '' = none), patience (ms that it may wait without a deadline), ttl (of the record, s), message ('' = the
+--        caller sends it), indexes (of traces, as tracing.lua takes them); for an event also ns, box
 -- Returns nothing for a new call; 'known' or 'conflict', and its status, for one that was submitted before.
 local function add_call(batch, queue, key, new)
   local status = redis.call('HGET', key, 'status')
@@ -42,7 +42,7 @@ local function add_call(batch, queue, key, new)
   local size, now, time = batch.size, batch.now, batch.time
   local deadline = tonumber(new.deadline) or now + new.patience
   local ttl = math.ceil(new.ttl + math.max(0, deadline - now) / 1000)
-  -- queuedAt is kept to the microsecond, a later one for each: it is the order in which calls wait for a limit
+  -- queuedAt has microseconds, one more for each call: it is the order in which calls wait for a limit
   redis.call('HSET', key, 'status', 'queued', 'call', new.call, 'digest', new.digest, 'producers', new.producer,
     'queuedAt', time[1] * 1000 + (time[2] + size) / 1000, 'deadline', deadline, 'attempt', 0)
   if new.producer == '' then redis.call('HSET', key, 'celery', '1') end
@@ -65,7 +65,7 @@ local function add_call(batch, queue, key, new)
   end
 end
 
--- Write what the calls of the batch have in common. It must be small enough for unpack: 2,000 calls at most.
+-- Write the keys that the calls of the batch share. unpack takes 2,000 calls at most.
 local function close_batch(batch)
   if batch.size == 0 then return end
   redis.call('ZADD', batch.due, unpack(batch.deadlines))
@@ -84,7 +84,7 @@ local function close_batch(batch)
   for index, ids in pairs(batch.traces) do add_to_trace(index, ids, batch.ttl) end
 end
 
--- Accept one call alone.
+-- Accept a single call.
 -- keys  call, due, calls:<agent>, queue, its wake-up key
 local function accept_call(keys, new)
   local batch = open_batch(keys[2])

@@ -1,16 +1,16 @@
--- Approve a call that waits for it: it is queued again, with its message.
+-- Approve a call that waits for it: the call is queued, with its message.
 -- KEYS  call, due, pending:<agent>, approvals:<agent>, celery-task-meta-<id>, queue, its wake-up key
--- ARGV  id, token, lease ms, who approves, the call's own deadline in ms ('' = none), queue timeout ms,
---       record TTL s, message ('' = sent by other means)
+-- ARGV  id, token, lease (ms), approver, the call's own deadline (ms, '' = none), queue timeout (ms),
+--       record TTL (s), message ('' = the caller sends it)
 -- Returns as resolve.lua does; words: approved, expired, closed, other, unknown.
--- Asked again with the same token (the answer was lost on its way), it answers the same.
+-- The same token again (the answer was lost) gets the same answer.
 local record = redis.call('HMGET', KEYS[1], 'status', 'attempt', 'queuedAt', 'call', 'suspendedAt', 'cancelled',
   'completion', 'approval', 'deadline', 'approvalToken', 'approved')
 local status = record[1]
 if not status then return {'unknown'} end
 if record[10] == ARGV[2] then return {'approved'} end
 if status == 'done' or status == 'dead' or record[6] or (record[8] and record[7]) then return {'closed'} end
--- the approver may have died before it sent the message: a surplus message is dropped
+-- the first approver may have died before it sent the message; a surplus message does no harm
 if status == 'queued' and record[11] and ARGV[8] == '' then return {'approved'} end
 if status ~= 'pending' then return {'other', status} end
 if not record[8] then return {'other', 'completion'} end
@@ -24,7 +24,7 @@ end
 local deadline = tonumber(ARGV[5]) or now + ARGV[6]
 redis.call('HSET', KEYS[1], 'status', 'queued', 'approved', ARGV[4], 'approvalToken', ARGV[2],
   'deadline', deadline)
--- the token is that of a sweep which has come too late
+-- a sweep may have left its token
 redis.call('HDEL', KEYS[1], 'approval', 'handle', 'token', 'worker', 'result')
 redis.call('EXPIRE', KEYS[1], math.ceil(ARGV[7] + math.max(0, deadline - now) / 1000))
 redis.call('ZADD', KEYS[2], deadline, ARGV[1])

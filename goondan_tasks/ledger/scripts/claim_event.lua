@@ -1,11 +1,11 @@
--- Take an event for one run, if it is the first in its mailbox. One that a plain Celery producer queued gets
--- its record here, and its place in the mailbox.
+-- Claim an event for one run, if it is the first in its mailbox. An event from a plain Celery producer gets its
+-- record and its place in the mailbox here.
 -- KEYS  call, due, running:<agent>, calls:<agent>, queue, its wake-up key
--- ARGV  id, token, worker, lease ms, record TTL s, '1' if idempotent, max attempts, call JSON, digest,
---       its deadline in ms ('' = none), queue timeout ms, indexes of traces, namespace, mailbox,
---       the message that is pushed when its turn comes ('' = sent by other means), '1' if this agent's events
---       are not handled by workers: a producer fetches them
--- Returns as claim_call does, with one verdict more: waiting (its message is not needed for now).
+-- ARGV  id, token, worker, lease (ms), record TTL (s), '1' if idempotent, max attempts, call JSON, digest,
+--       its deadline (ms, '' = none), queue timeout (ms), indexes of traces, namespace, mailbox,
+--       the message to push when the event is the first in its mailbox ('' = the caller sends it),
+--       '1' if workers do not handle this agent's events: a producer fetches them
+-- Returns as claim_call does, with one more verdict: waiting (the event is parked; its message can be dropped).
 local id, ns, box = ARGV[1], ARGV[13], ARGV[14]
 local status = redis.call('HGET', KEYS[1], 'status')
 if not status then
@@ -19,7 +19,7 @@ local first, first_status
 if status == 'queued' then first, first_status = first_in_mailbox(ns, box) end
 if status == 'queued' and (ARGV[16] == '1' or first ~= id) then
   redis.call('HSET', KEYS[1], 'parked', '1', 'message', ARGV[15])
-  -- if the one before it has vanished with its record, the first one was never released
+  -- if the event before it has vanished with its record, the first one was never released
   if ARGV[16] ~= '1' and ARGV[15] ~= '' and first_status == 'queued' then release_event(ns, first, KEYS[5], KEYS[6]) end
   local record = redis.call('HMGET', KEYS[1], 'attempt', 'queuedAt')
   local time = redis.call('TIME')

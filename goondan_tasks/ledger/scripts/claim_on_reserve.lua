@@ -1,15 +1,15 @@
--- Claim a call or an event in the trip that reserves its message; reserve.lua is put after this, claiming.lua
--- and mailboxes.lua before.
--- Only for what a producer of ours has queued, as task_message.py writes it: everything else, a call that
--- must pass a limit first too, or an event that is not the first in its mailbox, is claimed on its own.
--- argument  JSON: lease (ms), ttl (s), worker, ns (what all keys begin with), most (attempts), ref (the revision
---           that terms are of)
--- terms     JSON: tool -> {idempotent, most}, or false for one that has limits; of a queue of events task -> the same,
---           for those that are claimed; or '' for a queue whose messages are left alone
--- An answer that its asker has already needs no handling, and has no record: its verdict is told.
--- Returns what claim_call returns, or false. It is followed by the ref, if revisions are followed: a call that
--- names none is run with that one. But one of a Step with the Step's, which only a claim on its own finds out.
--- What looks like a ref may be in the arguments, which come first: so every one has to be right.
+-- Claim a call or an event while its message is reserved. claiming.lua and mailboxes.lua are put before this,
+-- reserve.lua after it.
+-- Only messages that task_message.py has written are claimed here. All others need a claim of their own, and so do
+-- calls with limits and events that are not the first in their mailbox.
+-- argument  JSON: lease (ms), ttl (s), worker, ns (prefix of all keys), most (attempts), ref (the revision that the
+--           terms belong to)
+-- encoded   JSON of the queue's terms: tool -> {idempotent, most}, or false for a tool with limits; of a queue of
+--           events task -> {idempotent, most} (others are not claimed); '' for a queue of which nothing is claimed
+-- An answer that the asking agent already has needs no handling and has no record: its verdict is told.
+-- Returns false, or what claim_call returns, then the ref and the id. If revisions are followed, a call without a ref
+-- runs with this one. A call of a Step runs with the Step's, which only a claim of its own can find out.
+-- Arguments may contain text that looks like a ref. They come before the real one, so all matches must be right.
 local OURS = '^{"headers":{"lang":"py","task":"(goondan%.[a-z_]+)","id":"([^"\\]+)","shadow":"?([^"\\]+)"?,'
 local REF = 'bundleRef\\*":\\*"([^"\\]+)'
 local EVENT_TOOLS = { -- goondan_tasks/events.py
@@ -18,18 +18,19 @@ local EVENT_TOOLS = { -- goondan_tasks/events.py
   ['goondan.event'] = 'goondan__event',
 }
 local decoded, claims
-local terms_of = {} -- each queue
+local terms_of = {} -- by queue
 
--- Return the terms of an event that may be claimed: none where revisions are followed, a Turn keeps to its own.
--- The record takes the place of the message. One that says something else is left to be read with care.
+-- Return the terms of an event that may be claimed, or false. Where revisions are followed, no event is claimed here:
+-- a Turn keeps its own revision. The record replaces the message, so an event whose record differs from the message
+-- is not claimed here.
 local function terms_of_event(known, agent, task, id)
   local terms = decoded.ref == '' and known[task]
   if not terms then return false end
   local record = redis.call('HMGET', decoded.ns .. 'call:' .. id, 'box', 'call', 'retried', 'approved')
   if not record[1] or record[3] or record[4] then return false end
   local call = cjson.decode(record[2])
-  local is_it = call.toolName == EVENT_TOOLS[task] and call.agentName == agent and type(call.args) == 'table'
-  return is_it and first_in_mailbox(decoded.ns, record[1]) == id and terms
+  local is_same = call.toolName == EVENT_TOOLS[task] and call.agentName == agent and type(call.args) == 'table'
+  return is_same and first_in_mailbox(decoded.ns, record[1]) == id and terms
 end
 
 local function terms_of_call(known, tool, message)
@@ -74,14 +75,14 @@ local function claim_on_reserve(queue, message, tag, argument, encoded)
     idempotent = terms[1], most = terms[2],
   })
   if answer[1] == 'absent' then return false end
-  if answer[5] == nil then -- held or done: its message is not needed any more
+  if answer[5] == nil then -- held or done: the message is not needed
     return {answer[1], answer[2], answer[3], answer[4], false, false, false, '', id}
   end
   answer[8], answer[9] = decoded.ref, id
   return answer
 end
 
--- Write what the claims of this reservation have in common.
+-- Write the keys that the claims of this reservation share.
 local function end_claims()
   if claims then close_claims(claims, decoded.ns .. 'due', decoded.ttl) end
 end

@@ -1,7 +1,7 @@
--- How calls are claimed; shared by claim.lua, claim_on_reserve.lua and others; ttl.lua, tracing.lua and
--- numbers.lua stand before this.
+-- Claims calls. Shared by claim.lua, claim_on_reserve.lua and others; ttl.lua, tracing.lua and numbers.lua are put
+-- before this.
 
--- Begin a batch: what its claims have in common is gathered in it, and written once, by close_claims.
+-- Begin a batch. close_claims writes the keys that its claims share, each once.
 local function open_claims()
   local time = redis.call('TIME')
   return {now = time[1] * 1000 + math.floor(time[2] / 1000), leases = {}, running = {}}
@@ -9,17 +9,17 @@ end
 
 -- Claim a call.
 -- keys     call, due, running:<agent>, calls:<agent>
--- terms    lease (ms), ttl (record's, s), worker, idempotent ('1' or '0'), most (attempts)
--- absent   for a call without a record: its JSON, digest, deadline in ms ('' = none), queue timeout in ms,
+-- terms    lease (ms), ttl (of the record, s), worker, idempotent ('1' or '0'), most (attempts)
+-- absent   for a call without a record: its JSON, digest, deadline (ms, '' = none), queue timeout (ms),
 --          indexes of traces (as tracing.lua takes them)
--- Returns {verdict, attempt, queued at ms, now ms, what retry.lua has kept, who has approved it, the call's
--- JSON if it has a record}; verdicts:
---   run       the caller holds the claim: run the handler
+-- Returns {verdict, attempt, queued at (ms), now (ms), what retry.lua has stored, approver, the record's call JSON};
+-- verdicts:
+--   run                  the caller holds the claim: run the handler
 --   expired | poisoned   the caller holds the claim: store that error
---   held | done          another worker has the call, or it is final: drop the message
---   absent               there is no record: claim it with the call's JSON
--- Asked again with the same token (the answer was lost on its way), it answers the same.
--- Whether another worker is dead is for the sweep to decide, never for a claim.
+--   held | done          another worker has the call, or it has ended or is pending: drop the message
+--   absent               there is no record: claim again, with the call's JSON
+-- The same token again (the answer was lost) gets the same answer.
+-- Only a sweep decides whether another worker is dead, never a claim.
 local function claim_call(claims, keys, id, token, terms, absent)
   local now = claims.now
   local record = redis.call('HMGET', keys[1], 'status', 'attempt', 'queuedAt', 'deadline', 'token',
@@ -41,7 +41,7 @@ local function claim_call(claims, keys, id, token, terms, absent)
       'deadline', deadline, 'celery', '1')
     redis.call('ZADD', keys[4], now, id)
     redis.call('ZREMRANGEBYRANK', keys[4], 0, -10001)
-    keep_for(keys[2], terms.ttl) -- it holds every accepted call, and accepting one keeps it for longer
+    keep_for(keys[2], terms.ttl) -- for calls with a record, accepting them has extended this
     keep_for(keys[4], terms.ttl)
     index_trace(absent[5], id, now, terms.ttl)
   elseif status == 'running' then
@@ -59,7 +59,7 @@ local function claim_call(claims, keys, id, token, terms, absent)
   redis.call('HSET', keys[1], 'status', 'running', 'token', token, 'worker', terms.worker,
     'verdict', verdict, 'attempt', attempt, 'notStarted', '1', 'claimedAt', now,
     'idempotent', terms.idempotent, 'maxAttempts', terms.most)
-  -- a record lives for that time beyond its deadline (accept.lua), so the first run leaves it as it is
+  -- accept.lua made the record live for this long beyond its deadline, so the first run need not extend it
   if attempt ~= 1 or absent then redis.call('EXPIRE', keys[1], terms.ttl) end
   claims.leases[#claims.leases + 1], claims.leases[#claims.leases + 2] = now + terms.lease, id
   local running = claims.running[keys[3]] or {}
@@ -67,7 +67,7 @@ local function claim_call(claims, keys, id, token, terms, absent)
   return {verdict, attempt, queued, now, record[8], record[9], record[10]}
 end
 
--- Write what the claims of the batch have in common.
+-- Write the keys that the claims of the batch share.
 local function close_claims(claims, due, ttl)
   if #claims.leases == 0 then return end
   redis.call('ZADD', due, unpack(claims.leases))
@@ -77,8 +77,8 @@ local function close_claims(claims, due, ttl)
   end
 end
 
--- Claim one call whose message the caller has. The record's JSON is returned if that counts: of what is run again,
--- or was approved, another message of its id may say otherwise.
+-- Claim a single call whose message the caller has. The record's call JSON is returned only if the call is run again
+-- or was approved: then another message with the same id may differ from the record.
 local function claim_alone(keys, id, token, terms, absent)
   local claims = open_claims()
   local answer = claim_call(claims, keys, id, token, terms, absent)

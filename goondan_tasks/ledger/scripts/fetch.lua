@@ -1,18 +1,18 @@
--- Take the next event of an agent whose events are not handled by workers.
+-- Claim the next event of an agent whose events are not handled by workers.
 -- KEYS  due, running:<agent>, calls:<agent>, the agent's queue of events
--- ARGV  token, worker, lease ms, record TTL s, '1' if idempotent, max attempts, namespace, agent,
+-- ARGV  token, worker, lease (ms), record TTL (s), '1' if idempotent, max attempts, namespace, agent,
 --       mailbox ('' = any of the agent's)
 -- Returns {id, call JSON, what claim_call returns}, or nothing if no event waits.
--- Asked again with the same token (the answer was lost on its way), it answers the same.
---   <ns>fetched:<token>  the id that it was given
+-- The same token again (the answer was lost) gets the same answer.
+--   <ns>fetched:<token>  the id of the event that this token got
 local token, ns = ARGV[1], ARGV[7]
 local OURS = '^{"headers":{"lang":"py","task":"[^"]+","id":"([^"\\]+)"'
-local LOOKED_AT = 3 -- more than come with one event, so none is left over for long
+local MESSAGES_PER_FETCH = 3 -- each event adds fewer, so the queue does not grow
 
--- Without a worker, which would park the events, nothing takes their messages: take those that are not needed
--- now. The others go to the end of the queue: what plain Celery has queued only a worker can record.
+-- Remove messages that are not needed from the queue: workers, which would take them and park the events, may be
+-- missing. Other messages go to the end of the queue; only a worker can record an event from plain Celery.
 local function take_messages()
-  for _ = 1, LOOKED_AT do
+  for _ = 1, MESSAGES_PER_FETCH do
     local message = redis.call('RPOP', KEYS[4])
     if not message then return end
     local id = string.match(message, OURS)
@@ -42,7 +42,7 @@ for _, box in ipairs(boxes) do
   if id and status == 'queued' then
     local answer = claimed(id)
     take_messages()
-    redis.call('ZADD', waiting, 'XX', answer[3][4], box) -- one that never gets empty must not keep the others waiting
+    redis.call('ZADD', waiting, 'XX', answer[3][4], box) -- moves the box behind the others of the agent
     redis.call('SET', fetched, id, 'PX', ARGV[3])
     return answer
   end

@@ -1,7 +1,7 @@
--- Store the results of calls whose claims are still held, free the claims and notify all waiting clients.
+-- Store the results of calls whose claims are still held, end the claims and notify all waiting clients.
 -- KEYS  due, call...
--- ARGV  record TTL s, prefixes of finishing.lua (results, running, meta, dead letters), then of each call: id, token,
---       agent, final status, outcome, kind (see finish_call), result (JSON), time (ISO 8601)
+-- ARGV  record TTL (s), prefixes (results, running, meta, dead letters; see finishing.lua); then for each call: id,
+--       token, agent, final status, outcome, kind (see finish_call), result (JSON), time (ISO 8601)
 -- Returns what finish_call returns for each call (finishing.lua is put before this).
 local names = {results = ARGV[2], running = ARGV[3], meta = ARGV[4], dead_letters = ARGV[5]}
 local answers, ends = {}, open_ends()

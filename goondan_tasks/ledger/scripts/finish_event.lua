@@ -1,17 +1,16 @@
 -- Store the result of an event, send the answer to the agent that asked, and release the next event.
--- A tool call that was pending ends here too: its answer is the event which tells its agent of that.
--- While the handler of an event still runs whose result is known already, its worker keeps the claim, and the
--- event its place in the mailbox: the next one comes when the same claim is finished again, by its worker, or
--- by a sweep after its death.
--- KEYS  due, call, the event's queue and wake-up key; for an answer, the asker's queue and wake-up key, and if
---       the asker is to handle it: call, calls:<agent> of the answer
--- ARGV  those of finish.lua for one call, namespace, lease ms if the handler still runs (else ''), a name of this very
---       request; for an answer, its message ('' = sent by other means), and if the asker is to handle it: id, call
---       JSON, digest, queue timeout ms, record TTL s, mailbox, indexes of traces
--- Returns as finish_call does, or {what it returns, id, call JSON}: the next event, to be sent by other means.
--- The same request again (the answer was lost on its way) gets the same answer: what is to be sent by other means
--- has not been sent.
--- A client that follows the Turn (turn_events.py) hears in its stream that there is a result.
+-- A tool call that was pending ends here, too: its answer is the event that tells its agent that it has ended.
+-- If the handler of an event still runs although the result is known, its worker keeps the claim, and the event its
+-- place in the mailbox. The next event is released when the same claim is finished again, by the worker or, after
+-- its death, by a sweep.
+-- KEYS  due, call, the event's queue and wake-up key; for an answer also the asker's queue and wake-up key, and if the
+--       asker must handle it: call, calls:<agent> of the answer
+-- ARGV  those of finish.lua for one call, namespace, lease (ms) if the handler still runs (else ''), a unique id of
+--       this request; for an answer also its message ('' = the caller sends it), and if the asker must handle it: id,
+--       call JSON, digest, queue timeout (ms), record TTL (s), mailbox, indexes of traces
+-- Returns as finish_call does, or {that, id, call JSON} with the next event if the caller must send its message.
+-- The same request again (the answer was lost) gets the same answer: the caller has not sent that message yet.
+-- A client that follows the Turn (turn_events.py) reads from the Turn's stream that there is a result.
 -- mailboxes.lua, accept.lua and finishing.lua are put before this.
 local ttl, id, token, agent, outcome = ARGV[1], ARGV[6], ARGV[7], ARGV[8], ARGV[10]
 local ns, lease, request = ARGV[14], ARGV[15], ARGV[16]
@@ -19,7 +18,7 @@ local names = {results = ARGV[2], running = ARGV[3], meta = ARGV[4], dead_letter
 local still_runs = lease ~= ''
 local record = redis.call('HMGET', KEYS[2], 'box', 'suspendedAt', 'status', 'token', 'finishedAt', 'ender')
 local box = record[1]
-local function let_next_come(answer)
+local function release_next(answer)
   local following, call = take_out_of_mailbox(ns, box, id, KEYS[3], KEYS[4])
   return following and {answer, following, call} or answer
 end
@@ -31,7 +30,7 @@ if record[6] == request or record[6] == LATE then
   return {answer, following, redis.call('HGET', ns .. 'call:' .. following, 'call')}
 end
 local is_late = record[3] == 'done' and record[4] == token
-if is_late and still_runs then return tonumber(record[5]) end -- the answer to this was lost on its way
+if is_late and still_runs then return tonumber(record[5]) end -- the same request again: its answer was lost
 local now = 0
 if not is_late then
   local ends = open_ends()
@@ -50,7 +49,7 @@ if now <= 0 then
   redis.call('HDEL', KEYS[2], 'token')
   redis.call('HSET', KEYS[2], 'ender', LATE)
   redis.call('ZREM', KEYS[1], id)
-  return let_next_come(now)
+  return release_next(now)
 end
 redis.call('HDEL', KEYS[2], 'parked', 'message')
 redis.call('XADD', ns .. 'turn-stream:' .. id, 'NOMKSTREAM', '*', 'entries', '[{"type":"end"}]')
@@ -64,11 +63,11 @@ if ARGV[18] then
     message = ARGV[17], ns = ns, box = ARGV[23], indexes = ARGV[24],
   })
 elseif ARGV[17] and ARGV[17] ~= '' then
-  redis.call('LPUSH', KEYS[5], ARGV[17]) -- nobody is woken for it: the asker has the answer from its notification
+  redis.call('LPUSH', KEYS[5], ARGV[17]) -- wakes no worker: the asker has the answer from its notification
 end
 if not still_runs then
   redis.call('HSET', KEYS[2], 'ender', request)
-  return box and let_next_come(now) or now
+  return box and release_next(now) or now
 end
 redis.call('HSET', KEYS[2], 'token', token)
 redis.call('ZADD', KEYS[1], now + lease, id)

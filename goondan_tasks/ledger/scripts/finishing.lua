@@ -1,17 +1,18 @@
--- How runs end; shared by finish.lua and finish_event.lua.
-local INLINE_BYTES = 16384 -- a notification beyond this carries the id alone, and the waiter reads the result itself
-local PLAIN_FIELDS = 13 -- so many has the record of a call to which nothing has happened but its one run
-local ARGS = '"callChain":[],"args":' -- what the arguments follow, the last of a plain call's JSON
+-- Ends runs. Shared by finish.lua and finish_event.lua.
+local INLINE_BYTES = 16384 -- a notification with a larger result carries only the id; clients then read the record
+local PLAIN_FIELDS = 13 -- the number of fields of a call that was only submitted and run once
+local ARGS = '"callChain":[],"args":' -- precedes the arguments, which end the JSON of a plain call
 
--- Begin a batch: what its calls have in common is gathered in it, and written once, by close_ends.
+-- Begin a batch. close_ends writes the keys that its calls share, each once.
 local function open_ends()
   local time = redis.call('TIME')
-  return {now = time[1] * 1000 + math.floor(time[2] / 1000), told = {}, ids = {}, running = {}}
+  return {now = time[1] * 1000 + math.floor(time[2] / 1000), notifications = {}, ids = {}, running = {}}
 end
 
--- Keep of a call what is still asked for. If its result repeats all that the call says but the arguments, and
--- the record tells nothing else, these two are kept, behind what a second submit and an orchestrator ask for: each
--- field takes more memory than its value.
+-- Store a result, and drop the fields of the record that are no longer needed. If the result repeats all of the call
+-- but its arguments, and the record has no further fields, only the result and the arguments are kept; the digest (for
+-- a second submission) and the end time (for an orchestrator) precede the arguments. Each field costs more memory
+-- than its value.
 local function keep_result(key, ttl, now, ended, call, digest)
   local at = ended.kind == 'plain' and call and redis.call('HLEN', key) == PLAIN_FIELDS
     and string.find(call, ARGS, 1, true)
@@ -28,13 +29,12 @@ local function keep_result(key, ttl, now, ended, call, digest)
 end
 
 -- End one run.
--- key    the call's
--- ttl    of the record, s
+-- key    the call's record
+-- ttl    of the record (s)
 -- names  prefixes: results (channel of a producer), running, meta (Celery's result record), dead_letters
--- ended  id, token, agent, status (the final one), outcome, kind ('cancelled' if the result says so, 'plain' if it
---        repeats all names of the call), result (JSON), done_at (ISO 8601, for Celery's record)
--- Returns the time in ms; 0 if the claim is no longer ours; -1 if the call is cancelled, and only that may
--- be its result.
+-- ended  id, token, agent, status (the final one), outcome, kind ('cancelled' if that is the result, 'plain' if the
+--        result repeats all of the call but its arguments), result (JSON), done_at (ISO 8601, for Celery's record)
+-- Returns the time (ms); 0 if the claim was lost; -1 if the call is cancelled and the result does not say so.
 local function finish_call(ends, key, ttl, names, ended)
   local record = redis.call('HMGET', key, 'token', 'producers', 'cancelled', 'celery', 'call', 'digest')
   if record[1] ~= ended.token then return 0 end
@@ -50,7 +50,7 @@ local function finish_call(ends, key, ttl, names, ended)
     redis.call('ZREMRANGEBYRANK', letters, 0, -10001)
     redis.call('EXPIRE', letters, ttl)
   end
-  if record[4] then -- plain Celery has submitted it, and reads its result as Celery does
+  if record[4] then -- submitted by plain Celery, which reads its own result record
     local meta = '{"task_id":"' .. ended.id .. '","status":"SUCCESS","traceback":null,"children":[],"date_done":"'
       .. ended.done_at .. '","result":' .. ended.result .. '}'
     redis.call('SET', names.meta .. ended.id, meta, 'EX', ttl)
@@ -59,18 +59,18 @@ local function finish_call(ends, key, ttl, names, ended)
   local notification = ended.id
   if #ended.result <= INLINE_BYTES then notification = notification .. ' ' .. ended.result end
   for producer in string.gmatch(record[2] or '', '%S+') do
-    local list = ends.told[producer] or {}
-    list[#list + 1], ends.told[producer] = notification, list
+    local list = ends.notifications[producer] or {}
+    list[#list + 1], ends.notifications[producer] = notification, list
   end
   return ends.now
 end
 
--- End the batch: the claims are free, and each producer is notified of its calls that have ended, all in one message:
--- lines of an id, and its result behind a space.
+-- End the batch: end the claims, and notify each producer of all its calls in one message. Each line of it has an id
+-- and, after a space, the result.
 local function close_ends(ends, due, names)
   if #ends.ids > 0 then redis.call('ZREM', due, unpack(ends.ids)) end
   for agent, ids in pairs(ends.running) do redis.call('ZREM', names.running .. agent, unpack(ids)) end
-  for producer, list in pairs(ends.told) do
+  for producer, list in pairs(ends.notifications) do
     redis.call('PUBLISH', names.results .. producer, table.concat(list, '\n'))
   end
 end

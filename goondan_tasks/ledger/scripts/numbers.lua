@@ -1,7 +1,7 @@
--- Numbers of records; this is put before the scripts that decide by them.
+-- Reads the numbers in records. This is put before the scripts that depend on them.
 
--- Return the number in a field, or another one if the record has none. Fails at what no version writes there: Redis
--- would pass it on as some other number, or end its answer before it.
+-- Return the number in a field, or `otherwise` if there is no field. A value that no version writes is an error: in an
+-- answer, Redis would turn it into another number, or cut the answer off before it.
 local function number_in(text, otherwise)
   local number = tonumber(text or otherwise)
   if number and number >= 0 and number < 1e15 then return number end

@@ -1,7 +1,7 @@
--- Keep how far a run has come, if the claim is still ours.
+-- Store the progress of a run whose claim is still held.
 -- KEYS  call
 -- ARGV  token, the progress as JSON
--- Returns 1, or 0 if the claim is no longer ours.
+-- Returns 1, or 0 if the claim was lost.
 if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

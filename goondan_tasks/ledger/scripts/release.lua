@@ -1,10 +1,10 @@
--- Give a claim back, or hand a call of a dead worker on: it is queued again, with its message.
+-- Release a claim, the caller's own or that of a dead worker: the call is queued again, with its message.
 -- KEYS  call, due, running:<agent>, queue, its wake-up key
--- ARGV  id, token, message ('' = the broker still has it), '1' if its worker has died, '1' if its handler
---       has not looked at it though it counts as started
--- Returns 1, or 0 if the claim is not ours or the call must not be run again.
--- Asked again with the same token (the answer was lost on its way), it answers the same while the call is queued:
--- a message that goes by other means has not been sent.
+-- ARGV  id, token, message ('' = the broker still has it, or the caller sends it), '1' if its worker has died, '1' if
+--       the call counts as not started in any case
+-- Returns 1, or 0 if the claim was lost or the call must not be run again.
+-- The same token again (the answer was lost) gets the same answer while the call is queued: a message that the caller
+-- sends has not been sent yet.
 local record = redis.call('HMGET', KEYS[1], 'token', 'notStarted', 'idempotent', 'cancelled', 'released', 'status')
 if record[5] == ARGV[2] and record[6] == 'queued' then return 1 end
 if record[1] ~= ARGV[2] or record[4] then return 0 end
@@ -15,7 +15,7 @@ redis.call('HSET', KEYS[1], 'status', 'queued', 'released', ARGV[2],
   'releasedAt', time[1] * 1000 + math.floor(time[2] / 1000))
 redis.call('HDEL', KEYS[1], 'token', 'verdict', 'worker', 'notStarted', 'callback')
 if ARGV[4] == '1' then
-  -- a call that had not started may have waited behind the one that killed the worker: it weighs a fifth
+  -- a call that had not started may have waited behind the one that killed the worker: it counts a fifth
   redis.call('HINCRBY', KEYS[1], 'deaths', record[2] and 1 or 5)
 elseif record[2] then
   redis.call('HINCRBY', KEYS[1], 'attempt', -1)
@@ -23,7 +23,7 @@ end
 redis.call('ZADD', KEYS[2], redis.call('HGET', KEYS[1], 'deadline'), ARGV[1])
 redis.call('ZREM', KEYS[3], ARGV[1])
 if ARGV[3] ~= '' then
-  -- it has waited for its turn; but one that may have killed its worker is not to be the next one's first
+  -- it goes to the front of the queue, or to the end if it may have killed its worker
   redis.call(ARGV[4] == '1' and 'LPUSH' or 'RPUSH', KEYS[4], ARGV[3])
   if redis.call('LLEN', KEYS[5]) == 0 then redis.call('LPUSH', KEYS[5], '1') end
 end

@@ -1,7 +1,7 @@
--- Release the first event of each of these mailboxes, if it was parked: now workers handle them, or other workers do.
+-- Release the first event of each mailbox if it is parked, because other processes handle the agent's events now.
 -- KEYS  the agent's queue of events, its wake-up key
 -- ARGV  namespace, mailboxes...
--- Returns {id, call JSON, ...}: events to be sent by other means. mailboxes.lua is put before this.
+-- Returns {id, call JSON, ...}: events whose messages the caller must send. mailboxes.lua is put before this.
 local unsent = {}
 for i = 2, #ARGV do
   local first, status = first_in_mailbox(ARGV[1], ARGV[i])

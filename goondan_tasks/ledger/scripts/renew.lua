@@ -1,7 +1,7 @@
--- Renew the leases of a worker's claims. A mailbox outlives the event of it that is handled.
+-- Renew the leases of claims, and keep the mailboxes of claimed events alive.
 -- KEYS  due, call...
--- ARGV  lease ms, record TTL s, then id and token of each call
--- Returns the ids whose claim is lost.
+-- ARGV  lease (ms), record TTL (s), then id and token of each call
+-- Returns the ids whose claims are lost. mailboxes.lua is put before this.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local lost = {}

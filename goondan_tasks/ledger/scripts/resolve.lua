@@ -1,17 +1,17 @@
--- Complete a call: the first caller decides the outcome and must store it; if it dies, the sweep does.
--- What comes before the handler has returned is kept for it (suspend.lua).
+-- Complete a pending call. The first caller decides the outcome and must store it; if it dies, a sweep stores it.
+-- If the handler has not returned yet, the outcome is kept until it does (suspend.lua).
 -- KEYS  call, due
--- ARGV  id, token, lease ms, the outcome as JSON, '1' if it is about an approval,
---       the token of the callback by which it comes ('' = none), and that of the claim it is made of
---       ('' = the record has the callback)
--- Returns {word, verdict, attempt, queued at ms, call JSON, when it was suspended (ms), completion}; words:
+-- ARGV  id, token, lease (ms), the outcome as JSON, '1' if it decides about an approval, the callback token that the
+--       caller has shown ('' = none), the token of the claim from which that was made ('' = the record has the
+--       callback token itself)
+-- Returns {word, verdict, attempt, queued at (ms), call JSON, when it was suspended (ms), completion}; words:
 --   taken    the caller holds the claim: settle it with the verdict completed
---   expired  the same, but too late: settle it with the verdict unresolved or unapproved
+--   expired  the caller holds the claim, but it is too late: settle it with the verdict unresolved or unapproved
 --   kept     the call still runs
---   closed   it has its final result, or another caller's outcome
+--   closed   it has its final result, or another outcome
 --   other    it waits for something else: {word, queued, running, completion, approval or event}
---   unknown  there is no such call, or the callback is not that of its run
--- Asked again with the same token (the answer was lost on its way), it answers the same.
+--   unknown  there is no such call, or the callback belongs to another run
+-- The same token again (the answer was lost) gets the same answer.
 local record = redis.call('HMGET', KEYS[1], 'status', 'attempt', 'queuedAt', 'call', 'suspendedAt', 'cancelled',
   'completion', 'approval', 'deadline', 'box', 'callback', 'token')
 local status, is_decision = record[1], ARGV[5] == '1'
@@ -25,7 +25,7 @@ if record[7] and record[7] ~= completion then return {'closed'} end
 if status ~= 'pending' then
   if is_decision or (status == 'queued' and number_in(record[2], 0) == 0) then return {'other', status} end
   redis.call('HSET', KEYS[1], 'completion', completion)
-  -- a repeated completion must be recognised when the run is over
+  -- so that the callback token is still valid, for a repeated completion, after the run
   if ARGV[6] ~= '' then redis.call('HSET', KEYS[1], 'callback', ARGV[6]) end
   return {'kept'}
 end

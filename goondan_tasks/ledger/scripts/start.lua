@@ -1,7 +1,7 @@
 -- Mark claimed calls as started, just before their handlers run, and renew their leases.
 -- KEYS  due, call...
--- ARGV  lease ms, then id and token of each call
--- Returns for each call 1, or 0 if the claim is no longer ours, or -1 if the call is cancelled and must not begin.
+-- ARGV  lease (ms), then id and token of each call
+-- Returns for each call 1, or 0 if the claim was lost, or -1 if the call is cancelled and must not start.
 local time = redis.call('TIME')
 local lease = time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[1]
 local answers, leases = {}, {}
@@ -12,7 +12,7 @@ for at = 2, #KEYS do
   elseif record[2] then
     answers[at - 1] = -1
   else
-    -- the mark takes a field away, and the lease changes a score: a Redis without memory refuses to add anything
+    -- removing a field and changing a score need no memory: a full Redis accepts them
     redis.call('HDEL', KEYS[at], 'notStarted')
     leases[#leases + 1], leases[#leases + 2] = lease, ARGV[2 * at - 2]
     answers[at - 1] = 1

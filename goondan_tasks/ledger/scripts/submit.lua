@@ -1,10 +1,10 @@
--- Accept a batch of calls of one producer: their records, their places in the indexes and their messages.
--- KEYS  due; then of each queue that messages go to: calls:<agent>, queue, its wake-up key
--- ARGV  namespace, producer, record TTL s; then nine of each call: id, call JSON, digest, the number of its queue,
---       the call's own deadline in ms ('' = none), queue timeout ms, message ('' = sent by other means), the
---       indexes of traces that it belongs into, and an event's mailbox ('' = a tool call)
--- Returns {number of a call, 'known' or 'conflict', its status, ...} for those that were submitted before, numbers
--- counted from 0 (accept.lua is put before this).
+-- Accept a batch of calls of one producer: write their records and index entries, and push their messages.
+-- KEYS  due; then for each queue that messages go to: calls:<agent>, queue, its wake-up key
+-- ARGV  namespace, producer, record TTL (s); then nine for each call: id, call JSON, digest, the number of its queue,
+--       the call's own deadline (ms, '' = none), queue timeout (ms), message ('' = the caller sends it), its
+--       indexes of traces, and an event's mailbox ('' = a tool call)
+-- Returns {number of a call, 'known' or 'conflict', its status, ...} for calls that were submitted before, numbered
+-- from 0 (accept.lua is put before this).
 local ns, producer, ttl = ARGV[1], ARGV[2], ARGV[3]
 local batch, queues, old = open_batch(KEYS[1]), {}, {}
 for at = 2, #KEYS, 3 do queues[#queues + 1] = add_queue(batch, KEYS[at], KEYS[at + 1], KEYS[at + 2]) end

@@ -1,11 +1,10 @@
--- Let a call wait whose handler has only begun the work, or that must be approved before it is run.
+-- Make a call pending: its handler has only begun the work, or it must be approved before it is run.
 -- KEYS  call, due, running:<agent>, celery-task-meta-<id>, pending:<agent>, approvals:<agent>
--- ARGV  id, token, Celery's record of the interim result, when the call expires (ms), record TTL s,
---       results channel prefix, the notification, the token of its callback ('' = none), handle,
+-- ARGV  id, token, Celery's record of the interim result, when the call expires (ms), record TTL (s),
+--       results channel prefix, the notification, its callback token ('' = none), handle,
 --       '1' if it waits for an approval, the interim result as JSON
--- Returns the time in ms; 0 if the claim is no longer ours; -1 if the call is cancelled, and only that may
--- be its result; or what it was completed with before, which the caller, who keeps the claim, must store.
--- ttl.lua is put before this.
+-- Returns the time (ms); 0 if the claim was lost; -1 if the call is cancelled; or the completion that came before the
+-- handler returned: then the caller keeps the claim and must store it. ttl.lua is put before this.
 local record = redis.call('HMGET', KEYS[1], 'token', 'producers', 'cancelled', 'completion', 'celery')
 if record[1] ~= ARGV[2] then return 0 end
 if record[3] then return -1 end
@@ -35,7 +34,7 @@ for _, index in ipairs(indexes) do
   redis.call('ZREMRANGEBYSCORE', index, '-inf', now - ARGV[5] * 1000)
   keep_for(index, ttl)
 end
-if record[5] then -- plain Celery has submitted it
+if record[5] then -- submitted by plain Celery
   redis.call('SET', KEYS[4], ARGV[3], 'EX', ttl)
   redis.call('PUBLISH', KEYS[4], ARGV[3])
 end

@@ -1,7 +1,7 @@
--- How long the keys live that belong to many calls; this is put before every script that adds to one.
-local SPARE_SECONDS = 60 -- so that only one call in a while has to write it
+-- Lifetimes of keys that many calls share. This is put before every script that adds to one.
+local SPARE_SECONDS = 60 -- so that only one call per minute has to extend the lifetime
 
--- Keep a key for `ttl` seconds at least. Never less than it has: that may be for a call that waits for long.
+-- Keep a key for at least `ttl` seconds. A longer lifetime is kept: a call that waits longer may need it.
 local function keep_for(key, ttl)
   if redis.call('TTL', key) < tonumber(ttl) then redis.call('EXPIRE', key, ttl + SPARE_SECONDS) end
 end

@@ -1,18 +1,18 @@
 -- Ask whether a call may be claimed and run now; if not, it enters a wait queue and needs no message.
--- Running it again is harmless.
+-- It is harmless to run this twice.
 -- ARGV  (after those of permits.lua) id, agent, queue, its wake-up key, limits,
---       the message that is pushed when the call is let in ('' = sent by other means)
--- Words: go        claim it; what it holds since `now`, leave.lua gives back
+--       the message to push when the call is admitted ('' = the caller sends it)
+-- Words: go        claim it; leave.lua releases what it holds since `now`
 --        wait      it is in a wait queue
---        late      `about`, a rate, lets it in only after its deadline
+--        late      the rate limit `about` would admit it only after its deadline
 --        share     the call `about`, with the same idempotencyKey, has a result for both
 --        conflict  the call `about` has the same idempotencyKey and other arguments
---        unknown   there is no record yet
+--        unknown   it has no record yet
 local id, agent, queue, wake_up = ARGV[10], ARGV[11], ARGV[12], ARGV[13]
 local limits = limits_of(ARGV[14])
 local record = redis.call('HMGET', calls .. id, 'status', 'queuedAt', 'deadline')
 if not record[1] then return answer('unknown') end
--- the claim decides what happens to it; it takes no permit here
+-- the claim will decide about it; it takes no permit
 if record[1] ~= 'queued' or tonumber(record[3]) <= now then return answer('go') end
 local at = tonumber(record[2])
 take_out(id)
@@ -23,7 +23,7 @@ if word == 'go' then
   return answer('go')
 end
 
--- it was let in before, but must wait again: release what it holds
+-- it may have been admitted before, and must wait again: release what it holds
 local freed = {}
 for _, held in ipairs(limits) do
   if held.kind == 'key' then
@@ -51,7 +51,7 @@ if word == 'wait' then
     end
   end
   owner = owner or limit.name
-  let_in(limit.name)
+  admit_waiting(limit.name)
 end
-for _, name in ipairs(freed) do let_in(name) end
+for _, name in ipairs(freed) do admit_waiting(name) end
 return answer(word, owner)

@@ -1,5 +1,6 @@
--- Give back what a call holds since its admission, and let the next ones in.
--- ARGV  (after those of permits.lua) id, limits, the ms of its admission, '1' if its run is over though its claim is kept
+-- Release what a call holds since its admission, and admit the next ones.
+-- ARGV  (after those of permits.lua) id, limits, when it was admitted (ms), '1' if its run has ended but its claim is
+--       kept
 local id, since, pauses = ARGV[10], tonumber(ARGV[12]), ARGV[13] == '1'
 local record = redis.call('HMGET', calls .. id, 'status', 'approval')
 local status, is_held = record[1], record[2]
@@ -7,7 +8,7 @@ local has_ended = status ~= 'queued' and status ~= 'running'
 if status ~= 'queued' then take_out(id) end
 for _, limit in ipairs(limits_of(ARGV[11])) do
   local held = limit.kind == 'seats' and redis.call('ZSCORE', holders .. limit.name, id)
-  -- a call that runs, or was admitted again meanwhile, holds its permit for another run than the caller's
+  -- a call that runs, or was admitted again in the meantime, holds its permit for a newer run than the caller's
   if held and (has_ended or ((status == 'queued' or pauses) and tonumber(held) == since)) then
     redis.call('ZREM', holders .. limit.name, id)
     local last = now - math.abs(tonumber(held))
@@ -15,8 +16,8 @@ for _, limit in ipairs(limits_of(ARGV[11])) do
     redis.call('HSET', states .. limit.name, 'took', math.floor(took * 0.8 + last * 0.2))
     keep(states .. limit.name)
   end
-  -- one that is held for an approval has not begun: it counts for the rate when it does
+  -- a call that waits for an approval has not started; it counts for the rate when it does
   if limit.kind == 'rate' and is_held then redis.call('ZREM', holders .. limit.name, id) end
-  if limit.kind ~= 'rate' or is_held then let_in(limit.name) end
+  if limit.kind ~= 'rate' or is_held then admit_waiting(limit.name) end
 end
 return answer('left')

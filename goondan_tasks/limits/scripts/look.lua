@@ -1,5 +1,5 @@
--- Let in the calls whose time has come, at the limits that are due for a look.
+-- Check the wait queues that are due, and admit the calls that no longer have to wait.
 for _, name in ipairs(redis.call('ZRANGE', look_times, '-inf', now, 'BYSCORE', 'LIMIT', 0, 20)) do
-  let_in(name)
+  admit_waiting(name)
 end
 return answer('looked')

@@ -1,18 +1,18 @@
--- What admit.lua, leave.lua and look.lua share; it is put in front of each of them.
+-- Shared by admit.lua, leave.lua and look.lua, and put before each of them.
 --
--- A limit is a line of text: kind, most, period in ms, digest, name.
+-- A limit is a line of text: kind, most, period (ms), digest, name.
 --   seats  at most so many calls hold a permit at a time (maxConcurrency, serial)
---   rate   at most so many calls pass in any period (rateLimit)
---   key    calls with one idempotencyKey: one runs, the others wait for its result and share it
--- A call that was let in, and that no worker has received yet, holds its permit with a negative time.
--- The call's record decides whether it still holds its permit: the permit is free again if the call has
--- ended, or was not claimed within a lease (of its turn, or of when it was queued again).
+--   rate   at most so many calls start in any period (rateLimit)
+--   key    calls with the same idempotencyKey: one runs, the others wait for its result and share it
+-- A call that was admitted from a wait queue, and that no worker has received yet, holds its permit with a negative
+-- time. The call's record decides whether it still holds the permit: the permit is free again if the call has ended,
+-- or was not claimed within a lease (after it was admitted or queued again).
 --
--- KEYS  limits (limit -> the ms at which its wait queue is due for a look)
+-- KEYS  limits (limit -> when its wait queue must be checked, in ms)
 -- ARGV  prefixes of the keys call, limit, holders, line, waiter, waiting;
---       lease ms, ms between two looks, TTL s; then what each script says
--- Returns {word, about, ms until the next look is due (-1 = no call waits), now ms, {id, call JSON, ...}}:
--- the last are calls that were let in and need a message by other means than this script.
+--       lease (ms), time between two checks (ms), TTL (s); then those of each script
+-- Returns {word, about, ms until the next check (-1 = no call waits), now (ms), {id, call JSON, ...}}. The last are
+-- admitted calls whose messages the caller must send.
 local look_times = KEYS[1]
 local calls, states, holders, wait_queues = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local waiters, waiting = ARGV[5], ARGV[6]
@@ -35,7 +35,7 @@ local function limits_of(text)
   return limits
 end
 
--- Return whether a call that was submitted before this one waits at the limit.
+-- Return whether an earlier call waits for the limit.
 local function has_earlier(name, id, at)
   local head = redis.call('ZRANGE', wait_queues .. name, 0, 0, 'WITHSCORES')
   return head[1] and head[1] ~= id and tonumber(head[2]) <= at
@@ -52,7 +52,7 @@ local function put_in_wait_queue(name, id, at, agent)
   keep(look_times)
 end
 
--- Take the call out of its wait queue; its record still says that it waited.
+-- Remove the call from its wait queue. Its record still says that it waited.
 local function take_out(id)
   local waiter = redis.call('HMGET', waiters .. id, 'line', 'agent')
   if not waiter[1] then return end
@@ -61,13 +61,13 @@ local function take_out(id)
   redis.call('DEL', waiters .. id)
 end
 
--- A call that was let in without a message of ours, and that may never reach a worker, waits again.
+-- Put a call back into the wait queue if its message was sent by other means and may never reach a worker.
 local function wait_again(name, id)
   local waiter = redis.call('HMGET', waiters .. id, 'at', 'agent')
   if waiter[1] then put_in_wait_queue(name, id, waiter[1], waiter[2]) end
 end
 
--- Free the permits whose calls no longer run.
+-- Free the permits of calls that no longer run.
 local function free_dead_permits(name)
   local looked = tonumber(redis.call('HGET', states .. name, 'looked') or 0)
   if now - looked < pause / 2 then return end
@@ -87,7 +87,7 @@ local function free_dead_permits(name)
   end
 end
 
--- An outcome is shared if it is ok, or if it is unknown whether the effect took place.
+-- A result is shared if it is ok, or if it is unknown whether the call took effect.
 local function is_shared(owner)
   local outcome, result = unpack(redis.call('HMGET', calls .. owner, 'outcome', 'result'))
   if not (outcome and result) then return false end
@@ -116,7 +116,7 @@ local function check_rate(limit, id)
   if others >= limit.most then return 'wait' end
 end
 
--- Free a permit that was given to a later call which no worker has received yet; that call waits again.
+-- Free the permit of a later call that no worker has received yet; that call waits again.
 local function is_taken_over(name, at)
   local last = redis.call('ZRANGE', holders .. name, 0, 0, 'WITHSCORES')
   if not last[1] or tonumber(last[2]) >= 0 then return false end
@@ -127,7 +127,7 @@ local function is_taken_over(name, at)
   return true
 end
 
--- Return the word for a call at a limit; nothing if it may pass.
+-- Return the word for a call at a limit, nothing if the call may pass.
 local function check(limit, id, at, is_met)
   if limit.kind == 'key' then return check_key(limit, id, at) end
   local key = holders .. limit.name
@@ -141,7 +141,7 @@ local function check(limit, id, at, is_met)
   if not (is_met and is_taken_over(limit.name, at)) then return 'wait' end
 end
 
--- Pass all limits, or none. `is_met`: a worker has received the call; else it is given its turn.
+-- Pass all limits or none. `is_met`: a worker has received the call; otherwise it comes from a wait queue.
 local function try(limits, id, at, is_met)
   for _, limit in ipairs(limits) do
     local word, owner = check(limit, id, at, is_met)
@@ -171,7 +171,7 @@ local function look_time(limit)
   return limit.kind == 'rate' and rate_time(limit, 0) or now + pause
 end
 
--- Let in a call that left its wait queue: its message goes to the front of its queue.
+-- Admit a call that has left its wait queue: its message goes to the front of its queue.
 local function give_turn(id, waiter, agent)
   redis.call('ZREM', waiting .. agent, id)
   if waiter[2] == '' then
@@ -188,8 +188,8 @@ local function give_turn(id, waiter, agent)
   turn[#turn + 1] = waiter[2]
 end
 
--- Let in as many calls of a wait queue as fit, in order. One that another limit stops moves to its queue.
-local function let_in(name)
+-- Admit as many calls of a wait queue as fit, in order. A call that another limit stops moves to that limit's queue.
+local function admit_waiting(name)
   for _ = 1, MOST_AT_ONCE do
     local head = redis.call('ZRANGE', wait_queues .. name, 0, 0, 'WITHSCORES')
     if not head[1] then
@@ -220,8 +220,8 @@ local function let_in(name)
   redis.call('ZADD', look_times, now, name)
 end
 
--- Push messages to the front of their queues, behind those that were let in before: a leading space,
--- which JSON allows, tells these from the rest.
+-- Push messages to the front of their queues, behind those of calls that were admitted earlier: these begin with a
+-- space, which JSON allows.
 local function push_turns()
   for queue, messages in pairs(turns) do
     local before = {}

@@ -1,7 +1,7 @@
--- Lists an agent's recent calls that wait for a worker.
+-- List an agent's recent calls that wait for a worker.
 -- KEYS  calls:<agent>
--- ARGV  call key prefix, '1' with those that wait in a mailbox
--- Returns their ids, the oldest first. The sweep ends cancelled ones.
+-- ARGV  call key prefix, '1' to include events
+-- Returns their ids, the oldest first, without cancelled ones: sweeps end those.
 local queued = {}
 for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
   local record = redis.call('HMGET', ARGV[1] .. id, 'status', 'cancelled', 'box')

@@ -1,7 +1,7 @@
--- Take calls that wait for a worker, to end them. If the caller dies first, the sweep does, as expired.
+-- Take calls that wait for a worker, in order to end them. If the caller dies first, a sweep ends them as expired.
 -- KEYS  due
--- ARGV  token, lease ms, record TTL s, call key prefix, then the ids
--- Returns {id, attempt, queued at ms} of each that the caller holds now, and must end.
+-- ARGV  token, lease (ms), record TTL (s), call key prefix, then the ids
+-- Returns {id, attempt, queued at (ms)} of each call that the caller now holds and must end.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local taken = {}

@@ -12,7 +12,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
 from broker_config import queue_reader
-from broker_config.in_flight import IN_FLIGHT, IN_FLIGHT_INDEX, Order
+from broker_config.in_flight import IN_FLIGHT, IN_FLIGHT_INDEX, Reservation
 from broker_config.queue_reader import Batch, QueueReader
 from broker_config.queues import wake_up_key
 from broker_config.scripts import ClaimOnReserve, Script, ScriptCall
@@ -94,7 +94,7 @@ def scripts_run(redis: Redis) -> int:
 
 def learnt(reader: QueueReader) -> QueueReader:
     """Let Redis know the reader's script."""
-    reader._redis.script_load(reader._orders._script.text)
+    reader._redis.script_load(reader._reservations._script.text)
     return reader
 
 
@@ -190,7 +190,7 @@ def test_without_terms_nothing_is_reserved_while_it_waits(
 def test_many_queues_are_not_looked_at_for_each_message(
     make: Callable[..., QueueReader], redis: Redis
 ) -> None:
-    queues = tuple(f"agent.a{number}" for number in range(queue_reader.MOST_ORDERED + 1))
+    queues = tuple(f"agent.a{number}" for number in range(queue_reader.MOST_RESERVED_AHEAD + 1))
     reader = make()
     waits = Waiting(reader, redis, queues)
     push(redis, "one", queue=queues[3])
@@ -298,7 +298,7 @@ def test_the_wake_up_key_goes_when_its_queue_is_empty(make: Callable[..., QueueR
     assert redis.exists(wake_up_key(QUEUE)) == 0
 
 
-def test_of_many_queues_an_order_names_a_few_and_all_have_their_turn(
+def test_of_many_queues_a_reservation_names_a_few_and_all_have_their_turn(
     make: Callable[..., QueueReader], redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queues = [f"agent.a{number}" for number in range(100)]
@@ -306,13 +306,13 @@ def test_of_many_queues_an_order_names_a_few_and_all_have_their_turn(
         redis.lpush(queue, *("message",) * 3)
     reader = make()
     named: list[int] = []
-    order = reader._orders.order
+    make_reservation = reader._reservations.make
 
-    def noted(names: Sequence[str], *rest: Any, **fields: Any) -> Order:
+    def noted(names: Sequence[str], *rest: Any, **fields: Any) -> Reservation:
         named.append(len(names))
-        return order(names, *rest, **fields)
+        return make_reservation(names, *rest, **fields)
 
-    monkeypatch.setattr(reader._orders, "order", noted)
+    monkeypatch.setattr(reader._reservations, "make", noted)
     first = [queue for _ in range(100) for queue, _, _ in reader.reserve(queues, 1, 0).claims]
     assert set(first) == set(queues)  # one of each before a second of any
     rest = [queue for _ in range(200) for queue, _, _ in reader.reserve(queues, 1, 0).claims]

@@ -113,7 +113,7 @@ def test_a_bell_that_rings_for_one_without_credit_wakes_another(
     busy.wait_for(lambda: busy.channel._in_poll)
     asleep.wait_for(lambda: asleep.channel._in_poll)
     push(redis, "one", ring=False)
-    busy.channel._look_everywhere()
+    busy.channel._check_all()
     busy.channel.exchange_messages()
     assert (busy.ids, bool(busy.channel._in_poll)) == (["one"], True)
     push(redis, "two")  # the one that has waited longest is woken

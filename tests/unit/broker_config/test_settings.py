@@ -48,7 +48,7 @@ def test_every_wrong_variable_is_named_at_once(monkeypatch: pytest.MonkeyPatch) 
         "GOONDAN_MAX_ATTEMPTS: must be a whole number, not 'many'",
         "GOONDAN_LEASE_SECONDS: must be above 0.0, not '0'",
         "GOONDAN_LOG_FORMAT: must be 'console' or 'json', not 'xml'",
-        "GOONDAN_NAMESPACE: may hold letters, digits, '.', '_' and '-' alone",
+        "GOONDAN_NAMESPACE: may contain only letters, digits, '.', '_' and '-'",
     }
 
 
@@ -133,7 +133,7 @@ def test_a_home_is_expanded_and_one_that_there_is_not_is_refused(
     assert getattr(Settings.load(), name) == Path.home() / "x"
 
     monkeypatch.setenv(f"GOONDAN_{name.upper()}", "~nobody-has-this-name/x")
-    with pytest.raises(SettingsError, match="home of a user that there is not"):
+    with pytest.raises(SettingsError, match="home directory of an unknown user"):
         Settings.load()
 
 

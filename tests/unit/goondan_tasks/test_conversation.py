@@ -296,7 +296,7 @@ def test_a_reader_whose_files_are_removed_by_the_next_turn_reads_those_of_that_t
         ("base-2000.jsonl", 2, serializer.encode(said("a", role="boss").to_wire()), "the role of a message"),
         ("base-2000.jsonl", 1, b'\xff\xfe"', "line 1"),
         ("events-2000.jsonl", 1, b'{"type": "append"}', "a message"),
-        ("events-2000.jsonl", 3, b"oops", "a value belongs here"),
+        ("events-2000.jsonl", 3, b"oops", "a value is expected here"),
         ("base-2000.jsonl", 1, b'{"type": "begin", "tokensBefore": "many"}', "tokensBefore"),
         ("events-2000.jsonl", 2, b'{"type": "usage", "tokens": "many"}', "tokens"),
     ],

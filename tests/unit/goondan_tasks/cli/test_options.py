@@ -42,11 +42,11 @@ def test_a_dash_reads_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{", "is not JSON .line 1, column 2: a name in double quotes belongs here"),
-        ("{a: 1}", "line 1, column 2: a name in double quotes belongs here"),
+        ("{", "is not JSON .line 1, column 2: a name in double quotes is expected here"),
+        ("{a: 1}", "line 1, column 2: a name in double quotes is expected here"),
         ("", "is not JSON .it is empty"),
-        ("[1 2]", "line 1, column 4: a comma belongs here"),
-        ("ls -l", "line 1, column 1: a value belongs here"),
+        ("[1 2]", "line 1, column 4: a comma is expected here"),
+        ("ls -l", "line 1, column 1: a value is expected here"),
         ('{"a": NaN}', "NaN is not a JSON number"),
         ('{"a": -Infinity}', "-Infinity is not a JSON number"),
         ('{"a": "\\ud800"}', "lone surrogate"),
