@@ -1,7 +1,7 @@
-"""Admission before the claim: calls with limits, or an idempotencyKey, ask to be admitted.
+"""Admission before the claim, for calls with limits or an idempotencyKey; others cause no trip to Redis.
 
-A call without either sends nothing. A call that has to wait leaves its worker at once: its message is
-acknowledged, and the script that lets it in pushes a new one to the front of its queue.
+A call that has to wait leaves its worker at once: its message is acknowledged, and the script that admits it
+later pushes a new one to the front of its queue.
 """
 
 import threading
@@ -38,11 +38,11 @@ _VERDICTS = {"late": Verdict.LIMITED, "share": Verdict.SHARED, "conflict": Verdi
 MakeClaim = Callable[[ClaimRequest], Claim]
 
 #: entered when the messages before one have been admitted
-Turn = AbstractContextManager[object]
+MessageTurn = AbstractContextManager[object]
 
 
 class CallLimiter:
-    """Admits calls on behalf of one worker process, and lets in those whose time has come."""
+    """Admits calls on behalf of one worker process, those that have waited included."""
 
     def __init__(
         self,
@@ -64,8 +64,8 @@ class CallLimiter:
         self._lock = threading.Lock()
         self._look_at: float | None = None
 
-    def claim(self, request: ClaimRequest, claim: MakeClaim, turn: Turn) -> Claim:
-        """Make a claim once its call is admitted, which is asked in ``turn``, and return it."""
+    def claim(self, request: ClaimRequest, claim: MakeClaim, turn: MessageTurn) -> Claim:
+        """Make a claim if its call is admitted, which is asked in ``turn``; else return its verdict."""
         call = request.call
         registry, in_step = self._revisions.registry(call.bundle_ref), call.step_id is not None
         limits = registry.limits(call.agent_name, call.tool_name, in_step=in_step)
@@ -78,7 +78,7 @@ class CallLimiter:
         return claim.token in self._admitted
 
     def leave(self, claim: Claim, *, pauses: bool = False) -> None:
-        """Give back what the call holds, if anything, and let the next ones in; it may pause before a run."""
+        """Give back the permits of a call, if any, and admit the next; ``pauses`` if it will run again."""
         self._leave(claim.run.id, claim.token, pauses=pauses)
 
     def _leave(self, call_id: str, token: str, *, pauses: bool = False) -> None:
@@ -88,10 +88,10 @@ class CallLimiter:
             self._writer.send(script_call, self._on_answer)
 
     def look(self) -> None:
-        """Let in the calls whose time has come; every worker does this periodically, as a fallback."""
+        """Admit the calls whose time has come; every worker does this periodically, as a fallback."""
         self._writer.send(self._limit_scripts.look(), self._on_answer)
 
-    def _admit(self, request: ClaimRequest, limits: Limits, claim: MakeClaim, turn: Turn) -> Claim:
+    def _admit(self, request: ClaimRequest, limits: Limits, claim: MakeClaim, turn: MessageTurn) -> Claim:
         call_id, call = request.call_id, request.call
         call_limits = limits.for_call(call)
         script_call = self._limit_scripts.admit(
@@ -102,7 +102,7 @@ class CallLimiter:
             run_seconds=limits.run_seconds(call),
         )
         with turn:  # calls wait for a limit in the order of their messages
-            while (answer := self._asked(script_call)).word == "unknown":  # plain Celery queued it
+            while (answer := self._asked(script_call)).word == "unknown":  # a plain Celery producer queued it
                 self._writer.ask(self._ledger.submit(_submission(request), ""))
         if answer.word == "wait":
             return _waiting(request, answer)
@@ -127,14 +127,14 @@ class CallLimiter:
         self._follow_up(LimitAnswer.of(raw))
 
     def _follow_up(self, answer: LimitAnswer) -> None:
-        """Send the messages that the answer names, and schedule the next look."""
+        """Send the messages that the answer contains, and schedule the next look."""
         if answer.unsent:
             self.send_later(answer.unsent)
         if answer.look_in is not None:
             self._look_in(answer.look_in / 1000)
 
     def _look_in(self, seconds: float) -> None:
-        """Look again in ``seconds``, unless an earlier look is scheduled."""
+        """Look in ``seconds``, unless an earlier look is scheduled."""
         look_at = monotonic() + seconds
         with self._lock:
             if self._look_at is not None and self._look_at <= look_at:
@@ -148,7 +148,7 @@ class CallLimiter:
         self.look()
 
     def send_later(self, unsent: Mapping[str, bytes], seconds: float = 0) -> None:
-        """Send messages through a broker other than Redis, on a separate thread: this one must not block."""
+        """Send messages through a broker other than Redis, on a separate thread, since this may block."""
         timer = threading.Timer(seconds, self._send, [unsent])
         timer.daemon = True
         timer.start()

@@ -86,7 +86,7 @@ class Drain(bootsteps.StartStopStep):
                 state.should_terminate = EX_FAILURE  # type: ignore[assignment]  # asked twice: stop at once
             return
         self._is_asked = True
-        self._consumer.pool.begin_nothing_more()
+        self._consumer.pool.is_draining = True
         self._signals.put(number)  # reentrant, unlike an event's set()
 
     def _wait(self) -> None:
@@ -115,7 +115,7 @@ class Drain(bootsteps.StartStopStep):
         self._consumer.timer.call_repeatedly(LOOK_SECONDS, self._look)
         runtime = process_runtime()
         runtime.standby.end()
-        self._consumer.pool.turn_away()  # what was on order comes when it is cancelled
+        self._consumer.pool.drain()  # what was on order comes when it is cancelled
         stop_consuming(self._consumer, set(self._consumer.app.amqp.queues.consume_from))
         self._consumer.pool.return_backlog()
         _settle(runtime.delivery.result_writer.retries.drain)
@@ -152,7 +152,7 @@ class Drain(bootsteps.StartStopStep):
     def _stop_unless_begun(self) -> None:
         if self._has_begun:
             return
-        self._consumer.pool.turn_away()
+        self._consumer.pool.drain()
         if self._may_end(process_runtime()):
             _stop()  # Celery looks at this even while it tries to reach the broker again
         else:
@@ -161,7 +161,7 @@ class Drain(bootsteps.StartStopStep):
 
 def ask_to_drain(pool: Any) -> None:
     """Drain as SIGTERM does, on the main thread; once, since a second signal would end the worker at once."""
-    if not getattr(pool, "is_turning_away", False):  # Celery's own pools have Celery's own shutdown
+    if not getattr(pool, "is_draining", False):  # Celery's own pools have Celery's own shutdown
         os.kill(os.getpid(), signal.SIGTERM)
 
 

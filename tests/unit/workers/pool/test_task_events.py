@@ -121,7 +121,7 @@ def ended_job(**names: Any) -> Job:
     job = Job("agent.coder", "token", answer, asked_at=monotonic(), clock=wall_clock, worker="w1")
     job.begun_at, job.duration_ms, job.output = monotonic(), 1.5, 'a "quoted" text'
     job.output_text = serializer.encode(job.output)
-    assert job.is_readable
+    assert job.classify()
     return job
 
 
