@@ -134,7 +134,7 @@ class Slots:
     def leave(self, released_slot: ReleasedSlot | None) -> None:
         """End a job; ``released_slot`` is that of a call which has waited, or still does."""
         if released_slot is None or released_slot.give_up():
-            self._free()
+            self._pass_on(1)
 
     def take_waiting(self) -> Sequence[QueuedJob]:
         """Remove and return the jobs that have not begun."""
@@ -155,7 +155,7 @@ class Slots:
             if wait is Wait.AGENT and self._released[wait] >= self.most_released:
                 return self._keep()
             self._released[wait] += 1
-        self._free()
+        self._pass_on(1)
         return _Released(self, wait)
 
     def _keep(self) -> "_IdleSlot":
@@ -173,9 +173,6 @@ class Slots:
         """Give the added slots to waiting calls."""
         while self._pass_on(0):
             pass
-
-    def _free(self) -> None:
-        self._pass_on(1)
 
     def _pass_on(self, freed: int) -> bool:
         """Free so many slots and give one to the next waiting call, if any; return whether one was given."""

@@ -13,20 +13,20 @@ from goondan_tasks.ledger.record import Claim
 from workers.cancellation import Cancellation
 from workers.concurrency.watchdog import Watchdog
 
-#: how often to look, and how old a run must be to be looked for: quick calls cost no trip to Redis
+#: how often to look, and how old a run must be to be looked for: short calls cost no trip to Redis
 LOOK_SECONDS = 0.25
 
-#: what an async handler may take to end once it is cancelled
+#: how long a handler may take to end after it is cancelled
 CLEAN_UP_SECONDS = 5.0
 
 _HeldRun = tuple[Claim, Cancellation, Callable[[], None]]
 
 
 class CancelWatch:
-    """Asks the ledger about this process's calls, all in one trip, on a daemon thread.
+    """Asks the ledger about all calls of this process in one trip, on a daemon thread.
 
-    The key decides, not a message: a worker that was cut off sees it when it is back (DESIGN "Delivery"
-    rule 7).
+    A key in Redis says that a call is cancelled, and not a message: a worker that was cut off sees it when it
+    is back (DESIGN "Delivery" rule 7).
     """
 
     def __init__(self, ledger: Ledger, watchdog: Watchdog) -> None:
@@ -47,9 +47,9 @@ class CancelWatch:
     def hold(
         self, claim: Claim, abandon: Callable[[], None], cancellation: Cancellation | None = None
     ) -> Cancellation:
-        """Look for ``claim`` from now on; return what is set when its call is cancelled.
+        """Watch ``claim`` from now on; return the cancellation that is set when its call is cancelled.
 
-        ``abandon`` is called a while after that, in case the handler does not end.
+        :data:`CLEAN_UP_SECONDS` after that ``abandon`` is called, in case the handler has not ended.
         """
         cancellation = cancellation or Cancellation()
         with self._lock:
@@ -64,7 +64,7 @@ class CancelWatch:
             run[1].end(is_lost=is_lost)
 
     def cancellation(self, claim: Claim) -> Cancellation | None:
-        """Return the cancellation of a claim that is held."""
+        """Return the cancellation of a claim that is watched."""
         with self._lock:
             run = self._runs.get(claim.token)
             return None if run is None else run[1]
@@ -103,4 +103,4 @@ class CancelWatch:
             try:
                 self.look()
             except RedisError:
-                continue  # the leases' thread says so
+                continue  # the thread of the leases logs it

@@ -32,12 +32,12 @@ logger = structlog.get_logger(__name__)
 #: how long to wait before a broker that did not take a message is tried again
 SEND_AGAIN_SECONDS = 5.0
 
-#: the verdict on a claim after each of these answers
+#: the verdict on a claim by the answer of the limiter
 _VERDICTS = {"late": Verdict.LIMITED, "share": Verdict.SHARED, "conflict": Verdict.CONFLICT}
 
 MakeClaim = Callable[[ClaimRequest], Claim]
 
-#: entered when the messages before one have been admitted
+#: entered once the messages before have been admitted
 MessageTurn = AbstractContextManager[object]
 
 
