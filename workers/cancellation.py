@@ -90,7 +90,7 @@ class Cancellation:
                 self._callbacks.append(entry)
                 return lambda: self._forget(entry)
         callback()
-        return _nothing
+        return lambda: None
 
     def end(self, *, is_lost: bool = False) -> None:
         """Note that the run has ended, and drop all callbacks, which would keep the run alive.
@@ -108,7 +108,3 @@ class Cancellation:
     def _forget(self, entry: tuple[Callback, bool]) -> None:
         with self._lock:
             self._callbacks = [one for one in self._callbacks if one is not entry]
-
-
-def _nothing() -> None:
-    pass

@@ -12,7 +12,7 @@ Plain calls, which have no middlewares, take a shorter path to the same result (
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -131,35 +131,23 @@ class _Attempt:
         cancellation.on_cancel(lambda: loop.call_soon_threadsafe(interrupt))
 
 
+@dataclass(eq=False)
 class Executor:
     """Runs calls with one registry of tools."""
 
-    def __init__(
-        self,
-        registry: Registry,
-        contexts: ContextFactory,
-        *,
-        guard: CatalogGuard,
-        pipelines: AgentPipelines,
-        events: EventListeners,
-        turns: Turns,
-        outputs: Outputs,
-        suspension: Suspension,
-        help_url: str,
-    ) -> None:
-        self._registry = registry
-        self.contexts = contexts
-        self._guard = guard
-        self._pipelines = pipelines
-        self._events = events
-        self._turns = turns
-        self._outputs = outputs
-        self._suspension = suspension
-        self._help_url = help_url
-        #: by agent and tool; only of tools whose calls are plain
-        self._plans: dict[tuple[str, str], Plan] = {}
-        #: by agent and tool; only of tools whose handlers have run
-        self._detectors: dict[tuple[str, str], SlowToolDetector] = {}
+    registry: Registry
+    contexts: ContextFactory
+    guard: CatalogGuard
+    pipelines: AgentPipelines
+    events: EventListeners
+    turns: Turns
+    outputs: Outputs
+    suspension: Suspension
+    help_url: str
+    #: by agent and tool; only of tools whose calls are plain
+    _plans: dict[tuple[str, str], Plan] = field(default_factory=dict, init=False)
+    #: by agent and tool; only of tools whose handlers have run
+    _detectors: dict[tuple[str, str], SlowToolDetector] = field(default_factory=dict, init=False)
 
     async def execute(
         self, run: Run, mark_started: StartMark, *, watch: Watch, services: RunServices
@@ -188,28 +176,28 @@ class Executor:
             self.contexts.let_go(attempt.older_context)
         services.reporter.flush()
         if attempt.is_told:
-            tell_completed(self._events, run.call, result)
+            tell_completed(self.events, run.call, result)
         return result
 
     async def _through_steps(self, attempt: _Attempt) -> ToolCallResult:
         """Take the call through its five steps; anything may be raised."""
         run, services = attempt.run, attempt.services
         running.set(run)
-        bound = self._guard.admit(run.call, attempt.watch)
+        bound = self.guard.admit(run.call, attempt.watch)
         attempt.message_limit = bound.tool.spec.error_message_limit
         attempt.is_told = bound.tool.name != SYSTEM_TOOL
         attempt.is_v1 = bound.is_v1
         if attempt.is_told:
-            tell_called(self._events, run.call)
+            tell_called(self.events, run.call)
             result = await self._through_middlewares(attempt, bound)
-            untold = self._registry.dynamic.untold(run.call)
+            untold = self.registry.dynamic.untold(run.call)
             if untold:
                 await _may_block(attempt, partial(self._note_unregistered, run, untold))
         elif is_event(run.call):
             handle = partial(self._handle, attempt, run.call.args)
             within = partial(self._limited, attempt, bound)
             services.turn.conversation = await _may_block(attempt, partial(self.contexts.conversation, run))
-            answer = await self._turns.around(
+            answer = await self.turns.around(
                 run,
                 handle,
                 within=within,
@@ -256,12 +244,12 @@ class Executor:
     @property
     def _stamp(self) -> Stamp:
         """The versions that change whenever extensions change what happens around calls."""
-        pipelines = self._pipelines
+        pipelines = self.pipelines
         return (
             pipelines.ranks.version,
             pipelines.v1.with_calls,
-            self._events.version,
-            self._registry.dynamic.version,
+            self.events.version,
+            self.registry.dynamic.version,
         )
 
     def wire(self, job: Job, *, limit_seconds: float) -> JsonObject:
@@ -269,7 +257,7 @@ class Executor:
         return self.contexts.wire(job.read(), job.id, job.token, job.queued_at, limit_seconds=limit_seconds)
 
     def _made_plan(self, agent: str, name: str, stamp: Stamp) -> Plan | None:
-        pipelines, events, registry = self._pipelines, self._events, self._registry
+        pipelines, events, registry = self.pipelines, self.events, self.registry
         if (
             pipelines.layers(agent, "toolCall")
             or agent in pipelines.v1.with_calls
@@ -285,7 +273,7 @@ class Executor:
         is_open = (
             registry.is_open or registry.bound(agent, name) is not bound or bound.tool.name == SYSTEM_TOOL
         )
-        if is_open or self._suspension.asks(bound):
+        if is_open or self.suspension.asks(bound):
             return None
         detector = self._detector(agent, name)
         return Plan(tool, tool.handler, self.contexts.longest_seconds(bound), detector, stamp)
@@ -319,7 +307,7 @@ class Executor:
             output = serializer.encode(value, serializer.DEEPEST)
         except serializer.NotJsonError:
             return None
-        if len(output) > self._outputs.max_bytes:
+        if len(output) > self.outputs.max_bytes:
             return None
         job.output, job.output_text = value, output
         return result_of(job, job.read(), output.decode())
@@ -330,7 +318,7 @@ class Executor:
 
         def result() -> ToolCallResult:
             result = self._outcome(run, outcome.get(), job.started_at)
-            untold = self._registry.dynamic.untold(run.call)
+            untold = self.registry.dynamic.untold(run.call)
             if untold:
                 self._note_unregistered(run, untold)
             ended = drive(self._storable(run, result, plan.tool.bound))
@@ -347,15 +335,15 @@ class Executor:
     def _note_unregistered(self, run: Run, names: Collection[str]) -> None:
         """Tell other workers which tools the Turn has lost; if that fails, the result is still valid."""
         try:
-            self._guard.note_unregistered(run.call, names)
+            self.guard.note_unregistered(run.call, names)
         except GoondanError as error:
             logger.warning("tools.unregistered_here_only", **run.log_fields, reason=error.message)
 
     async def _through_middlewares(self, attempt: _Attempt, bound: BoundTool) -> ToolCallResult:
         """Run the handler inside the agent's middlewares."""
         run, services = attempt.run, attempt.services
-        layers = self._pipelines.layers(run.call.agent_name, "toolCall")
-        is_v1 = run.call.agent_name in self._pipelines.v1.with_calls
+        layers = self.pipelines.layers(run.call.agent_name, "toolCall")
+        is_v1 = run.call.agent_name in self.pipelines.v1.with_calls
         if not (layers or is_v1):
             return self._outcome(run, await self._handle(attempt, run.call.args), attempt.started_at)
 
@@ -388,7 +376,7 @@ class Executor:
 
         services = attempt.services
         way_services = CallWayServices(services.cancellation, services.on_thread, shape, failed)
-        return self._pipelines.v1.call_way(attempt.run, way_services)
+        return self.pipelines.v1.call_way(attempt.run, way_services)
 
     async def _limited(
         self, attempt: _Attempt, bound: BoundTool, layers: Sequence[Layer], call: Callable[[], Awaitable[Any]]
@@ -416,7 +404,7 @@ class Executor:
         faults = tool.arguments.faults(arguments)
         if faults:
             raise ToolInputValidationError("; ".join(faults))
-        held = self._suspension.hold(run, tool.bound)
+        held = self.suspension.hold(run, tool.bound)
         if held is not None:
             return held
         limit = attempt.limit_seconds = self.contexts.limit_seconds(run, tool.bound)
@@ -441,7 +429,7 @@ class Executor:
         call, cancellation = attempt.run.call, attempt.services.cancellation
         agent, name, turn = call.agent_name, call.tool_name, turn_of(call)
         limit = partial(self.contexts.limit_seconds, attempt.run)
-        return self._registry.ready(agent, name, turn) or self._registry.tool(
+        return self.registry.ready(agent, name, turn) or self.registry.tool(
             agent, name, turn=turn, limit=limit, cancellation=cancellation
         )
 
@@ -453,7 +441,7 @@ class Executor:
             logger.warning("call.raised", **run.log_fields, exc_info=cause)
         described = describe(
             cause,
-            help_url=self._help_url,
+            help_url=self.help_url,
             message_limit=message_limit,
             default=HandoffError if is_event(run.call) else ToolError,
         )
@@ -466,7 +454,7 @@ class Executor:
         pending = pending_of(value)
         if pending is None:
             return run.ok(value, started_at)
-        return self._suspension.result(run, pending, started_at)
+        return self.suspension.result(run, pending, started_at)
 
     def _adopted(self, attempt: _Attempt, result: ToolCallResult) -> ToolCallResult:
         """Return the result that a middleware has made; a pending one gets an expiry if it has none."""
@@ -485,9 +473,9 @@ class Executor:
         shown = without_secrets(result)
         if shown is not result:
             result, data = shown, encoded_output(shown.output, bound.name)
-        if len(data) <= self._outputs.max_bytes:
+        if len(data) <= self.outputs.max_bytes:
             return result
-        stored = await self._outputs.store(run, data)
+        stored = await self.outputs.store(run, data)
         return with_meta(result.model_copy(update={"output": stored.to_wire()}), output_file=stored.path)
 
 

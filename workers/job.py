@@ -154,10 +154,6 @@ def is_plain(call: Mapping[str, Any], agent: str | None) -> bool:
     )
 
 
-def _is_bare(call: Mapping[str, Any]) -> bool:
-    return call.keys() <= _BARE_FIELDS and call.get("callChain", []) == []
-
-
 class JobState(IntEnum):
     """The state of a call in this worker."""
 
@@ -334,7 +330,8 @@ class Job:
             call = self.read()
             is_first_run = self._retried is None and self._approved_by is None
             may_be_plain = is_first_run and is_plain(call, self.agent)
-            self.is_bare = self.is_plain = may_be_plain and _is_bare(call)
+            has_bare_fields = call.keys() <= _BARE_FIELDS and call.get("callChain", []) == []
+            self.is_bare = self.is_plain = may_be_plain and has_bare_fields
             if self.is_bare:
                 return True
             # any other is checked as a whole before it is begun

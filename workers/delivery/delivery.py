@@ -9,8 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import nullcontext
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
@@ -64,35 +63,25 @@ _NO_TURN: MessageTurn = nullcontext()
 LONGEST_SHOWN = 2_000
 
 
+@dataclass(eq=False)
 class Delivery:
     """Carries calls out on behalf of one worker process."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        writer: PipelinedWriter,
-        reaper: Reaper,
-        *,
-        limiter: CallLimiter,
-        revisions: Revisions,
-        leases: LeaseKeeper,
-        watchdog: Watchdog,
-        cancels: CancelWatch,
-        result_writer: ResultWriter,
-        spans: RunSpans,
-    ) -> None:
-        self.ledger = ledger
-        self.writer = writer
-        self._reaper = reaper
-        self._limiter = limiter
-        self._revisions = revisions
-        self.leases = leases
-        self.watchdog = watchdog
-        self._cancels = cancels
-        self.result_writer = result_writer
-        self._settings = ledger.settings
-        self._spans = spans
-        self.has_spans = not isinstance(spans, NoSpans)
+    ledger: Ledger
+    writer: PipelinedWriter
+    reaper: Reaper
+    limiter: CallLimiter
+    revisions: Revisions
+    leases: LeaseKeeper
+    watchdog: Watchdog
+    cancels: CancelWatch
+    result_writer: ResultWriter
+    spans: RunSpans
+    #: whether runs have spans
+    has_spans: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.has_spans = not isinstance(self.spans, NoSpans)
 
     def claim(self, incoming: Incoming, worker: str, turn: MessageTurn = _NO_TURN) -> Claim:
         """Claim the call of a message; its limits are asked in its ``turn``.
@@ -102,14 +91,14 @@ class Delivery:
         Raises:
             GoondanError: the message holds no call that can be run; :meth:`refuse` answers it.
         """
-        call = self._revisions.fixed(self.call_of(incoming))
-        tools = self._revisions.registry(call.bundle_ref)
+        call = self.revisions.fixed(self.call_of(incoming))
+        tools = self.revisions.registry(call.bundle_ref)
         terms = self._terms(tools.known(call.agent_name, call.tool_name, turn_of(call)))
         request = ClaimRequest(incoming.id, call, worker, terms)
         try:
             if is_event(call):
                 return self._claim_event(request)
-            return self._limiter.claim(request, self._claim, turn)
+            return self.limiter.claim(request, self._claim, turn)
         except ResponseError as error:
             raise damaged(incoming.id, refusal_text(error)) from error
 
@@ -119,14 +108,14 @@ class Delivery:
         Raises:
             GoondanError: the message holds no such call, or an agent would wait for itself.
         """
-        call = incoming.call(self._settings.max_args_bytes)
+        call = incoming.call(self.ledger.settings.max_args_bytes)
         if is_event(call):
-            require_way(call, most_hops=self._settings.max_handoff_depth)
+            require_way(call, most_hops=self.ledger.settings.max_handoff_depth)
         return call
 
     def claim_on_reserve(self, worker: str, agents: Iterable[str]) -> ClaimOnReserve:
         """Return the terms on which the agents' calls are claimed as their messages are reserved."""
-        default, active = ClaimTerms(max_attempts=self._settings.max_attempts), self._revisions.active
+        default, active = ClaimTerms(max_attempts=self.ledger.settings.max_attempts), self.revisions.active
         terms: dict[str, dict[str, ClaimTerms | None]] = {}
         events: dict[str, dict[str, ClaimTerms]] = {}
         for agent in agents:
@@ -143,7 +132,7 @@ class Delivery:
             if active.ref is not None:
                 terms[agent][STEP_TOOL] = None  # it reaches a Safe Point before it is claimed
         return self.ledger.claim_on_reserve(
-            worker, self._settings.max_attempts, terms, events=events, bundle_ref=active.ref
+            worker, self.ledger.settings.max_attempts, terms, events=events, bundle_ref=active.ref
         )
 
     def release(self, job: Job) -> tuple[ScriptCall[Any], Receiver] | None:
@@ -163,10 +152,10 @@ class Delivery:
             if isinstance(answer, RedisError):
                 self.writer.send(script_call, on_answer)
             elif not answer:
-                self.result_writer.store(claim, self._reaper.failure(claim, ToolCancelledError()))
+                self.result_writer.store(claim, self.reaper.failure(claim, ToolCancelledError()))
                 self.flush()
 
-        message = self._reaper.message(job.id, job.original)
+        message = self.reaper.message(job.id, job.original)
         # even if it is marked as started, no worker has begun it
         script_call = self.ledger.release(claim, died=False, message=message, is_untouched=True)
         return script_call, on_answer
@@ -203,13 +192,13 @@ class Delivery:
 
         cancellation, watch = self.hold(claim, answer, lambda: started_at)
         reporter = self.reporter(claim)
-        coroutine = self._revisions.execute(
+        coroutine = self.revisions.execute(
             claim.run,
             mark_started,
             watch=watch,
             services=RunServices(cancellation, reporter, release_slot, on_thread, claim.token),
         )
-        return self._to_a_result(claim, self._spans.around(claim, coroutine), lambda: started_at)
+        return self._to_a_result(claim, self.spans.around(claim, coroutine), lambda: started_at)
 
     def hold(
         self,
@@ -225,7 +214,7 @@ class Delivery:
 
         def abandon() -> None:
             error = cancellation.error or ToolCancelledError()
-            if answer(self._reaper.failure(claim, error, started_at())):
+            if answer(self.reaper.failure(claim, error, started_at())):
                 logger.warning("call.abandoned", **claim.run.log_fields, reason=error.message)
                 self.flush()
 
@@ -240,12 +229,16 @@ class Delivery:
 
         self.leases.hold(claim)
         self.result_writer.begin(claim)
-        cancellation = self._cancels.hold(claim, abandon, known)
+        cancellation = self.cancels.hold(claim, abandon, known)
         return cancellation, watch
 
     def reporter(self, claim: Claim) -> ProgressReporter:
         """Make the ``progress`` of a run."""
-        return ProgressReporter(partial(self._post_progress, claim), self.watchdog)
+
+        def post(report: bytes, answered: Callable[[Any], object]) -> None:
+            self.writer.send(self.ledger.progress(claim, report), answered)
+
+        return ProgressReporter(post, self.watchdog)
 
     async def _to_a_result(
         self, claim: Claim, run: Coroutine[Any, Any, ToolCallResult], started_at: Callable[[], float | None]
@@ -255,7 +248,7 @@ class Delivery:
         if outcome.error is None:
             return outcome.get()
         logger.error("call.fault", **claim.run.log_fields, exc_info=outcome.error)
-        return self._reaper.failure(claim, outcome.error, started_at())
+        return self.reaper.failure(claim, outcome.error, started_at())
 
     def start(self, claim: Claim, cancellation: Cancellation) -> float:
         """Mark the run as started, just before its handler begins; return the time in ms.
@@ -278,11 +271,11 @@ class Delivery:
         """Act on a claim whose verdict is not to run the call; if Redis is away, a sweep will."""
         try:
             if claim.is_ours:
-                self._reaper.settle(claim)
+                self.reaper.settle(claim)
         except (RedisError, BrokerUnreachableError) as error:
             logger.warning("call.not_settled", **claim.run.log_fields, reason=str(error))
         finally:
-            self._limiter.leave(claim)
+            self.limiter.leave(claim)
         logger.info("call.not_run", **claim.run.log_fields, verdict=str(claim.verdict))
 
     def refuse(self, incoming: Incoming, worker: str, error: GoondanError, token: str | None = None) -> None:
@@ -295,7 +288,7 @@ class Delivery:
 
         def on_answer(claim: Claim) -> None:
             if claim.is_ours:
-                self.result_writer.store(claim, self._reaper.failure(claim, error))
+                self.result_writer.store(claim, self.reaper.failure(claim, error))
                 self.flush()
 
         def on_refusal(refusal: ResponseError) -> None:
@@ -320,7 +313,7 @@ class Delivery:
 
         def on_answer(claim: Claim) -> None:
             if claim.is_ours:
-                self.result_writer.store(*self._reaper.dead_letter(claim))
+                self.result_writer.store(*self.reaper.dead_letter(claim))
                 self.flush()
 
         self.writer.send(self.ledger.claim(request), on_answer)
@@ -337,13 +330,10 @@ class Delivery:
         call = request.call
         script_call = self.ledger.claim_event(
             request,
-            self._reaper.message(request.call_id, call),
-            is_handled_here=self._revisions.registry(call.bundle_ref).handles_events(call.agent_name),
+            self.reaper.message(request.call_id, call),
+            is_handled_here=self.revisions.registry(call.bundle_ref).handles_events(call.agent_name),
         )
         return self.writer.ask(script_call)
-
-    def _post_progress(self, claim: Claim, report: bytes, answered: Callable[[Any], object]) -> None:
-        self.writer.send(self.ledger.progress(claim, report), answered)
 
     def _is_start_confirmed(self, claim: Claim, *, is_first: bool) -> bool:
         """Return whether Redis has confirmed the mark, and enough is left of the lease that the mark renews.
@@ -365,7 +355,7 @@ class Delivery:
             raise ToolCancelledError()
         if answer == Stored.LOST:
             raise ToolOutcomeUnknownError("The claim was lost before the handler started.")
-        return time.monotonic() - asked_at < self._settings.lease_seconds * 3 / 4
+        return time.monotonic() - asked_at < self.ledger.settings.lease_seconds * 3 / 4
 
     def _early_terms(self, tools: Registry, agent: str, tool: str) -> ClaimTerms | None:
         limits = tools.limits(agent, tool)
@@ -374,9 +364,9 @@ class Delivery:
 
     def _terms(self, bound: BoundTool | None) -> ClaimTerms:
         if bound is None:
-            return ClaimTerms(max_attempts=self._settings.max_attempts)
+            return ClaimTerms(max_attempts=self.ledger.settings.max_attempts)
         export = bound.export
         return ClaimTerms(
             idempotent=bool(export.idempotent),
-            max_attempts=export.max_attempts or self._settings.max_attempts,
+            max_attempts=export.max_attempts or self.ledger.settings.max_attempts,
         )

@@ -49,12 +49,15 @@ class Incoming:
     @property
     def is_only_told(self) -> bool:
         """Whether it brings an answer that the asker already has, so that it needs no handling."""
-        return self.is_event and isinstance(self.wire, Mapping) and _is_told(self.wire)
+        return self._is_a("delegate_result") and self.wire.get("awaited") is True
 
     @property
     def is_shutdown(self) -> bool:
         """Whether it asks workers to drain; see :func:`workers.pool.drain.note_shutdown`."""
-        return self.is_event and isinstance(self.wire, Mapping) and self.wire.get("type") == "shutdown"
+        return self._is_a("shutdown")
+
+    def _is_a(self, kind: str) -> bool:
+        return self.is_event and isinstance(self.wire, Mapping) and self.wire.get("type") == kind
 
     def call(self, max_args_bytes: int) -> ToolCall:
         """Read the call and fill in what a plain Celery producer left out (DESIGN "Records").
@@ -160,7 +163,3 @@ def _is_report(call: ToolCall) -> bool:
         return True
     payload = call.args.get("payload") if call.tool_name == EVENT_TOOL else None
     return isinstance(payload, Mapping) and payload.get("type") == EVENT_TYPE
-
-
-def _is_told(wire: Mapping[str, Any]) -> bool:
-    return wire.get("type") == "delegate_result" and wire.get("awaited") is True

@@ -62,6 +62,7 @@ def is_retried(retry: Retry, code: str) -> bool:
     return not retry.codes or code in retry.codes
 
 
+@dataclass(eq=False)
 class Retries:
     """Keeps failed calls until their next run. Meanwhile they hold their claims, but no slots.
 
@@ -69,28 +70,17 @@ class Retries:
     which is idempotent, is run again by rule 4 of DESIGN "Delivery".
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        writer: PipelinedWriter,
-        reaper: Reaper,
-        *,
-        revisions: Revisions,
-        leases: LeaseKeeper,
-        cancels: CancelWatch,
-        watchdog: Watchdog,
-        monitors: Monitors,
-    ) -> None:
-        self._ledger = ledger
-        self._writer = writer
-        self._reaper = reaper
-        self._monitors = monitors
-        self._revisions = revisions
-        self._leases = leases
-        self._cancels = cancels
-        self._watchdog = watchdog
-        self._waiting: dict[str, Claim] = {}
-        self._is_draining = False
+    ledger: Ledger
+    writer: PipelinedWriter
+    reaper: Reaper
+    revisions: Revisions
+    leases: LeaseKeeper
+    cancels: CancelWatch
+    watchdog: Watchdog
+    monitors: Monitors
+    #: the calls that wait for their next run, by the tokens of their claims
+    _waiting: dict[str, Claim] = field(default_factory=dict, init=False)
+    _is_draining: bool = field(default=False, init=False)
 
     def __len__(self) -> int:
         """Return how many calls wait for their next run."""
@@ -108,15 +98,15 @@ class Retries:
         def on_answer(is_granted: int) -> None:
             if not is_granted:
                 final()
-                self._writer.flush()
+                self.writer.flush()
                 return
             granted()
             logger.info("call.put_off", **claim.run.log_fields, seconds=pause)
             self._wait(claim, pause)
 
         begun_at = _begin_of(claim, result)
-        script_call = self._ledger.retry(claim, pause_ms=round(pause * 1000), begun_at=begun_at)
-        self._writer.send(script_call, on_answer, refused=lambda _: on_answer(0))
+        script_call = self.ledger.retry(claim, pause_ms=round(pause * 1000), begun_at=begun_at)
+        self.writer.send(script_call, on_answer, refused=lambda _: on_answer(0))
         return True
 
     def drain(self) -> None:
@@ -135,7 +125,7 @@ class Retries:
         retry = self._policy(claim)
         if retry is None or result.error is None or not is_retried(retry, result.error.code):
             return None
-        cancellation = self._cancels.cancellation(claim)
+        cancellation = self.cancels.cancellation(claim)
         # a handler that was abandoned at its limit may still run, and a call has one run at a time
         if cancellation is None or cancellation.is_set() or claim.run.retries >= retry.max:
             return None
@@ -148,7 +138,7 @@ class Retries:
     def _policy(self, claim: Claim) -> Retry | None:
         call = claim.run.call
         try:
-            tools = self._revisions.registry(call.bundle_ref)
+            tools = self.revisions.registry(call.bundle_ref)
         except GoondanError:  # without that revision the call cannot be run either
             return None
         bound = tools.known(call.agent_name, call.tool_name, turn_of(call))
@@ -159,8 +149,8 @@ class Retries:
         if self._is_draining:
             self._end_wait(claim)
             return
-        self._watchdog.watch(pause, lambda: self._end_wait(claim))
-        cancellation = self._cancels.cancellation(claim)
+        self.watchdog.watch(pause, lambda: self._end_wait(claim))
+        cancellation = self.cancels.cancellation(claim)
         if cancellation is not None:
             cancellation.on_cancel(lambda: self._end_wait(claim))
 
@@ -177,10 +167,10 @@ class Retries:
             logger.warning("call.not_given_back", **claim.run.log_fields, reason=str(error))
 
     def _give_back(self, claim: Claim) -> None:
-        self._monitors.flush()  # an event of this run after those of the next would stay on monitors' screens
-        self._leases.drop(claim)
-        self._cancels.drop(claim)
-        self._reaper.run_again(claim)
+        self.monitors.flush()  # an event of this run after those of the next would stay on monitors' screens
+        self.leases.drop(claim)
+        self.cancels.drop(claim)
+        self.reaper.run_again(claim)
 
 
 def _begin_of(claim: Claim, result: ToolCallResult) -> float:
@@ -206,39 +196,25 @@ class _FirstResult:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
+@dataclass(eq=False)
 class ResultWriter:
     """Ends the runs of one worker process."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        writer: PipelinedWriter,
-        reaper: Reaper,
-        *,
-        limiter: CallLimiter,
-        leases: LeaseKeeper,
-        cancels: CancelWatch,
-        retries: Retries,
-        spans: RunSpans,
-        log: CallLog,
-        counts: CallCounts,
-        monitors: Monitors,
-    ) -> None:
-        self._ledger = ledger
-        self._writer = writer
-        self._reaper = reaper
-        self._limiter = limiter
-        self._leases = leases
-        self._cancels = cancels
-        self.retries = retries
-        self._spans = spans
-        self.log = log
-        self.counts = counts
-        self._monitors = monitors
-        #: the current runs, by the tokens of their claims
-        self._runs: dict[str, _FirstResult] = {}
-        #: the tokens of claims whose results Redis has not confirmed
-        self._unconfirmed: set[str] = set()
+    ledger: Ledger
+    writer: PipelinedWriter
+    reaper: Reaper
+    limiter: CallLimiter
+    leases: LeaseKeeper
+    cancels: CancelWatch
+    retries: Retries
+    spans: RunSpans
+    log: CallLog
+    counts: CallCounts
+    monitors: Monitors
+    #: the current runs, by the tokens of their claims
+    _runs: dict[str, _FirstResult] = field(default_factory=dict, init=False)
+    #: the tokens of claims whose results Redis has not confirmed
+    _unconfirmed: set[str] = field(default_factory=set, init=False)
 
     def begin(self, claim: Claim) -> None:
         """Begin a claim's run, which ends with one result, by :meth:`finish` or :meth:`answer`."""
@@ -282,7 +258,7 @@ class ResultWriter:
 
     def _finish(self, claim: Claim, result: ToolCallResult, *, still_runs: bool) -> None:
         self._unconfirmed.add(claim.token)
-        self._spans.end(claim, result)
+        self.spans.end(claim, result)
         if result.status == "pending":
             self._suspend(claim, result)
             return
@@ -295,7 +271,7 @@ class ResultWriter:
     def _end_with_fault(self, claim: Claim, fault: BaseException) -> None:
         """End the call even after a fault of ours: else its lease is renewed forever."""
         logger.error("call.fault", **claim.run.log_fields, exc_info=fault)
-        outcome = outcome_of(lambda: self.store(claim, self._reaper.failure(claim, fault)))
+        outcome = outcome_of(lambda: self.store(claim, self.reaper.failure(claim, fault)))
         if outcome.error is not None:
             self._let_go(claim, is_lost=True)  # a sweep settles the call
 
@@ -303,39 +279,39 @@ class ResultWriter:
         self._unconfirmed.discard(claim.token)
         if result.error is not None:
             self.counts.add_retry(claim.run.call.agent_name, result.tool_name, result.error.code)
-        self._monitors.add_retry(claim.run.call, result)
-        cancellation = self._cancels.cancellation(claim)
+        self.monitors.add_retry(claim.run.call, result)
+        cancellation = self.cancels.cancellation(claim)
         if cancellation is not None:
             cancellation.end()  # the next run asks again
-        self._limiter.leave(claim, pauses=True)
+        self.limiter.leave(claim, pauses=True)
 
     def _suspend(self, claim: Claim, result: ToolCallResult) -> None:
         def on_answer(answer: int | bytes) -> None:
             if isinstance(answer, bytes):  # it was completed before the handler returned
                 ended = completed(claim.run, result, Outcome.of(answer))
             elif answer == Stored.CANCELLED:
-                ended = self._reaper.cancelled(result)
+                ended = self.reaper.cancelled(result)
             else:
                 self._let_go(claim, is_lost=answer == Stored.LOST)
                 self.log(result, answer > 0)
                 if answer > 0:
-                    self._monitors.add_pending(claim.run.call, result)
+                    self.monitors.add_pending(claim.run.call, result)
                 return
             self.store(claim, ended)
-            self._writer.flush()
+            self.writer.flush()
 
         try:
-            script_call = self._ledger.suspend(claim, result)
+            script_call = self.ledger.suspend(claim, result)
         except ValueError as error:
             self.store(claim, self._unwritable(claim, error))
         else:
             refused = partial(self._on_refusal, claim)
-            self._writer.put_off(script_call, on_answer, is_urgent=True, refused=refused)
+            self.writer.put_off(script_call, on_answer, is_urgent=True, refused=refused)
 
     def _unwritable(self, claim: Claim, error: ValueError) -> ToolCallResult:
         """Return the error result of a call whose result cannot be written as JSON."""
         message = f"{claim.run.call.tool_name} ended with a result that is not JSON: {error}."
-        return self._reaper.failure(claim, ToolOutputError(message))
+        return self.reaper.failure(claim, ToolOutputError(message))
 
     def _on_refusal(self, claim: Claim, error: ResponseError) -> None:
         """Let a call go whose record cannot take a result: else its lease is renewed forever."""
@@ -345,9 +321,9 @@ class ResultWriter:
 
     def _let_go(self, claim: Claim, *, is_lost: bool = False) -> None:
         self._unconfirmed.discard(claim.token)
-        self._leases.drop(claim)
-        self._cancels.drop(claim, is_lost=is_lost)
-        self._limiter.leave(claim)
+        self.leases.drop(claim)
+        self.cancels.drop(claim, is_lost=is_lost)
+        self.limiter.leave(claim)
 
     def store(
         self, claim: Claim, result: ToolCallResult, *, still_runs: bool = False, has_result: bool = False
@@ -357,8 +333,8 @@ class ResultWriter:
         An event that ``has_result`` already only admits the next one of its mailbox.
         """
         try:
-            answer = self._reaper.answer(claim, result)
-            script_call = self._ledger.finish(claim, result, answer, still_runs=still_runs)
+            answer = self.reaper.answer(claim, result)
+            script_call = self.ledger.finish(claim, result, answer, still_runs=still_runs)
         except ValueError as error:
             self.store(claim, self._unwritable(claim, error), still_runs=still_runs)
             return
@@ -366,8 +342,8 @@ class ResultWriter:
         def on_answer(finished: Finished) -> None:
             stored = finished.stored
             if stored is Stored.CANCELLED:
-                self.store(claim, self._reaper.cancelled(result), still_runs=still_runs)
-                self._writer.flush()
+                self.store(claim, self.reaper.cancelled(result), still_runs=still_runs)
+                self.writer.flush()
                 return
             if still_runs and stored is Stored.YES:
                 self._unconfirmed.discard(claim.token)
@@ -376,14 +352,14 @@ class ResultWriter:
             self.log(result, stored is Stored.YES)
             if stored is Stored.YES and not has_result:
                 self.counts.add([CountedCall.of(result)])
-                self._monitors.add_end(claim.run.call, result)
-            unsent = self._reaper.unsent(finished, answer)
+                self.monitors.add_end(claim.run.call, result)
+            unsent = self.reaper.unsent(finished, answer)
             if unsent:
-                self._limiter.send_later(unsent)
+                self.limiter.send_later(unsent)
 
-        is_waited_for = is_event(claim.run.call) or self._limiter.has_admitted(claim)
+        is_waited_for = is_event(claim.run.call) or self.limiter.has_admitted(claim)
         refused = partial(self._on_refusal, claim)
-        self._writer.put_off(script_call, on_answer, is_urgent=is_waited_for, refused=refused)
+        self.writer.put_off(script_call, on_answer, is_urgent=is_waited_for, refused=refused)
 
     @property
     def awaits_confirmation(self) -> bool:
@@ -399,8 +375,8 @@ class ResultWriter:
         Raises:
             RedisError: Redis is away; the leases run out by themselves.
         """
-        for claim in self._leases.held():
+        for claim in self.leases.held():
             if claim.token in self._unconfirmed:
                 continue
-            if not self._reaper.requeue(claim):
-                self._reaper.fail(claim, unknown_outcome(claim.run.call))
+            if not self.reaper.requeue(claim):
+                self.reaper.fail(claim, unknown_outcome(claim.run.call))

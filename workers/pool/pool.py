@@ -111,7 +111,7 @@ class CallPool(BasePool):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._hub: Any = None
-        self._slots = Slots(lambda: self.limit, self._begin_queued, self._on_free)
+        self._slots = Slots(lambda: self.limit, lambda queued: self._threads.run(queued.job), self._on_free)
         #: ended calls that Celery has not been told of, and those whose messages are not acknowledged
         self._ended: deque[CallRequest] = deque()
         self._unacknowledged: deque[CallRequest] = deque()
@@ -336,9 +336,6 @@ class CallPool(BasePool):
             finally:
                 self._slots.expect(-_events(batch))
         self._on_free()
-
-    def _begin_queued(self, queued: QueuedJob) -> None:
-        self._threads.run(queued.job)
 
     def _release_slot(self, request: CallRequest, wait: Wait = Wait.AGENT) -> ReleasedSlot:
         """Release the slot of a call while it waits, and with it the prefetch credit of its message."""
