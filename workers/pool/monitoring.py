@@ -35,6 +35,22 @@ logger = structlog.get_logger(__name__)
 MOST_NAMES = 1_000
 LONGEST_NAME = 200
 
+#: how many events are sent without waiting for more
+MOST_EVENTS = 500
+
+#: for how many plain calls the events are kept while the broker is away
+MOST_CALLS = 3_000
+
+#: events as Celery writes them (celery/events/event.py ``Event``, celery/worker/request.py)
+_RECEIVED = (
+    '{%(common)s,"type":"task-received","timestamp":%(received)r,"name":%(name)s,"args":"()",'
+    '"kwargs":%(kwargs)s,"root_id":%(root)s,"parent_id":%(parent)s,"retries":0,"eta":null,"expires":null},'
+)
+_STARTED = '{%(common)s,"type":"task-started","timestamp":%(started)r},'
+_ENDED = '{%(common)s,"timestamp":%(ended)r,%(end)s}'
+_EVENTS = _RECEIVED + _STARTED + _ENDED
+_SUCCEEDED = '"type":"task-succeeded","result":%s,"runtime":%r'
+
 
 class CallRequest:
     """A message or a claimed call, as a request of Celery (celery/worker/{state,control}.py)."""
@@ -273,22 +289,6 @@ def incoming_of(message: Any, *, is_readable: bool = True) -> Incoming:
     return Incoming(message.headers["id"], queue, wire, task, traceparent)
 
 
-#: how many events are sent without waiting for more
-MOST_EVENTS = 500
-
-#: for how many plain calls the events are kept while the broker is away
-MOST_CALLS = 3_000
-
-#: as Celery writes them (celery/events/event.py ``Event``, celery/worker/request.py)
-_EVENTS = (
-    '{%(common)s,"type":"task-received","timestamp":%(received)r,"name":%(name)s,"args":"()",'
-    '"kwargs":%(kwargs)s,"root_id":%(root)s,"parent_id":%(parent)s,"retries":0,"eta":null,"expires":null},'
-    '{%(common)s,"type":"task-started","timestamp":%(started)r},'
-    '{%(common)s,"timestamp":%(ended)r,%(end)s}'
-)
-_SUCCEEDED = '"type":"task-succeeded","result":%s,"runtime":%r'
-
-
 class PlainEvents:
     """Keeps the events of plain calls until they are sent; any thread may add some."""
 
@@ -299,14 +299,14 @@ class PlainEvents:
         """Write the events of plain calls that have ended, each with its failure if it has failed."""
         if not sends_events(dispatcher) or len(self._written) > MOST_CALLS:
             return
-        since_boot = time() - monotonic()
+        now, since_boot = time(), time() - monotonic()
         sender = f'"hostname":{quoted(dispatcher.hostname)},"utcoffset":{utcoffset()},"pid":{dispatcher.pid}'
         for job, failure in ended:
             fields = event_fields(job)
             parent = fields["parent_id"]
-            started = since_boot + job.begun_at
+            started = since_boot + job.begun_at if job.begun_at else now  # it has not, if it was refused
             self._written.append(
-                _EVENTS
+                (_EVENTS if job.begun_at else _RECEIVED + _ENDED)
                 % {
                     "common": f'{sender},"uuid":{quoted(job.id)},"clock":{dispatcher.clock.forward()}',
                     "received": since_boot + job.asked_at,
