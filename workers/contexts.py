@@ -66,27 +66,17 @@ class RunServices:
         return Waits(self.release_slot, lambda: self.cancellation.is_over or datetime.now(UTC) >= deadline)
 
 
+@dataclass(eq=False)
 class ContextFactory:
     """Makes contexts for the runs of one workspace; without ``swarm_services`` no agent can be reached."""
 
-    def __init__(
-        self,
-        workdirs: InstanceWorkdirs,
-        *,
-        call_timeout_seconds: float,
-        swarm_services: SwarmServices | None = None,
-        public_url: str | None = None,
-        older: OlderContext | None = None,
-        confinement: Confinement | None = None,
-        thinking: Thinking | None = None,
-    ) -> None:
-        self._workdirs = workdirs
-        self._thinking = thinking
-        self._older = older
-        self._confinement = confinement or Confinement()
-        self._public_url = public_url
-        self._call_timeout_seconds = call_timeout_seconds
-        self._swarm_services = swarm_services
+    workdirs: InstanceWorkdirs
+    call_timeout_seconds: float
+    older: OlderContext
+    confinement: Confinement
+    swarm_services: SwarmServices | None = None
+    public_url: str | None = None
+    thinking: Thinking | None = None
 
     def limit_seconds(self, run: Run, bound: BoundTool) -> float:
         """Return how long the handler may run: the smaller limit of export and caller, or the default.
@@ -105,11 +95,11 @@ class ContextFactory:
 
     def longest_seconds(self, bound: BoundTool) -> float:
         """Return how long a tool's handler may run if the caller sets no limit."""
-        return bound.export.timeout_seconds or self._call_timeout_seconds
+        return bound.export.timeout_seconds or self.call_timeout_seconds
 
     def knows(self, agent: str, instance_key: str) -> bool:
         """Return whether the table of instances was asked about this one a moment ago."""
-        return self._workdirs.knows(agent, instance_key)
+        return self.workdirs.knows(agent, instance_key)
 
     def make(
         self,
@@ -134,12 +124,12 @@ class ContextFactory:
             return run.call
         call, patience = run.call, OpenWait(limit_seconds, services.cancellation)
         deadline = datetime.now(UTC) + timedelta(seconds=limit_seconds)
-        workdir = self._workdirs.open(call.agent_name, call.instance_key, patience)
+        workdir = self.workdirs.open(call.agent_name, call.instance_key, patience)
         if is_event(call):
             return self._agent_context(run, services, workdir, deadline=deadline, is_async=tool.is_async)
         context = self._tool_context(run, tool, services, workdir, deadline=deadline)
-        if tool.bound.is_v1 and self._older is not None:
-            return self._older(tool.bound, call, context, shown)
+        if tool.bound.is_v1:
+            return self.older(tool.bound, call, context, shown)
         return context
 
     def wire(
@@ -153,8 +143,8 @@ class ContextFactory:
             ToolError, OSError: there is no way to a workdir.
         """
         shown_id, tool, turn_id = call["toolCallId"], call["toolName"], call["turnId"]
-        workdir = self._workdirs.open_on_loop(call["agentName"], call["instanceKey"])
-        url = self._public_url
+        workdir = self.workdirs.open_on_loop(call["agentName"], call["instanceKey"])
+        url = self.public_url
         return {
             "agentName": call["agentName"],
             "instanceKey": call["instanceKey"],
@@ -164,7 +154,7 @@ class ContextFactory:
             "message": assistant_message_wire(shown_id, tool, call["args"], turn_id, iso_time(queued_at)),
             "workdir": str(workdir),
             "deadline": (time() + limit_seconds) * 1000,
-            "runtime": self._swarm_services is not None,
+            "runtime": self.swarm_services is not None,
             "callbackUrl": None if url is None else callback_url(url, call_id, token),
         }
 
@@ -176,10 +166,10 @@ class ContextFactory:
             ToolError, OSError: the instance's directory cannot be opened.
         """
         call = run.call
-        if self._thinking is None or not self._thinking.bundle.agents[call.agent_name].thinks:
+        if self.thinking is None or not self.thinking.bundle.agents[call.agent_name].thinks:
             return None
-        self._workdirs.open(call.agent_name, call.instance_key)
-        directory = self._workdirs.directory(call.instance_key)
+        self.workdirs.open(call.agent_name, call.instance_key)
+        directory = self.workdirs.directory(call.instance_key)
         files = ConversationFiles.of(directory, call.agent_name)
         return files.begin(call.turn_id, claimed_at=run.claimed_at, now=run.clock())
 
@@ -192,10 +182,10 @@ class ContextFactory:
         self, run: Run, services: RunServices, workdir: Path, *, deadline: datetime, is_async: bool
     ) -> AgentContext:
         call = run.call
-        if self._swarm_services is None:
+        if self.swarm_services is None:
             raise HandoffError("An agent is run by a worker only.")
         waits = services.waits(deadline)
-        call_services = self._swarm_services.for_run(
+        call_services = self.swarm_services.for_run(
             run,
             workdir,
             waits,
@@ -227,7 +217,7 @@ class ContextFactory:
         self, run: Run, services: RunServices, workdir: Path, call_services: CallServices
     ) -> dict[str, Any]:
         """Return the prompt and the model of an agent, as fields of its context."""
-        thinking, call = self._thinking, run.call
+        thinking, call = self.thinking, run.call
         if thinking is None:
             return {}
         names = {
@@ -248,8 +238,8 @@ class ContextFactory:
         self, run: Run, tool: RegisteredTool, services: RunServices, workdir: Path, *, deadline: datetime
     ) -> ToolContext:
         call, cancellation = run.call, services.cancellation
-        environment = partial(self._confinement.environment, call.agent_name, tool.bound)
-        sandbox = self._confinement.sandbox(tool.bound, workdir)
+        environment = partial(self.confinement.environment, call.agent_name, tool.bound)
+        sandbox = self.confinement.sandbox(tool.bound, workdir)
         return ToolContext(
             agent_name=call.agent_name,
             instance_key=call.instance_key,
@@ -268,15 +258,15 @@ class ContextFactory:
         )
 
     def _callback(self, run: Run, services: RunServices) -> dict[str, Any]:
-        if self._public_url is None:
+        if self.public_url is None:
             return _NOTHING
-        return {"_callback_url": partial(callback_url, self._public_url, run.id, services.claim_token)}
+        return {"_callback_url": partial(callback_url, self.public_url, run.id, services.claim_token)}
 
     def _reach(
         self, run: Run, workdir: Path, services: RunServices, *, deadline: datetime, is_async: bool
     ) -> dict[str, Any]:
         """Return the field that makes ``ctx.runtime`` on first use: few tools use it."""
-        swarm_services = self._swarm_services
+        swarm_services = self.swarm_services
         if swarm_services is None:
             return _NOTHING
 

@@ -8,7 +8,7 @@ is run by :meth:`workers.executor.Executor.execute`.
 import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from json.encoder import encode_basestring as quoted
 from time import monotonic, thread_time
@@ -107,38 +107,25 @@ class SlowToolDetector:
 Stamp = tuple[object, ...]
 
 
+@dataclass(eq=False, slots=True)
 class Plan:
     """How the plain calls of an export are run."""
 
-    __slots__ = (
-        "detector",
-        "handler",
-        "has_retry",
-        "is_async",
-        "limit_seconds",
-        "message_limit",
-        "stamp",
-        "tool",
-    )
+    tool: RegisteredTool
+    handler: Callable[[Any, JsonObject], Any]
+    limit_seconds: float
+    detector: SlowToolDetector
+    #: the plan is valid until extensions change one of these versions
+    stamp: Stamp
+    message_limit: int = field(init=False)
+    has_retry: bool = field(init=False)
+    #: whether the handler is awaited on the event loop
+    is_async: bool = field(init=False)
 
-    def __init__(
-        self,
-        tool: RegisteredTool,
-        handler: Callable[[Any, JsonObject], Any],
-        limit: float,
-        detector: SlowToolDetector,
-        stamp: Stamp,
-    ) -> None:
-        self.tool = tool
-        #: the plan is valid until extensions change one of these versions
-        self.stamp = stamp
-        self.detector = detector
-        self.handler = handler
-        self.limit_seconds = limit
-        self.message_limit = tool.bound.tool.spec.error_message_limit
-        self.has_retry = tool.bound.export.retry is not None
-        #: whether the handler is awaited on the event loop
-        self.is_async = tool.is_async
+    def __post_init__(self) -> None:
+        self.message_limit = self.tool.bound.tool.spec.error_message_limit
+        self.has_retry = self.tool.bound.export.retry is not None
+        self.is_async = self.tool.is_async
 
 
 def is_plain(call: Mapping[str, Any], agent: str | None) -> bool:

@@ -137,17 +137,15 @@ class WorkerRuntime:
             sync = RevisionSync(
                 followed, record, revisions, standby=standby, news=news, look_seconds=look_seconds
             )
-        limiter = CallLimiter(ledger, writer, dispatch, revisions=revisions, watchdog=watchdog)
-        delivery = _delivery(
-            ledger,
-            writer,
-            reaper,
-            limiter=limiter,
-            revisions=revisions,
-            leases=leases,
-            cancels=cancels,
-            watchdog=watchdog,
-            monitors=monitors,
+        limiter = CallLimiter(ledger, writer, dispatch, revisions, watchdog)
+        spans, log = run_spans(), CallLog(settings, log_stream())
+        counts = CallCounts(lambda agent, tool: revisions.active.registry.known(agent, tool))
+        retries = Retries(ledger, writer, reaper, revisions, leases, cancels, watchdog, monitors)
+        result_writer = ResultWriter(
+            ledger, writer, reaper, limiter, leases, cancels, retries, spans, log, counts, monitors
+        )
+        delivery = Delivery(
+            ledger, writer, reaper, limiter, revisions, leases, watchdog, cancels, result_writer, spans
         )
         runtime = cls(
             settings,
@@ -167,56 +165,6 @@ class WorkerRuntime:
         )
         threads = (writer, watchdog, leases, cancels, event_loop)
         return runtime, (*threads, sync) if sync else threads
-
-
-def _delivery(
-    ledger: Ledger,
-    writer: PipelinedWriter,
-    reaper: Reaper,
-    *,
-    limiter: CallLimiter,
-    revisions: Revisions,
-    leases: LeaseKeeper,
-    cancels: CancelWatch,
-    watchdog: Watchdog,
-    monitors: Monitors,
-) -> Delivery:
-    settings, spans = ledger.settings, run_spans()
-    retries = Retries(
-        ledger,
-        writer,
-        reaper,
-        revisions=revisions,
-        leases=leases,
-        cancels=cancels,
-        watchdog=watchdog,
-        monitors=monitors,
-    )
-    result_writer = ResultWriter(
-        ledger,
-        writer,
-        reaper,
-        limiter=limiter,
-        leases=leases,
-        cancels=cancels,
-        retries=retries,
-        spans=spans,
-        log=CallLog(settings, log_stream()),
-        counts=CallCounts(lambda agent, tool: revisions.active.registry.known(agent, tool)),
-        monitors=monitors,
-    )
-    return Delivery(
-        ledger,
-        writer,
-        reaper,
-        limiter=limiter,
-        revisions=revisions,
-        leases=leases,
-        watchdog=watchdog,
-        cancels=cancels,
-        result_writer=result_writer,
-        spans=spans,
-    )
 
 
 def _revisions(

@@ -33,7 +33,7 @@ SHORT_SECONDS = 0.005
 
 
 class InOrder:
-    """Lets threads go on in the order in which these were made; one waits for the one before it.
+    """Orders threads: each enters its own and waits until the one made before it has ended.
 
     It is a context manager, entered once. The wait is no longer than :data:`TURN_SECONDS`.
     """

@@ -26,9 +26,14 @@ from goondan_tasks.messages import LONGEST_INSTANCE_KEY
 from goondan_tasks.tool_api import ListResult, SpawnedAgentInfo, SpawnResult
 from workers.instances.workdirs import Workdirs
 
-#: how long to wait for a deletion of the same instance
+logger = structlog.get_logger(__name__)
+
+#: how long to wait for a deletion of the same instance, and between two attempts
 PATIENCE_SECONDS = 30.0
 PAUSE_SECONDS = 0.05
+
+#: how often instances are checked, by all workers together
+EVERY_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +166,6 @@ def _is_encodable(text: str) -> bool:
     except UnicodeEncodeError:  # a lone surrogate
         return False
     return True
-
-
-logger = structlog.get_logger(__name__)
-
-#: how often instances are checked, by all workers together
-EVERY_SECONDS = 60
 
 
 @dataclass(eq=False)

@@ -29,6 +29,17 @@ from goondan_tasks.instances.table import InstanceDirectory, Instances, Opened, 
 from workers.cancellation import Cancellation
 from workers.instances.paths import locate
 
+logger = structlog.get_logger(__name__)
+
+#: how long an answer of the table is cached
+KNOWN_SECONDS = 10.0
+
+#: how many instances a process caches
+MOST_KNOWN = 4096
+
+#: between two queries while a deletion holds the instance or Redis is away
+PAUSE_SECONDS = 0.05
+
 
 class Workdirs:
     """The instances' directories of one workspace."""
@@ -109,18 +120,6 @@ def root_id(state_root: Path) -> str:
         with suppress(FileExistsError):  # only the first of several workers succeeds
             write_whole(place, uuid.uuid4().hex.encode("ascii"), replaces=False)
     return place.read_text(encoding="ascii").strip()
-
-
-logger = structlog.get_logger(__name__)
-
-#: how long an answer of the table is cached
-KNOWN_SECONDS = 10.0
-
-#: how many instances a process caches
-MOST_KNOWN = 4096
-
-#: between two queries while a deletion holds the instance or Redis is away
-PAUSE_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ import structlog
 from broker_config.queues import agent_of, call_queue, events_queue
 from workers.pool.pool import CallPool
 
+logger = structlog.get_logger(__name__)
+
 
 def served_agents(consumer: Any) -> list[str]:
     """Return the agents whose queues a worker consumes: none while it drains."""
@@ -26,9 +28,6 @@ def leave(consumer: Any, queues: Collection[str]) -> None:
     stop_consuming(consumer, queues)
     if isinstance(consumer.pool, CallPool):
         consumer.pool.return_backlog()
-
-
-logger = structlog.get_logger(__name__)
 
 
 class PausedQueues:

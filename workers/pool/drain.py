@@ -114,7 +114,7 @@ class Drain(bootsteps.StartStopStep):
         self._consumer.timer.call_repeatedly(LOOK_SECONDS, self._look)
         runtime = process_runtime()
         runtime.standby.end()
-        self._consumer.pool.drain()  # a reservation on its way is answered when its wait is ended
+        self._consumer.pool.drain()  # before the queues are cancelled, which ends the wait for a reservation
         stop_consuming(self._consumer, set(self._consumer.app.amqp.queues.consume_from))
         self._consumer.pool.return_backlog()
         _settle(runtime.delivery.result_writer.retries.drain)

@@ -476,7 +476,7 @@ class Lead:
         reason = refusal_text(error)
         if reason not in self._refusals:  # each once, not twice a second
             self._refusals.add(reason)
-            logger.warning("Redis takes nothing now, trying again: %s", reason)
+            logger.warning("Redis accepts no commands, trying again: %s", reason)
         self._must_pause = True
 
     def _pause_if_refused(self) -> None:

@@ -8,6 +8,7 @@ other: the pool then looks after its lease, its cancellation and its time limit.
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Any, Protocol
@@ -70,21 +71,19 @@ class Pool(Protocol):
         """Send what the general path has put off."""
 
 
+@dataclass(eq=False, slots=True)
 class LoopCall:
     """One call on the event loop."""
 
-    __slots__ = ("call_off", "executor", "is_past_limit", "job", "plan", "task")
-
-    def __init__(self, job: Job, plan: Plan, executor: Executor) -> None:
-        self.job = job
-        self.plan = plan
-        self.executor = executor
-        #: ``None`` until the event loop has begun it
-        self.task: asyncio.Task[None] | None = None
-        #: whether the handler was cancelled for its time limit
-        self.is_past_limit = False
-        #: calls the time limit off
-        self.call_off: Callable[[], None] | None = None
+    job: Job
+    plan: Plan
+    executor: Executor
+    #: ``None`` until the event loop has begun it
+    task: asyncio.Task[None] | None = None
+    #: whether the handler was cancelled for its time limit
+    is_past_limit: bool = False
+    #: calls the time limit off
+    call_off: Callable[[], None] | None = None
 
     def interrupt(self) -> None:
         """Cancel the handler, on the event loop; only once, since it may be cleaning up."""
