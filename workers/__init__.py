@@ -1,1 +1,1 @@
-"""Who does it: what runs inside a worker process. A producer never imports this package."""
+"""What runs inside a worker process. Producers never import this package."""

@@ -1,7 +1,7 @@
-"""Which network addresses a tool may reach: public ones, and those that the operator allows.
+"""The network addresses that a tool may reach: public ones, and those that the operator allows.
 
-A name is resolved once, here. Who connects to one of the addresses returned connects to what was checked, so
-a name whose answer changes meanwhile (DNS rebinding) gains nothing. Rule: DESIGN §6, "paths".
+A name is resolved once, here, and callers connect to the addresses that were checked. So a name whose answer
+changes meanwhile (DNS rebinding) gains nothing. Rule: DESIGN §6, "paths".
 """
 
 import asyncio
@@ -18,8 +18,8 @@ __all__ = ["Address", "AllowList", "is_public", "permitted_addresses", "resolve"
 
 Address = IPv4Address | IPv6Address
 
-# The registries of special-purpose addresses (RFC 6890, iana.org), and multicast. Our own tables: those of
-# `ipaddress` change with the patch level of Python.
+# The registries of special-purpose addresses (RFC 6890, iana.org), and multicast. These are our own tables,
+# since those of `ipaddress` change with the patch level of Python.
 _SPECIAL_IPV4 = tuple(
     IPv4Network(network)
     for network in (
@@ -49,14 +49,14 @@ _HOST = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
 
 @dataclass(frozen=True, slots=True)
 class AllowList:
-    """The hosts and networks that may be reached although they are not public."""
+    """The hosts and networks that tools may reach although they are not public."""
 
     hosts: frozenset[str] = frozenset()
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
 
     @classmethod
     def load(cls) -> "AllowList":
-        """Read ``GOONDAN_HTTP_ALLOW``, at each use: nothing has to hand it to a tool.
+        """Read ``GOONDAN_HTTP_ALLOW``; this happens at each use, so that tools need no reference to it.
 
         Raises:
             SettingsError: an entry is neither a host nor a network.
@@ -84,14 +84,14 @@ class AllowList:
         return cls(frozenset(hosts), tuple(networks))
 
     def allows(self, host: str, address: Address) -> bool:
-        """Return whether the operator allows the host, or the address that it stands for."""
+        """Return whether the operator allows the host or its address."""
         return _plain(host) in self.hosts or any(address in network for network in self.networks)
 
 
 def is_public(address: Address) -> bool:
-    """Return whether the address is a public one.
+    """Return whether the address is public.
 
-    An IPv6 address that carries an IPv4 address to a translator (mapped, 6to4, NAT64) is as public as that.
+    An IPv6 address that carries an IPv4 address to a translator (mapped, 6to4, NAT64) is public if that is.
     """
     inner = _carried(address)
     if isinstance(inner, IPv4Address):
@@ -103,7 +103,7 @@ async def resolve(host: str) -> list[Address]:
     """Ask the system for the addresses of a host, in the order in which to try them.
 
     Raises:
-        ToolError: there is no answer.
+        ToolError: the host cannot be resolved.
     """
     try:
         answers = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -115,7 +115,7 @@ async def resolve(host: str) -> list[Address]:
 async def permitted_addresses(
     host: str, allow: AllowList, *, resolve: Callable[[str], Awaitable[list[Address]]] = resolve
 ) -> list[Address]:
-    """Return the addresses of a host, if a tool may reach every one of them.
+    """Return the addresses of a host if a tool may reach all of them.
 
     Raises:
         AddressForbiddenError: one of them is neither public nor allowed.

@@ -1,4 +1,4 @@
-"""Ending one run before its handler ends: cancelling it, and calling back those that must let go of it."""
+"""The cancellation of one run, and the callbacks of those that work for it."""
 
 import threading
 from collections.abc import Callable
@@ -18,23 +18,23 @@ class Watch(Protocol):
     ) -> Callable[[], None]:
         """Cancel the run with ``error`` in ``seconds``; return a function that calls this off.
 
-        A handler that can be interrupted has ``patience`` seconds beyond them to end.
+        A handler that can be interrupted has ``patience`` more seconds to end.
         """
 
 
 class Cancellation:
-    """The cancellation of one run. It is set when the run's result is not wanted any more.
+    """The cancellation of one run. It is set when the result of the run is no longer wanted.
 
-    That is so when its call was cancelled (DESIGN "Delivery" rule 7), and when a handler that cannot
-    be interrupted is past its limit. Any thread may set it, read it, or register a callback.
+    That is when the call was cancelled (DESIGN "Delivery" rule 7), or when a handler that cannot be
+    interrupted is past its limit. Any thread may set it, read it, or register a callback.
     """
 
     __slots__ = ("_callbacks", "_has_ended", "_lock", "error")
 
     def __init__(self) -> None:
-        #: what the call ends with, once it is cancelled
+        #: the error of the call's result once the run is cancelled
         self.error: GoondanError | None = None
-        #: with each, whether it is called at the end of the run as well
+        #: each callback, and whether it is called at the end of the run, too
         self._callbacks: list[tuple[Callback, bool]] = []
         self._has_ended = False
         self._lock = threading.Lock()
@@ -45,15 +45,15 @@ class Cancellation:
 
     @property
     def is_taken_over(self) -> bool:
-        """Whether only this run is to end, because its claim was lost: its call may be run again elsewhere.
+        """Whether only this run must end, because its claim was lost: the call may run again elsewhere.
 
-        What it has asked for is then asked for again, by the same ids.
+        The other run makes the same requests again, with the same ids.
         """
         return isinstance(self.error, ToolOutcomeUnknownError)
 
     @property
     def is_over(self) -> bool:
-        """Whether the run is cancelled or has ended: whatever still goes on in it has no place."""
+        """Whether the run is cancelled or has ended."""
         return self._has_ended or self.is_set()
 
     def set(self, error: GoondanError) -> None:
@@ -67,10 +67,10 @@ class Cancellation:
             callback()
 
     def require_wanted(self) -> None:
-        """Let only a run go on whose result is still wanted.
+        """Raise the error of a cancelled run.
 
         Raises:
-            GoondanError: it is cancelled; this is what the call ends with.
+            GoondanError: the run is cancelled.
         """
         if self.error is not None:
             raise self.error
@@ -78,8 +78,8 @@ class Cancellation:
     def on_cancel(self, callback: Callback, *, or_end: bool = False) -> Callable[[], None]:
         """Call ``callback`` when the run is cancelled, at once if it is already.
 
-        With ``or_end`` it is called when the run has ended, too, if that comes first. It is called once, on
-        the thread that cancels or ends the run; it must be quick and must not raise.
+        With ``or_end`` it is also called when the run ends before that. It is called once, on the thread that
+        cancels or ends the run; it must be quick and must not raise.
 
         Returns:
             A function that removes the callback; calling it too late is harmless.
@@ -90,13 +90,13 @@ class Cancellation:
                 self._callbacks.append(entry)
                 return lambda: self._forget(entry)
         callback()
-        return _nothing
+        return lambda: None
 
     def end(self, *, is_lost: bool = False) -> None:
-        """Note that the run has ended, and drop all callbacks: they would keep it alive, in a circle.
+        """Note that the run has ended, and drop all callbacks, which would keep the run alive.
 
-        Those that asked for the end are called, unless the claim ``is_lost``: then another run of the call
-        goes on with what this one has asked for.
+        Those registered with ``or_end`` are called, unless the claim ``is_lost``: then another run of the
+        call continues the requests of this one.
         """
         with self._lock:
             self._has_ended = not is_lost
@@ -108,7 +108,3 @@ class Cancellation:
     def _forget(self, entry: tuple[Callback, bool]) -> None:
         with self._lock:
             self._callbacks = [one for one in self._callbacks if one is not entry]
-
-
-def _nothing() -> None:
-    pass

@@ -1,9 +1,9 @@
-"""The context of each run: what the handler of the tool or agent gets, and what it may use."""
+"""The contexts of runs: what the handler of a tool or an agent is given."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from time import time
 from typing import Any
@@ -36,7 +36,7 @@ from workers.turns.turns import TurnState
 from workers.v1.conversions import Shown
 from workers.v1.services import RunEventBus
 
-#: makes the context of a tool of the older version out of today's; it may block
+#: makes the context of a v1 tool from today's; it may block
 OlderContext = Callable[[BoundTool, ToolCall, ToolContext, Shown | None], V1ToolContext]
 
 _NOTHING: dict[str, Any] = {}
@@ -44,21 +44,21 @@ _NOTHING: dict[str, Any] = {}
 
 @dataclass(frozen=True, slots=True)
 class RunServices:
-    """What a run is tied to in its worker."""
+    """The parts of the worker that a run uses."""
 
     cancellation: Cancellation
     reporter: ProgressReporter
-    #: lends the run's place while it waits for another agent
+    #: releases the run's slot while it waits
     release_slot: ReleaseSlot = KeptSlot
-    #: runs what may block once the run has gone on to the event loop
+    #: runs blocking work after the run has moved to the event loop
     on_thread: RunOnThread = on_new_thread
-    #: that of the run's claim
+    #: the token of the run's claim
     claim_token: str = ""
-    #: of the handling of an event
+    #: the state of the Turn, if the run handles an event
     turn: TurnState = field(default_factory=TurnState)
 
     def only_waiting(self) -> Waits:
-        """Return the wait of a run that does nothing else."""
+        """Return the waits of a run that does nothing but wait."""
         return Waits(self.release_slot, lambda: self.cancellation.is_over)
 
     def waits(self, deadline: datetime) -> Waits:
@@ -66,32 +66,22 @@ class RunServices:
         return Waits(self.release_slot, lambda: self.cancellation.is_over or datetime.now(UTC) >= deadline)
 
 
+@dataclass(eq=False)
 class ContextFactory:
     """Makes contexts for the runs of one workspace; without ``swarm_services`` no agent can be reached."""
 
-    def __init__(
-        self,
-        workdirs: InstanceWorkdirs,
-        *,
-        call_timeout_seconds: float,
-        swarm_services: SwarmServices | None = None,
-        public_url: str | None = None,
-        older: OlderContext | None = None,
-        confinement: Confinement | None = None,
-        thinking: Thinking | None = None,
-    ) -> None:
-        self._workdirs = workdirs
-        self._thinking = thinking
-        self._older = older
-        self._confinement = confinement or Confinement()
-        self._public_url = public_url
-        self._call_timeout_seconds = call_timeout_seconds
-        self._swarm_services = swarm_services
+    workdirs: InstanceWorkdirs
+    call_timeout_seconds: float
+    older: OlderContext
+    confinement: Confinement
+    swarm_services: SwarmServices | None = None
+    public_url: str | None = None
+    thinking: Thinking | None = None
 
     def limit_seconds(self, run: Run, bound: BoundTool) -> float:
-        """Return how long the handler may run: the smaller of those given, else the default.
+        """Return how long the handler may run: the smaller limit of export and caller, or the default.
 
-        The caller's own limit counts from the first run of a call that is tried again.
+        The caller's limit counts from the first run of a call that is retried.
 
         Raises:
             ToolTimeoutError: nothing is left of it.
@@ -104,12 +94,12 @@ class ContextFactory:
         return limit
 
     def longest_seconds(self, bound: BoundTool) -> float:
-        """Return how long a tool's handler may run if the caller does not say."""
-        return bound.export.timeout_seconds or self._call_timeout_seconds
+        """Return how long a tool's handler may run if the caller sets no limit."""
+        return bound.export.timeout_seconds or self.call_timeout_seconds
 
     def knows(self, agent: str, instance_key: str) -> bool:
-        """Return whether an instance's directory was there a moment ago: not every call opens it."""
-        return self._workdirs.knows(agent, instance_key)
+        """Return whether the table of instances was asked about this one a moment ago."""
+        return self.workdirs.knows(agent, instance_key)
 
     def make(
         self,
@@ -120,33 +110,32 @@ class ContextFactory:
         limit_seconds: float,
         shown: Shown | None = None,
     ) -> Any:
-        """Make the ToolContext of a run that begins now, or AgentContext; the workdir is made on first use.
+        """Make the ToolContext or AgentContext of a run that begins now, and its workdir on first use.
 
-        Tools of the older version have a V1ToolContext (002 §4.3), which shows them ``shown`` if functions
-        around them have seen that. Opening a Step for a producer needs
-        no more than the call.
+        A v1 tool gets a V1ToolContext (002 §4.3) with what functions around it have been ``shown``. Opening a
+        Step for a producer takes only the call.
 
-        It may block, as long as :meth:`InstanceWorkdirs.open` does.
+        It may block as long as :meth:`InstanceWorkdirs.open` does.
 
         Raises:
-            ToolError, OSError: there is no way to a workdir, or what came is not an event.
+            ToolError, OSError: the workdir cannot be opened, or the event is not valid.
         """
         if run.call.tool_name == STEP_TOOL:
             return run.call
         call, patience = run.call, OpenWait(limit_seconds, services.cancellation)
         deadline = datetime.now(UTC) + timedelta(seconds=limit_seconds)
-        workdir = self._workdirs.open(call.agent_name, call.instance_key, patience)
+        workdir = self.workdirs.open(call.agent_name, call.instance_key, patience)
         if is_event(call):
             return self._agent_context(run, services, workdir, deadline=deadline, is_async=tool.is_async)
         context = self._tool_context(run, tool, services, workdir, deadline=deadline)
-        if tool.bound.is_v1 and self._older is not None:
-            return self._older(tool.bound, call, context, shown)
+        if tool.bound.is_v1:
+            return self.older(tool.bound, call, context, shown)
         return context
 
     def wire(
         self, call: JsonObject, call_id: str, token: str, queued_at: float, *, limit_seconds: float
     ) -> JsonObject:
-        """Make of a plain call that begins now what ``goondan_tasks/node/context.mjs`` reads.
+        """Return the context of a plain call that begins now, as ``goondan_tasks/node/context.mjs`` reads it.
 
         It is called on the event loop.
 
@@ -154,8 +143,8 @@ class ContextFactory:
             ToolError, OSError: there is no way to a workdir.
         """
         shown_id, tool, turn_id = call["toolCallId"], call["toolName"], call["turnId"]
-        workdir = self._workdirs.open_on_loop(call["agentName"], call["instanceKey"])
-        url = self._public_url
+        workdir = self.workdirs.open_on_loop(call["agentName"], call["instanceKey"])
+        url = self.public_url
         return {
             "agentName": call["agentName"],
             "instanceKey": call["instanceKey"],
@@ -165,7 +154,7 @@ class ContextFactory:
             "message": assistant_message_wire(shown_id, tool, call["args"], turn_id, iso_time(queued_at)),
             "workdir": str(workdir),
             "deadline": (time() + limit_seconds) * 1000,
-            "runtime": self._swarm_services is not None,
+            "runtime": self.swarm_services is not None,
             "callbackUrl": None if url is None else callback_url(url, call_id, token),
         }
 
@@ -173,19 +162,19 @@ class ContextFactory:
         """Return the conversation with which a Turn begins; ``None`` unless the agent thinks. It may block.
 
         Raises:
-            ConversationError: a file of it cannot be read.
-            ToolError, OSError: there is no way to the instance's directory.
+            ConversationError: one of its files cannot be read.
+            ToolError, OSError: the instance's directory cannot be opened.
         """
         call = run.call
-        if self._thinking is None or not self._thinking.bundle.agents[call.agent_name].thinks:
+        if self.thinking is None or not self.thinking.bundle.agents[call.agent_name].thinks:
             return None
-        self._workdirs.open(call.agent_name, call.instance_key)
-        directory = self._workdirs.directory(call.instance_key)
+        self.workdirs.open(call.agent_name, call.instance_key)
+        directory = self.workdirs.directory(call.instance_key)
         files = ConversationFiles.of(directory, call.agent_name)
         return files.begin(call.turn_id, claimed_at=run.claimed_at, now=run.clock())
 
     def let_go(self, context: Any) -> None:
-        """End what the context of a run has begun, for the run has ended."""
+        """End what the context has begun for a run that has ended."""
         if isinstance(context, V1ToolContext) and isinstance(context.events, RunEventBus):
             context.events.end()
 
@@ -193,10 +182,10 @@ class ContextFactory:
         self, run: Run, services: RunServices, workdir: Path, *, deadline: datetime, is_async: bool
     ) -> AgentContext:
         call = run.call
-        if self._swarm_services is None:
+        if self.swarm_services is None:
             raise HandoffError("An agent is run by a worker only.")
         waits = services.waits(deadline)
-        call_services = self._swarm_services.for_run(
+        call_services = self.swarm_services.for_run(
             run,
             workdir,
             waits,
@@ -227,8 +216,8 @@ class ContextFactory:
     def _model(
         self, run: Run, services: RunServices, workdir: Path, call_services: CallServices
     ) -> dict[str, Any]:
-        """Return what an agent is given of its prompt and its model."""
-        thinking, call = self._thinking, run.call
+        """Return the prompt and the model of an agent, as fields of its context."""
+        thinking, call = self.thinking, run.call
         if thinking is None:
             return {}
         names = {
@@ -249,8 +238,8 @@ class ContextFactory:
         self, run: Run, tool: RegisteredTool, services: RunServices, workdir: Path, *, deadline: datetime
     ) -> ToolContext:
         call, cancellation = run.call, services.cancellation
-        environment = partial(self._confinement.environment, call.agent_name, tool.bound)
-        sandbox = self._confinement.sandbox(tool.bound, workdir)
+        environment = partial(self.confinement.environment, call.agent_name, tool.bound)
+        sandbox = self.confinement.sandbox(tool.bound, workdir)
         return ToolContext(
             agent_name=call.agent_name,
             instance_key=call.instance_key,
@@ -269,39 +258,25 @@ class ContextFactory:
         )
 
     def _callback(self, run: Run, services: RunServices) -> dict[str, Any]:
-        if self._public_url is None:
+        if self.public_url is None:
             return _NOTHING
-        return {"_callback_url": partial(callback_url, self._public_url, run.id, services.claim_token)}
+        return {"_callback_url": partial(callback_url, self.public_url, run.id, services.claim_token)}
 
     def _reach(
         self, run: Run, workdir: Path, services: RunServices, *, deadline: datetime, is_async: bool
     ) -> dict[str, Any]:
-        """Return what makes the run's ``ctx.runtime`` when it is first asked for: few tools do."""
-        swarm_services = self._swarm_services
+        """Return the field that makes ``ctx.runtime`` on first use: few tools use it."""
+        swarm_services = self.swarm_services
         if swarm_services is None:
             return _NOTHING
 
-        def make() -> CallServices:
+        @cache
+        def make() -> AgentRuntime:
             waits = services.waits(deadline)
-            return swarm_services.for_run(run, workdir, waits, services.cancellation, is_async=is_async)
+            own = swarm_services.for_run(run, workdir, waits, services.cancellation, is_async=is_async)
+            return own.runtime
 
-        return {"_reach": OnFirstUse(make)}
-
-
-class OnFirstUse:
-    """Makes a run's ``ctx.runtime`` once."""
-
-    __slots__ = ("_make", "_runtime")
-
-    def __init__(self, make: Callable[[], CallServices]) -> None:
-        self._make = make
-        self._runtime: AgentRuntime | None = None
-
-    def __call__(self) -> AgentRuntime:
-        """Return it."""
-        if self._runtime is None:
-            self._runtime = self._make().runtime
-        return self._runtime
+        return {"_reach": make}
 
 
 def _left_of(run: Run) -> float | None:

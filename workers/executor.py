@@ -1,16 +1,18 @@
-"""The executor: one call through five steps to its one result. It never raises.
+"""The executor takes a call through five steps to its one result. It never raises.
 
 1. guard: is the tool in the Step's catalog (003 §7)? It fails closed, before any middleware.
-2. pipeline: the ``toolCall`` middlewares, an onion around the rest (003 §6).
+2. pipeline: the ``toolCall`` middlewares, an onion around the other steps (003 §6).
 3. arguments: checked against the tool's JSON Schema, after middlewares may have changed them.
 4. handler: ``handler(ctx, input)``, in the instance's workdir.
-5. outcome: the value, or what was raised, becomes the ToolCallResult (003 §8); a large one, a file.
+5. outcome: the value or the exception becomes the ToolCallResult (003 §8); a large output becomes a file.
+
+Plain calls, which have no middlewares, take a shorter path to the same result (:mod:`workers.job`).
 """
 
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -35,7 +37,7 @@ from goondan_tasks.failure import (
     with_error_in_output,
     with_error_in_output_by_name,
 )
-from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
+from goondan_tasks.messages import JsonObject, ToolCallResult
 from goondan_tasks.names import SYSTEM_TOOL
 from goondan_tasks.output import Pending, bad_output, encoded_output, may_be_pending, pending_of
 from goondan_tasks.redaction import KNOWN_SECRETS
@@ -47,14 +49,12 @@ from workers.contexts import ContextFactory, RunServices
 from workers.extensions.events import (
     TOOL_CALLED,
     TOOL_COMPLETED,
+    EventListeners,
     running,
     tell_called,
     tell_completed,
 )
-from workers.extensions.events import (
-    EventListeners as Events,
-)
-from workers.extensions.pipelines import AgentPipelines as Pipelines
+from workers.extensions.pipelines import AgentPipelines
 from workers.handlers import timed_out, way_timed_out
 from workers.instances.outputs import Outputs
 from workers.job import Job, Plan, SlowToolDetector, Stamp, result_of
@@ -75,16 +75,16 @@ logger = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-#: what an async handler that is cancelled at its limit may take to end before the call ends without it
+#: how long an async handler that is cancelled at its limit may take to end before the call ends without it
 PATIENCE_SECONDS = 1.0
 
-#: writes the mark "started" just before the handler, and returns the time in ms
+#: marks the run as started just before its handler begins, and returns the time in ms
 StartMark = Callable[[], float]
 
 
 @dataclass(slots=True)
 class _Attempt:
-    """A run on its way, and how far it has come: at any moment it may have to end with a result."""
+    """A run and how far it has come: whenever it fails, its result is made from this."""
 
     run: Run
     mark_started: StartMark
@@ -93,29 +93,29 @@ class _Attempt:
     message_limit: int = DEFAULT_MESSAGE_LIMIT
     limit_seconds: float = 0.0
     started_at: float | None = None
-    #: whether plain code runs for it on a thread, which must not be abandoned
+    #: whether blocking code runs for it on a thread, which must not be abandoned
     is_beside_loop: bool = False
     is_interruptible: bool = False
-    #: that of an async handler while it is awaited
+    #: the timer of an async handler while it is awaited
     timer: asyncio.Timeout | None = None
-    #: whether its async handler needs no slot
+    #: whether the async handler needs no slot
     only_waits: bool = False
-    #: whether it is a tool call, of which extensions hear
+    #: whether it is a tool call, which extensions are told of
     is_told: bool = False
-    #: whether it is a call of a tool of the older version
+    #: whether it calls a v1 tool
     is_v1: bool = False
-    #: what functions of older extensions around it have been shown
+    #: what functions of v1 extensions around the call have been shown
     shown: Shown | None = None
-    #: what such a tool was called with
+    #: the context that a v1 tool was called with
     older_context: Any = None
 
     @property
     def is_past_limit(self) -> bool:
-        """Whether its async handler was cancelled, and cleans up: to be cancelled again would stop that."""
+        """Whether the async handler was cancelled and cleans up; another cancel would interrupt that."""
         return self.timer is not None and self.timer.expired()
 
     async def move_to_loop(self) -> None:
-        """Go on on the event loop, in a task that is cancelled when the call is."""
+        """Continue on the event loop, in a task that is cancelled with the call."""
         await move_to_loop()
         if not self.is_interruptible:
             self.is_interruptible = True
@@ -131,49 +131,32 @@ class _Attempt:
         cancellation.on_cancel(lambda: loop.call_soon_threadsafe(interrupt))
 
 
+@dataclass(eq=False)
 class Executor:
     """Runs calls with one registry of tools."""
 
-    def __init__(
-        self,
-        registry: Registry,
-        contexts: ContextFactory,
-        *,
-        guard: CatalogGuard,
-        pipelines: Pipelines,
-        events: Events,
-        turns: Turns,
-        outputs: Outputs,
-        suspension: Suspension,
-        help_url: str,
-    ) -> None:
-        self._registry = registry
-        self._contexts = contexts
-        self._guard = guard
-        self._pipelines = pipelines
-        self._events = events
-        self._turns = turns
-        self._outputs = outputs
-        self._suspension = suspension
-        self._help_url = help_url
-        #: of the tools whose calls are plain, by agent and tool
-        self._plans: dict[tuple[str, str], Plan] = {}
-        #: of the tools whose handlers have run, by agent and tool
-        self._detectors: dict[tuple[str, str], SlowToolDetector] = {}
+    registry: Registry
+    contexts: ContextFactory
+    guard: CatalogGuard
+    pipelines: AgentPipelines
+    events: EventListeners
+    turns: Turns
+    outputs: Outputs
+    suspension: Suspension
+    help_url: str
+    #: by agent and tool; only of tools whose calls are plain
+    _plans: dict[tuple[str, str], Plan] = field(default_factory=dict, init=False)
+    #: by agent and tool; only of tools whose handlers have run
+    _detectors: dict[tuple[str, str], SlowToolDetector] = field(default_factory=dict, init=False)
 
     async def execute(
-        self,
-        run: Run,
-        mark_started: StartMark,
-        *,
-        watch: Watch,
-        services: RunServices,
+        self, run: Run, mark_started: StartMark, *, watch: Watch, services: RunServices
     ) -> ToolCallResult:
         """Run the call; whatever happens becomes its result.
 
-        An async handler is cancelled at its limit, and with its call. A sync one cannot be: ``watch``
-        enforces its limit, and its canceller answers in its place. The same holds for an async one that
-        does not end when it is cancelled.
+        An async handler is cancelled at its limit and with its call. A blocking one cannot be cancelled, and
+        an async one may not end then: ``watch`` enforces the limit of both, and the call is answered while
+        the handler still runs.
         """
         attempt = _Attempt(run, mark_started, watch, services)
         outcome = await awaited_outcome(self._through_steps(attempt))
@@ -190,31 +173,31 @@ class Executor:
             reason = turn.finish_reason or (None if result.error is None else "error")
             result = with_meta(result, usage=dict(turn.usage), finish_reason=reason)
         if attempt.is_v1:
-            self._contexts.let_go(attempt.older_context)
+            self.contexts.let_go(attempt.older_context)
         services.reporter.flush()
         if attempt.is_told:
-            tell_completed(self._events, run.call, result)
+            tell_completed(self.events, run.call, result)
         return result
 
     async def _through_steps(self, attempt: _Attempt) -> ToolCallResult:
-        """Run the call through its five steps; anything may be raised."""
+        """Take the call through its five steps; anything may be raised."""
         run, services = attempt.run, attempt.services
         running.set(run)
-        bound = self._guard.admit(run.call, attempt.watch)
+        bound = self.guard.admit(run.call, attempt.watch)
         attempt.message_limit = bound.tool.spec.error_message_limit
         attempt.is_told = bound.tool.name != SYSTEM_TOOL
         attempt.is_v1 = bound.is_v1
         if attempt.is_told:
-            tell_called(self._events, run.call)
+            tell_called(self.events, run.call)
             result = await self._through_middlewares(attempt, bound)
-            untold = self._registry.dynamic.untold(run.call)
+            untold = self.registry.dynamic.untold(run.call)
             if untold:
                 await _may_block(attempt, partial(self._note_unregistered, run, untold))
         elif is_event(run.call):
             handle = partial(self._handle, attempt, run.call.args)
             within = partial(self._limited, attempt, bound)
-            services.turn.conversation = await _may_block(attempt, partial(self._contexts.conversation, run))
-            answer = await self._turns.around(
+            services.turn.conversation = await _may_block(attempt, partial(self.contexts.conversation, run))
+            answer = await self.turns.around(
                 run,
                 handle,
                 within=within,
@@ -239,13 +222,13 @@ class Executor:
         detector = self._detectors.get((job.agent, job.tool_name))
         return detector is not None and detector.is_slow
 
-    def _detector(self, call: ToolCall) -> SlowToolDetector:
-        return self._detectors.setdefault((call.agent_name, call.tool_name), SlowToolDetector())
+    def _detector(self, agent: str, name: str) -> SlowToolDetector:
+        return self._detectors.setdefault((agent, name), SlowToolDetector())
 
     def plan(self, job: Job) -> Plan | None:
-        """Return how a plain call is run that has been read; ``None`` if it needs more than that.
+        """Return how a call that has been classified is run; ``None`` if it needs the general path.
 
-        Extensions may put middlewares around an agent's calls, and listen, at any time.
+        A plan is made again when extensions have put middlewares around calls, or listen to them, since.
         """
         if not job.is_plain:
             return None
@@ -253,35 +236,28 @@ class Executor:
         plan, stamp = self._plans.get((agent, name)), self._stamp
         if plan is None or plan.stamp != stamp:
             plan = self._made_plan(agent, name, stamp)
-            if plan is None:  # not kept: models make names up
+            if plan is None:  # not remembered, since models make names up
                 return None
             self._plans[agent, name] = plan
-        return plan if self._contexts.knows(agent, call["instanceKey"]) else None
+        return plan if self.contexts.knows(agent, call["instanceKey"]) else None
 
     @property
     def _stamp(self) -> Stamp:
-        """What changes whenever extensions change what is done around calls."""
-        pipelines = self._pipelines
+        """The versions that change whenever extensions change what happens around calls."""
+        pipelines = self.pipelines
         return (
             pipelines.ranks.version,
             pipelines.v1.with_calls,
-            self._events.version,
-            self._registry.dynamic.version,
+            self.events.version,
+            self.registry.dynamic.version,
         )
 
-    def context(
-        self, run: Run, tool: RegisteredTool, services: RunServices, *, limit_seconds: float
-    ) -> ToolContext:
-        """Make the context of a plain call; raises as :meth:`ContextFactory.make`."""
-        context: ToolContext = self._contexts.make(run, tool, services, limit_seconds=limit_seconds)
-        return context
-
     def wire(self, job: Job, *, limit_seconds: float) -> JsonObject:
-        """Make what a handler in another process is told of a plain call; raises as :meth:`context`."""
-        return self._contexts.wire(job.read(), job.id, job.token, job.queued_at, limit_seconds=limit_seconds)
+        """Make the context of a plain call for a handler in another process; this may block."""
+        return self.contexts.wire(job.read(), job.id, job.token, job.queued_at, limit_seconds=limit_seconds)
 
     def _made_plan(self, agent: str, name: str, stamp: Stamp) -> Plan | None:
-        pipelines, events, registry = self._pipelines, self._events, self._registry
+        pipelines, events, registry = self.pipelines, self.events, self.registry
         if (
             pipelines.layers(agent, "toolCall")
             or agent in pipelines.v1.with_calls
@@ -297,13 +273,13 @@ class Executor:
         is_open = (
             registry.is_open or registry.bound(agent, name) is not bound or bound.tool.name == SYSTEM_TOOL
         )
-        if is_open or self._suspension.asks(bound):
+        if is_open or self.suspension.asks(bound):
             return None
-        detector = self._detectors.setdefault((agent, name), SlowToolDetector())
-        return Plan(tool, tool.handler, self._contexts.longest_seconds(bound), detector, stamp)
+        detector = self._detector(agent, name)
+        return Plan(tool, tool.handler, self.contexts.longest_seconds(bound), detector, stamp)
 
     def refuse_arguments(self, job: Job, plan: Plan) -> ToolCallResult | None:
-        """Return the result of a plain call whose arguments are not those of its tool."""
+        """Return the result of a plain call with invalid arguments; ``None`` if they are valid."""
         faults = plan.tool.arguments.faults(job.read()["args"])
         if not faults:
             return None
@@ -311,17 +287,17 @@ class Executor:
         return with_error_in_output_by_name(self._failed(job.claim.run, error, plan.message_limit, None))
 
     def run_plain(self, job: Job, plan: Plan, context: ToolContext) -> bytes | ToolCallResult:
-        """Run the handler of a plain call; return its result, as JSON if that is all there is to it."""
+        """Run the handler of a plain call; return its result, as JSON if the result is plain."""
         call = job.read()
         running.set(job)
         outcome = outcome_of(partial(plan.detector.timed, partial(plan.handler, context, call["args"])))
-        # reports go over another connection than plain results, and must not come after them
+        # progress goes over another connection than plain results, and must not come after them
         has_reported = job.reporter is not None and job.reporter.is_used
         result = None if has_reported else self.plain_result(job, plan, outcome)
         return self.general_result(job, plan, outcome) if result is None else result
 
     def plain_result(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> bytes | None:
-        """Return the result of a plain call as JSON; ``None`` if there is more to it."""
+        """Return the result of a plain call as JSON; ``None`` if the result is not plain."""
         if outcome.error is not None:
             return None
         value = outcome.get()
@@ -331,18 +307,18 @@ class Executor:
             output = serializer.encode(value, serializer.DEEPEST)
         except serializer.NotJsonError:
             return None
-        if len(output) > self._outputs.max_bytes:
+        if len(output) > self.outputs.max_bytes:
             return None
         job.output, job.output_text = value, output
         return result_of(job, job.read(), output.decode())
 
     def general_result(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> ToolCallResult:
-        """Return the outcome of the handler of a plain call, whatever it is; this may block."""
+        """Return the result of a plain call, whatever its handler has returned or raised; this may block."""
         run = job.claim.run
 
         def result() -> ToolCallResult:
             result = self._outcome(run, outcome.get(), job.started_at)
-            untold = self._registry.dynamic.untold(run.call)
+            untold = self.registry.dynamic.untold(run.call)
             if untold:
                 self._note_unregistered(run, untold)
             ended = drive(self._storable(run, result, plan.tool.bound))
@@ -357,17 +333,17 @@ class Executor:
         return with_error_in_output_by_name(failed)
 
     def _note_unregistered(self, run: Run, names: Collection[str]) -> None:
-        """Let other workers know which tools the Turn has lost; if that fails, the result is still valid."""
+        """Tell other workers which tools the Turn has lost; if that fails, the result is still valid."""
         try:
-            self._guard.note_unregistered(run.call, names)
+            self.guard.note_unregistered(run.call, names)
         except GoondanError as error:
             logger.warning("tools.unregistered_here_only", **run.log_fields, reason=error.message)
 
     async def _through_middlewares(self, attempt: _Attempt, bound: BoundTool) -> ToolCallResult:
-        """Run the handler inside of the agent's middlewares."""
+        """Run the handler inside the agent's middlewares."""
         run, services = attempt.run, attempt.services
-        layers = self._pipelines.layers(run.call.agent_name, "toolCall")
-        is_v1 = run.call.agent_name in self._pipelines.v1.with_calls
+        layers = self.pipelines.layers(run.call.agent_name, "toolCall")
+        is_v1 = run.call.agent_name in self.pipelines.v1.with_calls
         if not (layers or is_v1):
             return self._outcome(run, await self._handle(attempt, run.call.args), attempt.started_at)
 
@@ -400,13 +376,13 @@ class Executor:
 
         services = attempt.services
         way_services = CallWayServices(services.cancellation, services.on_thread, shape, failed)
-        return self._pipelines.v1.call_way(attempt.run, way_services)
+        return self.pipelines.v1.call_way(attempt.run, way_services)
 
     async def _limited(
         self, attempt: _Attempt, bound: BoundTool, layers: Sequence[Layer], call: Callable[[], Awaitable[Any]]
     ) -> Any:
-        """Go through middlewares, which may take as long again as the handler: a cancel ends them."""
-        limit = 2 * self._contexts.limit_seconds(attempt.run, bound)
+        """Go through middlewares, which may take as long again as the handler; a cancel ends them."""
+        limit = 2 * self.contexts.limit_seconds(attempt.run, bound)
         call_off = attempt.watch(limit, way_timed_out)
         try:
             if any(layer.is_async for layer in layers):
@@ -416,45 +392,45 @@ class Executor:
             call_off()
 
     async def _handle(self, attempt: _Attempt, arguments: Any) -> Any:
-        """Check the arguments and run the handler; on the loop, what may block is done beside it."""
+        """Check the arguments and run the handler; on the loop, blocking parts run on another thread."""
         value = await _may_block(attempt, partial(self._begin, attempt, arguments))
         return await _awaited(value, attempt) if inspect.isawaitable(value) else value
 
     def _begin(self, attempt: _Attempt, arguments: Any) -> Any:
-        """Run a plain handler to its end, or return what is to be awaited."""
+        """Run a blocking handler to its end, or return the awaitable of an async one."""
         run, services = attempt.run, attempt.services
         services.cancellation.require_wanted()  # a middleware may have taken too long
-        tool = self._ready(run.call) or self._loaded(attempt)
-        _require_valid(tool, arguments)
-        held = self._suspension.hold(run, tool.bound)
+        tool, names = self._tool(attempt), (run.call.agent_name, run.call.tool_name)
+        faults = tool.arguments.faults(arguments)
+        if faults:
+            raise ToolInputValidationError("; ".join(faults))
+        held = self.suspension.hold(run, tool.bound)
         if held is not None:
             return held
-        limit = attempt.limit_seconds = self._contexts.limit_seconds(run, tool.bound)
+        limit = attempt.limit_seconds = self.contexts.limit_seconds(run, tool.bound)
         attempt.started_at = attempt.mark_started()
         # the limit counts from here
-        context = self._contexts.make(run, tool, services, limit_seconds=limit, shown=attempt.shown)
+        context = self.contexts.make(run, tool, services, limit_seconds=limit, shown=attempt.shown)
         if attempt.is_v1:
             attempt.older_context = context
         if isinstance(tool.handler, IsolatedTool):
             handle = partial(tool.handler.run, limit_seconds=limit, cancellation=services.cancellation)
-            return self._detector(run.call).timed(partial(handle, context, arguments))
+            return self._detector(*names).timed(partial(handle, context, arguments))
         if tool.is_async:
             attempt.only_waits = tool.only_waits
             return tool.handler(context, arguments)
         call_off = attempt.watch(limit)
         try:
-            return self._detector(run.call).timed(partial(tool.handler, context, arguments))
+            return self._detector(*names).timed(partial(tool.handler, context, arguments))
         finally:
             call_off()
 
-    def _ready(self, call: ToolCall) -> RegisteredTool | None:
-        return self._registry.ready(call.agent_name, call.tool_name, turn_of(call))
-
-    def _loaded(self, attempt: _Attempt) -> RegisteredTool:
+    def _tool(self, attempt: _Attempt) -> RegisteredTool:
         call, cancellation = attempt.run.call, attempt.services.cancellation
-        limit = partial(self._contexts.limit_seconds, attempt.run)
-        return self._registry.tool(
-            call.agent_name, call.tool_name, turn=turn_of(call), limit=limit, cancellation=cancellation
+        agent, name, turn = call.agent_name, call.tool_name, turn_of(call)
+        limit = partial(self.contexts.limit_seconds, attempt.run)
+        return self.registry.ready(agent, name, turn) or self.registry.tool(
+            agent, name, turn=turn, limit=limit, cancellation=cancellation
         )
 
     def _failed(
@@ -465,7 +441,7 @@ class Executor:
             logger.warning("call.raised", **run.log_fields, exc_info=cause)
         described = describe(
             cause,
-            help_url=self._help_url,
+            help_url=self.help_url,
             message_limit=message_limit,
             default=HandoffError if is_event(run.call) else ToolError,
         )
@@ -476,14 +452,14 @@ class Executor:
         return run.failed(described, started_at)
 
     def _outcome(self, run: Run, value: Any, started_at: float | None) -> ToolCallResult:
-        """Return the result of a value: final, unless the value says that it comes later."""
+        """Return the result of a value: final, or pending if the value says so."""
         pending = pending_of(value)
         if pending is None:
             return run.ok(value, started_at)
-        return self._suspension.result(run, pending, started_at)
+        return self.suspension.result(run, pending, started_at)
 
     def _adopted(self, attempt: _Attempt, result: ToolCallResult) -> ToolCallResult:
-        """Return the result that a middleware has made; one that it has made pending expires as others do."""
+        """Return the result that a middleware has made; a pending one gets an expiry if it has none."""
         adopted = limited(attempt.run.adopted(result, attempt.started_at), attempt.message_limit)
         if adopted.status == "pending" and adopted.meta.expires_at is None:
             return self._outcome(
@@ -492,21 +468,21 @@ class Executor:
         return adopted
 
     async def _storable(self, run: Run, result: ToolCallResult, bound: BoundTool) -> ToolCallResult:
-        """Return the result as it can be stored: a large output is in a file, and secrets are masked."""
+        """Return the result as it is stored: with secrets masked, and a large output in a file."""
         if result.output is None:
             return without_secrets(result)
         data = encoded_output(result.output, bound.name)
         shown = without_secrets(result)
         if shown is not result:
             result, data = shown, encoded_output(shown.output, bound.name)
-        if len(data) <= self._outputs.max_bytes:
+        if len(data) <= self.outputs.max_bytes:
             return result
-        stored = await self._outputs.store(run, data)
+        stored = await self.outputs.store(run, data)
         return with_meta(result.model_copy(update={"output": stored.to_wire()}), output_file=stored.path)
 
 
 async def _may_block(attempt: _Attempt, function: Callable[[], T]) -> T:
-    """Call what may block: beside the loop, if the run has gone on there."""
+    """Call what may block; on another thread if the run is on the event loop."""
     if not is_on_loop():
         return function()
     attempt.is_beside_loop = True
@@ -531,14 +507,8 @@ def _tool_call_context(run: Run) -> ToolCallContext:
     )
 
 
-def _require_valid(tool: RegisteredTool, arguments: Any) -> None:
-    faults = tool.arguments.faults(arguments)
-    if faults:
-        raise ToolInputValidationError("; ".join(faults))
-
-
 def _require_wanted(value: Any, cancellation: Cancellation) -> None:
-    """Await no handler of a run that was cancelled while its task could not be: raise what for."""
+    """Raise the cancellation's error instead of awaiting a handler, if the task was not cancelled for it."""
     if cancellation.error is not None and inspect.iscoroutine(value):
         value.close()
         raise cancellation.error
@@ -554,7 +524,7 @@ def _require_json(answer: Any) -> Any:
 
 async def _awaited(value: Awaitable[Any], attempt: _Attempt) -> Any:
     limit = attempt.limit_seconds
-    # the loop cannot be relied on: a handler may ignore that it is cancelled, or block all the others
+    # a handler may ignore that it is cancelled, or block the event loop
     call_off = attempt.watch(limit, patience=PATIENCE_SECONDS)
     try:
         await attempt.move_to_loop()

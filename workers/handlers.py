@@ -1,4 +1,4 @@
-"""Handlers, the same way in the worker and in an isolated child: finding one, and what it may return."""
+"""Finding handlers, and the errors of those that take too long; for workers and isolated children alike."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -20,10 +20,10 @@ def _imported(entry: Path) -> Mapping[str, ToolHandler]:
 
 
 class TimedOut(Protocol):
-    """Makes the error of what took longer than ``limit`` seconds."""
+    """Makes the error of a run that took longer than ``limit`` seconds."""
 
     def __call__(self, limit: float, *, agent: str | None = None) -> GoondanError:
-        """Make it; if it was an agent, ``agent`` names it: ``agent@instance``."""
+        """Make the error; if an agent handled an event, ``agent`` is ``agent@instance``."""
 
 
 def find_handler(
@@ -37,7 +37,7 @@ def find_handler(
 
     Raises:
         ToolNotFoundError: the file cannot be loaded, or exports no such handler.
-        Exception: whatever the file's own code raises when it is imported, and ``load`` besides.
+        Exception: whatever ``load`` or the file's own code raises.
     """
     try:
         handler = load(entry).get(export_name)
@@ -50,7 +50,7 @@ def find_handler(
 
 def is_async_handler(handler: Callable[..., Any]) -> bool:
     """Return whether calling ``handler`` makes a coroutine."""
-    called = getattr(handler, "__call__", None)  # noqa: B004 - an object may be called, too
+    called = getattr(handler, "__call__", None)  # noqa: B004 - the handler may be an object
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(called)
 
 

@@ -1,13 +1,14 @@
-"""A call in a worker's hands, from the claim to its end, and how plain calls are run.
+"""A claimed call in a worker, and the plan by which plain calls are run.
 
-A plain call has checked arguments and a JSON value, and nothing around its handler. What an export's plain
-calls have alike is found out once, in a plan. A call that needs more, because of its tool or of its fields,
+A plain call has arguments to check, a JSON value as its result, and nothing around its handler. What the
+plain calls of an export have in common is worked out once, in a plan. A call whose tool or fields need more
 is run by :meth:`workers.executor.Executor.execute`.
 """
 
 import contextlib
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from json.encoder import encode_basestring as quoted
 from time import monotonic, thread_time
@@ -39,13 +40,13 @@ _TEXTS = (
     "correlationId",
 )
 
-#: all that a producer's call says, and its result says again but for the arguments
+#: the fields of a producer's call; all but the arguments recur in its result
 _BARE_FIELDS = {"v", "args", "callChain", *_TEXTS}
 
-#: and what an agent's own call says besides
+#: those of a call that an agent makes, too
 _PLAIN_FIELDS = _BARE_FIELDS | {"waiting", "parentId", "rootId", "parentSpanId", "auth", "origin"}
 
-#: what stands before the arguments of a producer's call (goondan_tasks/ledger/submission.py)
+#: the text before the arguments of a producer's call (goondan_tasks/ledger/submission.py)
 _BEFORE_ARGS = b'"callChain":[],"args":'
 
 #: as ``ToolCallResult.to_wire`` writes it
@@ -56,15 +57,15 @@ _RESULT = (
 )
 
 
-#: a handler that waits longer for something else than the processor, in seconds, runs on its own thread
+#: a handler that is off the processor for longer than this, in seconds, may be waiting for something
 IDLE_SECONDS = 0.001
 
-#: how many of them in a row are not chance: the machine may have something else to do, too
+#: this many such runs in a row are no coincidence; a single one may be due to a busy machine
 SURE = 3
 
 
 class SlowToolDetector:
-    """Learns from a tool's runs whether its plain handler is slow."""
+    """Learns from a tool's runs whether its blocking handler is slow."""
 
     __slots__ = ("_suspicion",)
 
@@ -73,15 +74,15 @@ class SlowToolDetector:
 
     @property
     def is_slow(self) -> bool:
-        """Whether its calls would keep the short ones waiting: each gets a thread of its own then."""
+        """Whether its calls would keep short ones waiting; then each gets a thread of its own."""
         return self._suspicion >= SURE
 
     def note_slow(self) -> None:
-        """Record that a handler lasts."""
+        """Record that a handler has taken long."""
         self._suspicion = SURE
 
     def timed(self, handler: Callable[[], T]) -> T:
-        """Run a handler and learn from its time alone, without the work around it."""
+        """Run a handler and learn from the time that it takes."""
         begun, busy = monotonic(), thread_time()
         try:
             return handler()
@@ -90,10 +91,9 @@ class SlowToolDetector:
             self.learn(wall, wall - (thread_time() - busy))
 
     def learn(self, wall: float, idle: float) -> None:
-        """Record how many seconds a handler took, and how many of them it waited.
+        """Record how many seconds a handler took, and how many of them it was idle.
 
-        One long handler is enough. Short waits count if there are several in a row: the machine may have been
-        busy.
+        One long run is enough; short waits count only if there are several in a row.
         """
         if wall > SHORT_SECONDS:
             self._suspicion = SURE
@@ -103,46 +103,33 @@ class SlowToolDetector:
             self._suspicion = 0
 
 
-#: the versions of what extensions may put around calls
+#: the versions of everything that extensions may put around calls
 Stamp = tuple[object, ...]
 
 
+@dataclass(eq=False, slots=True)
 class Plan:
-    """How an export's plain calls are run."""
+    """How the plain calls of an export are run."""
 
-    __slots__ = (
-        "detector",
-        "handler",
-        "has_retry",
-        "is_async",
-        "limit_seconds",
-        "message_limit",
-        "stamp",
-        "tool",
-    )
+    tool: RegisteredTool
+    handler: Callable[[Any, JsonObject], Any]
+    limit_seconds: float
+    detector: SlowToolDetector
+    #: the plan is valid until extensions change one of these versions
+    stamp: Stamp
+    message_limit: int = field(init=False)
+    has_retry: bool = field(init=False)
+    #: whether the handler is awaited on the event loop
+    is_async: bool = field(init=False)
 
-    def __init__(
-        self,
-        tool: RegisteredTool,
-        handler: Callable[[Any, JsonObject], Any],
-        limit: float,
-        detector: SlowToolDetector,
-        stamp: Stamp,
-    ) -> None:
-        self.tool = tool
-        #: the plan holds while extensions have changed nothing since
-        self.stamp = stamp
-        self.detector = detector
-        self.handler = handler
-        self.limit_seconds = limit
-        self.message_limit = tool.bound.tool.spec.error_message_limit
-        self.has_retry = tool.bound.export.retry is not None
-        #: whether it is to be awaited on the event loop
-        self.is_async = tool.is_async
+    def __post_init__(self) -> None:
+        self.message_limit = self.tool.bound.tool.spec.error_message_limit
+        self.has_retry = self.tool.bound.export.retry is not None
+        self.is_async = self.tool.is_async
 
 
 def is_plain(call: Mapping[str, Any], agent: str | None) -> bool:
-    """Return whether a wire record is that of a plain call to ``agent``, whole and of the right types."""
+    """Return whether a wire record is a plain call to ``agent``, complete and with the right types."""
     return (
         call.keys() <= _PLAIN_FIELDS
         and call.get("agentName") == agent
@@ -154,28 +141,24 @@ def is_plain(call: Mapping[str, Any], agent: str | None) -> bool:
     )
 
 
-def _is_bare(call: Mapping[str, Any]) -> bool:
-    return call.keys() <= _BARE_FIELDS and call.get("callChain", []) == []
-
-
 class JobState(IntEnum):
     """The state of a call in this worker."""
 
     CLAIMED = 0
-    #: its mark "started" was sent
+    #: the mark "started" was sent
     MARKING = 1
-    #: the mark is confirmed: its handler may begin
+    #: the mark is confirmed, and the handler may begin
     STARTED = 2
-    #: there is no run: the claim is no longer ours
+    #: the claim belongs to another worker: the call is not run here
     LOST = 3
-    #: there is no run: the call is cancelled
+    #: the call is cancelled and not run
     CANCELLED = 4
-    #: its handler has ended
+    #: the handler has ended
     ENDED = 5
 
 
 class Job:
-    """One claimed call. Whatever a plain call does not need is made when it is first asked for."""
+    """One claimed call. What a plain call does not need is made on first use."""
 
     __slots__ = (
         "_approved_by",
@@ -214,10 +197,13 @@ class Job:
         "worker",
     )
 
+    #: held for a moment; one for all, as most calls need no cancellation
+    _lock = threading.Lock()
+
     def __init__(
         self, queue: str, token: str, answer: Sequence[Any], *, asked_at: float, clock: Clock, worker: str
     ) -> None:
-        """Take what ``claim_on_reserve.lua`` has returned."""
+        """``answer`` is what ``claim_on_reserve.lua`` returns."""
         verdict, attempt, queued_at, claimed_at, retried, approved_by, text, ref, call_id = answer
         self.id: str = call_id.decode()
         self.token = token
@@ -233,22 +219,22 @@ class Job:
         #: ``time.monotonic()`` from which the lease counts
         self.asked_at = asked_at
         self.bundle_ref: str | None = ref.decode() or None
-        #: the call as in its record; ``None`` until it is read
+        #: the wire record; ``None`` until it is read
         self.call: JsonObject | None = None
-        #: whether its record is that of a plain call; known once it was asked for being readable
+        #: whether it is a plain call; set by :meth:`classify`
         self.is_plain = False
-        #: whether the result of a plain call says all that the call says, but for the arguments
+        #: whether the result of this plain call repeats all fields of the call but the arguments
         self.is_bare = False
-        #: how its handler is run, if it is a plain call
+        #: how the handler is run, if the call is plain
         self.plan: Plan | None = None
-        #: its result, if its arguments are wrong
+        #: the result of a call whose arguments are wrong
         self.refusal: ToolCallResult | None = None
         self.state = JobState.CLAIMED
         #: ``time.monotonic()`` before the mark was sent, which renews the lease
         self.marked_at = 0.0
         #: ms, Redis time
         self.started_at: float | None = None
-        #: ``time.monotonic()`` when its handler began
+        #: ``time.monotonic()`` when the handler began; 0 before
         self.begun_at = 0.0
         #: ISO 8601, Redis time
         self.ended_at = ""
@@ -256,13 +242,13 @@ class Job:
         #: what a plain handler has returned, and its JSON
         self.output: Any = None
         self.output_text: bytes | None = None
-        #: made when its handler asks, or when the call lasts
+        #: made when the handler asks for it, or when the call takes long
         self.cancellation: Cancellation | None = None
         self.reporter: ProgressReporter | None = None
-        #: set when the call lasts: takes its result, since the thread that runs it does nothing else any more
+        #: set when the call takes long and is detached from the lead: its request, and what takes its result
         self.request: Any = None
         self.end_detached: Callable[[ToolCallResult], None] | None = None
-        #: nothing, if its record has none
+        #: empty if there is no record
         self._text: bytes = text or b""
         self._retried: bytes | None = retried
         self._approved_by: bytes | None = approved_by
@@ -270,33 +256,42 @@ class Job:
         self._claim: Claim | None = None
 
     def require_fresh(self, seconds: float) -> None:
-        """Have the call marked again if its mark, which has renewed the lease, is as old as that."""
+        """Require a new mark if the confirmed one, which renewed the lease, is at least that old."""
         if self.state is JobState.STARTED and monotonic() - self.marked_at >= seconds:
             self.state = JobState.CLAIMED
 
+    def ensure_cancellation(self) -> Cancellation:
+        """Return the cancellation of this call, and make it on first use; any thread may call this."""
+        with self._lock:
+            if self.cancellation is None:
+                self.cancellation = Cancellation()
+            return self.cancellation
+
+    def let_go(self) -> None:
+        """Report the last progress and end the cancellation: the handler has ended, and was not detached."""
+        if self.reporter is not None:
+            self.reporter.flush()
+        if self.cancellation is not None:
+            self.cancellation.end()
+
     @property
     def is_running(self) -> bool:
-        """Whether its handler runs; the pool shows one that lasts."""
+        """Whether the handler runs and is not detached; a detached one is among the pool's requests."""
         return bool(self.begun_at) and self.state is not JobState.ENDED and self.end_detached is None
 
     @property
     def waits(self) -> bool:
-        """Whether its handler has not begun."""
+        """Whether the handler has not begun."""
         return not self.begun_at and self.state is not JobState.ENDED
 
     @property
-    def is_first_run(self) -> bool:
-        """Whether nothing has happened to the call before: no retry, no approval."""
-        return self._retried is None and self._approved_by is None
-
-    @property
     def size(self) -> int:
-        """How many bytes the call has as JSON."""
+        """The size of the call's JSON in bytes."""
         return len(self._text)
 
     @property
     def args_text(self) -> bytes | None:
-        """The JSON of such a call's arguments, if a client of ours has written it: they come last then."""
+        """The JSON of a bare call's arguments, which come last if a client of ours has written it."""
         begin = self._text.find(_BEFORE_ARGS) if self.is_bare else -1
         return None if begin < 0 else self._text[begin + len(_BEFORE_ARGS) : -1]
 
@@ -313,16 +308,20 @@ class Job:
             self.call = call
         return self.call
 
-    @property
-    def is_readable(self) -> bool:
-        """Whether the record holds a call that this version knows, or in a queue of events an event."""
+    def classify(self) -> bool:
+        """Read the call and note whether it is plain; return whether this version can handle it.
+
+        In a queue of events it must be an event.
+        """
         try:
             call = self.read()
-            may_be_plain = self.is_first_run and is_plain(call, self.agent)
-            self.is_bare = self.is_plain = may_be_plain and _is_bare(call)
+            is_first_run = self._retried is None and self._approved_by is None
+            may_be_plain = is_first_run and is_plain(call, self.agent)
+            has_bare_fields = call.keys() <= _BARE_FIELDS and call.get("callChain", []) == []
+            self.is_bare = self.is_plain = may_be_plain and has_bare_fields
             if self.is_bare:
                 return True
-            # all else is read now, before anything is begun for it
+            # any other is checked as a whole before it is begun
             is_event = self.claim.run.call.tool_name in EVENT_TOOLS
         except ValueError:
             return False
@@ -331,7 +330,7 @@ class Job:
 
     @property
     def counted(self) -> CountedCall:
-        """What is counted of its end if it has succeeded."""
+        """What metrics count of a call that has succeeded."""
         waited = None if self.attempt > 1 or self.started_at is None else self.started_at - self.queued_at
         return CountedCall(
             self.agent, self.tool_name, OK, None if waited is None else waited / 1000, self.duration_ms / 1000
@@ -339,7 +338,7 @@ class Job:
 
     @property
     def log_fields(self) -> CallLogFields:
-        """The fields of each log line about this run, as far as its call can be read."""
+        """The fields of each log line about this run; some are missing if the call cannot be read."""
         call: JsonObject = {}
         with contextlib.suppress(ValueError):
             call = self.read()
@@ -351,12 +350,12 @@ class Job:
 
     @property
     def tool_name(self) -> str:
-        """The tool's name, as in the call."""
+        """The tool's name as the call has it."""
         return str(self.read().get("toolName"))
 
     @property
     def claim(self) -> Claim:
-        """The claim, as the general way takes it.
+        """The claim in the form that the general path takes.
 
         Raises:
             ValueError: the call cannot be read.
@@ -383,7 +382,7 @@ class Job:
 
     @property
     def original(self) -> ToolCall:
-        """The call as it was submitted: the claim has filled in the revision that this worker runs.
+        """The call as it was submitted, without the revision that :attr:`claim` fills in.
 
         Raises:
             ValueError: the call cannot be read.
@@ -394,7 +393,7 @@ class Job:
 
 
 def result_of(job: Job, call: JsonObject, output: str) -> bytes:
-    """Write the result of a plain call that has just succeeded; ``output`` is JSON."""
+    """Return the JSON of the result of a plain call that has just succeeded; ``output`` is JSON."""
     finished_at = job.clock()
     started_at = job.started_at or finished_at
     job.ended_at = iso_time(finished_at)
@@ -424,15 +423,22 @@ def result_of(job: Job, call: JsonObject, output: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A call that has ended here, its result as JSON, and its failure if it has failed."""
+    """A call that has ended here, its result as JSON, and the result itself if it is an error."""
 
     job: Job
     wire: bytes
     failure: ToolCallResult | None = None
 
+    @classmethod
+    def with_result(cls, job: Job, result: ToolCallResult) -> "Ended":
+        """End a call now, with a result that was not written by :func:`result_of`."""
+        job.ended_at, job.duration_ms = iso_time(job.clock()), result.meta.duration_ms or 0.0
+        wire = serializer.encode(result.to_wire())
+        return cls(job, wire, result if result.status == "error" else None)
+
     @property
     def row(self) -> tuple[Any, ...]:
-        """What :meth:`Ledger.finish_many` takes."""
+        """The arguments of :meth:`Ledger.finish_many` for this call."""
         job = self.job
         outcome = "ok" if self.failure is None else "error"
         kind = "plain" if self.failure is None and job.is_bare else ""

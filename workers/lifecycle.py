@@ -1,4 +1,4 @@
-"""What a Celery worker of ours does beside its tasks: hooked into Celery when it includes this module."""
+"""Hooks into a Celery worker, installed when Celery includes this module."""
 
 from typing import Any
 

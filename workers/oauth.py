@@ -1,4 +1,4 @@
-"""Tokens for the tools of a worker process, and the consents that their users still have to give."""
+"""OAuth tokens for the tools of a worker process, and the consents that users have not given yet."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ logger = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WorkerOAuth:
-    """Requests tokens on behalf of the calls that this process runs; its methods block."""
+    """Requests tokens for the calls that this process runs; its methods block."""
 
     manager: OAuthManager
     swarm: str
@@ -41,7 +41,7 @@ class WorkerOAuth:
     def get_access_token(
         self, call: ToolCall | None, oauth_app_ref: Any, *, scopes: Any, min_ttl_seconds: float
     ) -> OAuthTokenResult:
-        """Return a token for the subject of a call, or the reason why there is none.
+        """Return a token for the subject of a call, or the reason for having none.
 
         Raises:
             BrokerUnreachableError: Redis cannot be reached.
@@ -56,7 +56,7 @@ class WorkerOAuth:
             )
 
     def blocks(self, call: ToolCall) -> list[JsonObject]:
-        """Return the ``auth.pending`` block of a call's Turn, if its agent waits for a consent there."""
+        """Return the ``auth.pending`` block of a call's Turn if its agent waits for a consent."""
         try:
             block = self.manager.consent.pending_block(self._pending(call), self.manager.apps)
         except (OAuthError, OAuthStoreError, RedisError) as error:
@@ -65,7 +65,7 @@ class WorkerOAuth:
         return [] if block is None else [block]
 
     def _pending(self, call: ToolCall) -> Iterator[AuthSession]:
-        """Yield the sessions in which this agent's instance waits for a consent of the Turn's subjects."""
+        """Yield the sessions in which the agent's instance waits for a consent of the Turn's subjects."""
         target = self._resume(call).target
         for app in self.manager.apps.values():
             subject = member(member(call.auth, "subjects"), app.subject_mode)
@@ -93,11 +93,11 @@ def make_oauth(
 
     Raises:
         ConfigError: the extra ``oauth`` is not installed, or a key of the store is malformed.
-        OAuthStoreError: other users may read the store's keys, or they are not those of its grants.
+        OAuthStoreError: other users may read the keys of the store, or the keys are not those of its grants.
     """
     if not bundle.oauth_apps:
         return None
-    with extra("oauth"):  # optional: only now
+    with extra("oauth"):
         from goondan_tasks.oauth.consent import make_manager, public_url_of
     close_to_other_processes()
     keys = open_keys(settings)

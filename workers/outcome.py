@@ -1,8 +1,8 @@
-"""The one boundary around foreign code: what it raises becomes a value, even what would end a process.
+"""The boundary around foreign code: every exception becomes a value, even one that would end the process.
 
-Handlers, extensions, middlewares and entry files are run through here, in the worker and in the child of an
-isolated tool. It is also the last boundary of a thread or a call, where a fault of ours must not cost the
-others; ``tests/architecture`` lists those who call it.
+Handlers, extensions, middlewares and entry files are run through it, in workers and in isolated children. It
+is also the last boundary of a thread or a call, where a fault of ours must not harm the others.
+``tests/architecture`` lists its callers.
 """
 
 from collections.abc import Awaitable, Callable
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class FunctionOutcome(Generic[T]):
-    """What a function returned, or whatever it raised."""
+    """What a function returned or raised."""
 
     __slots__ = ("_value", "error")
 

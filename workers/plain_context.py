@@ -1,4 +1,4 @@
-"""The context of a plain call, of which most handlers look at little, and a context for another process."""
+"""The context of a plain call, made only if its handler uses it, and contexts for other processes."""
 
 import contextlib
 from collections.abc import Callable
@@ -13,7 +13,7 @@ _CONTEXT_FIELDS = tuple(field.name for field in fields(ToolContext))
 
 
 class PlainContext(ToolContext):
-    """The context of a plain call, made when its handler first asks for something in it."""
+    """The context of a plain call, made when its handler first reads a field."""
 
     __slots__ = ("_make", "_wire")
 
@@ -22,7 +22,7 @@ class PlainContext(ToolContext):
         object.__setattr__(self, "_wire", wire)
 
     def wire(self) -> JsonObject | None:
-        """Return what a handler in another process is told; ``None`` if that takes the whole context."""
+        """Return the context for a handler in another process; ``None`` if the whole context is needed."""
         return None if self._wire is None else self._wire()
 
     def __getattr__(self, name: str) -> Any:
@@ -35,7 +35,7 @@ class PlainContext(ToolContext):
 
 
 def wire_of(ctx: ToolContext) -> JsonObject:
-    """Return a context as a handler in another process reads it: an isolated one, or one in a host."""
+    """Return a context in the form for another process: an isolated child, or a host of JavaScript."""
     if isinstance(ctx, PlainContext) and (wire := ctx.wire()) is not None:
         return wire
     return {

@@ -1,4 +1,4 @@
-"""The ``progress`` of a ToolContext: what a handler tells often is written periodically."""
+"""The ``progress`` of a ToolContext: a handler may report often, and reports are written periodically."""
 
 import threading
 from collections import deque
@@ -18,27 +18,27 @@ Post = Callable[[bytes, Answered], object]
 
 
 class ProgressReporter:
-    """One run's. It posts the first report at once, then the latest after each pause, and the last one.
+    """Posts the first report of a run at once, then the latest after each pause, and the last one.
 
-    The reports before it go along, a few at most. Never more than one post is under way: while Redis is away
-    they do not pile up.
+    A few earlier reports are sent along. No more than one post is under way, so that they do not pile up
+    while Redis is away.
     """
 
     __slots__ = ("_has_news", "_is_pausing", "_post", "_recent", "_watchdog")
 
-    #: held for a moment; one for all, as most runs tell nothing
+    #: held for a moment; one for all reporters, as most runs report nothing
     _lock = threading.Lock()
 
     def __init__(self, post: Post, watchdog: Watchdog) -> None:
         self._post = post
         self._watchdog = watchdog
-        #: the latest reports; made with the first one, as most runs tell nothing
+        #: the latest reports; made with the first one, as most runs report nothing
         self._recent: deque[bytes] | None = None
         self._has_news = False
         self._is_pausing = False
 
     def __call__(self, done: float, total: float | None = None, message: str | None = None) -> None:
-        """Tell how far the run has come; see :class:`~goondan_tasks.tool_api.ReportProgress`."""
+        """Report the progress of the run; see :class:`~goondan_tasks.tool_api.ReportProgress`."""
         report = report_of(done, total, KNOWN_SECRETS.hidden_in_answer(message))
         with self._lock:
             if self._recent is None:
@@ -52,11 +52,11 @@ class ProgressReporter:
 
     @property
     def is_used(self) -> bool:
-        """Whether the run has told anything."""
+        """Whether the run has reported anything."""
         return self._recent is not None
 
     def flush(self) -> None:
-        """Post at once what still waits: the run has ended."""
+        """Post the last report at once: the run has ended."""
         if self._has_news:
             news = self._taken()
             if news is not None:
@@ -68,7 +68,7 @@ class ProgressReporter:
             self._post(news, lambda _: self._watchdog.watch(PAUSE_SECONDS, self._post_news))
 
     def _taken(self, *, pauses: bool = False) -> bytes | None:
-        """Return the latest report with those before it, if it was not posted yet."""
+        """Return the latest report with those before it; ``None`` if it has been posted."""
         with self._lock:
             is_new, self._has_news = self._has_news, False
             if pauses:

@@ -1,4 +1,4 @@
-"""Finishing results: which are interim, how long an error's message may be, what is masked."""
+"""Completing results: which are pending, how long an error's message may be, which secrets are masked."""
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -16,23 +16,23 @@ _HELD = {"message": "The call waits for a person's approval; it has not been run
 
 @dataclass(frozen=True, slots=True)
 class Suspension:
-    """The rules of one worker."""
+    """The rules of one worker for calls that are suspended: those to be approved, and pending ones."""
 
     #: ``policy.toolCalls.approval`` of the Swarm: globs of full tool names
     approval: tuple[str, ...]
-    #: how long a call waits if its handler does not say
+    #: how long a call waits unless its handler says otherwise
     ttl_seconds: float
 
     def hold(self, run: Run, bound: BoundTool) -> Pending | None:
-        """Return what a call is answered that must be approved before it is run, and has not been."""
+        """Return the interim answer of a call that must be approved before it runs; ``None`` for others."""
         if run.approved_by is not None or not self.asks(bound):
             return None
         return Pending(run.id, _HELD, is_approval=True)
 
     def result(self, run: Run, pending: Pending, started_at: float | None) -> ToolCallResult:
-        """Return the interim result of a call that waits.
+        """Return the interim result of a suspended call.
 
-        One that waits for an approval expires at its deadline at the latest.
+        A call that waits for an approval expires at its deadline at the latest.
         """
         expires_at = run.clock() + (pending.ttl_seconds or self.ttl_seconds) * 1000
         if pending.is_approval and run.call.deadline is not None:
@@ -49,7 +49,7 @@ class Suspension:
 
 
 def limited(result: ToolCallResult, message_limit: int) -> ToolCallResult:
-    """Return a result whose error message, if it has one, is no longer than ``message_limit`` characters."""
+    """Return a result whose error message, if any, has at most ``message_limit`` characters."""
     error = result.error
     if error is None:
         return result
@@ -60,11 +60,11 @@ def limited(result: ToolCallResult, message_limit: int) -> ToolCallResult:
 
 
 def without_secrets(result: ToolCallResult) -> ToolCallResult:
-    """Return a result whose output, handle and error hold no secret; the same if they held none."""
+    """Return a result with its secrets masked; the same object if it has none."""
     error = None if result.error is None else result.error.to_wire()
-    said = {"output": result.output, "handle": result.handle, "error": error}
-    shown = KNOWN_SECRETS.hidden_in_answer(said)
-    if shown == said:
+    fields = {"output": result.output, "handle": result.handle, "error": error}
+    shown = KNOWN_SECRETS.hidden_in_answer(fields)
+    if shown == fields:
         return result
     if error is not None:
         shown["error"] = ToolCallError.from_wire(shown["error"])

@@ -1,4 +1,4 @@
-"""The composition root of a worker process: everything is put together here, once, and explicitly."""
+"""The composition root of a worker process: its parts are constructed here, once and explicitly."""
 
 import functools
 import os
@@ -63,7 +63,7 @@ class ProcessThread(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WorkerRuntime:
-    """What the parts of one worker process share."""
+    """The parts of a worker process that others use."""
 
     settings: Settings
     revisions: Revisions
@@ -83,31 +83,31 @@ class WorkerRuntime:
 
     @classmethod
     def start(cls, settings: Settings) -> "WorkerRuntime":
-        """Put the process together and start its threads.
+        """Construct the parts of the process and start its threads.
 
         Raises:
             ConfigError: there is no bundle, or it is not valid.
         """
-        runtime, threads = cls._put_together(settings, Bootstrap.of(_bundle_path(settings), settings))
+        runtime, threads = cls._compose(settings, Bootstrap.of(_bundle_path(settings), settings))
         for thread in threads:
             thread.start()
         return runtime
 
     def serve(self, *agents: str) -> None:
-        """Make ready for more agents; those that are served already take no time.
+        """Get ready for more agents; those that are served already take no time.
 
         Raises:
-            ConfigError: the entry or an extension of one cannot be used.
+            ConfigError: the entry or an extension of an agent cannot be used.
         """
         (self.sync or self.revisions).serve(*agents)
 
     def publish_counts(self, worker: str) -> None:
-        """Write what this process has counted of its calls to Redis, for metrics."""
+        """Write the counts of this process's calls to Redis, for metrics."""
         ledger, counts = self.delivery.ledger, self.delivery.result_writer.counts
         CountStore(ledger.redis, ledger.keys).publish(counts.totals(worker, this_process().id))
 
     @classmethod
-    def _put_together(
+    def _compose(
         cls, settings: Settings, bootstrap: Bootstrap
     ) -> tuple["WorkerRuntime", "tuple[ProcessThread, ...]"]:
         ledger = Ledger(connect(settings.redis_url, name="goondan-worker"), settings)
@@ -137,87 +137,40 @@ class WorkerRuntime:
             sync = RevisionSync(
                 followed, record, revisions, standby=standby, news=news, look_seconds=look_seconds
             )
-        limiter = CallLimiter(ledger, writer, dispatch, revisions=revisions, watchdog=watchdog)
-        delivery = _delivery(
-            ledger,
-            writer,
-            reaper,
-            limiter=limiter,
-            revisions=revisions,
-            leases=leases,
-            cancels=cancels,
-            watchdog=watchdog,
-            monitors=monitors,
+        limiter = CallLimiter(ledger, writer, dispatch, revisions, watchdog)
+        spans, log = run_spans(), CallLog(settings, log_stream())
+        counts = CallCounts(lambda agent, tool: revisions.active.registry.known(agent, tool))
+        retries = Retries(ledger, writer, reaper, revisions, leases, cancels, watchdog, monitors)
+        result_writer = ResultWriter(
+            ledger, writer, reaper, limiter, leases, cancels, retries, spans, log, counts, monitors
         )
-        parts = (settings, revisions, delivery, limiter, reaper)
+        delivery = Delivery(
+            ledger, writer, reaper, limiter, revisions, leases, watchdog, cancels, result_writer, spans
+        )
         runtime = cls(
-            *(*parts, event_loop, children),
-            monitors=monitors,
-            agent_registry=agent_registry,
-            collector=make_collector(ledger, lambda: revisions.active.bundle),
-            shutdowns=ShutdownRequests(ledger.redis, ledger.keys),
-            sync=sync,
-            standby=standby,
-            refreshes=factory.refreshes,
+            settings,
+            revisions,
+            delivery,
+            limiter,
+            reaper,
+            event_loop,
+            children,
+            monitors,
+            agent_registry,
+            make_collector(ledger, lambda: revisions.active.bundle),
+            ShutdownRequests(ledger.redis, ledger.keys),
+            sync,
+            standby,
+            factory.refreshes,
         )
         threads = (writer, watchdog, leases, cancels, event_loop)
         return runtime, (*threads, sync) if sync else threads
 
 
-def _delivery(
-    ledger: Ledger,
-    writer: PipelinedWriter,
-    reaper: Reaper,
-    *,
-    limiter: CallLimiter,
-    revisions: Revisions,
-    leases: LeaseKeeper,
-    cancels: CancelWatch,
-    watchdog: Watchdog,
-    monitors: Monitors,
-) -> Delivery:
-    settings, spans = ledger.settings, run_spans()
-    retries = Retries(
-        ledger,
-        writer,
-        reaper,
-        revisions=revisions,
-        leases=leases,
-        cancels=cancels,
-        watchdog=watchdog,
-        monitors=monitors,
-    )
-    result_writer = ResultWriter(
-        ledger,
-        writer,
-        reaper,
-        limiter=limiter,
-        leases=leases,
-        cancels=cancels,
-        retries=retries,
-        spans=spans,
-        log=CallLog(settings, log_stream()),
-        counts=CallCounts(lambda agent, tool: revisions.active.registry.known(agent, tool)),
-        monitors=monitors,
-    )
-    return Delivery(
-        ledger,
-        writer,
-        reaper,
-        limiter=limiter,
-        revisions=revisions,
-        leases=leases,
-        watchdog=watchdog,
-        cancels=cancels,
-        result_writer=result_writer,
-        spans=spans,
-    )
-
-
 def _revisions(
     factory: RevisionFactory, bootstrap: Bootstrap, record: ActiveRevision, agent_registry: AgentRegistry
 ) -> tuple[Revisions, FollowedBundle | None]:
-    """Make the revisions of the bundle that the process begins with; return what is followed, if it is."""
+    """Make the revisions that the process begins with; return the bundle that is followed, if any, too."""
     settings, bundle = factory.settings, bootstrap.bundle
     if is_followed(bundle, settings):
         return _followed(factory, bootstrap)
@@ -237,7 +190,7 @@ def _followed(factory: RevisionFactory, bootstrap: Bootstrap) -> tuple[Revisions
 
 
 def make_collector(ledger: Ledger, bundle: Callable[[], Bundle]) -> Collector:
-    """Make what removes instances past the time limit of the Swarm, as the bundle is then."""
+    """Make the collector of instances past the time limit of the Swarm in the bundle at that time."""
     settings = ledger.settings
     return Collector(
         ledger,
@@ -255,7 +208,7 @@ def make_collector(ledger: Ledger, bundle: Callable[[], Bundle]) -> Collector:
 def process_runtime() -> WorkerRuntime:
     """Return this process's runtime, started on first use; a forked child starts its own."""
     settings = Settings.load()
-    Settings.withhold("oauth_key")  # no handler finds it in its environment, nor does an isolated tool
+    Settings.withhold("oauth_key")  # from the environment of handlers and isolated tools
     return WorkerRuntime.start(settings)
 
 

@@ -49,10 +49,10 @@ def event(self: Any, message: Any = None) -> None:
 
 
 def _carry_out(task: Any, wire: Any) -> None:
-    """Carry it out under one of Celery's own pools; ours does the same without this body.
+    """Carry out a message under one of Celery's own pools; ours does not use this body.
 
     Raises:
-        Ignore: always, in the end. Celery would tell its monitors of a success, whatever comes of the call.
+        Ignore: at the end. Celery would report a success to its monitors, whatever the call's result is.
     """
     runtime, worker = process_runtime(), task.request.hostname
     queue, traceparent = task.request.delivery_info["routing_key"], task.request.get("traceparent")
@@ -83,4 +83,4 @@ def _deliver(runtime: WorkerRuntime, incoming: Incoming, worker: str) -> None:
     result = runtime.event_loop.submit(coroutine).result() if ended is None else ended[0]
     delivery.result_writer.finish(claim, result)
     delivery.flush()
-    running.set(None)  # this thread does other things now
+    running.set(None)  # the call no longer runs on this thread

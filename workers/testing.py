@@ -1,4 +1,4 @@
-"""One call in this process, without Redis and Celery: for the unit tests of a tool's author.
+"""Run one call in this process, without Redis and Celery: for the unit tests of tools.
 
 ::
 
@@ -31,7 +31,7 @@ from workers.processes.isolation import Children
 from workers.progress_reporter import ProgressReporter
 from workers.revisions.revision import make_executor, make_extensions, make_registry
 
-#: what extensions may take to stop what they have started
+#: how long extensions may take to stop what they have started
 STOP_SECONDS = 10.0
 
 
@@ -46,18 +46,16 @@ def run_tool(
 ) -> ToolCallResult:
     """Run one call exactly as a worker would: guard, middlewares, arguments, handler, outcome.
 
-    The agent's extensions are loaded for it, and forgotten afterwards; what they keep in ``api.state`` too.
-    A tool that needs an approval has it.
-    What the handler tells with ``ctx.progress`` is checked and dropped; ``ctx.cancelled`` is false.
-    What is logged goes to stderr as a worker's does, unless the program has configured structlog itself.
+    The agent's extensions are loaded for it and forgotten afterwards, with their ``api.state``. A tool that
+    needs an approval has it. Reports of ``ctx.progress`` are checked and dropped; ``ctx.cancelled`` is false.
+    Log lines go to stderr as those of a worker do, unless the program has configured structlog itself.
 
-    The instance's workdir is under ``state_root``, by default a directory that is gone when this
-    returns.
+    The instance's workdir is under ``state_root``, by default a directory that is removed when this returns.
 
     Raises:
         BundleError: the bundle is not valid.
         ExtensionLoadError, ExtensionInitError: an extension of the agent cannot be used.
-        TypeError: a field that calls do not have.
+        TypeError: calls have no such field.
     """
     require_keywords("run_tool()", fields, CallFields.__annotations__)
     if state_root is None:

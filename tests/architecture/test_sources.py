@@ -46,7 +46,7 @@ BROAD_CATCHES = {
 #: where foreign code is run
 FOREIGN_CODE = {
     "workers/concurrency/threads.py coming_outcome",
-    "workers/concurrency/event_loop.py beside_loop.job",
+    "workers/concurrency/event_loop.py beside_loop.work",
     "workers/executor.py Executor.execute",
     "workers/executor.py Executor.run_plain",
     "workers/executor.py Executor.general_result",
@@ -69,7 +69,7 @@ LAST_BOUNDARIES = {
     "workers/concurrency/threads.py without_fault",
     "workers/concurrency/threads.py DaemonThreads._run_short_jobs",
     "workers/concurrency/threads.py _Thread.run",
-    "workers/concurrency/threads.py on_new_thread.work",
+    "workers/concurrency/threads.py on_new_thread.both",
     "workers/revisions/sync.py _FallbackPoller._run",
     "workers/delivery/delivery.py Delivery._to_a_result",
     "workers/delivery/result_writer.py ResultWriter._try",

@@ -1,6 +1,6 @@
 """Faults on purpose: real processes, real signals, and an account of every run kept outside Redis.
 
-What could break the road of a call (:mod:`workers.pool.lead`), and where a test would show it:
+What could break the fast path of a call (:mod:`workers.pool.lead`), and where a test would show it:
 
 | risk | test |
 |---|---|

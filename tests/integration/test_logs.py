@@ -57,7 +57,7 @@ def test_every_line_about_a_call_says_which_call_run_and_trace_it_is_about(
 
         wait_until(have_ended, show=lambda: stack.log(worker))
         stack.redis.process.kill()
-        wait_until(lambda: "Redis takes nothing now" in stack.log(worker), show=lambda: stack.log(worker))
+        wait_until(lambda: "Redis accepts no commands" in stack.log(worker), show=lambda: stack.log(worker))
         others = [line for line in read(stack.log(worker)) if "call_id" not in line]
 
     for result in results:

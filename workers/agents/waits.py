@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 
 from workers.concurrency.slots import KeptSlot, ReleasedSlot, ReleaseSlot, Wait
-from workers.concurrency.threads import Job
+from workers.concurrency.threads import Work
 
 
 class Waits:
@@ -25,7 +25,7 @@ class Waits:
         #: as long as the run has no slot
         self._released_slot: ReleasedSlot | None = None
         #: those of its waits that are over, and wait for a slot
-        self._returning: list[Job] = []
+        self._returning: list[Work] = []
 
     @asynccontextmanager
     async def without_slot(self, wait: Wait = Wait.AGENT, *, is_async: bool) -> AsyncIterator[None]:
@@ -52,7 +52,7 @@ class Waits:
                 self._released_slot = KeptSlot() if self._is_over() else self._release_slot(wait)
             self._count += 1
 
-    def _end(self, then: Job) -> bool:
+    def _end(self, then: Work) -> bool:
         """Count one wait less; if it may not go on at once, ``then`` is called when it may."""
         with self._lock:
             self._count -= 1

@@ -1,1 +1,1 @@
-"""Threads, the event loop and slots of a worker, and time limits."""
+"""The threads, the event loop, the slots and the alarms of a worker."""

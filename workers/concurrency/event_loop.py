@@ -1,8 +1,8 @@
-"""Where ``async`` handlers run: one event loop, on one thread, for the whole process.
+"""The event loop of a process, on a thread of its own: ``async`` handlers run there.
 
-A call is carried out by one coroutine. It begins on a pool thread, where talking to Redis may block,
-and never suspends there; when it reaches something asynchronous it awaits :func:`move_to_loop`, and
-goes on among all the others on the loop, its thread free again.
+One coroutine carries out a call. It begins on a pool thread, where it may block and never suspends. Before
+anything asynchronous it awaits :func:`move_to_loop`; then it continues on the loop, and its thread is
+free.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from workers.concurrency.threads import Job
+from workers.concurrency.threads import Work
 from workers.outcome import FunctionOutcome, outcome_of
 
 logger = logging.getLogger(__name__)
@@ -25,19 +25,26 @@ T = TypeVar("T")
 
 class _MoveToLoop:
     def __await__(self) -> Generator[None, None, None]:
-        yield  # a bare yield: to drive() it means "carry me to the loop", to asyncio "next round"
+        yield  # a bare yield: drive() hands the coroutine to the loop, asyncio resumes it in the next round
+
+
+def is_on_loop() -> bool:
+    """Return whether this thread runs an event loop and must not be blocked."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 async def move_to_loop() -> None:
     """Continue on the event loop; does nothing if the coroutine runs there already."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not is_on_loop():
         await _MoveToLoop()
 
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> tuple[T] | None:
-    """Run ``coroutine`` on this thread to its end, or until it wants to move to the loop.
+    """Run ``coroutine`` on this thread to its end, or until it moves to the loop.
 
     Returns:
         Its value in a tuple, or ``None`` if the caller must now give it to the loop.
@@ -49,7 +56,7 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> tuple[T] | None:
     return None
 
 
-#: how long what the loop does right now may take to end
+#: how long a callback that runs when the loop is stopped may take to end
 STOP_SECONDS = 10.0
 
 
@@ -61,7 +68,7 @@ class EventLoopThread:
         self._stopped = False
         self._put_off: deque[tuple[Callable[[], object], contextvars.Context]] = deque()
         self._is_woken = False
-        #: asyncio itself would let go of them
+        #: asyncio itself holds only weak references to tasks
         self._tasks: set[asyncio.Task[Any]] = set()
         self._thread = threading.Thread(target=self._run, name="goondan-event-loop", daemon=True)
 
@@ -74,11 +81,11 @@ class EventLoopThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def put_off(self, callback: Callable[[], object]) -> None:
-        """Let the loop call ``callback`` in this context, with :meth:`flush`, which the caller calls."""
+        """Let the loop call ``callback`` in this context, after the next :meth:`flush`."""
         self._put_off.append((callback, contextvars.copy_context()))
 
     def carry_on(self, coroutine: Coroutine[Any, Any, T], ended: Callable[[T], object]) -> None:
-        """Let the loop go on with what has begun here, with :meth:`flush`; ``ended`` gets its value there."""
+        """Continue a coroutine on the loop after the next :meth:`flush`; ``ended`` gets its value there."""
 
         def begin() -> None:
             task = self._loop.create_task(coroutine)
@@ -92,10 +99,10 @@ class EventLoopThread:
         self.put_off(begin)
 
     def flush(self) -> None:
-        """Wake the loop for what was put off: once for all of it, since that costs more than it does."""
+        """Wake the loop for everything that was put off; a wake-up for each would cost more than its work."""
         if self._put_off and not self._is_woken:
             self._is_woken = True
-            with contextlib.suppress(RuntimeError):  # the loop has been closed: nothing waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and nothing waits
                 self._loop.call_soon_threadsafe(self._catch_up)
 
     def _catch_up(self) -> None:
@@ -105,7 +112,7 @@ class EventLoopThread:
             context.run(callback)
 
     def stop(self) -> None:
-        """Stop the loop; what still runs on it is abandoned."""
+        """Stop the loop; tasks that still run are abandoned."""
         self._stopped = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(STOP_SECONDS)
@@ -113,7 +120,7 @@ class EventLoopThread:
             self._loop.close()
 
     def _run(self) -> None:
-        """Keep the loop running: a task that calls ``sys.exit``, or stops it, must not stop the others."""
+        """Run the loop: a task that calls ``sys.exit`` or stops the loop must not end the others."""
         while not self._stopped:
             try:
                 self._loop.run_forever()
@@ -121,33 +128,24 @@ class EventLoopThread:
                 logger.warning("a task tried to end the event loop: %r", error)
 
 
-#: runs a job soon, on a thread that it may block for as long as it likes, and then another on the event loop
-RunOnThread = Callable[[Job, Job], object]
-
-
-def is_on_loop() -> bool:
-    """Return whether this thread runs an event loop, and must not be blocked."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+#: runs the first work soon, on a thread that it may block indefinitely, then the second on the event loop
+RunOnThread = Callable[[Work, Work], object]
 
 
 async def beside_loop(function: Callable[[], T], run: RunOnThread) -> T:
-    """Return what ``function`` returns on another thread, in a copy of this context; raise what it raises."""
+    """Call ``function`` on another thread, in a copy of this context; return or raise what it does."""
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     context = contextvars.copy_context()
     outcome: FunctionOutcome[T] = FunctionOutcome()
 
-    def job() -> None:
+    def work() -> None:
         nonlocal outcome
         outcome = context.run(outcome_of, function)
 
-    def tell() -> None:
+    def end() -> None:
         if not ended.done():
             ended.set_result(None)
 
-    run(job, tell)
+    run(work, end)
     await ended
     return outcome.get()

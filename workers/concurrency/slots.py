@@ -1,6 +1,7 @@
 """The slots of a worker bound its calls in progress; a call that waits for another agent holds none.
 
-It gives its slot back while it waits, and takes one again, before all that has not begun, when it goes on.
+Such a call releases its slot while it waits. When it goes on it takes one again, before calls that have not
+begun.
 """
 
 import threading
@@ -11,35 +12,35 @@ from enum import Enum, auto
 from typing import Any, Protocol
 
 from goondan_tasks.errors import LimitError
-from workers.concurrency.threads import InOrder, Job
+from workers.concurrency.threads import InOrder, Work
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
-    """Something that is to be carried out; ``job`` begins it, as soon as there is a slot."""
+    """Something to carry out: ``job`` begins it as soon as there is a slot."""
 
-    job: Job
+    job: Work
     #: its message, with the claim that may have come with it
     request: Any
-    #: its turn among the messages, if it has one: it ends, too, if the job does not begin
+    #: its turn among the messages, if any, which must end even if the job does not begin
     turn: InOrder | None = None
 
 
 class Wait(Enum):
     """What a call waits for without its slot."""
 
-    #: another agent; or anything in plain code, which keeps its thread. Only so many may
+    #: another agent; or anything in blocking code, which keeps its thread. The number of these is limited
     AGENT = auto()
-    #: its own tools, on the event loop: while so many do, no further events are taken
+    #: its own tools, on the event loop; while as many wait for them, no further events are taken
     TOOLS = auto()
-    #: all that its handler does, on the event loop
+    #: everything that its handler does, on the event loop
     HANDLER = auto()
 
 
 class ReleasedSlot(Protocol):
-    """The time in which a call waits for another agent."""
+    """The state of a call that has released its slot while it waits."""
 
-    def end(self, then: Job) -> None:
+    def end(self, then: Work) -> None:
         """Call ``then``, on any thread, as soon as the call may go on."""
 
     def give_up(self) -> bool:
@@ -47,20 +48,20 @@ class ReleasedSlot(Protocol):
 
 
 class ReleaseSlot(Protocol):
-    """Begins a released slot."""
+    """Releases the slot of a call."""
 
     def __call__(self, wait: Wait = Wait.AGENT) -> ReleasedSlot:
-        """Release the slot of a call."""
+        """Release it for this kind of wait."""
 
 
 class KeptSlot:
-    """The released slot of a call whose pool cannot lend its slot."""
+    """Stands for a released slot where the pool cannot release any: the call keeps its slot."""
 
     def __init__(self, wait: Wait = Wait.AGENT) -> None:
-        """Keep the slot in any case."""
+        """Keep the slot, whatever the wait is for."""
 
-    def end(self, then: Job) -> None:
-        """Let it go on."""
+    def end(self, then: Work) -> None:
+        """Let the call go on."""
         then()
 
     def give_up(self) -> bool:
@@ -69,13 +70,13 @@ class KeptSlot:
 
 
 class Slots:
-    """The slots, the calls that wait for one, and the calls that have lent theirs."""
+    """The slots, the calls that wait for one, and the calls that have released theirs."""
 
     def __init__(
-        self, limit: Callable[[], int], begin: Callable[[QueuedJob], None], on_free: Job = lambda: None
+        self, limit: Callable[[], int], begin: Callable[[QueuedJob], None], on_free: Work = lambda: None
     ) -> None:
         self._on_free = on_free
-        #: how many calls may wait without a slot, by what they wait for: see :class:`Wait`
+        #: how many calls may wait without a slot for each of the first two kinds of :class:`Wait`
         self.most_released = 0
         self._limit = limit
         self._begin = begin
@@ -84,7 +85,7 @@ class Slots:
         #: events on their way through Celery, each of which may begin a Turn
         self._expected = 0
         self._released: Counter[Wait] = Counter()
-        #: of the slots taken, those whose calls wait without giving them up
+        #: how many of the taken slots belong to calls that wait without releasing them
         self._idle = 0
         self._waiting: deque[QueuedJob] = deque()
         self._returning: deque[_Released] = deque()
@@ -100,13 +101,13 @@ class Slots:
         return self._limit() - self.taken - len(self._waiting) - len(self._returning)
 
     def expect(self, events: int) -> None:
-        """Count events that are on their way through Celery, or with a negative number have come."""
+        """Count events on their way through Celery; with a negative number, those that have arrived."""
         with self._lock:
             self._expected += events
 
     @property
     def takes_events(self) -> bool:
-        """Whether another Turn may begin, since not too many wait for their tools, or are about to begin.
+        """Whether another Turn may begin: not too many wait for their tools, or are about to begin.
 
         Each call that waits for an agent makes room for one, which may be the Turn that it waits for.
         """
@@ -114,7 +115,7 @@ class Slots:
         return waiting + self._expected < self.most_released
 
     def take(self) -> bool:
-        """Take a slot at once, to be left with :meth:`leave`; return whether there was one."""
+        """Take a slot now, to be given back with :meth:`leave`; return whether there was one."""
         with self._lock:
             if self.taken >= self._limit() or self._waiting or self._returning:
                 return False
@@ -122,7 +123,7 @@ class Slots:
             return True
 
     def enter(self, queued: QueuedJob) -> None:
-        """Begin, as soon as there is a slot."""
+        """Begin a job as soon as there is a slot."""
         with self._lock:
             if self.taken >= self._limit():
                 self._waiting.append(queued)
@@ -131,9 +132,9 @@ class Slots:
         self._begin(queued)
 
     def leave(self, released_slot: ReleasedSlot | None) -> None:
-        """End what is carried out; ``released slot`` is that of a call which has waited, or still does."""
+        """End a job; ``released_slot`` is that of a call which has waited, or still does."""
         if released_slot is None or released_slot.give_up():
-            self._free()
+            self._pass_on(1)
 
     def take_waiting(self) -> Sequence[QueuedJob]:
         """Remove and return the jobs that have not begun."""
@@ -143,18 +144,18 @@ class Slots:
         return waiting
 
     def release_slot(self, wait: Wait = Wait.AGENT) -> ReleasedSlot:
-        """Release the slot of a call, which goes to the next one.
+        """Release the slot of a call to the next one.
 
-        Beyond so many that wait for agents a call keeps its slot while it waits, but never the last one.
+        When :attr:`most_released` calls wait for agents, further ones keep their slots while they wait.
 
         Raises:
-            LimitError: that would be so.
+            LimitError: the last slot would be kept.
         """
         with self._lock:
             if wait is Wait.AGENT and self._released[wait] >= self.most_released:
                 return self._keep()
             self._released[wait] += 1
-        self._free()
+        self._pass_on(1)
         return _Released(self, wait)
 
     def _keep(self) -> "_IdleSlot":
@@ -173,54 +174,51 @@ class Slots:
         while self._pass_on(0):
             pass
 
-    def _free(self) -> None:
-        self._pass_on(1)
-
     def _pass_on(self, freed: int) -> bool:
-        """Free so many slots and give one to the next waiting call, if any; return whether it was given."""
-        lent, queued = None, None
+        """Free so many slots and give one to the next waiting call, if any; return whether one was given."""
+        back, queued = None, None
         with self._lock:
             self.taken -= freed
             if self.taken < self._limit():
                 if self._returning:
-                    lent = self._returning.popleft()
-                    lent.take_back()
+                    back = self._returning.popleft()
+                    back.has_slot = True
                 elif self._waiting:
                     queued = self._waiting.popleft()
-                self.taken += lent is not None or queued is not None
-        if lent is not None:
-            lent.go_on()
+                self.taken += back is not None or queued is not None
+        if back is not None:
+            back.go_on()
         elif queued is not None:
             self._begin(queued)
         else:
             self._on_free()
-        return lent is not None or queued is not None
+        return back is not None or queued is not None
 
-    def come_back(self, lent: "_Released") -> None:
-        """Give a call its slot back, as soon as there is one."""
+    def come_back(self, released: "_Released") -> None:
+        """Give a call a slot again as soon as there is one."""
         with self._lock:
-            self._released[lent.wait] -= 1
-            if lent.has_ended:
-                pass  # it is not counted any more
+            self._released[released.wait] -= 1
+            if released.has_ended:
+                pass  # it needs no slot
             elif self.taken < self._limit():
                 self.taken += 1
-                lent.take_back()
+                released.has_slot = True
             else:
-                self._returning.append(lent)
+                self._returning.append(released)
                 return
-        lent.go_on()
+        released.go_on()
 
-    def give_up(self, lent: "_Released") -> bool:
-        """End a call in any state; return whether it had a slot."""
+    def give_up(self, released: "_Released") -> bool:
+        """End a call that may wait, or wait for a slot again; return whether it had a slot."""
         with self._lock:
-            lent.has_ended = True
-            if lent.has_slot:
+            released.has_ended = True
+            if released.has_slot:
                 return True
-            is_returning = lent in self._returning
+            is_returning = released in self._returning
             if is_returning:
-                self._returning.remove(lent)
+                self._returning.remove(released)
         if is_returning:
-            lent.go_on()
+            released.go_on()
         return False
 
     def stop_idling(self) -> None:
@@ -230,23 +228,20 @@ class Slots:
 
 
 class _Released:
-    """The released slot of a call that has lent its slot."""
+    """A slot that was released to the next call."""
 
     def __init__(self, slots: Slots, wait: Wait) -> None:
         self._slots = slots
         self.wait = wait
-        self._then: Job | None = None
+        self._then: Work | None = None
+        #: whether the call has a slot again
         self.has_slot = False
         self.has_ended = False
 
-    def end(self, then: Job) -> None:
+    def end(self, then: Work) -> None:
         """See :class:`ReleasedSlot`."""
         self._then = then
         self._slots.come_back(self)
-
-    def take_back(self) -> None:
-        """Note that it has a slot again."""
-        self.has_slot = True
 
     def go_on(self) -> None:
         """Let the call go on."""
@@ -254,21 +249,17 @@ class _Released:
             self._then()
 
     def give_up(self) -> bool:
-        """End the call; return whether it has a slot to leave."""
+        """See :class:`ReleasedSlot`."""
         return self._slots.give_up(self)
 
 
-class _IdleSlot:
-    """The released slot of a call that keeps its slot."""
+class _IdleSlot(KeptSlot):
+    """A slot that its call keeps while it waits, counted meanwhile."""
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
 
-    def end(self, then: Job) -> None:
+    def end(self, then: Work) -> None:
         """See :class:`ReleasedSlot`."""
         self._slots.stop_idling()
         then()
-
-    def give_up(self) -> bool:
-        """Return true: there is a slot to leave."""
-        return True

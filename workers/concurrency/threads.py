@@ -1,7 +1,7 @@
-"""Daemon threads for blocking work, which never keep a process alive.
+"""Daemon threads for blocking work.
 
-``concurrent.futures`` joins its threads when the process ends: a handler that will not end would keep the
-process alive.
+They are not those of ``concurrent.futures``, which are joined at the end of the process: a handler that does
+not end would keep the process alive.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from workers.outcome import FunctionOutcome, outcome_of
 
 logger = structlog.get_logger(__name__)
 
-Job = Callable[[], object]
+Work = Callable[[], object]
 
 #: seconds that one thread waits at most for the one before it
 TURN_SECONDS = 1.0
 
-#: seconds until it is tried again to start a thread, if there were too many
+#: seconds before another attempt to start a thread, after the system had no more
 AGAIN_SECONDS = 0.5
 
 #: a handler that takes longer than this, in seconds, keeps short ones waiting
@@ -33,9 +33,9 @@ SHORT_SECONDS = 0.005
 
 
 class InOrder:
-    """Lets threads go on in the order in which they were made to wait, each once.
+    """Orders threads: each enters its own and waits until the one made before it has ended.
 
-    It is a context manager; a thread before it that takes long is not waited for.
+    It is a context manager, entered once. The wait is no longer than :data:`TURN_SECONDS`.
     """
 
     def __init__(self, before: "InOrder | None" = None) -> None:
@@ -52,19 +52,19 @@ class InOrder:
 
     @property
     def is_over(self) -> bool:
-        """Whether the next one may go on."""
+        """Whether the next thread may go on."""
         return self._ended.is_set()
 
     def end(self) -> None:
-        """Let the next one go on, also without having waited."""
+        """Let the next thread go on, even if this one has not waited."""
         self._before = None
         self._ended.set()
 
 
 class DaemonThreads:
-    """A thread for each job that runs at one time; they wait between jobs, and are used again.
+    """One thread for each piece of work that runs at a time; idle threads are reused.
 
-    ``flush`` is called on a thread whose job has ended: jobs may put off what is sent together.
+    ``flush`` is called on a thread whose work has ended: it sends what work has put off.
     """
 
     def __init__(self, flush: Callable[[], object]) -> None:
@@ -72,17 +72,17 @@ class DaemonThreads:
         self._lock = threading.Lock()
         #: the thread that became idle last is woken first
         self._asleep: list[_Thread] = []
-        #: jobs for which no thread could be started
-        self._unstarted: deque[Job] = deque()
-        self._short: SimpleQueue[Job] = SimpleQueue()
+        #: the work for which no thread could be started
+        self._unstarted: deque[Work] = deque()
+        self._short: SimpleQueue[Work] = SimpleQueue()
         self.count = 0
 
     def start(self) -> None:
-        """Start the thread of short jobs."""
+        """Start the thread for short work."""
         vital_thread("goondan-short-jobs", self._run_short_jobs).start()
 
-    def run(self, job: Job) -> None:
-        """Run ``job`` at once, on a thread of its own; if none can be started, as soon as there is one."""
+    def run(self, work: Work) -> None:
+        """Run ``work`` at once on a thread of its own, or when the system has a thread for it."""
         with self._lock:
             if self._asleep:
                 thread = self._asleep.pop()
@@ -90,17 +90,17 @@ class DaemonThreads:
                 self.count += 1
                 thread = _Thread(self._fall_asleep, f"goondan-call-{self.count}")
         try:
-            thread.take(job)
+            thread.take(work)
         except RuntimeError as error:  # the system has no more threads
             logger.warning("thread.not_started", reason=str(error))
             with self._lock:
                 self.count -= 1
-                self._unstarted.append(job)
-            self._short.put(self._flush)  # its thread tries again from now on
+                self._unstarted.append(work)
+            self._short.put(self._flush)  # wakes the thread for short work, which tries again
 
-    def run_short(self, job: Job) -> None:
-        """Run ``job``, which must not block, after the other short ones: many share one flush."""
-        self._short.put(job)
+    def run_short(self, work: Work) -> None:
+        """Run ``work``, which must not block, after the other short work: many pieces share one flush."""
+        self._short.put(work)
 
     @property
     def idle(self) -> int:
@@ -113,8 +113,8 @@ class DaemonThreads:
             if not self._unstarted:
                 self._asleep.append(thread)
                 return
-            job = self._unstarted.popleft()
-        thread.take(job)
+            work = self._unstarted.popleft()
+        thread.take(work)
 
     def _run_short_jobs(self) -> None:
         while True:
@@ -122,79 +122,80 @@ class DaemonThreads:
 
     def _run_short_job(self) -> None:
         try:
-            job = self._short.get(timeout=AGAIN_SECONDS if self._unstarted else None)
+            work = self._short.get(timeout=AGAIN_SECONDS if self._unstarted else None)
         except Empty:
-            job = self._start_again
+            work = self._start_again
         try:
-            job()
+            work()
         finally:
             if self._short.empty():
                 self._flush()
 
     def _start_again(self) -> None:
         with self._lock:
-            job = self._unstarted.popleft() if self._unstarted else None
-        if job is not None:
-            self.run(job)
+            work = self._unstarted.popleft() if self._unstarted else None
+        if work is not None:
+            self.run(work)
 
 
 class _Thread(threading.Thread):
-    """One thread; it waits until it is given a job."""
+    """One thread, which sleeps until it is given work."""
 
     def __init__(self, fall_asleep: Callable[["_Thread"], None], name: str) -> None:
         super().__init__(name=name, daemon=True)
         self._fall_asleep = fall_asleep
-        self._job: Job | None = None
-        self._bed = threading.Lock()
-        self._bed.acquire()
+        self._work: Work | None = None
+        #: a semaphore that :meth:`take` releases
+        self._wakeup = threading.Lock()
+        self._wakeup.acquire()
 
-    def take(self, job: Job) -> None:
-        """Wake up for ``job``."""
-        self._job = job
-        self._bed.release()
+    def take(self, work: Work) -> None:
+        """Wake up for ``work``."""
+        self._work = work
+        self._wakeup.release()
         if not self.is_alive():
             self.start()
 
     def run(self) -> None:
-        """Run jobs forever."""
+        """Work forever."""
         while True:
-            without_fault(self._run_jobs)
+            without_fault(self._run_work)
             self._fall_asleep(self)
 
-    def _run_jobs(self) -> None:
+    def _run_work(self) -> None:
         while True:
-            self._bed.acquire()
-            job, self._job = self._job, None
-            if job is not None:
-                job()
+            self._wakeup.acquire()
+            work, self._work = self._work, None
+            if work is not None:
+                work()
             self._fall_asleep(self)
 
 
-def without_fault(work: Job) -> None:
-    """Do a thread's work; its last boundary: a fault of ours is logged, and the thread goes on."""
+def without_fault(work: Work) -> None:
+    """Do a thread's work; a fault of ours is logged, and the thread goes on."""
     error = outcome_of(work).error
     if error is not None:
         logger.error("thread.fault", exc_info=error)
 
 
-def on_new_thread(job: Job, then: Job | None = None) -> None:
-    """Run ``job`` on a daemon thread of its own, and ``then``, if any, on the event loop that asks for it."""
+def on_new_thread(work: Work, then: Work | None = None) -> None:
+    """Run ``work`` on a daemon thread of its own, and then ``then``, if any, on the caller's event loop."""
     loop = None if then is None else asyncio.get_running_loop()
 
-    def work() -> None:
-        without_fault(job)
+    def both() -> None:
+        without_fault(work)
         if loop is not None and then is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has been closed: nothing waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and nothing waits
                 loop.call_soon_threadsafe(then)
 
-    threading.Thread(target=work, name="goondan-beside-loop", daemon=True).start()
+    threading.Thread(target=both, name="goondan-beside-loop", daemon=True).start()
 
 
 T = TypeVar("T")
 
 
 def coming_outcome(function: Callable[[], T]) -> Future[FunctionOutcome[T]]:
-    """Call ``function`` on a separate thread: it may hang and cannot be interrupted."""
+    """Call ``function``, which may hang and cannot be interrupted, on a separate thread."""
     ended = Future[FunctionOutcome[T]]()
     on_new_thread(lambda: ended.set_result(outcome_of(function)))
     return ended

@@ -1,4 +1,4 @@
-"""Time limits of handlers that cannot be interrupted: a watchdog thread answers when they pass."""
+"""Alarms on one thread: for time limits of handlers that cannot be interrupted, and for pauses."""
 
 import heapq
 import itertools
@@ -14,12 +14,12 @@ Alarm = Callable[[], None]
 #: cancels an alarm
 CallOff = Callable[[], None]
 
-#: how many cancelled alarms may be kept among as many others before they are removed
+#: cancelled alarms are removed when there are more than this, and more than there are others
 MOST_CALLED_OFF = 1_000
 
 
 class _Entry:
-    """An alarm; once it is cancelled, only its heap entry is kept."""
+    """A heap entry, which keeps nothing of an alarm that is cancelled."""
 
     __slots__ = ("alarm",)
 
@@ -36,7 +36,7 @@ class Watchdog:
         #: how many of them are cancelled
         self._called_off = 0
         self._changed = threading.Condition()
-        #: when the thread looks next, whatever is cancelled meanwhile
+        #: when the thread looks next; cancelled alarms do not change it
         self._looks_at = math.inf
 
     def start(self) -> None:
@@ -44,12 +44,12 @@ class Watchdog:
         vital_thread("goondan-watchdog", self._watch).start()
 
     def watch(self, seconds: float, alarm: Alarm) -> CallOff:
-        """Call ``alarm`` in ``seconds``, unless the function returned here was called before."""
+        """Call ``alarm`` in ``seconds``; return a function that cancels it."""
         entry = _Entry(alarm)
         with self._changed:
             at = monotonic() + seconds
             heapq.heappush(self._alarms, (at, next(self._numbers), entry))
-            if at < self._looks_at:  # waking the thread for every call would cost more than the call
+            if at < self._looks_at:  # waking the thread for each call would cost more than the call
                 self._looks_at = at
                 self._changed.notify()
         return lambda: self._call_off(entry)
@@ -61,7 +61,7 @@ class Watchdog:
 
     def _call_off(self, entry: _Entry) -> None:
         with self._changed:
-            if entry.alarm is None:  # it was called
+            if entry.alarm is None:  # it was called already
                 return
             entry.alarm = None
             self._called_off += 1
@@ -78,7 +78,7 @@ class Watchdog:
             self._next()()
 
     def _next(self) -> Alarm:
-        """Wait for the next alarm that is due and not called off."""
+        """Wait until an alarm is due that is not cancelled."""
         with self._changed:
             while True:
                 now = monotonic()

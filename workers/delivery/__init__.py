@@ -1,1 +1,1 @@
-"""A call between its message and its stored result."""
+"""The general path of a call, from its message to its stored result."""

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from redis.exceptions import RedisError
 
@@ -13,20 +14,24 @@ from goondan_tasks.ledger.record import Claim
 from workers.cancellation import Cancellation
 from workers.concurrency.watchdog import Watchdog
 
-#: how often to look, and how old a run must be to be looked for: quick calls cost no trip to Redis
+#: how often to look, and how old a run must be to be looked for: short calls cost no trip to Redis
 LOOK_SECONDS = 0.25
 
-#: what an async handler may take to end once it is cancelled
+#: how long a handler may take to end after it is cancelled
 CLEAN_UP_SECONDS = 5.0
 
-_HeldRun = tuple[Claim, Cancellation, Callable[[], None]]
+
+class _HeldRun(NamedTuple):
+    claim: Claim
+    cancellation: Cancellation
+    abandon: Callable[[], None]
 
 
 class CancelWatch:
-    """Asks the ledger about this process's calls, all in one trip, on a daemon thread.
+    """Asks the ledger about all calls of this process in one trip, on a daemon thread.
 
-    The key decides, not a message: a worker that was cut off sees it when it is back (DESIGN "Delivery"
-    rule 7).
+    A key in Redis decides whether a call is cancelled, not a message: a worker that was cut off sees it
+    after it reconnects (DESIGN "Delivery" rule 7).
     """
 
     def __init__(self, ledger: Ledger, watchdog: Watchdog) -> None:
@@ -47,13 +52,13 @@ class CancelWatch:
     def hold(
         self, claim: Claim, abandon: Callable[[], None], cancellation: Cancellation | None = None
     ) -> Cancellation:
-        """Look for ``claim`` from now on; return what is set when its call is cancelled.
+        """Watch ``claim`` from now on; return the cancellation that is set when its call is cancelled.
 
-        ``abandon`` is called a while after that, in case the handler does not end.
+        :data:`CLEAN_UP_SECONDS` after that ``abandon`` is called, in case the handler has not ended.
         """
         cancellation = cancellation or Cancellation()
         with self._lock:
-            self._runs[claim.token] = (claim, cancellation, abandon)
+            self._runs[claim.token] = _HeldRun(claim, cancellation, abandon)
         return cancellation
 
     def drop(self, claim: Claim, *, is_lost: bool = False) -> None:
@@ -61,13 +66,13 @@ class CancelWatch:
         with self._lock:
             run = self._runs.pop(claim.token, None)
         if run is not None:
-            run[1].end(is_lost=is_lost)
+            run.cancellation.end(is_lost=is_lost)
 
     def cancellation(self, claim: Claim) -> Cancellation | None:
-        """Return the cancellation of a claim that is held."""
+        """Return the cancellation of a claim that is watched."""
         with self._lock:
             run = self._runs.get(claim.token)
-            return None if run is None else run[1]
+            return None if run is None else run.cancellation
 
     def look(self) -> None:
         """Cancel the runs whose calls are cancelled.
@@ -77,13 +82,17 @@ class CancelWatch:
         """
         since = time.monotonic() - LOOK_SECONDS
         with self._lock:
-            runs = [run for run in self._runs.values() if run[0].asked_at < since and not run[1].is_set()]
+            runs = [
+                run
+                for run in self._runs.values()
+                if run.claim.asked_at < since and not run.cancellation.is_set()
+            ]
         if not runs:
             return
-        ask = self._ledger.cancelled_ids([claim.run.id for claim, _, _ in runs])
+        ask = self._ledger.cancelled_ids([run.claim.run.id for run in runs])
         cancelled = ask.run(self._ledger.redis)
         for run in runs:
-            if run[0].run.id in cancelled:
+            if run.claim.run.id in cancelled:
                 self._end(run, ToolCancelledError())
 
     def end_lost(self, claim: Claim) -> None:
@@ -94,13 +103,12 @@ class CancelWatch:
             self._end(run, ToolOutcomeUnknownError("The claim was lost while the handler ran."))
 
     def _end(self, run: _HeldRun, error: GoondanError) -> None:
-        _, cancellation, abandon = run
-        self._watchdog.watch(CLEAN_UP_SECONDS, abandon)
-        cancellation.set(error)
+        self._watchdog.watch(CLEAN_UP_SECONDS, run.abandon)
+        run.cancellation.set(error)
 
     def _watch(self) -> None:
         while not self._pause.wait(LOOK_SECONDS):
             try:
                 self.look()
             except RedisError:
-                continue  # the leases' thread says so
+                continue  # the thread of the leases logs it

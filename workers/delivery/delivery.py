@@ -1,24 +1,22 @@
-"""A call from its message to its stored result: claim, carry out, finish.
+"""The general path of a call, from its message to its stored result: claim, carry out, finish.
 
-Broker acknowledgements decide nothing here; the ledger's claim does (DESIGN "Delivery"). What is sent to
-the ledger goes by the pipelined writer: while Redis is away it waits, and a call in hand is neither dropped
-nor reported as failed.
+Acknowledgements of the broker decide nothing here; the ledger's claim does (DESIGN "Delivery"). Commands to
+the ledger go through the pipelined writer. While Redis is away they wait, and no call is dropped or reported
+as failed.
 """
 
-import threading
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import nullcontext
-from dataclasses import replace
-from functools import partial
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import structlog
 from redis.exceptions import RedisError, ResponseError
 
 from broker_config.connections import refusal_text
-from broker_config.pipelined_writer import PAUSE_SECONDS, PipelinedWriter, Receiver, Refused
+from broker_config.pipelined_writer import PAUSE_SECONDS, PipelinedWriter, Receiver
 from broker_config.queues import agent_of, call_queue, events_queue
 from broker_config.scripts import ClaimOnReserve, ScriptCall
 from goondan_tasks.bundle import BoundTool
@@ -46,7 +44,7 @@ from workers.concurrency.watchdog import CallOff, Watchdog
 from workers.contexts import RunServices
 from workers.delivery.cancel_watch import CancelWatch
 from workers.delivery.incoming import Incoming
-from workers.delivery.limiter import CallLimiter, Turn
+from workers.delivery.limiter import CallLimiter, MessageTurn
 from workers.delivery.result_writer import ResultWriter
 from workers.delivery.spans import NoSpans, RunSpans
 from workers.handlers import TimedOut, timed_out
@@ -59,78 +57,65 @@ from workers.tools.registry import Registry
 
 logger = structlog.get_logger(__name__)
 
-T = TypeVar("T")
+_NO_TURN: MessageTurn = nullcontext()
 
-
-_NO_TURN: Turn = nullcontext()
-
-#: so much of a message that becomes a dead letter is kept, in characters
+#: how many characters of a message are kept in its dead letter
 LONGEST_SHOWN = 2_000
 
 
+@dataclass(eq=False)
 class Delivery:
     """Carries calls out on behalf of one worker process."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        writer: PipelinedWriter,
-        reaper: Reaper,
-        *,
-        limiter: CallLimiter,
-        revisions: Revisions,
-        leases: LeaseKeeper,
-        watchdog: Watchdog,
-        cancels: CancelWatch,
-        result_writer: ResultWriter,
-        spans: RunSpans,
-    ) -> None:
-        self.ledger = ledger
-        self._writer = writer
-        self._reaper = reaper
-        self._limiter = limiter
-        self._revisions = revisions
-        self.leases = leases
-        self._watchdog = watchdog
-        self._cancels = cancels
-        self.result_writer = result_writer
-        self._settings = ledger.settings
-        self._spans = spans
-        self.has_spans = not isinstance(spans, NoSpans)
+    ledger: Ledger
+    writer: PipelinedWriter
+    reaper: Reaper
+    limiter: CallLimiter
+    revisions: Revisions
+    leases: LeaseKeeper
+    watchdog: Watchdog
+    cancels: CancelWatch
+    result_writer: ResultWriter
+    spans: RunSpans
+    #: whether runs have spans
+    has_spans: bool = field(init=False)
 
-    def claim(self, incoming: Incoming, worker: str, turn: Turn = _NO_TURN) -> Claim:
-        """Claim a message's call; limits are asked in its ``turn``.
+    def __post_init__(self) -> None:
+        self.has_spans = not isinstance(self.spans, NoSpans)
 
-        This waits while Redis is away, or a revision of the bundle is loaded.
+    def claim(self, incoming: Incoming, worker: str, turn: MessageTurn = _NO_TURN) -> Claim:
+        """Claim the call of a message; its limits are asked in its ``turn``.
+
+        This waits while Redis is away or a revision of the bundle is being loaded.
 
         Raises:
-            GoondanError: the message holds no call that could be run; :meth:`refuse` answers it.
+            GoondanError: the message holds no call that can be run; :meth:`refuse` answers it.
         """
-        call = self._revisions.fixed(self.call_of(incoming))
-        tools = self._revisions.registry(call.bundle_ref)
+        call = self.revisions.fixed(self.call_of(incoming))
+        tools = self.revisions.registry(call.bundle_ref)
         terms = self._terms(tools.known(call.agent_name, call.tool_name, turn_of(call)))
         request = ClaimRequest(incoming.id, call, worker, terms)
         try:
             if is_event(call):
                 return self._claim_event(request)
-            return self._limiter.claim(request, self._claim, turn)
+            return self.limiter.claim(request, self._claim, turn)
         except ResponseError as error:
             raise damaged(incoming.id, refusal_text(error)) from error
 
     def call_of(self, incoming: Incoming) -> ToolCall:
-        """Read a message's call, which may be run.
+        """Read the call of a message and check whether it may be run.
 
         Raises:
             GoondanError: the message holds no such call, or an agent would wait for itself.
         """
-        call = incoming.call(self._settings.max_args_bytes)
+        call = incoming.call(self.ledger.settings.max_args_bytes)
         if is_event(call):
-            require_way(call, most_hops=self._settings.max_handoff_depth)
+            require_way(call, most_hops=self.ledger.settings.max_handoff_depth)
         return call
 
     def claim_on_reserve(self, worker: str, agents: Iterable[str]) -> ClaimOnReserve:
-        """Return what claims the agents' calls while the transport reserves their messages."""
-        default, active = ClaimTerms(max_attempts=self._settings.max_attempts), self._revisions.active
+        """Return the terms on which the agents' calls are claimed as their messages are reserved."""
+        default, active = ClaimTerms(max_attempts=self.ledger.settings.max_attempts), self.revisions.active
         terms: dict[str, dict[str, ClaimTerms | None]] = {}
         for agent in agents:
             tools = active.registry
@@ -141,18 +126,20 @@ class Delivery:
             named = {tool: self._early_terms(tools, agent, tool) for tool in tools.all_known(agent)}
             for own in tools.dynamic.of_turns(agent):
                 its = self._terms(own.registered.bound)
-                if named.setdefault(own.item.name, its) != its:  # only the call says which of them is meant
+                if named.setdefault(own.item.name, its) != its:  # only the call says which tool is meant
                     named[own.item.name] = None
             if active.ref is not None:
                 named[STEP_TOOL] = None  # it reaches a Safe Point before it is claimed
             terms[call_queue(agent)] = {tool: one for tool, one in named.items() if one != default}
-        return self.ledger.claim_on_reserve(worker, self._settings.max_attempts, terms, bundle_ref=active.ref)
+        most = self.ledger.settings.max_attempts
+        return self.ledger.claim_on_reserve(worker, most, terms, bundle_ref=active.ref)
 
     def release(self, job: Job) -> tuple[ScriptCall[Any], Receiver] | None:
-        """Return what releases the claim of a call that has not begun, and what gets the answer or the error.
+        """Return the script call that releases the claim of a call that has not begun, and its receiver.
 
-        Redis gets a new message with it, since the claim has taken the place of the old one. A call that is
-        cancelled ends so. One that cannot be read is left to a sweep.
+        The script queues the call again, with a new message: the old one went when the call was claimed. A
+        call that is cancelled ends instead. One that cannot be read is left to a sweep, and nothing is
+        returned. The receiver takes the answer, or the error that came in its place.
         """
         try:
             claim = job.claim
@@ -162,21 +149,21 @@ class Delivery:
 
         def on_answer(answer: Any) -> None:
             if isinstance(answer, RedisError):
-                self._writer.send(script_call, on_answer)
+                self.writer.send(script_call, on_answer)
             elif not answer:
-                self.result_writer.store(claim, self._reaper.failure(claim, ToolCancelledError()))
+                self.result_writer.store(claim, self.reaper.failure(claim, ToolCancelledError()))
                 self.flush()
 
-        message = self._reaper.message(job.id, job.original)
-        # if it is marked as started, no other worker can have started it
+        message = self.reaper.message(job.id, job.original)
+        # even if it is marked as started, no worker has begun it
         script_call = self.ledger.release(claim, died=False, message=message, is_untouched=True)
         return script_call, on_answer
 
     def give_back(self, job: Job) -> None:
-        """Release the claim of a call that has not begun; see :meth:`release`."""
+        """Release the claim of a call that has not begun, through the writer; see :meth:`release`."""
         release = self.release(job)
         if release is not None:
-            self._writer.send(*release)
+            self.writer.send(*release)
 
     def carry_out(
         self,
@@ -189,9 +176,9 @@ class Delivery:
     ) -> Coroutine[Any, Any, ToolCallResult]:
         """Return the coroutine that runs a claimed call (see :mod:`workers.concurrency.event_loop`).
 
-        ``answer`` gets the result of a handler that is cancelled and does not end, while it still runs;
-        it says whether that was the first one. ``release_slot`` lends the run's place while it waits;
-        ``on_thread`` runs what may block once the run has gone on to the event loop; ``on_start`` is called
+        ``answer`` takes the result of a handler that is cancelled and does not end, while it still runs; it
+        returns whether the call had none yet. ``release_slot`` releases the run's slot while it waits.
+        ``on_thread`` runs blocking work after the run has moved to the event loop. ``on_start`` is called
         when the handler begins.
         """
         started_at: float | None = None
@@ -204,13 +191,13 @@ class Delivery:
 
         cancellation, watch = self.hold(claim, answer, lambda: started_at)
         reporter = self.reporter(claim)
-        coroutine = self._revisions.execute(
+        coroutine = self.revisions.execute(
             claim.run,
             mark_started,
             watch=watch,
             services=RunServices(cancellation, reporter, release_slot, on_thread, claim.token),
         )
-        return self._to_a_result(claim, self._spans.around(claim, coroutine), lambda: started_at)
+        return self._to_a_result(claim, self.spans.around(claim, coroutine), lambda: started_at)
 
     def hold(
         self,
@@ -219,11 +206,14 @@ class Delivery:
         started_at: Callable[[], float | None],
         known: Cancellation | None = None,
     ) -> tuple[Cancellation, Watch]:
-        """Renew the lease of a run from now on and watch for its cancellation; return that, and its watch."""
+        """Renew the lease of a run from now on and watch for its cancellation.
+
+        Returns the run's cancellation, which is ``known`` if given, and the function that sets a time limit.
+        """
 
         def abandon() -> None:
             error = cancellation.error or ToolCancelledError()
-            if answer(self._reaper.failure(claim, error, started_at())):
+            if answer(self.reaper.failure(claim, error, started_at())):
                 logger.warning("call.abandoned", **claim.run.log_fields, reason=error.message)
                 self.flush()
 
@@ -232,35 +222,39 @@ class Delivery:
                 cancellation.set(error(limit, agent=handling_agent(claim.run.call)))
                 abandon()
 
-            if patience <= 0:  # a handler that can be interrupted gets time from its canceller
+            if patience <= 0:  # a handler that can be interrupted is given time to end by the CancelWatch
                 cancellation.on_cancel(abandon)
-            return self._watchdog.watch(limit + patience, expire)
+            return self.watchdog.watch(limit + patience, expire)
 
         self.leases.hold(claim)
         self.result_writer.begin(claim)
-        cancellation = self._cancels.hold(claim, abandon, known)
+        cancellation = self.cancels.hold(claim, abandon, known)
         return cancellation, watch
 
     def reporter(self, claim: Claim) -> ProgressReporter:
         """Make the ``progress`` of a run."""
-        return ProgressReporter(partial(self._post_progress, claim), self._watchdog)
+
+        def post(report: bytes, answered: Callable[[Any], object]) -> None:
+            self.writer.send(self.ledger.progress(claim, report), answered)
+
+        return ProgressReporter(post, self.watchdog)
 
     async def _to_a_result(
         self, claim: Claim, run: Coroutine[Any, Any, ToolCallResult], started_at: Callable[[], float | None]
     ) -> ToolCallResult:
-        """Let even a fault of ours end the call: its slot would be lost, and its lease renewed forever."""
+        """Make a result even of a fault of ours: else the slot is lost and the lease is renewed forever."""
         outcome = await awaited_outcome(run)
         if outcome.error is None:
             return outcome.get()
         logger.error("call.fault", **claim.run.log_fields, exc_info=outcome.error)
-        return self._reaper.failure(claim, outcome.error, started_at())
+        return self.reaper.failure(claim, outcome.error, started_at())
 
     def start(self, claim: Claim, cancellation: Cancellation) -> float:
-        """Mark the run as started, just before its handler; return the time in ms.
+        """Mark the run as started, just before its handler begins; return the time in ms.
 
-        A handler begins only when Redis has confirmed the mark. One that is merely on its way is lost if this
-        process dies with unread answers: the kernel resets the connection then, and Redis drops what it has
-        not read.
+        A handler begins only after Redis has confirmed the mark. A mark that was only sent is lost if this
+        process dies with unread answers: the kernel then resets the connection, and Redis drops the commands
+        that it has not read.
         """
         is_first = True
         while not self._is_start_confirmed(claim, is_first=is_first):
@@ -268,53 +262,44 @@ class Delivery:
             is_first = False
         return claim.run.clock()
 
-    def alarm(self, seconds: float, alarm: Callable[[], None]) -> CallOff:
-        """Call ``alarm`` in so many seconds; it must be quick. Returns a function that calls this off."""
-        return self._watchdog.watch(seconds, alarm)
-
-    def put_off(self, script_call: ScriptCall[T], receiver: Callable[[T], object], refused: Refused) -> None:
-        """Let a script wait for the next :meth:`flush`; see :class:`PipelinedWriter`."""
-        self._writer.put_off(script_call, receiver, refused=refused)
-
     def flush(self) -> None:
-        """Send the batched claims and results."""
-        self._writer.flush()
+        """Send what was put off for a common packet."""
+        self.writer.flush()
 
     def settle(self, claim: Claim) -> None:
-        """Deal with a claim whose verdict is not to run the call; while Redis is away a sweep will."""
+        """Act on a claim whose verdict is not to run the call; if Redis is away, a sweep will."""
         try:
             if claim.is_ours:
-                self._reaper.settle(claim)
+                self.reaper.settle(claim)
         except (RedisError, BrokerUnreachableError) as error:
             logger.warning("call.not_settled", **claim.run.log_fields, reason=str(error))
         finally:
-            self._limiter.leave(claim)
+            self.limiter.leave(claim)
         logger.info("call.not_run", **claim.run.log_fields, verdict=str(claim.verdict))
 
     def refuse(self, incoming: Incoming, worker: str, error: GoondanError, token: str | None = None) -> None:
-        """Answer a message that holds no call that could be run; ``token`` is that of its claim, if any."""
-
+        """Answer a message that holds no call that can be run; ``token`` is that of its claim, if any."""
         fields = incoming.log_fields(worker)
         logger.warning("call.refused", **fields, code=error.code, reason=error.message)
         request = ClaimRequest(incoming.id, incoming.placeholder(), worker, ClaimTerms())
         if token is not None:
-            request = replace(request, token=token)  # the same request gets the same answer
+            request = replace(request, token=token)  # a claim is repeated by its token
 
         def on_answer(claim: Claim) -> None:
             if claim.is_ours:
-                self.result_writer.store(claim, self._reaper.failure(claim, error))
+                self.result_writer.store(claim, self.reaper.failure(claim, error))
                 self.flush()
 
         def on_refusal(refusal: ResponseError) -> None:
             reason = damaged(incoming.id, refusal_text(refusal)).message
             self.bury(incoming.queue, worker, reason, repr(incoming.wire)[:LONGEST_SHOWN])
 
-        self._writer.send(self.ledger.claim(request), on_answer, refused=on_refusal)
+        self.writer.send(self.ledger.claim(request), on_answer, refused=on_refusal)
 
     def bury(self, queue: str, worker: str, reason: str, message: str) -> None:
         """Make a dead letter of a message in an agent's queue that holds no call; no client waits for it.
 
-        The same message, redelivered after a worker's death, is the same letter.
+        A message that is redelivered after a worker's death makes the same letter again.
         """
         logger.error("message.buried", queue=queue, reason=reason)
         agent = agent_of(queue)
@@ -327,16 +312,16 @@ class Delivery:
 
         def on_answer(claim: Claim) -> None:
             if claim.is_ours:
-                self.result_writer.store(*self._reaper.dead_letter(claim))
+                self.result_writer.store(*self.reaper.dead_letter(claim))
                 self.flush()
 
-        self._writer.send(self.ledger.claim(request), on_answer)
+        self.writer.send(self.ledger.claim(request), on_answer)
 
     def _claim(self, request: ClaimRequest) -> Claim:
-        """Claim the call; one that a plain Celery producer queued has no record, and is sent whole."""
-        claim = self._writer.ask(self.ledger.claim(request, with_call=False))
+        """Claim the call; one that a plain Celery producer queued has no record and is sent as a whole."""
+        claim = self.writer.ask(self.ledger.claim(request, with_call=False))
         if claim.verdict is Verdict.ABSENT:
-            return self._writer.ask(self.ledger.claim(request))
+            return self.writer.ask(self.ledger.claim(request))
         return claim
 
     def _claim_event(self, request: ClaimRequest) -> Claim:
@@ -344,18 +329,15 @@ class Delivery:
         call = request.call
         script_call = self.ledger.claim_event(
             request,
-            self._reaper.message(request.call_id, call),
-            is_handled_here=self._revisions.registry(call.bundle_ref).handles_events(call.agent_name),
+            self.reaper.message(request.call_id, call),
+            is_handled_here=self.revisions.registry(call.bundle_ref).handles_events(call.agent_name),
         )
-        return self._writer.ask(script_call)
-
-    def _post_progress(self, claim: Claim, report: bytes, answered: Callable[[Any], object]) -> None:
-        self._writer.send(self.ledger.progress(claim, report), answered)
+        return self.writer.ask(script_call)
 
     def _is_start_confirmed(self, claim: Claim, *, is_first: bool) -> bool:
-        """Return whether Redis has confirmed the mark, and enough is left of the lease that it has renewed.
+        """Return whether Redis has confirmed the mark, and enough is left of the lease that the mark renews.
 
-        A process that was frozen meanwhile, or whose Redis was slow, must ask again.
+        If the process was frozen or Redis was slow, the run must be marked again.
 
         Raises:
             ToolCancelledError, ToolOutcomeUnknownError: the run must not begin.
@@ -366,13 +348,13 @@ class Delivery:
         except RedisError as error:
             if is_first:  # once, not twice a second
                 logger.warning("call.waits_to_start", **claim.run.log_fields, reason=refusal_text(error))
-            threading.Event().wait(PAUSE_SECONDS)
+            time.sleep(PAUSE_SECONDS)
             return False
         if answer == Stored.CANCELLED:
             raise ToolCancelledError()
         if answer == Stored.LOST:
             raise ToolOutcomeUnknownError("The claim was lost before the handler started.")
-        return time.monotonic() - asked_at < self._settings.lease_seconds * 3 / 4
+        return time.monotonic() - asked_at < self.ledger.settings.lease_seconds * 3 / 4
 
     def _early_terms(self, tools: Registry, agent: str, tool: str) -> ClaimTerms | None:
         limits = tools.limits(agent, tool)
@@ -381,9 +363,9 @@ class Delivery:
 
     def _terms(self, bound: BoundTool | None) -> ClaimTerms:
         if bound is None:
-            return ClaimTerms(max_attempts=self._settings.max_attempts)
+            return ClaimTerms(max_attempts=self.ledger.settings.max_attempts)
         export = bound.export
         return ClaimTerms(
             idempotent=bool(export.idempotent),
-            max_attempts=export.max_attempts or self._settings.max_attempts,
+            max_attempts=export.max_attempts or self.ledger.settings.max_attempts,
         )

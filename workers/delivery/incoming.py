@@ -1,4 +1,4 @@
-"""Reading the call out of a message, from a client of ours or from plain Celery."""
+"""The call in a message, from a client of ours or from a plain Celery producer."""
 
 import re
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from goondan_tasks.messages import (
 )
 from goondan_tasks.names import DELEGATE_RESULT_TOOL, EVENT_TOOL, read_traceparent
 
-#: what clients of ours never leave out
+#: the fields that clients of ours always write
 _FILLED_IN = {"agentName", "toolCallId", "traceId"}
 
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")
@@ -30,40 +30,43 @@ _TRACE_ID = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A message as it came: its task id, its queue, and what it carries as ``call`` or ``message``."""
+    """A message as received: its task id, its queue, and its ``call`` or ``message`` as ``wire``."""
 
     id: str
     queue: str
     wire: Any
     task: str = TOOL_CALL_TASK
-    #: W3C's header of the message, as it came
+    #: the W3C header of the message as received
     traceparent: object = None
-    #: the call of its record, if its message was claimed as it was reserved
+    #: the call in the record, if it was claimed as its message was reserved
     claimed: ToolCall | None = None
 
     @property
     def is_event(self) -> bool:
-        """Whether it is for the agent itself, not for one of its tools."""
+        """Whether it is for the agent itself, rather than for one of its tools."""
         return self.task in EVENT_TASKS
 
     @property
     def is_only_told(self) -> bool:
-        """Whether it brings an answer that the asker has already: it needs no handling."""
-        return self.is_event and isinstance(self.wire, Mapping) and _is_told(self.wire)
+        """Whether it brings an answer that the asker already has, so that it needs no handling."""
+        return self._is_a("delegate_result") and self.wire.get("awaited") is True
 
     @property
     def is_shutdown(self) -> bool:
         """Whether it asks workers to drain; see :func:`workers.pool.drain.note_shutdown`."""
-        return self.is_event and isinstance(self.wire, Mapping) and self.wire.get("type") == "shutdown"
+        return self._is_a("shutdown")
+
+    def _is_a(self, kind: str) -> bool:
+        return self.is_event and isinstance(self.wire, Mapping) and self.wire.get("type") == kind
 
     def call(self, max_args_bytes: int) -> ToolCall:
-        """Read the call; what a plain Celery producer left out is filled in (DESIGN "Records").
+        """Read the call and fill in what a plain Celery producer left out (DESIGN "Records").
 
         Raises:
             ToolInputValidationError: it is not a call.
-            ToolNotInCatalogError: it would be an event, and came as a tool call.
-            PayloadTooLargeError: its arguments exceed ``max_args_bytes``, as news of how a call ended may;
-                or it exceeds another limit of :func:`require_sizes`.
+            ToolNotInCatalogError: it is an event that came as a tool call.
+            PayloadTooLargeError: its arguments exceed ``max_args_bytes``, which only a report of how a call
+                has ended may; or it exceeds another limit of :func:`require_sizes`.
         """
         if not isinstance(self.wire, Mapping):
             what = "message" if self.is_event else "call"
@@ -79,7 +82,7 @@ class Incoming:
             raise ToolInputValidationError(
                 f"The call names agent {draft.call.agent_name!r}, but came by queue {self.queue!r}."
             )
-        args = {} if _is_news(draft.call) else draft.call.args
+        args = {} if _is_report(draft.call) else draft.call.args
         try:
             require_sizes(draft.call, len(serializer.encode(args, serializer.DEEPEST)), max_args_bytes)
         except serializer.NotJsonError as error:
@@ -87,13 +90,14 @@ class Incoming:
         return draft.call
 
     def log_fields(self, worker: str) -> JsonObject:
-        """Return the fields of each log line about this call, as far as it can be read."""
+        """Return the fields of each log line about this call; some are missing if it cannot be read."""
         return CallLogFields.of_call(self.id, self.placeholder(), worker).known()
 
     def placeholder(self) -> ToolCall:
-        """Return a call without its arguments, and what is too large, to hang the refusal of this message on.
+        """Return a call that stands for this message when it is refused.
 
-        Of a request that can be read, it still names the asker.
+        It lacks the arguments and whatever is too large, but still names the asker of a request that can be
+        read.
         """
         draft = self._draft()
         own: dict[str, Any] = {
@@ -130,7 +134,7 @@ class Incoming:
     def _call_draft(self, wire: Mapping[str, Any]) -> CallDraft:
         if wire.keys() >= _FILLED_IN:
             return draft_call(wire)
-        # fixed by the message, so that a second delivery of it fills in the same
+        # taken from the message, so that a second delivery of it fills in the same values
         trace = self.id.replace("-", "")
         known = {
             "agentName": agent_of(self.queue) or "",
@@ -144,22 +148,18 @@ class Incoming:
 
 
 def carried(task: str, kwargs: Any) -> Any:
-    """Return what a task carries: ``message`` if it is an event, else ``call``."""
+    """Return the content of a task's arguments: ``message`` if it is an event, else ``call``."""
     if not isinstance(kwargs, Mapping):
         return None
     return kwargs.get("message" if task in EVENT_TASKS else "call")
 
 
-def _is_news(call: ToolCall) -> bool:
-    """Return whether it tells how a call has ended: made of outputs, which have a limit of their own.
+def _is_report(call: ToolCall) -> bool:
+    """Return whether it reports how a call has ended.
 
-    If that were refused, the asker would get no answer.
+    A report holds outputs, which have their own limit. If it were refused, the asker would get no answer.
     """
     if call.tool_name == DELEGATE_RESULT_TOOL:
         return True
     payload = call.args.get("payload") if call.tool_name == EVENT_TOOL else None
     return isinstance(payload, Mapping) and payload.get("type") == EVENT_TYPE
-
-
-def _is_told(wire: Mapping[str, Any]) -> bool:
-    return wire.get("type") == "delegate_result" and wire.get("awaited") is True

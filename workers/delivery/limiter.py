@@ -1,13 +1,13 @@
-"""Admission before the claim: calls with limits, or an idempotencyKey, ask to be admitted.
+"""Admission before the claim, for calls with limits or an idempotencyKey; others cause no trip to Redis.
 
-A call without either sends nothing. A call that has to wait leaves its worker at once: its message is
-acknowledged, and the script that lets it in pushes a new one to the front of its queue.
+A call that has to wait leaves its worker at once: its message is acknowledged, and the script that admits it
+later pushes a new one to the front of its queue.
 """
 
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
 
@@ -32,42 +32,37 @@ logger = structlog.get_logger(__name__)
 #: how long to wait before a broker that did not take a message is tried again
 SEND_AGAIN_SECONDS = 5.0
 
-#: the verdict on a claim after each of these answers
+#: the verdict on a claim by the answer of the limiter
 _VERDICTS = {"late": Verdict.LIMITED, "share": Verdict.SHARED, "conflict": Verdict.CONFLICT}
 
 MakeClaim = Callable[[ClaimRequest], Claim]
 
-#: entered when the messages before one have been admitted
-Turn = AbstractContextManager[object]
+#: entered once the messages before have been admitted
+MessageTurn = AbstractContextManager[object]
 
 
+@dataclass(eq=False)
 class CallLimiter:
-    """Admits calls on behalf of one worker process, and lets in those whose time has come."""
+    """Admits calls on behalf of one worker process, those that have waited included."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        writer: PipelinedWriter,
-        dispatch: Dispatch,
-        *,
-        revisions: Revisions,
-        watchdog: Watchdog,
-    ) -> None:
-        self._ledger = ledger
-        self._writer = writer
-        self._dispatch = dispatch
-        self._revisions = revisions
-        self._watchdog = watchdog
-        self._limit_scripts = LimitScripts(ledger.settings)
-        #: token of the claim -> the call's limits, and the ms of admission
-        self._admitted: dict[str, tuple[str, int]] = {}
-        self._lock = threading.Lock()
-        self._look_at: float | None = None
+    ledger: Ledger
+    writer: PipelinedWriter
+    dispatch: Dispatch
+    revisions: Revisions
+    watchdog: Watchdog
+    #: token of the claim -> the call's limits, and the ms of admission
+    _admitted: dict[str, tuple[str, int]] = field(default_factory=dict, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    #: when the next look is due, if one is scheduled
+    _look_at: float | None = field(default=None, init=False)
 
-    def claim(self, request: ClaimRequest, claim: MakeClaim, turn: Turn) -> Claim:
-        """Make a claim once its call is admitted, which is asked in ``turn``, and return it."""
+    def __post_init__(self) -> None:
+        self._limit_scripts = LimitScripts(self.ledger.settings)
+
+    def claim(self, request: ClaimRequest, claim: MakeClaim, turn: MessageTurn) -> Claim:
+        """Make a claim if its call is admitted, which is asked in ``turn``; else return its verdict."""
         call = request.call
-        registry, in_step = self._revisions.registry(call.bundle_ref), call.step_id is not None
+        registry, in_step = self.revisions.registry(call.bundle_ref), call.step_id is not None
         limits = registry.limits(call.agent_name, call.tool_name, in_step=in_step)
         if limits is None or (limits.is_empty and not call.idempotency_key):
             return claim(request)
@@ -78,32 +73,32 @@ class CallLimiter:
         return claim.token in self._admitted
 
     def leave(self, claim: Claim, *, pauses: bool = False) -> None:
-        """Give back what the call holds, if anything, and let the next ones in; it may pause before a run."""
+        """Give back the permits of a call, if any, and admit the next; ``pauses`` if it will run again."""
         self._leave(claim.run.id, claim.token, pauses=pauses)
 
     def _leave(self, call_id: str, token: str, *, pauses: bool = False) -> None:
         admitted = self._admitted.pop(token, None)
         if admitted is not None:
             script_call = self._limit_scripts.leave(call_id, *admitted, pauses=pauses)
-            self._writer.send(script_call, self._on_answer)
+            self.writer.send(script_call, self._on_answer)
 
     def look(self) -> None:
-        """Let in the calls whose time has come; every worker does this periodically, as a fallback."""
-        self._writer.send(self._limit_scripts.look(), self._on_answer)
+        """Admit the calls whose time has come; every worker does this periodically, as a fallback."""
+        self.writer.send(self._limit_scripts.look(), self._on_answer)
 
-    def _admit(self, request: ClaimRequest, limits: Limits, claim: MakeClaim, turn: Turn) -> Claim:
+    def _admit(self, request: ClaimRequest, limits: Limits, claim: MakeClaim, turn: MessageTurn) -> Claim:
         call_id, call = request.call_id, request.call
         call_limits = limits.for_call(call)
         script_call = self._limit_scripts.admit(
             call_id,
             call,
             call_limits,
-            message=self._dispatch.inline(call_id, call, serializer.encode(call.to_wire())),
+            message=self.dispatch.inline(call_id, call, serializer.encode(call.to_wire())),
             run_seconds=limits.run_seconds(call),
         )
         with turn:  # calls wait for a limit in the order of their messages
-            while (answer := self._asked(script_call)).word == "unknown":  # plain Celery queued it
-                self._writer.ask(self._ledger.submit(_submission(request), ""))
+            while (answer := self._asked(script_call)).word == "unknown":  # a plain Celery producer queued it
+                self.writer.ask(self.ledger.submit(_submission(request), ""))
         if answer.word == "wait":
             return _waiting(request, answer)
         if answer.word == "go":
@@ -116,10 +111,11 @@ class CallLimiter:
         verdict = _VERDICTS[answer.word]
         fields = CallLogFields.of_call(call_id, call, request.worker).known()
         logger.info("call.not_admitted", **fields, verdict=str(verdict), about=answer.about)
-        return _judged(claim(request), verdict, answer.about)
+        made = claim(request)
+        return replace(made, verdict=verdict, about=answer.about) if made.verdict is Verdict.RUN else made
 
     def _asked(self, script_call: ScriptCall[Any]) -> LimitAnswer:
-        answer = LimitAnswer.of(self._writer.ask(script_call))
+        answer = LimitAnswer.of(self.writer.ask(script_call))
         self._follow_up(answer)
         return answer
 
@@ -127,20 +123,20 @@ class CallLimiter:
         self._follow_up(LimitAnswer.of(raw))
 
     def _follow_up(self, answer: LimitAnswer) -> None:
-        """Send the messages that the answer names, and schedule the next look."""
+        """Send the messages that the answer contains, and schedule the next look."""
         if answer.unsent:
             self.send_later(answer.unsent)
         if answer.look_in is not None:
             self._look_in(answer.look_in / 1000)
 
     def _look_in(self, seconds: float) -> None:
-        """Look again in ``seconds``, unless an earlier look is scheduled."""
+        """Look in ``seconds``, unless an earlier look is scheduled."""
         look_at = monotonic() + seconds
         with self._lock:
             if self._look_at is not None and self._look_at <= look_at:
                 return
             self._look_at = look_at
-        self._watchdog.watch(seconds, self._on_alarm)
+        self.watchdog.watch(seconds, self._on_alarm)
 
     def _on_alarm(self) -> None:
         with self._lock:
@@ -148,7 +144,7 @@ class CallLimiter:
         self.look()
 
     def send_later(self, unsent: Mapping[str, bytes], seconds: float = 0) -> None:
-        """Send messages through a broker other than Redis, on a separate thread: this one must not block."""
+        """Send messages through a broker other than Redis, on a separate thread, since this may block."""
         timer = threading.Timer(seconds, self._send, [unsent])
         timer.daemon = True
         timer.start()
@@ -157,7 +153,7 @@ class CallLimiter:
         rest = dict(unsent)
         try:
             for call_id, call in unsent.items():
-                self._dispatch.send(call_id, ToolCall.from_wire(serializer.decode(call)))
+                self.dispatch.send(call_id, ToolCall.from_wire(serializer.decode(call)))
                 del rest[call_id]
         except BrokerUnreachableError as error:
             logger.warning("call.not_sent", calls=list(rest), reason=str(error))
@@ -172,7 +168,3 @@ def _submission(request: ClaimRequest) -> Submission:
 def _waiting(request: ClaimRequest, answer: LimitAnswer) -> Claim:
     claim = request.claim((Verdict.WAITING.encode(), 0, answer.now, answer.now))
     return replace(claim, about=answer.about)
-
-
-def _judged(claim: Claim, verdict: Verdict, about: str) -> Claim:
-    return replace(claim, verdict=verdict, about=about) if claim.verdict is Verdict.RUN else claim

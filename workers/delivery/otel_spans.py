@@ -1,8 +1,8 @@
-"""The spans of runs, made with the SDK of OpenTelemetry; imported only where they are wanted.
+"""The spans of runs, made with the OpenTelemetry SDK; imported only where they are wanted.
 
-A run's span has the call's own ``spanId``, below the call's ``parentSpanId``: so the spans of a chain join
-wherever its calls run, and ``meta.spanId`` of a result leads to the span. What the handler opens itself
-stands below it.
+The span of a run has the ``spanId`` of the call and its ``parentSpanId`` as parent. So the spans of a chain
+connect wherever its calls run, ``meta.spanId`` of a result leads to the span, and spans that the handler
+opens are its children.
 """
 
 import contextvars
@@ -37,7 +37,7 @@ _EXPORTERS = "opentelemetry_traces_exporter"
 
 
 class CallIds(IdGenerator):
-    """Gives a span the ids that its call has; to others those of the generator before it."""
+    """Gives the span of a call the ids of the call, and other spans those of the previous generator."""
 
     def __init__(self, others: IdGenerator) -> None:
         self._others = others
@@ -45,7 +45,7 @@ class CallIds(IdGenerator):
 
     @contextmanager
     def giving(self, trace_id: str, span_id: str | None) -> Iterator[None]:
-        """Give these ids, hex digits, to a span that is started in this thread meanwhile."""
+        """Give these ids, in hex, to a span that this thread starts inside the block."""
         self._given.ids = int(trace_id, 16), span_id and int(span_id, 16)
         try:
             yield
@@ -94,7 +94,7 @@ class OtelSpans:
     def _start(self, run: Run) -> Span:
         call = run.call
         name = f"{call.agent_name} {call.tool_name.removeprefix(f'{SYSTEM_TOOL}{SEPARATOR}')}"
-        # a call that is tried again has its id in the span of the first run already
+        # a retried call has used its id for the span of the first run
         own, parent = SpanIds(call.trace_id, call.span_id), SpanIds(call.trace_id, call.parent_span_id or "")
         if not own.are_valid:
             return self._tracer.start_span(name, otel_context.Context(), SpanKind.CONSUMER, _attributes(run))
@@ -113,7 +113,7 @@ class OtelSpans:
 
 
 class _InContext(Generator[Any, Any, ToolCallResult], Coroutine[Any, Any, ToolCallResult]):
-    """A coroutine that takes each of its steps in one context, on whichever thread that is."""
+    """A coroutine that takes each of its steps in one context, on any thread."""
 
     def __init__(self, context: contextvars.Context, coroutine: RunCoroutine) -> None:
         self._context = context
@@ -133,9 +133,9 @@ class _InContext(Generator[Any, Any, ToolCallResult], Coroutine[Any, Any, ToolCa
 
 
 def tracer_provider(exporters: Sequence[str]) -> TracerProvider | None:
-    """Return the program's own provider, else one for ``exporters``, as their entry points are named.
+    """Return the program's own provider, or one for ``exporters``, which are names of entry points.
 
-    Everything else, as sampler and limits, the SDK reads from its own variables.
+    The SDK reads everything else, such as sampler and limits, from its own variables.
     """
     current = trace.get_tracer_provider()
     if isinstance(current, TracerProvider):

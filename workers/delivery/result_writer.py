@@ -1,6 +1,6 @@
-"""How runs end: with a result that is stored, or not yet, because the call is tried again or pending.
+"""How runs end: with a result that is stored, with a retry, or pending.
 
-Writes to the ledger go through the pipelined writer: while Redis is away they wait, and nothing is lost.
+Writes to the ledger go through the pipelined writer: while Redis is away they wait, and none is lost.
 """
 
 import random
@@ -35,13 +35,13 @@ from workers.tools.dynamic_tools import turn_of
 
 logger = structlog.get_logger(__name__)
 
-#: pauses are doubled up to this; a longer ``backoffSeconds`` is kept as it is
+#: pauses are doubled up to this; a longer ``backoffSeconds`` stays as it is
 LONGEST_DOUBLED_SECONDS = 300.0
 
-#: a call that the other side wants later than this ends with its error
+#: a call whose error asks for a longer pause than this ends with that error
 LONGEST_RETRY_AFTER_SECONDS = 60.0
 
-#: errors that another run would only repeat, or that are final
+#: errors that another run would repeat, or that are final
 NEVER = ("E_TOOL_CANCELLED", "E_TOOL_INVALID_ARGS", "E_TOOL_EXPIRED", "E_TOOL_OUTCOME_UNKNOWN")
 NEVER_PREFIX = "E_TOOL_NOT_"
 
@@ -49,58 +49,47 @@ Then = Callable[[], object]
 
 
 def pause_seconds(retry: Retry, retries: int) -> float:
-    """Return how long to wait before the next run, after so many ``retries``."""
+    """Return how long to wait before the next run, given the number of ``retries`` so far."""
     longest = max(retry.backoff_seconds, LONGEST_DOUBLED_SECONDS)
-    doublings = min(retries, 1_000)  # beyond that a float overflows
+    doublings = min(retries, 1_000)  # a float overflows beyond that
     return min(retry.backoff_seconds * 2.0**doublings, longest)
 
 
 def is_retried(retry: Retry, code: str) -> bool:
-    """Return whether a run that failed with ``code`` is tried again."""
+    """Return whether a call whose run failed with ``code`` is tried again."""
     if code in NEVER or code.startswith(NEVER_PREFIX):
         return False
     return not retry.codes or code in retry.codes
 
 
+@dataclass(eq=False)
 class Retries:
-    """Keeps failed calls until their next run. They hold their claims meanwhile, but no slot.
+    """Keeps failed calls until their next run. Meanwhile they hold their claims, but no slots.
 
-    When the pause is over the call is queued again. If this process dies before, its lease runs out and the
-    call is run again by rule 4 of DESIGN "Delivery": it is idempotent.
+    After its pause a call is queued again. If this process dies before, the lease runs out and the call,
+    which is idempotent, is run again by rule 4 of DESIGN "Delivery".
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        writer: PipelinedWriter,
-        reaper: Reaper,
-        *,
-        revisions: Revisions,
-        leases: LeaseKeeper,
-        cancels: CancelWatch,
-        watchdog: Watchdog,
-        monitors: Monitors,
-    ) -> None:
-        self._ledger = ledger
-        self._writer = writer
-        self._reaper = reaper
-        self._monitors = monitors
-        self._revisions = revisions
-        self._leases = leases
-        self._cancels = cancels
-        self._watchdog = watchdog
-        self._waiting: dict[str, Claim] = {}
-        self._is_draining = False
+    ledger: Ledger
+    writer: PipelinedWriter
+    reaper: Reaper
+    revisions: Revisions
+    leases: LeaseKeeper
+    cancels: CancelWatch
+    watchdog: Watchdog
+    monitors: Monitors
+    #: the calls that wait for their next run, by the tokens of their claims
+    _waiting: dict[str, Claim] = field(default_factory=dict, init=False)
+    _is_draining: bool = field(default=False, init=False)
 
     def __len__(self) -> int:
-        """Return how many calls wait here for their next run."""
+        """Return how many calls wait for their next run."""
         return len(self._waiting)
 
     def put_off(self, claim: Claim, result: ToolCallResult, *, granted: Then, final: Then) -> bool:
-        """Try a call again whose run has ended with ``result``; return whether it is tried.
+        """Retry a call whose run has ended with ``result``; return whether the ledger is asked to grant that.
 
-        ``granted`` is called when the ledger grants a further run; if it does not, ``final`` is, and
-        ``result`` is to be stored.
+        ``granted`` is called if it does. Else ``final`` is called, which must store ``result``.
         """
         pause = self._pause(claim, result)
         if pause is None:
@@ -109,22 +98,22 @@ class Retries:
         def on_answer(is_granted: int) -> None:
             if not is_granted:
                 final()
-                self._writer.flush()
+                self.writer.flush()
                 return
             granted()
             logger.info("call.put_off", **claim.run.log_fields, seconds=pause)
             self._wait(claim, pause)
 
         begun_at = _begin_of(claim, result)
-        script_call = self._ledger.retry(claim, pause_ms=round(pause * 1000), begun_at=begun_at)
-        self._writer.send(script_call, on_answer, refused=lambda _: on_answer(0))
+        script_call = self.ledger.retry(claim, pause_ms=round(pause * 1000), begun_at=begun_at)
+        self.writer.send(script_call, on_answer, refused=lambda _: on_answer(0))
         return True
 
     def drain(self) -> None:
-        """Give back at once the calls that wait here, and from now on those to be tried again.
+        """Queue the waiting calls again at once, and from now on any other call to be retried.
 
         Raises:
-            RedisError, BrokerUnreachableError: the rest stays until its leases run out.
+            RedisError, BrokerUnreachableError: the other calls stay until their leases run out.
         """
         self._is_draining = True
         for claim in list(self._waiting.values()):
@@ -132,15 +121,15 @@ class Retries:
                 self._give_back(claim)
 
     def _pause(self, claim: Claim, result: ToolCallResult) -> float | None:
-        """Return the seconds before the next run, or ``None`` if there is to be none."""
+        """Return the seconds before the next run; ``None`` if there must be none."""
         retry = self._policy(claim)
         if retry is None or result.error is None or not is_retried(retry, result.error.code):
             return None
-        cancellation = self._cancels.cancellation(claim)
-        # a handler that was abandoned at its limit may still run, and there is one run at a time
+        cancellation = self.cancels.cancellation(claim)
+        # a handler that was abandoned at its limit may still run, and a call has one run at a time
         if cancellation is None or cancellation.is_set() or claim.run.retries >= retry.max:
             return None
-        # workers that failed together do not all come back together
+        # jitter: workers that failed together must not all come back together
         pause = pause_seconds(retry, claim.run.retries) * random.uniform(1.0, 1.25)  # noqa: S311
         pause = max(pause, result.error.retry_after)
         is_soon = result.error.retry_after <= LONGEST_RETRY_AFTER_SECONDS
@@ -149,8 +138,8 @@ class Retries:
     def _policy(self, claim: Claim) -> Retry | None:
         call = claim.run.call
         try:
-            tools = self._revisions.registry(call.bundle_ref)
-        except GoondanError:  # it could not be run with it either
+            tools = self.revisions.registry(call.bundle_ref)
+        except GoondanError:  # without that revision the call cannot be run either
             return None
         bound = tools.known(call.agent_name, call.tool_name, turn_of(call))
         return bound.export.retry if bound is not None and bound.export.idempotent else None
@@ -160,13 +149,13 @@ class Retries:
         if self._is_draining:
             self._end_wait(claim)
             return
-        self._watchdog.watch(pause, lambda: self._end_wait(claim))
-        cancellation = self._cancels.cancellation(claim)
+        self.watchdog.watch(pause, lambda: self._end_wait(claim))
+        cancellation = self.cancels.cancellation(claim)
         if cancellation is not None:
             cancellation.on_cancel(lambda: self._end_wait(claim))
 
     def _end_wait(self, claim: Claim) -> None:
-        """Give the call back on a thread of its own: neither alarms nor the writer may block."""
+        """Queue the call again on a thread of its own: alarms and receivers of the writer must not block."""
         if self._waiting.pop(claim.token, None) is not None:
             threading.Thread(target=self._try_to_give_back, args=(claim,), daemon=True).start()
 
@@ -174,13 +163,14 @@ class Retries:
         try:
             self._give_back(claim)
         except (RedisError, BrokerUnreachableError) as error:
-            logger.warning("call.not_given_back", **claim.run.log_fields, reason=str(error))  # the sweep will
+            # a sweep will queue it
+            logger.warning("call.not_given_back", **claim.run.log_fields, reason=str(error))
 
     def _give_back(self, claim: Claim) -> None:
-        self._monitors.flush()  # a monitor that hears of this after the next run would show it for ever
-        self._leases.drop(claim)
-        self._cancels.drop(claim)
-        self._reaper.run_again(claim)
+        self.monitors.flush()  # an event of this run after those of the next would stay on monitors' screens
+        self.leases.drop(claim)
+        self.cancels.drop(claim)
+        self.reaper.run_again(claim)
 
 
 def _begin_of(claim: Claim, result: ToolCallResult) -> float:
@@ -191,7 +181,7 @@ def _begin_of(claim: Claim, result: ToolCallResult) -> float:
 
 
 def _budget_left(claim: Claim, result: ToolCallResult) -> float:
-    """Return the ms that the caller's ``timeout_seconds`` leaves for further runs."""
+    """Return how many ms the caller's ``timeout_seconds`` leaves for further runs."""
     limit = claim.run.call.timeout_seconds
     if limit is None:
         return float("inf")
@@ -200,56 +190,42 @@ def _budget_left(claim: Claim, result: ToolCallResult) -> float:
 
 @dataclass(slots=True)
 class _FirstResult:
-    """Whether a run has a result: its own, or one that was given in its place."""
+    """Whether a run has a result: its own, or one that was stored while its handler still runs."""
 
     has_result: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
+@dataclass(eq=False)
 class ResultWriter:
     """Ends the runs of one worker process."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        writer: PipelinedWriter,
-        reaper: Reaper,
-        *,
-        limiter: CallLimiter,
-        leases: LeaseKeeper,
-        cancels: CancelWatch,
-        retries: Retries,
-        spans: RunSpans,
-        log: CallLog,
-        counts: CallCounts,
-        monitors: Monitors,
-    ) -> None:
-        self._ledger = ledger
-        self._writer = writer
-        self._reaper = reaper
-        self._limiter = limiter
-        self._leases = leases
-        self._cancels = cancels
-        self.retries = retries
-        self._spans = spans
-        self.log = log
-        self.counts = counts
-        self._monitors = monitors
-        #: the runs that are going on, by the token of their claim
-        self._runs: dict[str, _FirstResult] = {}
-        #: the tokens of claims whose result is on its way
-        self._unconfirmed: set[str] = set()
+    ledger: Ledger
+    writer: PipelinedWriter
+    reaper: Reaper
+    limiter: CallLimiter
+    leases: LeaseKeeper
+    cancels: CancelWatch
+    retries: Retries
+    spans: RunSpans
+    log: CallLog
+    counts: CallCounts
+    monitors: Monitors
+    #: the current runs, by the tokens of their claims
+    _runs: dict[str, _FirstResult] = field(default_factory=dict, init=False)
+    #: the tokens of claims whose results Redis has not confirmed
+    _unconfirmed: set[str] = field(default_factory=set, init=False)
 
     def begin(self, claim: Claim) -> None:
-        """Expect one result of a claim's run, by :meth:`finish` or :meth:`answer`."""
+        """Begin a claim's run, which ends with one result, by :meth:`finish` or :meth:`answer`."""
         self._runs[claim.token] = _FirstResult()
 
     def finish(self, claim: Claim, result: ToolCallResult) -> bool:
-        """Store what a run has ended with; return whether it had no result yet.
+        """Store the result of a run; return whether the run had none yet.
 
-        The result goes with the next packet; a claim that was lost leaves the newer one as it is. A call that
-        has failed is tried again, if its export says so; one that is pending waits. The late end of an event
-        that was answered for lets its instance go on.
+        The result goes with the next packet; that of a lost claim changes nothing. A failed call is retried
+        if its export says so, and a pending one is suspended. An event that was answered before its handler
+        ended now releases its instance.
         """
         run = self._runs.pop(claim.token)
         with run.lock:
@@ -262,14 +238,14 @@ class ResultWriter:
         return is_first
 
     def answer(self, claim: Claim, result: ToolCallResult) -> bool:
-        """Store a result in the place of a handler that still runs; return whether the run had none yet.
+        """Store a result while the handler still runs; return whether the run had none yet.
 
         An event keeps its instance until its handler has ended.
         """
         run = self._runs.get(claim.token)
         if run is None:
             return False
-        with run.lock:  # what the handler ends with must not overtake this
+        with run.lock:  # the handler's own result must not overtake this one
             is_first, run.has_result = not run.has_result, True
             if is_first:
                 self._try(claim, partial(self._finish, claim, result, still_runs=True))
@@ -282,7 +258,7 @@ class ResultWriter:
 
     def _finish(self, claim: Claim, result: ToolCallResult, *, still_runs: bool) -> None:
         self._unconfirmed.add(claim.token)
-        self._spans.end(claim, result)
+        self.spans.end(claim, result)
         if result.status == "pending":
             self._suspend(claim, result)
             return
@@ -293,9 +269,9 @@ class ResultWriter:
         self.store(claim, result, still_runs=still_runs and is_event(claim.run.call))
 
     def _end_with_fault(self, claim: Claim, fault: BaseException) -> None:
-        """Let even a fault of ours end the call: its lease would be renewed forever."""
+        """End the call even after a fault of ours: else its lease is renewed forever."""
         logger.error("call.fault", **claim.run.log_fields, exc_info=fault)
-        outcome = outcome_of(lambda: self.store(claim, self._reaper.failure(claim, fault)))
+        outcome = outcome_of(lambda: self.store(claim, self.reaper.failure(claim, fault)))
         if outcome.error is not None:
             self._let_go(claim, is_lost=True)  # a sweep settles the call
 
@@ -303,61 +279,62 @@ class ResultWriter:
         self._unconfirmed.discard(claim.token)
         if result.error is not None:
             self.counts.add_retry(claim.run.call.agent_name, result.tool_name, result.error.code)
-        self._monitors.add_retry(claim.run.call, result)
-        cancellation = self._cancels.cancellation(claim)
+        self.monitors.add_retry(claim.run.call, result)
+        cancellation = self.cancels.cancellation(claim)
         if cancellation is not None:
             cancellation.end()  # the next run asks again
-        self._limiter.leave(claim, pauses=True)
+        self.limiter.leave(claim, pauses=True)
 
     def _suspend(self, claim: Claim, result: ToolCallResult) -> None:
         def on_answer(answer: int | bytes) -> None:
-            if isinstance(answer, bytes):  # it was completed before the handler had returned
-                self.store(claim, completed(claim.run, result, Outcome.of(answer)))
-                self._writer.flush()
+            if isinstance(answer, bytes):  # it was completed before the handler returned
+                ended = completed(claim.run, result, Outcome.of(answer))
             elif answer == Stored.CANCELLED:
-                self.store(claim, self._reaper.cancelled(result))
-                self._writer.flush()
+                ended = self.reaper.cancelled(result)
             else:
                 self._let_go(claim, is_lost=answer == Stored.LOST)
                 self.log(result, answer > 0)
                 if answer > 0:
-                    self._monitors.add_pending(claim.run.call, result)
+                    self.monitors.add_pending(claim.run.call, result)
+                return
+            self.store(claim, ended)
+            self.writer.flush()
 
         try:
-            script_call = self._ledger.suspend(claim, result)
+            script_call = self.ledger.suspend(claim, result)
         except ValueError as error:
             self.store(claim, self._unwritable(claim, error))
         else:
             refused = partial(self._on_refusal, claim)
-            self._writer.put_off(script_call, on_answer, is_urgent=True, refused=refused)
+            self.writer.put_off(script_call, on_answer, is_urgent=True, refused=refused)
 
     def _unwritable(self, claim: Claim, error: ValueError) -> ToolCallResult:
-        """Return the error result of a call whose result has no JSON form."""
+        """Return the error result of a call whose result cannot be written as JSON."""
         message = f"{claim.run.call.tool_name} ended with a result that is not JSON: {error}."
-        return self._reaper.failure(claim, ToolOutputError(message))
+        return self.reaper.failure(claim, ToolOutputError(message))
 
     def _on_refusal(self, claim: Claim, error: ResponseError) -> None:
-        """Let a call go whose record cannot take a result: its lease would be renewed for ever."""
+        """Let a call go whose record cannot take a result: else its lease is renewed forever."""
         failure = damaged(claim.run.id, refusal_text(error))
         logger.error("call.not_stored", **claim.run.log_fields, reason=failure.message)
         self._let_go(claim, is_lost=True)
 
     def _let_go(self, claim: Claim, *, is_lost: bool = False) -> None:
         self._unconfirmed.discard(claim.token)
-        self._leases.drop(claim)
-        self._cancels.drop(claim, is_lost=is_lost)
-        self._limiter.leave(claim)
+        self.leases.drop(claim)
+        self.cancels.drop(claim, is_lost=is_lost)
+        self.limiter.leave(claim)
 
     def store(
         self, claim: Claim, result: ToolCallResult, *, still_runs: bool = False, has_result: bool = False
     ) -> None:
-        """Store a result, with the next packet; one without a JSON form ends the call with an error.
+        """Store a result with the next packet; one that cannot be written as JSON becomes an error.
 
-        A call that ``has_result`` only lets the next of its instance come.
+        An event that ``has_result`` already only admits the next one of its mailbox.
         """
         try:
-            answer = self._reaper.answer(claim, result)
-            script_call = self._ledger.finish(claim, result, answer, still_runs=still_runs)
+            answer = self.reaper.answer(claim, result)
+            script_call = self.ledger.finish(claim, result, answer, still_runs=still_runs)
         except ValueError as error:
             self.store(claim, self._unwritable(claim, error), still_runs=still_runs)
             return
@@ -365,8 +342,8 @@ class ResultWriter:
         def on_answer(finished: Finished) -> None:
             stored = finished.stored
             if stored is Stored.CANCELLED:
-                self.store(claim, self._reaper.cancelled(result), still_runs=still_runs)
-                self._writer.flush()
+                self.store(claim, self.reaper.cancelled(result), still_runs=still_runs)
+                self.writer.flush()
                 return
             if still_runs and stored is Stored.YES:
                 self._unconfirmed.discard(claim.token)
@@ -375,31 +352,31 @@ class ResultWriter:
             self.log(result, stored is Stored.YES)
             if stored is Stored.YES and not has_result:
                 self.counts.add([CountedCall.of(result)])
-                self._monitors.add_end(claim.run.call, result)
-            unsent = self._reaper.unsent(finished, answer)
+                self.monitors.add_end(claim.run.call, result)
+            unsent = self.reaper.unsent(finished, answer)
             if unsent:
-                self._limiter.send_later(unsent)
+                self.limiter.send_later(unsent)
 
-        is_waited_for = is_event(claim.run.call) or self._limiter.has_admitted(claim)
+        is_waited_for = is_event(claim.run.call) or self.limiter.has_admitted(claim)
         refused = partial(self._on_refusal, claim)
-        self._writer.put_off(script_call, on_answer, is_urgent=is_waited_for, refused=refused)
+        self.writer.put_off(script_call, on_answer, is_urgent=is_waited_for, refused=refused)
 
     @property
     def awaits_confirmation(self) -> bool:
-        """Whether Redis has not confirmed yet that it has all results."""
+        """Whether Redis has not confirmed all results."""
         return bool(self._unconfirmed)
 
     def abandon(self) -> None:
-        """Settle what still runs when the process must end (DESIGN "Delivery" rules 4 and 6).
+        """Settle the calls that still run when the process must end (DESIGN "Delivery" rules 4 and 6).
 
-        The rest is given back to the queue, but for a handler that has started and is not idempotent:
-        it may have had its effect, and that is said.
+        They are queued again, except those whose handler has started and is not idempotent: these end with
+        E_TOOL_OUTCOME_UNKNOWN, since they may have had their effect.
 
         Raises:
             RedisError: Redis is away; the leases run out by themselves.
         """
-        for claim in self._leases.held():
+        for claim in self.leases.held():
             if claim.token in self._unconfirmed:
                 continue
-            if not self._reaper.requeue(claim):
-                self._reaper.fail(claim, unknown_outcome(claim.run.call))
+            if not self.reaper.requeue(claim):
+                self.reaper.fail(claim, unknown_outcome(claim.run.call))

@@ -37,9 +37,9 @@ class NoSpans:
 
 
 def run_spans() -> RunSpans:
-    """Return what this process's environment asks for, or what the program has set up before.
+    """Return the spans that the environment asks for, or those of a provider that the program has set up.
 
-    Nothing is imported unless either applies. A missing extra is logged, and calls run.
+    Without either, nothing is imported. A missing extra is logged, and calls run without spans.
     """
     exporters = span_exporters()
     if not exporters and "opentelemetry.sdk.trace" not in sys.modules:
@@ -48,7 +48,7 @@ def run_spans() -> RunSpans:
         from workers.delivery.otel_spans import OtelSpans, tracer_provider
 
         provider = tracer_provider(exporters)
-    except (ImportError, ValueError) as error:  # not there, or one of its variables is wrong
+    except (ImportError, ValueError) as error:  # it is not installed, or one of its variables is wrong
         logger.warning("spans.off", reason=str(error), what_to_do="pip install 'goondan-workers[otel]'")
         return NoSpans()
     return NoSpans() if provider is None else OtelSpans(provider)

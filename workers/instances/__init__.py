@@ -1,1 +1,1 @@
-"""Instances on this machine: their directories, the paths in them, and what is kept there."""
+"""The instances on this machine: their directories and the paths in them."""

@@ -1,6 +1,6 @@
-"""Outputs that are too large for a result: they are stored as JSON in files of the instance's workdir.
+"""Outputs that are too large for a result are stored as JSON files in the instance's workdir.
 
-Models read them with their file tools; producers on any machine read them in parts, through a worker
+Models read them with their file tools. Producers on any machine read them in parts, through a worker
 (:mod:`workers.tools.registered_tool`).
 """
 
@@ -25,7 +25,7 @@ from workers.instances.workdirs import InstanceWorkdirs
 
 DIRECTORY = ".outputs"
 
-#: how much of an output the result itself contains
+#: how much of a stored output the result itself contains
 PREVIEW_BYTES = 2048
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9%_-]{1,200}-[0-9a-f]{16}\.json")
@@ -34,32 +34,33 @@ _OURS = re.compile(rf"{_FILE_NAME.pattern}|\.[0-9a-f]{{16}}\.tmp")
 
 @dataclass(frozen=True, slots=True)
 class StoredOutput:
-    """An output in a file: its path from the workdir, its size in bytes, and how it begins."""
+    """An output in a file: its path relative to the workdir, its size in bytes, and its beginning."""
 
     path: str
     size: int
     preview: str
 
     def to_wire(self) -> JsonObject:
-        """Return the output of the result."""
+        """Return the output that stands in the result."""
         return {"path": self.path, "size": self.size, "preview": self.preview}
 
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """The files of one workspace; those older than ``keep_seconds`` are removed when another is written."""
+    """The output files of one workspace; writing one removes those older than ``keep_seconds``."""
 
     workdirs: InstanceWorkdirs
     max_bytes: int
     keep_seconds: float
 
     async def store(self, run: Run, data: bytes) -> StoredOutput:
-        """Store the output of a run, which is JSON.
+        """Store the JSON of a run's output.
 
-        Each run has another file name, so that a run that lost its claim does not change a newer run's file.
+        Each run has its own file name, so that a run that has lost its claim does not change a newer run's
+        file.
 
         Raises:
-            OutputNotStoredError: the disk is full or read-only, or a tool is in the way.
+            OutputNotStoredError: the disk is full or read-only, or the directory is something else.
         """
         name = f"{encoded(run.id)}-{secrets.token_hex(8)}.json"
         try:
@@ -83,9 +84,9 @@ class Outputs:
 
 
 def read_part(workdir: Path, path: str, *, offset: int, limit: int) -> tuple[bytes, int]:
-    """Read at most ``limit`` bytes of a stored output, and its size.
+    """Return at most ``limit`` bytes of a stored output, and its size.
 
-    Nothing but stored outputs can be read, and no link is followed.
+    Only stored outputs can be read, and no link is followed.
 
     Raises:
         ToolInputValidationError: it is not the path of an output, or ends before ``offset``.
@@ -112,7 +113,7 @@ def read_part(workdir: Path, path: str, *, offset: int, limit: int) -> tuple[byt
 
 
 def _place(workdir: Path, parts: tuple[str, ...]) -> InnerPath:
-    # without locate(): a link in its place is an error, even one that stays inside the workdir
+    # without locate(), so that a link is an error even if it stays inside the workdir
     return InnerPath("/".join((DIRECTORY, *parts)), workdir.resolve(strict=True), (DIRECTORY, *parts))
 
 
@@ -125,5 +126,5 @@ def _remove_older(directory: int, latest: float) -> None:
 
 
 def _beginning(data: bytes, max_bytes: int) -> str:
-    """Return the first characters; encoded as JSON again, they take at most twice their bytes."""
+    """Return the first characters; as a JSON string they take at most twice their bytes."""
     return data[: min(PREVIEW_BYTES, max_bytes // 4)].decode("utf-8", "ignore")

@@ -1,8 +1,8 @@
-"""Paths that stay inside a workdir, also while other processes change links and directories in it.
+"""Paths that stay inside a workdir, even while other processes change links and directories in it.
 
 A path is resolved, links included, and refused if it ends outside. The result is opened component by
-component from the workdir's descriptor without following links: a link that was created in between is an
-error and never a way out. Rule: DESIGN §6, "paths"; O_NOFOLLOW and openat(2).
+component from the workdir's descriptor, without following links: a link that was created in between is an
+error and no way out. Rule: DESIGN §6, "paths"; O_NOFOLLOW and openat(2).
 """
 
 import errno
@@ -16,22 +16,22 @@ from pathlib import Path
 from goondan_tasks.errors import PathOutsideWorkdirError, ToolError
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# O_NONBLOCK: opening a FIFO that was created in between must not wait for its other end
+# O_NONBLOCK: a FIFO that was created in between must not block the opening until its other end is opened
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
 @dataclass(frozen=True, slots=True)
 class InnerPath:
-    """A path inside a workdir: its components below ``root``, none of which is a link when located."""
+    """A path inside a workdir, as components below ``root``, none of which was a link when it was located."""
 
-    #: the path as the caller gave it, for messages
+    #: the path as the caller gave it, for error messages
     given: str
     root: Path
     parts: tuple[str, ...]
 
     @property
     def absolute(self) -> Path:
-        """The place as an absolute path."""
+        """The absolute path."""
         return self.root.joinpath(*self.parts)
 
     @contextmanager
@@ -70,7 +70,7 @@ class InnerPath:
 
 
 def locate(workdir: Path, path: str) -> InnerPath:
-    """Resolve ``path``, absolute or relative to ``workdir``; its end need not exist.
+    """Resolve ``path``, absolute or relative to ``workdir``; it need not exist.
 
     Raises:
         PathOutsideWorkdirError: it ends outside the workdir.

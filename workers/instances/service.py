@@ -1,7 +1,4 @@
-"""``ctx.runtime.spawn`` and ``list``: spawning and listing instances.
-
-Source: 004, AgentToolRuntime.
-"""
+"""``ctx.runtime.spawn`` and ``list`` (004, AgentToolRuntime), and the removal of unused instances."""
 
 import contextlib
 import os
@@ -29,14 +26,19 @@ from goondan_tasks.messages import LONGEST_INSTANCE_KEY
 from goondan_tasks.tool_api import ListResult, SpawnedAgentInfo, SpawnResult
 from workers.instances.workdirs import Workdirs
 
-#: how long to wait for a deletion of the same instance
+logger = structlog.get_logger(__name__)
+
+#: how long to wait for a deletion of the same instance, and between two attempts
 PATIENCE_SECONDS = 30.0
 PAUSE_SECONDS = 0.05
+
+#: how often instances are checked, by all workers together
+EVERY_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Spawner:
-    """The caller: the agent, its instance, and its workdir."""
+    """The caller of :meth:`InstanceService.spawn`: the agent, its instance, and its workdir."""
 
     agent: str
     instance_key: str
@@ -62,12 +64,12 @@ class InstanceService:
         """Create an instance of an agent, or return the existing one, which keeps its directory.
 
         The default key is the caller's own, as for events (DESIGN §4). ``cwd`` is absolute or relative to the
-        caller's workdir. The same ``request`` gets the same answer again.
+        caller's workdir. Repeating a ``request`` gives the same answer.
 
         Raises:
             PathOutsideWorkdirError: ``cwd`` leads out of the parent of the workspace's instances.
             ToolInputValidationError: the key or ``cwd`` is not valid.
-            HandoffTimeoutError: the instance is being deleted, and that takes too long.
+            HandoffTimeoutError: the instance is being deleted, which takes too long.
             BrokerUnreachableError: Redis is away.
         """
         key = spawner.instance_key if instance_key is None else _checked_key(instance_key)
@@ -79,7 +81,7 @@ class InstanceService:
         )
 
     def list(self, spawner: Spawner, *, include_all: bool = False) -> ListResult:
-        """Return the instances that the caller's instance has spawned, or all of the workspace.
+        """Return the instances that the caller's instance has spawned, or all instances of the workspace.
 
         Raises:
             BrokerUnreachableError: Redis is away.
@@ -116,11 +118,11 @@ class InstanceService:
             time.sleep(PAUSE_SECONDS)
 
     def _inside(self, workdir: Path, cwd: Any) -> str:
-        """Return ``cwd``, with links resolved, as a path from the parent of the instances."""
+        """Return ``cwd`` with links resolved, relative to the parent of the instances."""
         root = Path(os.path.realpath(self._workdirs.instances))
         place = Path(os.path.realpath(workdir / _checked_path(cwd)))
         inner = place.relative_to(root).as_posix() if place.is_relative_to(root) else "."
-        # the parent itself belongs to no instance, and names with a dot are our own
+        # the parent itself belongs to no instance, and names that begin with a dot are ours
         if inner.startswith("."):
             raise PathOutsideWorkdirError(
                 f"The directory leads out of the workspace's instances: {cwd!r:.300}",
@@ -166,17 +168,11 @@ def _is_encodable(text: str) -> bool:
     return True
 
 
-logger = structlog.get_logger(__name__)
-
-#: how often instances are looked at, by all workers together
-EVERY_SECONDS = 60
-
-
 @dataclass(eq=False)
 class Collector:
     """Removes the unused instances of one workspace (``policy.lifecycle.ttlSeconds``).
 
-    One worker at a time does it below each state root, once a minute, on a thread of its own.
+    For each state root one worker does it once a minute, on a thread of its own.
     """
 
     ledger: Ledger
@@ -186,7 +182,7 @@ class Collector:
     _is_at_work: threading.Lock = field(default_factory=threading.Lock)
 
     def look(self, worker: str, root_id: str) -> None:
-        """Begin a round, unless there is no time limit, or a worker has begun one within the last minute.
+        """Begin a round if there is a time limit, and no worker has begun one within the last minute.
 
         Raises:
             redis.exceptions.RedisError: Redis is away.
@@ -208,7 +204,7 @@ class Collector:
                 logger.warning("instances.not_collected", reason=str(error))  # the next round will
 
     def collect(self, seconds: float, root_id: str) -> None:
-        """Remove what was not used for so long; the claim on the round is renewed meanwhile."""
+        """Remove the instances unused for ``seconds``, and renew the claim on the round meanwhile."""
         for removal in self.housekeeping.collect(seconds, workspace=self.workspace):
             self.ledger.redis.expire(self.ledger.keys.collector(root_id), EVERY_SECONDS)
             if removal.removed:

@@ -1,10 +1,10 @@
-"""The directories in which instances work, with at most one query of the table per interval.
+"""The workdirs of instances, with at most one query of the table of instances per interval.
 
 The table is queried when a process first runs something for an instance, and again after
-:data:`KNOWN_SECONDS`. In between only a missing directory causes a query: then the instance is being deleted.
-While Redis is away the last answer counts, however old. A call of an instance that is unknown to this process
-waits for Redis, as its result would: otherwise it might run in another directory than the instance was
-spawned with.
+:data:`KNOWN_SECONDS`. In between, only a missing directory causes a query, since the instance is being
+deleted then. While Redis is away the last answer counts, however old. A call of an instance that is unknown
+to this process waits for Redis, as its result would; otherwise it might run in a directory other than the one
+that the instance was spawned with.
 """
 
 import asyncio
@@ -29,6 +29,17 @@ from goondan_tasks.instances.table import InstanceDirectory, Instances, Opened, 
 from workers.cancellation import Cancellation
 from workers.instances.paths import locate
 
+logger = structlog.get_logger(__name__)
+
+#: how long an answer of the table is cached
+KNOWN_SECONDS = 10.0
+
+#: how many instances a process caches
+MOST_KNOWN = 4096
+
+#: between two queries while a deletion holds the instance or Redis is away
+PAUSE_SECONDS = 0.05
+
 
 class Workdirs:
     """The instances' directories of one workspace."""
@@ -44,7 +55,7 @@ class Workdirs:
         """Return the instance's directory if it exists: its own, or ``cwd`` inside the instances' parent.
 
         Raises:
-            PathOutsideWorkdirError: a link in ``cwd`` leads outside meanwhile.
+            PathOutsideWorkdirError: ``cwd`` leads outside, through a link that was created since.
         """
         if cwd is None:
             workdir, *parts = self._paths(instance_key)
@@ -59,7 +70,7 @@ class Workdirs:
         """Return the instance's directory, creating it on first use; raises as :meth:`find`.
 
         Raises:
-            ToolError: something on the way to it is a link or a file.
+            ToolError: part of its path is a link or a file.
             OSError: it cannot be made.
         """
         if cwd is None:
@@ -101,7 +112,7 @@ def root_id(state_root: Path) -> str:
     """Return the id of a state root, created on first use; workers on one volume read the same id.
 
     Raises:
-        OSError: the root cannot be made or written.
+        OSError: the state root cannot be created or written.
     """
     state_root.mkdir(mode=0o700, parents=True, exist_ok=True)
     place = state_root / "root-id"
@@ -111,20 +122,9 @@ def root_id(state_root: Path) -> str:
     return place.read_text(encoding="ascii").strip()
 
 
-logger = structlog.get_logger(__name__)
-
-#: how long an answer of the table is cached
-KNOWN_SECONDS = 10.0
-#: how many instances a process caches
-MOST_KNOWN = 4096
-
-#: between two queries while a deletion holds the instance or Redis is away
-PAUSE_SECONDS = 0.05
-
-
 @dataclass(frozen=True, slots=True)
 class OpenWait:
-    """How long a call may wait for its directory: ``seconds``, or until it is cancelled."""
+    """How long a call waits for its directory: ``seconds``, or until it is cancelled."""
 
     seconds: float = 60.0
     cancellation: Cancellation | None = None
@@ -137,14 +137,14 @@ class _KnownInstance:
 
 
 class InstanceWorkdirs:
-    """The workdirs of one process's instances; without a table, each is in its own directory."""
+    """The workdirs of a process's instances; without a table, each instance has its own directory."""
 
     def __init__(self, workdirs: Workdirs, table: Instances | None = None) -> None:
         self._workdirs = workdirs
         self._table = table
         self._known: OrderedDict[tuple[str, str], _KnownInstance] = OrderedDict()
         self._lock = threading.Lock()
-        #: the directories that this round of the event loop has looked at
+        #: the directories that this round of the event loop has checked
         self._seen: dict[tuple[str, str], Path] = {}
         # read on first use: the worker's start reports an unusable state root
         self._root_id = functools.cache(lambda: root_id(workdirs.state_root))
@@ -153,10 +153,10 @@ class InstanceWorkdirs:
         """Return the directory in which an agent's instance works, creating it on first use. May block.
 
         Raises:
-            PathOutsideWorkdirError: the directory it was spawned with now leads outside, through a link.
-            ToolError: something on the way to it is a link or a file; or the call was cancelled.
-            ToolTimeoutError: a deletion held it, or Redis was away, for all of ``patience``.
-            OSError: it cannot be made.
+            PathOutsideWorkdirError: the directory that it was spawned with leads outside, through a link.
+            ToolError: part of the path is a link or a file; or the call was cancelled.
+            ToolTimeoutError: for all of ``patience``, a deletion held the instance or Redis was away.
+            OSError: the directory cannot be made.
         """
         if self._table is None:
             return self._workdirs.open(instance_key)
@@ -168,9 +168,9 @@ class InstanceWorkdirs:
         return self._workdirs.open(instance_key, self._ask(self._table, agent, instance_key, patience))
 
     def open_on_loop(self, agent: str, instance_key: str) -> Path:
-        """Return what :meth:`open` does; on the event loop, which looks once a round at each directory.
+        """Do as :meth:`open` does on the event loop, where each directory is checked once per round.
 
-        To look at one lets go of the GIL, and calls begin by the hundred.
+        A check releases the GIL, and hundreds of calls may begin in one round.
         """
         workdir = self._seen.get((agent, instance_key))
         if workdir is None:
@@ -179,11 +179,11 @@ class InstanceWorkdirs:
         return workdir
 
     def directory(self, instance_key: str) -> Path:
-        """Return the instance's own directory, beside whose ``workspace`` its other files are."""
+        """Return the instance's own directory, which holds ``workspace`` and its other files."""
         return self._workdirs.instances / encoded(instance_key)
 
     def knows(self, agent: str, instance_key: str) -> bool:
-        """Return whether the table was queried for an instance within the last :data:`KNOWN_SECONDS`."""
+        """Return whether the table was queried for this instance within the last :data:`KNOWN_SECONDS`."""
         known = self._known.get((agent, instance_key))
         return known is not None and known.until > monotonic()
 
@@ -203,7 +203,7 @@ class InstanceWorkdirs:
             sleep(PAUSE_SECONDS)
 
     def _answer(self, table: Instances, agent: str, instance_key: str) -> Opened | None:
-        """Query once; ``None`` if Redis is away and the instance is unknown."""
+        """Query the table once; return ``None`` if Redis is away and the instance is unknown."""
         workspace = self._workdirs.workspace
         try:
             try:

@@ -1,1 +1,1 @@
-"""The worker as Celery sees it: its pool, its queues, its start and its end."""
+"""The fast path of calls, and the worker as Celery sees it: its pool, queues, start and end."""

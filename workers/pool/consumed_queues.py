@@ -1,4 +1,4 @@
-"""The queues that a worker consumes, and those that it leaves to others for a while; on the main thread."""
+"""The queues that a worker consumes, and those that it pauses; on the main thread."""
 
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -8,35 +8,33 @@ import structlog
 from broker_config.queues import agent_of, call_queue, events_queue
 from workers.pool.pool import CallPool
 
+logger = structlog.get_logger(__name__)
+
 
 def served_agents(consumer: Any) -> list[str]:
-    """Return the agents whose queues a worker consumes; a draining worker has none left."""
+    """Return the agents whose queues a worker consumes: none while it drains."""
     agents = map(agent_of, consumer.app.amqp.queues.consume_from)
     return sorted({agent for agent in agents if agent is not None})
 
 
 def stop_consuming(consumer: Any, queues: Collection[str]) -> None:
-    """Take no more messages of these queues, also after a reconnection."""
+    """Stop consuming these queues, also after a reconnection."""
     for queue in [name for name in consumer.app.amqp.queues.consume_from if name in queues]:
         consumer.cancel_task_queue(queue)
 
 
 def leave(consumer: Any, queues: Collection[str]) -> None:
-    """Stop consuming these queues; what is reserved goes back to where others take it from."""
+    """Stop consuming these queues, and return all reserved messages for other workers."""
     stop_consuming(consumer, queues)
     if isinstance(consumer.pool, CallPool):
         consumer.pool.return_backlog()
 
 
-logger = structlog.get_logger(__name__)
-
-
 class PausedQueues:
-    """Stops consuming the queues of agents, and begins again; on the main thread."""
+    """Pauses and resumes the queues of agents."""
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
-        #: those that are not consumed for now
         self.names: frozenset[str] = frozenset()
 
     @property
@@ -45,7 +43,7 @@ class PausedQueues:
         return {agent for agent in map(agent_of, self.names) if agent is not None}
 
     def leave(self, agents: Iterable[str]) -> None:
-        """Pause exactly the queues of these agents; what is reserved of them goes back."""
+        """Pause exactly the queues of these agents, and resume the others."""
         wanted = {queue for agent in agents for queue in queues_of(agent)}
         left = wanted.intersection(self._consumer.app.amqp.queues.consume_from)
         back = self.names - wanted
@@ -59,7 +57,7 @@ class PausedQueues:
                 self._consumer.add_task_queue(queue)
 
     def give_up(self, agents: Iterable[str]) -> None:
-        """Never consume the queues of these agents again, if they are left."""
+        """Never resume the queues of these agents."""
         self.names -= {queue for agent in agents for queue in queues_of(agent)}
 
 

@@ -1,8 +1,8 @@
-"""What Celery does with messages: calls and events go to our pool, what holds no call to the dead letters.
+"""Celery's side of messages: calls and events go to our pool, others become dead letters.
 
-A worker reserves its free slots only, so that no call waits here while another worker is idle. But a trip to
-the broker costs more than a short call does; so while all calls are short, more are reserved. As soon as one
-lasts, what waits for a slot goes back to its queue. See :mod:`workers.pool.lead`.
+A worker reserves no more messages than it has free slots, so that no call waits while another worker is idle.
+While all calls are short it reserves more, since a trip to the broker costs more than a short call does. As
+soon as one takes long, those that wait for a slot return to their queue. See :mod:`workers.pool.lead`.
 """
 
 import itertools
@@ -22,7 +22,7 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 from broker_config.queues import TOOL_CALL_TASK
 from broker_config.scripts import ClaimOnReserve
 from broker_config.transport import Channel
-from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolInputValidationError
+from goondan_tasks.errors import ToolCancelledError, ToolInputValidationError
 from goondan_tasks.events import EVENT_TASKS
 from workers.delivery.delivery import LONGEST_SHOWN
 from workers.outcome import outcome_of
@@ -40,9 +40,10 @@ TASKS = (TOOL_CALL_TASK, *EVENT_TASKS)
 
 
 class Consumer(CeleryConsumer):
-    """Celery's consumer, which no message ends: what holds no call becomes a dead letter.
+    """Celery's consumer, made robust against any message: one that holds no call becomes a dead letter.
 
-    Celery ends with some that it cannot read, and the next worker that gets them does; others it drops.
+    Some messages that it cannot read end Celery's own consumer, and then that of the next worker that gets
+    them; others it drops.
     """
 
     # celery-types do not know them
@@ -50,14 +51,14 @@ class Consumer(CeleryConsumer):
     connection_errors: tuple[type[Exception], ...]
 
     def create_task_handler(self, *args: Any) -> Callable[[Any], object]:
-        """Make what takes messages; there is a new one after each reconnection."""
+        """Make the handler of messages; there is a new one after each reconnection."""
         handle = super().create_task_handler(*args)
         if isinstance(self.task_consumer.channel, Channel):
             self.task_consumer.channel.on_no_message = self._bury_data
 
         def on_task_received(message: Any) -> None:
             task = message.headers.get("task")
-            if task not in TASKS:  # Celery's own tasks, which any producer could have run here
+            if task not in TASKS:  # above all Celery's own tasks: no producer may run them here
                 return self.on_unknown_task(None, message, KeyError(task))
             error = outcome_of(lambda: handle(message)).error
             if error is None:
@@ -70,7 +71,7 @@ class Consumer(CeleryConsumer):
         return on_task_received
 
     def _is_of_connection(self, error: Exception) -> bool:
-        # kombu counts KeyError among them, which is as often a message's
+        # kombu counts KeyError among them, but a message may cause one as well
         return isinstance(error, self.connection_errors) and not isinstance(error, LookupError)
 
     def on_unknown_message(self, body: Any, message: Any) -> None:
@@ -94,7 +95,7 @@ class Consumer(CeleryConsumer):
         self.bury(message, f"its body cannot be read: {exc}")
 
     def bury(self, message: Any, reason: str) -> None:
-        """Make a dead letter of a message, notify the clients that wait for its call, and acknowledge it."""
+        """Make a dead letter of a message, answer the clients that wait for its call, and acknowledge it."""
         headers = message.headers
         what = {"headers": headers, "body": message.body}
         self._bury(str(message.delivery_info.get("routing_key")), saferepr(what, LONGEST_SHOWN), reason)
@@ -116,9 +117,9 @@ class Consumer(CeleryConsumer):
 def strategy(task: Task[Any, Any], app: Any, consumer: Any, **options: Any) -> Callable[..., Any]:
     """Make the handler of one task (Celery's ``Task.Strategy``).
 
-    Celery acknowledges a message whose body it cannot read and forgets it, and its producer would
-    wait forever; one whose body has another form ends the worker (``on_task_received`` in
-    celery/worker/consumer/consumer.py). A revoked one it drops in silence; here it is a cancelled call.
+    Celery acknowledges and forgets a message whose body it cannot read, so that its producer waits forever; a
+    body of another form ends the worker (``on_task_received`` in celery/worker/consumer/consumer.py). Celery
+    silently drops a revoked message; here its call ends as cancelled.
     """
     handle = celery_strategy.default(task, app, consumer, **options)
     pool = consumer.pool if isinstance(consumer.pool, CallPool) else None
@@ -128,7 +129,8 @@ def strategy(task: Task[Any, Any], app: Any, consumer: Any, **options: Any) -> C
         if fault is not None:
             return consumer.bury(message, fault)
         if message.headers["id"] in state.revoked:
-            _answer(message, ToolCancelledError("The call was revoked."), consumer)
+            error = ToolCancelledError("The call was revoked.")
+            process_runtime().delivery.refuse(incoming_of(message), consumer.hostname, error)
             return message.ack_log_error(logger, consumer.connection_errors)
         if pool is None or _waits_for_celery(message.headers):
             message.headers.update(shown_headers(incoming_of(message)))
@@ -150,7 +152,7 @@ def _take(pool: CallPool, request: CallRequest) -> None:
 
 
 def _waits_for_celery(headers: Mapping[str, Any]) -> bool:
-    """Return whether Celery itself has something to do: a countdown or an expiry was asked for."""
+    """Return whether the message has a countdown or an expiry, which Celery itself handles."""
     return bool(headers.get("eta") or headers.get("expires"))
 
 
@@ -180,11 +182,6 @@ def _is_task_id(value: Any) -> bool:
     return isinstance(value, str) and 0 < len(value) <= LONGEST_TASK_ID and value.isprintable()
 
 
-def _answer(message: Any, error: GoondanError, consumer: Any) -> None:
-    incoming = incoming_of(message)
-    process_runtime().delivery.refuse(incoming, consumer.hostname, error)
-
-
 class Reservations(bootsteps.StartStopStep):
     """The consumer step that lets the lead take the consumer's queues; with our pool and our transport."""
 
@@ -192,7 +189,7 @@ class Reservations(bootsteps.StartStopStep):
     requires = ("celery.worker.consumer.tasks:Tasks", "workers.pool.heartbeat:Heartbeat")
 
     def __init__(self, consumer: Any, **options: Any) -> None:
-        #: the revision of the bundle whose terms the claims were told, its registry's version, and the agents
+        #: what the current terms are made of: the revision of the bundle, its registry's version, the agents
         self._told: tuple[str | None, int, tuple[str, ...]] | None = None
         super().__init__(consumer, **options)
 
@@ -201,7 +198,7 @@ class Reservations(bootsteps.StartStopStep):
         return isinstance(consumer.pool, CallPool)
 
     def start(self, consumer: Any) -> None:
-        """Begin, and again after each reconnection; kombu's own transports keep to the slots."""
+        """Attach the lead, also after each reconnection; kombu's own transports reserve one call per slot."""
         channel, pool = consumer.task_consumer.channel, consumer.pool
         pool.consumer = consumer
         if not (isinstance(channel, Channel) and pool.lead):
@@ -219,10 +216,10 @@ class Reservations(bootsteps.StartStopStep):
             consumer.pool.lead.detach()
 
     def _terms(self, consumer: Any) -> ClaimOnReserve | None:
-        """Return the terms of the tools that there are, if they are others than before."""
+        """Return the terms on which calls are claimed, if they have changed."""
         runtime = process_runtime()
         revisions = runtime.revisions
-        # of all agents that the process serves: it may resume a paused queue
+        # for all agents that the process serves: it may resume a paused queue
         current = revisions.active.ref, revisions.active.registry.version, revisions.served
         if current == self._told:
             return None

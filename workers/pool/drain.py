@@ -1,9 +1,9 @@
-"""An orderly stop (DESIGN "Delivery" rule 6).
+"""An orderly stop of a worker (DESIGN "Delivery" rule 6).
 
-Celery's warm shutdown stops the main loop before the pool has drained, and with it acknowledgements
-and renewals. So a signal first drains: no new calls, reserved ones go back at once, running ones keep
-everything until they end or the grace period does. OAuth refreshes that are in flight are waited for beyond
-that. Only then Celery is told to shut down.
+Celery's warm shutdown stops the main loop, and with it acknowledgements and renewals, before the pool has
+drained. So a signal drains the worker first: it takes no new calls, returns reserved ones at once, and keeps
+running ones until they end or the grace period is over. OAuth refreshes in flight are waited for beyond that.
+Only then is Celery told to shut down.
 """
 
 import os
@@ -36,19 +36,18 @@ logger = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 0.1
 
-#: how long the extensions that listen to ``worker.stopping`` are waited for
+#: how long extensions may take to handle ``worker.stopping``
 LISTEN_SECONDS = 5.0
 
-#: how long after the grace period a worker stops whose main loop does not turn
+#: how long after the grace period a worker stops whose main loop is stuck
 LATEST_SECONDS = 2.0
 
-#: how long one that has nothing to do waits for its main loop: while Celery tries to reach the broker again
-#: it does not turn
+#: how long an idle worker waits for its main loop, which does not turn while Celery reconnects to the broker
 TURN_SECONDS = 0.5
 
 
 class Drain(bootsteps.StartStopStep):
-    """The consumer step that takes SIGTERM, SIGINT and SIGHUP; only with our own pool."""
+    """The consumer step that handles SIGTERM, SIGINT and SIGHUP; only with our own pool."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
@@ -59,7 +58,7 @@ class Drain(bootsteps.StartStopStep):
         self._thread: threading.Thread | None = None
         self._end: float | None = None
         self._has_begun = False
-        # asked here: later Celery's own handler is installed, which restarts the program
+        # asked now: Celery installs its own handler later, which restarts the program
         self._sighup_ends_process = sighup_ends_process()
         super().__init__(consumer, **options)
 
@@ -68,25 +67,25 @@ class Drain(bootsteps.StartStopStep):
         return isinstance(consumer.pool, CallPool)
 
     def start(self, consumer: Any) -> None:
-        """Take the signals over from Celery; after a reconnection a drain that has begun goes on."""
+        """Take over the signals from Celery; after a reconnection, continue a drain that has begun."""
         if self._thread is None:
             self._thread = vital_thread("goondan-drain", self._wait, is_over=lambda: self._end is not None)
             self._thread.start()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        # where it is ignored, as nohup does, the worker outlives its terminal
+        # if it is ignored, as under nohup, the worker outlives its terminal
         signal.signal(signal.SIGHUP, self._on_signal if self._sighup_ends_process else signal.SIG_IGN)
         if self._end is not None:
             consumer.hub.call_soon(self._begin)
 
     def _on_signal(self, number: int, _frame: Any) -> None:
-        """Ask for the drain, without a lock: what was interrupted may hold any of them."""
+        """Request the drain without taking a lock: the interrupted code may hold any of them."""
         if self._is_asked:
-            if number != signal.SIGHUP:  # which a terminal's end may send twice
+            if number != signal.SIGHUP:  # a closing terminal may send it twice
                 state.should_terminate = EX_FAILURE  # type: ignore[assignment]  # asked twice: stop at once
             return
         self._is_asked = True
-        self._consumer.pool.begin_nothing_more()
+        self._consumer.pool.is_draining = True
         self._signals.put(number)  # reentrant, unlike an event's set()
 
     def _wait(self) -> None:
@@ -115,11 +114,11 @@ class Drain(bootsteps.StartStopStep):
         self._consumer.timer.call_repeatedly(LOOK_SECONDS, self._look)
         runtime = process_runtime()
         runtime.standby.end()
-        self._consumer.pool.turn_away()  # what was on order comes when it is cancelled
+        self._consumer.pool.drain()  # before the queues are cancelled, which ends the wait for a reservation
         stop_consuming(self._consumer, set(self._consumer.app.amqp.queues.consume_from))
         self._consumer.pool.return_backlog()
         _settle(runtime.delivery.result_writer.retries.drain)
-        # its entry is free for a worker that takes calls; the next beat publishes what is left
+        # frees its entry for a worker that takes calls; the next heartbeat publishes what is left
         _settle(lambda: runtime.agent_registry.remove_worker(this_process().id))
         self._look()
 
@@ -132,13 +131,13 @@ class Drain(bootsteps.StartStopStep):
         try:
             _settle(runtime.delivery.result_writer.abandon)
         finally:
-            state.active_requests.clear()  # their number is the last that monitors hear of this worker
+            state.active_requests.clear()  # monitors keep showing the number in the last heartbeat
             _stop()
 
     def _may_end(self, runtime: WorkerRuntime) -> bool:
-        """Return whether no OAuth refresh is cut off: the token of a provider that rotates would be lost.
+        """Return whether no OAuth refresh is in flight: a provider that rotates tokens would lose one.
 
-        No more of them begin, and those that have begun outlast the grace period, if need be.
+        No more of them begin; those that have begun may outlast the grace period.
         """
         longest = (self._end or monotonic()) + LONGEST_SECONDS
         return runtime.refreshes.close() or monotonic() >= longest
@@ -152,16 +151,16 @@ class Drain(bootsteps.StartStopStep):
     def _stop_unless_begun(self) -> None:
         if self._has_begun:
             return
-        self._consumer.pool.turn_away()
+        self._consumer.pool.drain()
         if self._may_end(process_runtime()):
-            _stop()  # Celery looks at this even while it tries to reach the broker again
+            _stop()  # Celery looks at this even while it reconnects to the broker
         else:
             _later(LOOK_SECONDS, self._stop_unless_begun)
 
 
 def ask_to_drain(pool: Any) -> None:
-    """Drain as SIGTERM does, on the main thread; once, since a second signal would end the worker at once."""
-    if not getattr(pool, "is_turning_away", False):  # Celery's own pools have Celery's own shutdown
+    """Drain as SIGTERM does, on the main thread; only once: a second signal ends the worker at once."""
+    if not getattr(pool, "is_draining", False):  # Celery's own pools have Celery's own shutdown
         os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -187,10 +186,10 @@ def _settle(what: Callable[[], None]) -> None:
 
 
 def note_shutdown(runtime: WorkerRuntime, wire: Any) -> None:
-    """Pass a ``shutdown`` IpcMessage on to the workers that it is about, this one included.
+    """Pass a ``shutdown`` IpcMessage on to the workers that it names, this one included.
 
-    Its payload is ``{agent or worker, reason?}``; without either it is about the agent it was sent to. One
-    that makes no sense is dropped.
+    Its payload is ``{agent or worker, reason?}``; without either it means the agent that it was sent to. An
+    invalid message is dropped.
 
     Raises:
         redis.exceptions.RedisError: Redis cannot be reached.

@@ -30,24 +30,23 @@ logger = structlog.get_logger(__name__)
 
 TTL_SECONDS = 20
 
-#: how often a worker looks whether it has the revision of the bundle that is active
+#: how often a worker checks whether it has the active revision of the bundle
 STANDBY_SECONDS = 0.5
 
 
 class Heartbeat(bootsteps.StartStopStep):
-    """The consumer step: present from the moment the worker consumes until it stops."""
+    """The consumer step that registers the worker while it consumes."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
     def __init__(self, consumer: Any, **options: Any) -> None:
-        self._timer: Any = None
+        self._timers: list[Any] = []
         self._has_entries = False
         self._agents: tuple[str, ...] = ()
-        #: the revision of the bundle, and the version of its registry, that producers know
+        #: the published revision of the bundle, and the version of its registry
         self._published: tuple[str | None, int] | None = None
         self._shutdowns: ShutdownWatch | None = None
-        self._left: PausedQueues | None = None
-        self._standby_timer: Any = None
+        self._paused: PausedQueues | None = None
         self._is_announced = True
         super().__init__(consumer, **options)
 
@@ -55,10 +54,10 @@ class Heartbeat(bootsteps.StartStopStep):
         """Announce the worker; one that must not run logs why and exits with the command line's code.
 
         Raises:
-            SystemExit: it consumes an agent's queue that is not in its bundle, or cannot load that
-                agent's entry or extensions, or its workspace or state root is not the one of the
-                agent's other workers, or its state root cannot be used, or other workers of its
-                workspace follow revisions and it does not, or the reverse.
+            SystemExit: it consumes the queue of an agent that is not in its bundle, or cannot load an agent's
+                entry or extensions; its workspace or state root differs from that of the agent's other
+                workers, or cannot be used; or it follows revisions and other workers of its workspace do not,
+                or the reverse.
         """
         try:
             self._announce(consumer)
@@ -68,27 +67,30 @@ class Heartbeat(bootsteps.StartStopStep):
     def _announce(self, consumer: Any) -> None:
         runtime = process_runtime()
         runtime.children.limit = consumer.pool.limit
-        self._left = self._left or PausedQueues(consumer)
-        queues = {*consumer.app.amqp.queues.consume_from, *self._left.names}
+        self._paused = self._paused or PausedQueues(consumer)
+        queues = {*consumer.app.amqp.queues.consume_from, *self._paused.names}
         record = describe_worker(runtime, consumer.hostname, queues, consumer.pool.limit)
         self._make_ready(runtime, record)
         self._agents = record.agents
-        if not self._join(runtime, record):  # of several workers that start, the first says it
+        if not self._join(runtime, record):  # only the first of several workers that start
             warn_of_earlier_workspace(runtime)
         self._publish_agents(runtime, record)
         # made once: after a reconnection it sees what was requested meanwhile
-        self._shutdowns = self._shutdowns or ShutdownWatch(runtime.shutdowns, consumer, self._left)
+        self._shutdowns = self._shutdowns or ShutdownWatch(runtime.shutdowns, consumer, self._paused)
         beat = partial(self._beat, runtime, record, consumer, self._shutdowns)
         beat()
-        self._timer = consumer.timer.call_repeatedly(sweep_seconds(runtime.settings), beat)
-        look = partial(self._update_standby, runtime, self._left, beat)
-        self._standby_timer = consumer.timer.call_repeatedly(STANDBY_SECONDS, look)
+        look = partial(self._update_standby, runtime, self._paused, beat)
+        self._timers = [
+            consumer.timer.call_repeatedly(sweep_seconds(runtime.settings), beat),
+            consumer.timer.call_repeatedly(STANDBY_SECONDS, look),
+        ]
         logger.info("worker.ready", agents=list(record.agents), concurrency=record.concurrency)
 
     def _make_ready(self, runtime: WorkerRuntime, record: WorkerRecord) -> None:
-        """Load entries and extensions once: a reconnection does not look at files that may have changed.
+        """Load entries and extensions once.
 
-        Nor does it mind that an agent is gone from the bundle since the worker has started.
+        A reconnection neither reads files that may have changed nor fails if an agent has been removed from
+        the bundle meanwhile.
         """
         if not self._has_entries:
             if os.geteuid() == 0:
@@ -100,7 +102,7 @@ class Heartbeat(bootsteps.StartStopStep):
             self._has_entries = True
 
     def _join(self, runtime: WorkerRuntime, record: WorkerRecord) -> list[WorkerRecord]:
-        """Register the worker, and return the others; raises ConfigError if it does not go with them."""
+        """Register the worker and return the others; raises ConfigError if it conflicts with one of them."""
         others = runtime.agent_registry.join(record, TTL_SECONDS)
         try:
             require_one_place(record, others)
@@ -112,7 +114,7 @@ class Heartbeat(bootsteps.StartStopStep):
         return others
 
     def _publish_agents(self, runtime: WorkerRuntime, record: WorkerRecord) -> None:
-        """Make the swarm's agents known, and the dynamic tools of those that are served here."""
+        """Publish the swarm's agents, and the dynamic tools of those that are served here."""
         active = runtime.revisions.active
         self._published = active.ref, active.registry.version
         agents = describe_agents(active.bundle, runtime.settings.swarm, runtime.settings.workspace)
@@ -122,29 +124,26 @@ class Heartbeat(bootsteps.StartStopStep):
 
     def stop(self, consumer: Any) -> None:
         """Announce that the worker has stopped."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._standby_timer is not None:
-            self._standby_timer.cancel()
-            self._standby_timer = None
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
         runtime = process_runtime()
         try:
             runtime.agent_registry.remove_worker(this_process().id)
             runtime.publish_counts(consumer.hostname)
-            # workers of a newer bundle, by which the agent has an entry, handle what this one has parked
+            # events that this worker has parked are handled by workers of a newer bundle that has the entry
             _release_events(runtime, self._agents, are_handled_here=False)
         except (RedisError, BrokerUnreachableError) as error:
             logger.warning("worker.not_removed", reason=str(error))  # its record expires
 
-    def _update_standby(self, runtime: WorkerRuntime, left: PausedQueues, beat: Callable[[], None]) -> None:
+    def _update_standby(self, runtime: WorkerRuntime, paused: PausedQueues, beat: Callable[[], None]) -> None:
         """Pause while this worker lacks the active revision; announce it as soon as it is loaded."""
         try:
             runtime.standby.look()
         except RedisError as error:
             logger.warning("worker.stand_by_not_decided", reason=str(error))
             return
-        left.leave(runtime.standby.agents)
+        paused.leave(runtime.standby.agents)
         if self._published and self._published[0] != runtime.revisions.active.ref:
             beat()
 
@@ -157,10 +156,10 @@ class Heartbeat(bootsteps.StartStopStep):
             active = runtime.revisions.active
             if (active.ref, active.registry.version) != self._published:
                 self._publish_agents(runtime, record)
-            left = self._left.agents if self._left else set()
+            paused = self._paused.agents if self._paused else set()
             runtime.children.limit = consumer.pool.limit
             now = {
-                "agents": tuple(sorted({*served_agents(consumer), *left})),
+                "agents": tuple(sorted({*served_agents(consumer), *paused})),
                 "mcp_servers": process_board().records(),
                 "bundle_ref": active.ref,
                 "concurrency": consumer.pool.limit,
@@ -178,7 +177,7 @@ class Heartbeat(bootsteps.StartStopStep):
 
 
 def _release_events(runtime: WorkerRuntime, agents: Iterable[str], *, are_handled_here: bool) -> None:
-    """Release the parked events of agents whose events are handled here, or are not."""
+    """Release the parked events of the agents whose events are handled here, or of the others."""
     for agent in agents:
         if runtime.revisions.active.registry.handles_events(agent) is are_handled_here:
             runtime.reaper.release_events(agent)
@@ -223,7 +222,7 @@ def require_agents(bundle: Bundle, agents: Iterable[str]) -> None:
     """Refuse a worker for unknown agents.
 
     Raises:
-        ConfigError: it consumes the queue of one that is not in the bundle.
+        ConfigError: one of them is not in the bundle.
     """
     unknown = [agent for agent in agents if agent not in bundle.agents]
     if unknown:
@@ -241,7 +240,7 @@ def _usable_root_id(state_root: Path) -> str:
 
 
 def warn_of_other_swarms(record: WorkerRecord, others: Iterable[WorkerRecord]) -> None:
-    """Log each worker that serves an agent of this name for another swarm of the same workspace."""
+    """Log each worker that serves an agent of the same name for another swarm of the workspace."""
     for other in others:
         shared = set(record.agents) & set(other.agents)
         if shared and other.swarm and other.swarm != record.swarm:
@@ -257,7 +256,7 @@ def warn_of_other_swarms(record: WorkerRecord, others: Iterable[WorkerRecord]) -
 
 
 def warn_of_earlier_workspace(runtime: WorkerRuntime) -> None:
-    """Log where earlier versions kept the files of the bundle, until there are instances in its workspace."""
+    """Log where earlier versions kept the bundle's files, as long as its workspace has no instances."""
     bundle, settings = runtime.revisions.active.bundle, runtime.settings
     found = earlier_workspace(bundle, settings, runtime.delivery.ledger.redis)
     if found is not None and not found.is_past:
@@ -270,7 +269,7 @@ def warn_of_earlier_workspace(runtime: WorkerRuntime) -> None:
 def require_one_policy(record: WorkerRecord, others: Iterable[WorkerRecord]) -> None:
     """Refuse a worker that follows revisions where the workspace's workers do not, or the reverse.
 
-    Calls name the active revision where revisions are followed; a worker that does not could not run them.
+    Where revisions are followed, calls name the active one, and a worker that follows none cannot run them.
 
     Raises:
         ConfigError: another worker of the workspace differs.
@@ -291,10 +290,10 @@ def require_one_policy(record: WorkerRecord, others: Iterable[WorkerRecord]) -> 
 def require_one_place(record: WorkerRecord, others: Iterable[WorkerRecord]) -> None:
     """Refuse a worker whose workdirs are not those of the agent's other workers (DESIGN §6).
 
-    Calls of one instance would find other files in either.
+    Calls of one instance would find different files in the two places.
 
     Raises:
-        ConfigError: another one serves an agent of both in another workspace, or from another state root.
+        ConfigError: another worker serves one of the agents in another workspace or from another state root.
     """
     for other in others:
         shared = set(record.agents) & set(other.agents)

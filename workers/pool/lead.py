@@ -1,10 +1,10 @@
-"""The hot path of a call in a worker: reserved and claimed in one trip, marked, run, and its result sent.
+"""The fast path of calls in a worker: reserve and claim in one trip, mark as started, run, send the result.
 
-One thread *leads*. It takes calls off the queues over a connection of its own, runs the short ones one after
-another, and sends their results with the next reservation: to hand a call to another thread would cost more
-than a short call does. As soon as a handler lasts, a watch lets another thread lead, which takes over the
-connection, the claimed calls and the results that are not sent yet. There are never more handlers than slots;
-claimed calls without a slot go back to their queue. What is not a plain call is carried out by the pool.
+One thread *leads*. It takes calls off the queues over its own connection, runs the short ones one after
+another, and sends their results along with the next reservation: handing a call to another thread would cost
+more than a short call does. When a handler takes long, the watch thread elects another leader, which takes
+over the connection, the claimed calls and the unsent results. There are never more handlers than slots;
+claimed calls without a slot return to their queue. Calls that are not plain are carried out by the pool.
 """
 
 import threading
@@ -17,38 +17,37 @@ from typing import Any
 import structlog
 from redis.exceptions import RedisError
 
-from broker_config import serializer
 from broker_config.connections import refusal_text
 from broker_config.queue_reader import Batch, QueueReader, Receiver
 from broker_config.queues import is_events_queue
 from broker_config.scripts import ClaimOnReserve, ScriptCall
 from broker_config.vital_thread import vital_thread
 from goondan_tasks.ledger.record import Stored, Verdict
-from goondan_tasks.messages import ToolCallResult, iso_time, redis_clock
-from workers.cancellation import Cancellation
+from goondan_tasks.messages import ToolCallResult, redis_clock
 from workers.concurrency.slots import Slots
 from workers.concurrency.threads import SHORT_SECONDS, DaemonThreads
 from workers.job import Ended, Job, JobState, Plan
 from workers.plain_context import PlainContext
-from workers.pool.loop_calls import General, LoopCalls, note_stored
+from workers.pool.loop_calls import LoopCalls, Pool, note_stored
 from workers.runtime import WorkerRuntime
 
 logger = structlog.get_logger(__name__)
 
-#: by what ``start.lua`` answers
+#: by the answer of ``start.lua``
 _STATES = {Stored.YES: JobState.STARTED, Stored.LOST: JobState.LOST, Stored.CANCELLED: JobState.CANCELLED}
 
-#: so many calls are marked as started at once; those that have not begun when the worker dies have an unknown
-#: outcome
+#: how many calls are marked as started together; those that have not begun when the worker dies have an
+#: unknown outcome
 GROUP = 8
 
-#: so many results do not wait for more
+#: how many results go out without waiting for more
 MOST_RESULTS = 16
 
-#: seconds that a result waits for others at most, while calls are run
+#: how many seconds a result waits for others at most, while calls run
 RESULT_SECONDS = 0.002
 
-#: while all calls are short, those run in so many seconds are claimed beyond the free slots, so many at most
+#: while all calls are short, as many as run in this many seconds are claimed beyond the free slots, and no
+#: more than EXTRA
 AHEAD_SECONDS = 0.01
 EXTRA = 64
 
@@ -65,26 +64,26 @@ class Lead:
         runtime: WorkerRuntime,
         threads: DaemonThreads,
         slots: Slots,
-        general: General,
+        pool: Pool,
     ) -> None:
         self._reader = reader
         self._runtime = runtime
+        self._delivery = runtime.delivery
         self._ledger = runtime.delivery.ledger
-        self._has_spans = runtime.delivery.has_spans
         self._three_quarters_of_lease = runtime.settings.lease_seconds * 3 / 4
         self._threads = threads
         self._slots = slots
-        self._general = general
+        self._pool = pool
         self._worker = ""
-        #: the queues to take calls from; none while the worker is not connected, or drains
-        self._queues: Callable[[], Sequence[str]] = lambda: ()
+        #: returns the queues to take calls from; ``None`` while the worker is not connected, or drains
+        self._queues: Callable[[], Sequence[str]] | None = None
         #: returns the terms on which calls are claimed, if they have changed
         self._terms: Callable[[], ClaimOnReserve | None] = lambda: None
-        #: reentrant: a call that is cancelled while it is detached frees its slot, which wakes the lead
+        #: reentrant: detaching a call that is cancelled frees its slot, which wakes the lead
         self._lock = threading.RLock()
         #: the calls whose handlers are async
-        self.on_loop = LoopCalls(runtime, threads, slots, general, self._lock)
-        #: which thread leads: a number that changes with every takeover
+        self.on_loop = LoopCalls(runtime, threads, slots, pool)
+        #: the number of the current leader, which changes with every takeover
         self._leader = 0
         self._is_led = False
         self._thread: threading.Thread | None = None
@@ -92,22 +91,19 @@ class Lead:
         #: whether the leader holds a slot
         self._has_slot = False
         self._ready: deque[Job] = deque()
-        #: what the leader deals with, from the time that it leaves the claimed calls
+        #: the call that the leader has taken from the claimed ones and is not done with
         self._in_hand: Job | None = None
-        #: what the leader runs now, and how often it has begun something
+        #: the call that the leader runs now, and how many it has begun
         self._running: Job | None = None
-        self._beat = 0
-        #: plain results that are not stored yet, and since when the first one waits
+        self._begun = 0
+        #: plain results that are not sent yet, and since when the first one waits
         self._results: list[Ended] = []
         self._oldest = 0.0
-        #: the calls whose results or releases were sent, and that Redis has not confirmed, by token
+        #: the calls whose marks, results or releases Redis has not confirmed, by token
         self._unconfirmed: dict[str, Job] = {}
-        #: what has kept Redis from answering since it last did
-        self._reasons: set[str] = set()
+        #: the refusals of Redis since its last answer
+        self._refusals: set[str] = set()
         self._must_pause = False
-        self._is_attached = False
-        #: whether the worker drains: no call begins any more
-        self.is_closed = False
         #: how many calls in a row were short
         self._short = 0
         #: when the latest calls were claimed, and how many
@@ -116,7 +112,7 @@ class Lead:
         self._is_busy = threading.Event()
 
     def start(self) -> None:
-        """Start the watch."""
+        """Start the watch thread."""
         vital_thread("goondan-lead-watch", self._watch).start()
 
     def attach(
@@ -127,19 +123,17 @@ class Lead:
     ) -> None:
         """Take calls from these queues until :meth:`detach`.
 
-        Before each reservation ``queues`` is asked, and ``terms``, which returns the terms of claims if they
-        are others than before.
+        Both functions are called before each reservation; ``terms`` returns the terms of claims if they have
+        changed.
         """
         self._worker = worker
-        self._queues = queues
         self._terms = terms
-        self._is_attached = True
+        self._queues = queues
         self.look_again()
 
     def detach(self) -> None:
-        """Take no more calls; those that have not begun go back."""
-        self._queues = lambda: ()
-        self._is_attached = False
+        """Take no more calls; those that have not begun return to their queues."""
+        self._queues = None
         self.look_again()
 
     def look_again(self) -> None:
@@ -157,7 +151,7 @@ class Lead:
 
     @property
     def jobs(self) -> list[Job]:
-        """The calls that are here, and not with the general way."""
+        """The calls that are here and not with the pool."""
         running = self._running
         return [
             *([] if running is None else [running]),
@@ -168,24 +162,17 @@ class Lead:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no call is here, and Redis has confirmed all results."""
+        """Whether no call is here and Redis has confirmed all results."""
         has_own = self._ready or self._in_hand or self._running or self._results or self._unconfirmed
         return not has_own and self.on_loop.is_idle
 
     def claims(self) -> list[tuple[str, str]]:
-        """Return the id and token of each call whose lease is renewed here."""
+        """Return the id and token of each call whose lease the lead keeps renewed."""
         unconfirmed = (*self._unconfirmed.copy().values(), *self.on_loop.unconfirmed)
         return [(job.id, job.token) for job in (*self.jobs, *unconfirmed)]
 
-    def cancellation_of(self, job: Job) -> Cancellation:
-        """Return what is set when a plain call is cancelled; made on first use."""
-        with self._lock:
-            if job.cancellation is None:
-                job.cancellation = Cancellation()
-            return job.cancellation
-
     def detach_now(self, job: Job) -> None:
-        """Let a plain call go on alone, and another thread lead: it is about to wait."""
+        """Let a plain call that is about to wait go on alone, and another thread lead."""
         if job.plan is not None and job.plan.is_async:
             self.on_loop.detach(job)
             return
@@ -194,12 +181,12 @@ class Lead:
                 self._take_over(job)
 
     def step_aside(self) -> None:
-        """Let another thread lead, if this one does: what it carries out is about to wait."""
+        """Let another thread lead, if this one does: the call that it carries out is about to wait."""
         with self._lock:
             if self._is_led and self._thread is threading.current_thread() and self._running is not None:
                 self._take_over(self._running)
 
-    # The leader's own: each of these is called by the thread that leads.
+    # The leader's own methods.
 
     def _lead(self, number: int) -> None:
         self._thread = threading.current_thread()
@@ -219,10 +206,12 @@ class Lead:
         if self._has_slot:
             self._has_slot = False
             self._slots.leave(None)
-        self._general.flush()
+        self._pool.flush()
         self._pause_if_refused()
         self._is_woken = False
-        queues, credit = () if self.is_closed else self._queues(), self._slots.free
+        attached = self._queues
+        queues = () if attached is None or self._pool.is_draining else attached()
+        credit = self._slots.free
         if not self._slots.takes_events:
             queues = [queue for queue in queues if not is_events_queue(queue)]
         try:
@@ -240,7 +229,7 @@ class Lead:
         if batch.claims:
             self._take(batch)
         if batch.messages:
-            self._general.deliver(batch)
+            self._pool.deliver(batch)
         return True
 
     def _extra(self) -> int:
@@ -259,16 +248,16 @@ class Lead:
                 continue
             if not job.verdict.is_granted:
                 logger.info("call.not_run", **job.log_fields.known(), verdict=str(job.verdict))
-            elif job.is_readable:
+            elif job.classify():
                 self._ready.append(job)
-            else:  # left to a process that can read it: the next sweep after a lease
+            else:  # when its lease is over, a sweep gives it to a process that can read it
                 logger.error("call.not_readable", **job.log_fields.known())
 
     def _run_next(self, number: int) -> None:
         self._has_slot = self._has_slot or self._slots.take()
         # a batch may hold more events than Turns may begin
         is_welcome = self._slots.takes_events or not is_events_queue(self._ready[0].queue)
-        if not (self._has_slot and is_welcome and self._is_attached) or self.is_closed:
+        if not (self._has_slot and is_welcome) or self._queues is None or self._pool.is_draining:
             self._give_back(len(self._ready))
             return
         job = self._in_hand = self._ready[0]
@@ -294,7 +283,7 @@ class Lead:
             self._end_unstarted(job)
         elif plan.is_async:
             self._has_slot = False  # it goes with the call
-            self._taken = 0  # calls that are claimed beyond the slots would only go back
+            self._taken = 0  # calls that are claimed beyond the slots would only be given back
             self._short += 1
             with self._lock:  # the watch must not go to sleep in between
                 self.on_loop.begin(job, plan)
@@ -305,7 +294,7 @@ class Lead:
             self._run(job, plan, number)
 
     def _plan(self, job: Job) -> Plan | None:
-        """Return how a plain call is run, its arguments checked; ``None`` if it is not a plain call."""
+        """Return how a plain call is run, and check its arguments; ``None`` if the call is not plain."""
         if job.plan is not None or not self._may_be_plain(job):
             return job.plan
         executor = self._runtime.revisions.active.executor
@@ -316,16 +305,17 @@ class Lead:
 
     def _may_be_plain(self, job: Job) -> bool:
         is_small = job.size <= self._runtime.settings.max_args_bytes
-        return is_small and job.verdict is Verdict.RUN and job.bundle_ref is None and not self._has_spans
+        is_runnable = job.verdict is Verdict.RUN and job.bundle_ref is None
+        return is_small and is_runnable and not self._delivery.has_spans
 
     def _carry_out(self, job: Job, number: int) -> None:
-        """Let the pool carry out what is not a plain call; its slot is its own until it ends."""
+        """Let the pool carry out a call that is not plain; the call keeps its slot until it ends."""
         self._has_slot = False
         if self._runtime.revisions.active.executor.is_slow(job):
-            self._threads.run(partial(self._general.carry_out_claimed, job))
+            self._threads.run(partial(self._pool.carry_out_claimed, job))
             return
         self._begin(job)
-        self._general.carry_out_claimed(job)
+        self._pool.carry_out_claimed(job)
         with self._lock:
             if number == self._leader:
                 self._running = None
@@ -333,13 +323,13 @@ class Lead:
     def _begin(self, job: Job) -> None:
         with self._lock:
             self._running = job
-            self._beat += 1
+            self._begun += 1
         if not self._is_busy.is_set():
             self._is_busy.set()
 
     def _run(self, job: Job, plan: Plan, number: int) -> None:
         self._runtime.event_loop.flush()
-        context = PlainContext(partial(self._general.context, job))
+        context = PlainContext(partial(self._pool.context, job))
         job.started_at, job.begun_at = job.clock(), monotonic()
         self._begin(job)
         result = self._runtime.revisions.active.executor.run_plain(job, plan, context)
@@ -352,21 +342,18 @@ class Lead:
         if not is_short:
             self._end_detached(job, result)
             return
-        if job.reporter is not None:
-            job.reporter.flush()
-        if job.cancellation is not None:
-            job.cancellation.end()
+        job.let_go()
         self._end(job, plan, result)
 
     def _run_apart(self, job: Job, plan: Plan) -> None:
-        """Let a call that is known to last run on a thread of its own."""
+        """Run a call that is known to take long on a thread of its own."""
         job.started_at, job.begun_at = job.clock(), monotonic()
-        self._general.detach(job)
+        self._pool.detach(job)
         self._has_slot = False  # it goes with the call
         self._threads.run(partial(self._run_detached, job, plan))
 
     def _run_detached(self, job: Job, plan: Plan) -> None:
-        context = PlainContext(partial(self._general.context, job))
+        context = PlainContext(partial(self._pool.context, job))
         result = self._runtime.revisions.active.executor.run_plain(job, plan, context)
         job.state = JobState.ENDED
         self._end_detached(job, result)
@@ -378,15 +365,13 @@ class Lead:
         job.end_detached(ToolCallResult.from_json(result) if isinstance(result, bytes) else result)
 
     def _end(self, job: Job, plan: Plan, result: bytes | ToolCallResult) -> None:
-        """Keep the result of a short call for the next packet, unless more is to be done."""
+        """Keep the result of a short call for the next packet, unless the pool must end the call."""
         if isinstance(result, bytes):
             ended = Ended(job, result)
         elif result.status == "error" and not plan.has_retry:
-            job.ended_at = iso_time(job.clock())
-            job.duration_ms = result.meta.duration_ms or 0.0
-            ended = Ended(job, serializer.encode(result.to_wire()), result)
+            ended = Ended.with_result(job, result)
         else:
-            self._general.finish(job, result)
+            self._pool.finish(job, result)
             return
         if not self._results:
             self._oldest = monotonic()
@@ -403,10 +388,10 @@ class Lead:
         except RedisError as error:
             self._refused(error)
 
-    # Marks: a handler begins only when Redis has confirmed that its claim is still valid.
+    # Marks: a handler begins only after Redis has confirmed that its claim is still valid.
 
     def _mark(self, job: Job) -> None:
-        """Wait until a call's mark is confirmed, or refused."""
+        """Wait until a call's mark is confirmed or refused."""
         self._unconfirmed[job.token] = job
         try:
             job.require_fresh(self._three_quarters_of_lease)
@@ -427,7 +412,7 @@ class Lead:
             self._send(partial(self._post_marks, jobs), self._send_results)
 
     def _plain_ahead(self) -> list[Job]:
-        """Return the next plain calls, to be marked together: none unless all have been short."""
+        """Return the next plain calls, to be marked together; none unless all have been short."""
         jobs: list[Job] = []
         if self._short < GROUP:
             return jobs
@@ -456,14 +441,14 @@ class Lead:
 
     def _end_unstarted(self, job: Job) -> None:
         if job.state is JobState.CANCELLED:
-            self._general.end_cancelled(job)
+            self._pool.end_cancelled(job)
         else:
             logger.warning("call.claim_lost", **job.log_fields.known())
 
     # Results.
 
     def _send_results(self) -> None:
-        """Post the results that wait."""
+        """Post the unsent results."""
         if not self._results:
             return
         self._unconfirmed |= {ended.job.token: ended.job for ended in self._results}
@@ -476,7 +461,7 @@ class Lead:
             if isinstance(answers, RedisError):
                 self._results = results + self._results
             else:
-                note_stored(self._general, results, answers)
+                note_stored(self._pool, results, answers)
 
         self._reader.post(self._ledger.finish_many([ended.row for ended in results]), on_answer)
 
@@ -484,14 +469,14 @@ class Lead:
         if isinstance(answer, RedisError):
             self._refused(answer)
         else:
-            self._reasons.clear()
+            self._refusals.clear()
 
     def _refused(self, error: RedisError) -> None:
-        """Try again later what Redis refused or was not reachable for."""
+        """Log that Redis has refused something or cannot be reached, and pause before the next attempt."""
         reason = refusal_text(error)
-        if reason not in self._reasons:  # each once, not twice a second
-            self._reasons.add(reason)
-            logger.warning("Redis takes nothing now, trying again: %s", reason)
+        if reason not in self._refusals:  # each once, not twice a second
+            self._refusals.add(reason)
+            logger.warning("Redis accepts no commands, trying again: %s", reason)
         self._must_pause = True
 
     def _pause_if_refused(self) -> None:
@@ -502,16 +487,17 @@ class Lead:
     # Slots and threads.
 
     def _give_back(self, count: int) -> None:
-        """Queue the last ones of the claimed calls again, each in front of the one that came after it.
+        """Queue the last ``count`` claimed calls again, each in front of the one that came after it.
 
-        They go by the connection that reserves: by another one Redis may read them after a reservation that
-        was sent later, which would take calls that are behind them.
+        Their releases go by the connection that reserves. Sent over another one, Redis might read them after
+        a later reservation, which would then take the calls behind them.
         """
         for _ in range(count):
-            release = self._general.release(self._ready[-1])
+            job = self._ready[-1]
+            release = self._delivery.release(job)
             if release is not None:
-                self._post_release(self._ready[-1], *release)
-            self._ready.pop()
+                self._post_release(job, *release)
+            self._ready.pop()  # last, so that its lease is renewed throughout
 
     def _post_release(self, job: Job, script_call: ScriptCall[Any], receiver: Receiver) -> None:
         def on_answer(answer: Any) -> None:
@@ -522,7 +508,7 @@ class Lead:
         self._reader.post(script_call, on_answer)
 
     def _resign(self) -> bool:
-        """Stop leading, unless there is something to do; return whether it stopped."""
+        """Stop leading, unless there is something to do; return whether the thread has stopped."""
         with self._lock:
             if self._is_woken or self._results or self._unconfirmed:
                 return False
@@ -544,16 +530,16 @@ class Lead:
         seen = 0
         while True:
             self._is_busy.wait()
-            begun = monotonic()
+            slept_at = monotonic()
             sleep(SHORT_SECONDS)
-            # if the process stood still this says nothing of the handler
-            is_late = monotonic() - begun > 2 * SHORT_SECONDS
+            # a process that stood still says nothing about the handler
+            is_late = monotonic() - slept_at > 2 * SHORT_SECONDS
             with self._lock:
-                if self._running is not None and self._beat == seen and not is_late:
+                if self._running is not None and self._begun == seen and not is_late:
                     self._take_over(self._running)
                 elif self._running is None and not (self._ready or self.on_loop.has_short):
                     self._is_busy.clear()
-                seen = self._beat
+                seen = self._begun
             self.on_loop.detach_lasting()
 
     def _take_over(self, job: Job) -> None:
@@ -562,9 +548,9 @@ class Lead:
         if job.plan is not None:
             self._has_slot = False  # it goes with the call
             job.plan.detector.note_slow()
-            self._general.detach(job)
+            self._pool.detach(job)
         self._running = self._in_hand = None
         free = max(1, self._slots.free)
-        if len(self._ready) > free:  # they would wait for slots here, while other workers may have free ones
+        if len(self._ready) > free:  # they would wait for slots here while other workers may have free ones
             self._send(partial(self._give_back, len(self._ready) - free))
         self._elect()

@@ -1,13 +1,14 @@
-"""Plain calls whose handlers are async: each in a slot of its own, all on the event loop.
+"""Plain calls with async handlers: each holds a slot, and all run on the event loop.
 
-The thread that leads marks them as started and hands them over. Those that end in one round of the loop are
-stored together, with the next packet of the writer. One that lasts is held as any other call that does: for
-its lease, its cancellation and its time limit.
+The leading thread marks them as started and hands them over. The results of those that end in one round of
+the loop are stored together, in the next packet of the writer. A call that takes long is detached as any
+other: the pool then looks after its lease, its cancellation and its time limit.
 """
 
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Any, Protocol
@@ -15,13 +16,10 @@ from typing import Any, Protocol
 import structlog
 from redis.exceptions import ResponseError
 
-from broker_config import serializer
 from broker_config.connections import refusal_text
-from broker_config.queue_reader import Batch, Receiver
-from broker_config.scripts import ScriptCall
+from broker_config.queue_reader import Batch
 from goondan_tasks.ledger.record import Stored
-from goondan_tasks.messages import JsonObject, ToolCallResult, iso_time
-from workers.cancellation import Cancellation
+from goondan_tasks.messages import ToolCallResult
 from workers.concurrency.slots import Slots
 from workers.concurrency.threads import DaemonThreads
 from workers.executor import Executor
@@ -34,62 +32,61 @@ from workers.runtime import WorkerRuntime
 
 logger = structlog.get_logger(__name__)
 
-#: how long a call may run before it is held: it blocks nobody, may be one of hundreds, and holding costs more
+#: how long a call may run before it is detached. It blocks nothing meanwhile, and may be one of hundreds,
+#: each of which would cost more detached
 LASTING_SECONDS = 0.1
 
 
-class General(Protocol):
-    """Carries out what is not a plain call, and ends calls that last: the pool."""
+class Pool(Protocol):
+    """What the fast path needs of :class:`workers.pool.pool.CallPool`.
+
+    The pool carries out the calls that are not plain, and looks after those that take long.
+    """
+
+    #: whether calls that have not begun go back: the worker drains
+    is_draining: bool
 
     def carry_out_claimed(self, job: Job) -> None:
         """Carry out a claimed call on this thread; its slot is taken, and freed at its end."""
 
     def detach(self, job: Job) -> None:
-        """Handle the lease, cancellation, time limit and end of a call that lasts."""
+        """Take over the lease, cancellation, time limit and end of a call that takes long."""
 
     def context(self, job: Job) -> Any:
         """Make the whole context of a plain call."""
 
-    def wire(self, job: Job) -> JsonObject:
-        """Make what a handler in another process is told of a plain call."""
-
     def finish(self, job: Job, result: ToolCallResult) -> None:
-        """End a call with anything but a plain result."""
-
-    def release(self, job: Job) -> tuple[ScriptCall[Any], Receiver] | None:
-        """Return what queues a call again that has not begun, and what gets the answer or the error."""
+        """End a call with any result that is not a plain one."""
 
     def deliver(self, batch: Batch) -> None:
         """Take the messages that were not claimed."""
 
     def note_ended(self, ended: Sequence[Ended]) -> None:
-        """Let the log, Celery's books and its monitors know of results that were stored."""
+        """Log stored results, count them, and tell Celery's monitors."""
 
     def end_cancelled(self, job: Job) -> None:
-        """End a plain call that Redis says is cancelled."""
+        """End a plain call that is cancelled, as Redis says."""
 
     def flush(self) -> None:
-        """Send what the general way has put off."""
+        """Send what the general path has put off."""
 
 
+@dataclass(eq=False, slots=True)
 class LoopCall:
-    """One call on its way."""
+    """One call on the event loop."""
 
-    __slots__ = ("call_off", "executor", "is_past_limit", "job", "plan", "task")
-
-    def __init__(self, job: Job, plan: Plan, executor: Executor) -> None:
-        self.job = job
-        self.plan = plan
-        self.executor = executor
-        #: ``None`` until the event loop has begun it
-        self.task: asyncio.Task[None] | None = None
-        #: whether its handler was cancelled for its time limit
-        self.is_past_limit = False
-        #: lets its time limit go
-        self.call_off: Callable[[], None] | None = None
+    job: Job
+    plan: Plan
+    executor: Executor
+    #: ``None`` until the event loop has begun it
+    task: asyncio.Task[None] | None = None
+    #: whether the handler was cancelled for its time limit
+    is_past_limit: bool = False
+    #: calls the time limit off
+    call_off: Callable[[], None] | None = None
 
     def interrupt(self) -> None:
-        """Cancel the handler; on the event loop, once: it may be cleaning up."""
+        """Cancel the handler, on the event loop; only once, since it may be cleaning up."""
         if self.task is not None and not self.task.cancelling():
             self.task.cancel()
 
@@ -102,20 +99,18 @@ class LoopCalls:
         runtime: WorkerRuntime,
         threads: DaemonThreads,
         slots: Slots,
-        general: General,
-        lock: "threading.RLock",
+        pool: Pool,
     ) -> None:
-        """``lock`` is that of the lead, which makes the cancellations of its calls with it."""
         self._runtime = runtime
         self._event_loop = runtime.event_loop
         self._ledger = runtime.delivery.ledger
         self._fresh_seconds = runtime.settings.lease_seconds * 3 / 4
         self._threads = threads
         self._slots = slots
-        self._general = general
-        #: a call that lasts is detached on one thread, and may end on another
-        self._lock = lock
-        #: those that run, by token: first all of them, then those that are detached
+        self._pool = pool
+        #: a call may end on the event loop while another thread detaches it
+        self._lock = threading.Lock()
+        #: the calls that run, by token: those that the lead has begun, and those that are detached
         self._short: dict[str, LoopCall] = {}
         self._lasting: dict[str, LoopCall] = {}
         #: the results of this round, and the calls whose results Redis has not confirmed, by token
@@ -124,17 +119,17 @@ class LoopCalls:
 
     @property
     def jobs(self) -> list[Job]:
-        """The calls that run and are not with the general way."""
+        """The calls that run and are not detached."""
         return [call.job for call in self._short.copy().values()]
 
     @property
     def is_idle(self) -> bool:
-        """Whether none is here that is not with the general way, and Redis has confirmed all results."""
+        """Whether all calls are detached, and Redis has confirmed all results."""
         return not (self._short or self._unconfirmed)
 
     @property
     def has_short(self) -> bool:
-        """Whether some may come to last."""
+        """Whether calls are here that may have to be detached."""
         return bool(self._short)
 
     @property
@@ -143,32 +138,32 @@ class LoopCalls:
         return list(self._unconfirmed.copy().values())
 
     def begin(self, job: Job, plan: Plan) -> None:
-        """Let the loop run a call that is marked as started, with the next flush; its slot goes with it."""
+        """Let the loop run a call that is marked as started, after the next flush; its slot goes with it."""
         call = LoopCall(job, plan, self._runtime.revisions.active.executor)
         job.started_at, job.begun_at = job.clock(), monotonic()
         self._short[job.token] = call
         self._event_loop.put_off(partial(self._start, call))
 
     def detach_lasting(self) -> None:
-        """Detach the calls that have come to last."""
+        """Detach the calls that take long."""
         now = monotonic()
         for call in list(self._short.values()):
             if now - call.job.begun_at > min(LASTING_SECONDS, call.plan.limit_seconds / 2):
                 self.detach(call.job)
 
     def detach(self, job: Job) -> None:
-        """Let the general way hold a call that lasts."""
+        """Let the pool look after a call that takes long."""
         with self._lock:
             call = self._short.get(job.token)
             if call is None:
                 return
             self._lasting[job.token] = call
-            self._general.detach(job)
-            del self._short[job.token]  # not before: a drain must find the call in one of both places
-            assert job.cancellation is not None  # noqa: S101 - made there
-            job.cancellation.on_cancel(partial(self._interrupt, call))
+            self._pool.detach(job)
+            del self._short[job.token]  # not before: a drain must find the call in one of the two places
+            job.ensure_cancellation().on_cancel(partial(self._interrupt, call))
             left = call.plan.limit_seconds - (monotonic() - job.begun_at)
-            call.call_off = self._runtime.delivery.alarm(max(0.0, left), partial(self._expire, call))
+            expire = partial(self._expire, call)
+            call.call_off = self._runtime.delivery.watchdog.watch(max(0.0, left), expire)
 
     # On the event loop.
 
@@ -178,7 +173,7 @@ class LoopCalls:
             self._end(call, FunctionOutcome(error=job.cancellation.error))
         elif monotonic() - job.marked_at < self._fresh_seconds:
             call.task = asyncio.get_running_loop().create_task(self._run(call))
-        else:  # the process was frozen: the claim may be another worker's by now
+        else:  # the process was frozen, and another worker may hold the claim by now
             self._threads.run(partial(self._mark_again, call))
 
     async def _run(self, call: LoopCall) -> None:
@@ -193,11 +188,12 @@ class LoopCalls:
     async def _handled(self, call: LoopCall) -> Any:
         job = call.job
         running.set(job)
-        context = PlainContext(partial(self._general.context, job), partial(self._general.wire, job))
+        wire = partial(call.executor.wire, job, limit_seconds=call.plan.limit_seconds)
+        context = PlainContext(partial(self._pool.context, job), wire)
         return await call.plan.handler(context, job.read()["args"])
 
     def _end(self, call: LoopCall, outcome: FunctionOutcome[Any]) -> None:
-        """Keep a plain result for the next packet, unless more is to be done."""
+        """Keep a plain result for the next packet, or end the call on another thread."""
         job = call.job
         with self._lock:
             is_short = self._short.pop(job.token, None) is not None
@@ -207,15 +203,9 @@ class LoopCalls:
         result = call.executor.plain_result(job, call.plan, outcome) if is_short else None
         if result is None:
             self._threads.run_short(partial(self._end_general, call, outcome))
-        else:
-            if job.reporter is not None:
-                job.reporter.flush()
-            if job.cancellation is not None:
-                job.cancellation.end()
-            self._keep(Ended(job, result))
-
-    def _keep(self, ended: Ended) -> None:
-        self._ended.append(ended)
+            return
+        job.let_go()
+        self._ended.append(Ended(job, result))
         if len(self._ended) == 1:
             asyncio.get_running_loop().call_soon(self._hand_over)
 
@@ -226,18 +216,12 @@ class LoopCalls:
     # On other threads.
 
     def _mark_again(self, call: LoopCall) -> None:
-        cancellation = self._cancellation_of(call.job)
-        confirm = partial(self._runtime.delivery.start, call.job.claim, cancellation)
+        confirm = partial(self._runtime.delivery.start, call.job.claim, call.job.ensure_cancellation())
         outcome: FunctionOutcome[Any] = outcome_of(confirm)
         call.job.marked_at = monotonic()
         go_on = partial(self._start, call) if outcome.error is None else partial(self._end, call, outcome)
         self._event_loop.put_off(go_on)
         self._event_loop.flush()
-
-    def _cancellation_of(self, job: Job) -> Cancellation:
-        with self._lock:
-            job.cancellation = job.cancellation or Cancellation()
-            return job.cancellation
 
     def _interrupt(self, call: LoopCall) -> None:
         self._event_loop.put_off(call.interrupt)
@@ -248,7 +232,7 @@ class LoopCalls:
         self._interrupt(call)
 
     def _end_general(self, call: LoopCall, outcome: FunctionOutcome[Any]) -> None:
-        """End a call that has lasted, or whose result is not a plain one; this may block."""
+        """End a call that is detached, or whose result is not a plain one; this may block."""
         job, plan = call.job, call.plan
         result = call.executor.general_result(job, plan, outcome)
         if job.reporter is not None:
@@ -261,11 +245,9 @@ class LoopCalls:
         elif result.status == "ok" or (result.status == "error" and not plan.has_retry):
             if job.cancellation is not None:
                 job.cancellation.end()
-            job.ended_at, job.duration_ms = iso_time(job.clock()), result.meta.duration_ms or 0.0
-            failure = result if result.status == "error" else None
-            self._store([Ended(job, serializer.encode(result.to_wire()), failure)])
+            self._store([Ended.with_result(job, result)])
         else:
-            self._general.finish(job, result)
+            self._pool.finish(job, result)
             self._unconfirmed.pop(job.token, None)
             self._slots.leave(None)
 
@@ -276,19 +258,19 @@ class LoopCalls:
             self._slots.leave(None)
 
     def _send(self, ended: Sequence[Ended]) -> None:
-        self._runtime.delivery.put_off(
+        self._runtime.delivery.writer.put_off(
             self._ledger.finish_many([one.row for one in ended]),
             partial(self._note_stored, ended),
-            partial(self._note_refused, ended),
+            refused=partial(self._note_refused, ended),
         )
 
     def _note_stored(self, ended: Sequence[Ended], answers: Sequence[int]) -> None:
         for one in ended:
             self._unconfirmed.pop(one.job.token, None)
-        note_stored(self._general, ended, answers)
+        note_stored(self._pool, ended, answers)
 
     def _note_refused(self, ended: Sequence[Ended], error: ResponseError) -> None:
-        """Let a call go whose record cannot take a result, and a sweep settle it; it must not cost others."""
+        """Leave a call whose record cannot take a result to a sweep; store the results of the others."""
         if len(ended) > 1:
             for one in ended:
                 self._send([one])
@@ -299,11 +281,11 @@ class LoopCalls:
         logger.error("call.not_stored", **job.log_fields.known(), reason=refusal_text(error))
 
 
-def note_stored(general: General, ended: Sequence[Ended], answers: Sequence[int]) -> None:
-    """Follow what Redis says of plain results, in their order."""
-    general.note_ended([one for one, answer in zip(ended, answers, strict=True) if answer > Stored.LOST])
+def note_stored(pool: Pool, ended: Sequence[Ended], answers: Sequence[int]) -> None:
+    """Act on the answers of Redis to plain results, which are in the same order."""
+    pool.note_ended([one for one, answer in zip(ended, answers, strict=True) if answer > Stored.LOST])
     for one, answer in zip(ended, answers, strict=True):
         if answer == Stored.CANCELLED:
-            general.end_cancelled(one.job)
+            pool.end_cancelled(one.job)
         elif answer == Stored.LOST:
             logger.info("call.superseded", **one.job.log_fields.known())

@@ -1,10 +1,10 @@
 """Calls as Celery's bookkeeping, its remote control and its monitors (Flower) see them.
 
-Celery's own ``Request`` does far more than a call needs: it made up a fifth of what a call costs. Events go
-out in batches: Celery sends what there is on every turn of the main loop, which each event wakes. Those of
-plain calls are written by template, when their results are stored. Of other calls the beginning is told
-here, and the end when it is stored (:mod:`goondan_tasks.monitors`). Of a delivery that runs nothing
-nothing is told.
+Celery's own ``Request`` does far more than a call needs, at a fifth of the cost of a call. Events go out in
+batches: Celery itself would send them on every turn of the main loop, which each event wakes. Those of a
+plain call are written by template when its result is stored. The beginning of any other call is reported
+here, and its end when that is stored (:mod:`goondan_tasks.monitors`). A message that runs nothing causes no
+events.
 """
 
 import contextlib
@@ -30,13 +30,30 @@ from workers.job import Job
 
 logger = structlog.get_logger(__name__)
 
-#: so many names of tools are counted, and no longer ones: models make names up, and counts are kept forever
+#: how many tool names are counted, and how long they may be: models make names up, and Celery never forgets
+#: one
 MOST_NAMES = 1_000
 LONGEST_NAME = 200
 
+#: how many events are sent without waiting for more
+MOST_EVENTS = 500
+
+#: for how many plain calls the events are kept while the broker is away
+MOST_CALLS = 3_000
+
+#: events as Celery writes them (celery/events/event.py ``Event``, celery/worker/request.py)
+_RECEIVED = (
+    '{%(common)s,"type":"task-received","timestamp":%(received)r,"name":%(name)s,"args":"()",'
+    '"kwargs":%(kwargs)s,"root_id":%(root)s,"parent_id":%(parent)s,"retries":0,"eta":null,"expires":null},'
+)
+_STARTED = '{%(common)s,"type":"task-started","timestamp":%(started)r},'
+_ENDED = '{%(common)s,"timestamp":%(ended)r,%(end)s}'
+_EVENTS = _RECEIVED + _STARTED + _ENDED
+_SUCCEEDED = '"type":"task-succeeded","result":%s,"runtime":%r'
+
 
 class CallRequest:
-    """One message. What Celery asks of a request is there (celery/worker/{state,control}.py)."""
+    """A message or a claimed call, as a request of Celery (celery/worker/{state,control}.py)."""
 
     __slots__ = (
         "__weakref__",
@@ -57,19 +74,18 @@ class CallRequest:
     )
 
     def __init__(self, incoming: Incoming, headers: Mapping[str, Any], consumer: Any) -> None:
-        #: what the message carries
         self.incoming = incoming
         self.id = incoming.id
         self.task_name = incoming.task
-        #: the tool's, if the producer says so
+        #: the name of the tool if the headers have it
         shadow = headers.get("shadow")
         self.name: str = shadow if shadow and isinstance(shadow, str) else self.task_name
-        #: the claim, if one came with the reservation: then there is no message any more
+        #: the claimed call, if it was claimed as it was reserved: then there is no message
         self.job: Job | None = None
         self.acknowledged = False
         #: whether its slot is free again
         self.has_ended = False
-        #: that of a call which waits for another agent, or has
+        #: the slot of a call that waits, or has waited
         self.released_slot: ReleasedSlot | None = None
         self.time_start: float | None = None
         self._headers = headers
@@ -79,7 +95,7 @@ class CallRequest:
 
     @classmethod
     def of_message(cls, message: Any, consumer: Any) -> "CallRequest":
-        """Make the request of a message that is to be acknowledged."""
+        """Make the request of a message, which must be acknowledged."""
         incoming = incoming_of(message)
         request = cls(incoming, {**message.headers, **shown_headers(incoming)}, consumer)
         request._message = message
@@ -92,7 +108,7 @@ class CallRequest:
         request = cls(incoming, event_fields(job), consumer)
         request.job = job
         request.acknowledged = True
-        if job.begun_at:  # a plain call that lasts; when it was asked for, it may not have been queued yet
+        if job.begun_at:  # a plain call that takes long; it may have been queued after it was asked for
             request._arrived = _clock_time(job.begun_at)
         return request
 
@@ -104,30 +120,30 @@ class CallRequest:
 
     @property
     def task(self) -> Any:
-        """Celery's task of that name."""
+        """The Celery task."""
         return self._consumer.app.tasks[self.task_name]
 
     @property
     def log_fields(self) -> JsonObject:
-        """The fields of each log line about this call, as far as it can be read."""
+        """The fields of each log line about this call; some are missing if it cannot be read."""
         if self.job is not None:
             return self.job.log_fields.known()
         return self.incoming.log_fields(self.worker)
 
     def reserve(self) -> None:
-        """Count it among what waits here."""
+        """Add it to the reserved requests."""
         state.requests[self.id] = self
         state.reserved_requests.add(self)
 
     def accept(self) -> None:
-        """Count it among what is in progress."""
+        """Add it to the active requests."""
         self.time_start = time()
         state.active_requests.add(self)
-        state.reserved_requests.add(self)  # a lost connection clears it of what has not begun
+        state.reserved_requests.add(self)  # from which a lost connection has removed it if it had not begun
         count(self.name, self.task_name)
 
     def tell_claim(self, monitors: Monitors) -> None:
-        """Tell monitors of a call that is to be run here."""
+        """Tell monitors that the call has been claimed and will run here."""
         if not sends_events(self._consumer.event_dispatcher):
             return
         headers = self._headers
@@ -146,16 +162,16 @@ class CallRequest:
         monitors.add(self.worker, received, self._arrived)
 
     def tell_start(self, monitors: Monitors, begun_at: float | None = None) -> None:
-        """Tell monitors that the handler begins, or has begun at that ``time.monotonic()``."""
+        """Tell monitors that the handler begins now, or has begun at that ``time.monotonic()``."""
         if sends_events(self._consumer.event_dispatcher):
             at = None if begun_at is None else _clock_time(begun_at)
             monitors.add(self.worker, {"type": "task-started", "uuid": self.id}, at)
 
     def end(self) -> None:
-        """Remove it from Celery's books; its message is still to be acknowledged."""
+        """Remove it from Celery's requests; its message is acknowledged separately."""
         state.requests.pop(self.id, None)
         state.active_requests.discard(self)
-        state.reserved_requests.discard(self)  # a worker that stops waits for this
+        state.reserved_requests.discard(self)  # a worker that stops waits until there are none
 
     def acknowledge(self) -> None:
         """Acknowledge the message; on the main thread only."""
@@ -164,7 +180,7 @@ class CallRequest:
             self._message.ack_log_error(logger, self._consumer.connection_errors)
 
     def reject(self, requeue: bool = False) -> None:
-        """Give the message back, or drop it; on the main thread only."""
+        """Requeue the message or drop it; on the main thread only."""
         if not self.acknowledged:
             self.acknowledged = True
             self._message.reject_log_error(logger, self._consumer.connection_errors, requeue)
@@ -174,20 +190,14 @@ class CallRequest:
     def info(self, safe: bool = False) -> dict[str, Any]:
         """Describe it for ``inspect active`` and ``inspect reserved``, without its arguments."""
         return {
-            "id": self.id,
+            **_info(self.id, self._headers, self.task_name, self.incoming.queue, self.worker),
             "name": self.name,
-            "args": self._headers.get("argsrepr"),
-            "kwargs": self._headers.get("kwargsrepr"),
-            "type": self.task_name,
-            "hostname": self.worker,
             "time_start": self.time_start,
             "acknowledged": self.acknowledged,
-            "delivery_info": {"exchange": "", "routing_key": self.incoming.queue},
-            "worker_pid": None,
         }
 
     def terminate(self, pool: Any, signal: Any = None) -> None:
-        """Refuse: a call shares its process with others."""
+        """Refuse to terminate a call: it shares its process with others."""
         logger.warning("call.not_terminated", **self.log_fields, what_to_do=f"goondan cancel {self.id}")
 
     cancel = terminate
@@ -197,15 +207,21 @@ def job_info(job: Job, worker: str) -> dict[str, Any]:
     """Describe a claimed call for ``inspect active`` and ``inspect reserved``."""
     fields = event_fields(job)
     return {
-        "id": job.id,
+        **_info(job.id, fields, _task(job), job.queue, worker),
         "name": fields["shadow"],
-        "args": "()",
-        "kwargs": fields["kwargsrepr"],
-        "type": _task(job),
-        "hostname": worker,
         "time_start": _clock_time(job.begun_at) if job.begun_at else None,
         "acknowledged": True,
-        "delivery_info": {"exchange": "", "routing_key": job.queue},
+    }
+
+
+def _info(call_id: str, headers: Mapping[str, Any], task: str, queue: str, worker: str) -> dict[str, Any]:
+    return {
+        "id": call_id,
+        "args": headers.get("argsrepr"),
+        "kwargs": headers.get("kwargsrepr"),
+        "type": task,
+        "hostname": worker,
+        "delivery_info": {"exchange": "", "routing_key": queue},
         "worker_pid": None,
     }
 
@@ -215,7 +231,7 @@ def _task(job: Job) -> str:
 
 
 def count(name: str, task_name: str) -> None:
-    """Count a call in Celery's books, under its own name while there are not too many names."""
+    """Count a call for Celery, under the name of its tool unless there are too many names."""
     is_known = name in state.total_count or (
         len(state.total_count) < MOST_NAMES and len(name) <= LONGEST_NAME
     )
@@ -227,11 +243,11 @@ def sends_events(dispatcher: Any) -> bool:
     """Return whether task events are sent for calls."""
     if dispatcher is None or not dispatcher.enabled:
         return False
-    return not dispatcher.groups or "task" in dispatcher.groups  # else it drops them, after some work
+    return not dispatcher.groups or "task" in dispatcher.groups  # else the dispatcher drops them
 
 
 def event_fields(job: Job) -> dict[str, Any]:
-    """Return what monitors are shown of a claimed call."""
+    """Return the event fields of a claimed call that monitors show."""
     call = job.read()
     tool = str(call.get("toolName"))
     return {
@@ -246,7 +262,7 @@ def event_fields(job: Job) -> dict[str, Any]:
 
 
 def shown_headers(incoming: Incoming) -> dict[str, str]:
-    """Return the headers that monitors are shown of a message, in the place of what its producer says."""
+    """Return the headers of a message that monitors show; they replace those of the producer."""
     wire = incoming.wire if isinstance(incoming.wire, Mapping) else {}
     agent = agent_of(incoming.queue)
     named = TOOL_OF_TASK[incoming.task] if incoming.is_event else wire.get("toolName")
@@ -261,52 +277,36 @@ def shown_headers(incoming: Incoming) -> dict[str, str]:
 
 
 def _clock_time(moment: float) -> float:
-    """Return a ``time.monotonic()`` in seconds since the epoch."""
+    """Return the time of a ``time.monotonic()`` in seconds since the epoch."""
     return time() - monotonic() + moment
 
 
 def incoming_of(message: Any, *, is_readable: bool = True) -> Incoming:
-    """Return what a message carries; of one that cannot be read, where it came from."""
+    """Return the content of a message; if it cannot be read, only where it came from."""
     task = message.headers["task"]
     wire = carried(task, message.payload[1]) if is_readable else None
     queue, traceparent = message.delivery_info.get("routing_key") or "", message.headers.get("traceparent")
     return Incoming(message.headers["id"], queue, wire, task, traceparent)
 
 
-#: so many events do not wait any longer
-MOST_EVENTS = 500
-
-#: of so many plain calls the events wait for a broker that is away
-MOST_CALLS = 3_000
-
-#: as Celery writes them (celery/events/event.py ``Event``, celery/worker/request.py)
-_EVENTS = (
-    '{%(common)s,"type":"task-received","timestamp":%(received)r,"name":%(name)s,"args":"()",'
-    '"kwargs":%(kwargs)s,"root_id":%(root)s,"parent_id":%(parent)s,"retries":0,"eta":null,"expires":null},'
-    '{%(common)s,"type":"task-started","timestamp":%(started)r},'
-    '{%(common)s,"timestamp":%(ended)r,%(end)s}'
-)
-_SUCCEEDED = '"type":"task-succeeded","result":%s,"runtime":%r'
-
-
 class PlainEvents:
-    """The events of plain calls, until they are sent; any thread may add some."""
+    """Keeps the events of plain calls until they are sent; any thread may add some."""
 
     def __init__(self) -> None:
         self._written: list[str] = []
 
     def add(self, dispatcher: Any, ended: Sequence[tuple[Job, ToolCallResult | None]]) -> None:
-        """Note plain calls that have ended, each with its failure."""
+        """Write the events of plain calls that have ended, each with its failure if it has failed."""
         if not sends_events(dispatcher) or len(self._written) > MOST_CALLS:
             return
-        since_boot = time() - monotonic()
+        now, since_boot = time(), time() - monotonic()
         sender = f'"hostname":{quoted(dispatcher.hostname)},"utcoffset":{utcoffset()},"pid":{dispatcher.pid}'
         for job, failure in ended:
             fields = event_fields(job)
             parent = fields["parent_id"]
-            started = since_boot + job.begun_at
+            started = since_boot + job.begun_at if job.begun_at else now  # it has not, if it was refused
             self._written.append(
-                _EVENTS
+                (_EVENTS if job.begun_at else _RECEIVED + _ENDED)
                 % {
                     "common": f'{sender},"uuid":{quoted(job.id)},"clock":{dispatcher.clock.forward()}',
                     "received": since_boot + job.asked_at,
@@ -321,11 +321,11 @@ class PlainEvents:
             )
 
     def send(self, dispatcher: Any) -> None:
-        """Publish what there is in one message; on the main thread. It stays while the broker is away."""
+        """Publish all events in one message, on the main thread; they are kept while the broker is away."""
         if not self._written or dispatcher.producer is None:
             return
         count = len(self._written)
-        with contextlib.suppress(RedisError, OSError):  # whatever else the worker asks of Redis tells of it
+        with contextlib.suppress(RedisError, OSError):  # other requests of the worker log this
             dispatcher.producer.publish(
                 f"[{','.join(self._written[:count])}]",
                 content_type="application/json",
@@ -346,7 +346,7 @@ def _end_of(job: Job, failure: ToolCallResult | None) -> str:
 
 
 class TaskEvents(bootsteps.StartStopStep):
-    """The consumer step that sends events; with our own pool."""
+    """The consumer step that sends events; only with our own pool."""
 
     requires = ("celery.worker.consumer.events:Events",)
 
@@ -355,11 +355,11 @@ class TaskEvents(bootsteps.StartStopStep):
         super().__init__(consumer, **options)
 
     def include_if(self, consumer: Any) -> bool:
-        """Leave it to Celery where events come one by one."""
+        """Celery's own pools send events one by one."""
         return hasattr(consumer.pool, "flush_events")
 
     def start(self, consumer: Any) -> None:
-        """Let events wait; there is a new dispatcher after each reconnection."""
+        """Send events in batches; there is a new dispatcher after each reconnection."""
         dispatcher = consumer.event_dispatcher
         dispatcher.buffer_limit = MOST_EVENTS
         dispatcher.on_send_buffered = None
@@ -371,7 +371,7 @@ class TaskEvents(bootsteps.StartStopStep):
         self._timer = consumer.timer.call_repeatedly(FLUSH_SECONDS, flush)
 
     def stop(self, consumer: Any) -> None:
-        """Send what is left; what cannot be sent now goes out after the reconnection."""
+        """Send the remaining events; those that cannot be sent go out after the reconnection."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,8 +1,8 @@
-"""Our Celery pool: sync handlers on daemon threads, async handlers on one event loop.
+"""Our Celery pool: blocking handlers on daemon threads, async handlers on one event loop.
 
-The pool bounds the calls in progress, whatever their colour. A call takes a thread while it talks to
-Redis or runs a sync handler, and none while its async handler waits. It is chosen by ``worker_pool``;
-Celery's own ``-P threads`` and ``-P processes`` keep every promise but speed.
+The pool bounds the calls in progress, blocking and async together. A call takes a thread while it talks to
+Redis or runs a blocking handler, and none while its async handler waits. The setting ``worker_pool`` chooses
+it; Celery's own ``-P threads`` and ``-P processes`` keep every promise but speed.
 """
 
 import contextlib
@@ -19,9 +19,8 @@ from celery.concurrency.base import BasePool, apply_target
 from celery.worker import state
 
 from broker_config.connections import connect
-from broker_config.queue_reader import Batch, QueueReader, Receiver
+from broker_config.queue_reader import Batch, QueueReader
 from broker_config.queues import TOOL_CALL_TASK, is_events_queue
-from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
 from goondan_tasks.call_counts import CountedCall
 from goondan_tasks.client.known_agents import broker_errors
@@ -34,13 +33,12 @@ from goondan_tasks.errors import (
     ToolError,
 )
 from goondan_tasks.ledger.record import Claim, Verdict
-from goondan_tasks.messages import JsonObject, ToolCallResult
+from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.monitors import task_name
 from goondan_tasks.tool_api import ToolContext
 from workers.concurrency.event_loop import drive
 from workers.concurrency.slots import QueuedJob, ReleasedSlot, Slots, Wait
-from workers.concurrency.threads import DaemonThreads, InOrder
-from workers.concurrency.threads import Job as Work
+from workers.concurrency.threads import DaemonThreads, InOrder, Work
 from workers.contexts import RunServices
 from workers.executor import PATIENCE_SECONDS
 from workers.extensions.events import running
@@ -50,35 +48,43 @@ from workers.pool.lead import Lead
 from workers.pool.monitoring import CallRequest, PlainEvents, count, sends_events
 from workers.runtime import WorkerRuntime, process_runtime
 
-#: glibc's name for the parameter (malloc.h)
+logger = structlog.get_logger(__name__)
+
+#: the number of the parameter in glibc's malloc.h
 _M_ARENA_MAX = -8
 
-#: how many parts of memory all threads share: the interpreter lets one run at a time anyway
+#: how many malloc arenas all threads share: only one thread holds the interpreter at a time anyway
 MOST_ARENAS = 2
-
-
-def share_arenas() -> bool:
-    """Let threads share memory; return whether the C library can.
-
-    glibc gives nearly every thread an arena of its own, and what is freed in one is of no use to the others:
-    a worker's resident size grew by 6 MiB over 25,000 calls, and by less than one since they share.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return mallopt is not None and mallopt(_M_ARENA_MAX, MOST_ARENAS) == 1
-
-
-logger = structlog.get_logger(__name__)
 
 EXIT_CONFIGURATION = 3
 EXIT_BROKER_UNREACHABLE = 5
+
+#: the garbage is collected after this many new objects, which is about a hundred calls
+YOUNG_OBJECTS = 20_000
+
+#: while this many calls wait for a slot, Celery is not told to fetch more
+ENOUGH = 32
+
+#: how many slots a worker may have
+MOST_SLOTS = 10_000
+
+
+def share_arenas() -> bool:
+    """Let threads share malloc arenas; return whether the C library can.
+
+    glibc gives nearly every thread its own arena, and memory freed in one is of no use to the others. Sharing
+    them cut the growth of a worker's resident size over 25,000 calls from 6 MiB to less than one.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    return mallopt is not None and mallopt(_M_ARENA_MAX, MOST_ARENAS) == 1
 
 
 def runtime_or_exit() -> WorkerRuntime:
     """Return this process's runtime.
 
     Raises:
-        SystemExit: the bundle is not valid, or Redis cannot be reached, although the command line
-            found both in order a moment before; or the OAuth store cannot be used.
+        SystemExit: the bundle is not valid or Redis cannot be reached, although the command line has just
+            checked both; or the OAuth store cannot be used.
     """
     try:
         with broker_errors(Settings.load().redis_url):
@@ -88,24 +94,10 @@ def runtime_or_exit() -> WorkerRuntime:
 
 
 def refuse(error: GoondanError) -> NoReturn:
-    """Log why this worker must not run, and end it.
-
-    Raises:
-        SystemExit: always.
-    """
+    """Log why this worker must not run, and raise SystemExit."""
     logger.critical("worker.refused", code=error.code, reason=error.message, what_to_do=error.suggestion)
     is_away = isinstance(error, BrokerUnreachableError)
     raise SystemExit(EXIT_BROKER_UNREACHABLE if is_away else EXIT_CONFIGURATION) from error
-
-
-#: so many new objects are made, a hundred calls' worth, before the garbage is collected
-YOUNG_OBJECTS = 20_000
-
-#: while so many calls wait here for a slot, Celery is not woken to fetch more
-ENOUGH = 32
-
-#: how many slots a worker may have
-MOST_SLOTS = 10_000
 
 
 class CallPool(BasePool):
@@ -119,33 +111,34 @@ class CallPool(BasePool):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._hub: Any = None
-        self._slots = Slots(lambda: self.limit, self._begin_queued, self._on_free)
-        #: calls still to be reported to Celery, and the messages still to be acknowledged
+        self._slots = Slots(lambda: self.limit, lambda queued: self._threads.run(queued.job), self._on_free)
+        #: ended calls that Celery has not been told of, and those whose messages are not acknowledged
         self._ended: deque[CallRequest] = deque()
         self._unacknowledged: deque[CallRequest] = deque()
-        #: whether calls that have not begun go back: the worker drains
-        self.is_turning_away = False
+        #: whether the worker drains: no call begins, and those that have not begun go back. The handler of
+        #: SIGTERM sets it, which may not take a lock
+        self.is_draining = False
         self.events = PlainEvents()
-        #: the turn of the latest message: limits keep to the order of messages
+        #: the turn of the latest message: limits are asked in the order of messages
         self._latest: InOrder | None = None
         #: Celery's consumer and its channel, while there is a connection
         self.consumer: Any = None
         self.channel: Any = None
         #: takes calls off the queues; ``None`` where another broker carries them
         self.lead: Lead | None = None
-        #: messages that were reserved, and are to be delivered on the main thread
+        #: reserved messages that the main thread has to deliver
         self._undelivered: deque[Batch] = deque()
 
     def on_start(self) -> None:
         """Build the process's runtime before the first call needs it."""
         share_arenas()
         self._runtime = runtime_or_exit()
-        gc.freeze()  # what there is now lives as long as the process: no use in looking through it
+        gc.freeze()  # the objects made so far live as long as the process: collecting need not look at them
         gc.set_threshold(YOUNG_OBJECTS)
-        self._threads = DaemonThreads(self._flush)
+        self._threads = DaemonThreads(self.flush)
         self._threads.start()
-        self._slots.most_released = self._runtime.settings.max_waiting
         settings = self._runtime.settings
+        self._slots.most_released = settings.max_waiting
         if settings.effective_broker_url == settings.redis_url:
             redis = connect(settings.redis_url, name="goondan-lead")
             reader = QueueReader(redis, self._runtime.delivery.ledger.unawaited_scripts)
@@ -154,14 +147,14 @@ class CallPool(BasePool):
             self.lead.start()
 
     def register_with_event_loop(self, hub: Any) -> None:
-        """Remember the event loop of the main thread, which alone may acknowledge."""
+        """Remember the event loop of the main thread, the only one that may acknowledge messages."""
         self._hub = hub
 
     def grow(self, n: int = 1) -> None:
-        """Add slots, or remove some: those that are taken go when their calls end.
+        """Add slots, or remove some with a negative number; a slot in use goes when its call ends.
 
         Raises:
-            ValueError: there would be too many, or none.
+            ValueError: there would be too many slots, or none.
         """
         limit = self.limit + n
         if not 1 <= limit <= MOST_SLOTS:
@@ -174,29 +167,23 @@ class CallPool(BasePool):
         self.grow(-n)
 
     def take(self, request: CallRequest) -> None:
-        """Carry out a call, as soon as there is a slot for it."""
+        """Carry out a call as soon as there is a slot for it."""
         request.reserve()
-        if self.is_turning_away:
+        if self.is_draining:
             self._return(request)
             return
         turn = self._latest = InOrder(self._latest)
         self._slots.enter(QueuedJob(partial(self._begin, request, turn), request, turn))
 
-    def begin_nothing_more(self) -> None:
-        """Let every call go back that has not begun; takes no lock, so a signal handler may ask for it."""
-        self.is_turning_away = True
-        if self.lead is not None:
-            self.lead.is_closed = True
-
-    def turn_away(self) -> None:
-        """Begin nothing more, and take nothing off the queues any more."""
-        self.begin_nothing_more()
+    def drain(self) -> None:
+        """Begin no more calls, and take none off the queues."""
+        self.is_draining = True
         if self.lead is not None:
             self.lead.detach()
 
     @property
     def is_busy(self) -> bool:
-        """Whether calls are here, or results that Redis has not confirmed yet."""
+        """Whether calls are here, or results that Redis has not confirmed."""
         return bool(state.reserved_requests) or not (self.lead is None or self.lead.is_idle)
 
     def on_apply(
@@ -208,15 +195,15 @@ class CallPool(BasePool):
         accept_callback: Any = None,
         **_: Any,
     ) -> None:
-        """Run any other task as Celery does; ``args`` begin with the task's name and id."""
+        """Run any task other than a call as Celery does; ``args`` begin with the task's name and id."""
         request = state.requests.get(args[1])
         job = partial(self._trace, request, target, args, kwargs, callback, accept_callback)
         self._slots.enter(QueuedJob(job, request))
 
     def return_backlog(self) -> None:
-        """Put the messages of the tasks that have not begun back to where they are taken from next.
+        """Put the messages of the tasks that have not begun back to the front of their queues.
 
-        Each on its own: two may be of one task, and Celery knows only one of them by its id.
+        Each is returned by itself: two may belong to one task, and Celery knows only one of them by its id.
         """
         for queued in reversed(self._slots.take_waiting()):
             if queued.turn is not None:
@@ -231,51 +218,39 @@ class CallPool(BasePool):
             request.end()
             self._runtime.delivery.give_back(job)
 
-    # What the thread that leads asks for.
-
-    def release(self, job: Job) -> tuple[ScriptCall[Any], Receiver] | None:
-        """Return what queues a call again that has not begun, and what gets the answer or the error."""
-        return self._runtime.delivery.release(job)
+    # For the fast path: see :class:`workers.pool.loop_calls.Pool`.
 
     def deliver(self, batch: Batch) -> None:
-        """Take the messages that were not claimed, on the main thread."""
+        """Deliver the messages that were not claimed, on the main thread."""
         self._slots.expect(_events(batch))
         self._undelivered.append(batch)
         self.deliver_waiting()
 
     def deliver_waiting(self) -> None:
-        """Deliver what waits; also after a reconnection, since Celery's hub may have lost callbacks."""
+        """Deliver the waiting messages; also after a reconnection, since Celery's hub may lose callbacks."""
         self._on_main_thread(self._deliver)
 
     def context(self, job: Job) -> ToolContext:
         """Make the whole context of a plain call."""
         claim, plan = job.claim, job.plan
         assert plan is not None  # noqa: S101 - a plain call
-        assert self.lead is not None  # noqa: S101 - it runs the call
-        cancellation = self.lead.cancellation_of(job)
-        job.reporter = self._runtime.delivery.reporter(claim)
+        cancellation, job.reporter = job.ensure_cancellation(), self._runtime.delivery.reporter(claim)
         services = RunServices(
             cancellation, job.reporter, partial(self._release_slot_of, job), claim_token=job.token
         )
         limit = max(0.001, plan.limit_seconds - (monotonic() - job.begun_at))
-        context: ToolContext = self._runtime.revisions.active.executor.context(
-            claim.run, plan.tool, services, limit_seconds=limit
-        )
+        contexts = self._runtime.revisions.active.executor.contexts
+        context: ToolContext = contexts.make(claim.run, plan.tool, services, limit_seconds=limit)
         return context
 
-    def wire(self, job: Job) -> JsonObject:
-        """Make what a handler in another process is told of a plain call."""
-        assert job.plan is not None  # noqa: S101 - a plain call
-        return self._runtime.revisions.active.executor.wire(job, limit_seconds=job.plan.limit_seconds)
-
     def _release_slot_of(self, job: Job, wait: Wait = Wait.AGENT) -> ReleasedSlot:
-        """Lend the slot of a plain call that waits for another agent: it lasts."""
+        """Release the slot of a plain call that waits, and detach it: a wait may be long."""
         assert self.lead is not None  # noqa: S101 - it runs the call
         self.lead.detach_now(job)
         return self._release_slot(job.request, wait)
 
     def detach(self, job: Job) -> None:
-        """Handle the lease, cancellation and time limit of a plain call that lasts."""
+        """Take over the lease, cancellation, time limit and end of a plain call that takes long."""
         claim, plan = job.claim, job.plan
         assert plan is not None  # noqa: S101 - a plain call
         request = CallRequest.of_job(job, self.consumer)
@@ -283,22 +258,21 @@ class CallPool(BasePool):
         request.accept()
         request.tell_claim(self._runtime.monitors)
         request.tell_start(self._runtime.monitors, job.begun_at)
-        delivery = self._runtime.delivery
-        job.cancellation, watch = delivery.hold(
-            claim, partial(self._answer, request, claim), lambda: job.started_at, job.cancellation
-        )
+        answer = partial(self._answer, request, claim)
+        cancellation = job.ensure_cancellation()
+        _, watch = self._runtime.delivery.hold(claim, answer, lambda: job.started_at, cancellation)
         patience = PATIENCE_SECONDS if plan.is_async else 0.0
         call_off = watch(plan.limit_seconds, patience=patience + job.begun_at - monotonic())
 
         def end(result: ToolCallResult) -> None:
             call_off()
             self._finish(request, claim, result)
-            self._flush()
+            self.flush()
 
         job.request, job.end_detached = request, end
 
     def finish(self, job: Job, result: ToolCallResult) -> None:
-        """End a plain call with what is not a plain result: one that is pending, or may be tried again."""
+        """End a plain call with a result that is not plain, such as a pending one, or one to be retried."""
         claim, delivery = job.claim, self._runtime.delivery
         request = CallRequest.of_job(job, self.consumer)
         request.tell_claim(self._runtime.monitors)
@@ -309,11 +283,11 @@ class CallPool(BasePool):
         delivery.flush()
 
     def end_cancelled(self, job: Job) -> None:
-        """End a plain call that Redis says is cancelled."""
+        """End a plain call that is cancelled, as Redis says."""
         self.finish(job, self._runtime.reaper.cancelled(job.claim.run.ok(None, job.started_at)))
 
     def carry_out_claimed(self, job: Job) -> None:
-        """Carry out a claimed call that is not a plain one, on this thread; its slot is taken already."""
+        """Carry out a claimed call that is not plain, on this thread; its slot is taken already."""
         request = CallRequest.of_job(job, self.consumer)
         request.reserve()
         request.accept()
@@ -330,28 +304,24 @@ class CallPool(BasePool):
         self._carry_out(request, job.claim)
 
     def note_ended(self, ended: Sequence[Ended]) -> None:
-        """Let the log, Celery's books and its monitors know of results that were stored."""
+        """Log stored results, count them, and tell Celery's monitors."""
         log, counts = self._runtime.delivery.result_writer.log, self._runtime.delivery.result_writer.counts
         counts.add(one.job.counted if one.failure is None else CountedCall.of(one.failure) for one in ended)
         log.write_ok([(one.job.log_fields, one.job.duration_ms) for one in ended if one.failure is None])
         for one in ended:
             if one.failure is not None:
                 log(one.failure, True)
-            # a call so short is never seen in Celery's books: job_info shows the running ones
+            # such a call has no request among Celery's: job_info shows it while it runs
             count(task_name(one.job.agent, one.job.tool_name), TOOL_CALL_TASK)
         self.events.add(self.consumer.event_dispatcher, [(one.job, one.failure) for one in ended])
 
     def flush_events(self, dispatcher: Any) -> None:
-        """Send what monitors are to be told; on the main thread."""
+        """Send the events for monitors; on the main thread."""
         self.events.send(dispatcher)
         if sends_events(dispatcher):
             self._runtime.monitors.flush()
         else:
             self._runtime.monitors.drop()
-
-    def flush(self) -> None:
-        """Send what the general way has put off."""
-        self._flush()
 
     def _on_free(self) -> None:
         if self.lead is not None:
@@ -367,15 +337,12 @@ class CallPool(BasePool):
                 self._slots.expect(-_events(batch))
         self._on_free()
 
-    def _begin_queued(self, queued: QueuedJob) -> None:
-        self._threads.run(queued.job)
-
     def _release_slot(self, request: CallRequest, wait: Wait = Wait.AGENT) -> ReleasedSlot:
-        """Lend a call's slot while it waits for another agent; its prefetch credit goes back as well."""
+        """Release the slot of a call while it waits, and with it the prefetch credit of its message."""
         request.released_slot = self._slots.release_slot(wait)
         if not request.acknowledged:
-            self._unacknowledged.append(request)  # the ledger has the call: its message is done
-        self._flush()
+            self._unacknowledged.append(request)  # the ledger has the call, and its message is not needed
+        self.flush()
         if self.lead is not None:
             self.lead.step_aside()
         return request.released_slot
@@ -383,7 +350,7 @@ class CallPool(BasePool):
     def _trace(self, request: Any, *args: Any) -> None:
         error = outcome_of(lambda: apply_target(*args)).error
         self._slots.leave(None)
-        if error is not None:  # Celery's own: it may trip over what a message says of callbacks
+        if error is not None:  # Celery's own code may fail on a message's callbacks
             logger.error("task.fault", task_id=getattr(request, "id", None), exc_info=error)
             self._on_main_thread(partial(_give_up, request))
 
@@ -391,18 +358,18 @@ class CallPool(BasePool):
         try:
             self._without_fault(request, partial(self._run_message, request, turn))
         finally:
-            turn.end()  # also of a message that was refused
+            turn.end()  # also if the message was refused
 
-    def _without_fault(self, request: CallRequest, job: Work) -> None:
-        """Do a part of a call; a fault of ours costs neither its slot nor this thread."""
-        error = outcome_of(job).error
+    def _without_fault(self, request: CallRequest, work: Work) -> None:
+        """Do part of a call; a fault of ours costs neither its slot nor this thread."""
+        error = outcome_of(work).error
         if error is not None:
             logger.error("call.fault", **request.log_fields, exc_info=error)
             fault = ToolError(f"The worker could not begin the call: {error!r:.200}")
             token = None if request.job is None else request.job.token
             try:
                 self._runtime.delivery.refuse(request.incoming, request.worker, fault, token)
-            finally:  # if it cannot be told, a sweep settles the call
+            finally:  # if the refusal cannot be sent, a sweep settles the call
                 self._end(request)
 
     def _run_message(self, request: CallRequest, turn: InOrder) -> None:
@@ -453,23 +420,23 @@ class CallPool(BasePool):
         running.set(None)  # this thread does other things now
 
     def _finish_soon(self, finish: Callable[[ToolCallResult], None], result: ToolCallResult) -> None:
-        """Finish a call that ended on the event loop; what may block has a thread of its own."""
+        """Finish a call that ended on the event loop; on a thread of its own if that may block."""
         may_block = result.error is not None or self._runtime.delivery.has_spans
         (self._threads.run if may_block else self._threads.run_short)(partial(finish, result))
 
-    def _run_beside_loop(self, job: Work, then: Work) -> None:
-        def work() -> None:
-            job()
+    def _run_beside_loop(self, work: Work, then: Work) -> None:
+        def both() -> None:
+            work()
             self._runtime.event_loop.put_off(then)
 
-        self._threads.run(work)
+        self._threads.run(both)
 
     def _answer(self, request: CallRequest, claim: Claim, result: ToolCallResult) -> bool:
-        """End a call whose handler still runs; its thread, which would tell Celery so, is kept by it."""
+        """End a call whose handler still runs on its thread; return whether the call had no result yet."""
         is_first = self._runtime.delivery.result_writer.answer(claim, result)
         if is_first:
             self._end(request)
-        self._flush()
+        self.flush()
         return is_first
 
     def _finish(self, request: CallRequest, claim: Claim, result: ToolCallResult) -> None:
@@ -483,12 +450,12 @@ class CallPool(BasePool):
         self._ended.append(request)
         self._slots.leave(request.released_slot)
 
-    def _flush(self) -> None:
-        """Flush what is batched, and report ended calls to Celery, so that it fetches more."""
+    def flush(self) -> None:
+        """Send what calls have put off, and report ended calls to Celery, so that it fetches more."""
         self._runtime.event_loop.flush()
         self._runtime.delivery.flush()
         while self._ended and self._slots.backlog < ENOUGH:
-            with contextlib.suppress(IndexError):  # another thread was quicker
+            with contextlib.suppress(IndexError):  # another thread was faster
                 request = self._ended.popleft()
                 request.end()
                 if not request.acknowledged:
@@ -503,11 +470,11 @@ class CallPool(BasePool):
             self._hub.call_soon(callback)
 
     def acknowledge(self) -> None:
-        """Acknowledge the messages of what has ended; on the main thread, if it has a loop."""
+        """Acknowledge the messages of ended calls; on the main thread, if that has an event loop."""
         while True:
             try:
                 request = self._unacknowledged.popleft()
-            except IndexError:  # without a main loop threads do this side by side
+            except IndexError:  # without a main loop, several threads do this at a time
                 return
             request.acknowledge()
 
@@ -522,7 +489,7 @@ def _events(batch: Batch) -> int:
 
 def _reject(request: Any, *, requeue: bool = True) -> None:
     request.reject(requeue=requeue)
-    state.task_ready(request)  # a request of Celery's own stays reserved otherwise
+    state.task_ready(request)  # otherwise a request of Celery's own stays reserved
 
 
 def _give_up(request: Any) -> None:

@@ -1,7 +1,7 @@
 """Celery's remote control of a worker: ``celery control``, ``celery inspect`` and Flower's buttons.
 
-Its commands do here what Celery says, but for these: they would end calls in disorder, or say that they have
-done what has no effect on calls.
+Its commands do what Celery documents, except those replaced here: they would end calls in disorder, or claim
+success where they have no effect on calls.
 """
 
 from collections.abc import Callable
@@ -18,11 +18,11 @@ from workers.pool.monitoring import job_info
 from workers.pool.pool import CallPool
 from workers.runtime import process_runtime
 
-#: ``ok`` or ``error``, and what is said of it
+#: ``ok`` or ``error``, with a text
 Reply = dict[str, str]
 Command = Callable[..., Reply]
 
-#: what has no effect on calls, and what to do instead
+#: the commands that have no effect on calls, each with what to do instead
 INSTEAD = {
     "rate_limit": "Give the Tool or its export a `rateLimit`.",
     "time_limit": "Give the export `timeoutSeconds`, or the call.",
@@ -31,18 +31,18 @@ INSTEAD = {
 
 
 def take_over() -> None:
-    """Put our commands in the place of Celery's, which stay those of Celery's own pools."""
+    """Replace Celery's commands where our pool runs; Celery's own pools keep theirs."""
     _put("shutdown", shutdown)
     _put("add_consumer", add_consumer)
     for name, view in (("active", _active), ("reserved", _reserved), ("query_task", _query_task)):
         _extend(name, view)
     for name in INSTEAD:
         _put(name, _refusal(name))
-    Panel.data["revoke"] = Panel.data["terminate"] = revoke  # whatever the pool is: the ledger decides
+    Panel.data["revoke"] = Panel.data["terminate"] = revoke  # with any pool, since the ledger decides
 
 
 def _extend(name: str, view: Callable[..., Any]) -> None:
-    """Let a Celery command show the plain calls too, which are not in Celery's books."""
+    """Let a Celery command also show the plain calls, which are not among Celery's requests."""
     theirs = Panel.data[name]
 
     def handle(state: Any, *args: Any, **kwargs: Any) -> Any:
@@ -81,18 +81,18 @@ def _put(name: str, command: Command) -> None:
 
 
 def shutdown(state: Any, **_: Any) -> Reply:
-    """Drain, as SIGTERM does (DESIGN "Delivery" rule 6); Celery would leave what runs to its lease."""
+    """Drain as SIGTERM does (DESIGN "Delivery" rule 6); Celery would leave running calls to their leases."""
     ask_to_drain(state.consumer.pool)
     return {"ok": "draining"}
 
 
 def revoke(state: Any, task_id: Any, **_: Any) -> Reply:
-    """Cancel calls by their ids, for good, also one that runs: as ``goondan cancel`` does.
+    """Cancel calls by their ids for good, running ones included, as ``goondan cancel`` does.
 
-    Celery would store a result of its own, that of a call which may still run.
+    Celery would store a result of its own for a call that may still run.
     """
     ids = [task_id] if isinstance(task_id, str) else list(task_id or ())
-    books.revoked.update(ids)  # the id of a plain producer's message is unknown before it arrives
+    books.revoked.update(ids)  # for messages of plain Celery producers that have not arrived yet
     return {"ok": "; ".join(f"{call_id}: {_cancelled(call_id, state.hostname)}" for call_id in ids)}
 
 
@@ -107,7 +107,7 @@ def _cancelled(call_id: str, worker: str) -> str:
 
 
 def add_consumer(state: Any, queue: str, **_: Any) -> Reply:
-    """Take the calls, or the events, of one more agent of the bundle, once all is ready for them."""
+    """Take the calls, or the events, of another agent of the bundle, once the process is ready for them."""
     runtime = process_runtime()
     agents = runtime.revisions.active.bundle.agents
     agent = next((name for name in agents if queue in queues_of(name)), None)

@@ -290,7 +290,7 @@ def test_a_limit_of_the_middlewares_says_that_it_is_theirs(worker: Worker) -> No
 def claimed(call: ToolCall) -> Job:
     answer = (b"run", 1, 0, 0, None, None, serializer.encode(call.to_wire()), b"", b"id-1")
     job = Job("agent.chef", "token-1", answer, asked_at=0.0, clock=wall_clock, worker="w1")
-    assert job.is_readable
+    assert job.classify()
     return job
 
 
@@ -316,7 +316,7 @@ def add_tool_of_turn(worker: Worker) -> None:
 def test_calls_are_no_longer_plain_once_an_extension_has_something_around_them(
     worker: Worker, monkeypatch: pytest.MonkeyPatch, change: Callable[[Worker], None]
 ) -> None:
-    monkeypatch.setattr(worker.executor._contexts, "knows", lambda *_: True)
+    monkeypatch.setattr(worker.executor.contexts, "knows", lambda *_: True)
     add_tool(worker, lambda ctx, input: 1)
     plan = worker.executor.plan(claimed(late()))
     assert plan is not None
@@ -331,7 +331,7 @@ def run_plain(
     worker: Worker, monkeypatch: pytest.MonkeyPatch, handler: Callable[[Any, Any], Any]
 ) -> bytes | ToolCallResult:
     """Run a call of a plain tool on its short road."""
-    monkeypatch.setattr(worker.executor._contexts, "knows", lambda *_: True)
+    monkeypatch.setattr(worker.executor.contexts, "knows", lambda *_: True)
     add_tool(worker, handler)
     job = claimed(late())
     plan = worker.executor.plan(job)
@@ -343,7 +343,7 @@ def run_plain(
 def test_a_process_beside_the_worker_is_told_of_a_plain_call_what_the_whole_context_says(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker.executor._contexts, "knows", lambda *_: True)
+    monkeypatch.setattr(worker.executor.contexts, "knows", lambda *_: True)
     add_tool(worker, lambda ctx, input: 1)
     job = claimed(late())
     plan = worker.executor.plan(job)
@@ -354,7 +354,7 @@ def test_a_process_beside_the_worker_is_told_of_a_plain_call_what_the_whole_cont
         return worker.executor.wire(job, limit_seconds=10)
 
     told = asyncio.run(on_loop())
-    whole = wire_of(worker.executor.context(job.claim.run, plan.tool, services, limit_seconds=10))
+    whole = wire_of(worker.executor.contexts.make(job.claim.run, plan.tool, services, limit_seconds=10))
 
     assert abs(told.pop("deadline") - whole.pop("deadline")) < 1_000
     assert told == whole

@@ -60,8 +60,8 @@ def test_a_call_of_an_agent_is_plain_but_its_record_is_kept_whole() -> None:
         }
     )
     producers, agents = job_of(), job_of(own)
-    assert producers.is_readable
-    assert agents.is_readable
+    assert producers.classify()
+    assert agents.classify()
     assert (agents.is_plain, agents.is_bare) == (True, False)
     kinds = [Ended(job, b"{}").row[5] for job in (producers, agents)]
     assert kinds == ["plain", ""]
@@ -82,13 +82,13 @@ def test_a_call_of_an_agent_is_plain_but_its_record_is_kept_whole() -> None:
 def test_a_call_whose_origin_is_not_sound_is_not_begun(changed: dict[str, Any]) -> None:
     job = job_of()
     job.call = {**job.read(), **changed}
-    assert not job.is_readable
+    assert not job.classify()
     assert not job.is_plain
 
 
-def test_a_call_of_an_agent_with_much_to_carry_is_checked_by_the_general_way() -> None:
+def test_a_call_whose_context_is_too_large_is_not_plain() -> None:
     job = job_of(CALL.model_copy(update={"auth": {"token": "x" * MAX_CONTEXT_BYTES}}))
-    assert job.is_readable
+    assert job.classify()
     assert not job.is_plain
 
 
@@ -96,7 +96,7 @@ def test_in_a_queue_of_events_nothing_else_is_begun() -> None:
     job = job_of()
     job.queue = "agent.coder.events"
     job.call = {**job.read(), "parentId": "p-1"}
-    assert not job.is_readable
+    assert not job.classify()
 
 
 def test_what_is_kept_of_retries_keeps_no_call_from_ending() -> None:
@@ -146,7 +146,8 @@ def test_a_claim_has_what_the_ledger_told() -> None:
     assert (claim.token, claim.verdict, claim.run.call) == ("token-1", Verdict.RUN, CALL)
     assert (claim.run.attempt, claim.run.retries, claim.run.begun_at) == (2, 1, 1_700_000_000_000)
     assert claim.run.approved_by == "ann"
-    assert not job_of(retried=b"1 1700000000000").is_first_run
+    retried = job_of(retried=b"1 1700000000000")
+    assert (retried.classify(), retried.is_plain) == (True, False)
 
 
 @pytest.mark.parametrize(("text", "reason"), [(b"[1]", "not an object"), (None, "empty")])
@@ -161,7 +162,7 @@ def test_a_record_that_is_not_a_call_is_told_as_such(text: bytes | None, reason:
     )
     with pytest.raises(ValueError, match=reason):
         job.read()
-    assert not job.is_readable
+    assert not job.classify()
 
 
 def test_a_mark_that_is_as_old_as_its_lease_allows_is_asked_for_again() -> None:

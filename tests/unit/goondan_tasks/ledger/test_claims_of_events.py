@@ -51,7 +51,7 @@ def test_the_first_of_a_mailbox_is_claimed_with_its_message(redis: Redis, ledger
     job = reserved(redis, claims(ledger), event)
     assert job is not None
     assert (job.verdict, job.claim.run.call) == (Verdict.RUN, event)
-    assert (job.agent, job.is_readable, job.is_plain) == ("coder", True, False)
+    assert (job.agent, job.classify(), job.is_plain) == ("coder", True, False)
     assert redis.hget(ledger.keys.call(job.id), "maxAttempts") == b"7"
     finished: Finished = ledger.finish(job.claim, job.claim.run.ok(None, 0.0)).run(redis)
     assert finished.stored is Stored.YES

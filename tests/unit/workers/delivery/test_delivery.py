@@ -204,7 +204,7 @@ def test_a_call_that_is_given_back_is_not_bound_to_the_revision_of_the_worker_th
         one: Any = delivery(Ledger(redis, Settings()), FakeRevisions())
         # there is no record: no claim is released
         one.result_writer, one.flush = SimpleNamespace(store=lambda *_: None), lambda: None
-        one._reaper.message = note_ref
+        one.reaper.message = note_ref
         one.give_back(job)
     assert job.claim.run.call.bundle_ref == "r1"
     assert sent == [None]

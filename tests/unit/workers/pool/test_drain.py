@@ -26,7 +26,7 @@ class Consumer:
         self.app = SimpleNamespace(amqp=SimpleNamespace(queues=SimpleNamespace(consume_from={"q": None})))
         self.pool = self
         self.hub = self.timer = self
-        self.turns_away = False
+        self.is_draining = False
         self._soon: list[Callable[[], object]] = []
         self._looks: list[Callable[[], object]] = []
 
@@ -36,11 +36,8 @@ class Consumer:
 
     def return_backlog(self) -> None: ...
 
-    def begin_nothing_more(self) -> None:
-        self.turns_away = True
-
-    def turn_away(self) -> None:
-        self.turns_away = True
+    def drain(self) -> None:
+        self.is_draining = True
 
     def call_soon(self, callback: Callable[[], object]) -> None:
         self._soon.append(callback)
@@ -139,7 +136,7 @@ def test_a_call_that_was_being_delivered_when_the_signal_came_is_waited_for(cons
 
 def test_no_call_begins_after_the_signal(consumer: Consumer) -> None:
     Drain(cast(Any, consumer))._on_signal(signal.SIGTERM, None)
-    assert consumer.turns_away
+    assert consumer.is_draining
     assert state.should_stop is None
 
 
@@ -166,7 +163,7 @@ def test_a_worker_whose_loop_does_not_turn_stops_and_takes_no_more_calls(
     later[TURN_SECONDS]()
 
     assert state.should_stop == EX_OK
-    assert consumer.turns_away
+    assert consumer.is_draining
 
 
 def test_a_worker_whose_loop_turns_is_not_stopped_for_being_slow(consumer: Consumer, later: Later) -> None:
@@ -210,7 +207,7 @@ def test_a_refresh_in_flight_is_waited_for_by_a_worker_whose_loop_does_not_turn(
     with refreshes.one():
         later[TURN_SECONDS]()
         later[LOOK_SECONDS]()
-        assert consumer.turns_away
+        assert consumer.is_draining
         assert state.should_stop is None
     later[LOOK_SECONDS]()
     assert state.should_stop == EX_OK
@@ -230,8 +227,8 @@ def test_a_refresh_that_outlasts_its_own_limit_is_not_waited_for(
 def test_a_drain_that_is_asked_for_twice_begins_once(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[int] = []
     monkeypatch.setattr("os.kill", lambda _, number: sent.append(number))
-    pool = SimpleNamespace(is_turning_away=False)
+    pool = SimpleNamespace(is_draining=False)
     ask_to_drain(pool)
-    pool.is_turning_away = True  # as the signal's handler says at once
+    pool.is_draining = True  # as the signal's handler says at once
     ask_to_drain(pool)
     assert sent == [signal.SIGTERM]

@@ -32,7 +32,7 @@ class Beating:
         self.shutdowns: Any = SimpleNamespace(look=lambda: None)
         self.heartbeat = Heartbeat(self.consumer)
         self.heartbeat._published = "r1", 1
-        self.heartbeat._left = self.left
+        self.heartbeat._paused = self.left
         nothing = SimpleNamespace(sweep=lambda _: None, look=lambda *_: None)
         self.runtime: Any = SimpleNamespace(
             revisions=SimpleNamespace(active=self.active),

@@ -103,6 +103,7 @@ class Scene:
         #: whether a drain would have found no call here while one was being detached
         self.was_idle = False
         self.failed: list[str] = []
+        self.is_draining = False
         self._handler = handler
         self._is_plain = is_plain
         bound = SimpleNamespace(
@@ -113,7 +114,7 @@ class Scene:
         self._plan = Plan(tool, lambda *_: None, 300, SlowToolDetector(), ())
         runtime: Any = SimpleNamespace(
             settings=Settings(),
-            delivery=SimpleNamespace(ledger=_LEDGER, has_spans=False),
+            delivery=SimpleNamespace(ledger=_LEDGER, has_spans=False, release=self.release),
             revisions=SimpleNamespace(active=SimpleNamespace(executor=self)),
             event_loop=EventLoopThread(),
         )
@@ -343,17 +344,21 @@ def test_messages_that_were_not_claimed_are_delivered() -> None:
     wait_until(lambda: scene.general == ["raw"])
 
 
-def close(lead: Lead) -> None:
-    lead.is_closed = True  # as the handler of SIGTERM does, without a lock
+def detach(scene: Scene) -> None:
+    scene.lead.detach()
 
 
-@pytest.mark.parametrize("stop", [Lead.detach, close])
+def drain(scene: Scene) -> None:
+    scene.is_draining = True  # as the handler of SIGTERM does, without a lock
+
+
+@pytest.mark.parametrize("stop", [detach, drain])
 def test_what_has_not_begun_goes_back_when_the_worker_takes_no_more_calls(
-    stop: Callable[[Lead], None],
+    stop: Callable[[Scene], None],
 ) -> None:
     def stops(number: int) -> None:
         if number == 3:
-            stop(scene.lead)
+            stop(scene)
 
     scene = Scene(1, stops)
     scene.comes(*numbers(0, 10))

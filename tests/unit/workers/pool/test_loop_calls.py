@@ -86,8 +86,9 @@ class Scene:
             revisions=SimpleNamespace(active=SimpleNamespace(executor=self)),
         )
         self.ledger = _LEDGER
-        general: Any = self
-        self.calls = LoopCalls(runtime, threads, self.slots, general, threading.RLock())
+        self.writer = self
+        pool: Any = self
+        self.calls = LoopCalls(runtime, threads, self.slots, pool)
 
     def begins(self, *jobs: Job) -> None:
         for job in jobs:
@@ -112,6 +113,8 @@ class Scene:
         told = {"code": getattr(error, "code", "E_TOOL"), "name": type(error).__name__, "message": str(error)}
         return ToolCallResult.from_wire({**failed.to_wire(), "status": "error", "error": told})
 
+    def wire(self, job: Job, *, limit_seconds: float) -> object: ...
+
     # the delivery
 
     def start(self, claim: Any, cancellation: Cancellation) -> float:
@@ -119,9 +122,6 @@ class Scene:
         if self.refusal is not None:
             raise self.refusal
         return 1.0
-
-    def alarm(self, seconds: float, alarm: Callable[[], None]) -> Callable[[], None]:
-        return self.watchdog.watch(seconds, alarm)
 
     def put_off(
         self,
@@ -143,8 +143,6 @@ class Scene:
 
     def context(self, job: Job) -> object: ...
 
-    def wire(self, job: Job) -> object: ...
-
     def detach(self, job: Job) -> None:
         def end(result: ToolCallResult) -> None:
             self.detached[job.id] = result
@@ -152,7 +150,7 @@ class Scene:
 
         self.was_idle = self.calls.is_idle
         self.detached[job.id] = None
-        job.cancellation = job.cancellation or Cancellation()
+        job.ensure_cancellation()
         job.end_detached = end
 
     def finish(self, job: Job, result: ToolCallResult) -> None:

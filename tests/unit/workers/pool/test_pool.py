@@ -83,7 +83,7 @@ def test_a_worker_that_stops_turns_away_what_still_comes() -> None:
             state.task_reserved(self)
 
     pool, message = CallPool(limit=0), Message("task-1")
-    pool.turn_away()
+    pool.drain()
     pool.take(cast(Any, message))
     assert message.requeued
     assert list(state.reserved_requests) == []
@@ -143,7 +143,7 @@ def carry_out(pool: CallPool, delivery: Faulty, count: int) -> None:
     """Let so many messages come to a pool."""
     event_loop = SimpleNamespace(flush=lambda: None)
     pool._runtime = cast(Any, SimpleNamespace(delivery=delivery, event_loop=event_loop))
-    pool._threads = DaemonThreads(pool._flush)
+    pool._threads = DaemonThreads(pool.flush)
     pool._threads.start()
     for number in range(count):
         pool.take(cast(Any, Arriving(f"call-{number}")))

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, time
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -121,7 +121,7 @@ def ended_job(**names: Any) -> Job:
     job = Job("agent.coder", "token", answer, asked_at=monotonic(), clock=wall_clock, worker="w1")
     job.begun_at, job.duration_ms, job.output = monotonic(), 1.5, 'a "quoted" text'
     job.output_text = serializer.encode(job.output)
-    assert job.is_readable
+    assert job.classify()
     return job
 
 
@@ -149,6 +149,19 @@ def test_the_events_of_plain_calls_say_what_celerys_own_say(consumer: Any) -> No
     received, _, failed = broker.events[3:]
     assert (received["root_id"], received["parent_id"]) == ("root", "parent")
     assert (failed["exception"], failed["traceback"]) == ("E_ODD: no", "E_ODD: no")
+
+
+def test_a_plain_call_that_is_refused_has_not_started(consumer: Any) -> None:
+    broker = consumer.event_dispatcher.producer = Broker()
+    failure = ToolCallResult.from_wire(
+        {"toolCallId": "1", "toolName": "calc__add", "status": "error", "meta": META}
+    ).model_copy(update={"error": ToolCallError(code="E_ODD", name="Odd", message="no")})
+    job, since = ended_job(), time()
+    job.begun_at = job.duration_ms = 0.0
+    consumer.pool.events.add(consumer.event_dispatcher, [(job, failure)])
+    consumer.pool.events.send(consumer.event_dispatcher)
+    assert [event["type"] for event in broker.events] == ["task-received", "task-failed"]
+    assert broker.events[1]["timestamp"] >= since
 
 
 def test_events_wait_while_redis_refuses_and_are_not_kept_without_end(consumer: Any) -> None:
