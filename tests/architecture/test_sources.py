@@ -70,7 +70,7 @@ LAST_BOUNDARIES = {
     "workers/concurrency/threads.py DaemonThreads._run_short_jobs",
     "workers/concurrency/threads.py _Thread.run",
     "workers/concurrency/threads.py on_new_thread.work",
-    "workers/revisions/sync.py _FallbackPoller._run",
+    "workers/revisions/sync.py _Poller._run",
     "workers/delivery/delivery.py Delivery._to_a_result",
     "workers/delivery/result_writer.py ResultWriter._try",
     "workers/delivery/result_writer.py ResultWriter._end_with_fault",
