@@ -1,4 +1,4 @@
-"""Calls and events that the runs of one worker process submit, and their results."""
+"""Submits the calls and events of a worker process's runs, and delivers their results."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +41,7 @@ class HandedOver:
 
 
 class Handoffs:
-    """Submits calls and events with the writer's packets, and follows their results."""
+    """Submits calls and events through the pipelined writer, and delivers their results."""
 
     def __init__(self, ledger: Ledger, writer: PipelinedWriter, client: Client) -> None:
         self._ledger = ledger
@@ -60,42 +60,41 @@ class Handoffs:
             self.is_ready = True
 
     def submit_calls(self, calls: Sequence[ToolCall]) -> list[HandedOver]:
-        """Submit tool calls in one packet.
+        """Submit tool calls in one write.
 
         Raises:
-            ToolInputValidationError, PayloadTooLargeError: one is not JSON, or too large; none is submitted.
+            ToolInputValidationError, PayloadTooLargeError: one is not JSON or too large; none is submitted.
         """
         return self._submit([self._client.submitter.prepare_call(call) for call in calls])
 
     def submit_event(self, call: ToolCall) -> HandedOver:
-        """Submit an event without the secrets in it; raises as :meth:`submit_calls`."""
+        """Submit an event, its secrets masked; raises as :meth:`submit_calls`."""
         shown = call.model_copy(update={"args": KNOWN_SECRETS.hidden_in_answer(call.args)})
         return self._submit([self._client.submitter.prepare_event(shown)])[0]
 
     @contextmanager
     def awaited(self, handed: Sequence[HandedOver], asker: Cancellation) -> Iterator[None]:
-        """Wait for results in here; if the block raises, the calls are cancelled.
+        """Wait for results in the block; if it raises, the calls are cancelled.
 
-        If the asking run is cancelled, or ends without the block, the waits end with an error. If it was
-        taken over, nothing is done: the next run of the call waits for the same results.
+        If the asking run is cancelled or ends, waits that go on end with an error. If another run has taken
+        its place, nothing is done, because that run waits for the same results.
         """
+
+        def end_waits() -> None:
+            if not asker.is_taken_over:
+                for one in handed:
+                    self._client.give_up(one.pending.id, ToolCancelledError())
+
+        def cancel_calls() -> None:
+            if not asker.is_taken_over:
+                for one in handed:  # until the ledger has it, there is nothing to cancel
+                    one.accepted.add_done_callback(partial(_cancel_accepted, one.pending))
+
         with ExitStack() as always, ExitStack() as on_error:
-            for one in handed:
-                on_error.callback(self._call_off, one, asker)
-            always.callback(asker.on_cancel(partial(self._wake, handed, asker), or_end=True))
+            on_error.callback(cancel_calls)
+            always.callback(asker.on_cancel(end_waits, or_end=True))
             yield
             on_error.pop_all()
-
-    def _wake(self, handed: Sequence[HandedOver], asker: Cancellation) -> None:
-        """End the waits with an error."""
-        if not asker.is_taken_over:
-            for one in handed:
-                self._client.give_up(one.pending.id, ToolCancelledError())
-
-    def _call_off(self, handed: HandedOver, asker: Cancellation) -> None:
-        """Cancel a call, on a thread of its own."""
-        if not asker.is_taken_over:  # before the ledger has it, there is nothing to cancel
-            handed.accepted.add_done_callback(partial(_cancel_accepted, handed.pending))
 
     def _submit(self, submissions: Sequence[Submission]) -> list[HandedOver]:
         handed = [self._expect(submission) for submission in submissions]
@@ -114,7 +113,7 @@ class Handoffs:
         accepted: Future[None] = Future()
 
         def look(call_id: str) -> str:
-            """Return the status; neither an outage nor a submission on its way is an end."""
+            """Return the status; "queued" during an outage, and until the submission is accepted."""
             if not accepted.done():
                 return "queued"
             try:
@@ -129,11 +128,11 @@ class Handoffs:
             error = ToolCallConflictError(f"{submission.id} was submitted before, with other content.")
             self._give_up(handed, error)
         elif not submission.message:
-            _apart(partial(self._send, submission, handed))
+            _on_thread(partial(self._send, submission, handed))
         else:
             handed.accepted.set_result(None)
             if not admission.is_new:
-                _apart(partial(self._look, handed))
+                _on_thread(partial(self._look, handed))
 
     def _on_refusal(self, submission: Submission, handed: HandedOver, error: ResponseError) -> None:
         self._give_up(handed, damaged(submission.id, refusal_text(error)))
@@ -160,17 +159,17 @@ class Handoffs:
         self._client.give_up(handed.pending.id, error)
 
 
-def _apart(what: Callable[[], object]) -> None:
-    threading.Thread(target=what, name="goondan-handoff", daemon=True).start()
+def _on_thread(function: Callable[[], object]) -> None:
+    threading.Thread(target=function, name="goondan-handoff", daemon=True).start()
 
 
 def _cancel_accepted(pending: PendingCall, accepted: Future[None]) -> None:
-    if accepted.exception() is None:  # what was refused for its id is another asker's
-        _apart(partial(_cancel, pending))
+    if accepted.exception() is None:  # an id that was refused may belong to another run's call
+        _on_thread(partial(_cancel, pending))
 
 
 def _cancel(pending: PendingCall) -> None:
     try:
         pending.cancel()
     except GoondanError as error:
-        logger.info("handoff.not_called_off", call_id=pending.id, reason=str(error))  # it has just ended
+        logger.info("handoff.not_called_off", call_id=pending.id, reason=str(error))
