@@ -142,13 +142,11 @@ class AgentTools(Reach):
     bundle_ref: str | None = None
 
     async def _call(self, tool: str, args: Any = None, *, timeout: float | None = None) -> ToolCallResult:
-        [result] = await self.results([self.new_call(tool, args, timeout, bundle_ref=self.bundle_ref)])
+        [result] = await self.results([self.new_call(tool, args, timeout)])
         return result
 
     async def _call_many(self, calls: Iterable[CallSpec]) -> list[ToolCallResult]:
-        return await self.results(
-            [self.new_call(*_tool_and_args(call), None, bundle_ref=self.bundle_ref) for call in calls]
-        )
+        return await self.results([self.new_call(*_tool_and_args(call)) for call in calls])
 
     async def results(
         self, calls: Sequence[ToolCall], on_result: OnResult | None = None
@@ -159,8 +157,8 @@ class AgentTools(Reach):
         submit = partial(self.handoffs.submit_calls, calls)
         return await self._results(submit, on_result=on_result, wait=wait)
 
-    def new_call(self, tool: str, args: Any, timeout: float | None, **fields: Any) -> ToolCall:
-        """Make a call that belongs to the agent's Turn and trace.
+    def new_call(self, tool: str, args: Any, timeout: float | None = None, **fields: Any) -> ToolCall:
+        """Make a call that belongs to the agent's Turn and trace; ``fields`` replace the usual ones.
 
         Raises:
             ToolInputValidationError: it is not valid.
@@ -189,23 +187,19 @@ class AgentTools(Reach):
                 root_id=parent.root_id or asker.call_id,
                 parent_span_id=parent.span_id,
                 timeout_seconds=timeout,
-                **fields,
+                **{"bundle_ref": self.bundle_ref, **fields},
             )
         except ValidationError as error:
             raise ToolInputValidationError(f"The call is not valid: {faults_of(error)}.") from error
 
 
 class AsyncToolCaller(AgentTools):
-    """An agent's tools in ``async`` code."""
-
     is_async = True
     call = AgentTools._call
     call_many = AgentTools._call_many
 
 
 class BlockingToolCaller(AgentTools):
-    """An agent's tools in plain code."""
-
     is_async = False
     call = in_plain_code(AgentTools._call)
     call_many = in_plain_code(AgentTools._call_many)
@@ -496,8 +490,6 @@ class _SwarmRuntime(Reach):
 
 
 class AsyncRuntime(_SwarmRuntime):
-    """``ctx.runtime`` of ``async`` code."""
-
     is_async = True
     request = _SwarmRuntime._request
     send = _SwarmRuntime._send
@@ -507,8 +499,6 @@ class AsyncRuntime(_SwarmRuntime):
 
 
 class BlockingRuntime(_SwarmRuntime):
-    """``ctx.runtime`` of plain code."""
-
     is_async = False
     request = in_plain_code(_SwarmRuntime._request)
     send = in_plain_code(_SwarmRuntime._send)
@@ -571,7 +561,6 @@ class SwarmServices:
         is_async: bool,
         state: TurnState | None = None,
     ) -> CallServices:
-        """Make the services of one run."""
         # if a worker dies, the run that replaces its run makes the same ids; a retry makes others
         name = f"{run.id} {run.retries}" if run.retries else run.id
         reach = (self.handoffs, Asker.of(run.id, run.call, RepeatableIds(name)), waits, cancellation)

@@ -81,7 +81,6 @@ class _Registration:
         return self._answer(outcome_of(partial(self.listener, event)))
 
     async def finish(self, answer: Awaitable[Any]) -> None:
-        """Await the listener's answer."""
         self._answer(await awaited_outcome(answer))
 
     def _answer(self, outcome: FunctionOutcome[Any]) -> Any:
@@ -201,7 +200,6 @@ class EventListeners:
         return ended
 
     def clear(self, agent: str) -> None:
-        """Remove all listeners of an agent."""
         with self._lock:
             self._listeners = {key: found for key, found in self._listeners.items() if key[0] != agent}
 

@@ -59,7 +59,6 @@ class AgentPipelines:
         self.v1.with_calls |= {agent}
 
     def clear(self, agent: str) -> None:
-        """Remove all of an agent's middlewares."""
         for point in get_args(Point):
             self.ranks.clear(agent, point)
         self.v1.clear(agent)

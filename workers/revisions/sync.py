@@ -194,7 +194,6 @@ class RevisionNews:
         self._swarm = swarm
 
     def tell(self, change: RevisionChange) -> None:
-        """Announce that another revision is active."""
         revision, served = self._revisions.active, self._revisions.served
 
         def emit() -> None:
@@ -513,7 +512,6 @@ class _Poller:
         self._ended = 0
 
     def start(self) -> None:
-        """Start the thread."""
         threading.Thread(target=self._run, name="goondan-following", daemon=True).start()
 
     def looks_within(self, seconds: float) -> bool:

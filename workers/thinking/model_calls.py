@@ -265,7 +265,7 @@ class Models:
             )
         digest = request.digest
         args = {"request": digest, "event": event_id, "step": step}
-        call = self.tools.new_call(tool_name(model), args, None, bundle_ref=self.tools.bundle_ref)
+        call = self.tools.new_call(tool_name(model), args)
         call = call.model_copy(update={"tool_call_id": f"{tool_part(model)}-{step}-{digest}"})
         key = self.keys.model_request(identity_of(call))
         # expires only if this run dies and no other takes its place

@@ -213,7 +213,6 @@ class ModelProvider:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Convert the library's errors to ours."""
         from pydantic_ai import exceptions
 
         try:

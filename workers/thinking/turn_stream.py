@@ -102,7 +102,6 @@ class StepStream:
     step: int
 
     async def called(self, calls: Sequence[tuple[str, StepCall]]) -> None:
-        """Write calls, each with its identity."""
         told = [
             ToolCalled(
                 step=self.step, id=call.asked.id, call_id=call_id, tool=call.tool_name, args=call.asked.args
@@ -112,7 +111,6 @@ class StepStream:
         await self.stream.tell(*told)
 
     async def answered(self, result: ToolCallResult) -> None:
-        """Write a result."""
         await self.stream.tell(ToolAnswered.of(result, self.step))
 
 

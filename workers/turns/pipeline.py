@@ -345,7 +345,6 @@ class Ranks(Generic[Place, Function]):
         self.version += 1
 
     def clear(self, agent: str, place: Place) -> None:
-        """Remove the functions at a place."""
         self._ranked.pop((agent, place), None)
         self._functions.pop((agent, place), None)
         self.version += 1

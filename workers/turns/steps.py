@@ -310,7 +310,6 @@ class Steps:
         return record
 
     def tell_completed(self, record: StepRecord) -> None:
-        """Tell extensions that a Step succeeded."""
         tell_of_step(self.events, STEP_COMPLETED, record)
 
     def note_calls(self, record: StepRecord, results: Sequence[ToolCallResult]) -> None:

@@ -37,7 +37,6 @@ class TurnState:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens that the Turn has used."""
         return self.usage["input"] + self.usage["output"]
 
 

@@ -419,13 +419,11 @@ class V1Chains:
             self.with_calls |= {agent}
 
     def clear(self, agent: str) -> None:
-        """Remove all mutators of an agent."""
         for point in MUTATOR_POINTS:
             self._ranks.clear(agent, point)
         self.with_calls -= {agent}
 
     def call_way(self, run: Run, services: CallWayServices) -> CallWay:
-        """Return the functions around a tool call."""
         agent = run.call.agent_name
         pre, post = self.mutators(agent, "toolCall.pre"), self.mutators(agent, "toolCall.post")
         return CallWay(run, self.contexts(), pre, post, services)

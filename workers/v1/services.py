@@ -65,7 +65,6 @@ class ConsoleLogger:
     bound: Mapping[str, Any] = field(default_factory=dict)
 
     def bind(self, **fields: Any) -> "ConsoleLogger":
-        """Return a logger that adds these fields to every line."""
         return ConsoleLogger(self.lines, {**self.bound, **fields})
 
     debug = _level("debug")

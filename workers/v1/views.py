@@ -87,7 +87,6 @@ class Views:
         )
 
     def of_call(self, call: ToolCall, shown: Shown) -> ToolCallExecContext:
-        """Return the context of a tool call."""
         config = self._config_of(call)
         return ToolCallExecContext(v1_call(call), shown.turn, shown.step, config, shown.tool_catalog)
 
