@@ -331,9 +331,9 @@ class EntryStep(RecordedStep):
         if not self._open.is_open:
             raise _not_open()
         record, terms = self.record, self._steps.terms
-        asked = self._turn.calls.of_step(record, self.catalog, reply, max_args_bytes=terms.max_args_bytes)
+        requested = self._turn.calls.of_step(record, self.catalog, reply, max_args_bytes=terms.max_args_bytes)
         correlation_id = self._turn.call.correlation_id
-        calls = ReplyCalls.of(asked, record, help_url=terms.help_url, correlation_id=correlation_id)
+        calls = ReplyCalls.of(requested, record, help_url=terms.help_url, correlation_id=correlation_id)
         submitted = [
             self._tools.new_call(
                 call.tool_name,
@@ -352,7 +352,7 @@ class EntryStep(RecordedStep):
         results = await self._tools.results(submitted, on_result) if submitted else []
         await may_block(partial(self._steps.note_calls, record, results), is_async=self.is_async)
         answered = calls.answered(results)
-        self._calls += [call.to_wire() for call in asked]
+        self._calls += [call.to_wire() for call in requested]
         self._results += answered
         return answered
 
@@ -400,8 +400,8 @@ class Swarm:
     def require(self, agent: Any) -> str:
         """Return the name of an agent of the swarm, or raise an AgentNotFoundError."""
         if agent not in self.agents:
-            meant = closest(agent, self.agents) if isinstance(agent, str) else None
-            hint = f"; did you mean {meant!r}?" if meant else f"; it has: {', '.join(self.agents)}."
+            similar = closest(agent, self.agents) if isinstance(agent, str) else None
+            hint = f"; did you mean {similar!r}?" if similar else f"; it has: {', '.join(self.agents)}."
             raise AgentNotFoundError(f"No agent {agent!r} in the swarm{hint}")
         return str(agent)
 
@@ -522,8 +522,8 @@ def _options(options: Options, keywords: Mapping[str, Any]) -> Mapping[str, Any]
     if not isinstance(given, Mapping):
         raise ToolInputValidationError(f"Options are an object, not {type(given).__name__}.")
     for name in given.keys() - keywords.keys():
-        meant = closest(str(name), keywords)
-        hint = f"did you mean {meant!r}?" if meant else f"there are: {', '.join(keywords)}."
+        similar = closest(str(name), keywords)
+        hint = f"did you mean {similar!r}?" if similar else f"there are: {', '.join(keywords)}."
         raise ToolInputValidationError(f"There is no option {name!r}; {hint}")
     return {name: given.get(name) if keyword is None else keyword for name, keyword in keywords.items()}
 

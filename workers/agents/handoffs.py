@@ -69,8 +69,8 @@ class Handoffs:
 
     def submit_event(self, call: ToolCall) -> HandedOver:
         """Submit an event, its secrets masked; raises as :meth:`submit_calls`."""
-        shown = call.model_copy(update={"args": KNOWN_SECRETS.hidden_in_answer(call.args)})
-        return self._submit([self._client.submitter.prepare_event(shown)])[0]
+        masked = call.model_copy(update={"args": KNOWN_SECRETS.hidden_in_answer(call.args)})
+        return self._submit([self._client.submitter.prepare_event(masked)])[0]
 
     @contextmanager
     def awaited(self, handed: Sequence[HandedOver], asker: Cancellation) -> Iterator[None]:

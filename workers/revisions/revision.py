@@ -223,8 +223,8 @@ class Revision:
             files += [extension.entry_path for extension in self.bundle.bound_extensions(agent)]
             files += self._tool_files(agent)
         # built-in files come with the worker, and JavaScript is imported by a host process
-        here = (file for file in files if file.is_relative_to(root) and not is_javascript(file))
-        self.registry.files.try_out(here)
+        own = (file for file in files if file.is_relative_to(root) and not is_javascript(file))
+        self.registry.files.try_out(own)
 
     def _tool_files(self, agent: str) -> list[Path]:
         tools = (self.registry.catalog(agent) or {}).values()

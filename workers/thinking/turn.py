@@ -131,13 +131,13 @@ class Thinking:
                 suggestion="Add `modelConfig: {modelRef: Model/NAME}`; `handle` must be `async`.",
             )
         if messages is None:
-            conversation, given = state.conversation or Conversation(), [_user_message(ctx.event)]
+            conversation, added = state.conversation or Conversation(), [_user_message(ctx.event)]
         else:
-            conversation, given = Conversation(), [*map(_message, messages)]
-        if given:  # marks the Turn's own input for extensions, which must keep it
-            metadata = {**given[-1].metadata, "turnId": ctx.turn_id}
-            given[-1] = given[-1].model_copy(update={"metadata": metadata})
-        for message in given:
+            conversation, added = Conversation(), [*map(_message, messages)]
+        if added:  # marks the Turn's own input for extensions, which must keep it
+            metadata = {**added[-1].metadata, "turnId": ctx.turn_id}
+            added[-1] = added[-1].model_copy(update={"metadata": metadata})
+        for message in added:
             conversation.append(message)
         models = self._models(tools, ctx.workdir, conversation)
         stream = TurnStream(self.redis, self.keys, run.id)
@@ -168,11 +168,11 @@ class Thinking:
         names, params = configuration.models, configuration.params
         if model_ref is not None:
             names, params = (model_ref.removeprefix("Model/"),), {}
-        given = tuple(_message(message).data for message in messages)
+        data = tuple(_message(message).data for message in messages)
         models = self._models(tools, workdir, state.conversation or Conversation())
         # without an event, no client sees it: it is not part of the Turn's answer
         answer = await models.ask_first(
-            names, ModelRequest(instructions, given, params=params), step=index, event_id=""
+            names, ModelRequest(instructions, data, params=params), step=index, event_id=""
         )
         state.usage.update(answer.usage)
         await models.forget()
@@ -266,8 +266,8 @@ class _ThinkingTurn:
             if not fault:
                 break
             if len(corrections) >= 2 * MOST_CORRECTIONS:
-                said = f" It said: {answer.text[:500]}" if answer.text else ""
-                raise ModelAnswerError(f"The model's answer cannot be used: {fault[:500]}{said}")
+                quote = f" It said: {answer.text[:500]}" if answer.text else ""
+                raise ModelAnswerError(f"The model's answer cannot be used: {fault[:500]}{quote}")
             logger.info("model.corrected", agent=self.ctx.agent_name, step=step.index, fault=fault)
             corrections += [answer.message, {"role": "user", "content": fault}]
         message = Message(

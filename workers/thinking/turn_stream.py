@@ -86,10 +86,10 @@ class TurnStream:
             return False
 
     def _write(self, events: Sequence[Told]) -> None:
-        shown = KNOWN_SECRETS.hidden_in_answer([event.to_wire() for event in events])
+        masked = KNOWN_SECRETS.hidden_in_answer([event.to_wire() for event in events])
         add = partial(self._redis.xadd, self._key, maxlen=MOST_ENTRIES, nomkstream=True)
         try:
-            add({"entries": serializer.encode(shown)})
+            add({"entries": serializer.encode(masked)})
         except (RedisError, serializer.NotJsonError) as error:  # such as half a surrogate pair
             logger.warning("turn_stream.not_written", reason=str(error))
 
@@ -102,13 +102,13 @@ class StepStream:
     step: int
 
     async def called(self, calls: Sequence[tuple[str, StepCall]]) -> None:
-        told = [
+        events = [
             ToolCalled(
                 step=self.step, id=call.asked.id, call_id=call_id, tool=call.tool_name, args=call.asked.args
             )
             for call_id, call in calls
         ]
-        await self.stream.tell(*told)
+        await self.stream.tell(*events)
 
     async def answered(self, result: ToolCallResult) -> None:
         await self.stream.tell(ToolAnswered.of(result, self.step))

@@ -128,8 +128,8 @@ class OnError:
 def blame(name: str, error: BaseException) -> None:
     """Raise a MiddlewareError that names the middleware, unless ``error`` has its own code or cancels."""
     if isinstance(error, Exception | SystemExit) and not isinstance(error, GoondanError):
-        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise MiddlewareError(f"Middleware {name} raised {said}") from error
+        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise MiddlewareError(f"Middleware {name} raised {reason}") from error
 
 
 _NOTHING: Any = object()

@@ -260,8 +260,8 @@ class Steps:
             MiddlewareError: a step middleware failed, or did not let the Step open.
             ToolTimeoutError: Redis was away for too long.
         """
-        asked = StepInput.from_wire(call.args)
-        request = StepRequest(identity_of(call), call, asked.index, asked.message, asked.previous_step_id)
+        given = StepInput.from_wire(call.args)
+        request = StepRequest(identity_of(call), call, given.index, given.message, given.previous_step_id)
         step = self.prepare(request)
         step.pass_through()
         record = self.keep(step)
@@ -299,11 +299,11 @@ class Steps:
         """
         record = step.record(self.bundle_ref)
         agent, turn = record.agent_name, (record.instance_key, record.turn_id)
-        now, gone = self.registry.dynamic.of(agent, turn), self.registry.dynamic.gone(agent, turn)
-        left = LeftTools(registered=step.tools.passed_on(record.id, now, gone), unregistered=sorted(gone))
-        keep = partial(self.store.keep, record, step.catalog_json, left=left)
+        tools, gone = self.registry.dynamic.of(agent, turn), self.registry.dynamic.gone(agent, turn)
+        left = LeftTools(registered=step.tools.passed_on(record.id, tools, gone), unregistered=sorted(gone))
+        message = step.context.message
         begun = monotonic()
-        patiently(lambda: keep(message=step.context.message))
+        patiently(partial(self.store.keep, record, step.catalog_json, message=message, left=left))
         self._remember(KeptStep(record, step.catalog, begun + self.store.ttl_seconds))
         self.registry.dynamic.told(agent, turn, gone)
         tell_of_step(self.events, STEP_STARTED, record)
@@ -358,8 +358,8 @@ class Steps:
         known = self._require(call)
         self._run_once(known, call, watch)
         origin = known.step.record.origins.get(call.tool_name)
-        here = self.registry.dynamic.of(call.agent_name, turn_of(call))
-        if origin is not None and call.tool_name not in here:
+        registered = self.registry.dynamic.of(call.agent_name, turn_of(call))
+        if origin is not None and call.tool_name not in registered:
             self._run_once(self._require(call.model_copy(update={"step_id": origin})), call, watch)
 
     def _run_once(self, known: _KnownStep, call: ToolCall, watch: Watch) -> None:

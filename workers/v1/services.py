@@ -79,10 +79,10 @@ class ConsoleLogger:
 
 def _with(values: Sequence[Any], fields: dict[str, Any]) -> dict[str, Any]:
     errors = [value for value in values if isinstance(value, BaseException)]
-    shown = [value for value in values if not isinstance(value, BaseException)]
+    others = [value for value in values if not isinstance(value, BaseException)]
     if errors:
         fields = {**fields, "exc_info": errors[0]}
-    return {"values": shown, **fields} if shown else fields
+    return {"values": others, **fields} if others else fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,15 +211,15 @@ class V1OAuth:
         min_ttl_seconds: float | None = None,
     ) -> Any:
         named = {"oauth_app_ref": oauth_app_ref, "scopes": scopes, "min_ttl_seconds": min_ttl_seconds}
-        asked = fields_of(request, "oauth_app_ref", named)
-        ref = self.auth.app if asked["oauth_app_ref"] is None else asked["oauth_app_ref"]
-        wanted, limits = asked["scopes"], self.auth.scopes
+        fields = fields_of(request, "oauth_app_ref", named)
+        ref = self.auth.app if fields["oauth_app_ref"] is None else fields["oauth_app_ref"]
+        wanted, limits = fields["scopes"], self.auth.scopes
         if limits is not None and self.auth.is_about(ref):
             refused = _first_refused(wanted, limits)
             if refused is not None:
                 return token_error("scopeNotAllowed", f"The tool's own auth allows no scope{refused}.")
             wanted = limits if wanted is None else wanted
-        ttl = MIN_TTL_SECONDS if asked["min_ttl_seconds"] is None else asked["min_ttl_seconds"]
+        ttl = MIN_TTL_SECONDS if fields["min_ttl_seconds"] is None else fields["min_ttl_seconds"]
         return ask_for_token(self._tokens, self.call_of(), ref, scopes=wanted, min_ttl_seconds=ttl)
 
 
@@ -250,10 +250,10 @@ class V1SwarmBundle:
         *,
         changeset_id: str | None = None,
     ) -> Any:
-        asked = fields_of(request, "changeset_id", {"changeset_id": changeset_id, "message": message})
-        if not isinstance(asked["changeset_id"], str):
-            raise TypeError(f"changesetId must be a text, not {asked['changeset_id']!r:.200}")
-        return self.service.commit_changeset(asked["changeset_id"], asked["message"])
+        fields = fields_of(request, "changeset_id", {"changeset_id": changeset_id, "message": message})
+        if not isinstance(fields["changeset_id"], str):
+            raise TypeError(f"changesetId must be a string, not {fields['changeset_id']!r:.200}")
+        return self.service.commit_changeset(fields["changeset_id"], fields["message"])
 
     def get_active_ref(self) -> Any:
         return self.service.get_active_ref()
