@@ -202,6 +202,7 @@ class EventListeners:
     def clear(self, agent: str) -> None:
         with self._lock:
             self._listeners = {key: found for key, found in self._listeners.items() if key[0] != agent}
+            self.version += 1
 
     def _remove(self, registration: _Registration) -> bool:
         """Remove a listener; return whether it was registered."""
