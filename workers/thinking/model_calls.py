@@ -86,10 +86,6 @@ def tool_part(model: str) -> str:
     return name if is_name_part(name) else f"model-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
 
-def tool_name(model: str) -> str:
-    return f"{SYSTEM_TOOL}__{tool_part(model)}"
-
-
 @dataclass(frozen=True, slots=True)
 class ModelTool:
     """Asks one Model on behalf of any agent."""
@@ -263,10 +259,10 @@ class Models:
                 code=ConfigCode.REF_NOT_FOUND,
                 suggestion=hint(model, self.resources, "Declare it, or name another one."),
             )
-        digest = request.digest
+        part, digest = tool_part(model), request.digest
         args = {"request": digest, "event": event_id, "step": step}
-        call = self.tools.new_call(tool_name(model), args)
-        call = call.model_copy(update={"tool_call_id": f"{tool_part(model)}-{step}-{digest}"})
+        call = self.tools.new_call(f"{SYSTEM_TOOL}__{part}", args)
+        call = call.model_copy(update={"tool_call_id": f"{part}-{step}-{digest}"})
         key = self.keys.model_request(identity_of(call))
         # expires only if this run dies and no other takes its place
         ttl = round(2 * self.queue_timeout_seconds + self.resources[model].spec.timeout_seconds)

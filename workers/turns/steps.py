@@ -256,7 +256,7 @@ class Steps:
         """Open a Step for a producer; this blocks.
 
         Raises:
-            StepLimitError: the Turn has reached its number of Steps.
+            StepLimitError: the Turn has reached its limit of Steps.
             MiddlewareError: a step middleware failed, or did not let the Step open.
             ToolTimeoutError: Redis was away for too long.
         """
@@ -272,13 +272,13 @@ class Steps:
         """Return a Step that is not entered yet; this blocks.
 
         Raises:
-            StepLimitError: the Turn has reached its number of Steps.
+            StepLimitError: the Turn has reached its limit of Steps.
             ToolTimeoutError: Redis was away for too long.
         """
         call, most, previous = request.call, self.terms.most_steps, request.previous_step_id
         if request.index >= most:
             turn_id = call.turn_id[:LONGEST_SHOWN]
-            raise StepLimitError(f"Turn {turn_id!r} has had {most} Steps: as many as it may have.")
+            raise StepLimitError(f"Turn {turn_id!r} has reached its limit of {most} Steps.")
         if previous is None:
             return self._step(request)
         left = patiently(partial(self.store.left_by, previous, call, bundle_ref=self.bundle_ref))

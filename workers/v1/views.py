@@ -98,7 +98,7 @@ class Views:
         Raises:
             ToolTimeoutError: Redis was away for too long.
         """
-        turn = self._turn(call, V1Conversation(self._history(call)))
+        turn = self._past_turn(call)
         step = Step(id=step_id, index=index, turn_id=call.turn_id)
         return StepPipelineContext(**self._shared(call), turn=turn, step=step, tool_catalog=[])
 
@@ -107,22 +107,22 @@ class Views:
 
         Blocks and raises as :meth:`of_step`: an answer to a request continues the asking Turn.
         """
-        turn = self._turn(call, V1Conversation(self._history(call)))
+        turn = self._past_turn(call)
         turn = replace(turn, messages=[*turn.messages, event_message(event)])
         return TurnPipelineContext(**self._shared(call), turn=turn, event=event)
 
     def ended_turn(self, call: ToolCall, event: AgentEvent, begun: Turn) -> Turn:
         """Return a Turn with everything since it was ``begun``; blocks and raises as :meth:`of_step`."""
-        turn = self._turn(call, V1Conversation(self._history(call)))
+        turn = self._past_turn(call)
         at, question = len(begun.messages) - 1, event_message(event)
         earlier, since = turn.messages[:at], turn.messages[at:]
         return turn if question in since else replace(turn, messages=[*earlier, question, *since])
 
     def item(self, agent: str, item: CatalogItem) -> V1CatalogItem:
         """Return a tool in the older form, with resource and export unless it is dynamic (002 §10.1)."""
-        shown = V1CatalogItem(item.name, item.description, item.parameters, source=item.source)
+        converted = V1CatalogItem(item.name, item.description, item.parameters, source=item.source)
         bound = self._registry.of_bundle(agent, item.name) if item.source.type == "config" else None
-        return shown if bound is None else replace(shown, tool=bound.tool, export=bound.export)
+        return converted if bound is None else replace(converted, tool=bound.tool, export=bound.export)
 
     def items(self, agent: str, turn: TurnKey | None) -> tuple[V1CatalogItem, ...]:
         """Return all tools of an agent in this worker, and those of a Turn."""
@@ -147,8 +147,9 @@ class Views:
         )
         return Shown(self._turn(call, conversation), step, self._items(call.agent_name, items))
 
-    def _history(self, call: ToolCall) -> TurnHistory:
-        return _NO_HISTORY if self._steps is None else self._steps.history(call)
+    def _past_turn(self, call: ToolCall) -> Turn:
+        history = _NO_HISTORY if self._steps is None else self._steps.history(call)
+        return self._turn(call, V1Conversation(history))
 
     def _turn(self, call: ToolCall, conversation: "V1Conversation") -> Turn:
         return Turn(
