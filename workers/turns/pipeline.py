@@ -25,6 +25,7 @@ from workers.concurrency.event_loop import (
 )
 from workers.concurrency.threads import on_new_thread
 from workers.handlers import is_async_handler
+from workers.outcome import FunctionOutcome
 
 Owner = TypeVar("Owner")
 Parameters = ParamSpec("Parameters")
@@ -174,18 +175,8 @@ class _Inside:
 MOST_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class CoreOutcome:
-    """The result or the error of the core."""
-
-    result: Any = None
-    error: Exception | None = None
-
-    def value(self) -> Any:
-        """Return the result, or raise the error."""
-        if self.error is not None:
-            raise self.error
-        return self.result
+#: the result or the error of the core
+CoreOutcome = FunctionOutcome[Any]
 
 
 class _Pause:
@@ -217,9 +208,9 @@ class HeldOnion:
         """Wait for the outcome of the core; the core calls this."""
         self._at_core.set_result(None)
         if self._chain is not None:
-            return (await _Pause()).value()
+            return (await _Pause()).get()
         # a middleware may stop waiting for next(), which must not cancel the outcome
-        return (await asyncio.shield(asyncio.wrap_future(self._outcome))).value()
+        return (await asyncio.shield(asyncio.wrap_future(self._outcome))).get()
 
     async def enter(self, chain: Coroutine[Any, Any, Any], *, is_async: bool) -> None:
         """Run the middlewares up to the core; in plain code this blocks.
