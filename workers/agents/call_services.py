@@ -58,7 +58,7 @@ from goondan_tasks.tool_api import (
     SpawnResult,
 )
 from goondan_tasks.wording import closest
-from workers.agents.handoffs import HandedOver, Handoffs
+from workers.agents.handoffs import Handoffs, Submitted
 from workers.agents.waits import Waits
 from workers.cancellation import Cancellation
 from workers.concurrency.slots import Wait
@@ -100,15 +100,15 @@ class Reach:
 
     async def _submit_event(self, call: ToolCall) -> None:
         """Submit an event and wait until the ledger has it."""
-        handed = self.handoffs.submit_event(call)
+        submitted = self.handoffs.submit_event(call)
         if self.is_async:  # a cancelled wait must not cancel the future, which is settled elsewhere
-            await asyncio.shield(asyncio.wrap_future(handed.accepted))
+            await asyncio.shield(asyncio.wrap_future(submitted.accepted))
         else:
-            handed.accepted.result()
+            submitted.accepted.result()
 
     async def _results(
         self,
-        submit: Callable[[], Sequence[HandedOver]],
+        submit: Callable[[], Sequence[Submitted]],
         timeout: float | None = None,
         on_result: OnResult | None = None,
         wait: Wait = Wait.AGENT,
@@ -118,17 +118,17 @@ class Reach:
         If the wait is cancelled, so are they. In async code, ``on_result`` gets each result as it arrives.
         """
         async with self.waits.without_slot(wait, is_async=self.is_async):
-            handed = submit()
-            with self.handoffs.awaited(handed, self.cancellation):
-                if self.is_async and len(handed) == 1:  # saves a task
-                    return [await _awaited(handed[0], timeout, on_result)]
+            submitted = submit()
+            with self.handoffs.awaited(submitted, self.cancellation):
+                if self.is_async and len(submitted) == 1:  # saves a task
+                    return [await _awaited(submitted[0], timeout, on_result)]
                 if self.is_async:
-                    return await asyncio.gather(*(_awaited(one, timeout, on_result) for one in handed))
-                return [one.pending.result(timeout) for one in handed]
+                    return await asyncio.gather(*(_awaited(one, timeout, on_result) for one in submitted))
+                return [one.pending.result(timeout) for one in submitted]
 
 
-async def _awaited(handed: HandedOver, timeout: float | None, on_result: OnResult | None) -> ToolCallResult:
-    result = await handed.pending.wait(timeout)
+async def _awaited(submitted: Submitted, timeout: float | None, on_result: OnResult | None) -> ToolCallResult:
+    result = await submitted.pending.wait(timeout)
     if on_result is not None:
         await on_result(result)
     return result

@@ -119,7 +119,6 @@ SwarmBundleFor = Callable[[ToolCall], SwarmBundleApi | None]
 
 def no_swarm_bundle(_call: ToolCall) -> None:
     """Stand in where the bundle cannot be changed: without a worker, or outside of a git repository."""
-    return
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class CatalogGuard:
         if self._registry.is_open and not (
             is_system or self._registry.is_offered(call.agent_name, bound.name)
         ):
-            _log_exception(call)
+            _log_exemption(call)
         return bound
 
     def note_unregistered(self, call: ToolCall, names: Collection[str]) -> None:
@@ -102,7 +102,7 @@ class CatalogGuard:
         known = registry.known(call.agent_name, call.tool_name, turn_of(call)) if registry.is_open else None
         if known is None or known.tool.name == SYSTEM_TOOL:
             raise not_in_catalog(call.tool_name, (item.name for item in catalog))
-        _log_exception(call)
+        _log_exemption(call)
         return known
 
     def _require_agent(self, call: ToolCall) -> None:
@@ -119,7 +119,7 @@ def _require_revision(call: ToolCall, ref: str | None) -> None:
         )
 
 
-def _log_exception(call: ToolCall) -> None:
+def _log_exemption(call: ToolCall) -> None:
     logger.warning(
         "call.admitted_outside_catalog",
         policy="toolCalls.allow: registry",

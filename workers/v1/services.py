@@ -98,16 +98,16 @@ class AgentEventBus:
         self.events.emit(self.agent, name, event)
 
     def on(self, name: str, listener: Callable[[JsonObject], Any]) -> Callable[[], None]:
-        return self._noted(self.events.on(self.agent, name, listener, extension=self.listener_of))
+        return self._track(self.events.on(self.agent, name, listener, extension=self.listener_of))
 
     def once(self, name: str, listener: Callable[[JsonObject], Any]) -> Callable[[], None]:
         end = self.events.on(self.agent, name, listener, extension=self.listener_of, is_once=True)
-        return self._noted(end)
+        return self._track(end)
 
     def off(self, name: str, listener: Callable[[JsonObject], Any]) -> None:
         self.events.off(self.agent, name, listener)
 
-    def _noted(self, end: Callable[[], None]) -> Callable[[], None]:
+    def _track(self, end: Callable[[], None]) -> Callable[[], None]:
         return end
 
 
@@ -121,7 +121,7 @@ class RunEventBus(AgentEventBus):
         while self._ends:
             self._ends.pop()()
 
-    def _noted(self, end: Callable[[], None]) -> Callable[[], None]:
+    def _track(self, end: Callable[[], None]) -> Callable[[], None]:
         self._ends.append(end)
         return end
 
