@@ -109,7 +109,7 @@ def test_of_a_revision_that_ends_workers_as_it_registers_two_are_lost_at_most(ma
     machines.end_claim_of_dead(deadly)
     wait_until(lambda: Activation.of(deadly, machines.state).status == "failed", 60, show=machines.logs)
 
-    assert "2 workers have ended" in (Activation.of(deadly, machines.state).reason or "")
+    assert "2 workers died" in (Activation.of(deadly, machines.state).reason or "")
     assert sorted(map(str, codes(workers))) == ["9", "9", "None", "None"]
     machines.stack._workers[:] = [worker for worker in workers if worker.poll() is None]
     assert machines.client.call("lizard", "skin__colour", timeout=30).output == "green"

@@ -1,1 +1,1 @@
-"""Agents that act: what an entry is given, calls other agents with, and waits for."""
+"""Calls and events that running agents and tools submit, and their waits."""

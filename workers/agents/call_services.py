@@ -1,6 +1,6 @@
-"""What a run reaches tools and other agents with: ``ctx.runtime``, ``ctx.call`` and ``ctx.step``.
+"""How a run reaches tools and other agents: ``ctx.runtime``, ``ctx.call`` and ``ctx.step``.
 
-Each is written once, as coroutines; for plain code the same ones run on its own thread (``in_plain_code``).
+Each is written once, as coroutines. For plain code, :func:`in_plain_code` runs them on the caller's thread.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ from goondan_tasks.tool_api import (
     SpawnResult,
 )
 from goondan_tasks.wording import closest
-from workers.agents.handoffs import HandedOver, Handoffs
+from workers.agents.handoffs import Handoffs, Submitted
 from workers.agents.waits import Waits
 from workers.cancellation import Cancellation
 from workers.concurrency.slots import Wait
@@ -68,23 +68,25 @@ from workers.turns.steps import OpenStep, StepRequest, Steps, patiently
 from workers.turns.turns import TurnState
 
 #: a call as an agent writes it
-Wanted = Mapping[str, Any] | Sequence[Any]
+CallSpec = Mapping[str, Any] | Sequence[Any]
+Options = Mapping[str, Any] | None
 OnResult = Callable[[ToolCallResult], Awaitable[object]]
+StepsNow = Callable[[], Steps]
 
 
 class CallWatch(Protocol):
-    """Is told of the tool calls of a Step."""
+    """Observes the tool calls of a Step."""
 
     async def called(self, calls: Sequence[tuple[str, StepCall]]) -> None:
-        """Note the calls, each with its identity."""
+        """Note calls, each with its identity."""
 
     async def answered(self, result: ToolCallResult) -> None:
-        """Note the result of one."""
+        """Note a result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What a run submits calls and events with, and waits for them."""
+    """Submits the calls and events of one run, and waits for their results."""
 
     handoffs: Handoffs
     asker: Asker
@@ -96,39 +98,39 @@ class Reach:
         if not self.handoffs.is_ready:
             await may_block(partial(patiently, self.handoffs.get_ready), is_async=self.is_async)
 
-    async def _submitted(self, call: ToolCall) -> None:
+    async def _submit_event(self, call: ToolCall) -> None:
         """Submit an event and wait until the ledger has it."""
-        handed = self.handoffs.submit_event(call)
-        if self.is_async:  # to stop waiting must not cancel the future, which is settled elsewhere
-            await asyncio.shield(asyncio.wrap_future(handed.accepted))
+        submitted = self.handoffs.submit_event(call)
+        if self.is_async:  # a cancelled wait must not cancel the future, which is settled elsewhere
+            await asyncio.shield(asyncio.wrap_future(submitted.accepted))
         else:
-            handed.accepted.result()
+            submitted.accepted.result()
 
     async def _results(
         self,
-        submit: Callable[[], Sequence[HandedOver]],
+        submit: Callable[[], Sequence[Submitted]],
         timeout: float | None = None,
-        told: OnResult | None = None,
+        on_result: OnResult | None = None,
         wait: Wait = Wait.AGENT,
     ) -> list[ToolCallResult]:
         """Submit calls or events, and wait for their results without a slot.
 
-        If the wait is cancelled, so are they. ``told`` gets each result as it comes, in async code.
+        If the wait is cancelled, so are they. In async code, ``on_result`` gets each result as it arrives.
         """
         async with self.waits.without_slot(wait, is_async=self.is_async):
-            handed = submit()
-            with self.handoffs.awaited(handed, self.cancellation):
-                if self.is_async and len(handed) == 1:  # without a task of its own
-                    return [await _awaited(handed[0], timeout, told)]
+            submitted = submit()
+            with self.handoffs.awaited(submitted, self.cancellation):
+                if self.is_async and len(submitted) == 1:  # saves a task
+                    return [await _awaited(submitted[0], timeout, on_result)]
                 if self.is_async:
-                    return await asyncio.gather(*(_awaited(one, timeout, told) for one in handed))
-                return [one.pending.result(timeout) for one in handed]
+                    return await asyncio.gather(*(_awaited(one, timeout, on_result) for one in submitted))
+                return [one.pending.result(timeout) for one in submitted]
 
 
-async def _awaited(handed: HandedOver, timeout: float | None, told: OnResult | None) -> ToolCallResult:
-    result = await handed.pending.wait(timeout)
-    if told is not None:
-        await told(result)
+async def _awaited(submitted: Submitted, timeout: float | None, on_result: OnResult | None) -> ToolCallResult:
+    result = await submitted.pending.wait(timeout)
+    if on_result is not None:
+        await on_result(result)
     return result
 
 
@@ -136,33 +138,34 @@ async def _awaited(handed: HandedOver, timeout: float | None, told: OnResult | N
 class AgentTools(Reach):
     """``ctx.call`` and ``ctx.call_many``: the agent's own tools, through its own queue."""
 
-    #: the revision of the bundle that calls outside of Steps belong to
+    #: the revision of the bundle for calls outside of Steps
     bundle_ref: str | None = None
 
     async def _call(self, tool: str, args: Any = None, *, timeout: float | None = None) -> ToolCallResult:
-        """Call one tool and wait for its result; if the wait is cancelled, so is the call."""
-        [result] = await self.results([self.new_call(tool, args, timeout, bundle_ref=self.bundle_ref)])
+        [result] = await self.results([self.new_call(tool, args, timeout)])
         return result
 
-    async def _call_many(self, calls: Iterable[Wanted]) -> list[ToolCallResult]:
-        wanted = [self.new_call(*_read(call), None, bundle_ref=self.bundle_ref) for call in calls]
-        return await self.results(wanted)
+    async def _call_many(self, calls: Iterable[CallSpec]) -> list[ToolCallResult]:
+        return await self.results([self.new_call(*_tool_and_args(call)) for call in calls])
 
-    async def results(self, calls: Sequence[ToolCall], told: OnResult | None = None) -> list[ToolCallResult]:
-        """Submit calls and wait for all results; see :meth:`_results`."""
+    async def results(
+        self, calls: Sequence[ToolCall], on_result: OnResult | None = None
+    ) -> list[ToolCallResult]:
+        """Submit calls and wait for all results; if the wait is cancelled, so are the calls."""
         await self._get_ready()
         wait = Wait.TOOLS if self.is_async else Wait.AGENT
-        return await self._results(partial(self.handoffs.submit_calls, calls), told=told, wait=wait)
+        submit = partial(self.handoffs.submit_calls, calls)
+        return await self._results(submit, on_result=on_result, wait=wait)
 
-    def new_call(self, tool: str, args: Any, timeout: float | None, **fields: Any) -> ToolCall:
-        """Make a call in which the agent's Turn and trace go on.
+    def new_call(self, tool: str, args: Any, timeout: float | None = None, **fields: Any) -> ToolCall:
+        """Make a call that belongs to the agent's Turn and trace; ``fields`` replace the usual ones.
 
         Raises:
             ToolInputValidationError: it is not valid.
-            ValueError: no run calls it.
+            ValueError: it is not made in a run.
         """
-        asker, above = self.asker, self.asker.call
-        if above is None:
+        asker, parent = self.asker, self.asker.call
+        if parent is None:
             raise ValueError("only a run calls tools")
         call_id = asker.new_id([tool, args])
         try:
@@ -172,46 +175,37 @@ class AgentTools(Reach):
                 args={} if args is None else args,
                 agent_name=asker.name,
                 instance_key=asker.instance_key,
-                turn_id=above.turn_id,
-                trace_id=above.trace_id,
+                turn_id=parent.turn_id,
+                trace_id=parent.trace_id,
                 span_id=call_id[:16],
-                correlation_id=above.correlation_id,
-                auth=above.auth,
-                origin=above.origin,
-                call_chain=above.call_chain,
-                waiting=above.waiting,
+                correlation_id=parent.correlation_id,
+                auth=parent.auth,
+                origin=parent.origin,
+                call_chain=parent.call_chain,
+                waiting=parent.waiting,
                 parent_id=asker.call_id,
-                root_id=above.root_id or asker.call_id,
-                parent_span_id=above.span_id,
+                root_id=parent.root_id or asker.call_id,
+                parent_span_id=parent.span_id,
                 timeout_seconds=timeout,
-                **fields,
+                **{"bundle_ref": self.bundle_ref, **fields},
             )
         except ValidationError as error:
             raise ToolInputValidationError(f"The call is not valid: {faults_of(error)}.") from error
 
 
 class AsyncToolCaller(AgentTools):
-    """An agent's tools, for ``async`` code."""
-
     is_async = True
     call = AgentTools._call
     call_many = AgentTools._call_many
 
 
 class BlockingToolCaller(AgentTools):
-    """An agent's tools, for plain code."""
-
     is_async = False
     call = in_plain_code(AgentTools._call)
     call_many = in_plain_code(AgentTools._call_many)
 
 
-def _read(call: Wanted) -> tuple[str, Any]:
-    """Read a call as an agent writes it.
-
-    Raises:
-        ToolInputValidationError: it cannot be read.
-    """
+def _tool_and_args(call: CallSpec) -> tuple[str, Any]:
     if isinstance(call, Mapping):
         name = call.get("toolName", call.get("tool_name"))
         args = next((call[key] for key in ("args", "arguments", "input") if key in call), None)
@@ -229,27 +223,33 @@ class AgentTurn:
     """The Steps of one Turn that an agent's entry handles."""
 
     call: ToolCall
-    #: the number of the event's run: each run has Steps of its own, since workers remember the catalogs of
-    #: an earlier one's
+    #: the number of the event's run; the ids of its Steps differ from those of earlier runs, whose catalogs
+    #: workers remember
     attempt: int
-    steps_now: Callable[[], Steps]
+    steps_now: StepsNow
     state: TurnState = field(default_factory=TurnState)
     calls: TurnCalls = field(default_factory=TurnCalls)
-    #: of Steps; several may be on their way at once
+    #: numbers the Steps, of which several may be open at once
     indexes: Iterator[int] = field(default_factory=count)
-    #: the ids of those that have opened
+    #: the ids of the Steps that were opened
     opened: list[str] = field(default_factory=list)
 
     def prepare(
         self, steps: Steps, message: JsonObject | None, conversation: Conversation | None
     ) -> OpenStep:
         """Return the next Step; this blocks, and raises as :meth:`Steps.prepare`."""
-        index = next(self.indexes)
-        names = (self.call.agent_name, self.call.instance_key, self.call.turn_id)
-        step_id = call_identity(*names, f"step-{index}.{self.attempt}")
-        previous = self.opened[-1] if self.opened else None
-        thinking = (conversation, self.state.ask_model)
-        return steps.prepare(StepRequest(step_id, self.call, index, message, previous, *thinking))
+        call, index = self.call, next(self.indexes)
+        name = f"step-{index}.{self.attempt}"
+        request = StepRequest(
+            call_identity(call.agent_name, call.instance_key, call.turn_id, name),
+            call,
+            index,
+            message,
+            previous_step_id=self.opened[-1] if self.opened else None,
+            conversation=conversation,
+            ask_model=self.state.ask_model,
+        )
+        return steps.prepare(request)
 
 
 class EntryStep(RecordedStep):
@@ -266,20 +266,19 @@ class EntryStep(RecordedStep):
     ) -> None:
         self._turn = turn
         self._message = message
-        #: that of a Turn that thinks
+        #: set if the agent thinks
         self._conversation = conversation
         self._tools = tools
         self._steps: Steps
         self._step: OpenStep | None = None
         self._record: StepRecord | None = None
-        self._asked: list[JsonObject] = []
+        self._calls: list[JsonObject] = []
         self._results: list[ToolCallResult] = []
-        #: what the middlewares have made of the Step, once it has ended
+        #: the answer of the middlewares once the Step has ended
         self.result: StepResult | None = None
 
     @property
     def record(self) -> StepRecord:
-        """What was fixed when it opened."""
         if self._record is None:
             raise _not_open()
         return self._record
@@ -302,7 +301,7 @@ class EntryStep(RecordedStep):
     async def _enter(self) -> Self:
         self._step = step = await may_block(self._prepare, is_async=self.is_async)
         await step.enter(is_async=self.is_async)
-        with OnError(lambda _: step.break_off()):  # its block does not begin: the middlewares clean up
+        with OnError(lambda _: step.break_off()):  # the Step's block does not run then
             self._record = await may_block(partial(self._steps.keep, step), is_async=self.is_async)
         self._turn.opened.append(self.record.id)
         return self
@@ -314,11 +313,11 @@ class EntryStep(RecordedStep):
     async def _leave(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """End the Step; return whether a middleware has caught the block's error."""
+        """End the Step; return whether a middleware caught the block's error."""
         if error is not None and not isinstance(error, Exception):
             self._open.break_off()
             return False
-        outcome = CoreOutcome(StepResult(tuple(self._asked), tuple(self._results)), error)
+        outcome = CoreOutcome(StepResult(tuple(self._calls), tuple(self._results)), error)
         result = await self._open.leave(outcome, is_async=self.is_async)
         if not isinstance(result, StepResult):
             raise MiddlewareError(f"A step middleware returned no StepResult but {result!r:.200}.")
@@ -332,10 +331,10 @@ class EntryStep(RecordedStep):
         if not self._open.is_open:
             raise _not_open()
         record, terms = self.record, self._steps.terms
-        asked = self._turn.calls.of_step(record, self.catalog, reply, max_args_bytes=terms.max_args_bytes)
+        requested = self._turn.calls.of_step(record, self.catalog, reply, max_args_bytes=terms.max_args_bytes)
         correlation_id = self._turn.call.correlation_id
-        calls = ReplyCalls.of(asked, record, help_url=terms.help_url, correlation_id=correlation_id)
-        wanted = [
+        calls = ReplyCalls.of(requested, record, help_url=terms.help_url, correlation_id=correlation_id)
+        submitted = [
             self._tools.new_call(
                 call.tool_name,
                 call.asked.args,
@@ -348,23 +347,22 @@ class EntryStep(RecordedStep):
             for call in calls.submitted()
         ]
         if watch is not None:
-            await _tell(watch, calls, wanted)
-        told = None if watch is None else watch.answered
-        results = await self._tools.results(wanted, told) if wanted else []
+            await _announce(watch, calls, submitted)
+        on_result = None if watch is None else watch.answered
+        results = await self._tools.results(submitted, on_result) if submitted else []
         await may_block(partial(self._steps.note_calls, record, results), is_async=self.is_async)
         answered = calls.answered(results)
-        self._asked += [call.to_wire() for call in asked]
+        self._calls += [call.to_wire() for call in requested]
         self._results += answered
         return answered
 
 
-async def _tell(watch: CallWatch, calls: ReplyCalls, submitted: Sequence[ToolCall]) -> None:
-    """Tell of calls, and of the results of those that are refused."""
+async def _announce(watch: CallWatch, calls: ReplyCalls, submitted: Sequence[ToolCall]) -> None:
+    """Tell ``watch`` of a reply's calls, and of the results of refused ones."""
     ids = map(identity_of, submitted)
-    refusals = calls.refusals
-    pairs = zip(calls.calls, refusals, strict=True)
-    await watch.called([(next(ids) if no is None else no.meta.id, call) for call, no in pairs])
-    for refusal in filter(None, refusals):
+    pairs = zip(calls.calls, calls.refusals, strict=True)
+    await watch.called([(next(ids) if refusal is None else refusal.meta.id, call) for call, refusal in pairs])
+    for refusal in filter(None, calls.refusals):
         await watch.answered(refusal)
 
 
@@ -387,16 +385,12 @@ class BlockingEntryStep(EntryStep):
 
 
 def _not_open() -> RuntimeError:
-    return RuntimeError("the Step is open inside of its with block only")
-
-
-Options = Mapping[str, Any] | None
-StepsNow = Callable[[], Steps]
+    return RuntimeError("the Step is open only inside its with block")
 
 
 @dataclass(frozen=True, slots=True)
 class Swarm:
-    """The swarm that the runs of a process belong to."""
+    """The swarm of a worker process."""
 
     name: str
     entry_agent: str
@@ -404,14 +398,10 @@ class Swarm:
     most_hops: int
 
     def require(self, agent: Any) -> str:
-        """Return the name of an agent of the swarm.
-
-        Raises:
-            AgentNotFoundError: there is none of this name.
-        """
+        """Return the name of an agent of the swarm, or raise an AgentNotFoundError."""
         if agent not in self.agents:
-            meant = closest(agent, self.agents) if isinstance(agent, str) else None
-            hint = f"; did you mean {meant!r}?" if meant else f"; it has: {', '.join(self.agents)}."
+            similar = closest(agent, self.agents) if isinstance(agent, str) else None
+            hint = f"; did you mean {similar!r}?" if similar else f"; it has: {', '.join(self.agents)}."
             raise AgentNotFoundError(f"No agent {agent!r} in the swarm{hint}")
         return str(agent)
 
@@ -422,7 +412,7 @@ class _SwarmRuntime(Reach):
 
     swarm: Swarm
     instances: InstanceService
-    #: the asker's
+    #: of the asking run
     workdir: Path
 
     async def _request(
@@ -434,13 +424,12 @@ class _SwarmRuntime(Reach):
         timeout_ms: float | None = None,
         is_async: bool = False,
     ) -> RequestResult:
-        """Ask an agent and wait for its answer; if the wait is cancelled, the agent is told to stop."""
         timeout_ms, is_async = _request_options(options, timeout_ms, is_async)
         handoff = Handoff(self.swarm.require(target), event, is_awaited=not is_async, timeout_ms=timeout_ms)
         call = self._call(handoff)
         await self._get_ready()
         if is_async:
-            await self._submitted(call)
+            await self._submit_event(call)
             return accepted(call)
         try:
             [result] = await self._results(lambda: [self.handoffs.submit_event(call)], timeout_ms / 1000)
@@ -452,7 +441,7 @@ class _SwarmRuntime(Reach):
         call = self._call(Handoff(self.swarm.require(target), event, is_request=False, is_awaited=False))
         await self._get_ready()
         try:
-            await self._submitted(call)
+            await self._submit_event(call)
         except ToolCallConflictError:
             return sent(call, accepted=False)
         return sent(call)
@@ -501,8 +490,6 @@ class _SwarmRuntime(Reach):
 
 
 class AsyncRuntime(_SwarmRuntime):
-    """``ctx.runtime`` of ``async`` code."""
-
     is_async = True
     request = _SwarmRuntime._request
     send = _SwarmRuntime._send
@@ -512,8 +499,6 @@ class AsyncRuntime(_SwarmRuntime):
 
 
 class BlockingRuntime(_SwarmRuntime):
-    """``ctx.runtime`` of plain code."""
-
     is_async = False
     request = in_plain_code(_SwarmRuntime._request)
     send = in_plain_code(_SwarmRuntime._send)
@@ -532,13 +517,13 @@ def _request_options(options: Options, timeout_ms: float | None, is_async: bool)
 
 
 def _options(options: Options, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the options, given either way."""
+    """Return options that were given as one object or as keyword arguments."""
     given = {} if options is None else options
     if not isinstance(given, Mapping):
         raise ToolInputValidationError(f"Options are an object, not {type(given).__name__}.")
     for name in given.keys() - keywords.keys():
-        meant = closest(str(name), keywords)
-        hint = f"did you mean {meant!r}?" if meant else f"there are: {', '.join(keywords)}."
+        similar = closest(str(name), keywords)
+        hint = f"did you mean {similar!r}?" if similar else f"there are: {', '.join(keywords)}."
         raise ToolInputValidationError(f"There is no option {name!r}; {hint}")
     return {name: given.get(name) if keyword is None else keyword for name, keyword in keywords.items()}
 
@@ -548,9 +533,9 @@ class CallServices:
     """The services of one run."""
 
     runtime: AgentRuntime
-    #: the agent's own tools; a tool has no use for them
+    #: the agent's own tools; only for agents' entries
     tools: AsyncToolCaller | BlockingToolCaller
-    #: the next Step of an agent's Turn
+    #: makes the next Step of an agent's Turn
     step: Callable[..., BlockingEntryStep | AsyncEntryStep]
 
 
@@ -561,9 +546,9 @@ class SwarmServices:
     swarm: Swarm
     handoffs: Handoffs
     instances: InstanceService
-    #: opens the Steps of an agent's entry: of the revision that is active when one begins (000 §12.4)
+    #: returns the Steps of the active revision, in which an entry's next Step opens (000 §12.4)
     steps_now: StepsNow
-    #: the revision of the runs, and of the calls that they make outside of Steps
+    #: the revision of the runs, and of their calls outside of Steps
     bundle_ref: str | None = None
 
     def for_run(
@@ -576,18 +561,15 @@ class SwarmServices:
         is_async: bool,
         state: TurnState | None = None,
     ) -> CallServices:
-        """Make the services of one run."""
-        # the run that takes its place when its worker dies makes the same ids; a retry does not
+        # if a worker dies, the run that replaces its run makes the same ids; a retry makes others
         name = f"{run.id} {run.retries}" if run.retries else run.id
         reach = (self.handoffs, Asker.of(run.id, run.call, RepeatableIds(name)), waits, cancellation)
         swarm = (self.swarm, self.instances, workdir)
         turn = AgentTurn(run.call, run.attempt, self.steps_now, state or TurnState())
         if is_async:
             tools = AsyncToolCaller(*reach, self.bundle_ref)
-            return CallServices(
-                AsyncRuntime(*reach, *swarm), tools, partial(AsyncEntryStep, turn, tools=tools)
-            )
+            step = partial(AsyncEntryStep, turn, tools=tools)
+            return CallServices(AsyncRuntime(*reach, *swarm), tools, step)
         caller = BlockingToolCaller(*reach, self.bundle_ref)
-        return CallServices(
-            BlockingRuntime(*reach, *swarm), caller, partial(BlockingEntryStep, turn, tools=caller)
-        )
+        blocking_step = partial(BlockingEntryStep, turn, tools=caller)
+        return CallServices(BlockingRuntime(*reach, *swarm), caller, blocking_step)

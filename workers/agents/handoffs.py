@@ -1,9 +1,9 @@
-"""Calls and events that the runs of one worker process submit, and their results."""
+"""Submits the calls and events of a worker process's runs, and delivers their results."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -26,22 +26,22 @@ from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.redaction import KNOWN_SECRETS
 from workers.cancellation import Cancellation
+from workers.turns.pipeline import OnError
 
 logger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class HandedOver:
+class Submitted:
     """A submitted call or event."""
 
-    call: ToolCall
     pending: PendingCall
     #: done once the ledger has it
     accepted: "Future[None]"
 
 
 class Handoffs:
-    """Submits calls and events with the writer's packets, and follows their results."""
+    """Submits calls and events through the pipelined writer, and delivers their results."""
 
     def __init__(self, ledger: Ledger, writer: PipelinedWriter, client: Client) -> None:
         self._ledger = ledger
@@ -59,47 +59,47 @@ class Handoffs:
             self._client.listen()
             self.is_ready = True
 
-    def submit_calls(self, calls: Sequence[ToolCall]) -> list[HandedOver]:
-        """Submit tool calls in one packet.
+    def submit_calls(self, calls: Sequence[ToolCall]) -> list[Submitted]:
+        """Submit tool calls in one write.
 
         Raises:
-            ToolInputValidationError, PayloadTooLargeError: one is not JSON, or too large; none is submitted.
+            ToolInputValidationError, PayloadTooLargeError: one is not JSON or too large; none is submitted.
         """
         return self._submit([self._client.submitter.prepare_call(call) for call in calls])
 
-    def submit_event(self, call: ToolCall) -> HandedOver:
-        """Submit an event without the secrets in it; raises as :meth:`submit_calls`."""
-        shown = call.model_copy(update={"args": KNOWN_SECRETS.hidden_in_answer(call.args)})
-        return self._submit([self._client.submitter.prepare_event(shown)])[0]
+    def submit_event(self, call: ToolCall) -> Submitted:
+        """Submit an event, its secrets masked; raises as :meth:`submit_calls`."""
+        masked = call.model_copy(update={"args": KNOWN_SECRETS.hidden_in_answer(call.args)})
+        return self._submit([self._client.submitter.prepare_event(masked)])[0]
 
     @contextmanager
-    def awaited(self, handed: Sequence[HandedOver], asker: Cancellation) -> Iterator[None]:
-        """Wait for results in here; if the block raises, the calls are cancelled.
+    def awaited(self, submitted: Sequence[Submitted], asker: Cancellation) -> Iterator[None]:
+        """Wait for results in the block; if it raises, the calls are cancelled.
 
-        If the asking run is cancelled, or ends without the block, the waits end with an error. If it was
-        taken over, nothing is done: the next run of the call waits for the same results.
+        If the asking run is cancelled or ends, waits that go on end with an error. If another run has taken
+        its place, nothing is done, because that run waits for the same results.
         """
-        with ExitStack() as always, ExitStack() as on_error:
-            for one in handed:
-                on_error.callback(self._call_off, one, asker)
-            always.callback(asker.on_cancel(partial(self._wake, handed, asker), or_end=True))
-            yield
-            on_error.pop_all()
 
-    def _wake(self, handed: Sequence[HandedOver], asker: Cancellation) -> None:
-        """End the waits with an error."""
-        if not asker.is_taken_over:
-            for one in handed:
-                self._client.give_up(one.pending.id, ToolCancelledError())
+        def end_waits() -> None:
+            if not asker.is_taken_over:
+                for one in submitted:
+                    self._client.give_up(one.pending.id, ToolCancelledError())
 
-    def _call_off(self, handed: HandedOver, asker: Cancellation) -> None:
-        """Cancel a call, on a thread of its own."""
-        if not asker.is_taken_over:  # before the ledger has it, there is nothing to cancel
-            handed.accepted.add_done_callback(partial(_cancel_accepted, handed.pending))
+        def cancel_calls(_: BaseException) -> None:
+            if not asker.is_taken_over:
+                for one in submitted:  # until the ledger has it, there is nothing to cancel
+                    one.accepted.add_done_callback(partial(_cancel_accepted, one.pending))
 
-    def _submit(self, submissions: Sequence[Submission]) -> list[HandedOver]:
-        handed = [self._expect(submission) for submission in submissions]
-        for submission, one in zip(submissions, handed, strict=True):
+        with OnError(cancel_calls):
+            stop_listening = asker.on_cancel(end_waits, or_end=True)
+            try:
+                yield
+            finally:
+                stop_listening()
+
+    def _submit(self, submissions: Sequence[Submission]) -> list[Submitted]:
+        submitted = [self._expect(submission) for submission in submissions]
+        for submission, one in zip(submissions, submitted, strict=True):
             script_call = self._ledger.submit(submission, self._client.producer)
             self._writer.put_off(
                 script_call,
@@ -108,13 +108,13 @@ class Handoffs:
                 refused=partial(self._on_refusal, submission, one),
             )
         self._writer.flush()
-        return handed
+        return submitted
 
-    def _expect(self, submission: Submission) -> HandedOver:
+    def _expect(self, submission: Submission) -> Submitted:
         accepted: Future[None] = Future()
 
         def look(call_id: str) -> str:
-            """Return the status; neither an outage nor a submission on its way is an end."""
+            """Return the status; "queued" during an outage, and until the submission is accepted."""
             if not accepted.done():
                 return "queued"
             try:
@@ -122,55 +122,55 @@ class Handoffs:
             except BrokerUnreachableError:
                 return "queued"
 
-        return HandedOver(submission.call, self._client.expect(submission.id, look), accepted)
+        return Submitted(self._client.expect(submission.id, look), accepted)
 
-    def _on_answer(self, submission: Submission, handed: HandedOver, admission: Admission) -> None:
+    def _on_answer(self, submission: Submission, submitted: Submitted, admission: Admission) -> None:
         if admission.is_conflict:
             error = ToolCallConflictError(f"{submission.id} was submitted before, with other content.")
-            self._give_up(handed, error)
+            self._give_up(submitted, error)
         elif not submission.message:
-            _apart(partial(self._send, submission, handed))
+            _on_thread(partial(self._send, submission, submitted))
         else:
-            handed.accepted.set_result(None)
+            submitted.accepted.set_result(None)
             if not admission.is_new:
-                _apart(partial(self._look, handed))
+                _on_thread(partial(self._check, submitted))
 
-    def _on_refusal(self, submission: Submission, handed: HandedOver, error: ResponseError) -> None:
-        self._give_up(handed, damaged(submission.id, refusal_text(error)))
+    def _on_refusal(self, submission: Submission, submitted: Submitted, error: ResponseError) -> None:
+        self._give_up(submitted, damaged(submission.id, refusal_text(error)))
 
-    def _look(self, handed: HandedOver) -> None:
+    def _check(self, submitted: Submitted) -> None:
         try:
-            handed.pending.status()
+            submitted.pending.status()
         except GoondanError as error:
-            self._give_up(handed, error)
+            self._give_up(submitted, error)
 
-    def _send(self, submission: Submission, handed: HandedOver) -> None:
+    def _send(self, submission: Submission, submitted: Submitted) -> None:
         try:
             self._client.send_messages({submission.id: submission.call_json})
         except GoondanError as error:
-            _cancel(handed.pending)  # without a message it would block the events behind it
-            self._give_up(handed, error)
+            _cancel(submitted.pending)  # without a message it would block the events behind it
+            self._give_up(submitted, error)
         else:
-            handed.accepted.set_result(None)
-            self._look(handed)
+            submitted.accepted.set_result(None)
+            self._check(submitted)
 
-    def _give_up(self, handed: HandedOver, error: GoondanError) -> None:
-        if not handed.accepted.done():
-            handed.accepted.set_exception(error)
-        self._client.give_up(handed.pending.id, error)
+    def _give_up(self, submitted: Submitted, error: GoondanError) -> None:
+        if not submitted.accepted.done():
+            submitted.accepted.set_exception(error)
+        self._client.give_up(submitted.pending.id, error)
 
 
-def _apart(what: Callable[[], object]) -> None:
-    threading.Thread(target=what, name="goondan-handoff", daemon=True).start()
+def _on_thread(function: Callable[[], object]) -> None:
+    threading.Thread(target=function, name="goondan-handoff", daemon=True).start()
 
 
 def _cancel_accepted(pending: PendingCall, accepted: Future[None]) -> None:
-    if accepted.exception() is None:  # what was refused for its id is another asker's
-        _apart(partial(_cancel, pending))
+    if accepted.exception() is None:  # an id that was refused may belong to another run's call
+        _on_thread(partial(_cancel, pending))
 
 
 def _cancel(pending: PendingCall) -> None:
     try:
         pending.cancel()
     except GoondanError as error:
-        logger.info("handoff.not_called_off", call_id=pending.id, reason=str(error))  # it has just ended
+        logger.info("handoff.not_called_off", call_id=pending.id, reason=str(error))

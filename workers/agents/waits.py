@@ -1,4 +1,4 @@
-"""Waiting for tools and other agents in the middle of a run, which releases its slot meanwhile."""
+"""Releases the slot of a run while it waits for tools or other agents."""
 
 import asyncio
 import threading
@@ -11,9 +11,9 @@ from workers.concurrency.threads import Work
 
 
 class Waits:
-    """The waits of one run: while all it does is wait, it has no slot.
+    """The waits of one run, which has no slot from its first wait until its last one ends.
 
-    It takes one again when its last wait ends. A wait that begins before it has got one changes nothing.
+    Then the run takes a slot again. If another wait begins before it gets one, it still takes it.
     """
 
     def __init__(self, release_slot: ReleaseSlot, is_over: Callable[[], bool]) -> None:
@@ -22,23 +22,23 @@ class Waits:
         self._is_over = is_over
         self._lock = threading.Lock()
         self._count = 0
-        #: as long as the run has no slot
+        #: set while the run has no slot
         self._released_slot: ReleasedSlot | None = None
-        #: those of its waits that are over, and wait for a slot
+        #: the callbacks of waits that have ended and need the slot to go on
         self._returning: list[Work] = []
 
     @asynccontextmanager
     async def without_slot(self, wait: Wait = Wait.AGENT, *, is_async: bool) -> AsyncIterator[None]:
-        """Release the run's slot in here; in plain code this blocks the thread.
+        """Release the run's slot in the block; afterwards wait for a slot, which blocks in plain code.
 
         Raises:
-            LimitError: too many calls of this worker wait.
+            LimitError: too many calls of this worker are waiting.
         """
         self._begin(wait)
         try:
             yield
         except asyncio.CancelledError:
-            self._stay_out_if_over()
+            self._give_up_if_over()
             raise
         finally:
             back: Future[None] = Future()
@@ -48,20 +48,20 @@ class Waits:
     def _begin(self, wait: Wait) -> None:
         with self._lock:
             if self._released_slot is None:
-                # a run that was answered for has no slot any more, and must not release another's
+                # the slot of a run that is over was freed already, and may be another call's by now
                 self._released_slot = KeptSlot() if self._is_over() else self._release_slot(wait)
             self._count += 1
 
     def _end(self, then: Work) -> bool:
-        """Count one wait less; if it may not go on at once, ``then`` is called when it may."""
+        """End one wait; return whether it may go on at once. If not, ``then`` is called when it may."""
         with self._lock:
             self._count -= 1
             released_slot = self._released_slot
             if self._count or released_slot is None:
                 return True
             self._returning.append(then)
-            is_returning = len(self._returning) > 1
-        if not is_returning:
+            is_first = len(self._returning) == 1
+        if is_first:
             released_slot.end(self._arrive)
         return False
 
@@ -73,7 +73,7 @@ class Waits:
             then()
 
     async def _returned(self, back: Future[None]) -> None:
-        """Wait for a slot, also when this is cancelled meanwhile, unless the run is over."""
+        """Wait for a slot, even if this is cancelled meanwhile, unless the run is over."""
         is_cancelled = False
         waiting = asyncio.wrap_future(back)
         while not waiting.done():
@@ -81,12 +81,12 @@ class Waits:
                 await asyncio.shield(waiting)
             except asyncio.CancelledError:
                 is_cancelled = True
-                self._stay_out_if_over()
+                self._give_up_if_over()
         if is_cancelled:
             raise asyncio.CancelledError
 
-    def _stay_out_if_over(self) -> None:
-        """Let a run that is over end without a slot: its time limit must not wait for one."""
+    def _give_up_if_over(self) -> None:
+        """Let a run that is over end without a slot, because its time limit must not wait for one."""
         with self._lock:
             released_slot = self._released_slot
             if released_slot is None or not self._is_over():

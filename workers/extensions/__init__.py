@@ -1,1 +1,1 @@
-"""Extensions: loading them, and what they may do in a worker."""
+"""Loads extensions, and provides the API that they register with."""

@@ -1,4 +1,4 @@
-"""What ``register`` is called with: see :class:`goondan_tasks.extension_api.ExtensionApi`."""
+"""The argument of an extension's ``register``: see :class:`goondan_tasks.extension_api.ExtensionApi`."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -69,7 +69,7 @@ class WorkerExtensionApi:
 
 @dataclass(frozen=True, slots=True)
 class ExtensionServices:
-    """What the extensions of one process share."""
+    """The services that the extensions of one revision share."""
 
     pipelines: AgentPipelines
     tools: DynamicTools
@@ -104,7 +104,7 @@ class ExtensionServices:
         )
 
     def unload(self, agents: Collection[str], seconds: float) -> None:
-        """Tell agents' extensions that they end, wait for so long, and remove what they have registered."""
+        """Unload agents' extensions: wait up to ``seconds`` for them, and remove all they registered."""
         self.events.unload(agents, seconds)
         for agent in agents:
             self.pipelines.clear(agent)

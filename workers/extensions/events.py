@@ -1,4 +1,4 @@
-"""The events of this process and their listeners (``api.events``), and the call that runs at the moment."""
+"""The events of this process and their listeners (``api.events``), and the current call."""
 
 import inspect
 import threading
@@ -32,28 +32,28 @@ STEP_COMPLETED = "step.completed"
 TOOL_CALLED = "tool.called"
 TOOL_COMPLETED = "tool.completed"
 WORKER_STOPPING = "worker.stopping"
-#: the last event of an extension: its worker stops, or its revision of the bundle is closed
+#: the last event of an extension: its worker is stopping, or its revision of the bundle is being closed
 EXTENSION_UNLOADING = "extension.unloading"
 
 Listener = Callable[[JsonObject], Any]
 
-#: lets the process's event loop run a coroutine
+#: runs a coroutine on the process's event loop
 Submit = Callable[[Coroutine[Any, Any, Any]], "Future[Any]"]
 
-#: the call, event or opening of a Step that is running; ``None`` in ``register`` and in the background
+#: the current call, event or opening of a Step; ``None`` in ``register`` and in background threads
 running: ContextVar[Run | Job | None] = ContextVar("running", default=None)
 
 
 def running_log_fields() -> JsonObject:
-    """Return the fields of log lines about the call that is running, if any."""
+    """Return the log fields of the current call, if any."""
     run = running.get()
-    if isinstance(run, Job):  # its thread goes on with others when its handler has ended
+    if isinstance(run, Job):  # after its handler has ended, its thread runs other calls
         return {} if run.state is JobState.ENDED else run.log_fields.known()
     return {} if run is None else run.log_fields
 
 
 def running_call() -> ToolCall | None:
-    """Return the call that is running, if any."""
+    """Return the current call, if any."""
     run = running.get()
     if run is None:
         return None
@@ -61,14 +61,14 @@ def running_call() -> ToolCall | None:
 
 
 def running_for(agent: str) -> ToolCall | None:
-    """Return the call that is running, if it is a call of ``agent``."""
+    """Return the current call if it is a call of ``agent``."""
     call = running_call()
     return call if call is not None and call.agent_name == agent else None
 
 
 @dataclass(frozen=True, slots=True)
-class _Registered:
-    """A listener; what it raises is logged, and nothing comes of it."""
+class _Registration:
+    """A registered listener; its exceptions are logged."""
 
     agent: str
     event: str
@@ -76,15 +76,14 @@ class _Registered:
     listener: Listener
     is_once: bool = False
 
-    def tell(self, event: JsonObject) -> Any:
-        """Call it; return what is to be awaited, if anything."""
-        return self._heard(outcome_of(partial(self.listener, event)))
+    def call(self, event: JsonObject) -> Any:
+        """Call the listener and return its answer, which may be awaitable."""
+        return self._answer(outcome_of(partial(self.listener, event)))
 
-    async def hear_out(self, coming: Awaitable[Any]) -> None:
-        """Await what it has returned."""
-        self._heard(await awaited_outcome(coming))
+    async def finish(self, answer: Awaitable[Any]) -> None:
+        self._answer(await awaited_outcome(answer))
 
-    def _heard(self, outcome: FunctionOutcome[Any]) -> Any:
+    def _answer(self, outcome: FunctionOutcome[Any]) -> Any:
         if outcome.error is None:
             return outcome.get()
         fields = {"extension": self.extension, "agent": self.agent, "on": self.event}
@@ -98,35 +97,34 @@ class EventListeners:
     def __init__(self, submit: Submit) -> None:
         self._submit = submit
         self._lock = threading.Lock()
-        #: replaced and never changed, so that it is read without the lock
-        self._listeners: dict[tuple[str, str], tuple[_Registered, ...]] = {}
+        #: the tuples are replaced, never changed, so that reading needs no lock
+        self._listeners: dict[tuple[str, str], tuple[_Registration, ...]] = {}
         #: grows with every change
         self.version = 0
-        #: pending calls of plain listeners
-        self._untold: deque[Callable[[], object]] = deque()
-        self._is_telling = False
+        #: calls of plain listeners that wait for the thread below
+        self._queued: deque[Callable[[], object]] = deque()
+        self._has_thread = False
 
     def has(self, agent: str, name: str) -> bool:
-        """Return whether there is a listener."""
         return (agent, name) in self._listeners
 
     def on(
         self, agent: str, name: str, listener: Listener, *, extension: str, is_once: bool = False
     ) -> Callable[[], None]:
-        """Call ``listener`` with each event of an agent, or with the next one; return what removes it.
+        """Call ``listener`` with each event of an agent, or only the next; return a function that removes it.
 
         Raises:
             TypeError: it is not a function.
         """
         if not callable(listener):
             raise TypeError(f"a listener is a function, not {type(listener).__name__}")
-        registered = _Registered(agent, name, extension, listener, is_once)
+        registration = _Registration(agent, name, extension, listener, is_once)
         with self._lock:
-            self._listeners[agent, name] = (*self._listeners.get((agent, name), ()), registered)
+            self._listeners[agent, name] = (*self._listeners.get((agent, name), ()), registration)
             self.version += 1
 
         def end() -> None:
-            self._forget(registered)
+            self._remove(registration)
 
         return end
 
@@ -134,84 +132,84 @@ class EventListeners:
         """Remove ``listener``, however often it was registered."""
         for one in self._listeners.get((agent, name), ()):
             if one.listener == listener:
-                self._forget(one)
+                self._remove(one)
 
     def emit(self, agent: str, name: str, event: Mapping[str, Any] | None = None) -> "list[Future[Any]]":
-        """Call the listeners, each with a dict of its own; return what still runs on the event loop.
+        """Call the listeners, each with a dict of its own; return the futures of async ones.
 
         On the event loop, plain listeners, which may block, are called on another thread, one after another.
-        What a listener raises is logged.
+        Exceptions of listeners are logged.
         """
         pending: list[Future[Any]] = []
         for one in self._listeners.get((agent, name), ()):
-            if one.is_once and not self._forget(one):
+            if one.is_once and not self._remove(one):
                 continue
-            tell = partial(self._tell, one, dict(event or {}))
+            call = partial(self._call, one, dict(event or {}))
             if is_on_loop() and not is_async_handler(one.listener):
-                self._tell_beside_loop(partial(copy_context().run, tell))
+                self._call_beside_loop(partial(copy_context().run, call))
             else:
-                pending += tell()
+                pending += call()
         return pending
 
-    def _tell(self, one: _Registered, event: JsonObject) -> "list[Future[Any]]":
-        told = one.tell(event)
-        return [self._submit(one.hear_out(told))] if inspect.isawaitable(told) else []
+    def _call(self, one: _Registration, event: JsonObject) -> "list[Future[Any]]":
+        answer = one.call(event)
+        return [self._submit(one.finish(answer))] if inspect.isawaitable(answer) else []
 
-    def _tell_beside_loop(self, tell: Callable[[], object]) -> None:
+    def _call_beside_loop(self, call: Callable[[], object]) -> None:
         with self._lock:
-            self._untold.append(tell)
-            if self._is_telling:
+            self._queued.append(call)
+            if self._has_thread:
                 return
-            self._is_telling = True
-        on_new_thread(self._tell_all)
+            self._has_thread = True
+        on_new_thread(self._call_queued)
 
-    def _tell_all(self) -> None:
+    def _call_queued(self) -> None:
         while True:
             with self._lock:
-                if not self._untold:
-                    self._is_telling = False
+                if not self._queued:
+                    self._has_thread = False
                     return
-                tell = self._untold.popleft()
-            tell()
+                call = self._queued.popleft()
+            call()
 
     def stop(self, seconds: float) -> None:
-        """Tell every agent's extensions that the worker stops, and wait for them for so long."""
-        told = [key for key in list(self._listeners) if key[1] in {WORKER_STOPPING, EXTENSION_UNLOADING}]
-        wait([future for agent, name in told for future in self.emit(agent, name)], timeout=seconds)
+        """Tell all extensions that the worker is stopping, and wait up to ``seconds`` for them."""
+        keys = [key for key in list(self._listeners) if key[1] in {WORKER_STOPPING, EXTENSION_UNLOADING}]
+        wait([future for agent, name in keys for future in self.emit(agent, name)], timeout=seconds)
 
     def unload(self, agents: Collection[str], seconds: float) -> None:
-        """Tell agents' extensions that they are unloaded, and wait for them for so long.
+        """Tell agents' extensions that they are unloaded, and wait up to ``seconds`` for them.
 
-        Each runs on its own thread, so that one that hangs does not keep the others from cleaning up.
+        Each listener runs on its own thread, so that one that hangs does not keep others from cleaning up.
         """
-        told = [
-            self._told_apart(one, seconds)
+        ended = [
+            self._call_on_thread(one, seconds)
             for agent in agents
             for one in self._listeners.get((agent, EXTENSION_UNLOADING), ())
         ]
-        wait(told, timeout=seconds)
+        wait(ended, timeout=seconds)
 
-    def _told_apart(self, one: _Registered, seconds: float) -> "Future[None]":
+    def _call_on_thread(self, one: _Registration, seconds: float) -> "Future[None]":
         ended: Future[None] = Future()
 
-        def tell() -> None:
-            wait(self._tell(one, {}), timeout=seconds)
+        def call() -> None:
+            wait(self._call(one, {}), timeout=seconds)
             ended.set_result(None)
 
-        on_new_thread(tell)
+        on_new_thread(call)
         return ended
 
     def clear(self, agent: str) -> None:
-        """Remove all listeners of an agent."""
         with self._lock:
             self._listeners = {key: found for key, found in self._listeners.items() if key[0] != agent}
+            self.version += 1
 
-    def _forget(self, registered: _Registered) -> bool:
-        """Remove a listener; return whether it was there."""
-        key = (registered.agent, registered.event)
+    def _remove(self, registration: _Registration) -> bool:
+        """Remove a listener; return whether it was registered."""
+        key = (registration.agent, registration.event)
         with self._lock:
             present = self._listeners.get(key, ())
-            left = tuple(one for one in present if one is not registered)
+            left = tuple(one for one in present if one is not registration)
             if left:
                 self._listeners[key] = left
             else:
@@ -221,7 +219,7 @@ class EventListeners:
 
 
 def tell_called(events: EventListeners, call: ToolCall) -> None:
-    """Emit ``tool.called``: a call is about to pass the middlewares."""
+    """Emit ``tool.called`` before a call enters the middlewares."""
     if events.has(call.agent_name, TOOL_CALLED):
         events.emit(call.agent_name, TOOL_CALLED, _about_tool(call))
 
@@ -230,14 +228,14 @@ def tell_completed(events: EventListeners, call: ToolCall, result: ToolCallResul
     """Emit ``tool.completed`` with the result of a call."""
     if events.has(call.agent_name, TOOL_COMPLETED):
         code = None if result.error is None else result.error.code
-        ended = {"status": result.status, "code": code, "durationMs": result.meta.duration_ms}
-        events.emit(call.agent_name, TOOL_COMPLETED, {**_about_tool(call), **ended})
+        outcome = {"status": result.status, "code": code, "durationMs": result.meta.duration_ms}
+        events.emit(call.agent_name, TOOL_COMPLETED, {**_about_tool(call), **outcome})
 
 
 def tell_of_turn(
     events: EventListeners, name: str, call: ToolCall, error: BaseException | None = None
 ) -> None:
-    """Emit that the Turn of an agent's entry has begun, ended or failed."""
+    """Emit ``turn.started``, ``turn.completed`` or ``turn.failed``."""
     if events.has(call.agent_name, name):
         about = _about(call)
         if error is not None:
@@ -247,18 +245,18 @@ def tell_of_turn(
 
 
 def tell_of_step(events: EventListeners, name: str, record: StepRecord) -> None:
-    """Emit that a Step has opened, or has succeeded."""
+    """Emit ``step.started`` or ``step.completed``."""
     if events.has(record.agent_name, name):
         about = {**_about(record), "stepId": record.id, "stepIndex": record.index}
         events.emit(record.agent_name, name, about)
 
 
-def _about(what: ToolCall | StepRecord) -> JsonObject:
+def _about(subject: ToolCall | StepRecord) -> JsonObject:
     return {
-        "agentName": what.agent_name,
-        "instanceKey": what.instance_key,
-        "turnId": what.turn_id,
-        "traceId": what.trace_id,
+        "agentName": subject.agent_name,
+        "instanceKey": subject.instance_key,
+        "turnId": subject.turn_id,
+        "traceId": subject.trace_id,
     }
 
 

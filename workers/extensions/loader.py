@@ -1,4 +1,4 @@
-"""Loads the extensions of the agents that a process serves: all of an agent's, or none (003 §6.4, §10)."""
+"""Loads the extensions of a process's agents: all of an agent's extensions, or none (003 §6.4, §10)."""
 
 import contextvars
 import inspect
@@ -38,7 +38,7 @@ LONGEST_REASON = 300
 
 @dataclass(eq=False)
 class ExtensionLoader:
-    """Calls the ``register`` of each agent's extensions, once, in the order that the agent declares."""
+    """Calls ``register`` of each agent's extensions once, in the order in which the agent declares them."""
 
     bundle: Bundle
     services: ExtensionServices
@@ -50,13 +50,13 @@ class ExtensionLoader:
     _loaded: dict[str, ConfigError | None] = field(default_factory=dict)
 
     def load(self, agent: str) -> None:
-        """Load an agent's extensions once, and block until all have registered.
+        """Load an agent's extensions once; this blocks until all have registered.
 
-        If one fails, nothing is left of any, and each later call fails, too.
+        If one fails, all of them are unloaded, and later calls fail, too.
 
         Raises:
             ExtensionLoadError: a file cannot be loaded.
-            ExtensionInitError: a ``register`` failed, or did not end in time.
+            ExtensionInitError: a ``register`` failed or took too long.
         """
         if agent not in self._loaded:
             with self._locks[agent]:
@@ -67,7 +67,7 @@ class ExtensionLoader:
             raise error
 
     def unload(self) -> None:
-        """Let the extensions of all agents clean up, and remove what they have registered; this blocks."""
+        """Unload the extensions of all agents; this blocks while they clean up."""
         self.services.unload(list(self._loaded), UNLOAD_SECONDS)
 
     def _load(self, agent: str) -> ConfigError | None:
@@ -85,7 +85,7 @@ class ExtensionLoader:
         where = f"Extension '{extension.name}' of agent '{agent}'"
         register = self._imported(extension, where)
         api = self.services.api(agent, extension, self.bundle)
-        outcome = self._registered(lambda: register(api, extension.config))
+        outcome = self._run_register(lambda: register(api, extension.config))
         if outcome is None:
             raise ExtensionInitError(f"{where}: register did not end within {self.seconds:g} s")
         if isinstance(outcome.error, EntryError):
@@ -95,11 +95,9 @@ class ExtensionLoader:
             raise ExtensionInitError(message) from outcome.error
         if outcome.error is not None:
             logger.error("extension.failed", extension=extension.name, agent=agent, exc_info=outcome.error)
-            said = _said(outcome.error, extension.entry_path)
-            what_to_do = outcome.error.suggestion if isinstance(outcome.error, ConfigError) else None
-            raise ExtensionInitError(
-                f"{where}: register raised {said}", suggestion=what_to_do
-            ) from outcome.error
+            message = f"{where}: register raised {_describe(outcome.error, extension.entry_path)}"
+            suggestion = outcome.error.suggestion if isinstance(outcome.error, ConfigError) else None
+            raise ExtensionInitError(message, suggestion=suggestion) from outcome.error
         seconds = round(time.monotonic() - begun, 3)
         logger.info("extension.loaded", extension=extension.name, agent=agent, seconds=seconds)
 
@@ -111,7 +109,8 @@ class ExtensionLoader:
         except EntryError as error:
             raise _not_loaded(where, error) from error
 
-    def _registered(self, register: Callable[[], Any]) -> FunctionOutcome[Any] | None:
+    def _run_register(self, register: Callable[[], Any]) -> FunctionOutcome[Any] | None:
+        """Run ``register`` to its end; return ``None`` if it takes too long."""
         try:
             outcome = coming_outcome(register).result(self.seconds)
         except TimeoutError:
@@ -121,12 +120,12 @@ class ExtensionLoader:
         value = outcome.get()
         if not inspect.isawaitable(value):
             return outcome
-        # a thread of the pool may still have the context of a run
-        going_on = contextvars.Context().run(self.event_loop.submit, awaited_outcome(value))
+        # without the context of this thread, which may still name a call
+        rest = contextvars.Context().run(self.event_loop.submit, awaited_outcome(value))
         try:
-            return going_on.result(self.seconds)
+            return rest.result(self.seconds)
         except TimeoutError:
-            going_on.cancel()
+            rest.cancel()
             return None
 
 
@@ -134,11 +133,11 @@ def _not_loaded(where: str, error: EntryError) -> ExtensionLoadError:
     return ExtensionLoadError(f"{where}: {error.message}", suggestion=error.suggestion)
 
 
-def _said(error: BaseException, path: Path) -> str:
-    """Return what was raised, and where in the extension's own file."""
-    said = faults_of(error) if isinstance(error, ValidationError) else str(error)
-    reason = said.partition("\n")[0][:LONGEST_REASON]
+def _describe(error: BaseException, path: Path) -> str:
+    """Return the exception, and its line in the extension's own file."""
+    message = faults_of(error) if isinstance(error, ValidationError) else str(error)
+    reason = message.partition("\n")[0][:LONGEST_REASON]
     raised = type(error).__name__ + (f": {reason}" if reason else "")
-    if isinstance(error, ThrownError):  # says it itself
+    if isinstance(error, ThrownError):  # its message has file and line
         return raised
     return f"{raised} ({path}:{line_in(path, error.__traceback__)})"

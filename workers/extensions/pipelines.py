@@ -3,26 +3,23 @@
 from collections.abc import Callable
 from typing import Any, get_args
 
-from goondan_tasks.extension_api import Middleware, Point, StepContext
-from goondan_tasks.messages import ToolCall
-from workers.turns.pipeline import AroundStep, Layer, Ranks, function_name, require_function
-from workers.v1.chains import EXEC, TurnWay, V1Chains, exec_middleware, require_point
+from goondan_tasks.extension_api import Middleware, Point
+from workers.turns.pipeline import Layer, Ranks, function_name, require_function
+from workers.v1.chains import EXEC, V1Chains, exec_middleware, require_point
 
 
 class AgentPipelines:
-    """The layers of each agent's three onions; without any, a pipeline is its core alone.
+    """The layers of each agent's three onions, the outermost first.
 
-    ``v1`` has the functions of the older version before and after them; what these put around tool calls is
-    a layer like any other (DESIGN §6).
+    ``v1`` has the older version's functions that run before and after an onion. What older extensions put
+    around tool calls is a layer like any other (DESIGN §6).
     """
 
     def __init__(self) -> None:
-        #: its version grows with every change
         self.ranks: Ranks[Point, Layer] = Ranks()
         self.v1 = V1Chains()
 
     def layers(self, agent: str, point: Point) -> tuple[Layer, ...]:
-        """Return an agent's layers, the outermost first."""
         return self.ranks.of(agent, point)
 
     def register(
@@ -32,11 +29,11 @@ class AgentPipelines:
 
         Raises:
             ValueError: there is no such point.
-            TypeError: it is not a function of ``(ctx)``, or its priority is not a whole number.
+            TypeError: it is not a function of ``(ctx)``, or its priority is not an integer.
         """
         if point not in get_args(Point):
             raise ValueError(f"there is no pipeline {point!r}; there are: {', '.join(get_args(Point))}")
-        require_function(middleware, 1, "(ctx); ctx.next() goes on to what is inside of it")
+        require_function(middleware, 1, "(ctx); ctx.next() runs the next layer")
         self.ranks.add(agent, point, Layer(function_name(extension, middleware), middleware), priority)
 
     def wrap(
@@ -53,24 +50,15 @@ class AgentPipelines:
 
         Raises:
             ValueError: it is another point.
-            TypeError: it is not a function of ``(ctx, next)``, or its priority is not a whole number.
+            TypeError: it is not a function of ``(ctx, next)``, or its priority is not an integer.
         """
         require_point(point, (EXEC,))
-        require_function(function, 2, "(ctx, next); next(ctx) goes on to what is inside of it")
+        require_function(function, 2, "(ctx, next); next(ctx) runs the next layer")
         layer = Layer(function_name(extension, function, name), exec_middleware(function))
         self.ranks.add(agent, "toolCall", layer, priority)
         self.v1.with_calls |= {agent}
 
-    def around_step(self, call: ToolCall, step: StepContext) -> AroundStep | None:
-        """Return what older extensions put around all layers of a Step that ``call`` opens."""
-        return self.v1.around_step(call, step)
-
-    def around_turn(self, call: ToolCall) -> TurnWay | None:
-        """Return what older extensions put around all layers of a Turn in which ``call`` is handled."""
-        return self.v1.around_turn(call)
-
     def clear(self, agent: str) -> None:
-        """Remove all of an agent's middlewares."""
         for point in get_args(Point):
             self.ranks.clear(agent, point)
         self.v1.clear(agent)

@@ -1,4 +1,4 @@
-"""The services that extensions of either version get: tools, OAuth tokens and changesets of the bundle."""
+"""Services for extensions of both versions: tools, OAuth tokens and changesets of the bundle."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from workers.tools.dynamic_tools import DynamicTool, DynamicTools, TurnKey, dyna
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """An extension of an agent, which owns what it registers."""
+    """An extension of an agent, as the owner of its registrations."""
 
     agent: str
     extension: str
@@ -32,7 +32,7 @@ class ExtensionTools:
 
     owner: Owner
     tools: DynamicTools
-    #: the names that the Agent declares, which no extension can take
+    #: returns the tools that an Agent declares, whose names no extension can take
     declared: Callable[[str], Mapping[str, Any] | None]
 
     def register(
@@ -47,10 +47,10 @@ class ExtensionTools:
         self.add(dynamic_tool(item, handler, policy, extension=extension, entry_path=entry_path, turn=turn))
 
     def add(self, tool: DynamicTool) -> None:
-        """Add a tool that is valid.
+        """Register a valid tool.
 
         Raises:
-            ValueError: the Agent declares one of that name.
+            ValueError: the Agent declares a tool of that name.
         """
         if tool.item.name in (self.declared(self.owner.agent) or ()):
             raise ValueError(
@@ -64,7 +64,7 @@ class ExtensionTools:
 
 
 def turn_running() -> TurnKey | None:
-    """Return the Turn in which extension code runs at this moment."""
+    """Return the Turn of the current call, if any."""
     call = running_call()
     return None if call is None else turn_of(call)
 
@@ -74,7 +74,7 @@ class ExtensionOAuth:
     """``api.oauth``: see :class:`goondan_tasks.extension_api.OAuth`."""
 
     agent: str
-    #: ``None`` where the bundle has no OAuthApp, and where there is no worker
+    #: ``None`` if the bundle has no OAuthApp, or without a worker
     _tokens: WorkerOAuth | None
 
     def get_access_token(
@@ -97,7 +97,7 @@ def ask_for_token(
     scopes: Any,
     min_ttl_seconds: float,
 ) -> Any:
-    """Return a token on behalf of ``call``, or the reason why there is none; awaitable on the event loop.
+    """Return a token for ``call``, or the reason why there is none; awaitable on the event loop.
 
     Raises:
         BrokerUnreachableError: Redis cannot be reached.
@@ -109,28 +109,27 @@ def ask_for_token(
 
 
 def token_error(code: str, message: str) -> Any:
-    """Return the answer that there is no token; awaitable on the event loop."""
+    """Return an answer without a token; awaitable on the event loop."""
     return now_or_awaitable(lambda: TokenError(error=TokenFault(code=code, message=message)))
 
 
-#: returns the blocking API with which the agent of a call changes its bundle; ``None`` if it cannot
+#: returns the blocking API with which a call's agent changes its bundle; ``None`` if it cannot
 SwarmBundleFor = Callable[[ToolCall], SwarmBundleApi | None]
 
 
 def no_swarm_bundle(_call: ToolCall) -> None:
-    """Say that nothing can be changed: there is no worker, or the bundle is not in a git repository."""
-    return
+    """Stand in where the bundle cannot be changed: without a worker, or outside of a git repository."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwarmBundleService:
-    """The bundle as one call may change it: see :class:`goondan_tasks.changesets.api.SwarmBundleApi`.
+    """Changes the bundle for a call: see :class:`goondan_tasks.changesets.api.SwarmBundleApi`.
 
-    Its methods block in plain code and are awaitable on the event loop.
+    The methods block in plain code and are awaitable on the event loop.
     """
 
     swarm_bundle_for: SwarmBundleFor
-    #: the call on whose behalf the bundle is changed, if any
+    #: returns the call for which the bundle is changed, if any
     call_of: Callable[[], ToolCall | None]
 
     def open_changeset(self, reason: str | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""The state of extensions for each instance of an agent: ``api.state``."""
+"""The state of extensions, kept for each instance of an agent: ``api.state``."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -16,10 +16,10 @@ from workers.concurrency.event_loop import beside_loop, is_on_loop
 from workers.concurrency.threads import on_new_thread
 from workers.extensions.events import running_for
 
-#: the lifetime of state after it was last read or changed
+#: the lifetime of state after it was last read or written
 TTL_SECONDS = 30 * 86_400
 
-#: the most that one key may hold, in bytes of JSON
+#: the size limit of a value, in bytes of JSON
 LARGEST_VALUE = 1_048_576
 
 
@@ -33,7 +33,7 @@ class StateOwner:
 
 
 class RedisState:
-    """State in Redis; every method raises a BrokerUnreachableError if Redis cannot be reached."""
+    """State in Redis; all methods raise a BrokerUnreachableError if Redis cannot be reached."""
 
     def __init__(self, redis: Redis, settings: Settings) -> None:
         self._redis = redis
@@ -93,9 +93,11 @@ StateStore = RedisState | MemoryState
 class ExtensionState:
     """The ``api.state`` of one extension of one agent: see :class:`goondan_tasks.extension_api.State`.
 
-    Its methods raise a RuntimeError if no instance is named and none is running, a TypeError for a key that
-    is not text, a ValueError for a value that is not JSON or longer than :data:`LARGEST_VALUE`, and a
-    BrokerUnreachableError if Redis cannot be reached.
+    Raises:
+        RuntimeError: no instance is named, and no call of the agent is running.
+        TypeError: the key is not text.
+        ValueError: the value is not JSON, or longer than :data:`LARGEST_VALUE`.
+        BrokerUnreachableError: Redis cannot be reached.
     """
 
     def __init__(self, store: StateStore, agent: str, extension: str) -> None:
@@ -137,5 +139,5 @@ class ExtensionState:
 
 
 def now_or_awaitable(function: Callable[[], Any]) -> Any:
-    """Call a function that may block: at once, or on the event loop on another thread, to be awaited."""
+    """Call a function that may block; on the event loop, return an awaitable that calls it on a thread."""
     return beside_loop(function, on_new_thread) if is_on_loop() else function()

@@ -1,4 +1,4 @@
-"""One revision of the bundle, as a worker process runs it, and how its agents change it (000 §12.4)."""
+"""One revision of the bundle in a worker process, and how its agents change the bundle (000 §12.4)."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -58,7 +58,7 @@ from workers.v1.views import Views
 
 logger = structlog.get_logger(__name__)
 
-#: the event that the agent's extensions hear of a commit, by its status
+#: the event emitted to the agent's extensions for a commit, by its status
 _EVENTS = {
     "ok": "changeset.committed",
     "rejected": "changeset.rejected",
@@ -69,17 +69,17 @@ _EVENTS = {
 
 @dataclass(frozen=True, slots=True)
 class AgentBundle:
-    """A :class:`~goondan_tasks.changesets.api.SwarmBundleApi` that blocks."""
+    """The blocking :class:`~goondan_tasks.changesets.api.SwarmBundleApi` of one call."""
 
     changesets: Changesets
     principal: Principal
     active: ActiveRevision
     events: EventListeners
-    #: the revision of the call; ``None`` where none is followed
+    #: the call's revision; ``None`` where none is followed
     ref: str | None = None
 
     def open_changeset(self, reason: str | None = None) -> dict[str, Any]:
-        """Open a changeset in the instance's workdir; its hint warns of a base that failed to load."""
+        """Open a changeset in the instance's workdir; its hint warns if the base failed to load."""
         opened = self.changesets.open(self.principal, reason or "")
         try:
             state = self.active.state()
@@ -90,12 +90,18 @@ class AgentBundle:
 
     def commit_changeset(self, changeset_id: str, message: str | None = None) -> dict[str, Any]:
         """Commit a changeset of this instance, and tell the agent's extensions."""
-        result = self.changesets.commit(changeset_id, message or "", self.principal)
-        who, event = self.principal, _EVENTS[result.status]
-        why = result.error.message if result.error else result.warning
-        names = {"agent": who.agent, "instance": who.instance_key, "changeset": result.changeset_id}
-        logger.info(event, **names, ref=result.new_ref, reason=why)
-        self.events.emit(who.agent or "", event, result.to_wire())
+        principal = self.principal
+        result = self.changesets.commit(changeset_id, message or "", principal)
+        event = _EVENTS[result.status]
+        logger.info(
+            event,
+            agent=principal.agent,
+            instance=principal.instance_key,
+            changeset=result.changeset_id,
+            ref=result.new_ref,
+            reason=result.error.message if result.error else result.warning,
+        )
+        self.events.emit(principal.agent or "", event, result.to_wire())
         return result.to_wire()
 
     def get_active_ref(self) -> str:
@@ -113,18 +119,18 @@ class BundleChanges:
 
     settings: Settings
     ledger: Ledger
-    #: whose rules apply; its files may be a checkout, the changesets are those of ``settings.bundle``
+    #: the bundle whose rules apply, maybe a checkout; changesets are of ``settings.bundle``
     bundle: Bundle
     workdirs: InstanceWorkdirs
     events: Callable[[], EventListeners]
-    #: the revision; ``None`` where none is followed
+    #: the revision of ``bundle``; ``None`` where none is followed
     ref: str | None = None
 
     def of(self, call: ToolCall) -> AgentBundle:
-        """Return the bundle as the agent of a call may change it, in its instance; this blocks.
+        """Return the API with which a call's agent changes the bundle, in its instance; this blocks.
 
         Raises:
-            ChangesetError, GitError: the bundle is in no repository that can be used.
+            ChangesetError, GitError: the bundle is not in a usable repository.
             ToolError, OSError: the instance's workdir cannot be opened.
         """
         settings, redis, keys = self.settings, self.ledger.redis, self.ledger.keys
@@ -151,7 +157,7 @@ def _warning(ref: str, state: RevisionState | None) -> str | None:
         return None
     return (
         f"The workers run an earlier revision, because they cannot load this one: {failed.code}: "
-        f"{failed.reason} Correct that first."
+        f"{failed.reason} Fix that first."
     )
 
 
@@ -160,8 +166,8 @@ def revision_block(
 ) -> list[JsonObject]:
     """Return the block that tells a model that its agent has changed (``emitRevisionChangedEvent``).
 
-    The next Step of each instance has it once, however long the instance has rested. ``store`` remembers the
-    revisions of Steps; ``ref`` is the revision of this Step, ``None`` where none is followed.
+    Each instance gets it once, in its next Step, however long it was idle. ``store`` remembers the revisions
+    of Steps; ``ref`` is the revision of this Step, ``None`` where none is followed.
 
     Raises:
         redis.exceptions.RedisError: Redis cannot be reached.
@@ -179,10 +185,10 @@ def revision_block(
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """One revision: its tools, its extensions, and what runs calls with them."""
+    """One revision: its tools, its extensions and their executor."""
 
-    #: its :class:`~goondan_tasks.revisions.content.BundleRef`; ``None`` where revisions are not followed, and
-    #: the worker runs its bundle as it was at the start
+    #: its :class:`~goondan_tasks.revisions.content.BundleRef`; ``None`` where revisions are not followed and
+    #: the worker keeps the bundle it started with
     ref: str | None
     bundle: Bundle
     registry: Registry
@@ -194,18 +200,18 @@ class Revision:
     hosts: Hosts
     modules: EntryModules
     event_loop: EventLoopThread
-    #: its files; ``None`` if they are the bundle's own folder
+    #: its files; ``None`` if they are in the bundle's own folder
     checkout: Checkout | None
-    #: whether goondan dev has imported its entries in a child process before it has proposed it
+    #: whether goondan dev imported its entries in a child process before it proposed the revision
     is_tried: bool = False
 
     def try_out(self, agents: Iterable[str]) -> None:
-        """Import the entries, extensions and tools of agents in a child process, which they may end.
+        """Import the entries, extensions and tools of agents in a child process, in case one kills it.
 
-        Isolated tools are left out: they never run in this process. Nothing is done twice.
+        Isolated tools are left out, because they never run in this process. Files are tried once.
 
         Raises:
-            EntryError: importing a file ends the process, or does not end in time.
+            EntryError: importing a file kills the process or takes too long.
             BundleRevisionUnavailableError: no process can be started for now.
         """
         if self.is_tried:
@@ -216,9 +222,9 @@ class Revision:
             files += [(root / entry).resolve()] if entry else []
             files += [extension.entry_path for extension in self.bundle.bound_extensions(agent)]
             files += self._tool_files(agent)
-        # what is built in comes with the worker; what hosts import ends no worker
-        here = (file for file in files if file.is_relative_to(root) and not is_javascript(file))
-        self.registry.files.try_out(here)
+        # built-in files come with the worker, and JavaScript is imported by a host process
+        own = (file for file in files if file.is_relative_to(root) and not is_javascript(file))
+        self.registry.files.try_out(own)
 
     def _tool_files(self, agent: str) -> list[Path]:
         tools = (self.registry.catalog(agent) or {}).values()
@@ -229,10 +235,10 @@ class Revision:
         ]
 
     def prepare(self, agents: Iterable[str]) -> None:
-        """Load the entries and extensions of those of the agents that the revision has.
+        """Load the entries and extensions of agents; agents that the revision lacks are skipped.
 
         Raises:
-            ConfigError: one of them cannot be used.
+            ConfigError: an entry or extension cannot be used.
         """
         present = [agent for agent in agents if agent in self.bundle.agents]
         tools = [tool for agent in present for tool in self.bundle.bound_tools(agent).values()]
@@ -245,11 +251,11 @@ class Revision:
         self.thinking.warm_up(present)
 
     def load_tools(self, agents: Iterable[str]) -> None:
-        """Import the files of these agents' tools, except isolated ones, before their first calls do.
+        """Import the files of agents' tools, except isolated ones, ahead of their first calls.
 
         Raises:
-            EntryError: one cannot be imported, or takes too long.
-            ToolNotFoundError: one has no handler for an export.
+            EntryError: a file cannot be imported, or takes too long.
+            ToolNotFoundError: a file has no handler for an export.
         """
         for agent in agents:
             for file in self._tool_files(agent):
@@ -258,11 +264,11 @@ class Revision:
                 self.registry.tool(agent, name)
 
     def close(self) -> None:
-        """Release everything that belongs to this revision alone, when none of its calls runs any more.
+        """Release what belongs to this revision alone; none of its calls may still run. This blocks.
 
-        Its extensions get an event and some seconds. Then their registrations are gone, the children of its
-        isolated tools have ended, its modules are forgotten, and its files may be removed. A revision that is
-        only partly prepared can be closed, too. This blocks; a second call does nothing.
+        Its extensions get an event and a few seconds. Then their registrations are removed, the processes of
+        its isolated tools ended and its modules forgotten, and its files may be removed. A partly prepared
+        revision can be closed, too; a second call does nothing.
         """
         self.extensions.unload()
         folder = self.bundle.root.resolve()
@@ -278,7 +284,7 @@ class Revision:
 
 @dataclass(frozen=True, slots=True)
 class RevisionFactory:
-    """Makes the revisions of one process from what they share."""
+    """Makes the revisions of one process, which share these parts."""
 
     settings: Settings
     ledger: Ledger
@@ -292,9 +298,9 @@ class RevisionFactory:
     def revision(
         self, bundle: Bundle, ref: str | None, *, steps_now: StepsNow, checkout: Checkout | None = None
     ) -> Revision:
-        """Make one revision; the Steps of its agents' entries are opened by ``steps_now``.
+        """Make one revision; ``steps_now`` opens the Steps of its agents' entries.
 
-        The revision closes ``checkout``, the files of the bundle; if this raises, the caller does.
+        The revision closes ``checkout``, its files. If this method raises, the caller must close it.
 
         Raises:
             ConfigError: the bundle has no such Swarm, or its OAuthApps cannot be used.
@@ -324,13 +330,25 @@ class RevisionFactory:
         executor = make_executor(
             settings, registry, extensions.services, swarm_services, self.instances, steps, thinking
         )
-        parts = (registry, extensions, steps, executor, thinking, self.children, self.hosts)
-        is_tried = settings.dev == "on" and ref is not None and ref.startswith(UNCOMMITTED)
-        return Revision(ref, bundle, *parts, EntryModules(bundle.root), self.event_loop, checkout, is_tried)
+        return Revision(
+            ref,
+            bundle,
+            registry=registry,
+            extensions=extensions,
+            steps=steps,
+            executor=executor,
+            thinking=thinking,
+            children=self.children,
+            hosts=self.hosts,
+            modules=EntryModules(bundle.root),
+            event_loop=self.event_loop,
+            checkout=checkout,
+            is_tried=settings.dev == "on" and ref is not None and ref.startswith(UNCOMMITTED),
+        )
 
 
 def make_registry(settings: Settings, bundle: Bundle, children: Children, hosts: Hosts) -> Registry:
-    """Make the registry of a bundle, the system's own tools included."""
+    """Make the registry of a bundle, system tools included."""
     confinement = Confinement(bundle, settings.state_root_path)
     isolation = Isolation(children, settings.help_url, confinement)
     hosted = HostedTools(hosts, bundle.root.resolve(), settings.help_url, confinement, settings.javascript)
@@ -347,10 +365,10 @@ def make_extensions(
     oauth: WorkerOAuth | None = None,
     swarm_bundle_for: SwarmBundleFor = no_swarm_bundle,
 ) -> ExtensionLoader:
-    """Make what loads the extensions of a bundle's agents; none is loaded yet.
+    """Make the loader of a bundle's extensions; none is loaded yet.
 
-    Without a ledger they remember what they do in this process alone; without ``oauth`` there are no tokens.
-    ``swarm_bundle_for`` is what tools of the older version change the bundle with, too.
+    Without a ledger, their state stays in this process; without ``oauth`` there are no tokens. Tools of the
+    older version use ``swarm_bundle_for``, too.
     """
     store = RedisState(ledger.redis, ledger.settings) if ledger else MemoryState()
     events = EventListeners(event_loop.submit)
@@ -368,7 +386,7 @@ def make_steps(
     *,
     bundle_ref: str | None = None,
 ) -> Steps:
-    """Make what opens the Steps of a registry's agents, also for producers."""
+    """Make the Steps of a registry's agents, and add the system tool that opens Steps for producers."""
     settings = ledger.settings
     policy = registry.bundle.swarm(settings.swarm).spec.policy
     tells_change = policy.changesets.emit_revision_changed_event
@@ -404,7 +422,7 @@ def make_executor(
     steps: Steps | None = None,
     thinking: Thinking | None = None,
 ) -> Executor:
-    """Make the executor of a registry; without the last four it needs neither Redis nor Celery."""
+    """Make the executor of a registry; without the last four arguments it needs neither Redis nor Celery."""
     workdirs = InstanceWorkdirs(_workdirs(settings, registry.bundle), instances)
     swarm = registry.bundle.swarm(settings.swarm)
     views = Views(registry, swarm, services, steps)
@@ -433,7 +451,7 @@ def make_executor(
 
 
 def active_revision(ledger: Ledger, bundle: Bundle) -> ActiveRevision:
-    """Return the record of which revision of a bundle is active."""
+    """Return the record of the active revision of a bundle's workspace."""
     return ActiveRevision(ledger.redis, ledger.keys, bundle.workspace_name(ledger.settings.workspace))
 
 

@@ -1,4 +1,4 @@
-"""The revisions of the bundle that a worker process has loaded: one is active, others end their calls."""
+"""The revisions of the bundle that a worker process has loaded: the active one, and others still in use."""
 
 import contextlib
 import threading
@@ -30,24 +30,24 @@ from workers.turns.steps import Steps
 
 logger = structlog.get_logger(__name__)
 
-#: how long a revision that is not active is kept after its last call
+#: how long an inactive revision is kept after its last call
 UNUSED_SECONDS = 60.0
-#: how many of those are kept, except that one just used stays: its caller must not find it closed
+#: how many such revisions are kept; one just used stays in any case, since its caller must not find it closed
 MOST_UNUSED = 4
 JUST_USED_SECONDS = 2.0
-#: how long a failure to load lasts before the next attempt, so that not every call waits for a slow fetch
+#: how long a failed load is not repeated, so that not every call waits for a slow fetch
 AGAIN_SECONDS = 5.0
 
-#: returns the bundle as it was at a ref, and the checkout that it is in
+#: returns the bundle at a ref, and its checkout
 Fetch = Callable[[str], tuple[Bundle, Checkout]]
 
 
 @dataclass(frozen=True, slots=True)
 class LoadFailures:
-    """The latest failures to load, by ref."""
+    """The recent failures to load, by ref."""
 
     clock: Callable[[], float]
-    #: when it failed, and its error without the traceback, which would keep all that was loaded by then
+    #: time and error; without the traceback, which would keep everything alive that was loaded by then
     _failed: dict[str, tuple[float, GoondanError]] = field(default_factory=dict)
 
     @contextlib.contextmanager
@@ -55,7 +55,7 @@ class LoadFailures:
         """Load a revision in the block, and remember its failure.
 
         Raises:
-            GoondanError: it failed less than AGAIN_SECONDS ago, so the block is not entered; or it fails now.
+            GoondanError: the block fails, or is not entered because it failed less than AGAIN_SECONDS ago.
         """
         at, failure = self._failed.get(ref, (0.0, None))
         if failure is not None and self.clock() - at < AGAIN_SECONDS:
@@ -83,14 +83,14 @@ def _copy(error: GoondanError) -> GoondanError:
 
 @dataclass(slots=True)
 class _KeptRevision:
-    """A loaded revision, and how it is used."""
+    """A loaded revision and its use."""
 
     revision: Revision
-    #: by time.monotonic
+    #: on the clock of :class:`Revisions`
     last_used: float
     #: the agents that it is prepared for
     prepared_for: tuple[str, ...]
-    #: how many calls run with it
+    #: the number of calls that run with it
     runs: int = 0
 
     @property
@@ -117,51 +117,50 @@ class Revisions:
         self._lock = threading.Lock()
         self._is_followed = ref is not None
         self._active = self._made(first, ref, checkout)
-        #: the others by ref, and the active one, unless revisions are not followed
+        #: all loaded revisions by ref; empty where revisions are not followed
         self._kept: dict[str, _KeptRevision] = (
             {} if ref is None else {ref: _KeptRevision(self._active, clock(), ())}
         )
         self._loading: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
-        #: of calls, and of the sync of this process
+        #: shared by calls and this process's RevisionSync
         self.failures = LoadFailures(clock)
-        #: the agents that this process serves
         self._served: tuple[str, ...] = ()
-        #: called before a Step or a Turn begins: it may activate another revision
+        #: called before a Step or a Turn begins; may activate another revision
         self.reach_safe_point: Callable[[], object] = lambda: None
 
     @property
     def active(self) -> Revision:
-        """The revision with which Steps, and Turns without Steps, begin now."""
+        """The revision of new Steps, and of new Turns without Steps."""
         return self._active
 
     @property
     def served(self) -> tuple[str, ...]:
-        """The agents that this process serves; empty before it takes calls."""
+        """The agents that this process serves; empty until it takes calls."""
         return self._served
 
     def serve(self, *agents: str) -> None:
-        """Prepare the active revision for more agents; others are prepared when they are used.
+        """Prepare the active revision for more agents; other revisions are prepared when they are used.
 
         Raises:
-            ConfigError: the entry or an extension of one cannot be used.
+            ConfigError: the entry or an extension of an agent cannot be used.
         """
         while new := [agent for agent in agents if agent not in self._served]:
             active, before = self._active, self._served
             served = (*before, *new)
             active.prepare(served)
             with self._lock:
-                # else again, for the one that is active by now
+                # otherwise try again with the revision that is active by now
                 if active is self._active and before == self._served:
                     self._served = served
                     if active.ref in self._kept:
                         self._kept[active.ref].prepared_for = served
 
     def of(self, ref: str | None) -> Revision:
-        """Return a revision, loaded if necessary; this blocks as long as that takes.
+        """Return a revision, loading it if necessary; this blocks.
 
         Raises:
             BundleRevisionUnavailableError: it cannot be fetched or checked out.
-            ConfigError: it is not valid, or an extension of it cannot be used.
+            ConfigError: it is not valid, or one of its extensions cannot be used.
         """
         active = self._active
         if ref is None or ref == active.ref:
@@ -183,14 +182,14 @@ class Revisions:
                 if revision.ref == self._active.ref:
                     return revision
                 kept = self._kept.get(ref)
-                # else it was closed just now, or more agents are served
+                # otherwise it was just closed, or more agents are served by now
                 if kept is not None and kept.revision is revision and kept.prepared_for == self._served:
                     self._kept[self._active.ref or ref].last_used = self._clock()
                     self._active = revision
                     return revision
 
     def close_unused(self) -> None:
-        """Close, on another thread, the revisions that are not active and were not used for a while."""
+        """Close, on other threads, the inactive revisions that were not used for a while."""
         now = self._clock()
         with self._lock:
             idle = [one for one in self._kept.values() if one.is_idle and one.revision is not self._active]
@@ -203,14 +202,16 @@ class Revisions:
             on_new_thread(partial(_close, one.revision))
 
     def stop(self, seconds: float) -> None:
-        """Tell extensions that the process stops, and wait for them at most so long."""
-        told = [
+        """Tell extensions that the process is stopping, and wait up to ``seconds`` for them."""
+        with self._lock:
+            loaded = [kept.revision for kept in self._kept.values()] or [self._active]
+        threads = [
             threading.Thread(target=one.extensions.services.events.stop, args=[seconds], daemon=True)
-            for one in self._loaded()
+            for one in loaded
         ]
-        for thread in told:
+        for thread in threads:
             thread.start()
-        for thread in told:
+        for thread in threads:
             thread.join(seconds)
 
     def registry(self, ref: str | None) -> Registry:
@@ -218,10 +219,10 @@ class Revisions:
         return self.of(ref).registry
 
     def fixed(self, call: ToolCall) -> ToolCall:
-        """Return a call with the revision that it runs with; a Step or an event is at a Safe Point.
+        """Return a call with its revision filled in; for a Step or an event this is a Safe Point.
 
-        It is fixed before the claim, so that the claim's rules about running the call again are those of the
-        revision that runs it. Where revisions are not followed the call is returned as it is.
+        The revision is fixed before the claim, because its rules for running the call again are part of the
+        claim. Where revisions are not followed, the call is returned unchanged.
         """
         if not self._is_followed or call.bundle_ref is not None:
             return call
@@ -235,7 +236,7 @@ class Revisions:
     ) -> ToolCallResult:
         """Run a call with its revision's executor; see :meth:`workers.executor.Executor.execute`."""
         try:
-            kept = self._taken(run.call)
+            kept = self._acquire(run.call)
         except GoondanError as error:
             return run.failed(describe(error, help_url=self._factory.settings.help_url), None)
         try:
@@ -243,38 +244,34 @@ class Revisions:
             return await executor.execute(run, mark_started, watch=watch, services=services)
         finally:
             if kept is not None:
-                self._let_go(kept)
+                self._release(kept)
 
-    def _taken(self, call: ToolCall) -> _KeptRevision | None:
-        """Return the revision of a call, kept until :meth:`_let_go`; ``None`` if there is only one."""
+    def _acquire(self, call: ToolCall) -> _KeptRevision | None:
+        """Return a call's revision, kept open until :meth:`_release`; ``None`` if none is followed."""
         if not self._is_followed and call.bundle_ref is None:
             return None
         while True:
             ref = self.of(call.bundle_ref).ref or ""
             with self._lock:
                 kept = self._kept.get(ref)
-                if kept is not None:  # else it was closed just now
+                if kept is not None:  # otherwise it was just closed
                     kept.runs += 1
                     return kept
 
-    def _let_go(self, kept: _KeptRevision) -> None:
+    def _release(self, kept: _KeptRevision) -> None:
         with self._lock:
             kept.runs -= 1
             kept.last_used = self._clock()
 
-    def _loaded(self) -> list[Revision]:
-        with self._lock:
-            return [one.revision for one in self._kept.values()] or [self._active]
-
     def _ready(self, ref: str) -> Revision:
-        """Load a revision, or prepare it for new agents; one thread at a time does so."""
+        """Load a revision, or prepare it for new agents; called by one thread at a time for each ref."""
         kept, served = self._kept.get(ref), self._served
         if kept is not None and kept.prepared_for == served:
             return kept.revision
         with self.failures.noted(ref):
             outcome = outcome_of(lambda: self._prepared(ref, kept, served))
             if outcome.error is not None:
-                raise _unloaded(ref, outcome.error)
+                raise _load_error(ref, outcome.error)
         return outcome.get()
 
     def _prepared(self, ref: str, kept: _KeptRevision | None, served: tuple[str, ...]) -> Revision:
@@ -310,7 +307,7 @@ class Revisions:
         return self._active.steps
 
     def _ref_of_step(self, call: ToolCall) -> str | None:
-        """Return the revision of a call's Step; a bad Step is refused when the call is admitted."""
+        """Return the revision of a call's Step; an invalid Step is refused later, at admission."""
         if call.step_id is None:
             return None
         try:
@@ -324,8 +321,8 @@ def _close(revision: Revision) -> None:
     logger.info("revision.closed", ref=revision.ref)
 
 
-def _unloaded(ref: str, error: BaseException) -> GoondanError:
-    """Return the error for a load that failed; trouble of this machine may be over soon."""
+def _load_error(ref: str, error: BaseException) -> GoondanError:
+    """Return the error of a failed load; for a problem of this machine, one that may pass."""
     if isinstance(error, GoondanError):
         return error
     kind = BundleRevisionUnavailableError if isinstance(error, OSError | MemoryError) else ConfigError

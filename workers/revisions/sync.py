@@ -1,14 +1,14 @@
-"""A worker takes the next revision of its bundle at a Safe Point, without a restart (000 §12.4).
+"""Switches a worker to the next revision of its bundle at a Safe Point, without a restart (000 §12.4).
 
-Each commit proposes a revision (:mod:`goondan_tasks.revisions.active`). One worker loads it whole while the
-others wait, and makes it active, or withdraws it; then the others load what is active. One thread does
-this. It looks when a Step or a Turn begins, and once a second besides, so that mostly the revision is
-loaded by then. A worker that cannot load what others run keeps the revision that it has, and leaves the
-calls of the active one to them.
+Each commit proposes a revision (:mod:`goondan_tasks.revisions.active`). One worker loads all of it while the
+others wait, then activates or withdraws it; the others load whatever is active. One thread of each worker
+does this. It polls once a second, so that a revision is usually loaded before it is needed, and at once when
+a Step or a Turn begins. A worker that cannot load the active revision keeps the one it has and leaves calls
+of the active one to workers that run it.
 
-Code that ends a process when it is imported is found in a child process (``Revision.try_out``). Code that
-ends it later, an extension's ``register`` for instance, ends one worker at a time, because the others wait.
-The crash-loop guard counts the loads that never ended: after MOST_LOST_LOADS the revision is withdrawn.
+Code that ends its process at import is caught in a child process (``Revision.try_out``). Code that ends it
+later, such as an extension's ``register``, takes down one worker at a time, because the others wait. The
+crash-loop guard counts loads that never ended: after MOST_LOST_LOADS the revision is withdrawn.
 """
 
 import contextlib
@@ -45,41 +45,43 @@ from workers.revisions.revisions import Revisions
 
 logger = structlog.get_logger(__name__)
 
-#: how often a worker looks whether the active revision has changed, unless it is told; and one of goondan dev
+#: poll interval of the record, and under goondan dev
 LOOK_SECONDS, DEV_LOOK_SECONDS = 1.0, 0.1
-#: how long a Step or a Turn waits for a revision that is being loaded, before it begins with the old one
+#: how long a Step or a Turn waits for a revision to load before it begins with the old one
 PATIENCE_SECONDS = 10.0
 #: how long a worker may take to load the active revision before it leaves calls to others
 BEHIND_SECONDS = 2.0
 #: how long a worker that has activated a revision may take to announce that it runs it
-TELLING_SECONDS = 3.0
-#: how often a waiting worker checks whether another one has decided on a proposal
-HEARING_SECONDS = 0.1
-#: how often, in one look, another worker may be faster
+ANNOUNCE_SECONDS = 3.0
+#: poll interval while another worker decides on a proposal
+DECISION_SECONDS = 0.1
+#: how often the record may change while one look handles it
 ATTEMPTS = 5
-#: how often the record's life is renewed and old checkouts are removed
+#: how often the record's TTL is renewed and old checkouts are removed
 MAINTENANCE_SECONDS = 3_600.0
-#: how long an unused checkout stays
+#: lifetime of an unused checkout
 CHECKOUT_SECONDS = 7 * 86_400.0
 
 
 class LostLoadsError(ConfigError):
-    """Loading the revision has ended the workers that tried."""
+    """The workers that tried to load the revision died."""
 
-    suggestion = "Keep what ends a process, or takes all its memory, out of what is run at import."
+    suggestion = "Do nothing at import that ends the process or takes all its memory."
 
 
 class LoadedElsewhereError(Exception):
-    """Another worker loads the revision."""
+    """Another worker is loading the revision."""
 
 
 @contextlib.contextmanager
 def guarded_load(record: ActiveRevision, ref: str, *, is_alone: bool = False) -> Iterator[None]:
-    """Load a revision in the block; with ``is_alone``, only if no other worker does. Redis may be away.
+    """Count the block as a load of a revision; with ``is_alone``, refuse while another worker loads it.
+
+    Without Redis the block runs uncounted.
 
     Raises:
-        LostLoadsError: too many workers have ended with it; the block is not entered.
-        LoadedElsewhereError: another worker loads it; the block is not entered.
+        LostLoadsError: too many workers died while loading it; the block is not entered.
+        LoadedElsewhereError: another worker is loading it; the block is not entered.
     """
     count: int | None = 0
     with _unless_redis_is_away():
@@ -90,7 +92,7 @@ def guarded_load(record: ActiveRevision, ref: str, *, is_alone: bool = False) ->
         yield
         return
     if count > MOST_LOST_LOADS:
-        raise LostLoadsError(f"{MOST_LOST_LOADS} workers have ended while they loaded {ref}.")
+        raise LostLoadsError(f"{MOST_LOST_LOADS} workers died while they loaded {ref}.")
     is_over = threading.Event()
 
     def renew() -> None:
@@ -118,8 +120,8 @@ def _unless_redis_is_away() -> Iterator[None]:
 class Standby:
     """Leaves the calls of a worker that lacks the active revision to workers that have it.
 
-    Otherwise it would fail each call in a millisecond, before those could take it. It takes calls again as
-    soon as it has the revision, or no other worker has.
+    Otherwise this worker would fail every call within a millisecond, before the others could take it. It
+    takes calls again once it has the revision, or once no other worker has it.
     """
 
     def __init__(
@@ -131,15 +133,15 @@ class Standby:
         self._revisions = revisions
         self._state = state
         self._workers = workers
-        #: the active revision, if it is not loaded here, and since when calls are left because of it
+        #: the active revision if it is not loaded here, and the time from which calls are left to others
         self._lacks: tuple[str, float] | None = None
         #: the agents whose calls are left to others
         self.agents: frozenset[str] = frozenset()
-        #: whether the worker stops, and takes no calls again
+        #: whether the worker is stopping; :attr:`agents` no longer changes then
         self.is_over = False
 
     def lack(self, ref: str, *, is_loading: bool = False) -> None:
-        """Note that the active revision is not loaded here, or not yet."""
+        """Note that the active revision is not loaded here, or is still loading."""
         if not is_loading:
             self._lacks = ref, monotonic()
         elif self._lacks is None or self._lacks[0] != ref:
@@ -150,12 +152,12 @@ class Standby:
         self._lacks = None
 
     def others_run(self, ref: str, agents: Iterable[str]) -> frozenset[str]:
-        """Return those of the agents that another living worker serves with a revision; raises RedisError."""
+        """Return the agents that another live worker serves with a revision; raises RedisError."""
         others = [one for one in self._workers() if one.bundle_ref == ref and one.id != this_process().id]
         return frozenset(agents).intersection(agent for one in others for agent in one.agents)
 
     def leaves(self, call: ToolCall, error: GoondanError) -> bool:
-        """Return whether a call is left to others: they run its revision, which cannot be loaded here."""
+        """Return whether other workers should run a call, because its revision cannot be loaded here."""
         if not isinstance(error, BundleRevisionUnavailableError | ConfigError):
             return False
         try:
@@ -171,7 +173,7 @@ class Standby:
         return True
 
     def look(self) -> None:
-        """Decide for which agents this process stands by; raises RedisError."""
+        """Update :attr:`agents`; raises RedisError."""
         if self.is_over:
             return
         lacks, self.agents = self._lacks, frozenset()
@@ -179,12 +181,12 @@ class Standby:
             self.agents = self.others_run(lacks[0], self._revisions.served)
 
     def end(self) -> None:
-        """Stop deciding: the worker stops."""
+        """Stop updating, because the worker is stopping."""
         self.is_over = True
 
 
 class RevisionNews:
-    """Tells this worker's extensions of changes and, if the policy says so, the agent that committed."""
+    """Announces changes to this worker's extensions and, if the policy says so, to the committing agent."""
 
     def __init__(self, revisions: Revisions, handoffs: Handoffs, swarm: str | None) -> None:
         self._revisions = revisions
@@ -192,7 +194,6 @@ class RevisionNews:
         self._swarm = swarm
 
     def tell(self, change: RevisionChange) -> None:
-        """Tell that another revision is active."""
         revision, served = self._revisions.active, self._revisions.served
 
         def emit() -> None:
@@ -203,7 +204,7 @@ class RevisionNews:
         self._send(revision, revision_event(change))
 
     def tell_failure(self, failure: RevisionFailure) -> None:
-        """Tell the agent that committed a revision that it cannot be loaded."""
+        """Tell the agent that committed a revision why it cannot be loaded."""
         self._send(self._revisions.active, failure_event(failure))
 
     def _send(self, revision: Revision, event: ToolCall | None) -> None:
@@ -220,7 +221,7 @@ class RevisionNews:
 
 
 class RevisionSync:
-    """Keeps the active revision of one worker process that of its workspace."""
+    """Keeps a worker process on the active revision of its workspace."""
 
     def __init__(
         self,
@@ -240,21 +241,21 @@ class RevisionSync:
         self._news = news
         self._clock = clock
         self._has_begun = False
-        #: the revision that this process starts with, if it is to replace the active one
+        #: this process's first revision, if it is proposed to replace the active one
         self._untried: str | None = None
         #: the proposal tried last
         self._tried: RevisionChange | None = None
         #: the active revision that cannot be loaded here, and since when
-        self._lacked = ("", 0.0)
-        #: the revisions that the last look, or a Step since then, has asked for in vain
+        self._lacking = ("", 0.0)
+        #: the revisions that the last look failed to get, or that a Step has given up waiting for since
         self._missed: frozenset[str] = frozenset()
-        self._kept_at = -MAINTENANCE_SECONDS
-        self._poller = _FallbackPoller(look_seconds, self.look, revisions.close_unused, self._keep_up)
+        self._maintained_at = -MAINTENANCE_SECONDS
+        self._poller = _Poller(look_seconds, self.look, revisions.close_unused, self._maintain)
 
     def start(self) -> None:
-        """Agree with the other workers on the revision to start with, and follow it on a thread.
+        """Agree with the other workers on the first revision, then follow changes on a thread.
 
-        Without Redis that is the bundle's folder, and agreement comes later.
+        Without Redis the first revision is the bundle's folder, and agreement comes later.
         """
         try:
             self._begin()
@@ -264,17 +265,17 @@ class RevisionSync:
         self._poller.start()
 
     def serve(self, *agents: str) -> None:
-        """Prepare for more agents; a revision that cannot be prepared gives way to the one before it.
+        """Prepare for more agents; fall back to the previous revision if this one cannot be prepared.
 
         Raises:
-            ConfigError: neither can be, or other workers serve these agents with it.
+            ConfigError: neither can be prepared, or other workers serve these agents with this one.
         """
         if set(agents) <= set(self._revisions.served):
             return
         try:
             self._serve(agents)
         except ConfigError as error:
-            if not self._gives_way(error, agents):
+            if not self._falls_back(error, agents):
                 raise
             self._serve(agents)
 
@@ -285,22 +286,25 @@ class RevisionSync:
             self._revisions.serve(*agents)
 
     def reach_safe_point(self) -> None:
-        """Take what is proposed, or active elsewhere, before a Step or a Turn begins; this blocks.
+        """Switch to a revision that is proposed or active before a Step or a Turn begins; this blocks.
 
-        A revision that takes longer than PATIENCE_SECONDS is awaited once.
+        A revision that takes longer than PATIENCE_SECONDS is waited for only once.
         """
         try:
             state = self._record.state()
         except (RedisError, ValueError) as error:
             _log_unread(error)
             return
-        asked = frozenset() if state is None else _asked_for(state) - {self._own_ref} - self._missed
-        if (state is None or asked) and not self._poller.looks_within(PATIENCE_SECONDS):
+        wanted: set[str] = set()
+        if state is not None:
+            wanted = {state.active} | ({state.proposed.new_ref} if state.proposed else set())
+            wanted -= {self._own_ref, *self._missed}
+        if (state is None or wanted) and not self._poller.looks_within(PATIENCE_SECONDS):
             logger.warning("revision.not_awaited", runs=self._own_ref, seconds=PATIENCE_SECONDS)
-            self._missed |= asked
+            self._missed |= wanted
 
     def look(self) -> None:
-        """Do what the record asks for; a worker that serves no agent yet can judge no revision.
+        """Bring this process in line with the record, unless it serves no agent to test a revision with.
 
         Raises:
             redis.exceptions.RedisError: Redis cannot be reached.
@@ -313,7 +317,7 @@ class RevisionSync:
         missed: set[str] = set()
         for _ in range(ATTEMPTS):
             state = self._record.state() or self._record.begin(self._own_ref)
-            if not (self._takes(state.proposed, missed) or self._follows(state, missed)):
+            if not (self._try_proposal(state.proposed, missed) or self._follow_active(state, missed)):
                 break
         self._missed = frozenset(missed)
 
@@ -346,8 +350,8 @@ class RevisionSync:
             logger.warning("revision.not_compared", ref=ours, active=active, reason=error.message)
             return False
 
-    def _takes(self, proposed: RevisionChange | None, missed: set[str]) -> bool:
-        """Load a proposal; return whether the record is another one now."""
+    def _try_proposal(self, proposed: RevisionChange | None, missed: set[str]) -> bool:
+        """Load a proposal and activate or withdraw it; return whether the record may have changed."""
         if proposed is None:
             return False
         ref = proposed.new_ref
@@ -356,7 +360,7 @@ class RevisionSync:
             self._revisions.failures.forget(ref)
         try:
             with self._revisions.failures.noted(ref), guarded_load(self._record, ref, is_alone=True):
-                # this worker may be the only one that decides, for the agents of others too
+                # no other worker may check it, so import the entries of all agents
                 revision = self._revisions.of(ref)
                 revision.try_out(revision.bundle.agents)
                 revision.load_tools(self._revisions.served)
@@ -371,15 +375,15 @@ class RevisionSync:
         return True
 
     def _await_decision(self, proposed: RevisionChange) -> None:
-        """Wait until the worker that loads a proposal has decided on it, or has ended."""
+        """Wait until the worker that loads a proposal has decided on it or died."""
         while self._record.is_loading(proposed.new_ref):
             state = self._record.state()
             if state is None or state.proposed != proposed:
                 return
-            sleep(HEARING_SECONDS)
+            sleep(DECISION_SECONDS)
 
-    def _follows(self, state: RevisionState, missed: set[str]) -> bool:
-        """Activate here what is active; return whether the record may be another one now."""
+    def _follow_active(self, state: RevisionState, missed: set[str]) -> bool:
+        """Load the active revision and switch to it; return whether the record may have changed."""
         before, ref = self._own_ref, state.active
         if ref == before:
             self._standby.have()
@@ -388,33 +392,33 @@ class RevisionSync:
         try:
             with self._revisions.failures.noted(ref), guarded_load(self._record, ref):
                 revision = self._revisions.of(ref)
-                # The tools, too: at their first calls it is too late to keep the old revision. The first
-                # revision may have a tool that does not load, as where no revisions are followed.
+                # Load the tools, too: at their first calls it is too late to keep the old revision. As where
+                # no revisions are followed, the first revision may have a tool that does not load.
                 if state.change is not None:
                     revision.load_tools(self._revisions.served)
             self._revisions.activate(ref)
         except GoondanError as error:
-            return self._does_without(state, error, missed)
+            return self._keep_old(state, error, missed)
         self._standby.have()
         logger.info("revision.changed", ref=ref, previous=before)
         self._news.tell(state.change or RevisionChange(previous_ref=before, new_ref=ref, timestamp=_now()))
         return True
 
-    def _does_without(self, state: RevisionState, error: GoondanError, missed: set[str]) -> bool:
-        """Keep the revision that runs here, and withdraw the active one if no other worker can run it.
+    def _keep_old(self, state: RevisionState, error: GoondanError, missed: set[str]) -> bool:
+        """Stay on the current revision, and withdraw the active one if no other worker can run it.
 
-        Return whether the record is another one now.
+        Return whether the record may have changed.
         """
         ref = state.active
-        if self._lacked[0] != ref:
-            self._lacked = ref, self._clock()
-        is_announced = self._clock() - self._lacked[1] >= TELLING_SECONDS
-        is_here = not isinstance(error, BundleRevisionUnavailableError)
-        if is_here and is_announced and not self._is_covered(ref, self._revisions.served):
-            has_one_before = state.change is not None and state.change.previous_ref is not None
-            if has_one_before or state.failed is None or state.failed.ref != ref:
+        if self._lacking[0] != ref:
+            self._lacking = ref, self._clock()
+        others_have_announced = self._clock() - self._lacking[1] >= ANNOUNCE_SECONDS
+        is_faulty = not isinstance(error, BundleRevisionUnavailableError)
+        if is_faulty and others_have_announced and not self._is_covered(ref, self._revisions.served):
+            has_previous = state.change is not None and state.change.previous_ref is not None
+            if has_previous or state.failed is None or state.failed.ref != ref:
                 self._withdraw(ref, error)
-            return has_one_before
+            return has_previous
         self._miss(ref, error, missed)
         self._standby.lack(ref)
         return False
@@ -423,7 +427,7 @@ class RevisionSync:
         return self._standby.others_run(ref, agents) == frozenset(agents)
 
     def _miss(self, ref: str, error: GoondanError, missed: set[str]) -> None:
-        """Go on without a revision; a later look tries again."""
+        """Note that a revision is unavailable for now; a later look tries again."""
         missed.add(ref)
         if ref not in self._missed:
             logger.warning("revision.unavailable", ref=ref, runs=self._own_ref, reason=error.message)
@@ -438,10 +442,10 @@ class RevisionSync:
         if failure is not None:
             self._news.tell_failure(failure)
 
-    def _gives_way(self, error: ConfigError, agents: Collection[str]) -> bool:
-        """Withdraw the revision that this process started with; return whether another one is active now.
+    def _falls_back(self, error: ConfigError, agents: Collection[str]) -> bool:
+        """Withdraw this process's first revision and switch to the one that is active then, if there is one.
 
-        It is not withdrawn if other workers serve all of the agents with it: then this one does not serve.
+        Nothing happens if other workers serve all of the agents with it.
         """
         failed = self._own_ref
         try:
@@ -457,18 +461,11 @@ class RevisionSync:
             return False
         return True
 
-    def _keep_up(self) -> None:
-        if monotonic() - self._kept_at > MAINTENANCE_SECONDS:
-            self._kept_at = monotonic()
+    def _maintain(self) -> None:
+        if monotonic() - self._maintained_at > MAINTENANCE_SECONDS:
+            self._maintained_at = monotonic()
             self._record.keep()
-            on_new_thread(partial(_attempt, self._clean_up))
-
-    def _clean_up(self) -> None:
-        clean_checkouts(self._bundle.checkouts.cache, CHECKOUT_SECONDS)
-
-
-def _asked_for(state: RevisionState) -> frozenset[str]:
-    return frozenset({state.active} | ({state.proposed.new_ref} if state.proposed else set()))
+            on_new_thread(partial(clean_checkouts, self._bundle.checkouts.cache, CHECKOUT_SECONDS))
 
 
 def _now() -> str:
@@ -478,10 +475,10 @@ def _now() -> str:
 def forget_revisions(
     record: ActiveRevision, workers: Callable[[], Iterable[WorkerRecord]], workspace: str
 ) -> None:
-    """Remove the record that a workspace has from a time when its workers followed revisions.
+    """Remove a workspace's record of revisions, unless one of its known workers still follows them.
 
-    Calls that name its active revision could not be run now. A worker that does not follow revisions calls
-    this when it starts; as long as one of the workspace that does is known, the record stays.
+    A worker that does not follow revisions calls this at its start: it could not run calls that name the
+    record's active revision.
     """
     try:
         state = record.state()
@@ -492,62 +489,59 @@ def forget_revisions(
 
 
 def not_followed(ref: str) -> NoReturn:
-    """Refuse to load a revision: what :class:`Revisions` calls where none is followed.
+    """Refuse to load a revision: the ``fetch`` of :class:`Revisions` where none is followed.
 
     Raises:
         BundleRevisionUnavailableError: always.
     """
     raise BundleRevisionUnavailableError(
-        f"The revision {ref} cannot be had: this worker does not follow revisions.",
-        suggestion="Let the Swarm's policy.changesets be enabled, or set GOONDAN_BUNDLE_REMOTE, "
-        "for all workers.",
+        f"The revision {ref} cannot be loaded: this worker does not follow revisions.",
+        suggestion="Enable the Swarm's policy.changesets, or set GOONDAN_BUNDLE_REMOTE, for all workers.",
     )
 
 
-class _FallbackPoller:
-    """Reads the record of the active revision, then runs the less urgent ``after``."""
+class _Poller:
+    """Runs ``look`` every so many seconds or on request, and the less urgent ``after`` behind it."""
 
     def __init__(self, seconds: float, look: Callable[[], None], *after: Callable[[], None]) -> None:
         self._seconds = seconds
         self._look = look
         self._after = after
         self._rounds = threading.Condition()
-        self._asked = 0
-        self._answered = 0
+        self._requested = 0
+        self._ended = 0
 
     def start(self) -> None:
-        """Start the thread."""
         threading.Thread(target=self._run, name="goondan-following", daemon=True).start()
 
     def looks_within(self, seconds: float) -> bool:
         """Request another round and wait for it; return whether it ended in time."""
         with self._rounds:
-            self._asked += 1
-            round_ = self._asked
+            self._requested += 1
+            round_ = self._requested
             self._rounds.notify_all()
-            return self._rounds.wait_for(lambda: self._answered >= round_, seconds)
+            return self._rounds.wait_for(lambda: self._ended >= round_, seconds)
 
     def _run(self) -> None:
         while True:
             with self._rounds:
-                self._rounds.wait_for(lambda: self._asked > self._answered, self._seconds)
-                round_ = self._asked
+                self._rounds.wait_for(lambda: self._requested > self._ended, self._seconds)
+                round_ = self._requested
             without_fault(partial(_attempt, self._look))
             with self._rounds:
-                self._answered = round_
+                self._ended = round_
                 self._rounds.notify_all()
-            for what in self._after:
-                without_fault(partial(_attempt, what))
+            for task in self._after:
+                without_fault(partial(_attempt, task))
 
 
-def _attempt(what: Callable[[], None]) -> None:
-    """Read the record with ``what``; log a record that cannot be read."""
+def _attempt(task: Callable[[], None]) -> None:
+    """Run a task; if it cannot read the record, log that."""
     try:
-        what()
+        task()
     except (RedisError, ValueError) as error:
         _log_unread(error)
 
 
 def _log_unread(error: Exception) -> None:
-    """Log that the record could not be read."""
     logger.warning("revision.record_not_read", reason=str(error))

@@ -1,1 +1,1 @@
-"""Agents that think: their Turns, the requests to their models, and the providers of those."""
+"""Agents that think: their Turns, requests to models, and model providers."""

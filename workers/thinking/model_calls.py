@@ -1,9 +1,9 @@
-"""Requests to models are calls: of one system tool for each Model, through the agent's own queue.
+"""Asks models through tool calls: each Model is a system tool in the agent's own queue.
 
-So the ledger keeps each answer before its tool calls are submitted, under an identity that names the Turn,
-the Step and the digest of the request: the run that takes a dead worker's place gets the same answers. And
-requests are limited, tried again, cancelled, traced and counted as tool calls are. What is asked may be long,
-so it does not stand in the call's arguments but in a key of its own, until the call has ended.
+So the ledger keeps an answer before its tool calls are submitted, under an identity made of the Turn, the
+Step and the digest of the request. If the worker dies, the run that replaces its run gets the same answers.
+Requests are also limited, retried, cancelled, traced and counted as tool calls are. Because a request may be
+long, it is stored under a key of its own until the call has ended, and not in the call's arguments.
 """
 
 import asyncio
@@ -39,17 +39,17 @@ from workers.turns.steps import patiently
 
 logger = structlog.get_logger(__name__)
 
-#: further attempts of a request that the provider may answer later, and the first pause, in seconds
+#: retries of a request after a temporary error of the provider, and the first pause, in seconds
 RETRIES = 4
 BACKOFF_SECONDS = 1.0
 
-#: a request whose worker has died is sent again as often
+#: how often a request is started, if its workers die
 MOST_ATTEMPTS = 100
 
 #: the window of ``tokensPerMinute``, in seconds
 MINUTE = 60
 
-#: errors for which another Model is asked: what this one was asked stands, and the next may answer
+#: errors after which the next Model is asked
 FALL_BACK_ON = {
     "E_MODEL_RATE_LIMIT",
     "E_MODEL_UNAVAILABLE",
@@ -60,8 +60,7 @@ FALL_BACK_ON = {
     "E_TOOL_EXPIRED",
 }
 
-
-#: the names of providers and of kinds of tokens in OpenTelemetry, where they differ from those here
+#: OpenTelemetry's names of providers, where they differ from ours, and of kinds of tokens
 SPAN_PROVIDERS = {
     "azure": "azure.ai.openai",
     "bedrock": "aws.bedrock",
@@ -82,13 +81,9 @@ SPAN_USAGE = {
 
 
 def tool_part(model: str) -> str:
-    """Return the export under which a Model is called; a name that no export may have becomes a digest."""
+    """Return the export name of a Model's tool; a hash if the Model's name is not valid in one."""
     name = f"model-{model}"
     return name if is_name_part(name) else f"model-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
-
-
-def tool_name(model: str) -> str:
-    return f"{SYSTEM_TOOL}__{tool_part(model)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +95,12 @@ class ModelTool:
     keys: Keys
 
     async def __call__(self, ctx: ToolContext, input: JsonObject) -> ModelAnswer:
-        """Ask what stands under the call's key; raises what :meth:`ModelProvider.ask` raises."""
+        """Send the request that is stored for this call; raises as :meth:`ModelProvider.ask`."""
         call_id = call_identity(ctx.agent_name, ctx.instance_key, ctx.turn_id, ctx.tool_call_id)
         key, followed = self.keys.model_request(call_id), self.keys.turn_stream(input["event"])
         stored, is_followed = await asyncio.to_thread(patiently, partial(self._read, key, followed))
         if stored is None:
-            raise ModelError("What the model is to be asked has expired: ask again.")
+            raise ModelError("The request to the model has expired: ask again.")
         request = ModelRequest.from_json(stored)
         await self._wait_for_tokens(ctx)
         stream = TurnStream(self.redis, self.keys, input["event"], is_followed)
@@ -116,7 +111,7 @@ class ModelTool:
         return answer
 
     def _describe(self, ctx: ToolContext, answer: ModelAnswer | None = None) -> None:
-        """Put what is asked, or the answer, into the attributes of the run's span, if there is one.
+        """Set the run's span attributes for the request, or for the answer.
 
         Source: OpenTelemetry's semantic conventions for generative AI.
         """
@@ -124,7 +119,7 @@ class ModelTool:
         if api is None:
             return
         if answer is None:
-            told: JsonObject = {
+            attributes: JsonObject = {
                 "gen_ai.operation.name": "chat",
                 "gen_ai.provider.name": SPAN_PROVIDERS.get(spec.provider, spec.provider),
                 "gen_ai.request.model": spec.model,
@@ -133,9 +128,9 @@ class ModelTool:
             }
         else:
             reasons = [answer.finish_reason] if answer.finish_reason else None
-            told = {name: answer.usage.get(kind, 0) for kind, name in SPAN_USAGE.items()}
-            told |= {"gen_ai.response.model": answer.model, "gen_ai.response.finish_reasons": reasons}
-        known = {name: value for name, value in told.items() if value is not None}
+            attributes = {name: answer.usage.get(kind, 0) for kind, name in SPAN_USAGE.items()}
+            attributes |= {"gen_ai.response.model": answer.model, "gen_ai.response.finish_reasons": reasons}
+        known = {name: value for name, value in attributes.items() if value is not None}
         api.get_current_span().set_attributes(known)
 
     async def _ask(self, request: ModelRequest, stream: TurnStream, step: int) -> ModelAnswer:
@@ -145,7 +140,7 @@ class ModelTool:
             return await self.provider.ask(request, deltas.add)
 
     def _read(self, key: str, stream: str) -> tuple[bytes | None, bool]:
-        """Return what is to be asked, and whether a client follows the Turn."""
+        """Return the stored request, and whether a client follows the Turn."""
         with self.redis.pipeline(transaction=False) as pipe:
             pipe.get(key)
             pipe.exists(stream)
@@ -156,7 +151,7 @@ class ModelTool:
         """Wait until the Model's tokens of the last minute are below its limit.
 
         Raises:
-            ModelRateLimitError: they are not, within two minutes.
+            ModelRateLimitError: they still are not after two minutes.
         """
         model = self.provider.resource
         most = model.spec.tokens_per_minute
@@ -168,7 +163,7 @@ class ModelTool:
             await asyncio.sleep(1)
 
     def _tokens_used(self) -> int:
-        """Return the tokens of the last 60 seconds, counted by tens of seconds."""
+        """Return the tokens of the last 60 seconds, counted in slots of 10 seconds."""
         seconds = int(self.redis.time()[0])
         slots = [str(slot) for slot in range(seconds // 10 - MINUTE // 10 + 1, seconds // 10 + 1)]
         key = self.keys.tokens(self.provider.resource.name)
@@ -202,7 +197,7 @@ def model_tool(provider: ModelProvider, redis: Redis, keys: Keys) -> RegisteredT
             "step": {"type": "integer", "minimum": 0},
         },
         required=["request", "event", "step"],
-        # the request's own limit ends it before; there may be a wait for tokens
+        # longer than the request's own limit and the wait for tokens
         timeout_seconds=spec.timeout_seconds + 10 + (2 * MINUTE if spec.tokens_per_minute else 0),
         only_waits=True,
         maxAttempts=MOST_ATTEMPTS,
@@ -226,18 +221,18 @@ class Models:
     queue_timeout_seconds: float
     resources: Mapping[str, ModelResource]
     workdir: Path
-    #: writes what the conversation has got since the last request; it may block
+    #: saves the conversation before each request; may block
     write: Callable[[], None]
-    #: the keys of requests that were answered, or are not wanted any more
+    #: the keys of requests that were answered or cancelled
     _done: list[str] = field(default_factory=list)
 
     async def ask_first(
         self, models: Sequence[str], request: ModelRequest, *, step: int, event_id: str
     ) -> ModelAnswer:
-        """Ask the first of some Models, or the one behind it if that one cannot answer now, and so on.
+        """Ask the first of ``models``, and the next one while one cannot answer now.
 
         Raises:
-            ModelError: none of them answers.
+            ModelError: none of them answered.
             ConfigError: there is no such Model.
         """
         for model, following in zip(models, (*models[1:], None), strict=True):
@@ -252,10 +247,10 @@ class Models:
         raise AssertionError("there is at least one Model")
 
     async def ask(self, model: str, request: ModelRequest, *, step: int, event_id: str) -> ModelAnswer:
-        """Ask a Model by a call; the same request of the same Step is asked once, whatever happens.
+        """Ask a Model through a call; the same request in the same Step is sent only once.
 
         Raises:
-            ModelCallError: the call has failed.
+            ModelCallError: the call failed.
             ConfigError: there is no such Model.
         """
         if model not in self.resources:
@@ -264,12 +259,12 @@ class Models:
                 code=ConfigCode.REF_NOT_FOUND,
                 suggestion=hint(model, self.resources, "Declare it, or name another one."),
             )
-        digest = request.digest
+        part, digest = tool_part(model), request.digest
         args = {"request": digest, "event": event_id, "step": step}
-        call = self.tools.new_call(tool_name(model), args, None, bundle_ref=self.tools.bundle_ref)
-        call = call.model_copy(update={"tool_call_id": f"{tool_part(model)}-{step}-{digest}"})
+        call = self.tools.new_call(f"{SYSTEM_TOOL}__{part}", args)
+        call = call.model_copy(update={"tool_call_id": f"{part}-{step}-{digest}"})
         key = self.keys.model_request(identity_of(call))
-        # it expires only if this run dies, and all that take its place
+        # expires only if this run dies and no other takes its place
         ttl = round(2 * self.queue_timeout_seconds + self.resources[model].spec.timeout_seconds)
         await asyncio.to_thread(self._put, key, request.json, ttl)
         try:
@@ -291,7 +286,7 @@ class Models:
             raise ModelError(f"The answer of Model {model!r} cannot be read: {error}"[:500]) from error
 
     async def forget(self) -> None:
-        """Remove the requests that were answered, or are not wanted any more."""
+        """Remove the requests that were answered or cancelled."""
         if self._done:
             await asyncio.to_thread(patiently, partial(self.redis.unlink, *self._done))
 
@@ -309,13 +304,13 @@ class Models:
         self._done.clear()
 
     def _stored(self, path: str) -> Any:
-        """Read an answer that was too large for its result."""
+        """Read an answer that was too large for the call's result."""
         data, size = read_part(self.workdir, path, offset=0, limit=2**31)
         return serializer.decode(data[:size])
 
 
 class ModelCallError(Exception):
-    """The call that has asked a model has failed."""
+    """The call that asks a model failed."""
 
     def __init__(self, error: ToolCallError) -> None:
         super().__init__(error.message)

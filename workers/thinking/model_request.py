@@ -1,4 +1,4 @@
-"""What a model is asked in one Step, and its answer: records that the ledger and Redis keep as JSON."""
+"""Requests to models and their answers, as Redis and the ledger keep them."""
 
 import hashlib
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from goondan_tasks.messages import JsonObject, WireModel
 
 
 class ModelAnswer(WireModel):
-    """The answer of a model: the output of the call that has asked it."""
+    """The answer of a model: the output of the call that asked it."""
 
     #: the content of an assistant Message (004): parts of the types text, reasoning, tool-call and custom
     content: tuple[JsonObject, ...]
-    #: ``stop``, ``length``, ``content_filter``, ``tool_call`` or ``error``, if the provider says
+    #: ``stop``, ``length``, ``content_filter``, ``tool_call`` or ``error``, if the provider gives one
     finish_reason: str | None = None
     #: tokens: ``input``, ``output``, ``cached`` of the input, ``reasoning`` of the output
     usage: dict[str, int]
-    #: as the provider names the model that has answered
+    #: the provider's name of the model that answered
     model: str | None = None
-    #: where it comes from, by the provider's name: goes back with its ids and signatures
+    #: the answer's origin, by the provider's name; sent back together with ids and signatures
     provider_options: JsonObject | None = None
 
     @property
@@ -31,18 +31,16 @@ class ModelAnswer(WireModel):
 
     @property
     def text(self) -> str:
-        """What the model says."""
         return "".join(part["text"] for part in self.content if part.get("type") == "text")
 
     @property
     def has_calls(self) -> bool:
-        """Whether it asks for tools."""
         return any(part.get("type") == "tool-call" for part in self.content)
 
 
 @dataclass(frozen=True)
 class ModelRequest:
-    """What a model is asked. Messages are the ``data`` of Messages (004), tools as OpenAI writes them."""
+    """A request to a model: messages as the ``data`` of Messages (004), tools in OpenAI's format."""
 
     instructions: str
     messages: tuple[JsonObject, ...]
@@ -52,12 +50,11 @@ class ModelRequest:
 
     @cached_property
     def json(self) -> bytes:
-        """The request as JSON."""
         return serializer.encode({name: getattr(self, name) for name in self.__dataclass_fields__})
 
     @property
     def digest(self) -> str:
-        """What tells it from other requests of its Step."""
+        """A short hash, which distinguishes the requests of a Step."""
         return hashlib.sha256(self.json).hexdigest()[:24]
 
     @classmethod

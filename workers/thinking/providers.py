@@ -1,6 +1,6 @@
-"""The APIs of model providers, by pydantic-ai: requests, streams, usage, and errors as ours.
+"""Sends requests to model providers with pydantic-ai, and converts its messages and errors to ours.
 
-Of what it offers only ``pydantic_ai.direct`` is used: one request, and no agent, loop or retry.
+Only ``pydantic_ai.direct`` is used, which sends single requests: none of its agents, loops or retries.
 """
 
 import asyncio
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import Model, ModelRequestParameters
 
-#: gets each piece of an answer as it comes: ``text`` or ``reasoning``, and the characters
+#: gets each piece of an answer as it arrives: ``text`` or ``reasoning``, and the characters
 OnDelta = Callable[[str, str], None]
 
-#: of the library's errors, the first that fits; the names of ``pydantic_ai.exceptions``
+#: our errors for those of ``pydantic_ai.exceptions``, by name; the first match counts
 _ERRORS: tuple[tuple[str, type[ModelError]], ...] = (
     ("ModelAuthenticationError", ModelAuthError),
     ("ModelContextWindowExceededError", ModelContextLengthError),
@@ -60,40 +60,41 @@ _ERRORS: tuple[tuple[str, type[ModelError]], ...] = (
     ("ModelConnectionError", ModelUnavailableError),
     ("ModelRequestTimeout", ModelUnavailableError),
     ("ContentFilterError", ModelRefusedError),
-    # an answer that is not one: a page of a gateway, say
+    # not a model's answer, such as the error page of a gateway
     ("UnexpectedModelBehavior", ModelUnavailableError),
     ("ModelHTTPError", ModelError),
-    # a stream that was cut, or another fault of the transport
+    # a stream that was cut, or another transport error
     ("ModelAPIError", ModelUnavailableError),
     ("UserError", ModelError),
 )
-#: statuses that the SDKs try again as well: request timeout, conflict, too early
+#: statuses that the providers' own SDKs retry, too: request timeout, conflict, too early
 _TRANSIENT = {408, 409, 425}
-#: the words of those whose "too long" the library takes for any refused request: Anthropic about max_tokens
-#: and bytes, Mistral, xAI, Cohere, llama.cpp
+#: "too long" in the words of providers for which the library does not recognize it: Anthropic about
+#: max_tokens and bytes, Mistral, xAI, Cohere, llama.cpp
 _TOO_LONG = re.compile(
     r"(?i)context.{0,12}(length|limit|window|size)|prompt (is too long|length is)|too many tokens"
     r"|request_too_large|maximum allowed number of bytes"
 )
 _PAYLOAD_TOO_LARGE = 413
 
-#: the parameter of a provider's class that takes ``baseUrl``; Azure and LiteLLM have names of their own
+#: the parameter of a provider's class for ``baseUrl``; Azure and LiteLLM have names of their own
 _URL_PARAMETERS = ("base_url", "azure_endpoint", "api_base")
-#: the key for a server of one's own that needs none
+#: sent as the key to a private server that needs none
 _NO_KEY = "none"
 
 _LONGEST_MESSAGE = 2_000
 
-#: bytes of an answer: each takes several in memory, but in a stream, where a few characters take hundreds
+#: the size limits of an answer. In memory it takes several times as much; in a stream, a few characters may
+#: take hundreds of bytes
 MOST_BYTES = 16 * 1024**2
 MOST_STREAM_BYTES = 4 * MOST_BYTES
 
-#: two threads that import a package at once may each see a part of it
+#: serializes imports: of two threads that import a package at once, one may see only a part of it
 _LOADING = threading.Lock()
 
 
 class ModelProvider:
-    """The provider of one Model. Its clients belong to the event loop that asks first."""
+    """The provider of one Model; its client belongs to the event loop that asks first."""
 
     def __init__(self, resource: ModelResource) -> None:
         self.resource = resource
@@ -103,15 +104,14 @@ class ModelProvider:
         self._http: AsyncClient | None = None
 
     async def ask(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelAnswer:
-        """Ask the model once; with ``on_delta`` as a stream.
+        """Send one request; with ``on_delta``, stream the answer.
 
         Raises:
-            ModelError: it cannot be asked, or does not answer.
+            ModelError: the model cannot be asked, or does not answer.
             ConfigError: the library or one of its parts is not installed.
         """
         model = self._model
-        if model is None:
-            # what it is made of takes a second to import
+        if model is None:  # its imports take a second
             model = await asyncio.to_thread(self.load)
         from pydantic_ai import direct
 
@@ -130,17 +130,17 @@ class ModelProvider:
             return _answer(response)
 
     async def close(self) -> None:
-        """Close the connections, in the event loop that has asked."""
+        """Close the connections, in the event loop that asked."""
         model, self._model = self._model, None
         http, self._http = self._http, None
         if http is not None:
             await http.aclose()
         elif model is not None and model.provider is not None:
             async with model.provider:
-                """Leaving it closes them."""
+                pass  # leaving it closes them
 
     def load(self) -> "Model":
-        """Make the client, once; this reads files, and imports what the provider needs: a second or two.
+        """Make the client, once; this blocks for a second or two while it imports packages.
 
         Raises:
             ModelError: there is no such provider or model, or no key.
@@ -156,21 +156,21 @@ class ModelProvider:
             try:
                 made = infer_model(f"{self._spec.provider}:{self._spec.model}", self._provider)
             except ImportError as error:
-                message = f"Model {self._name!r} cannot be used, for a package is not installed: {error}"
+                message = f"Model {self._name!r} needs a package that is not installed: {error}"
                 raise ConfigError(message, suggestion=missing_package(error)) from error
             except (UserError, ValueError, TypeError) as error:
                 is_keyless = self._spec.api_key is None and "API_KEY" in str(error)
                 kind = ModelAuthError if is_keyless else ModelError
                 what = "has no apiKey" if is_keyless else "cannot be used"
-                raise kind(self._told(f"Model {self._name!r} {what}: {error}")) from error
+                raise kind(_without_keys(f"Model {self._name!r} {what}: {error}")) from error
             self._model = made
             return made
 
     def _provider(self, name: str) -> Any:
         """Make the library's provider.
 
-        A server of one's own gets no key but the Model's: one that the environment has for the provider would
-        go to a stranger.
+        With a ``baseUrl``, only the Model's own key is sent: a provider's key from the environment must not
+        reach another server.
         """
         from pydantic_ai.providers import infer_provider_class
 
@@ -185,7 +185,7 @@ class ModelProvider:
         if "http_client" in known:
             given["http_client"] = self._http = _http_client()
         provider = kind(**{field: value for field, value in given.items() if value is not None})
-        # one of the environment; not every client has it there
+        # a key from the environment, if the client shows it
         found = getattr(provider.client, "api_key", None)
         if isinstance(found, str):
             KNOWN_SECRETS.add(found)
@@ -208,13 +208,11 @@ class ModelProvider:
         given = {**self._spec.options, **(request.params or {})}
         settings = {to_snake(name): value for name, value in given.items()}
         settings["request_timeout"] = self._spec.timeout_seconds
-        # retries are those of the call
-        settings.pop("max_retries", None)
+        settings.pop("max_retries", None)  # the call is retried, and not the request
         return settings if "max_retries" in model.unsupported_settings else {**settings, "max_retries": 0}
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Raise the library's errors as ours."""
         from pydantic_ai import exceptions
 
         try:
@@ -222,9 +220,9 @@ class ModelProvider:
         except (exceptions.AgentRunError, exceptions.UserError) as error:
             raise self._error(error) from error
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            # the library reads JSON that has nothing of an answer, or too many levels, without checking it
+            # the library does not check JSON that is too deep, or not an answer at all
             what = f"Model {self._name!r} gives an answer that cannot be read"
-            raise ModelUnavailableError(self._told(f"{what}: {error!r}")) from error
+            raise ModelUnavailableError(_without_keys(f"{what}: {error!r}")) from error
 
     def _error(self, error: Exception) -> ModelError:
         cause: BaseException | None = error
@@ -239,25 +237,26 @@ class ModelProvider:
             kind = ModelUnavailableError
         elif kind is ModelError and (status == _PAYLOAD_TOO_LARGE or _TOO_LONG.search(str(error))):
             kind = ModelContextLengthError
-        ours = kind(self._told(f"Model {self._name!r}: {_said(error)}"))
+        ours = kind(_without_keys(f"Model {self._name!r}: {_reason(error)}"))
         ours.retry_after = float(getattr(error, "retry_after", None) or 0)
         return ours
 
-    def _told(self, text: str) -> str:
-        """Return a message without keys, which some servers repeat."""
-        hidden: str = KNOWN_SECRETS.hidden_in_answer(text)
-        return hidden[:_LONGEST_MESSAGE]
+
+def _without_keys(message: str) -> str:
+    """Return an error message without keys, which some servers repeat in theirs."""
+    hidden: str = KNOWN_SECRETS.hidden_in_answer(message)
+    return hidden[:_LONGEST_MESSAGE]
 
 
-def _said(error: Exception) -> str:
-    """Return what the provider has said, or the transport."""
+def _reason(error: Exception) -> str:
+    """Return the message of the provider, or of the transport."""
     body = getattr(error, "body", None)
     inner = body.get("error", body) if isinstance(body, dict) else None
     message = inner.get("message") if isinstance(inner, dict) else None
     status = getattr(error, "status_code", None)
     if isinstance(message, str) and message:
         return f"{status}: {message}" if status else message
-    # of a fault of the connection the SDKs say no more than that
+    # SDKs do not repeat the cause of a connection error
     first: BaseException = error
     while first.__cause__ is not None and hasattr(error, "phase"):
         first = first.__cause__
@@ -265,7 +264,7 @@ def _said(error: Exception) -> str:
 
 
 def _http_client() -> "AsyncClient":
-    """Make a client whose answers end with an error when they get too long: one may never end."""
+    """Make a client that fails when an answer gets too long, as one may never end."""
     from httpx2 import AsyncByteStream
     from pydantic_ai.models import create_async_httpx2_client
 
@@ -320,9 +319,9 @@ async def _streamed(opened: AbstractAsyncContextManager[Any], on_delta: OnDelta)
 
 
 def _is_cut(response: "ModelResponse") -> bool:
-    """Return whether a stream has ended without what ends one: why, or how many tokens were used."""
-    said = (response.provider_details or {}).keys() & {"finish_reason", "refusal"}
-    return not said and (response.finish_reason is None or not response.usage.output_tokens)
+    """Return whether a stream ended without its last events: the finish reason and the usage."""
+    is_finished = (response.provider_details or {}).keys() & {"finish_reason", "refusal"}
+    return not is_finished and (response.finish_reason is None or not response.usage.output_tokens)
 
 
 def _parameters(request: ModelRequest, model: "Model") -> "ModelRequestParameters":
@@ -337,7 +336,7 @@ def _parameters(request: ModelRequest, model: "Model") -> "ModelRequestParameter
             name=one["name"],
             description=one.get("description"),
             parameters_json_schema=one.get("parameters") or {"type": "object", "properties": {}},
-            # else OpenAI's models would be shown objects without further properties where any are allowed
+            # strict schemas of OpenAI cannot express objects with additional properties
             strict=False,
         )
         for one in functions
@@ -351,11 +350,11 @@ def _parameters(request: ModelRequest, model: "Model") -> "ModelRequestParameter
     return parameters
 
 
-# --- messages of 004 as the library's, and back
+# --- messages of 004 to the library's, and back
 
-#: what a part of an answer is made of here; the rest is the provider's, such as a signature, and goes back
-_OURS = {"content", "part_kind", "tool_name", "args", "tool_call_id", "timestamp"}
-#: what tells whether the ids and signatures of an answer mean something to the provider that gets them back
+#: the fields of an answer's part that are converted; the rest, such as a signature, is sent back unchanged
+_CONVERTED = {"content", "part_kind", "tool_name", "args", "tool_call_id", "timestamp"}
+#: the origin of an answer, which shows whether a provider knows its ids and signatures
 _ORIGIN = ("provider_name", "provider_url", "canonical_system", "provider_response_id")
 
 
@@ -369,17 +368,17 @@ def _adapter() -> "TypeAdapter[ModelResponse]":
 def _answer(response: "ModelResponse") -> ModelAnswer:
     dumped = mapped(_adapter().dump_python(response, mode="json", warnings=False), _encodable)
     content, usage = [_part(part) for part in dumped["parts"]], response.usage
-    _tell_apart([part for part in content if part["type"] == "tool-call"])
+    _make_ids_unique([part for part in content if part["type"] == "tool-call"])
     refusal = (response.provider_details or {}).get("refusal")
     if refusal and not content:
         content = [{"type": "text", "text": str(refusal)}]
-    has_calls = any(part["type"] == "tool-call" for part in content)
+    reason = response.finish_reason
+    if reason == "stop" and any(part["type"] == "tool-call" for part in content):
+        reason = "tool_call"
     origin = {name: dumped[name] for name in _ORIGIN if dumped.get(name)}
     return ModelAnswer(
         content=tuple(content),
-        finish_reason="tool_call"
-        if has_calls and response.finish_reason == "stop"
-        else response.finish_reason,
+        finish_reason=reason,
         usage={
             "input": usage.input_tokens or 0,
             "output": usage.output_tokens or 0,
@@ -391,8 +390,8 @@ def _answer(response: "ModelResponse") -> ModelAnswer:
     )
 
 
-def _tell_apart(calls: Iterable[JsonObject]) -> None:
-    """Give calls with the id of another one an id of their own: it names their results."""
+def _make_ids_unique(calls: Iterable[JsonObject]) -> None:
+    """Change the ids of calls that have the id of an earlier one: results are matched by id."""
     times: Counter[str] = Counter()
     for call in calls:
         name = call["toolCallId"]
@@ -403,7 +402,7 @@ def _tell_apart(calls: Iterable[JsonObject]) -> None:
 
 
 def _encodable(text: str) -> str:
-    """Return a text without halves of characters: two that belong together become one, others a mark."""
+    """Return a text without surrogates: pairs become characters, lone ones replacement characters."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -412,7 +411,7 @@ def _encodable(text: str) -> str:
 
 
 def _part(part: JsonObject) -> JsonObject:
-    """Return a part of a response as a Message has it."""
+    """Return a part of the library's response as a part of a Message."""
     kind, name = part["part_kind"], part.get("provider_name") or "model"
     if kind in ("text", "thinking"):
         ours = {"type": "text" if kind == "text" else "reasoning", "text": part["content"]}
@@ -425,12 +424,12 @@ def _part(part: JsonObject) -> JsonObject:
         }
     else:
         return {"type": "custom", "providerOptions": {name: part}}
-    rest = {key: value for key, value in part.items() if key not in _OURS and value is not None}
+    rest = {key: value for key, value in part.items() if key not in _CONVERTED and value is not None}
     return {**ours, "providerOptions": {name: rest}} if rest else ours
 
 
 def _arguments(args: Any) -> Any:
-    """Return the arguments of a call; what is not a JSON object stays text, which is the model's mistake."""
+    """Return the arguments of a call; a model's invalid ones, which are not a JSON object, stay text."""
     if not isinstance(args, str):
         return {} if args is None else args if isinstance(args, dict) else str(args)
     try:
@@ -440,52 +439,50 @@ def _arguments(args: Any) -> Any:
     return value if isinstance(value, dict) else args
 
 
-def _options(said: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what is the provider's of a message or a part."""
-    return next(iter((said.get("providerOptions") or {}).values()), {})
+def _options(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the provider's own fields of a message or a part."""
+    return next(iter((message.get("providerOptions") or {}).values()), {})
 
 
-def _their_part(part: Mapping[str, Any]) -> JsonObject:
+def _library_part(part: Mapping[str, Any]) -> JsonObject:
     rest, kind = _options(part), part.get("type")
     if kind == "custom":
         return dict(rest)
     if kind == "tool-call":
         args = part.get("input")
-        named = {"tool_name": part["toolName"], "tool_call_id": part["toolCallId"]}
-        return {
-            **rest,
-            **named,
+        fields = {
             "part_kind": "tool-call",
+            "tool_name": part["toolName"],
+            "tool_call_id": part["toolCallId"],
             "args": args if isinstance(args, str | dict) else {},
         }
-    return {
-        **rest,
-        "part_kind": "thinking" if kind == "reasoning" else "text",
-        "content": part.get("text", ""),
-    }
+    else:
+        kind = "thinking" if kind == "reasoning" else "text"
+        fields = {"part_kind": kind, "content": part.get("text", "")}
+    return {**rest, **fields}
 
 
 def _messages(request: ModelRequest) -> "list[ModelMessage]":
-    """Return the conversation as the library's; calls without a result get one that says so.
+    """Return the conversation as the library's messages; calls without a result get a result that says so.
 
     Raises:
-        ModelError: a message is not one, which an extension may have added.
+        ModelError: a message is not valid, which an extension may have added.
     """
     try:
-        return _their_messages(request.messages)
+        return _library_messages(request.messages)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise ModelError(
             f"The conversation has a message that cannot be sent: {error!r}"[:500],
-            suggestion="Correct the message in the conversation's file, or the extension that has added it.",
+            suggestion="Fix the message in the conversation's file, or the extension that added it.",
         ) from error
 
 
-def _their_messages(said: Iterable[JsonObject]) -> "list[ModelMessage]":
+def _library_messages(ours: Iterable[JsonObject]) -> "list[ModelMessage]":
     from pydantic_ai.messages import ModelRequest as Request
     from pydantic_ai.messages import SystemPromptPart, ToolReturnPart, UserPromptPart
 
     messages: list[Any] = []
-    #: of the answer before by call, in their order: providers want them before anything else
+    #: the results of the last answer's calls, by id, which providers want in order and before anything else
     results: dict[str, Any] = {}
     parts: list[Any] = []
 
@@ -495,43 +492,43 @@ def _their_messages(said: Iterable[JsonObject]) -> "list[ModelMessage]":
             results.clear()
             parts.clear()
 
-    for one in said:
-        role, content = one.get("role"), one.get("content")
+    for message in ours:
+        role, content = message.get("role"), message.get("content")
         if role == "assistant":
             close()
-            messages.append(_response(one))
+            messages.append(_response(message))
             for part in messages[-1].tool_calls:
                 interrupted = ToolReturnPart(part.tool_name, "The call was interrupted.", part.tool_call_id)
                 results[part.tool_call_id] = replace(interrupted, outcome="interrupted")
         elif role == "tool":
             for part in content or ():
-                # a result whose call is gone, say because the history was cut, has no meaning for the model
+                # skip a result whose call is gone, for example because the history was truncated
                 if part["toolCallId"] in results:
                     text, failed = told_text(part.get("output"))
                     result = ToolReturnPart(part["toolName"], text, part["toolCallId"])
                     results[part["toolCallId"]] = replace(result, outcome="failed") if failed else result
         elif role == "system":
-            parts.append(SystemPromptPart(_plain(content)))
+            parts.append(SystemPromptPart(_text_of(content)))
         else:
             parts.append(UserPromptPart(content if isinstance(content, str) else _user_parts(content)))
     close()
     return messages or [Request([])]
 
 
-def _response(said: JsonObject) -> "ModelResponse":
-    content = said.get("content") or ()
+def _response(message: JsonObject) -> "ModelResponse":
+    content = message.get("content") or ()
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    origin = {name: value for name, value in _options(said).items() if name in _ORIGIN}
-    fields = {"kind": "response", "parts": [_their_part(part) for part in parts], **origin}
+    origin = {name: value for name, value in _options(message).items() if name in _ORIGIN}
+    fields = {"kind": "response", "parts": [_library_part(part) for part in parts], **origin}
     return _adapter().validate_python(fields)
 
 
-def _plain(content: Any) -> str:
+def _text_of(content: Any) -> str:
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content or ())
 
 
 def _user_parts(content: Any) -> Sequence[Any]:
-    """Return the parts of a user's message: text, and images and files by URL or as base64."""
+    """Return the parts of a user's message: text, and images and files by URL or in base64."""
     from pydantic_ai.messages import BinaryContent, DocumentUrl, ImageUrl
 
     made: list[Any] = []

@@ -1,8 +1,8 @@
 """The Turn of an agent that thinks: history and input, then Steps until the model stops.
 
-A Step asks the model and runs the tool calls of its answer through the agent's queue. What a run has got from
-models and tools is in the ledger: the run that takes a dead worker's place gets the same again, in the same
-order, and goes on where the other has stopped. Sources: 001 §12.1, 003 §1.2; DESIGN §6.
+A Step asks the model and runs the tool calls of its answer through the agent's queue. The ledger keeps the
+answers of models and tools. If the worker dies, the run that replaces its run gets the same answers in the
+same order, and continues where the first one stopped. Sources: 001 §12.1, 003 §1.2; DESIGN §6.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ from workers.turns.turns import TurnState
 
 logger = structlog.get_logger(__name__)
 
-#: how often a model is asked again whose answer cannot be used
+#: how often a model is asked again after an answer that cannot be used
 MOST_CORRECTIONS = 2
 
 #: how many tool calls an answer may have
@@ -59,7 +59,7 @@ _FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*)\n\s*```\s*", re.DOTALL)
 
 @dataclass(frozen=True)
 class Thinking:
-    """What the Turns of one revision's agents think with."""
+    """Runs the Turns of one revision's agents that think."""
 
     bundle: Bundle
     budget: BudgetPolicy
@@ -70,11 +70,11 @@ class Thinking:
 
     @cached_property
     def providers(self) -> Mapping[str, ModelProvider]:
-        """The providers of the bundle's Models, by name."""
+        """The providers of the bundle's Models, by the Model's name."""
         return {name: ModelProvider(model) for name, model in self.bundle.models.items()}
 
     def warm_up(self, agents: Iterable[str]) -> None:
-        """Load what the agents' first requests would have to wait for, on a thread of its own."""
+        """Load the agents' providers on a thread, so that first requests need not wait for that."""
         configurations = (self.bundle.agents[agent].spec.configuration for agent in agents)
         names = {one.model_ref.name for one in configurations if one is not None}
         providers = [self.providers[name] for name in names if name in self.providers]
@@ -83,7 +83,7 @@ class Thinking:
             for provider in providers:
                 try:
                     provider.load()
-                except GoondanError as error:  # the request that needs it says so
+                except GoondanError as error:  # raised again by the request that needs it
                     logger.warning("model.not_loaded", model=provider.resource.name, reason=error.message)
 
         if providers:
@@ -94,19 +94,24 @@ class Thinking:
         return {name: _prompt_of(agent, self.bundle.root) for name, agent in self.bundle.agents.items()}
 
     def prompt(self, agent: str, names: Mapping[str, str]) -> str:
-        """Return the Agent's system prompt, its names filled in; unknown names stay."""
+        """Return the Agent's system prompt with its placeholders filled in; unknown ones stay."""
         return _NAME.sub(lambda match: names.get(match[1], match[0]), self._prompts[agent])
 
     def model(self, agent: str) -> JsonObject | None:
-        """Return the Agent's model as its code sees it, without the key."""
+        """Return the Agent's model as its code sees it, without the API key."""
         configuration = self.bundle.agents[agent].spec.configuration
         model = None if configuration is None else self.bundle.models.get(configuration.model_ref.name)
         if model is None or configuration is None:
             return None
         spec = model.spec
         params = {**spec.options, **configuration.params}
-        named = {"provider": spec.provider, "model": spec.model, "baseUrl": spec.base_url}
-        return {"name": model.name, **named, "params": params}
+        return {
+            "name": model.name,
+            "provider": spec.provider,
+            "model": spec.model,
+            "baseUrl": spec.base_url,
+            "params": params,
+        }
 
     async def think(
         self,
@@ -125,13 +130,14 @@ class Thinking:
                 "Only an Agent with a modelConfig thinks.",
                 suggestion="Add `modelConfig: {modelRef: Model/NAME}`; `handle` must be `async`.",
             )
-        kept = state.conversation if messages is None else None
-        conversation = Conversation() if kept is None else kept
-        given = [_user_message(ctx.event)] if messages is None else [*map(_message, messages)]
-        if given:  # extensions keep the Turn's own input
-            metadata = {**given[-1].metadata, "turnId": ctx.turn_id}
-            given[-1] = given[-1].model_copy(update={"metadata": metadata})
-        for message in given:
+        if messages is None:
+            conversation, added = state.conversation or Conversation(), [_user_message(ctx.event)]
+        else:
+            conversation, added = Conversation(), [*map(_message, messages)]
+        if added:  # marks the Turn's own input for extensions, which must keep it
+            metadata = {**added[-1].metadata, "turnId": ctx.turn_id}
+            added[-1] = added[-1].model_copy(update={"metadata": metadata})
+        for message in added:
             conversation.append(message)
         models = self._models(tools, ctx.workdir, conversation)
         stream = TurnStream(self.redis, self.keys, run.id)
@@ -156,17 +162,17 @@ class Thinking:
         instructions: str,
         model_ref: str | None,
     ) -> str:
-        """Ask a model for a middleware of a Step; see :meth:`StepContext.ask_model`."""
+        """Ask a model for a step middleware; see :meth:`StepContext.ask_model`."""
         configuration = self.bundle.agents[tools.asker.name].spec.configuration
-        assert configuration is not None  # noqa: S101 - such agents alone are given this
+        assert configuration is not None  # noqa: S101 - only agents with one get this method
         names, params = configuration.models, configuration.params
         if model_ref is not None:
             names, params = (model_ref.removeprefix("Model/"),), {}
-        given = tuple(_message(message).data for message in messages)
+        data = tuple(_message(message).data for message in messages)
         models = self._models(tools, workdir, state.conversation or Conversation())
-        # no client follows it: it is no part of the Turn's answer
+        # without an event, no client sees it: it is not part of the Turn's answer
         answer = await models.ask_first(
-            names, ModelRequest(instructions, given, params=params), step=index, event_id=""
+            names, ModelRequest(instructions, data, params=params), step=index, event_id=""
         )
         state.usage.update(answer.usage)
         await models.forget()
@@ -206,13 +212,13 @@ class _ThinkingTurn:
     stream: TurnStream
     conversation: Conversation
     state: TurnState
-    #: Steps in a row whose tool calls were not JSON
+    #: the number of consecutive Steps with tool calls that were not JSON
     malformed: int = 0
-    #: the error of the Step before, if the conversation was too long, and how many changes it had then
+    #: set if the conversation was too long in the last Step: its error, and the number of events then
     too_long: tuple[ModelError, int] | None = None
 
     async def run(self) -> Any:
-        """Go from Step to Step; return the answer."""
+        """Run Steps until the Turn ends; return the answer."""
         answer, reason = ModelAnswer(content=(), usage={}), None
         while reason is None:
             try:
@@ -231,7 +237,7 @@ class _ThinkingTurn:
         return self._value(answer)
 
     def _reason(self, step: AgentStep, answer: ModelAnswer) -> str | None:
-        """Return why the Turn ends after a Step; ``None`` if it goes on."""
+        """Return why the Turn ends after a Step; ``None`` if it continues."""
         if not step.should_continue:
             return "length" if answer.finish_reason == "length" else "text_response"
         budget, used = self.budget, self.state.tokens
@@ -242,14 +248,14 @@ class _ThinkingTurn:
         return "budget" if is_over else None
 
     def _expect_shorter(self, error: ModelError) -> None:
-        """Let step middlewares shorten a conversation that is too long, once; raise any other error."""
+        """Let step middlewares shorten a conversation that is too long, once; raise other errors."""
         if error.code != ModelContextLengthError.code or self.too_long is not None:
             raise error
         self.too_long = error, len(self.conversation.events)
         self.conversation.is_too_long = True
 
     async def _answer(self, step: AgentStep) -> ModelAnswer:
-        """Ask the model until its answer can be used, and append it to the conversation."""
+        """Ask the model until its answer is usable, and append that to the conversation."""
         if self.too_long is not None and len(self.conversation.events) == self.too_long[1]:
             raise self.too_long[0]
         corrections: list[JsonObject] = []
@@ -260,13 +266,10 @@ class _ThinkingTurn:
             if not fault:
                 break
             if len(corrections) >= 2 * MOST_CORRECTIONS:
-                said = f" It said: {answer.text[:500]}" if answer.text else ""
-                raise ModelAnswerError(f"The model's answer cannot be used: {fault[:500]}{said}")
+                quote = f" It said: {answer.text[:500]}" if answer.text else ""
+                raise ModelAnswerError(f"The model's answer cannot be used: {fault[:500]}{quote}")
             logger.info("model.corrected", agent=self.ctx.agent_name, step=step.index, fault=fault)
-            corrections += [
-                answer.message,
-                {"role": "user", "content": fault},
-            ]
+            corrections += [answer.message, {"role": "user", "content": fault}]
         message = Message(
             id=f"msg-{step.id}",
             data=_with_names(answer.message, step.catalog.original_name),
@@ -278,10 +281,10 @@ class _ThinkingTurn:
         return answer
 
     def _fault(self, answer: ModelAnswer) -> str:
-        """Return what the model is told of an answer that cannot be used, or an empty string.
+        """Return the message that tells the model why its answer is unusable, or an empty string.
 
         Raises:
-            ModelRefusedError: a filter has refused to answer.
+            ModelRefusedError: a filter refused to answer.
             ModelAnswerError: the answer has too many calls to be sent back.
         """
         calls = sum(part.get("type") == "tool-call" for part in answer.content)
@@ -292,7 +295,7 @@ class _ThinkingTurn:
         if answer.finish_reason == "content_filter":
             raise ModelRefusedError(f"The model refused to answer. {answer.text}"[:1_000].strip())
         if not answer.text.strip():
-            return "Your answer was empty. Answer the message before, or call a tool."
+            return "Your answer was empty. Answer the last message, or call a tool."
         schema = self.agent.spec.output_schema
         if schema is None:
             return ""
@@ -313,15 +316,15 @@ class _ThinkingTurn:
 
     def _request(self, step: AgentStep, corrections: Sequence[JsonObject]) -> ModelRequest:
         catalog, schema = step.catalog, self.agent.spec.output_schema
-        told = [self.ctx.prompt, *map(_block_text, step.blocks)]
+        instructions = [self.ctx.prompt, *map(_block_text, step.blocks)]
         if schema is not None:
             text = serializer.encode(schema).decode()
-            told.append(f"Answer with JSON alone, which fits this JSON Schema:\n{text}")
+            instructions.append(f"Answer with JSON alone that fits this JSON Schema:\n{text}")
         history = [
             _with_names(message.data, catalog.provider_name) for message in self.conversation.next_messages
         ]
         return ModelRequest(
-            instructions="\n\n".join(filter(None, told)),
+            instructions="\n\n".join(filter(None, instructions)),
             messages=(*history, *(one for one in corrections if one["content"])),
             tools=tuple(catalog.to_openai()),
             params=self.configuration.params,
@@ -333,28 +336,27 @@ class _ThinkingTurn:
         calls = [part for part in answer.content if part.get("type") == "tool-call"]
         self.malformed = self.malformed + 1 if any(isinstance(one["input"], str) for one in calls) else 0
         if self.malformed > MOST_CORRECTIONS:
-            raise ModelAnswerError("The model's tool calls are not JSON, also after it was told so.")
+            raise ModelAnswerError("The model's tool calls are not JSON, even after it was told so.")
         reply = self.conversation.next_messages[-1]
         results: list[StepCallResult] = await step.run(reply, watch=StepStream(self.stream, step.index))
         for result in results:
-            message = message_of(result, self.ctx.turn_id)
-            self.conversation.append(message)
+            self.conversation.append(message_of(result, self.ctx.turn_id))
 
     def _value(self, answer: ModelAnswer) -> Any:
         if self.agent.spec.output_schema is None:
             return answer.text
-        # a Turn that ended before its answer has none
+        # a Turn that ended before its answer has no value
         return None if answer.has_calls or not answer.text else _json_of(answer.text)
 
 
 def _json_of(text: str) -> Any:
-    """Decode an answer, which models like to put between fences."""
+    """Decode an answer, which may be in a fenced code block."""
     fenced = _FENCED.fullmatch(text)
     return serializer.decode(fenced[1] if fenced else text)
 
 
 def _with_names(data: JsonObject, name_of: Callable[[str], str]) -> JsonObject:
-    """Return a message with other names of its tools: a provider's, or their own."""
+    """Return a message in which ``name_of`` has replaced the names of tools."""
     content = data.get("content")
     if not isinstance(content, list):
         return data
@@ -370,13 +372,13 @@ def _block_text(block: JsonObject) -> str:
 
 
 def _user_message(event: AgentEvent) -> Message:
-    """Return an event as the user's message: its input, or for an event of another kind all that it says."""
+    """Return an event as a user's message: text or parts as they are, anything else as JSON with its type."""
     content: Any = event.input
-    if isinstance(content, list) and content and all(_is_part(part) for part in content):
-        pass
-    elif not (isinstance(content, str) and content and not event.type.endswith(("response", ".completed"))):
-        told = {"event": event.type, "from": event.source.name, "input": event.input, **event.metadata}
-        content = serializer.encode({name: one for name, one in told.items() if one is not None}).decode()
+    is_text = isinstance(content, str) and bool(content)
+    is_parts = isinstance(content, list) and bool(content) and all(map(_is_part, content))
+    if not (is_parts or (is_text and not event.type.endswith(("response", ".completed")))):
+        fields = {"event": event.type, "from": event.source.name, "input": content, **event.metadata}
+        content = serializer.encode({name: one for name, one in fields.items() if one is not None}).decode()
     return Message(
         id=f"msg-{event.id}",
         data={"role": "user", "content": content},

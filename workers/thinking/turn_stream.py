@@ -1,7 +1,7 @@
-"""What happens in a Turn, told to a client that follows it: a Redis stream that the client has made.
+"""Streams the events of a Turn to a client, through a Redis stream that the client has created.
 
-The events, and how they are written, are those of :mod:`goondan_tasks.client.turn_events`. Nothing is written
-of a Turn that nobody follows.
+:mod:`goondan_tasks.client.turn_events` defines the events and their encoding. Without a client that follows
+the Turn, nothing is written.
 """
 
 import asyncio
@@ -34,14 +34,14 @@ logger = structlog.get_logger(__name__)
 #: how long pieces of an answer are gathered before they are written together
 GATHER_SECONDS = 0.04
 
-#: how many entries of a Turn are kept, about
+#: the approximate number of entries that are kept of a Turn
 MOST_ENTRIES = 20_000
 
 _KINDS: dict[str, type[TextDelta] | type[ReasoningDelta]] = {"text": TextDelta, "reasoning": ReasoningDelta}
 
 
 class TurnStream:
-    """Writes entries from coroutines; what cannot be written is lost, since the result tells the answer."""
+    """Writes entries from coroutines; an entry that cannot be written is lost, as the result has it all."""
 
     def __init__(self, redis: Redis, keys: Keys, event_id: str, is_followed: bool | None = None) -> None:
         self._redis = redis
@@ -49,19 +49,19 @@ class TurnStream:
         self._is_followed = is_followed
 
     async def is_followed(self) -> bool:
-        """Return whether a client follows the Turn; asked once."""
+        """Return whether a client follows the Turn; Redis is asked once."""
         if self._is_followed is None:
             self._is_followed = await asyncio.to_thread(self._exists)
         return self._is_followed
 
     async def tell(self, *events: Told) -> None:
-        """Write events in one entry."""
+        """Write events as one entry."""
         if events and await self.is_followed():
             await asyncio.to_thread(self._write, events)
 
     @asynccontextmanager
     async def gathering(self, step: int) -> AsyncIterator["Deltas"]:
-        """Write the pieces of an answer every :data:`GATHER_SECONDS`, and the rest at the end."""
+        """Write the pieces that the block adds every :data:`GATHER_SECONDS`, and the rest at its end."""
         deltas, is_over = Deltas(step), asyncio.Event()
         await self.tell(AnswerRestarted(step=step, answer_id=deltas.answer_id))
         writer = asyncio.create_task(self._keep_writing(deltas, is_over))
@@ -86,38 +86,36 @@ class TurnStream:
             return False
 
     def _write(self, events: Sequence[Told]) -> None:
-        shown = KNOWN_SECRETS.hidden_in_answer([event.to_wire() for event in events])
+        masked = KNOWN_SECRETS.hidden_in_answer([event.to_wire() for event in events])
         add = partial(self._redis.xadd, self._key, maxlen=MOST_ENTRIES, nomkstream=True)
         try:
-            add({"entries": serializer.encode(shown)})
-        except (RedisError, serializer.NotJsonError) as error:  # half of a character, say
+            add({"entries": serializer.encode(masked)})
+        except (RedisError, serializer.NotJsonError) as error:  # such as half a surrogate pair
             logger.warning("turn_stream.not_written", reason=str(error))
 
 
 @dataclass(frozen=True, slots=True)
 class StepStream:
-    """Tells of the tool calls of one Step."""
+    """Streams the tool calls of one Step and their results."""
 
     stream: TurnStream
     step: int
 
     async def called(self, calls: Sequence[tuple[str, StepCall]]) -> None:
-        """Tell of calls, each with its identity."""
-        told = [
+        events = [
             ToolCalled(
                 step=self.step, id=call.asked.id, call_id=call_id, tool=call.tool_name, args=call.asked.args
             )
             for call_id, call in calls
         ]
-        await self.stream.tell(*told)
+        await self.stream.tell(*events)
 
     async def answered(self, result: ToolCallResult) -> None:
-        """Tell of a result."""
         await self.stream.tell(ToolAnswered.of(result, self.step))
 
 
 class Deltas:
-    """The pieces of one answer that were not written yet."""
+    """The pieces of one answer that are not written yet."""
 
     def __init__(self, step: int) -> None:
         self.answer_id = secrets.token_hex(4)
@@ -125,16 +123,15 @@ class Deltas:
         self._pieces: list[tuple[str, str]] = []
 
     def add(self, kind: str, text: str) -> None:
-        """Add a piece."""
         if self._pieces and self._pieces[-1][0] == kind:
             self._pieces[-1] = kind, self._pieces[-1][1] + text
         else:
             self._pieces.append((kind, text))
 
     def take(self, *, is_over: bool = False) -> list[Told]:
-        """Return the events of the pieces, which are not returned again.
+        """Remove the pieces and return them as events.
 
-        What may be the beginning of a secret waits for the rest of it: parts of one are not recognized.
+        A possible beginning of a secret stays until its rest arrives, because only whole secrets are masked.
         """
         pieces, self._pieces = self._pieces, []
         if pieces and not is_over:

@@ -1,1 +1,1 @@
-"""Turns and Steps: pipelines around the core, and the catalogs they leave."""
+"""Turns and Steps, their pipelines, and the catalogs that Steps fix."""

@@ -1,4 +1,4 @@
-"""The guard: is the tool in the Tool Catalog of the call's Step (003 §7)? It fails closed."""
+"""Admits a call only if its tool is in the Tool Catalog of its Step (003 §7)."""
 
 from collections.abc import Collection
 
@@ -20,23 +20,23 @@ logger = structlog.get_logger(__name__)
 
 
 class CatalogGuard:
-    """Admits calls before any middleware sees them; without ``steps``, none that belongs to a Step."""
+    """Admits calls before any middleware sees them; without ``steps``, only calls outside of Steps."""
 
     def __init__(self, registry: Registry, steps: Steps | None = None) -> None:
         self._registry = registry
         self._steps = steps
 
     def admit(self, call: ToolCall, watch: Watch) -> BoundTool:
-        """Return the tool of a call; it asks Redis, and may block, for the first call of a Step.
+        """Return the tool of a call; the first call of a Step reads Redis and may block.
 
-        ``watch`` limits the step middlewares that run because of the call.
+        ``watch`` limits the step middlewares that run to register the tool.
 
         Raises:
             ToolNotInCatalogError: it may not be called in this Step, or the Step is unknown.
             ToolNotFoundError: it may be called, but is not registered in this worker.
-            AgentNotFoundError: the bundle of this worker does not have the agent.
+            AgentNotFoundError: this worker's bundle does not have the agent.
             MiddlewareError: a step middleware that might have registered it failed.
-            ToolTimeoutError: the middlewares take too long, or Redis was away for too long.
+            ToolTimeoutError: the middlewares took too long, or Redis was away for too long.
         """
         if call.step_id is not None:
             return self._admit_to_step(call, call.step_id, watch)
@@ -45,9 +45,11 @@ class CatalogGuard:
             self._require_agent(call)
             items = self._registry.items(call.agent_name, turn_of(call))
             raise not_in_catalog(call.tool_name, (item.name for item in items))
-        is_ours = bound.tool.name == SYSTEM_TOOL
-        if self._registry.is_open and not (is_ours or self._registry.is_offered(call.agent_name, bound.name)):
-            _log_exception(call)
+        is_system = bound.tool.name == SYSTEM_TOOL
+        if self._registry.is_open and not (
+            is_system or self._registry.is_offered(call.agent_name, bound.name)
+        ):
+            _log_exemption(call)
         return bound
 
     def note_unregistered(self, call: ToolCall, names: Collection[str]) -> None:
@@ -68,20 +70,20 @@ class CatalogGuard:
         if known is None and item.source.type == "config":
             known = self._of_bundle(call, step.record)
         if known is None:
-            # an extension's tool goes before one of the bundle that has the same name
+            # an extension's tool takes precedence over the bundle's tool of the same name
             self._steps.run_here(call, watch)
             known = self._known(call, step.record) or self._of_bundle(call, step.record)
         if known is None:
             raise ToolNotFoundError(
                 f"Tool '{call.tool_name}' is in the Tool Catalog of its Step, "
-                "but it is not registered in this worker, and no Tool of the bundle has it.",
+                "but it is not registered in this worker, and the bundle does not declare it.",
                 suggestion="Declare its Tool, or register it in `register(api)` or in a step middleware: "
                 "the middlewares run once more in a worker that lacks it.",
             )
         return known
 
     def _known(self, call: ToolCall, step: StepRecord) -> BoundTool | None:
-        """Return the tool if this worker has it; a tool of the Turn's own has no substitute."""
+        """Return the tool if this worker has it; a tool registered in the Turn has no substitute."""
         turn = turn_of(call)
         is_own = call.tool_name in step.origins
         if is_own and call.tool_name not in self._registry.dynamic.of(call.agent_name, turn):
@@ -89,18 +91,18 @@ class CatalogGuard:
         return self._registry.offered(call.agent_name, call.tool_name, turn)
 
     def _of_bundle(self, call: ToolCall, step: StepRecord) -> BoundTool | None:
-        """Return the tool of the bundle that a middleware has put into the catalog (001 §12.1)."""
+        """Return the bundle's tool that a middleware has put into the catalog (001 §12.1)."""
         if call.tool_name in step.origins:
             return None
         return self._registry.of_bundle(call.agent_name, call.tool_name)
 
     def _admit_by_policy(self, call: ToolCall, catalog: ToolCatalog) -> BoundTool:
-        """Admit a call of a tool that its Step does not have, if ``toolCalls.allow`` is ``registry``."""
+        """Admit a tool that is not in the Step's catalog if ``toolCalls.allow`` is ``registry``."""
         registry = self._registry
         known = registry.known(call.agent_name, call.tool_name, turn_of(call)) if registry.is_open else None
         if known is None or known.tool.name == SYSTEM_TOOL:
             raise not_in_catalog(call.tool_name, (item.name for item in catalog))
-        _log_exception(call)
+        _log_exemption(call)
         return known
 
     def _require_agent(self, call: ToolCall) -> None:
@@ -109,15 +111,15 @@ class CatalogGuard:
 
 
 def _require_revision(call: ToolCall, ref: str | None) -> None:
-    """Refuse a call that names another revision of the bundle than its Step was opened with."""
+    """Refuse a call whose revision of the bundle is not that of its Step."""
     if call.bundle_ref is not None and ref is not None and call.bundle_ref != ref:
         raise ToolNotInCatalogError(
-            f"Tool '{call.tool_name}' was asked for in the revision {call.bundle_ref}, "
+            f"Tool '{call.tool_name}' was called in the revision {call.bundle_ref}, "
             f"but its Step was opened in {ref}."
         )
 
 
-def _log_exception(call: ToolCall) -> None:
+def _log_exemption(call: ToolCall) -> None:
     logger.warning(
         "call.admitted_outside_catalog",
         policy="toolCalls.allow: registry",

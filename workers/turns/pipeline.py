@@ -1,4 +1,4 @@
-"""The onion: ordered middlewares around a core (003 §6.1), also one that is held open at its core."""
+"""The onion of ordered middlewares around a core (003 §6.1), and one that is held open at its core."""
 
 import asyncio
 import inspect
@@ -25,6 +25,7 @@ from workers.concurrency.event_loop import (
 )
 from workers.concurrency.threads import on_new_thread
 from workers.handlers import is_async_handler
+from workers.outcome import FunctionOutcome
 
 Owner = TypeVar("Owner")
 Parameters = ParamSpec("Parameters")
@@ -33,20 +34,20 @@ Context = TypeVar("Context", bound=Onion[Any])
 
 Core = Callable[[Context], Awaitable[Any]]
 
-#: puts something around the chain of a Step
+#: wraps the chain of a Step
 AroundStep = Callable[[Core[StepContext]], Core[StepContext]]
 
-#: makes of a middleware's answer what its neighbour further out gets from ``next()``; may raise
+#: converts the answer of a middleware for the layer outside of it; may raise
 Shape = Callable[[Any], Any]
 
 
-def _as_it_is(answer: Any) -> Any:
+def _unchanged(answer: Any) -> Any:
     return answer
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A middleware, and its name in errors, such as ``logging.timed``."""
+    """A middleware and its name in errors, such as ``logging.timed``."""
 
     name: str
     middleware: Middleware
@@ -61,16 +62,16 @@ def compose(
     core: Core[Context],
     *,
     on_thread: RunOnThread = on_new_thread,
-    shape: Shape = _as_it_is,
+    shape: Shape = _unchanged,
 ) -> Core[Context]:
     """Wrap ``core`` in ``layers``, the first one outermost; all of them share the context's attributes.
 
-    What a middleware raises becomes a MiddlewareError that names it. What comes from further inside passes
-    through it as it is, and so does an error with a code of its own. One that returns nothing passes on what
-    its ``next()`` has returned.
+    An exception of a middleware becomes a MiddlewareError that names it. Exceptions from further inside, and
+    errors with a code of their own, pass unchanged. If a middleware returns nothing, the result of its
+    ``next()`` counts as its answer.
 
-    It may be called on a thread: as soon as a middleware awaits anything but its ``next()`` it goes on on the
-    event loop. From there plain middlewares, which may block, are called with ``on_thread``.
+    The chain may begin on a thread; it moves to the event loop as soon as a middleware awaits anything but
+    its ``next()``. From there, plain middlewares, which may block, are called with ``on_thread``.
     """
     wrapped = core
     for layer in reversed(layers):
@@ -80,40 +81,40 @@ def compose(
 
 def _around(layer: Layer, inner: Core[Context], on_thread: RunOnThread, *, shape: Shape) -> Core[Context]:
     async def call(context: Context) -> Any:
-        passage = _Passage(layer.name)
+        inside = _Inside(layer.name)
 
         async def proceed() -> Any:
-            passage.enter()
-            with OnError(passage.note):
-                passage.value = await inner(context)
-            return passage.value
+            inside.enter()
+            with OnError(inside.note):
+                inside.value = await inner(context)
+            return inside.value
 
         def begin() -> Coroutine[Any, Any, Any]:
-            passage.way = proceed()
-            return passage.way
+            inside.pending = proceed()
+            return inside.pending
 
-        with OnError(passage.blame):
-            ahead = context.layer(begin)
+        with OnError(inside.blame):
+            own = context.layer(begin)
             if layer.is_async or not is_on_loop():
-                value = layer.middleware(ahead)
+                value = layer.middleware(own)
             else:
-                value = await beside_loop(partial(layer.middleware, ahead), on_thread)
-            while inspect.isawaitable(value):  # an async one that forgot to await next() means its result
-                if value is not passage.way:
+                value = await beside_loop(partial(layer.middleware, own), on_thread)
+            while inspect.isawaitable(value):  # an async one may return next() without awaiting it
+                if value is not inside.pending:
                     await move_to_loop()
                 value = await value
-            return shape(passage.result() if value is None else value)
+            return shape(inside.result() if value is None else value)
 
     return call
 
 
 class OnError:
-    """Call a function with whatever its block raises, which then goes its way unless the function raises."""
+    """Calls a function with the exception of its block, which propagates unless the function raises."""
 
-    __slots__ = ("_tell",)
+    __slots__ = ("_on_error",)
 
-    def __init__(self, tell: Callable[[BaseException], object]) -> None:
-        self._tell = tell
+    def __init__(self, on_error: Callable[[BaseException], object]) -> None:
+        self._on_error = on_error
 
     def __enter__(self) -> None:
         pass
@@ -122,44 +123,40 @@ class OnError:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self._tell(error)
+            self._on_error(error)
 
 
 def blame(name: str, error: BaseException) -> None:
-    """Raise an error that names the middleware, unless what it raised has a code of its own, or cancels.
-
-    Raises:
-        MiddlewareError: see above.
-    """
+    """Raise a MiddlewareError that names the middleware, unless ``error`` has its own code or cancels."""
     if isinstance(error, Exception | SystemExit) and not isinstance(error, GoondanError):
-        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise MiddlewareError(f"Middleware {name} raised {said}") from error
+        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise MiddlewareError(f"Middleware {name} raised {reason}") from error
 
 
 _NOTHING: Any = object()
 
 
-class _Passage:
-    """The one way from a middleware to the layers inside of it."""
+class _Inside:
+    """The layers inside of a middleware, as it reaches them with ``next()``, once."""
 
-    __slots__ = ("_error", "_is_taken", "_name", "value", "way")
+    __slots__ = ("_error", "_is_entered", "_name", "pending", "value")
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._is_taken = False
-        #: what next() returned to the middleware, which may have returned it as its own answer
-        self.way: Coroutine[Any, Any, Any] | None = None
+        self._is_entered = False
+        #: what next() returned; a middleware may return it as its own answer
+        self.pending: Coroutine[Any, Any, Any] | None = None
         self.value = _NOTHING
         self._error: BaseException | None = None
 
     def enter(self) -> None:
-        """Go in; a second time is refused, so that no handler runs twice."""
-        if self._is_taken:
+        """Refuse a second ``next()``, so that no handler runs twice."""
+        if self._is_entered:
             raise MiddlewareError(f"Middleware {self._name} called next() a second time.")
-        self._is_taken = True
+        self._is_entered = True
 
     def note(self, error: BaseException) -> None:
-        """Remember what was raised further inside."""
+        """Remember an exception from further inside."""
         self._error = error
 
     def blame(self, error: BaseException) -> None:
@@ -168,32 +165,18 @@ class _Passage:
             blame(self._name, error)
 
     def result(self) -> Any:
-        """Return what a middleware that has returned nothing passes on."""
+        """Return the answer of a middleware that has returned nothing."""
         if self.value is _NOTHING:
             raise MiddlewareError(f"Middleware {self._name} returned nothing, without a result of next().")
         return self.value
 
 
-#: how long middlewares may take on each side of ``next()``
+#: the time limit of middlewares on each side of ``next()``
 MOST_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class CoreOutcome:
-    """The outcome of the core: a result, or an error."""
-
-    result: Any = None
-    error: Exception | None = None
-
-    def value(self) -> Any:
-        """Return the result.
-
-        Raises:
-            Exception: the error.
-        """
-        if self.error is not None:
-            raise self.error
-        return self.result
+#: the result or the error of the core
+CoreOutcome = FunctionOutcome[Any]
 
 
 class _Pause:
@@ -202,38 +185,39 @@ class _Pause:
 
 
 class HeldOnion:
-    """One way through an onion and back, held open at its core while the caller does the core's work.
+    """One pass through an onion, held open at its core while the caller does the core's work.
 
-    The middlewares have run up to their ``next()`` by then, and run the rest at the end. In plain code, plain
-    middlewares run on the caller's thread; with an ``async`` one everything goes on on the event loop.
+    The middlewares run up to their ``next()`` first, and run the rest at the end. In plain code, plain
+    middlewares run on the caller's thread; with an ``async`` one, all of them run on the event loop.
     """
 
     def __init__(self, event_loop: EventLoopThread) -> None:
         self._event_loop = event_loop
-        #: the coroutine, while it is driven by hand
+        #: the coroutine if it is driven on the caller's thread
         self._chain: Coroutine[Any, Any, Any] | None = None
         self._at_core: Future[None] = Future()
         self._outcome: Future[CoreOutcome] = Future()
-        #: its end, once it runs on the event loop
+        #: its result if it runs on the event loop
         self._ended: Future[Any] = Future()
-        #: limits the middlewares while the caller waits for them, and what they wait for without a limit
+        #: limits the middlewares while the caller waits for them
         self._timer: asyncio.Timeout | None = None
+        #: the number of waits that do not count towards the limit
         self._untimed = 0
 
     async def pause(self) -> Any:
-        """Wait for the outcome; the core calls this."""
+        """Wait for the outcome of the core; the core calls this."""
         self._at_core.set_result(None)
         if self._chain is not None:
-            return (await _Pause()).value()
-        # a middleware may stop waiting for its next(); that must not cancel the outcome
-        return (await asyncio.shield(asyncio.wrap_future(self._outcome))).value()
+            return (await _Pause()).get()
+        # a middleware may stop waiting for next(), which must not cancel the outcome
+        return (await asyncio.shield(asyncio.wrap_future(self._outcome))).get()
 
     async def enter(self, chain: Coroutine[Any, Any, Any], *, is_async: bool) -> None:
-        """Go as far as the core; in plain code this blocks.
+        """Run the middlewares up to the core; in plain code this blocks.
 
         Raises:
-            MiddlewareError: the middlewares do not lead there, or take too long.
-            Exception: one of them raises it.
+            MiddlewareError: they do not reach the core, or take too long.
+            Exception: a middleware raised it.
         """
         if not is_async and self._enter_here(chain):
             return
@@ -242,7 +226,7 @@ class HeldOnion:
         self._require_core()
 
     def _enter_here(self, chain: Coroutine[Any, Any, Any]) -> bool:
-        """Go there on this thread; return whether that was possible without the event loop."""
+        """Run up to the core on this thread; return whether that was possible without the event loop."""
         self._chain = chain
         try:
             chain.send(None)
@@ -253,9 +237,9 @@ class HeldOnion:
         return self._chain is not None
 
     async def leave(self, outcome: CoreOutcome, *, is_async: bool) -> Any:
-        """Go back with the outcome of the core, and return what the middlewares make of it.
+        """Run the rest of the middlewares with the core's outcome, and return their answer.
 
-        Raises as :meth:`enter`; an error that no middleware catches comes out again.
+        Raises as :meth:`enter`, and the core's error unless a middleware catches it.
         """
         if self._chain is None:
             self._outcome.set_result(outcome)
@@ -269,14 +253,14 @@ class HeldOnion:
         raise MiddlewareError("A plain middleware awaits something after next(); make it `async def`.")
 
     def break_off(self) -> None:
-        """Let the middlewares clean up, and expect nothing of them."""
+        """Let the middlewares clean up, and drop their answer."""
         if self._chain is None:
             self._ended.cancel()
         else:
             self._chain.close()
 
     async def untimed(self, wait: Callable[..., Awaitable[T]], *args: Any, **fields: Any) -> T:
-        """Wait for what has a limit of its own; the middlewares' time begins again afterwards."""
+        """Wait for something with its own limit; the middlewares' time starts over afterwards."""
         self._set_timer(+1)
         try:
             return await wait(*args, **fields)
@@ -290,7 +274,7 @@ class HeldOnion:
             self._timer.reschedule(None if self._untimed else end)
 
     async def _first_of(self, *futures: "Future[Any]", is_async: bool) -> None:
-        """Wait for one of ``futures``, but not forever; break off if this is cancelled."""
+        """Wait for one of ``futures`` within the limit; break off if this is cancelled."""
         if not is_async:
             wait(futures, timeout=MOST_SECONDS, return_when=FIRST_COMPLETED)
             return
@@ -329,24 +313,21 @@ Function = TypeVar("Function")
 
 
 class Ranks(Generic[Place, Function]):
-    """The functions at each place of each agent's pipelines, lower priorities first (DESIGN §6).
-
-    Functions of equal priority keep the order of registration.
-    """
+    """The functions at each place of each agent's pipelines, by priority and registration (DESIGN §6)."""
 
     def __init__(self) -> None:
         self._ranked: defaultdict[tuple[str, Place], list[tuple[int, Function]]] = defaultdict(list)
-        #: replaced and never changed, so that it is read without a lock
+        #: the tuples are replaced, never changed, so that reading needs no lock
         self._functions: dict[tuple[str, Place], tuple[Function, ...]] = {}
         #: grows with every change
         self.version = 0
 
     def of(self, agent: str, place: Place) -> tuple[Function, ...]:
-        """Return the functions at a place, in order."""
+        """Return the functions at a place, the lowest priority first."""
         return self._functions.get((agent, place), ())
 
     def add(self, agent: str, place: Place, function: Function, priority: int) -> None:
-        """Add a function behind those of the same priority, which must be an integer (TypeError)."""
+        """Add a function after those of the same priority, which must be an integer (TypeError)."""
         if type(priority) is not int:
             raise TypeError(f"a priority is a whole number, not {priority!r}")
         ranked = self._ranked[agent, place]
@@ -355,7 +336,6 @@ class Ranks(Generic[Place, Function]):
         self.version += 1
 
     def clear(self, agent: str, place: Place) -> None:
-        """Remove the functions at a place."""
         self._ranked.pop((agent, place), None)
         self._functions.pop((agent, place), None)
         self.version += 1
@@ -375,25 +355,25 @@ def function_name(extension: str, function: Any, given: str | None = None) -> st
 
 
 def blocking(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Return what a coroutine returns that does not suspend.
+    """Run a coroutine that does not suspend, and return its result.
 
     Raises:
-        RuntimeError: it does.
+        RuntimeError: it suspends.
     """
     ended = drive(coroutine)
     if ended is None:
         coroutine.close()
-        raise RuntimeError("plain code cannot wait for what goes on on the event loop")
+        raise RuntimeError("plain code cannot wait for something on the event loop")
     return ended[0]
 
 
 def in_plain_code(
     method: Callable[Concatenate[Owner, Parameters], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Owner, Parameters], T]:
-    """Return a coroutine method as one that blocks.
+    """Return a coroutine method as a blocking one, so that the same code serves plain and async callers.
 
-    So one code serves plain and ``async`` callers. A coroutine that may wait is told ``is_async``: if so, it
-    calls what blocks beside the event loop; if not, on the caller's own thread, and ends without suspending.
+    The coroutine gets to know ``is_async``. If true, it runs blocking functions beside the event loop; if
+    false, on the caller's own thread, so that it never suspends.
     """
 
     @wraps(method)
@@ -404,5 +384,5 @@ def in_plain_code(
 
 
 async def may_block(function: Callable[[], T], *, is_async: bool) -> T:
-    """Call a function that may block."""
+    """Call a function that may block; in async code, on another thread."""
     return await beside_loop(function, on_new_thread) if is_async else function()

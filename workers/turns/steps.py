@@ -1,7 +1,8 @@
-"""The Steps of the agents that this worker serves: opened here, or known from elsewhere.
+"""The Steps of this worker's agents: those opened here, and those of calls whose Step was opened elsewhere.
 
-A Step of a producer is opened by the system's tool ``goondan__step``: its core is the moment at which catalog
-and blocks are fixed. An agent's entry opens its own, whose core is what it does in it (DESIGN §6).
+A producer opens a Step with the system tool ``goondan__step``; the core of its pipeline is the moment at
+which catalog and blocks are fixed. An agent's entry opens its own Steps; their core is the code in the Step
+(DESIGN §6).
 """
 
 import threading
@@ -61,9 +62,26 @@ from workers.turns.pipeline import (
 )
 from workers.turns.turns import AskModel
 
+logger = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+#: how many Steps a worker remembers
+MOST_KNOWN = 512
+
+#: how much of an id an error shows
+LONGEST_SHOWN = 100
+
+#: how long a call waits for Redis, and between two attempts
+PATIENCE_SECONDS = 60.0
+PAUSE_SECONDS = 0.1
+
+#: how long the middlewares of a call's Step may take in another worker, on both sides of ``next()``
+RUN_HERE_SECONDS = 2 * MOST_SECONDS
+
 
 class OpenStep:
-    """A Step on its way: entered once, then left once, in plain or in ``async`` code."""
+    """A Step that is entered once and then left once, in plain or in ``async`` code."""
 
     def __init__(
         self,
@@ -82,7 +100,7 @@ class OpenStep:
         #: what the model may call
         self.catalog = ToolCatalog(())
         self.catalog_json = b""
-        #: the model's other input, the highest priority first
+        #: the model's other input, highest priority first
         self.blocks: tuple[JsonObject, ...] = ()
         #: whether its middlewares may still run
         self.is_open = True
@@ -103,16 +121,16 @@ class OpenStep:
         """Run the middlewares up to the core; in plain code this blocks.
 
         Raises:
-            MiddlewareError: one failed, took too long, did not call ``next()``, or left no proper catalog.
+            MiddlewareError: one failed, took too long, did not call ``next()``, or left a bad catalog.
             GoondanError: one raised it.
         """
         with OnError(lambda _: setattr(self, "is_open", False)):
             await self._onion.enter(self._run(), is_async=is_async)
 
     async def leave(self, outcome: CoreOutcome, *, is_async: bool) -> Any:
-        """Run the rest of the middlewares, and return what they make of ``outcome``.
+        """Run the rest of the middlewares with the core's outcome, and return their answer.
 
-        Raises as :meth:`enter`; an error that no middleware catches comes out again.
+        Raises as :meth:`enter`, and the core's error unless a middleware catches it.
         """
         try:
             return await self._onion.leave(outcome, is_async=is_async)
@@ -120,12 +138,12 @@ class OpenStep:
             self.is_open = False
 
     def pass_through(self) -> None:
-        """Enter and leave it with nothing in between; this blocks, and raises as :meth:`enter`."""
+        """Enter and leave at once; this blocks, and raises as :meth:`enter`."""
         blocking(self.enter(is_async=False))
         blocking(self.leave(CoreOutcome(StepResult()), is_async=False))
 
     def break_off(self) -> None:
-        """End it without an outcome."""
+        """End the Step without an outcome."""
         self.is_open = False
         self._onion.break_off()
 
@@ -133,7 +151,7 @@ class OpenStep:
         return await self._chain(self.context)
 
     def record(self, bundle_ref: str | None = None) -> StepRecord:
-        """Return the record of a Step of that revision of the bundle."""
+        """Return the Step's record; ``bundle_ref`` is its revision of the bundle."""
         context = self.context
         self.catalog_json = serializer.encode(self.catalog.to_wire())
         return StepRecord(
@@ -151,7 +169,7 @@ class OpenStep:
 
 
 def _item(item: Any) -> CatalogItem:
-    """Return an item that a middleware has added to the catalog, without secrets."""
+    """Return an item that a middleware added to the catalog, without secrets."""
     try:
         wire = item.to_wire() if isinstance(item, CatalogItem) else item
         return CatalogItem.model_validate(KNOWN_SECRETS.hidden_in_answer(wire))
@@ -177,24 +195,6 @@ def _priority(block: Mapping[str, Any]) -> float:
     return priority if isinstance(priority, int | float) else 0
 
 
-logger = structlog.get_logger(__name__)
-
-T = TypeVar("T")
-
-#: the number of Steps that a worker remembers
-MOST_KNOWN = 512
-
-#: the longest part of an id in an error
-LONGEST_SHOWN = 100
-
-#: how long a call waits for Redis, and between two attempts
-PATIENCE_SECONDS = 60.0
-PAUSE_SECONDS = 0.1
-
-#: how long the middlewares of a call's Step may take in another worker, on both sides of ``next()``
-RUN_HERE_SECONDS = 2 * MOST_SECONDS
-
-
 @dataclass(frozen=True, slots=True)
 class StepRequest:
     """A Step to be opened."""
@@ -205,7 +205,7 @@ class StepRequest:
     index: int
     message: JsonObject | None = None
     previous_step_id: str | None = None
-    #: of a Turn that thinks
+    #: set if the agent thinks
     conversation: Conversation | None = None
     ask_model: AskModel | None = None
 
@@ -221,17 +221,17 @@ class StepTerms:
 
 @dataclass(slots=True)
 class _KnownStep:
-    """A Step, and whether its middlewares have run in this worker because of a call."""
+    """A Step of calls, and whether its middlewares have run in this worker for one of them."""
 
     step: KeptStep
-    #: :attr:`DynamicTools.forgotten` when they last ran
+    #: the value of :attr:`DynamicTools.forgotten` when they last ran here
     ran_at: int | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 @dataclass(eq=False)
 class Steps:
-    """Opens Steps in one worker process, and remembers those of its calls."""
+    """Opens Steps in one worker process, and remembers the Steps of its calls."""
 
     store: StepStore
     registry: Registry
@@ -242,13 +242,13 @@ class Steps:
     first_blocks: Callable[[ToolCall], list[JsonObject]] = field(default=lambda _: [])
     bundle_ref: str | None = None
     _known: OrderedDict[str, _KnownStep] = field(default_factory=OrderedDict)
-    #: those that are still referenced, open or not
+    #: all Steps that are still referenced, open or not
     _held: WeakSet[OpenStep] = field(default_factory=WeakSet)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def are_closed(self) -> bool:
-        """Whether none of these Steps is open any more."""
+        """Whether no Step is open."""
         with self._lock:
             return not any(step.is_open for step in self._held)
 
@@ -256,12 +256,12 @@ class Steps:
         """Open a Step for a producer; this blocks.
 
         Raises:
-            StepLimitError: the Turn has had as many as it may have.
-            MiddlewareError: a step middleware failed, or has not let it open.
+            StepLimitError: the Turn has reached its limit of Steps.
+            MiddlewareError: a step middleware failed, or did not let the Step open.
             ToolTimeoutError: Redis was away for too long.
         """
-        asked = StepInput.from_wire(call.args)
-        request = StepRequest(identity_of(call), call, asked.index, asked.message, asked.previous_step_id)
+        given = StepInput.from_wire(call.args)
+        request = StepRequest(identity_of(call), call, given.index, given.message, given.previous_step_id)
         step = self.prepare(request)
         step.pass_through()
         record = self.keep(step)
@@ -269,16 +269,16 @@ class Steps:
         return record
 
     def prepare(self, request: StepRequest) -> OpenStep:
-        """Return a Step that is still to be entered; this blocks.
+        """Return a Step that is not entered yet; this blocks.
 
         Raises:
-            StepLimitError: the Turn has had as many as it may have.
+            StepLimitError: the Turn has reached its limit of Steps.
             ToolTimeoutError: Redis was away for too long.
         """
         call, most, previous = request.call, self.terms.most_steps, request.previous_step_id
         if request.index >= most:
             turn_id = call.turn_id[:LONGEST_SHOWN]
-            raise StepLimitError(f"Turn {turn_id!r} has had {most} Steps: as many as it may have.")
+            raise StepLimitError(f"Turn {turn_id!r} has reached its limit of {most} Steps.")
         if previous is None:
             return self._step(request)
         left = patiently(partial(self.store.left_by, previous, call, bundle_ref=self.bundle_ref))
@@ -289,28 +289,27 @@ class Steps:
         return self._step(request, [tool for tool in left.registered if tool.item.name not in gone])
 
     def keep(self, step: OpenStep) -> StepRecord:
-        """Keep a Step that has been entered; from now on its calls are admitted. This blocks.
+        """Store a Step that was entered; from now on its calls are admitted. This blocks.
 
-        What was registered meanwhile shows from the next Step on, and what was unregistered is gone from it,
-        wherever that is opened (003 §10.3).
+        Tools that were registered or unregistered meanwhile appear in or disappear from the Turn's next Step,
+        in whichever worker that is opened (003 §10.3).
 
         Raises:
             ToolTimeoutError: Redis was away for too long.
         """
         record = step.record(self.bundle_ref)
         agent, turn = record.agent_name, (record.instance_key, record.turn_id)
-        now, gone = self.registry.dynamic.of(agent, turn), self.registry.dynamic.gone(agent, turn)
-        left = LeftTools(registered=step.tools.passed_on(record.id, now, gone), unregistered=sorted(gone))
-        keep = partial(self.store.keep, record, step.catalog_json, left=left)
+        tools, gone = self.registry.dynamic.of(agent, turn), self.registry.dynamic.gone(agent, turn)
+        left = LeftTools(registered=step.tools.passed_on(record.id, tools, gone), unregistered=sorted(gone))
+        message = step.context.message
         begun = monotonic()
-        patiently(lambda: keep(message=step.context.message))
+        patiently(partial(self.store.keep, record, step.catalog_json, message=message, left=left))
         self._remember(KeptStep(record, step.catalog, begun + self.store.ttl_seconds))
         self.registry.dynamic.told(agent, turn, gone)
         tell_of_step(self.events, STEP_STARTED, record)
         return record
 
     def tell_completed(self, record: StepRecord) -> None:
-        """Tell extensions that a Step has succeeded."""
         tell_of_step(self.events, STEP_COMPLETED, record)
 
     def note_calls(self, record: StepRecord, results: Sequence[ToolCallResult]) -> None:
@@ -319,13 +318,13 @@ class Steps:
             patiently(lambda: self.store.note_calls(record, [result.meta.id for result in results]))
 
     def note_unregistered(self, call: ToolCall, names: Collection[str]) -> None:
-        """Record for the next Step the tools that a call of this one has unregistered; as :meth:`keep`."""
+        """Record which tools a call unregistered, for the next Step; blocks, and raises as :meth:`keep`."""
         if call.step_id is not None:
             patiently(partial(self.store.note_unregistered, call.step_id, names))
             self.registry.dynamic.told(call.agent_name, turn_of(call), names)
 
     def require(self, call: ToolCall) -> KeptStep:
-        """Return the Step that a call belongs to. Redis is asked once for each Step; this blocks.
+        """Return the Step that a call belongs to; the first call of a Step reads Redis, which blocks.
 
         Raises:
             ToolNotInCatalogError: the call's Turn has no such Step, or it has expired.
@@ -334,7 +333,7 @@ class Steps:
         return self._require(call).step
 
     def history(self, call: ToolCall) -> TurnHistory:
-        """Return the history of a call's Turn, empty if it cannot be read; this blocks.
+        """Return the history of a call's Turn, empty if it is damaged; this blocks.
 
         Raises:
             ToolTimeoutError: Redis was away for too long.
@@ -346,21 +345,21 @@ class Steps:
             return TurnHistory()
 
     def run_here(self, call: ToolCall, watch: Watch) -> None:
-        """Run the middlewares of a call's Step in this worker too, since one may register the call's tool.
+        """Run the middlewares of a call's Step in this worker, because one may register the call's tool.
 
-        If none does, those of the Turn's earlier Step that has registered it elsewhere run. They run once for
-        each Step, or again after tools of Turns were dropped. This blocks.
+        If none does, the middlewares of the earlier Step that registered the tool elsewhere run, too. They
+        run once for each Step, and again after tools of Turns were dropped. This blocks.
 
         Raises:
-            MiddlewareError: one of them failed.
+            MiddlewareError: a middleware failed.
             ToolNotInCatalogError: the earlier Step has expired.
-            ToolTimeoutError: Redis was away for too long, or they still run for another call.
+            ToolTimeoutError: Redis was away for too long, or they still ran for another call.
         """
         known = self._require(call)
         self._run_once(known, call, watch)
         origin = known.step.record.origins.get(call.tool_name)
-        here = self.registry.dynamic.of(call.agent_name, turn_of(call))
-        if origin is not None and call.tool_name not in here:
+        registered = self.registry.dynamic.of(call.agent_name, turn_of(call))
+        if origin is not None and call.tool_name not in registered:
             self._run_once(self._require(call.model_copy(update={"step_id": origin})), call, watch)
 
     def _run_once(self, known: _KnownStep, call: ToolCall, watch: Watch) -> None:
@@ -411,7 +410,7 @@ class Steps:
             tools,
             layers=self.pipelines.layers(call.agent_name, "step"),
             onion=onion,
-            around=self.pipelines.around_step(call, context),
+            around=self.pipelines.v1.around_step(call, context),
         )
         with self._lock:
             self._held.add(step)
@@ -448,15 +447,14 @@ class Steps:
 
 
 def unknown_step(step_id: str) -> ToolNotInCatalogError:
-    """Return the error of a call whose Step is not known."""
     return ToolNotInCatalogError(f"Step {step_id[:LONGEST_SHOWN]!r} is unknown or has expired.")
 
 
 def patiently(ask: Callable[[], T]) -> T:
-    """Ask Redis, again and again while it is away; this blocks.
+    """Call a function of Redis, and retry it while Redis is away; this blocks.
 
     Raises:
-        ToolTimeoutError: it stays away.
+        ToolTimeoutError: Redis stayed away for PATIENCE_SECONDS.
     """
     end = monotonic() + PATIENCE_SECONDS
     while True:
@@ -472,12 +470,11 @@ def patiently(ask: Callable[[], T]) -> T:
 
 
 def step_tool(open_step: Callable[[ToolCall], StepRecord]) -> RegisteredTool:
-    """Return ``goondan__step``, with which a producer opens a Step over the agent's queue."""
+    """Return ``goondan__step``, with which a producer opens a Step through the agent's queue."""
 
     def step(call: ToolCall, _: JsonObject) -> JsonObject:
-        """Return the Step's id; its catalog, which may be large, is read from Redis."""
         record = open_step(call)
-        return {"stepId": record.id, "index": record.index}
+        return {"stepId": record.id, "index": record.index}  # the producer reads the catalog from Redis
 
     properties = {
         "v": {"const": 1},

@@ -1,1 +1,1 @@
-"""The older version's profile: what its tools are called with (002)."""
+"""The profile of the older version: its tools' contexts, extension API and pipelines (002)."""

@@ -1,10 +1,9 @@
-"""The functions of the older version's extensions around Turns, Steps and tool calls (002 §5).
+"""The functions of older extensions around Turns, Steps and tool calls (002 §5).
 
-Mutators change a context one after another. Those of ``toolCall.pre`` come first, then one onion of
-``toolCall.exec`` and the current middlewares, then ``toolCall.post`` (DESIGN §6). The catalog and blocks that
-``step.pre``, ``config``, ``tools`` and ``blocks`` leave are those that the current step middlewares begin
-with; ``step.post`` follows them (002 §9.3). Of a producer's Step, all of that happens before the model is
-called.
+Mutators change a context one after another. A tool call passes those of ``toolCall.pre``, then one onion of
+``toolCall.exec`` functions and current middlewares, then those of ``toolCall.post`` (DESIGN §6). In a Step,
+``step.pre``, ``config``, ``tools`` and ``blocks`` prepare catalog and blocks for the current middlewares, and
+``step.post`` follows them (002 §9.3). In a producer's Step, all of this happens before the model is called.
 """
 
 import inspect
@@ -40,25 +39,25 @@ from workers.turns.pipeline import (
 )
 from workers.v1.conversions import Shown, current_item, current_result, v1_item, v1_result
 
-if TYPE_CHECKING:  # views read the Steps, which pass these chains
+if TYPE_CHECKING:  # views imports Steps, which imports this module
     from workers.v1.views import Views
 
 T = TypeVar("T")
 Context = TypeVar("Context")
 
-#: those before a Step opens, in their order
+#: the points before a Step opens, in order
 BEFORE_STEP = ("step.pre", "step.config", "step.tools", "step.blocks")
 MUTATOR_POINTS = ("turn.pre", "turn.post", *BEFORE_STEP, "step.post", "toolCall.pre", "toolCall.post")
-#: the only point that functions are put around
+#: the only point that functions wrap
 EXEC = "toolCall.exec"
 
 _MODEL_CALL = (
-    "The producer calls the agent's model, not a worker: change what the model is shown in 'step.tools' and "
+    "The producer calls the agent's model, not a worker: change the model's input in 'step.tools' and "
     "'step.blocks', and the rest in the producer."
 )
 _WORKSPACE = "No repository is checked out for an instance; a tool's directory is ctx.workdir."
 #: points of the documents that do not exist here, and the reason (002 §5.1)
-_NOT_HERE = {
+_UNSUPPORTED = {
     "step.llmCall": _MODEL_CALL,
     "step.llmInput": _MODEL_CALL,
     "step.llmError": _MODEL_CALL,
@@ -76,23 +75,23 @@ def require_point(point: str, known: Sequence[str]) -> None:
     if point in known:
         return
     method = "wrap" if point == EXEC else "mutate" if point in MUTATOR_POINTS else None
-    instead = f"Use api.pipelines.{method}({point!r}, …)." if method else _NOT_HERE.get(str(point))
-    what_to_do = instead or hint(str(point), (*MUTATOR_POINTS, EXEC))
-    raise ValueError(f"{point!r} is not a point for this. {what_to_do}")
+    instead = f"Use api.pipelines.{method}({point!r}, …)." if method else _UNSUPPORTED.get(str(point))
+    advice = instead or hint(str(point), (*MUTATOR_POINTS, EXEC))
+    raise ValueError(f"{point!r} is not a point for this. {advice}")
 
 
 @dataclass(frozen=True, slots=True)
 class Mutator(Layer):
-    """A function of a context, and the extension it belongs to."""
+    """A function of a context, and its extension."""
 
     extension: str
 
 
-#: checks or takes over what a mutator has left; may raise
+#: checks or adopts the context that a mutator has returned; may raise
 Accept = Callable[[Any, Mutator], None]
 
 
-def _as_it_is(context: Any, mutator: Mutator) -> None:
+def _accept_any(context: Any, mutator: Mutator) -> None:
     pass
 
 
@@ -100,16 +99,16 @@ async def mutate(
     mutators: Sequence[Mutator],
     context: Context,
     *,
-    accept: Accept = _as_it_is,
+    accept: Accept = _accept_any,
     cancellation: Cancellation | None = None,
     on_thread: RunOnThread = on_new_thread,
 ) -> Context:
-    """Pass ``context`` through ``mutators`` and return the last one's.
+    """Pass ``context`` through ``mutators`` and return the result.
 
-    A mutator that returns nothing passes on the context it was given. An exception ends the chain, and once
-    the run's ``cancellation`` is set no further mutator is called.
+    A mutator that returns nothing passes on the context it was given. An exception ends the chain. Once
+    ``cancellation`` is set, no further mutator is called.
 
-    On a thread, the chain moves to the event loop as soon as a mutator is ``async``; from there plain ones,
+    On a thread, the chain moves to the event loop at the first ``async`` mutator. From there, plain ones,
     which may block, are called with ``on_thread``.
 
     Raises:
@@ -141,32 +140,32 @@ async def _called(mutator: Mutator, context: Any, on_thread: RunOnThread) -> Any
     return value
 
 
-async def _unblocking(function: Callable[[], T], on_thread: RunOnThread = on_new_thread) -> T:
-    """Return the value of a function that may block, without blocking the event loop."""
+async def _beside_loop(function: Callable[[], T], on_thread: RunOnThread = on_new_thread) -> T:
+    """Call a function that may block without blocking the event loop."""
     return await beside_loop(function, on_thread) if is_on_loop() else function()
 
 
 @dataclass
 class V1CallContext(ToolCallContext):
-    """What both versions' middlewares of one call share."""
+    """The context that middlewares of both versions share for one call."""
 
     #: the context of the older functions
     v1: ToolCallExecContext = field(kw_only=True)
-    #: what it was made of
+    #: the Turn, Step and catalog of ``v1``
     shown: Shown = field(kw_only=True)
     #: the latest result from further inside
     last: ToolCallResult | None = field(default=None, kw_only=True)
 
-    def own(self) -> ToolCallExecContext:
-        """Return the older context, with the current arguments and metadata."""
+    def synced(self) -> ToolCallExecContext:
+        """Return the older context with the current arguments and metadata."""
         self.v1.tool_call.arguments, self.v1.metadata = self.args, self.metadata
         return self.v1
 
     def accept_arguments(self, left: ToolCallExecContext, _: Mutator | None = None) -> None:
-        """Take over the arguments that an older function has left.
+        """Adopt the arguments of a context that an older function has returned.
 
         Raises:
-            ValueError: it has made another call of it than the one that the Step's catalog admits.
+            ValueError: its call has another id or name than the one that was admitted.
         """
         if (left.tool_call.id, left.tool_call.name) != (self.tool_call_id, self.tool_name):
             raise ValueError(
@@ -176,21 +175,21 @@ class V1CallContext(ToolCallContext):
 
 
 def exec_middleware(function: Callable[[Any, Any], Any]) -> Middleware:
-    """Return ``function(ctx, next)`` as a layer of the onion; what it returns is a ToolResult, or JSON."""
+    """Return ``function(ctx, next)`` as a layer of the onion; it returns a ToolResult, or JSON."""
 
     def call(context: V1CallContext) -> Any:
-        own = context.own()
-        return function(own, lambda given=None: _Ahead(partial(_proceed, context, own, given)))
+        own = context.synced()
+        return function(own, lambda given=None: _PendingResult(partial(_proceed, context, own, given)))
 
     async def call_async(context: V1CallContext) -> Any:
-        own = context.own()
+        own = context.synced()
         return await function(own, partial(_proceed, context, own))
 
     return call_async if is_async_handler(function) else call
 
 
-class _Ahead:
-    """What ``next(ctx)`` returns to a plain function, which can only pass it on."""
+class _PendingResult:
+    """The result of ``next(ctx)`` in a plain function, which can only return it."""
 
     __slots__ = ("_begin",)
 
@@ -201,12 +200,11 @@ class _Ahead:
         return self._begin().__await__()
 
     def __getattr__(self, name: str) -> Any:
-        """Raise a TypeError that says how the result can be read."""
         raise TypeError(f"next(ctx).{name}: make it 'async def', and 'await next(ctx)', to read the result")
 
 
 async def _proceed(context: V1CallContext, own: ToolCallExecContext, given: Any = None) -> ToolResult:
-    """Go on to what is further inside: ``next(ctx)``."""
+    """Run the layers further inside: ``next(ctx)``."""
     sent = own if given is None else given
     if not isinstance(sent, ToolCallExecContext):
         raise TypeError(f"next() is called with ctx, not with {type(sent).__name__}")
@@ -224,14 +222,14 @@ async def _proceed(context: V1CallContext, own: ToolCallExecContext, given: Any 
 
 @dataclass(frozen=True, slots=True)
 class CallWayServices:
-    """What the executor lends to the chains of one call."""
+    """The executor's functions for the chains of one call."""
 
-    #: once it is set no further function is called
+    #: once set, no further function is called
     cancellation: Cancellation
     on_thread: RunOnThread
-    #: makes a result of a layer's return value
+    #: makes a result from the return value of a layer
     shape: Shape
-    #: makes a result of an exception
+    #: makes a result from an exception
     failed: Callable[[BaseException], ToolCallResult]
 
 
@@ -246,15 +244,15 @@ class CallWay:
     services: CallWayServices
 
     def composed(self, layers: Sequence[Layer], core: Core[V1CallContext]) -> Core[ToolCallContext]:
-        """Wrap ``core`` in ``layers``, and put the chains before and after them.
+        """Wrap ``core`` in ``layers``, with the chains before and after them.
 
-        A function of these that fails ends the call with a MiddlewareError that names it.
+        If a function of a chain fails, the call ends with a MiddlewareError that names it.
         """
         run, cancellation, on_thread = self.run, self.services.cancellation, self.services.on_thread
         through = partial(mutate, cancellation=cancellation, on_thread=on_thread)
 
         async def go(context: ToolCallContext) -> ToolCallResult:
-            shown = await _unblocking(partial(self.contexts.shown, run.call), on_thread)
+            shown = await _beside_loop(partial(self.contexts.shown, run.call), on_thread)
             v1 = self.contexts.of_call(run.call, shown)
             v1.metadata = context.metadata
             call = V1CallContext(**{**vars(context), "args": v1.tool_call.arguments}, v1=v1, shown=shown)
@@ -269,7 +267,7 @@ class CallWay:
         return go
 
     async def _through(self, onion: Core[V1CallContext], call: V1CallContext) -> ToolCallResult:
-        """Return the onion's result; a failure is a result, too, and ``post`` sees it."""
+        """Return the onion's result; an exception becomes a result, too, so that ``post`` sees it."""
         outcome = await awaited_outcome(onion(call))
         if isinstance(outcome.error, Exception | SystemExit) and not self.services.cancellation.is_set():
             return self.services.failed(outcome.error)
@@ -278,7 +276,7 @@ class CallWay:
 
     def _accept_result(self, call: V1CallContext, left: ToolCallExecContext, _: Mutator) -> None:
         if not isinstance(left.tool_result, ToolResult):
-            raise ValueError(f"it left no ToolResult in ctx.tool_result but {left.tool_result!r:.200}")
+            raise ValueError(f"ctx.tool_result is not a ToolResult but {left.tool_result!r:.200}")
         call.last = self._shaped(call, left.tool_result)
 
     def _shaped(self, call: V1CallContext, answer: Any) -> ToolCallResult:
@@ -294,17 +292,17 @@ def around_step(
     before: Sequence[Mutator],
     after: Sequence[Mutator],
 ) -> AroundStep:
-    """Return what puts functions before and after the chain of a Step.
+    """Return a wrapper that runs mutators before and after the chain of a Step.
 
-    ``make`` makes the older context, without catalog and blocks, and may block; ``show`` makes an older item
-    of one of the catalog. A function that fails keeps the Step from opening, or ends it, with a
-    MiddlewareError that names it.
+    ``make`` makes the older context without catalog and blocks, and may block; ``show`` converts a catalog
+    item to the older form. If a mutator fails, the Step does not open, or ends, with a MiddlewareError that
+    names it.
     """
 
     async def go(chain: Core[StepContext], context: StepContext) -> Any:
         if any(mutator.is_async for mutator in (*before, *after)):
-            await move_to_loop()  # an open Step stays where it is
-        v1 = await _unblocking(make)
+            await move_to_loop()  # now, because an open Step cannot change its thread
+        v1 = await _beside_loop(make)
         offered = [(show(item), item) for item in context.tool_catalog]
         v1.tool_catalog = [shown for shown, _ in offered]
         v1.blocks, v1.metadata = context.blocks, context.metadata
@@ -323,7 +321,7 @@ def around_step(
 
 
 def _accept_items(known: Collection[int], v1: StepPipelineContext, mutator: Mutator) -> None:
-    """Make items of everything that a mutator has put into the catalog, for the next one."""
+    """Convert the entries that a mutator added to the catalog to items, for the next mutator."""
     v1.tool_catalog = [item if id(item) in known else _item(item, mutator) for item in v1.tool_catalog]
     v1.blocks = list(v1.blocks)
 
@@ -333,12 +331,13 @@ def _item(given: Any, mutator: Mutator) -> V1CatalogItem:
         return v1_item(given, mutator.extension)
     except (TypeError, ValueError) as error:
         raise MiddlewareError(
-            f"Middleware {mutator.name} left in the catalog what is not a tool: {given!r:.200}: {error}."
+            f"Middleware {mutator.name} put something into the catalog that is not a tool: "
+            f"{given!r:.200}: {error}."
         ) from error
 
 
 def _ended(v1: StepPipelineContext, result: Any) -> StepPipelineContext:
-    """Return the context of ``step.post``: with the calls that were made in the Step, and their results."""
+    """Return the context of ``step.post``, with the calls of the Step and their results."""
     if not isinstance(result, StepResult):
         return v1
     calls = [V1Call(call["id"], call["name"], call["args"]) for call in result.tool_calls]
@@ -357,27 +356,26 @@ class TurnWay:
 
     @property
     def functions(self) -> Sequence[Layer]:
-        """All of them."""
         return (*self.pre, *self.post)
 
     def composed(
         self, turn: Core[TurnContext], cancellation: Cancellation, on_thread: RunOnThread
     ) -> Core[TurnContext]:
-        """Put the functions before and after ``turn``; what ``turn.post`` leaves is the answer.
+        """Run the functions before and after ``turn``; the answer is the ``result`` that they leave.
 
-        One that fails ends the Turn with a MiddlewareError that names it.
+        If one fails, the Turn ends with a MiddlewareError that names it.
         """
         through = partial(mutate, cancellation=cancellation, on_thread=on_thread)
 
         async def go(context: TurnContext) -> Any:
-            v1 = await _unblocking(partial(self.contexts.of_turn, self.call, context.event), on_thread)
+            v1 = await _beside_loop(partial(self.contexts.of_turn, self.call, context.event), on_thread)
             begun, v1.metadata = v1.turn, context.metadata
             v1 = await through(self.pre, v1)
             context.metadata = v1.metadata
             v1.result = await turn(context)
             if self.post:
-                look = partial(self.contexts.ended_turn, self.call, context.event, begun)
-                v1.turn, v1.metadata = await _unblocking(look, on_thread), context.metadata
+                read = partial(self.contexts.ended_turn, self.call, context.event, begun)
+                v1.turn, v1.metadata = await _beside_loop(read, on_thread), context.metadata
             return (await through(self.post, v1)).result
 
         return go
@@ -387,14 +385,14 @@ class V1Chains:
     """The mutators of every agent."""
 
     def __init__(self) -> None:
-        #: makes their contexts; the composition root sets it
+        #: makes their contexts; set by :func:`workers.revisions.revision.make_executor`
         self.made_by: Views | None = None
         self._ranks: Ranks[str, Mutator] = Ranks()
-        #: the agents with older functions around their tool calls, the onion included
+        #: the agents with older functions around their tool calls, ``toolCall.exec`` included
         self.with_calls: frozenset[str] = frozenset()
 
     def mutators(self, agent: str, *points: str) -> tuple[Mutator, ...]:
-        """Return an agent's mutators at some points, in the order in which they are called."""
+        """Return an agent's mutators at these points, in calling order."""
         return tuple(mutator for point in points for mutator in self._ranks.of(agent, point))
 
     def mutate(
@@ -407,11 +405,11 @@ class V1Chains:
         priority: int = 0,
         name: str | None = None,
     ) -> None:
-        """Let the context of ``point`` pass through a function of ``extension``; lower priorities come first.
+        """Register a mutator of ``extension`` at ``point``; lower priorities come first.
 
         Raises:
             ValueError: there is no such point.
-            TypeError: it is not a function of ``(ctx)``, or its priority is not a whole number.
+            TypeError: it is not a function of ``(ctx)``, or its priority is not an integer.
         """
         require_point(point, MUTATOR_POINTS)
         require_function(function, 1, "(ctx), and returns it")
@@ -421,19 +419,17 @@ class V1Chains:
             self.with_calls |= {agent}
 
     def clear(self, agent: str) -> None:
-        """Remove all mutators of an agent."""
         for point in MUTATOR_POINTS:
             self._ranks.clear(agent, point)
         self.with_calls -= {agent}
 
     def call_way(self, run: Run, services: CallWayServices) -> CallWay:
-        """Return the functions around a tool call."""
         agent = run.call.agent_name
         pre, post = self.mutators(agent, "toolCall.pre"), self.mutators(agent, "toolCall.post")
         return CallWay(run, self.contexts(), pre, post, services)
 
     def around_step(self, call: ToolCall, step: StepContext) -> AroundStep | None:
-        """Return what puts the functions around a Step that ``call`` opens, if there are any."""
+        """Return the wrapper of a Step that ``call`` opens, if there are functions around it."""
         agent = call.agent_name
         before, after = self.mutators(agent, *BEFORE_STEP), self.mutators(agent, "step.post")
         if not (before or after):
@@ -448,10 +444,10 @@ class V1Chains:
         return TurnWay(call, self.contexts(), pre, post) if pre or post else None
 
     def contexts(self) -> "Views":
-        """Return what makes the contexts.
+        """Return the maker of contexts.
 
         Raises:
-            RuntimeError: nothing runs calls yet.
+            RuntimeError: the executor has not been made yet.
         """
         if self.made_by is None:
             raise RuntimeError("the worker has not been put together yet")

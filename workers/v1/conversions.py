@@ -1,4 +1,4 @@
-"""Calls, results and catalog items in the words of the older version, and back (002 §5.2, §6.1, §10.1)."""
+"""Converts calls, results and catalog items to the older version's, and back (002 §5.2, §6.1, §10.1)."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -17,7 +17,7 @@ from workers.tools.dynamic_tools import catalog_item
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What one run sees of its Turn, Step and catalog: read once, for the functions around a handler, too."""
+    """The Turn, Step and catalog that one run sees, read once for the handler and the functions around it."""
 
     turn: Turn
     step: Step
@@ -25,7 +25,7 @@ class Shown:
 
 
 def v1_item(given: Any, extension: str) -> V1CatalogItem:
-    """Return an extension's description of a tool as an item; its source is the extension by default.
+    """Return an extension's description of a tool as an item, whose default source is the extension.
 
     Raises:
         ValueError: it is not valid, or has an unknown field.
@@ -33,33 +33,33 @@ def v1_item(given: Any, extension: str) -> V1CatalogItem:
     """
     if isinstance(given, V1CatalogItem):
         source = ToolSource(type="extension", name=extension)
-        shown = given if given.source is not None else replace(given, source=source)
-        current_item(shown)
-        return shown
-    item = catalog_item(given, extension)
-    return V1CatalogItem(item.name, item.description, item.parameters, source=item.source)
+        item = given if given.source is not None else replace(given, source=source)
+        current_item(item)  # checks it
+        return item
+    made = catalog_item(given, extension)
+    return V1CatalogItem(made.name, made.description, made.parameters, source=made.source)
 
 
-def current_item(shown: V1CatalogItem) -> CatalogItem:
-    """Return an item that has a source in the current form; raises as :func:`v1_item`."""
-    fields = {"name": shown.name, "description": shown.description, "parameters": shown.parameters}
-    return catalog_item({**fields, "source": shown.source}, "")
+def current_item(item: V1CatalogItem) -> CatalogItem:
+    """Return an item with a source in the current form; raises as :func:`v1_item`."""
+    fields = {"name": item.name, "description": item.description, "parameters": item.parameters}
+    return catalog_item({**fields, "source": item.source}, "")
 
 
 def v1_call(call: ToolCall) -> V1Call:
-    """Return a call in the older form; its arguments are a copy, so that changing them changes no message."""
+    """Return a call in the older form, with a copy of its arguments, since messages share them."""
     return V1Call(call.shown_id, call.tool_name, deepcopy(call.args))
 
 
 def v1_result(result: ToolCallResult) -> ToolResult:
     """Return a result in the older form (002 §6.1)."""
     error = result.error
-    told = None if error is None else V1Error(error.message, error.name, error.code)
-    return ToolResult(result.status, result.output, result.handle, told)
+    v1_error = None if error is None else V1Error(error.message, error.name, error.code)
+    return ToolResult(result.status, result.output, result.handle, v1_error)
 
 
 def current_result(given: ToolResult, last: ToolCallResult | None, run: Run) -> ToolCallResult:
-    """Return what a function has made of the ``last`` result of its call, or in place of one.
+    """Return a function's result in the current form; ``last`` is the result that it may have changed.
 
     Raises:
         ValueError: a field has a value of the wrong type.
@@ -68,7 +68,7 @@ def current_result(given: ToolResult, last: ToolCallResult | None, run: Run) -> 
         return last
     error = None if given.error is None else _current_error(given.error, last)
     if last is None or given.status != last.status:
-        last = with_meta(run.ok(None, None), id="")  # the executor fills in whose result it is
+        last = with_meta(run.ok(None, None), id="")  # the executor fills in the call's own fields
     fields = {"status": given.status, "output": given.output, "handle": given.handle, "error": error}
     return ToolCallResult.model_validate({**dict(last), **fields})
 

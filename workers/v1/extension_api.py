@@ -1,4 +1,4 @@
-"""What ``register`` of an older extension is called with: :class:`goondan_tasks.v1_api.V1ExtensionApi`."""
+"""The argument of an older extension's ``register``: :class:`goondan_tasks.v1_api.V1ExtensionApi`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,10 +43,10 @@ class V1Pipelines:
 
 @dataclass(frozen=True, slots=True)
 class V1Tools:
-    """``api.tools``: tools that come with their handlers in one object (002 §9.1)."""
+    """``api.tools``; an object may hold both a tool and its handler (002 §9.1)."""
 
     own: ExtensionTools
-    #: shows tools as the older version does
+    #: converts tools to the older form
     contexts: Callable[[], Views]
 
     def register(self, item: Any, handler: V1Handler | None = None) -> None:
@@ -71,7 +71,7 @@ class V1Tools:
 
 
 def v1_dynamic_tool(described: Any, handler: Any, owner: Owner) -> DynamicTool:
-    """Make a tool that an extension registers; its handler is called with a V1ToolContext.
+    """Make an extension's tool, whose handler is called with a V1ToolContext.
 
     Raises:
         ValueError: the name or the parameters are not valid.
@@ -100,7 +100,7 @@ def v1_api(
     swarm_bundle: SwarmBundleService,
     logger: Logger,
 ) -> V1ExtensionApi:
-    """Make the api of one older extension of one agent out of what a current one would get."""
+    """Make the API of one older extension of one agent from the services of current extensions."""
     agent = tools.owner.agent
     memory = Memory.of(services.store, agent, bound.name)
     return V1ExtensionApi(

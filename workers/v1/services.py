@@ -1,4 +1,4 @@
-"""What tools and extensions of the older version may use (002 §4.3, §8.1, §11.2)."""
+"""Services for tools and extensions of the older version (002 §4.3, §8.1, §11.2)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,23 +16,19 @@ from goondan_tasks.oauth.manager import MIN_TTL_SECONDS
 from goondan_tasks.tool_api import Logger
 from goondan_tasks.wording import hint
 from workers.extensions.events import EventListeners, running_for
-from workers.extensions.services import (
-    SwarmBundleService,
-    ask_for_token,
-    token_error,
-)
+from workers.extensions.services import SwarmBundleService, ask_for_token, token_error
 from workers.extensions.state import ExtensionState, StateStore
 from workers.oauth import WorkerOAuth
 
 
 def fields_of(request: Any, first: str, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a request that came as one object or as keyword arguments.
+    """Return the fields of a request that was given as one object or as keyword arguments.
 
-    ``named`` has the keyword arguments, ``None`` if left out. ``request`` is a mapping of the same fields, in
-    snake_case or camelCase; or the value of ``first``.
+    ``named`` has the keyword arguments, ``None`` if left out. ``request`` is a mapping of the same fields in
+    snake_case or camelCase, or the value of the field ``first``.
 
     Raises:
-        TypeError: it has another field, or one that a keyword argument has as well.
+        TypeError: ``request`` has an unknown field, or one that is also given as a keyword argument.
     """
     if request is None:
         return dict(named)
@@ -61,7 +57,7 @@ def _level(name: str) -> Callable[..., None]:
 class ConsoleLogger:
     """A logger with the documents' ``Console`` methods (002 §4.3, §5.4).
 
-    Values after the text are logged as the field ``values``; of an exception among them, the traceback.
+    Values after the text are logged as the field ``values``; for an exception among them, its traceback.
     """
 
     lines: Logger
@@ -69,7 +65,6 @@ class ConsoleLogger:
     bound: Mapping[str, Any] = field(default_factory=dict)
 
     def bind(self, **fields: Any) -> "ConsoleLogger":
-        """Return a logger whose lines have these fields, too."""
         return ConsoleLogger(self.lines, {**self.bound, **fields})
 
     debug = _level("debug")
@@ -84,10 +79,10 @@ class ConsoleLogger:
 
 def _with(values: Sequence[Any], fields: dict[str, Any]) -> dict[str, Any]:
     errors = [value for value in values if isinstance(value, BaseException)]
-    shown = [value for value in values if not isinstance(value, BaseException)]
+    others = [value for value in values if not isinstance(value, BaseException)]
     if errors:
         fields = {**fields, "exc_info": errors[0]}
-    return {"values": shown, **fields} if shown else fields
+    return {"values": others, **fields} if others else fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +90,7 @@ class AgentEventBus:
     """``api.events``: the events of one agent in this process; see :class:`goondan_tasks.v1_api.EventBus`."""
 
     agent: str
-    #: the name of the listening extension or tool, for the log
+    #: the extension or tool that listens, for the log
     listener_of: str
     events: EventListeners
 
@@ -103,36 +98,35 @@ class AgentEventBus:
         self.events.emit(self.agent, name, event)
 
     def on(self, name: str, listener: Callable[[JsonObject], Any]) -> Callable[[], None]:
-        return self._noted(self.events.on(self.agent, name, listener, extension=self.listener_of))
+        return self._track(self.events.on(self.agent, name, listener, extension=self.listener_of))
 
     def once(self, name: str, listener: Callable[[JsonObject], Any]) -> Callable[[], None]:
         end = self.events.on(self.agent, name, listener, extension=self.listener_of, is_once=True)
-        return self._noted(end)
+        return self._track(end)
 
     def off(self, name: str, listener: Callable[[JsonObject], Any]) -> None:
         self.events.off(self.agent, name, listener)
 
-    def _noted(self, end: Callable[[], None]) -> Callable[[], None]:
+    def _track(self, end: Callable[[], None]) -> Callable[[], None]:
         return end
 
 
 @dataclass(frozen=True, slots=True)
 class RunEventBus(AgentEventBus):
-    """``ctx.events``: the same for one run of a tool, whose listeners are removed when it ends."""
+    """``ctx.events``: the event bus of one run of a tool, whose listeners are removed when it ends."""
 
     _ends: list[Callable[[], None]] = field(default_factory=list)
 
     def end(self) -> None:
-        """Remove the run's listeners."""
         while self._ends:
             self._ends.pop()()
 
-    def _noted(self, end: Callable[[], None]) -> Callable[[], None]:
+    def _track(self, end: Callable[[], None]) -> Callable[[], None]:
         self._ends.append(end)
         return end
 
 
-#: no Extension can have these names
+#: names that no Extension can have
 _SHARED = "#shared"
 _OBJECT = "#state"
 _KEY = "object"
@@ -140,7 +134,7 @@ _KEY = "object"
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The state of one extension of an agent, for each instance; methods wait as those of ExtensionState."""
+    """The state of one extension of an agent in each instance; methods block as those of ExtensionState."""
 
     #: ``api.state``
     state: ExtensionState
@@ -151,7 +145,6 @@ class Memory:
 
     @classmethod
     def of(cls, store: StateStore, agent: str, extension: str) -> "Memory":
-        """Return the state of one extension of an agent."""
         own, shared = ExtensionState(store, agent, extension), ExtensionState(store, agent, _SHARED)
         return cls(own, shared, ExtensionState(store, agent, f"{extension}{_OBJECT}"), agent)
 
@@ -168,7 +161,7 @@ class Memory:
     def _require_instance(self) -> None:
         if running_for(self._agent) is None:
             raise RuntimeError(
-                "no Turn, Step or tool call is running here, whose instance could be meant: call it from a "
+                "no Turn, Step or tool call is running here, so the instance is not known: call this in a "
                 "handler or a pipeline, or name the instance in api.state.get(key, instance_key=…)"
             )
 
@@ -182,7 +175,7 @@ class ToolAuth:
 
     @classmethod
     def of(cls, bound: BoundTool) -> "ToolAuth":
-        """Return an export's: its own scopes, else its Tool's, else all of the app's."""
+        """Return the auth of an export: its own scopes, else its Tool's, else all of the app's."""
         spec, export = bound.tool.spec, bound.export
         auth = spec.auth if isinstance(spec, V1ToolSpec) else None
         if auth is None:
@@ -192,7 +185,7 @@ class ToolAuth:
         return cls(str(auth.oauth_app_ref), narrowed)
 
     def is_about(self, oauth_app_ref: Any) -> bool:
-        """Return whether a request names this app."""
+        """Return whether a request names this auth's app."""
         try:
             return self.app is not None and str(parse_ref(oauth_app_ref)) == self.app
         except FieldError:
@@ -203,9 +196,9 @@ class ToolAuth:
 class V1OAuth:
     """``ctx.oauth`` and ``api.oauth``: see :class:`goondan_tasks.v1_api.OAuthApi`."""
 
-    #: ``None`` where the bundle has no OAuthApp, and where there is no worker
+    #: ``None`` if the bundle has no OAuthApp, or without a worker
     _tokens: WorkerOAuth | None
-    #: the call on whose behalf a token is requested, if any
+    #: returns the call that requests a token, if any
     call_of: Callable[[], ToolCall | None]
     auth: ToolAuth = ToolAuth()
 
@@ -218,20 +211,20 @@ class V1OAuth:
         min_ttl_seconds: float | None = None,
     ) -> Any:
         named = {"oauth_app_ref": oauth_app_ref, "scopes": scopes, "min_ttl_seconds": min_ttl_seconds}
-        asked = fields_of(request, "oauth_app_ref", named)
-        ref = self.auth.app if asked["oauth_app_ref"] is None else asked["oauth_app_ref"]
-        wanted, limits = asked["scopes"], self.auth.scopes
+        fields = fields_of(request, "oauth_app_ref", named)
+        ref = self.auth.app if fields["oauth_app_ref"] is None else fields["oauth_app_ref"]
+        wanted, limits = fields["scopes"], self.auth.scopes
         if limits is not None and self.auth.is_about(ref):
-            refused = _beyond(wanted, limits)
+            refused = _first_refused(wanted, limits)
             if refused is not None:
                 return token_error("scopeNotAllowed", f"The tool's own auth allows no scope{refused}.")
             wanted = limits if wanted is None else wanted
-        ttl = MIN_TTL_SECONDS if asked["min_ttl_seconds"] is None else asked["min_ttl_seconds"]
+        ttl = MIN_TTL_SECONDS if fields["min_ttl_seconds"] is None else fields["min_ttl_seconds"]
         return ask_for_token(self._tokens, self.call_of(), ref, scopes=wanted, min_ttl_seconds=ttl)
 
 
-def _beyond(wanted: Any, limits: Sequence[str]) -> str | None:
-    """Name the first scope that is not allowed; anything but a list of texts is refused elsewhere."""
+def _first_refused(wanted: Any, limits: Sequence[str]) -> str | None:
+    """Return the first scope that is not allowed; anything but a list of strings is refused elsewhere."""
     if not limits:
         return ""
     is_list = isinstance(wanted, list | tuple) and all(isinstance(scope, str) for scope in wanted)
@@ -257,10 +250,10 @@ class V1SwarmBundle:
         *,
         changeset_id: str | None = None,
     ) -> Any:
-        asked = fields_of(request, "changeset_id", {"changeset_id": changeset_id, "message": message})
-        if not isinstance(asked["changeset_id"], str):
-            raise TypeError(f"changesetId must be a text, not {asked['changeset_id']!r:.200}")
-        return self.service.commit_changeset(asked["changeset_id"], asked["message"])
+        fields = fields_of(request, "changeset_id", {"changeset_id": changeset_id, "message": message})
+        if not isinstance(fields["changeset_id"], str):
+            raise TypeError(f"changesetId must be a string, not {fields['changeset_id']!r:.200}")
+        return self.service.commit_changeset(fields["changeset_id"], fields["message"])
 
     def get_active_ref(self) -> Any:
         return self.service.get_active_ref()

@@ -1,4 +1,4 @@
-"""A call, its Step, its Turn and their configuration as the older version shows them (002 §4.3, §5.3)."""
+"""The contexts of the older version: call, Step, Turn and configuration (002 §4.3, §5.3)."""
 
 import functools
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -16,12 +16,7 @@ from goondan_tasks.bundle.resources import (
     SwarmResource,
 )
 from goondan_tasks.calls import identity_of
-from goondan_tasks.messages import (
-    AgentEvent,
-    JsonObject,
-    ToolCall,
-    assistant_message,
-)
+from goondan_tasks.messages import AgentEvent, JsonObject, ToolCall, assistant_message
 from goondan_tasks.model_messages import asking_message, llm_messages, tool_message
 from goondan_tasks.steps import PastCall, TurnHistory
 from goondan_tasks.tool_api import ToolContext
@@ -51,7 +46,7 @@ _NO_HISTORY = TurnHistory()
 
 
 class Views:
-    """Makes what tools and extensions of the older version are called with, in one revision of the bundle."""
+    """Makes the contexts of older tools and extensions in one revision of the bundle."""
 
     def __init__(
         self, registry: Registry, swarm: SwarmResource, services: ExtensionServices, steps: Steps | None
@@ -59,7 +54,7 @@ class Views:
         self._registry = registry
         self._swarm = swarm
         self._services = services
-        #: without them no call belongs to a Step
+        #: ``None`` if no call belongs to a Step
         self._steps = steps
         bundle = registry.bundle
         self._config = functools.cache(lambda agent: effective_config(bundle, swarm, bundle.agents[agent]))
@@ -67,13 +62,13 @@ class Views:
     def tool_context(
         self, bound: BoundTool, call: ToolCall, run: ToolContext, shown: Shown | None = None
     ) -> V1ToolContext:
-        """Return the context of a tool's handler, given the one that a tool of today would get.
+        """Return the context of a tool's handler, made from the one of a current tool, ``run``.
 
-        ``shown`` is what the functions around the handler have seen. Without it, Redis is asked about a call
-        that belongs to a Step; this blocks.
+        ``shown`` is what the functions around the handler saw. Without it, Redis is read for a call that
+        belongs to a Step, which blocks.
 
         Raises:
-            ToolNotInCatalogError: its Step has expired.
+            ToolNotInCatalogError: the call's Step has expired.
             ToolTimeoutError: Redis was away for too long.
         """
         shown, services = shown or self.shown(call), self._services
@@ -92,53 +87,52 @@ class Views:
         )
 
     def of_call(self, call: ToolCall, shown: Shown) -> ToolCallExecContext:
-        """Return the context of a tool call."""
         config = self._config_of(call)
         return ToolCallExecContext(v1_call(call), shown.turn, shown.step, config, shown.tool_catalog)
 
     def of_step(self, call: ToolCall, *, step_id: str, index: int) -> StepPipelineContext:
-        """Return the context of a Step that ``call`` is about to open, with an empty catalog and no blocks.
+        """Return the context of a Step that ``call`` is about to open, without catalog and blocks.
 
-        Redis is asked for the history of the Turn; this blocks.
+        The history of the Turn is read from Redis, which blocks.
 
         Raises:
             ToolTimeoutError: Redis was away for too long.
         """
-        turn = self._turn(call, V1Conversation(self._history(call)))
+        turn = self._past_turn(call)
         step = Step(id=step_id, index=index, turn_id=call.turn_id)
         return StepPipelineContext(**self._shared(call), turn=turn, step=step, tool_catalog=[])
 
     def of_turn(self, call: ToolCall, event: AgentEvent) -> TurnPipelineContext:
-        """Return the context of the Turn in which an agent is to handle ``event``, which came as ``call``.
+        """Return the context of the Turn in which an agent handles ``event``, which came as ``call``.
 
-        It asks Redis and raises as :meth:`of_step`: an answer goes on in the Turn that has asked.
+        Blocks and raises as :meth:`of_step`: an answer to a request continues the asking Turn.
         """
-        turn = self._turn(call, V1Conversation(self._history(call)))
+        turn = self._past_turn(call)
         turn = replace(turn, messages=[*turn.messages, event_message(event)])
         return TurnPipelineContext(**self._shared(call), turn=turn, event=event)
 
     def ended_turn(self, call: ToolCall, event: AgentEvent, begun: Turn) -> Turn:
-        """Return a Turn with everything since it was ``begun``; asks Redis and raises as :meth:`of_step`."""
-        turn = self._turn(call, V1Conversation(self._history(call)))
-        at, said = len(begun.messages) - 1, event_message(event)
+        """Return a Turn with everything since it was ``begun``; blocks and raises as :meth:`of_step`."""
+        turn = self._past_turn(call)
+        at, question = len(begun.messages) - 1, event_message(event)
         earlier, since = turn.messages[:at], turn.messages[at:]
-        return turn if said in since else replace(turn, messages=[*earlier, said, *since])
+        return turn if question in since else replace(turn, messages=[*earlier, question, *since])
 
     def item(self, agent: str, item: CatalogItem) -> V1CatalogItem:
-        """Return a tool with its resource and export, or neither if it is dynamic (002 §10.1)."""
-        shown = V1CatalogItem(item.name, item.description, item.parameters, source=item.source)
+        """Return a tool in the older form, with resource and export unless it is dynamic (002 §10.1)."""
+        converted = V1CatalogItem(item.name, item.description, item.parameters, source=item.source)
         bound = self._registry.of_bundle(agent, item.name) if item.source.type == "config" else None
-        return shown if bound is None else replace(shown, tool=bound.tool, export=bound.export)
+        return converted if bound is None else replace(converted, tool=bound.tool, export=bound.export)
 
     def items(self, agent: str, turn: TurnKey | None) -> tuple[V1CatalogItem, ...]:
-        """Return all tools that an agent has in this worker, and in a Turn."""
+        """Return all tools of an agent in this worker, and those of a Turn."""
         return self._items(agent, self._registry.items(agent, turn))
 
     def _items(self, agent: str, items: Iterable[CatalogItem]) -> tuple[V1CatalogItem, ...]:
         return tuple(self.item(agent, item) for item in items)
 
     def shown(self, call: ToolCall) -> Shown:
-        """Return what a call's run sees; asks Redis and raises as :meth:`tool_context`."""
+        """Return what a call's run sees; blocks and raises as :meth:`tool_context`."""
         history, index, items = _NO_HISTORY, 0, self._registry.items(call.agent_name)
         if call.step_id is not None and self._steps is not None:
             kept = self._steps.require(call)
@@ -153,8 +147,9 @@ class Views:
         )
         return Shown(self._turn(call, conversation), step, self._items(call.agent_name, items))
 
-    def _history(self, call: ToolCall) -> TurnHistory:
-        return _NO_HISTORY if self._steps is None else self._steps.history(call)
+    def _past_turn(self, call: ToolCall) -> Turn:
+        history = _NO_HISTORY if self._steps is None else self._steps.history(call)
+        return self._turn(call, V1Conversation(history))
 
     def _turn(self, call: ToolCall, conversation: "V1Conversation") -> Turn:
         return Turn(
@@ -194,14 +189,14 @@ class Views:
 
 
 def effective_config(bundle: Bundle, swarm: SwarmResource, agent: AgentResource) -> EffectiveConfig:
-    """Return the resources of an agent, its overrides applied, in whatever revision (002 §5.3)."""
+    """Return the resources of an agent with its overrides applied, without a revision (002 §5.3)."""
     tools = {bound.tool.name: bound.tool for bound in bundle.bound_tools(agent.name).values()}
     extensions = (extension_resource(bundle, bound) for bound in bundle.bound_extensions(agent.name))
     return EffectiveConfig(swarm, agent, tuple(tools.values()), tuple(extensions))
 
 
 def extension_resource(bundle: Bundle, bound: BoundExtension) -> ExtensionResource:
-    """Return an agent's Extension with the config that it has there; a built-in one has no labels."""
+    """Return an agent's Extension with the agent's config; a built-in one has no labels."""
     declared = bundle.extensions.get(bound.name)
     if declared is None:
         return ExtensionResource.model_construct(
@@ -215,7 +210,7 @@ def extension_resource(bundle: Bundle, bound: BoundExtension) -> ExtensionResour
 
 @dataclass(frozen=True, slots=True)
 class V1Conversation:
-    """The history of a Turn as messages (002 §4.4, §6.2, appendix A), and the running call, if any."""
+    """The history of a Turn as messages (002 §4.4, §6.2, appendix A), and the current call, if any."""
 
     history: TurnHistory
     current: ToolCall | None = None
@@ -223,92 +218,94 @@ class V1Conversation:
     def messages(self) -> list[JsonObject]:
         """Return all messages in order, each call and each answer once.
 
-        A Step may begin with the messages that the Step before it ended with. Models use their ids again, so
-        an id tells calls apart within one Step only.
+        A Step may begin with the messages with which the previous Step ended. Models reuse ids, so an id
+        identifies a call only within one Step.
         """
-        told: set[str] = set()
+        seen: set[str] = set()
         messages: list[JsonObject] = []
         for entry in self.history.entries:
             if entry.message is not None:
-                messages += _untold(llm_messages(entry.message), told)
-                told = set()
-            said = list(_said_of([*self._past_calls(entry.call_ids)]))
-            messages += said
-            told |= {one for message in said for one in _ids_of(message)}
-        if self.current is not None and not self._has_told(self.current):
-            messages += _asked(self.current)
+                messages += _unseen(llm_messages(entry.message), seen)
+                seen = set()
+            exchange = list(_exchange([*self._past_calls(entry.call_ids)]))
+            messages += exchange
+            seen |= {one for message in exchange for one in _ids_of(message)}
+        if self.current is not None and not self._has_request(self.current):
+            messages += _request_of(self.current)
         return messages
 
     def _past_calls(self, ids: Iterable[str]) -> Iterator[PastCall]:
         return (self.history.calls[one] for one in ids if one in self.history.calls)
 
-    def _has_told(self, call: ToolCall) -> bool:
+    def _has_request(self, call: ToolCall) -> bool:
         """Return whether the model's request for a call is in the history already."""
         entries = self.history.entries
         return any(
-            _is_beside(past.call, call) for entry in entries for past in self._past_calls(entry.call_ids)
+            _is_same_request(past.call, call)
+            for entry in entries
+            for past in self._past_calls(entry.call_ids)
         )
 
     def results(self) -> dict[str, ToolResult]:
-        """Return the results so far, by the calls' ids."""
+        """Return the results so far, by call id."""
         past = self.history.calls.values()
         return {one.call.shown_id: v1_result(one.result) for one in past if one.result is not None}
 
     def llm_result(self) -> LlmResult | None:
-        """Return the model's message that asks for the current call."""
-        said = [] if self.current is None else [*_asked(self.current)]
-        return LlmResult(said[-1]) if said else None
+        """Return the model's message that requests the current call."""
+        messages = [] if self.current is None else [*_request_of(self.current)]
+        return LlmResult(messages[-1]) if messages else None
 
     def pending_calls(self) -> list[V1Call]:
-        """Return the calls of the current one's Step, in call order: all calls of the model's message.
+        """Return the calls of the model's message that requests the current call, in call order.
 
-        Calls of other messages in the Step that have no result come before them.
+        Calls of other messages in its Step that have no result yet come before them.
         """
         current = self.current
         if current is None:
             return []
-        asked = [call for message in _asked(current) for call in message.get("toolCalls", ())]
+        requested = [call for message in _request_of(current) for call in message.get("toolCalls", ())]
         others = [
             v1_call(past.call)
             for past in self.history.calls.values()
-            if past.result is None and _is_elsewhere_in_step(past.call, current)
+            if past.result is None
+            and current.step_id is not None
+            and past.call.step_id == current.step_id
+            and not _is_same_request(past.call, current)
         ]
-        return others + [V1Call(**deepcopy(call)) for call in asked]
+        return others + [V1Call(**deepcopy(call)) for call in requested]
 
 
 def event_message(event: AgentEvent) -> JsonObject:
-    """Return an event's input as a message to its agent, as text or as JSON."""
-    said = event.input
-    return {"role": "user", "content": said if isinstance(said, str) else serializer.encode(said).decode()}
+    """Return an event's input as a message to its agent: text, or JSON."""
+    content = event.input if isinstance(event.input, str) else serializer.encode(event.input).decode()
+    return {"role": "user", "content": content}
 
 
-def _is_beside(one: ToolCall, other: ToolCall) -> bool:
-    """Return whether two calls came in one message of the model, or are the same."""
+def _is_same_request(one: ToolCall, other: ToolCall) -> bool:
+    """Return whether two calls are the same, or came in one message of the model."""
     is_same_message = one.message is not None and one.message == other.message
     return identity_of(one) == identity_of(other) or (one.step_id == other.step_id and is_same_message)
 
 
-def _is_elsewhere_in_step(one: ToolCall, current: ToolCall) -> bool:
-    is_in_step = current.step_id is not None and one.step_id == current.step_id
-    return is_in_step and not _is_beside(one, current)
-
-
-def _said_of(calls: Sequence[PastCall]) -> Iterator[JsonObject]:
+def _exchange(calls: Sequence[PastCall]) -> Iterator[JsonObject]:
     """Yield the model's request for calls that came together, and their answers so far."""
-    asked = [
-        {"id": one.call.shown_id, "name": one.call.tool_name, "arguments": one.call.args} for one in calls
-    ]
     message = next((one.call.message for one in calls if one.call.message is not None), None)
     if message is not None:
         yield from llm_messages(message.data)
-    elif asked:
-        yield asking_message(asked)
+    elif calls:
+        yield asking_message(
+            [
+                {"id": one.call.shown_id, "name": one.call.tool_name, "arguments": one.call.args}
+                for one in calls
+            ]
+        )
     for one in calls:
         if one.result is not None:
             yield tool_message(one.call.shown_id, one.call.tool_name, one.result)
 
 
-def _asked(call: ToolCall) -> Iterator[JsonObject]:
+def _request_of(call: ToolCall) -> Iterator[JsonObject]:
     """Yield the message that holds a call."""
     message = call.message or assistant_message(
         call.shown_id, call.tool_name, call.args, step_id=call.step_id or call.turn_id, now=""
@@ -316,15 +313,15 @@ def _asked(call: ToolCall) -> Iterator[JsonObject]:
     yield from llm_messages(message.data)
 
 
-def _untold(messages: Sequence[JsonObject], told: Collection[str]) -> Iterator[JsonObject]:
-    """Yield the messages that the Step before has not ended with."""
+def _unseen(messages: Sequence[JsonObject], seen: Collection[str]) -> Iterator[JsonObject]:
+    """Yield the messages with which the previous Step did not end."""
     for message in messages:
         ids = _ids_of(message)
-        if not ids or not ids.issubset(told):
+        if not ids or not ids.issubset(seen):
             yield message
 
 
 def _ids_of(message: JsonObject) -> set[str]:
-    """Return the ids of the calls that a message asks for or answers."""
-    asked = {f"call {call['id']}" for call in message.get("toolCalls", ())}
-    return asked | {f"answer {message['toolCallId']}"} if message["role"] == "tool" else asked
+    """Return the ids of the calls that a message requests or answers."""
+    ids = {f"call {call['id']}" for call in message.get("toolCalls", ())}
+    return ids | {f"answer {message['toolCallId']}"} if message["role"] == "tool" else ids

@@ -141,7 +141,7 @@ def test_nothing_is_called_in_a_step_that_has_ended(
     kitchen = Kitchen(event_loop, StepStore(redis, Keys(), 60))
     with BlockingEntryStep(kitchen.turn(), None, NO_TOOLS) as step:
         assert step.run([]) == []
-    with pytest.raises(RuntimeError, match="inside of its with block only"):
+    with pytest.raises(RuntimeError, match="only inside its with block"):
         step.run([])
 
 

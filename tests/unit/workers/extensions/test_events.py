@@ -152,3 +152,15 @@ def test_a_listener_that_is_taken_off_hears_no_more_and_others_go_on(events: Eve
     events.emit("coder", "news", {"n": 1})
 
     assert (heard, others) == ([], [{"n": 1}])
+
+
+def test_the_version_grows_with_every_change(events: EventListeners) -> None:
+    versions = [events.version]
+    end = events.on("coder", "news", print, extension="ext")
+    versions.append(events.version)
+    end()
+    versions.append(events.version)
+    events.clear("coder")
+    versions.append(events.version)
+
+    assert versions == sorted(set(versions))

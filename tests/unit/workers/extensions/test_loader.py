@@ -173,7 +173,7 @@ def test_a_file_that_hangs_is_given_up(tmp_path: Path, event_loop: EventLoopThre
 
 REGISTRATIONS: list[Any] = [
     ("api.pipeline.register('toolcall', print)", "turn, step, toolCall"),
-    ("api.pipeline.register('toolCall', lambda ctx, next: next(ctx))", "ctx.next() goes on"),
+    ("api.pipeline.register('toolCall', lambda ctx, next: next(ctx))", "ctx.next() runs"),
     ("api.tools.register({'name': 'weather'}, print)", "write <tool>__<export>"),
     ("api.tools.register({'name': 'goondan__step'}, print)", "the system's own"),
     (

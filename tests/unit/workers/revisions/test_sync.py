@@ -32,7 +32,7 @@ from tests.unit.workers.revisions.fake_revisions import Factory
 from tests.waiting import wait_until
 from workers.revisions.revisions import AGAIN_SECONDS, Revisions
 from workers.revisions.sync import (
-    TELLING_SECONDS,
+    ANNOUNCE_SECONDS,
     LoadedElsewhereError,
     LostLoadsError,
     RevisionSync,
@@ -151,7 +151,7 @@ def test_an_active_revision_with_a_tool_that_another_worker_cannot_load_gives_wa
     record.propose(change("r2"))
     for worker in (first, second):
         worker.sync.look()
-    second.factory.now += TELLING_SECONDS
+    second.factory.now += ANNOUNCE_SECONDS
     for worker in (second, first):
         worker.sync.look()
     assert (first.ref, second.ref, now(record).active) == ("r1", "r1", "r1")
@@ -175,7 +175,7 @@ def test_an_active_revision_that_another_worker_cannot_prepare_gives_way_everywh
     good.sync.look()
     assert good.ref == "r2"
     bad.sync.look()
-    bad.factory.now += TELLING_SECONDS
+    bad.factory.now += ANNOUNCE_SECONDS
     for worker in (bad, good):
         worker.sync.look()
     assert (good.ref, bad.ref, now(record).active) == ("r1", "r1", "r1")
@@ -188,7 +188,7 @@ def test_trouble_of_one_worker_does_not_take_back_what_others_run(record: Active
     good.sync.look()
     for _ in range(3):
         bad.sync.look()  # the others have not said yet that they run it
-    bad.factory.now += TELLING_SECONDS - 0.1
+    bad.factory.now += ANNOUNCE_SECONDS - 0.1
     bad.sync.look()
     bad.others = [a_worker("r2", "lizard")]
     bad.sync.look()
@@ -209,7 +209,7 @@ def test_active_revision_is_withdrawn_if_no_worker_serves_an_agent_with_it(recor
     good.sync.look()
     bad.others = [a_worker("r2", "lizard")]
     bad.sync.look()
-    bad.factory.now += TELLING_SECONDS
+    bad.factory.now += ANNOUNCE_SECONDS
     for worker in (bad, good):
         worker.sync.look()
     assert (good.ref, bad.ref, now(record).active) == ("r1", "r1", "r1")
@@ -453,7 +453,7 @@ def test_a_proposal_that_has_ended_workers_is_withdrawn_and_not_loaded(record: A
     failed = now(record).failed
     assert failed is not None and (failed.ref, failed.reason) == (
         "r2",
-        "2 workers have ended while they loaded r2.",
+        "2 workers died while they loaded r2.",
     )
     assert (worker.ref, worker.factory.fetched) == ("r1", [])
     record.propose(change("r2"))

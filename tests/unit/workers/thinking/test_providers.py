@@ -300,7 +300,7 @@ def test_a_message_that_is_none_is_refused(server: ModelServer, message: JsonObj
     server.begin(in_turn(Answer("ok")))
     with pytest.raises(ModelError, match="a message that cannot be sent") as caught:
         ask(provider(server, "chat_completions"), request(message))
-    assert caught.value.suggestion.startswith("Correct the message in the conversation's file")
+    assert caught.value.suggestion.startswith("Fix the message in the conversation's file")
     assert server.count == 0
 
 
@@ -563,7 +563,7 @@ def test_an_unknown_provider_is_named() -> None:
 
 
 def test_a_provider_without_its_package_says_what_to_install() -> None:
-    with pytest.raises(ConfigError, match="a package is not installed") as raised:
+    with pytest.raises(ConfigError, match="needs a package that is not installed") as raised:
         ask(made({"provider": "cohere", "model": "any", "apiKey": {"value": KEY}}), request())
     assert raised.value.suggestion == "pip install 'pydantic-ai-slim[cohere]'"
 

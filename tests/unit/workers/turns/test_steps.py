@@ -156,7 +156,7 @@ def test_a_step_is_for_its_own_turn_only(steps: Worker, store: Store, fields: di
 def test_a_turn_has_as_many_steps_as_the_policy_says(steps: Worker, store: Store) -> None:
     here = steps(store)
     assert [here.open(opening(index)).index for index in range(2)] == [0, 1]
-    with pytest.raises(StepLimitError, match="'t' has had 2 Steps"):
+    with pytest.raises(StepLimitError, match="'t' has reached its limit of 2 Steps"):
         here.open(opening(2))
 
 

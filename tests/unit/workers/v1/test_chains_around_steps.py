@@ -106,7 +106,7 @@ def test_what_is_not_a_tool_is_refused_with_the_name_of_who_left_it(wrong: Any, 
         ctx.tool_catalog.append(wrong)
 
     with pytest.raises(
-        MiddlewareError, match=r"Middleware ext\.leave left in the catalog what is not a tool"
+        MiddlewareError, match=r"Middleware ext\.leave put something into the catalog that is not a tool"
     ) as info:
         gone(leave)
     assert reason in info.value.message
