@@ -1,4 +1,4 @@
-"""``goondan callbacks serve``: completing calls over HTTP, ``POST /callbacks/{id}/{token}`` (DESIGN §6).
+"""``goondan callbacks serve``: the completion of calls by ``POST /callbacks/{id}/{token}`` (DESIGN §6).
 
 Needs the extra ``serve``.
 """
@@ -22,9 +22,9 @@ PATH = "/callbacks/{call_id}/{token}"
 MEDIA_TYPE = "application/json"
 #: how long receiving a body may take
 BODY_SECONDS = 30.0
-#: an escape of six bytes may encode a character of three
+#: a JSON escape may take six bytes for a character of three
 INFLATION = 2
-#: size of a body besides its output
+#: the size of a body without its output
 FRAME_BYTES = 4_096
 
 #: the HTTP status of each code
@@ -40,7 +40,7 @@ _STATUSES = {
 
 
 class Completer(Protocol):
-    """The method of a client that the application needs."""
+    """The client's method that the application needs."""
 
     async def complete_with_token(
         self, call_id: str, token: str, output: Any = None, error: ErrorLike | None = None
@@ -49,9 +49,9 @@ class Completer(Protocol):
 
 
 def make_app(completer: Completer, settings: Settings, body_seconds: float = BODY_SECONDS) -> Starlette:
-    """Make the application, which also answers below the path of ``PUBLIC_URL``.
+    """Make the application; it also serves below the path of ``PUBLIC_URL``.
 
-    The token in the URL is the only credential, so URLs are not logged anywhere.
+    The token in the URL is the only credential, so URLs are never logged.
     """
     most = INFLATION * settings.max_output_bytes + FRAME_BYTES
 
@@ -67,7 +67,7 @@ def make_app(completer: Completer, settings: Settings, body_seconds: float = BOD
         except TimeoutError:
             return _refuse(408, f"The body did not come within {body_seconds:g} s.")
         except ClientDisconnect:
-            return Response(status_code=400)  # it will not be read
+            return Response(status_code=400)  # nobody reads it
         except GoondanError as error:
             return _failed(error, settings.help_url)
         return JSONResponse({"id": call_id})
@@ -82,7 +82,7 @@ def completion_of(body: bytes) -> tuple[Any, str | Mapping[str, Any] | None]:
     Unknown fields are ignored, as everywhere on the wire.
 
     Raises:
-        ToolInputValidationError: it is not JSON, or does not have exactly one of the two fields.
+        ToolInputValidationError: the body is not JSON, or does not have exactly one of the two fields.
     """
     try:
         fields = serializer.decode(body)
@@ -93,7 +93,7 @@ def completion_of(body: bytes) -> tuple[Any, str | Mapping[str, Any] | None]:
     if "output" in fields:
         return fields["output"], None
     if not isinstance(fields["error"], str | dict):
-        raise ToolInputValidationError('"error" must be an object with a "message", or a text.')
+        raise ToolInputValidationError('"error" must be an object with a "message", or text.')
     return None, fields["error"]
 
 
@@ -101,7 +101,7 @@ async def _body(request: Request, most: int) -> bytes:
     """Read the body.
 
     Raises:
-        PayloadTooLargeError: it has more than ``most`` bytes.
+        PayloadTooLargeError: the body has more than ``most`` bytes.
     """
     data = bytearray()
     async for chunk in request.stream():

@@ -1,4 +1,4 @@
-"""Making tool calls with everything filled in that a producer left out, and the results of one run."""
+"""Making complete tool calls from what a producer gives, and the results of their runs."""
 
 import functools
 import secrets
@@ -29,14 +29,14 @@ from goondan_tasks.model_messages import message_fault
 from goondan_tasks.names import call_identity, current_span
 from goondan_tasks.output import Pending
 
-#: the limit of ``auth`` and of ``origin`` as JSON: both are part of every call of a Turn
+#: the limit of ``auth`` and ``origin`` each, as JSON: every call of a Turn carries both
 MAX_CONTEXT_BYTES = 65_536
 
 _to_camel = functools.lru_cache(to_camel)
 
 
 class CallFields(TypedDict, total=False):
-    """Optional fields of a call, besides agent, tool and arguments."""
+    """The optional fields of a call."""
 
     instance_key: str | None
     turn_id: str | None
@@ -51,14 +51,14 @@ class CallFields(TypedDict, total=False):
 
 
 class CallDraft(NamedTuple):
-    """A call as far as it can be read, and what is wrong with it."""
+    """A call with the fields that are valid, and what is wrong with the others."""
 
     call: ToolCall
     fault: str = ""
 
 
 def new_call(agent_name: str, tool_name: str, args: Any, fields: Mapping[str, Any]) -> ToolCall:
-    """Make a call; ``fields`` are :class:`CallFields` or a record's, snake_case or camelCase.
+    """Make a call; ``fields`` are :class:`CallFields` or those of a record, in snake_case or camelCase.
 
     Raises:
         pydantic.ValidationError: a field has the wrong type or value.
@@ -68,7 +68,7 @@ def new_call(agent_name: str, tool_name: str, args: Any, fields: Mapping[str, An
 
 
 def draft_call(wire: Mapping[str, Any]) -> CallDraft:
-    """Read a call's wire fields as far as they are right; what is missing is filled in."""
+    """Read a call from its wire fields; leave out wrong ones, and fill in what is missing."""
     fields = _camel_case(wire)
     if "arguments" in fields or "input" in fields:
         spellings = [fields.pop(name, None) for name in ("args", "arguments", "input")]
@@ -76,14 +76,14 @@ def draft_call(wire: Mapping[str, Any]) -> CallDraft:
     try:
         call = _completed(fields)
     except ValidationError as error:
-        wrong = {fault["loc"][0] for fault in error.errors(include_input=False, include_url=False)}
-        right = {name: value for name, value in fields.items() if name not in wrong}
-        return CallDraft(_completed(right), f"The call is not valid: {faults_of(error)}.")
+        invalid = {fault["loc"][0] for fault in error.errors(include_input=False, include_url=False)}
+        valid = {name: value for name, value in fields.items() if name not in invalid}
+        return CallDraft(_completed(valid), f"The call is not valid: {faults_of(error)}.")
     return checked_draft(call)
 
 
 def checked_draft(call: ToolCall) -> CallDraft:
-    """Check what the types of a call do not say: that its message is the one it is in."""
+    """Check what types cannot express: that the call's message contains the call."""
     fault = "" if call.message is None else message_fault(call.message, call.shown_id)
     if not fault:
         return CallDraft(call)
@@ -91,10 +91,10 @@ def checked_draft(call: ToolCall) -> CallDraft:
 
 
 def require_sizes(call: ToolCall, args_bytes: float, max_args_bytes: int) -> None:
-    """Refuse a call, or an event, of which a part is larger than its limit.
+    """Refuse a call or event with a part that is larger than its limit.
 
     Raises:
-        PayloadTooLargeError: the arguments, the instance's key, ``auth`` or ``origin`` is.
+        PayloadTooLargeError: the arguments, the instance key, ``auth`` or ``origin`` is too large.
         NotJsonError: ``auth`` or ``origin`` has no JSON form.
     """
     if args_bytes > max_args_bytes:
@@ -119,10 +119,10 @@ def require_sizes(call: ToolCall, args_bytes: float, max_args_bytes: int) -> Non
 
 
 def _completed(fields: Mapping[str, Any]) -> ToolCall:
-    """Fill in what is missing; randomness costs a system call, so there is one for all ids."""
+    """Fill in missing fields. One read of randomness, which is a system call, serves all ids."""
     given = {name: value for name, value in fields.items() if value is not None}
-    random, here = secrets.token_hex(36), current_span()
-    trace_id = given.get("traceId") or (random[:32] if here is None else here.trace_id)
+    random, span = secrets.token_hex(36), current_span()
+    trace_id = given.get("traceId") or (random[:32] if span is None else span.trace_id)
     missing: JsonObject = {
         "agentName": "",
         "toolName": "",
@@ -140,7 +140,7 @@ def _camel_case(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def identity_of(call: ToolCall) -> str:
-    """Return the identity of a call: its Celery task id and its key in the ledger."""
+    """Return the identity of a call, see :func:`goondan_tasks.names.call_identity`."""
     return call_identity(call.agent_name, call.instance_key, call.turn_id, call.tool_call_id)
 
 
@@ -154,17 +154,17 @@ class Run:
     attempt: int
     queued_at: float
     clock: Clock
-    #: how many runs of the call have failed and were tried again, and when the first of them began
+    #: how many earlier runs failed and were retried, and when the first of them began
     retries: int = 0
     begun_at: float | None = None
     #: the approver, if the call needed an approval
     approved_by: str | None = None
-    #: of the runs of an instance's events, a later one has a later time
+    #: later for a later run of the same instance's events
     claimed_at: float = 0.0
 
     @property
     def message(self) -> Message:
-        """The assistant Message that holds the call; one that came without gets one with this call alone."""
+        """The assistant Message that contains the call; made for a call that came without one."""
         call = self.call
         return call.message or assistant_message(
             call.shown_id,
@@ -176,37 +176,37 @@ class Run:
 
     @property
     def log_fields(self) -> JsonObject:
-        """The fields of each log line about this run."""
+        """The fields of log lines about this run."""
         return CallLogFields.of_call(self.id, self.call, self.worker, self.attempt).known()
 
     def ok(self, output: Any, started_at: float | None, *, output_file: str | None = None) -> ToolCallResult:
-        """Return the result of a run that succeeded; ``output_file`` has the output if it is large."""
+        """Return the result of a successful run; ``output_file`` names the file with a large output."""
         result = self._result("ok", started_at, output=output)
         return result if output_file is None else with_meta(result, output_file=output_file)
 
     def pending(self, pending: Pending, started_at: float | None, *, expires_at: float) -> ToolCallResult:
-        """Return the interim result of a call that waits, until ``expires_at`` at most."""
+        """Return the interim result of a call that waits until ``expires_at`` at most."""
         result = self._result("pending", started_at, output=pending.output, handle=pending.handle)
         return with_meta(
             result,
             expires_at=iso_time(expires_at),
             awaits="approval" if pending.is_approval else "completion",
-            attempt=self.attempt - pending.is_approval,  # a call that waits for approval was not run
+            attempt=self.attempt - pending.is_approval,  # a call that waits for approval has not run
         )
 
     def failed(self, error: ToolCallError, started_at: float | None) -> ToolCallResult:
         return self._result("error", started_at, error=error)
 
     def adopted(self, result: ToolCallResult, started_at: float | None) -> ToolCallResult:
-        """Return a result that a middleware has made, as one of this run.
+        """Turn a result made by a middleware into a result of this run.
 
         Raises:
-            ValueError: its status is unknown, or does not fit its ``error``.
+            ValueError: the status is unknown, or does not fit ``error``.
         """
         is_failure = result.status == "error"
         if result.status not in ("ok", "error", "pending") or is_failure != (result.error is not None):
             raise ValueError(f"no result has status {result.status!r} and error {result.error!r}")
-        is_held = result.meta.awaits == "approval"  # which does not count as an attempt
+        is_held = result.meta.awaits == "approval"  # not counted as an attempt
         if result.meta.id == self.id and (result.meta.attempt == self.attempt or is_held):
             return result
         fields = {"output": result.output, "handle": result.handle, "error": result.error}

@@ -17,33 +17,32 @@ BACKOFF_TTL_SECONDS = 86_400
 
 @dataclass(frozen=True, slots=True)
 class BackoffRules:
-    """When crashes count as a crash loop, and how long it pauses."""
+    """When crashes are a crash loop, and how long its pauses are."""
 
-    #: a worker that crashes within this time after its start, without a finished run, crashes quickly
+    #: a crash is quick if it is within this time after the start, and no run has finished
     quick_seconds: float = 60.0
-    #: the number of quick crashes in a row from which on starts are delayed
+    #: the number of quick crashes in a row after which starts are delayed
     crashes: int = 5
     first_ms: int = 1_000
     longest_ms: int = 300_000
 
     def pause_ms(self, crashes: int) -> int:
-        """Return the pause before the next start after so many quick crashes in a row."""
-        beyond = crashes - self.crashes
+        """Return the pause before the next start after this number of quick crashes in a row."""
+        excess = crashes - self.crashes
         # an unbounded shift could have thousands of bits
-        return 0 if beyond < 0 else min(self.longest_ms, self.first_ms << min(beyond, 32))
+        return 0 if excess < 0 else min(self.longest_ms, self.first_ms << min(excess, 32))
 
 
 class CrashBackoff(Versioned):
     """The starts and crashes of one agent's workers. Times are milliseconds, Redis time.
 
-    It is immutable: each method returns the next state. It counts for one *generation*, the worker process
-    that was started last; news of an older one changes nothing.
+    It is immutable; methods return the next state. ``generation`` is the last started worker process, and
+    reports about an older one change nothing.
     """
 
-    #: the worker process that was started last
     generation: str = ""
     started_at: int = 0
-    #: until when its start lasts at most; meanwhile no other worker is started
+    #: the latest end of its start; no other worker is started before
     starting_until: int = 0
     #: quick crashes in a row
     crashes: int = 0
@@ -66,38 +65,38 @@ class CrashBackoff(Versioned):
         return now < self.retry_at
 
     def begun(self, generation: str, now: int, start_ms: int) -> "CrashBackoff | None":
-        """Begin a start, which may take ``start_ms``; ``None`` if no start is allowed now."""
+        """Begin a start, which may take ``start_ms``; return ``None`` if no start is allowed now."""
         if self.is_starting(now) or self.is_pausing(now):
             return None
         begun = {"generation": generation, "started_at": now, "starting_until": now + start_ms}
         return self.model_copy(update=begun)
 
     def kept(self, generation: str, now: int, start_ms: int) -> "CrashBackoff":
-        """Extend a slow start once half of its time is over."""
+        """Extend a slow start when half of its time is over."""
         if now + start_ms / 2 < self.starting_until:
             return self
         return self._changed(generation, {"starting_until": now + start_ms})
 
     def settled(self, generation: str) -> "CrashBackoff":
-        """End a start: the worker is ready, or has ended without a crash."""
+        """End a start: the worker is ready, or ended without a crash."""
         return self._changed(generation, {"starting_until": 0})
 
     def crashed(self, generation: str, now: int, reason: str, rules: BackoffRules) -> "CrashBackoff":
-        """Count a quick crash, once."""
+        """Count a quick crash; repeated reports count once."""
         crashes = self.crashes + 1
         pause_ms = rules.pause_ms(crashes)
         crashed = {"crashes": crashes, "retry_at": now + pause_ms if pause_ms else 0, "reason": reason}
         return self._changed(generation, {"generation": "", "starting_until": 0, **crashed})
 
     def succeeded(self) -> "CrashBackoff":
-        """Forget the crashes: a worker of the agent has finished a run."""
+        """Reset the crashes, since a worker of the agent has finished a run."""
         return self.model_copy(update={"crashes": 0, "retry_at": 0, "reason": ""})
 
     def _changed(self, generation: str, update: dict[str, object]) -> "CrashBackoff":
         return self.model_copy(update=update) if generation == self.generation else self
 
 
-#: the next state, given the current one and the time in ms; ``None`` changes nothing
+#: returns the next state, given the current one and the time in ms; ``None``: no change
 BackoffStep = Callable[[CrashBackoff, int], CrashBackoff | None]
 
 
@@ -109,7 +108,7 @@ class CrashBackoffs:
         self._keys = keys
 
     def read(self, agents: Iterable[str]) -> dict[str, CrashBackoff]:
-        """Return the back-offs of these agents; an unreadable one has only a reason that says so."""
+        """Return the back-offs of these agents; the reason of an unreadable one says so."""
         names = list(agents)
         rows = self._redis.mget([self._keys.crash_backoff(name) for name in names]) if names else []
         return {name: _readable(row) for name, row in zip(names, rows, strict=True)}
@@ -118,8 +117,8 @@ class CrashBackoffs:
         """Change an agent's back-off atomically; return the new state.
 
         Raises:
-            redis.exceptions.RedisError: Redis cannot be reached; the change may have been made or not.
-            ValueError: the state was written by another version and cannot be read.
+            redis.exceptions.RedisError: Redis cannot be reached; the change may have been made.
+            ValueError: the state cannot be read, since another version wrote it.
         """
         key = self._keys.crash_backoff(agent)
         after: CrashBackoff | None = None
@@ -133,7 +132,7 @@ class CrashBackoffs:
             if after is not None and after != before:
                 pipe.set(key, serializer.encode(after.to_wire()), ex=BACKOFF_TTL_SECONDS)
 
-        self._redis.transaction(write, key)  # again if another orchestrator changes it meanwhile
+        self._redis.transaction(write, key)  # repeats if another orchestrator changes it meanwhile
         return after
 
 

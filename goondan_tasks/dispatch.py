@@ -1,4 +1,4 @@
-"""How a call's message gets onto its agent's queue."""
+"""Sending a call's message to its agent's queue."""
 
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,14 +15,14 @@ from goondan_tasks.names import write_traceparent
 if TYPE_CHECKING:
     from kombu import Connection
 
-#: how long one step of sending may take
+#: the limit of each operation while sending, in seconds
 SEND_SECONDS = 5
 
 
 def call_message(call_id: str, call: ToolCall, wire: bytes) -> TaskMessage:
-    """Make the task message of a call, whose JSON is ``wire``. An event travels as its IpcMessage.
+    """Make the task message of a call, whose JSON is ``wire``. An event is sent as its IpcMessage.
 
-    What monitors are shown of the arguments is for the worker to say (:mod:`goondan_tasks.monitors`).
+    The worker shows the arguments to monitors (:mod:`goondan_tasks.monitors`), so the message does not.
     """
     if is_event(call):
         message = message_of(call)
@@ -44,67 +44,67 @@ def call_message(call_id: str, call: ToolCall, wire: bytes) -> TaskMessage:
 
 
 class Dispatch(Protocol):
-    """How a message reaches its queue: by the ledger's own script, or through a separate broker."""
+    """Sends messages to their queues: within the ledger's script, or through a separate broker."""
 
     def inline(self, call_id: str, call: ToolCall, wire: bytes) -> bytes:
-        """Return what the ledger's script pushes onto the queue; empty if :meth:`send` does it.
+        """Return what the ledger's script pushes onto the queue; empty if :meth:`send` sends the message.
 
         ``wire`` is the call's JSON.
         """
 
     def send(self, call_id: str, call: ToolCall) -> None:
-        """Send the message, if the ledger's script does not."""
+        """Send the message if the ledger's script does not."""
 
 
 class RedisDispatch:
-    """The broker is the ledger's Redis: one script writes both record and message."""
+    """For a broker that is the ledger's Redis: one script writes both record and message."""
 
     def inline(self, call_id: str, call: ToolCall, wire: bytes) -> bytes:
         """Return the queue's list element (kombu/transport/redis.py ``_put``)."""
         return call_message(call_id, call, wire).to_redis()
 
     def send(self, call_id: str, call: ToolCall) -> None:
-        """Do nothing: the script has pushed the message."""
+        """Do nothing, since the script has pushed the message."""
 
 
 def broker_connection(broker_url: str) -> "Connection":
-    """Return a connection to a broker beside Redis, which is made when it is first used.
+    """Return a connection to a separate broker; it is opened on first use.
 
     Raises:
         ConfigError: the extra ``broker`` is not installed.
     """
-    with extra("broker"):  # kombu is a sixth of a client's start, and few clients need it
+    with extra("broker"):  # importing kombu takes a sixth of a client's start, and few clients need it
         from kombu import Connection
 
     return Connection(
         celery_url(broker_url),
         connect_timeout=SEND_SECONDS,
-        # kombu's transport for Redis reads only these
+        # kombu's Redis transport ignores connect_timeout
         transport_options={"socket_timeout": SEND_SECONDS, "socket_connect_timeout": SEND_SECONDS},
     )
 
 
 def broker_errors(connection: "Connection") -> tuple[type[BaseException], ...]:
-    """Return what is raised when such a broker is away, or refuses a message."""
+    """Return the exceptions raised when the broker cannot be reached or refuses a message."""
     from kombu.exceptions import LimitExceeded, OperationalError
 
     return (OperationalError, LimitExceeded, *connection.connection_errors, *connection.channel_errors)
 
 
 class KombuDispatch:
-    """The broker is not the ledger's Redis: kombu sends the message after the record was written.
+    """For a separate broker: kombu sends the message after the record was written.
 
-    A producer that dies in between leaves a record without a message. The message is sent when the call is
-    submitted again; otherwise the call expires at its deadline.
+    A producer that dies in between leaves a record without a message. Submitting the call again sends the
+    message; otherwise the call expires at its deadline.
     """
 
     def __init__(self, broker_url: str) -> None:
-        self._place = hidden_password(broker_url)
+        self._shown_url = hidden_password(broker_url)
         self._connection = broker_connection(broker_url)
         self._errors = broker_errors(self._connection)
 
     def inline(self, call_id: str, call: ToolCall, wire: bytes) -> bytes:
-        """Return nothing: the script cannot reach this broker."""
+        """Return nothing, since the script cannot reach this broker."""
         return b""
 
     def send(self, call_id: str, call: ToolCall) -> None:
@@ -118,7 +118,7 @@ class KombuDispatch:
             self._publish(call_message(call_id, call, wire), call.agent_name)
         except self._errors as error:
             raise BrokerUnreachableError(
-                f"The broker at {self._place} cannot be reached: {error}",
+                f"The broker at {self._shown_url} cannot be reached: {error}",
                 suggestion="Start the broker, or correct GOONDAN_BROKER_URL.",
             ) from error
 
@@ -131,7 +131,7 @@ class KombuDispatch:
                 message.body,
                 routing_key=message.queue,
                 exchange="",
-                declare=[queue],  # a broker drops messages to a queue that no worker has declared yet
+                declare=[queue],  # brokers drop messages for queues that do not exist yet
                 content_type="application/json",
                 content_encoding="utf-8",
                 headers=message.headers,
@@ -143,7 +143,7 @@ class KombuDispatch:
 
 
 def dispatch_for(settings: Settings) -> Dispatch:
-    """Return the dispatch by the ledger's script if broker and ledger are one Redis, else by kombu."""
+    """Return a RedisDispatch if broker and ledger are the same Redis, else a KombuDispatch."""
     if settings.effective_broker_url == settings.redis_url:
         return RedisDispatch()
     return KombuDispatch(settings.effective_broker_url)

@@ -1,6 +1,6 @@
-"""Messages, tool calls and their answers in the formats of the model providers.
+"""Messages, tool calls and their results in the formats of model providers.
 
-The v1 profile writes messages as 002, appendix A does: ``{role: system|user, content}``,
+Messages of the v1 profile (002, appendix A) are ``{role: system|user, content}``,
 ``{role: assistant, content?, toolCalls?: [{id, name, arguments}]}`` and
 ``{role: tool, toolCallId, toolName, output}``.
 """
@@ -40,12 +40,12 @@ _SOURCES: dict[str, tuple[str, ...]] = {
 
 
 def tool_message(call_id: str, tool_name: str, result: ToolCallResult) -> JsonObject:
-    """Return the message that tells the model a call's result (002 §6.2)."""
+    """Return the v1 message with a call's result (002 §6.2)."""
     return {"role": "tool", "toolCallId": call_id, "toolName": tool_name, "output": told_output(result)}
 
 
 def told_output(result: ToolCallResult) -> Any:
-    """Return the output of a successful call, else its status with handle or error (002 §6.3, §7.1)."""
+    """Return a call's output if it succeeded, else its status with handle or error (002 §6.3, §7.1)."""
     if result.status == "ok":
         return result.output
     if result.status == "pending":
@@ -55,7 +55,7 @@ def told_output(result: ToolCallResult) -> Any:
 
 
 def source_fault(source: Mapping[str, Any]) -> str:
-    """Return what is wrong with the source of a Message, or an empty string (004, MessageSource)."""
+    """Return what is wrong with a Message's source, or an empty string (004, MessageSource)."""
     kind = source.get("type")
     if not isinstance(kind, str) or kind not in _SOURCES:
         return f"its source has the unknown type {kind!r:.100}; there are: {', '.join(_SOURCES)}"
@@ -64,7 +64,7 @@ def source_fault(source: Mapping[str, Any]) -> str:
 
 
 def message_fault(message: Message, call_id: str) -> str:
-    """Return why a Message is not an assistant message with this call, or an empty string (001 §12.5 r4)."""
+    """Return why a Message is not the assistant's with this call, or an empty string (001 §12.5 rule 4)."""
     role = message.data.get("role")
     if not isinstance(role, str) or role not in _ROLES:
         return f"its role is unknown: {role!r:.100}; there are: {', '.join(sorted(_ROLES))}"
@@ -82,10 +82,10 @@ def message_fault(message: Message, call_id: str) -> str:
 
 
 def llm_messages(message: Mapping[str, Any]) -> list[JsonObject]:
-    """Translate a message of ours (004), OpenAI, Anthropic, the AI SDK or v1 into v1 messages.
+    """Convert a message of 004, OpenAI, Anthropic, the AI SDK or v1 to v1 messages.
 
-    A message with several results becomes several messages. The default role is ``user``; something that is
-    not a message becomes an empty list.
+    A message with several results becomes several messages. The default role is ``user``. Anything else
+    becomes an empty list.
     """
     data = message.get("data")
     said: Mapping[str, Any] = data if isinstance(data, Mapping) else message
@@ -113,13 +113,13 @@ def llm_messages(message: Mapping[str, Any]) -> list[JsonObject]:
 
 
 def asking_message(calls: Sequence[JsonObject], content: str = "") -> JsonObject:
-    """Return an assistant message with calls, which are ``{id, name, arguments}``."""
+    """Return a v1 assistant message with calls, which are ``{id, name, arguments}``."""
     said = {"content": content} if content else {}
     return {"role": "assistant", **said, "toolCalls": list(calls)}
 
 
 def _call_fields(call: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    """Return the id, name and arguments of a call that OpenAI, Anthropic, the AI SDK, v1 or we write."""
+    """Return id, name and arguments of a call of OpenAI, Anthropic, the AI SDK, v1 or ours."""
     function = call.get("function")
     if isinstance(function, Mapping):
         return call.get("id"), function.get("name", ""), function.get("arguments")
@@ -164,17 +164,17 @@ def _text_or_empty(value: Any) -> str:
 
 
 def _provider_json(text: Any) -> Any:
-    """Decode a provider's text if it is JSON; any other value is returned as it is."""
+    """Decode a provider's value if it is JSON text; else return it unchanged."""
     try:
         return serializer.decode(text) if isinstance(text, str) else text
     except serializer.NotJsonError:
         return text
 
 
-#: the types of content parts that are calls: Anthropic's and ours
+#: the content parts that are calls, Anthropic's and ours
 _CALL_PARTS = ("tool_use", "tool-call")
 
-#: makes the answer to a call, in its model's shape, from the result
+#: makes the message with a call's result in the format of its model
 AnswerFormat = Callable[["ModelCall", ToolCallResult], JsonObject]
 
 
@@ -187,19 +187,19 @@ class ModelCall:
     name: str
     args: Any
     answer: AnswerFormat
-    #: why it cannot be submitted: a model's mistake is answered and never raised
+    #: why the call cannot be submitted; mistakes of the model are answered, not raised
     fault: ToolError | None = None
 
     def message(self, result: ToolCallResult) -> JsonObject:
-        """Return the result in the shape in which the model expects it back."""
+        """Return the result in the format that the model expects."""
         return self.answer(self, result)
 
 
 class StepCallResult(ToolCallResult):
-    """The outcome of a call, with ``message``: what the model expects back for it.
+    """The result of a call, with the ``message`` that the model expects back.
 
-    For OpenAI that is a message of the role ``tool``, for Anthropic a ``tool_result`` block of the next user
-    message, else a Message of the role ``tool`` (004).
+    For OpenAI this is a message with the role ``tool``, for Anthropic a ``tool_result`` block of the next
+    user message, else a Message with the role ``tool`` (004).
     """
 
     message: JsonObject
@@ -210,7 +210,7 @@ class ModelReply:
     """A model's reply, with its tool calls as the model wrote them."""
 
     calls: Sequence[Any]
-    #: the content of its message in order, with ``None`` for each call
+    #: the parts of its content in order, with ``None`` for each call
     parts: Sequence[JsonObject | None]
     #: the reply itself, if it was given as a Message
     given: Message | None = None
@@ -223,7 +223,7 @@ def read_reply(given: Any) -> ModelReply:
     object of their Python packages; or a :class:`Message`; or a v1 message.
 
     Raises:
-        ToolInputValidationError: it is none of these, or not an assistant message.
+        ToolInputValidationError: ``given`` is none of these, or not an assistant message.
     """
     if isinstance(given, Message):
         if fault := source_fault(given.source):
@@ -235,7 +235,7 @@ def read_reply(given: Any) -> ModelReply:
         return _whole_reply(fields)
     if isinstance(fields, str | bytes) or not isinstance(fields, Iterable):
         raise ToolInputValidationError(
-            f"A Step runs a model's reply, or the list of its tool calls; not {given!r:.200}."
+            f"A Step runs a model's reply or the list of its tool calls, not {given!r:.200}."
         )
     calls = list(fields)
     return ModelReply(calls, [None] * len(calls))
@@ -270,12 +270,12 @@ def _reply_of(said: Mapping[str, Any]) -> ModelReply:
             raise ToolInputValidationError(f"A reply's {name} are a list, not {listed!r:.200}.")
         more += listed
     calls = [part for part in parts if part.get("type") in _CALL_PARTS] + more
-    told = [None if part.get("type") in _CALL_PARTS else dict(part) for part in parts]
-    return ModelReply(calls, told + [None] * len(more))
+    content_parts = [None if part.get("type") in _CALL_PARTS else dict(part) for part in parts]
+    return ModelReply(calls, content_parts + [None] * len(more))
 
 
 def read_model_call(raw: Any, *, max_args_bytes: int) -> ModelCall:
-    """Read a call of OpenAI's chat completions, Anthropic's messages, or our own.
+    """Read a tool call of OpenAI's chat completions, Anthropic's messages, or our own.
 
     ::
 
@@ -286,7 +286,7 @@ def read_model_call(raw: Any, *, max_args_bytes: int) -> ModelCall:
     Objects of the providers' Python packages are accepted too, and ``("bash__exec", {})``.
 
     Raises:
-        ToolInputValidationError: it is none of these. Mistakes of the model are reported as ``fault``.
+        ToolInputValidationError: ``raw`` is none of these. Mistakes of the model are its ``fault`` instead.
     """
     fields = _fields_of(raw)
     given_id, name, args = _call_fields(fields)
@@ -297,7 +297,7 @@ def read_model_call(raw: Any, *, max_args_bytes: int) -> ModelCall:
     call_id = given_id if isinstance(given_id, str) and given_id else f"call_{secrets.token_hex(6)}"
     call = ModelCall(call_id, "" if name is None and is_anthropic else name, args, answer)
     fault: ToolError | None = None
-    if is_openai and isinstance(args, str):  # a JSON text that may be empty
+    if is_openai and isinstance(args, str):  # JSON text, or empty
         try:
             call = replace(call, args=serializer.decode(args) if args.strip() else {})
         except serializer.NotJsonError as error:
@@ -309,7 +309,7 @@ def read_model_call(raw: Any, *, max_args_bytes: int) -> ModelCall:
 
 
 def not_in_catalog(name: str, known: Iterable[str] = ()) -> ToolNotInCatalogError:
-    """Return the error for a tool that is not in a Step's catalog (003 §7.2), whose tools are ``known``."""
+    """Return the error for a tool that is not in the catalog (003 §7.2); its tools are ``known``."""
     meant = closest(name, known)
     return ToolNotInCatalogError(
         f"Tool '{name}' is not available in the current Tool Catalog.",
@@ -331,7 +331,7 @@ def _fields_of(raw: Any) -> Mapping[str, Any]:
 
 def _no_call(raw: Any) -> ToolInputValidationError:
     return ToolInputValidationError(
-        f"A tool call has a name, and arguments, as OpenAI, Anthropic or we write it, not {raw!r:.200}."
+        f"A tool call has a name and arguments, in the format of OpenAI, Anthropic or ours, not {raw!r:.200}."
     )
 
 
@@ -372,7 +372,7 @@ def _to_anthropic(call: ModelCall, result: ToolCallResult) -> JsonObject:
 def _to_message(call: ModelCall, result: ToolCallResult) -> JsonObject:
     """Return a Message with the role tool (004, Message), whose data is an AI SDK CoreMessage.
 
-    The answer of a v1 tool is a v1 message (002 §6.2).
+    For a v1 tool this is a v1 message (002 §6.2).
     """
     if is_v1_name(result.tool_name):
         return tool_message(call.id, call.name, result)
@@ -395,7 +395,7 @@ def _output(result: ToolCallResult) -> JsonObject:
 
 
 def message_of(result: StepCallResult, turn_id: str) -> Message:
-    """Return the Message that tells the model a call's result, whatever shape the call had."""
+    """Return the Message with a call's result, whatever the format of the call."""
     wire = result.message
     if isinstance(wire.get("data"), Mapping):
         return Message.from_wire({**wire, "metadata": {"turnId": turn_id}})
@@ -411,18 +411,18 @@ def message_of(result: StepCallResult, turn_id: str) -> Message:
 
 
 def told_text(output: Any) -> tuple[str, bool]:
-    """Return the text of a ``tool-result`` part's output, ``{type, value}``, and whether it is an error."""
+    """Return a ``tool-result`` part's output, ``{type, value}``, as text, and whether it is an error."""
     is_error = _is_typed(output) and output["type"].startswith("error")
     value = output["value"] if _is_typed(output) else output
     error = value.get("error") if is_error and isinstance(value, Mapping) else None
     if isinstance(error, Mapping):
-        told = (f"{error.get('code')}: {error.get('message')}", error.get("suggestion"))
-        return "\n".join(filter(None, told)), True
+        lines = (f"{error.get('code')}: {error.get('message')}", error.get("suggestion"))
+        return "\n".join(filter(None, lines)), True
     return value if isinstance(value, str) else serializer.encode(value).decode(), is_error
 
 
 def _is_typed(output: Any) -> bool:
-    """Return whether an output already has a Message's shape, ``{type, value}``."""
+    """Return whether an output is already a ``tool-result`` part's, ``{type, value}``."""
     if not isinstance(output, Mapping) or output.keys() != {"type", "value"}:
         return False
     kind, value = output["type"], output["value"]
@@ -432,14 +432,14 @@ def _is_typed(output: Any) -> bool:
 
 
 def _text(result: ToolCallResult) -> str:
-    """Return what the model reads: text as it is; other output, or the status, as JSON."""
+    """Return a result as text for the model: a text output as it is, anything else as JSON."""
     value = result.output if result.status == "ok" else _told(result)
     return value if isinstance(value, str) else serializer.encode(value).decode()
 
 
 def _told(result: ToolCallResult) -> JsonObject:
-    """Return status and error, or handle, of an unsuccessful call (003 §8.1, §8.3)."""
+    """Return the status of an unsuccessful call with its error or handle (003 §8.1, §8.3)."""
     wire = result.to_wire()
     if result.error is not None and wire.get("output") == error_output(result):
-        del wire["output"]  # not the same error twice
+        del wire["output"]  # the error once more
     return {name: wire[name] for name in ("status", "output", "handle", "error") if name in wire}
