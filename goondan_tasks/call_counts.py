@@ -8,6 +8,7 @@ read too. Calls that were lost with their worker are counted in Redis, by the pr
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 from pydantic import Field
@@ -94,28 +95,18 @@ class WorkerCounts(WireModel):
     tools: tuple[ToolCounts, ...]
 
 
+@dataclass(slots=True)
 class _Tally:
     """The totals of one agent's tool, while they grow."""
 
-    __slots__ = (
-        "ended",
-        "limit_waits",
-        "retried",
-        "run_counts",
-        "run_sum",
-        "tokens",
-        "wait_counts",
-        "wait_sum",
-    )
-
-    def __init__(self) -> None:
-        self.ended: dict[str, int] = {}
-        self.retried: dict[str, int] = {}
-        self.limit_waits = 0
-        self.wait_counts = [0] * (len(BUCKETS) + 1)
-        self.run_counts = [0] * (len(BUCKETS) + 1)
-        self.wait_sum = self.run_sum = 0.0
-        self.tokens: dict[str, int] = {}
+    ended: dict[str, int] = field(default_factory=dict)
+    retried: dict[str, int] = field(default_factory=dict)
+    limit_waits: int = 0
+    wait_counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    wait_sum: float = 0.0
+    run_counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    run_sum: float = 0.0
+    tokens: dict[str, int] = field(default_factory=dict)
 
     def record(self, agent: str, tool: str) -> ToolCounts:
         return ToolCounts(

@@ -4,8 +4,8 @@ Needs the extra ``serve``.
 """
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
@@ -39,16 +39,13 @@ _STATUSES = {
 }
 
 
-class Completer(Protocol):
-    """The client's method that the application needs."""
-
-    async def complete_with_token(
-        self, call_id: str, token: str, output: Any = None, error: ErrorLike | None = None
-    ) -> None:
-        """Complete a call; see :meth:`Client.complete_with_token`."""
+#: a client's ``complete_with_token``; takes the call's id, the token, the output and the error
+Complete = Callable[[str, str, Any, ErrorLike | None], Awaitable[None]]
 
 
-def make_app(completer: Completer, settings: Settings, body_seconds: float = BODY_SECONDS) -> Starlette:
+def make_app(
+    complete_with_token: Complete, settings: Settings, body_seconds: float = BODY_SECONDS
+) -> Starlette:
     """Make the application; it also serves below the path of ``PUBLIC_URL``.
 
     The token in the URL is the only credential, so URLs are never logged.
@@ -63,7 +60,7 @@ def make_app(completer: Completer, settings: Settings, body_seconds: float = BOD
         try:
             async with asyncio.timeout(body_seconds):
                 body = await _body(request, most)
-            await completer.complete_with_token(call_id, token, *completion_of(body))
+            await complete_with_token(call_id, token, *completion_of(body))
         except TimeoutError:
             return _refuse(408, f"The body did not come within {body_seconds:g} s.")
         except ClientDisconnect:

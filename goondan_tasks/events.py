@@ -47,6 +47,10 @@ _TYPES = {tool: message_type for message_type, tool in _TOOLS.items()}
 _TASKS = {DELEGATE_TOOL: DELEGATE_TASK, DELEGATE_RESULT_TOOL: DELEGATE_RESULT_TASK, EVENT_TOOL: EVENT_TASK}
 TOOL_OF_TASK = {task: tool for tool, task in _TASKS.items()}
 
+#: the type of the event about a completed call
+EVENT_TYPE = "toolCall.completed"
+
+Record = TypeVar("Record", AgentEvent, HandoffAnswer)
 #: the source of the system's own events
 SYSTEM = EventSource(kind="connector", name="goondan")
 
@@ -54,7 +58,7 @@ SYSTEM = EventSource(kind="connector", name="goondan")
 DEFAULT_INSTANCE = "default"
 
 #: the fields of both records
-_SHARED = frozenset(IpcMessage.model_fields) & frozenset(ToolCall.model_fields)
+_SHARED = IpcMessage.model_fields.keys() & ToolCall.model_fields.keys()
 
 
 def is_event(call: ToolCall) -> bool:
@@ -110,9 +114,8 @@ def call_fields(message: IpcMessage) -> JsonObject:
         KeyError: messages of this type are not for agents.
     """
     payload_id = message.payload.get("id") or message.payload.get("eventId")
-    shared = {name: getattr(message, name) for name in _SHARED}
     fields = {
-        **ToolCall.model_construct(**shared).model_dump(by_alias=True, include=set(_SHARED)),
+        **message.model_dump(by_alias=True, include=_SHARED),
         "toolName": _TOOLS[message.type],
         "toolCallId": payload_id if isinstance(payload_id, str) else None,
         "agentName": message.to,
@@ -198,9 +201,6 @@ def answer_to(call: ToolCall, result: ToolCallResult) -> ToolCall | None:
     )
 
 
-Record = TypeVar("Record", AgentEvent, HandoffAnswer)
-
-
 def event_of(call: ToolCall, now_ms: float) -> AgentEvent:
     """Return the event that an agent handles; answers become events too.
 
@@ -283,9 +283,6 @@ def _read(kind: type[Record], fields: Mapping[str, Any]) -> Record:
         return kind.model_validate(fields)
     except ValidationError as error:
         raise ToolInputValidationError(f"The event is not valid: {faults_of(error)}.") from error
-
-
-EVENT_TYPE = "toolCall.completed"
 
 
 def completion_id(call: ToolCall, call_id: str) -> str:

@@ -70,7 +70,7 @@ def describe(
         page = help_url + code if has_page(code, error) else ""
     described = ToolCallError(
         code=code,
-        name=_fit(type(error).__name__)[:LONGEST_NAME],
+        name=_clean(type(error).__name__)[:LONGEST_NAME],
         message=fitted_message(_message(error), message_limit),
         suggestion=None if suggestion is None else truncate(suggestion, LONGEST_HINT),
         help_url=page or None,
@@ -124,7 +124,7 @@ def error_pages() -> dict[str, Path]:
 
 def fitted_message(message: str, limit: int) -> str:
     """Prepare a message for a result: encodable, without secrets, at most ``limit`` characters."""
-    return truncate(_fit(message), min(limit, LONGEST_MESSAGE))
+    return truncate(_clean(message), min(limit, LONGEST_MESSAGE))
 
 
 def truncate(message: str, limit: int) -> str:
@@ -144,7 +144,7 @@ def traceback_text(error: BaseException) -> str:
     begin = error.__traceback__
     while begin is not None and begin.tb_next is not None and _is_of_worker(begin):
         begin = begin.tb_next
-    return _fit("".join(traceback.format_exception(type(error), error, begin)))[-LONGEST_TRACEBACK:]
+    return _clean("".join(traceback.format_exception(type(error), error, begin)))[-LONGEST_TRACEBACK:]
 
 
 def _is_of_worker(place: TracebackType) -> bool:
@@ -155,7 +155,7 @@ def _is_of_worker(place: TracebackType) -> bool:
 def _text(error: BaseException, attribute: str) -> str | None:
     # static, because a property of a handler's exception could raise
     value = inspect.getattr_static(error, attribute, None)
-    return (_fit(value) or None) if issubclass(type(value), str) else None
+    return (_clean(value) or None) if issubclass(type(value), str) else None
 
 
 def _message(error: BaseException) -> str:
@@ -167,7 +167,7 @@ def _message(error: BaseException) -> str:
     return text.partition(": ")[2] or text
 
 
-def _fit(text: str) -> str:
+def _clean(text: str) -> str:
     """Return an encodable text without secrets. Cut it only afterwards, or half a secret may stay."""
     return str(KNOWN_SECRETS.hidden_in_answer(str.encode(text, "utf-8", "backslashreplace").decode("utf-8")))
 

@@ -135,15 +135,6 @@ def handoff_call(asker: Asker, handoff: Handoff, *, most_hops: int, now_ms: floa
         HandoffCycleError: the agent already waits for this request.
         HandoffDepthError: the chain would be longer than ``most_hops``.
     """
-    try:
-        call = _handoff_call(asker, handoff, now_ms)
-    except ValidationError as error:
-        raise ToolInputValidationError(f"The event is not valid: {faults_of(error)}.") from error
-    check_call_chain(call, most_hops=most_hops)
-    return call
-
-
-def _handoff_call(asker: Asker, handoff: Handoff, now_ms: float) -> ToolCall:
     fields = event_fields(handoff.event)
     instance = fields.get("instanceKey", asker.instance_key)
     tool = DELEGATE_TOOL if handoff.is_request else EVENT_TOOL
@@ -153,26 +144,31 @@ def _handoff_call(asker: Asker, handoff: Handoff, now_ms: float) -> ToolCall:
     fields = {"createdAt": iso_time(now_ms), **fields, "id": event_id, "instanceKey": instance}
     event = _event(asker, handoff, fields, call_id)
     seconds = None if handoff.timeout_ms is None else handoff.timeout_ms / 1000
-    return ToolCall(
-        tool_call_id=event_id,
-        tool_name=tool,
-        args=event_args(asker.name, asker.instance_key, event.to_wire(), awaited=handoff.is_awaited),
-        agent_name=handoff.target,
-        instance_key=instance,
-        turn_id=turn,
-        trace_id=event.trace_id or "",
-        span_id=call_id.replace("-", "")[16:],
-        correlation_id=_correlation_id(fields) or call_id,
-        timeout_seconds=seconds,
-        deadline=None if seconds is None else iso_time(now_ms + seconds * 1000),
-        auth=event.auth,
-        origin=asker.origin,
-        call_chain=asker.chain,
-        waiting=asker.waiting if handoff.is_awaited else 0,
-        parent_id=asker.call_id,
-        root_id=(asker.call.root_id if asker.call else None) or asker.call_id,
-        parent_span_id=asker.call.span_id if asker.call else None,
-    )
+    try:
+        call = ToolCall(
+            tool_call_id=event_id,
+            tool_name=tool,
+            args=event_args(asker.name, asker.instance_key, event.to_wire(), awaited=handoff.is_awaited),
+            agent_name=handoff.target,
+            instance_key=instance,
+            turn_id=turn,
+            trace_id=event.trace_id or "",
+            span_id=call_id.replace("-", "")[16:],
+            correlation_id=_correlation_id(fields) or call_id,
+            timeout_seconds=seconds,
+            deadline=None if seconds is None else iso_time(now_ms + seconds * 1000),
+            auth=event.auth,
+            origin=asker.origin,
+            call_chain=asker.chain,
+            waiting=asker.waiting if handoff.is_awaited else 0,
+            parent_id=asker.call_id,
+            root_id=(asker.call.root_id if asker.call else None) or asker.call_id,
+            parent_span_id=asker.call.span_id if asker.call else None,
+        )
+    except ValidationError as error:
+        raise ToolInputValidationError(f"The event is not valid: {faults_of(error)}.") from error
+    check_call_chain(call, most_hops=most_hops)
+    return call
 
 
 def _event(asker: Asker, handoff: Handoff, fields: JsonObject, call_id: str) -> AgentEvent:

@@ -23,6 +23,9 @@ from broker_config.settings import Settings
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.process import is_loopback, sighup_ends_process
 
+#: how long requests may run after the first signal, since open streams would never end
+GRACE_SECONDS = 3
+Ending = Callable[[], Awaitable[None]]
 SCHEME = "bearer"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -105,12 +108,6 @@ def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
 def _refuse(status: int, message: str) -> Response:
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
     return JSONResponse({"error": {"message": message}}, status, headers)
-
-
-#: how long requests may run after the first signal, since open streams would never end
-GRACE_SECONDS = 3
-
-Ending = Callable[[], Awaitable[None]]
 
 
 class OrderlyServer(uvicorn.Server):

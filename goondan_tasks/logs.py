@@ -31,6 +31,9 @@ _CALL_LINES = {
 #: under ``goondan dev`` lines have a prefix with the process, and are read by a person
 _DEV_TIME = "%H:%M:%S"
 _NOT_IN_DEV = ("correlation_id", "logger", "tool_call_id", "trace_id", "worker")
+#: loggers whose lines repeat ours (Celery logs each received message), or may have keys in URLs (HTTP
+#: clients)
+_CHATTY = ("celery.worker.strategy", "httpcore2", "httpx2", "mcp", "sse_starlette", "uvicorn")
 _CHATTY_IN_DEV = ("celery.apps.worker", "celery.worker.consumer", "flower.command", "kombu.mixins")
 #: whether the renderers would write each text of a call unquoted
 _are_plain = re.compile(r"[\w.:@-]+(?:/[\w.:@-]+){6}", re.ASCII).fullmatch
@@ -83,17 +86,7 @@ def configure_logging(settings: Settings, running: RunningFields = dict) -> None
             ],
         )
     )
-    # we log each call at its end, so Celery's line for each received message is redundant
-    logging.getLogger("celery.worker.strategy").setLevel(logging.WARNING)
-    # lines about HTTP requests may contain keys in their URLs
-    for chatty in (
-        "httpcore2",
-        "httpx2",
-        "mcp",
-        "sse_starlette",
-        "uvicorn",
-        *(_CHATTY_IN_DEV if is_dev else ()),
-    ):
+    for chatty in (*_CHATTY, *(_CHATTY_IN_DEV if is_dev else ())):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     root = logging.getLogger()
     root.handlers = [handler]
@@ -172,7 +165,7 @@ def log_stream() -> TextIO | None:
 
 
 @contextmanager
-def logging_for_a_while(settings: Settings) -> Iterator[None]:
+def temporary_logging(settings: Settings) -> Iterator[None]:
     """Send structlog's lines to stderr during a ``with`` block, in the form of :func:`configure_logging`.
 
     A program's own configuration of structlog stays. With structlog's defaults, every traceback would be

@@ -26,6 +26,8 @@ from goondan_tasks.errors import GoondanError
 from goondan_tasks.failure import describe
 from goondan_tasks.messages import JsonObject, ToolCallError, ToolCallResult
 
+#: the key of the call's identity in the result's ``_meta``, for `goondan trace` and `goondan output`
+CALL_ID = "goondan.ai/callId"
 _KINDS = ("text", "image", "audio", "resource", "resource_link")
 _BLOCKS: TypeAdapter[list[ContentBlock]] = TypeAdapter(
     list[Annotated[ContentBlock, Field(discriminator="type")]]
@@ -92,10 +94,6 @@ def _require_valid(block: ContentBlock) -> None:
         mime_type = contents.mime_type
     if mime_type is not None and _MIME_TYPE.fullmatch(mime_type) is None:
         raise ValueError(f"{mime_type!r:.80} is not a MIME type")
-
-
-#: the key of the call's identity in the result's ``_meta``, for `goondan trace` and `goondan output`
-CALL_ID = "goondan.ai/callId"
 
 
 def call_tool_result(result: ToolCallResult) -> CallToolResult:

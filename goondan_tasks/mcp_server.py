@@ -73,6 +73,8 @@ from goondan_tasks.mcp_content import call_tool_result, content_of, may_begin_co
 from goondan_tasks.messages import JsonObject, ToolCallResult
 from goondan_tasks.output import ProgressReport
 
+logger = logging.getLogger(__name__)
+
 #: the interval at which the progress of a call is read
 PROGRESS_SECONDS = 0.5
 #: the limit of sending a cancel, and of the time until a cancelled call has ended
@@ -85,6 +87,19 @@ PAUSE_SECONDS = 0.5
 CONTENT_BYTES = 16 * 1024 * 1024
 #: the limit for each part of it
 READ_SECONDS = 30.0
+#: the interval at which the catalog is read
+LOOK_SECONDS = 3.0
+#: the limit of the events kept for all sessions; the oldest events are dropped first
+MOST_BYTES = 64 * 1024 * 1024
+#: the size of an event without its message
+_OVERHEAD_BYTES = 500
+PACKAGE = "goondan-workers"
+PATH = "/mcp"
+SESSION_HEADER = "mcp-session-id"
+#: the time after which a client with a broken stream reconnects
+RETRY_MS = 1_000
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+Context = ServerRequestContext[None, Any]
 Report = Callable[[ProgressReport], Awaitable[None]]
 
 
@@ -212,12 +227,6 @@ async def _until_back(call: PendingCall) -> None:
             return
 
 
-logger = logging.getLogger(__name__)
-
-#: the interval at which the catalog is read
-LOOK_SECONDS = 3.0
-
-
 class CatalogWatch:
     def __init__(
         self, client: AsyncClient, agent: str, bus: SubscriptionBus, look_seconds: float = LOOK_SECONDS
@@ -259,12 +268,6 @@ class CatalogWatch:
         while True:
             await anyio.sleep(self._look_seconds)
             await self.look()
-
-
-Context = ServerRequestContext[None, Any]
-
-PACKAGE = "goondan-workers"
-SESSION_HEADER = "mcp-session-id"
 
 
 class ChangingServer(Server[None]):
@@ -390,12 +393,6 @@ def _origin(ctx: Context) -> JsonObject:
     return {"connector": "mcp", "client": {"name": client.name, "version": client.version}}
 
 
-#: the limit for all sessions together; the oldest events are dropped first
-MOST_BYTES = 64 * 1024 * 1024
-#: the size of an event without its message
-_OVERHEAD_BYTES = 500
-
-
 @dataclass(frozen=True, slots=True)
 class _Event:
     store: "SessionEvents"
@@ -484,11 +481,6 @@ class ResumableSessions(StreamableHTTPSessionManager):
         return super()._admit_session(requestor)
 
 
-PATH = "/mcp"
-#: the time after which a client with a broken stream reconnects
-RETRY_MS = 1_000
-
-
 def make_app(agent_server: AgentServer, settings: Settings, host: str) -> HttpGuard:
     """Make the application to be served on ``host``.
 
@@ -515,9 +507,6 @@ async def end(agent_server: AgentServer) -> None:
     """Answer the running calls, then end the open streams."""
     await agent_server.end()
     AppStatus.should_exit = True
-
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def serve_stdio(agent_server: AgentServer) -> None:

@@ -234,8 +234,8 @@ class ResultMeta(WireModel):
     #: pending results only: when the call expires, and what it waits for
     expires_at: str | None = None
     awaits: Literal["completion", "approval"] | None = None
-    #: for a request to a model, or a Turn of an agent that thinks: the tokens used, ``{input, output, cached,
-    #: reasoning}``, and why it ended
+    #: for a request to a model, or a Turn of a thinking agent: the tokens used, as
+    #: ``{input, output, cached, reasoning}``, and why it ended
     usage: dict[str, int] | None = None
     finish_reason: str | None = None
 

@@ -112,19 +112,19 @@ def _counted(workers: Iterable[WorkerCounts]) -> Iterator[Metric]:
     )
     for worker in workers:
         for one in worker.tools:
-            who = [worker.worker, worker.process, one.agent]
+            prefix = [worker.worker, worker.process, one.agent]
             for code, count in one.ended.items():
                 if one.tool in EVENT_TOOLS:
-                    (handoffs if one.tool == DELEGATE_TOOL else events).add_metric([*who, code], count)
+                    (handoffs if one.tool == DELEGATE_TOOL else events).add_metric([*prefix, code], count)
                 else:
-                    calls.add_metric([*who, one.tool, code], count)
+                    calls.add_metric([*prefix, one.tool, code], count)
             for code, count in one.retried.items():
-                retries.add_metric([*who, one.tool, code], count)
-            limit_waits.add_metric([*who, one.tool], one.limit_waits)
-            waits.add_metric([*who, one.tool], _buckets(one.waits), one.waits.total)
-            runs.add_metric([*who, one.tool], _buckets(one.runs), one.runs.total)
+                retries.add_metric([*prefix, one.tool, code], count)
+            limit_waits.add_metric([*prefix, one.tool], one.limit_waits)
+            waits.add_metric([*prefix, one.tool], _buckets(one.waits), one.waits.total)
+            runs.add_metric([*prefix, one.tool], _buckets(one.runs), one.runs.total)
             for kind, count in one.tokens.items():
-                tokens.add_metric([*who, one.tool.removeprefix(MODEL_TOOLS), kind], count)
+                tokens.add_metric([*prefix, one.tool.removeprefix(MODEL_TOOLS), kind], count)
     yield from (calls, handoffs, events, retries, limit_waits, waits, runs, tokens)
 
 

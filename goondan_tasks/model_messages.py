@@ -27,6 +27,8 @@ from goondan_tasks.messages import (
 from goondan_tasks.names import EVENT_TOOLS, is_v1_name
 from goondan_tasks.wording import closest
 
+#: the content parts that are calls, Anthropic's and ours
+_CALL_PARTS = ("tool_use", "tool-call")
 _ROLES = frozenset({"system", "user", "assistant", "tool"})
 
 #: the fields of a Message's source besides its type (004, MessageSource)
@@ -41,10 +43,10 @@ _SOURCES: dict[str, tuple[str, ...]] = {
 
 def tool_message(call_id: str, tool_name: str, result: ToolCallResult) -> JsonObject:
     """Return the v1 message with a call's result (002 §6.2)."""
-    return {"role": "tool", "toolCallId": call_id, "toolName": tool_name, "output": told_output(result)}
+    return {"role": "tool", "toolCallId": call_id, "toolName": tool_name, "output": v1_output(result)}
 
 
-def told_output(result: ToolCallResult) -> Any:
+def v1_output(result: ToolCallResult) -> Any:
     """Return a call's output if it succeeded, else its status with handle or error (002 §6.3, §7.1)."""
     if result.status == "ok":
         return result.output
@@ -74,11 +76,11 @@ def message_fault(message: Message, call_id: str) -> str:
     kind = message.source["type"]
     if role != "assistant" or kind not in ("assistant", "extension"):
         return f"it is not the assistant's, but has the role {role!r} and a source of the type {kind!r}"
-    held = [call["id"] for said in llm_messages(message.data) for call in said.get("toolCalls", ())]
-    if call_id in held:
+    ids = [call["id"] for v1 in llm_messages(message.data) for call in v1.get("toolCalls", ())]
+    if call_id in ids:
         return ""
-    holds = f"it holds: {', '.join(map(repr, held))}" if held else "it holds no call"
-    return f"it does not hold the call {call_id!r:.200}; {holds:.500}"
+    found = f"it holds: {', '.join(map(repr, ids))}" if ids else "it holds no call"
+    return f"it does not hold the call {call_id!r:.200}; {found:.500}"
 
 
 def llm_messages(message: Mapping[str, Any]) -> list[JsonObject]:
@@ -88,34 +90,36 @@ def llm_messages(message: Mapping[str, Any]) -> list[JsonObject]:
     becomes an empty list.
     """
     data = message.get("data")
-    said: Mapping[str, Any] = data if isinstance(data, Mapping) else message
-    role = said.get("role", "user")
+    fields: Mapping[str, Any] = data if isinstance(data, Mapping) else message
+    role = fields.get("role", "user")
     if not isinstance(role, str) or role not in _ROLES:
         return []
-    content = said.get("content")
+    content = fields.get("content")
     if role == "tool" and not isinstance(content, list):
-        if "tool_call_id" in said:
-            return [_result(said["tool_call_id"], said.get("name"), _provider_json(content))]
-        return [_result(said.get("toolCallId"), said.get("toolName"), said.get("output"))]
+        if "tool_call_id" in fields:
+            return [_result(fields["tool_call_id"], fields.get("name"), _provider_json(content))]
+        return [_result(fields.get("toolCallId"), fields.get("toolName"), fields.get("output"))]
     parts = _objects(content)
     results = [result for part in parts for result in _part_results(part)]
-    listed = [one for one in _objects(said.get("tool_calls")) if isinstance(one.get("function"), Mapping)]
-    in_parts = [part for part in parts if part.get("type") in _CALL_PARTS]
-    calls = [_llm_call(one) for one in (*_objects(said.get("toolCalls")), *listed, *in_parts)]
+    openai_calls = [
+        call for call in _objects(fields.get("tool_calls")) if isinstance(call.get("function"), Mapping)
+    ]
+    call_parts = [part for part in parts if part.get("type") in _CALL_PARTS]
+    calls = [_llm_call(call) for call in (*_objects(fields.get("toolCalls")), *openai_calls, *call_parts)]
     texts = [part.get("text") for part in parts if part.get("type") == "text"]
     text = content if isinstance(content, str) else "".join(one for one in texts if isinstance(one, str))
-    spoken: JsonObject = {"role": role}
+    converted: JsonObject = {"role": role}
     if text or not (calls or results):
-        spoken["content"] = text
+        converted["content"] = text
     if calls:
-        spoken["toolCalls"] = calls
-    return [*results, spoken] if len(spoken) > 1 and role != "tool" else results
+        converted["toolCalls"] = calls
+    return [*results, converted] if len(converted) > 1 and role != "tool" else results
 
 
 def asking_message(calls: Sequence[JsonObject], content: str = "") -> JsonObject:
     """Return a v1 assistant message with calls, which are ``{id, name, arguments}``."""
-    said = {"content": content} if content else {}
-    return {"role": "assistant", **said, "toolCalls": list(calls)}
+    text = {"content": content} if content else {}
+    return {"role": "assistant", **text, "toolCalls": list(calls)}
 
 
 def _call_fields(call: Mapping[str, Any]) -> tuple[Any, Any, Any]:
@@ -170,9 +174,6 @@ def _provider_json(text: Any) -> Any:
     except serializer.NotJsonError:
         return text
 
-
-#: the content parts that are calls, Anthropic's and ours
-_CALL_PARTS = ("tool_use", "tool-call")
 
 #: makes the message with a call's result in the format of its model
 AnswerFormat = Callable[["ModelCall", ToolCallResult], JsonObject]
@@ -253,8 +254,8 @@ def _whole_reply(fields: Mapping[str, Any]) -> ModelReply:
         raise ToolInputValidationError(f"The Message is not valid: {faults_of(error)}.") from error
 
 
-def _reply_of(said: Mapping[str, Any]) -> ModelReply:
-    role, content = said.get("role"), said.get("content")
+def _reply_of(message: Mapping[str, Any]) -> ModelReply:
+    role, content = message.get("role"), message.get("content")
     if role != "assistant":
         raise ToolInputValidationError(
             f"A model's reply has the role 'assistant', not {role!r:.100}: give the message of the model, or "
@@ -265,7 +266,7 @@ def _reply_of(said: Mapping[str, Any]) -> ModelReply:
         raise ToolInputValidationError(f"A reply's content is text or a list of parts, not {content!r:.200}.")
     more: list[Any] = []
     for name in ("tool_calls", "toolCalls"):
-        listed = said.get(name) or []
+        listed = message.get(name) or []
         if not isinstance(listed, list | tuple):
             raise ToolInputValidationError(f"A reply's {name} are a list, not {listed!r:.200}.")
         more += listed
@@ -391,7 +392,7 @@ def _output(result: ToolCallResult) -> JsonObject:
         return dict(result.output)
     if result.status == "ok":
         return {"type": "text" if isinstance(result.output, str) else "json", "value": result.output}
-    return {"type": "error-json" if result.status == "error" else "json", "value": _told(result)}
+    return {"type": "error-json" if result.status == "error" else "json", "value": _status_fields(result)}
 
 
 def message_of(result: StepCallResult, turn_id: str) -> Message:
@@ -399,7 +400,7 @@ def message_of(result: StepCallResult, turn_id: str) -> Message:
     wire = result.message
     if isinstance(wire.get("data"), Mapping):
         return Message.from_wire({**wire, "metadata": {"turnId": turn_id}})
-    output = {"type": "error-json" if result.status == "error" else "json", "value": told_output(result)}
+    output = {"type": "error-json" if result.status == "error" else "json", "value": v1_output(result)}
     names = {"toolCallId": result.tool_call_id, "toolName": result.tool_name}
     return Message(
         id=f"msg-{result.meta.id}",
@@ -433,11 +434,11 @@ def _is_typed(output: Any) -> bool:
 
 def _text(result: ToolCallResult) -> str:
     """Return a result as text for the model: a text output as it is, anything else as JSON."""
-    value = result.output if result.status == "ok" else _told(result)
+    value = result.output if result.status == "ok" else _status_fields(result)
     return value if isinstance(value, str) else serializer.encode(value).decode()
 
 
-def _told(result: ToolCallResult) -> JsonObject:
+def _status_fields(result: ToolCallResult) -> JsonObject:
     """Return the status of an unsuccessful call with its error or handle (003 §8.1, §8.3)."""
     wire = result.to_wire()
     if result.error is not None and wire.get("output") == error_output(result):

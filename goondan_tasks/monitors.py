@@ -76,14 +76,14 @@ def shown_arguments(
 
     ``text`` is the JSON of ``args`` or its beginning, if known.
     """
-    where = str(instance)[:SHOWN_CHARACTERS]
+    instance_text = str(instance)[:SHOWN_CHARACTERS]
     payload = args.get("payload") if tool in EVENT_TOOLS and isinstance(args, Mapping) else None
     if not isinstance(payload, Mapping):
-        return f"{where} {shown(args, text)}"
+        return f"{instance_text} {shown(args, text)}"
     rest = {name: value for name, value in payload.items() if value is not None}
-    about = next((rest.pop(name) for name in ("input", "response", "error") if name in rest), None)
+    content = next((rest.pop(name) for name in ("input", "response", "error") if name in rest), None)
     sender = str(args.get("from"))[:SHOWN_CHARACTERS]
-    return f"{shown(about)} {sender} -> {agent}@{where} {shown(rest)}"
+    return f"{shown(content)} {sender} -> {agent}@{instance_text} {shown(rest)}"
 
 
 def ended(result: ToolCallResult) -> JsonObject:
@@ -150,8 +150,8 @@ class Monitors:
         """Queue the end of a call; a successful one was described when it began."""
         if self._is_on:
             call_id = result.meta.id
-            which = {"uuid": call_id} if result.error is None else about(call_id, call)
-            self.add(result.meta.worker or "", {**which, **ended(result)})
+            described = {"uuid": call_id} if result.error is None else about(call_id, call)
+            self.add(result.meta.worker or "", {**described, **ended(result)})
 
     def add_retry(self, call: ToolCall, result: ToolCallResult) -> None:
         """Queue that a run failed with ``result`` and will be retried."""
@@ -165,10 +165,10 @@ class Monitors:
         Celery has no such state: the task stays STARTED, and its result says what it waits for.
         """
         if self._is_on:
-            what = f"pending: waits for its {result.meta.awaits}"
+            state = f"pending: waits for its {result.meta.awaits}"
             if result.meta.awaits == "completion":
-                what = f"{what}, {shown(result.handle)}"
-            event = {**about(result.meta.id, call), "type": "task-pending", "result": what}
+                state = f"{state}, {shown(result.handle)}"
+            event = {**about(result.meta.id, call), "type": "task-pending", "result": state}
             self.add(result.meta.worker or "", event)
 
     def tell_end(self, call: ToolCall, result: ToolCallResult, *, received: float, lost_by: str) -> None:

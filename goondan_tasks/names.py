@@ -59,8 +59,8 @@ class ToolName(NamedTuple):
 def folder_workspace(folder: Path) -> str:
     """Return the workspace of a bundle without a Package: its folder's name and a digest of its path.
 
-    Folders of the same name have different workspaces; links to a folder have the folder's own. The name is
-    valid for a directory.
+    Folders of the same name have different workspaces; a link to a folder has the folder's workspace. The
+    name is valid for a directory.
     """
     folder = folder.resolve()
     name = re.sub("[^a-z0-9_]+", "-", folder.name.lower())[:48].strip("-") or "bundle"

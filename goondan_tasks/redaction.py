@@ -13,15 +13,15 @@ from typing import Any
 
 MASK = "***"
 #: how many secrets are known, the latest ones: each costs a search in every log line and answer
-_MOST = 512
+_MOST_SECRETS = 512
 #: in characters; shorter texts could be ordinary words
-_SHORTEST = 8
+_SHORTEST_SECRET = 8
 _WORDS = r"secret|pass[-_]?(?:word|wd|phrase)|credential|cookie|(?:api|access|private)[-_]?key"
 _NAMES = re.compile(
     rf"(?i){_WORDS}|(?:access|refresh|id|bearer)[-_]?token|token$|code[-_]?verifier|device[-_]?code"
     r"|authorization$"
 )
-#: for data of models and tools, whose names are less certain
+#: for data of models and tools, which choose names freely
 _FOREIGN_WORDS = rf"{_WORDS}|pass[-_]?code|pwd|token(?!s)|authorization|session[-_]?id|signature"
 _FOREIGN_NAMES = re.compile(rf"(?i){_FOREIGN_WORDS}|^auth$")
 #: ``password=…``, ``"apiKey": "…"``, ``Authorization: Bearer …``. It does not match the beginning of a name,
@@ -52,14 +52,14 @@ class KnownSecrets:
 
     def add(self, secret: str, *, is_handed_out: bool = False) -> None:
         """Hide a text from now on; if it ``is_handed_out`` (such as a ``state`` in a link), only in logs."""
-        if len(secret) < _SHORTEST:
+        if len(secret) < _SHORTEST_SECRET:
             return
         with self._lock:
             self._shortest = min(self._shortest, len(secret))
             # hiding in answers is never revoked
             self._values[secret] = is_handed_out and self._values.get(secret, True)
             self._values.move_to_end(secret)
-            if len(self._values) > _MOST:
+            if len(self._values) > _MOST_SECRETS:
                 self._values.popitem(last=False)
             self._known = tuple(self._values.items())
 
@@ -84,7 +84,7 @@ class KnownSecrets:
 
         return mapped(value, hidden)
 
-    def begun_in(self, text: str) -> int:
+    def partial_length(self, text: str) -> int:
         """Return how many characters at the end of a text may be the beginning of such a secret."""
         secrets = self._hidden_in_answers()
         longest = min(len(text), max(map(len, secrets), default=1) - 1)
@@ -102,7 +102,7 @@ KNOWN_SECRETS = KnownSecrets()
 def hide_secrets(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Remove secrets from a log event, by field name and by value (a structlog processor)."""
     for name, value in event.items():
-        event[name] = _without_named(name, value)
+        event[name] = _hidden_in_log(name, value)
     return event
 
 
@@ -118,26 +118,26 @@ def may_be_secret(name: str) -> bool:
 
 def hidden_by_place(text: str) -> str:
     """Return a text without likely secrets: values after such a name or ``Bearer``, and users in URLs."""
-    shown = _USER_INFO.sub(f"{MASK}@", text)
-    shown = _ASSIGNED.sub(rf"\1{MASK}", shown)
-    return _BEARER.sub(rf"\1 {MASK}", shown)
+    text = _USER_INFO.sub(f"{MASK}@", text)
+    text = _ASSIGNED.sub(rf"\1{MASK}", text)
+    return _BEARER.sub(rf"\1 {MASK}", text)
 
 
 def hidden_in_log(value: Any) -> Any:
     """Return a value for logs: without known secrets, and without the values of fields named like one."""
-    return _without_named("", value)
+    return _hidden_in_log("", value)
 
 
-def _without_named(name: str, value: Any) -> Any:
+def _hidden_in_log(name: str, value: Any) -> Any:
     if is_named_as_secret(name):
         return MASK
     if isinstance(value, dict):
         return {
-            KNOWN_SECRETS.hidden_in_log(str(key)): _without_named(str(key), item)
+            KNOWN_SECRETS.hidden_in_log(str(key)): _hidden_in_log(str(key), item)
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_without_named("", item) for item in value]
+        return [_hidden_in_log("", item) for item in value]
     if value is None or isinstance(value, int | float):
         return value
     # such as an exception

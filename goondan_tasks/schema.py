@@ -176,11 +176,11 @@ def _refuse_oversize(schema: JsonObject) -> None:
 class _Measure:
     """The size of a schema with its references expanded, and its recursive references.
 
-    Two kinds of schema would keep the checker busy for hours. One doubles with each reference (``a: allOf
-    [b, b]``, ``b: allOf [c, c]``, …); it is refused because of its expanded size. The other is recursive
-    and has alternatives: the checker validates it fast, but explains every alternative of every level. So
-    the copy that explains faults has ``not not $ref`` for each recursive reference, which the checker does
-    not explain, and :class:`ArgumentSchema` follows the reference itself.
+    Two kinds of schema would keep the checker busy for hours. One doubles with each reference
+    (``a: allOf [b, b]``, ``b: allOf [c, c]``, …); it is refused because of its expanded size. The other is
+    recursive and has alternatives: the checker validates it fast, but explains every alternative of every
+    level. So the copy that explains faults has ``not not $ref`` for each recursive reference, which the
+    checker does not explain, and :class:`ArgumentSchema` follows the reference itself.
     """
 
     def __init__(self, schema: JsonObject) -> None:
@@ -189,7 +189,7 @@ class _Measure:
         Raises:
             SchemaError: the schema is too deep or too large with its references expanded.
         """
-        #: the references, as written, to a schema that contains them
+        #: the references, as written, that point to a schema containing them
         self.recursive: set[str] = set()
         self._schema = schema
         self._resources = [schema, *(node for node in nodes_of(schema) if "$id" in node)]

@@ -180,20 +180,20 @@ class TurnCalls:
     _used: dict[str, tuple[str, int, int]] = field(default_factory=dict)
 
     def of_step(
-        self, record: StepRecord, catalog: ToolCatalog, said: Any, *, max_args_bytes: int
+        self, record: StepRecord, catalog: ToolCatalog, model_reply: Any, *, max_args_bytes: int
     ) -> list[StepCall]:
         """Read a model's reply, or its tool calls; reading the same reply again returns the same calls.
 
         Raises:
-            ToolInputValidationError: ``said`` is not a model's reply, or a part of it is not a call.
+            ToolInputValidationError: ``model_reply`` is not a model's reply, or a part of it is not a call.
         """
-        reply = read_reply(said)
+        reply = read_reply(model_reply)
         calls_read = (read_model_call(raw, max_args_bytes=max_args_bytes) for raw in reply.calls)
-        asked = [replace(call, args=catalog.original_args(call.name, call.args)) for call in calls_read]
+        model_calls = [replace(call, args=catalog.original_args(call.name, call.args)) for call in calls_read]
         seen: Counter[str] = Counter()
         calls = [
             StepCall(call, catalog.original_name(call.name), self._unused_id(call.id, record.index, seen))
-            for call in asked
+            for call in model_calls
         ]
         message = _message_of(reply, calls, record, most_bytes=max_args_bytes)
         return [replace(call, message=message) for call in calls]

@@ -293,8 +293,8 @@ class ToolContext:
     def cancelled(self) -> bool:
         """Whether the call was cancelled or is past its limit.
 
-        An ``async`` handler is cancelled then and need not check. A plain one cannot be interrupted; it
-        should return early.
+        An ``async`` handler is cancelled then and need not check. A plain one cannot be interrupted, but may
+        check this and return early.
         """
         return self._is_cancelled()
 
@@ -314,8 +314,8 @@ class ToolContext:
         """Return a value that says that the work continues elsewhere; the handler returns it (003 §8.2).
 
         The caller gets a result with status ``pending``, this ``handle`` and ``output``, and the call gives
-        up its slot. It ends when it is completed by its id (``client.resolve``, ``client.fail``, ``goondan
-        resolve``, :attr:`callback_url`), or with ``E_TOOL_EXPIRED`` after ``ttl_seconds`` (default:
+        up its slot. It ends when it is completed by its id (``client.resolve``, ``client.fail``,
+        ``goondan resolve``, :attr:`callback_url`), or with ``E_TOOL_EXPIRED`` after ``ttl_seconds`` (default:
         ``GOONDAN_RESULT_TTL_SECONDS``).
 
         Raises:

@@ -20,6 +20,21 @@ from goondan_tasks.schema import member
 
 Kind = Literal["call", "request", "event", "answer"]
 
+#: how many recent calls of each agent are searched for calls that are in no index
+SEARCHED = 1000
+#: how many generations of callers are read that are in no index
+LONGEST_WAY_UP = 100
+#: how many calls are read at once, since each may be as large as the limits of arguments and result
+BATCH = 50
+#: how much of an error's message is kept
+MESSAGE_CHARACTERS = 500
+#: how many characters of the arguments and of the output are shown
+SHOWN_CHARACTERS = 500
+#: the states of calls that have not ended, in the order of importance
+_OPEN = ("lost", "running", "pending", "waiting", "queued")
+
+_KINDS: dict[str, Kind] = {DELEGATE_TOOL: "request", EVENT_TOOL: "event", DELEGATE_RESULT_TOOL: "answer"}
+
 
 class TraceError(WireModel):
     """Why a call failed. ``message`` has at most 500 characters; the call's result has all of it."""
@@ -166,24 +181,6 @@ def build_trace(correlation_id: str, nodes: Iterable[TraceNode], *, expired: int
         for node_id, depth in depths.items()
     )
     return Trace(correlation_id=correlation_id, nodes=tuple(placed), expired=expired)
-
-
-#: how many recent calls of each agent are searched for calls that are in no index
-SEARCHED = 1000
-
-#: how many generations of callers are read that are in no index
-LONGEST_WAY_UP = 100
-
-#: how many calls are read at once, since each may be as large as the limits of arguments and result
-BATCH = 50
-
-#: how much of an error's message is kept
-MESSAGE_CHARACTERS = 500
-
-#: the states of calls that have not ended, in the order of importance
-_OPEN = ("lost", "running", "pending", "waiting", "queued")
-
-_KINDS: dict[str, Kind] = {DELEGATE_TOOL: "request", EVENT_TOOL: "event", DELEGATE_RESULT_TOOL: "answer"}
 
 
 def read_trace(ledger: Ledger, name: str, agents: Iterable[str]) -> Trace | None:
@@ -379,10 +376,6 @@ def _event_type(record: CallRecord) -> str | None:
 
 def _seconds(start: float, end: float) -> float:
     return round(max(0.0, end - start) / 1000, 3)
-
-
-#: how many characters of the arguments and of the output are shown
-SHOWN_CHARACTERS = 500
 
 
 class Excerpt(WireModel):
