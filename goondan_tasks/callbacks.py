@@ -17,6 +17,7 @@ from broker_config import serializer
 from broker_config.settings import Settings
 from goondan_tasks.errors import GoondanError, PayloadTooLargeError, ToolInputValidationError
 from goondan_tasks.failure import ErrorLike, describe
+from goondan_tasks.http import error_response
 
 PATH = "/callbacks/{call_id}/{token}"
 MEDIA_TYPE = "application/json"
@@ -56,13 +57,13 @@ def make_app(
         call_id, token = request.path_params["call_id"], request.path_params["token"]
         media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media_type != MEDIA_TYPE:
-            return _refuse(415, f"The body must be JSON, with Content-Type: {MEDIA_TYPE}.")
+            return error_response(415, f"The body must be JSON, with Content-Type: {MEDIA_TYPE}.")
         try:
             async with asyncio.timeout(body_seconds):
                 body = await _body(request, most)
             await complete_with_token(call_id, token, *completion_of(body))
         except TimeoutError:
-            return _refuse(408, f"The body did not come within {body_seconds:g} s.")
+            return error_response(408, f"The body did not come within {body_seconds:g} s.")
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
         except GoondanError as error:
@@ -115,7 +116,3 @@ def _failed(error: GoondanError, help_url: str) -> Response:
     status = _STATUSES.get(error.code, 500)
     headers = {"Retry-After": "5"} if status == 503 else None
     return JSONResponse({"error": describe(error, help_url=help_url).to_wire()}, status, headers)
-
-
-def _refuse(status: int, message: str) -> Response:
-    return JSONResponse({"error": {"message": message}}, status)

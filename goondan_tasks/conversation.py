@@ -123,7 +123,7 @@ def _ids(message: Message, kind: str) -> set[str]:
     return {str(part.get("toolCallId")) for part in of_kind}
 
 
-def stays(message: Message, turn_id: str) -> bool:
+def must_stay(message: Message, turn_id: str) -> bool:
     """Return whether extensions should keep a message: the Turn's own input, or a pinned message."""
     is_input = message.data.get("role") == "user" and message.metadata.get("turnId") == turn_id
     return is_input or message.metadata.get("pinned") is True

@@ -75,7 +75,7 @@ def describe(
         suggestion=None if suggestion is None else truncate(suggestion, LONGEST_HINT),
         help_url=page or None,
     )
-    return described.retried_after(error.retry_after) if isinstance(error, ModelError) else described
+    return described.with_retry_after(error.retry_after) if isinstance(error, ModelError) else described
 
 
 def missing_package(error: BaseException) -> str | None:

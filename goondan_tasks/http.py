@@ -52,11 +52,11 @@ class HttpGuard:
     def _refusal(self, headers: Headers) -> Response | None:
         origin = headers.get("origin")
         if origin is not None and not self._is_ours(origin):
-            return _refuse(403, "Requests from web pages of other origins are refused.")
+            return error_response(403, "Requests from web pages of other origins are refused.")
         if self.token is None and not _is_local(_split(f"//{headers.get('host', '')}")):
-            return _refuse(403, "The Host header names another machine.")
+            return error_response(403, "The Host header names another machine.")
         if self.token is not None and not _shows(headers, self.token):
-            return _refuse(401, "This needs a token: Authorization: Bearer TOKEN.")
+            return error_response(401, "This needs a token: Authorization: Bearer TOKEN.")
         return None
 
     def _is_ours(self, origin: str) -> bool:
@@ -105,7 +105,8 @@ def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or _DEFAULT_PORTS.get(parts.scheme)
 
 
-def _refuse(status: int, message: str) -> Response:
+def error_response(status: int, message: str) -> Response:
+    """Return a response with ``{"error": {"message": …}}``."""
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
     return JSONResponse({"error": {"message": message}}, status, headers)
 

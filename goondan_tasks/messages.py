@@ -194,7 +194,7 @@ class ToolCallError(WireModel):
         """The seconds to wait before another attempt, as the provider asked; not on the wire."""
         return self._retry_after
 
-    def retried_after(self, seconds: float) -> Self:
+    def with_retry_after(self, seconds: float) -> Self:
         """Return the same error with :attr:`retry_after`."""
         error = self.model_copy()
         error._retry_after = seconds

@@ -21,7 +21,7 @@ from broker_config import serializer
 from broker_config.keys import Keys
 from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRegistry
-from goondan_tasks.dispatch import SEND_SECONDS, broker_connection, broker_errors
+from goondan_tasks.calls import SEND_SECONDS, broker_connection, broker_errors
 from goondan_tasks.errors import ToolCancelledError
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallError, ToolCallResult, epoch_milliseconds
 from goondan_tasks.names import EVENT_TOOLS

@@ -102,7 +102,7 @@ KNOWN_SECRETS = KnownSecrets()
 def hide_secrets(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Remove secrets from a log event, by field name and by value (a structlog processor)."""
     for name, value in event.items():
-        event[name] = _hidden_in_log(name, value)
+        event[name] = _field_for_log(name, value)
     return event
 
 
@@ -112,7 +112,7 @@ def is_named_as_secret(name: str) -> bool:
 
 
 def may_be_secret(name: str) -> bool:
-    """Return whether a field, such as a tool's argument, is named like a secret."""
+    """Return whether a field of foreign data, such as a tool's argument, is named like a secret."""
     return _FOREIGN_NAMES.search(name) is not None
 
 
@@ -125,19 +125,19 @@ def hidden_by_place(text: str) -> str:
 
 def hidden_in_log(value: Any) -> Any:
     """Return a value for logs: without known secrets, and without the values of fields named like one."""
-    return _hidden_in_log("", value)
+    return _field_for_log("", value)
 
 
-def _hidden_in_log(name: str, value: Any) -> Any:
+def _field_for_log(name: str, value: Any) -> Any:
     if is_named_as_secret(name):
         return MASK
     if isinstance(value, dict):
         return {
-            KNOWN_SECRETS.hidden_in_log(str(key)): _hidden_in_log(str(key), item)
+            KNOWN_SECRETS.hidden_in_log(str(key)): _field_for_log(str(key), item)
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_hidden_in_log("", item) for item in value]
+        return [_field_for_log("", item) for item in value]
     if value is None or isinstance(value, int | float):
         return value
     # such as an exception

@@ -36,10 +36,9 @@ from goondan_tasks.agent_registry import (
     WorkerRecord,
 )
 from goondan_tasks.bundle import Bundle
-from goondan_tasks.calls import Run, draft_call
+from goondan_tasks.calls import Run, dispatch_for, draft_call
 from goondan_tasks.client.pending_call import Sweeper
 from goondan_tasks.client.status import QueueStatus, read_backlogs
-from goondan_tasks.dispatch import dispatch_for
 from goondan_tasks.errors import AgentUnavailableError, BrokerUnreachableError, GoondanError
 from goondan_tasks.ledger.dead_letters import batches
 from goondan_tasks.ledger.ledger import Ledger, sweep_seconds
