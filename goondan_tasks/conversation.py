@@ -124,7 +124,7 @@ def _ids(message: Message, kind: str) -> set[str]:
 
 
 def must_stay(message: Message, turn_id: str) -> bool:
-    """Return whether extensions should keep a message: the Turn's own input, or a pinned message."""
+    """Return whether extensions must keep a message: it is the Turn's own input, or pinned."""
     is_input = message.data.get("role") == "user" and message.metadata.get("turnId") == turn_id
     return is_input or message.metadata.get("pinned") is True
 

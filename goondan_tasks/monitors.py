@@ -208,7 +208,7 @@ class Monitors:
         return self._alive
 
     def flush(self) -> None:
-        """Send all waiting events in one message, before this returns."""
+        """Send all waiting events in one message, and return when it is sent."""
         with self._sending:
             events = [self._waiting.popleft() for _ in range(len(self._waiting))]
             if events and not self._is_sent(events):

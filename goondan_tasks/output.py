@@ -1,4 +1,4 @@
-"""What a handler gives back: its output, a promise that the output comes later, and its progress."""
+"""What a handler gives back: its output, a pending output, and its progress."""
 
 import inspect
 import types
@@ -40,9 +40,10 @@ def encoded_output(output: Any, tool_name: str) -> bytes:
 
 
 def bad_output(output: Any, error: serializer.NotJsonError, author: str) -> ToolOutputError:
-    """Return the error about an output that is not JSON; for unfinished work in it, the suggestion fits.
+    """Return the error about an output that is not JSON.
 
-    Coroutines in the output are closed, or Python would warn about each on standard error.
+    If the output contains unfinished work, the suggestion says how to get its result. Coroutines in it are
+    closed, or Python would warn about each on standard error.
     """
     unfinished = [part for part in _parts(output) if _how_to_finish(part.value)]
     for part in unfinished:
