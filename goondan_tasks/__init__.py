@@ -1,7 +1,8 @@
-"""What may be asked of a swarm: the contract and the domain, shared by producers and workers.
+"""The contract and the domain, shared by producers and workers.
 
-Nothing else is imported here: a tool author's ``import goondan_tasks.tool_api`` must load neither Celery nor
-Redis. Where something hides ``broker_config``, every import of ours would fail, and not say why.
+This imports no other module, since ``import goondan_tasks.tool_api`` must load neither Celery nor Redis.
+The check reports a foreign ``broker_config`` package, which would make all our imports fail without a
+reason.
 """
 
 from goondan_start import put_current_directory_last, require_ours

@@ -1,7 +1,7 @@
-"""What the author of an agent sees: ``handle(ctx, event)`` and its :class:`AgentContext`.
+"""The API for authors of agents: ``handle(ctx, event)`` and its :class:`AgentContext`.
 
-An Agent with ``spec.entry``, a Python file with ``handle``, plain or ``async``, handles its events in a
-worker. What ``handle`` returns must be JSON and is the answer to a request. An exception that it raises is
+``spec.entry`` of an Agent names a Python file with ``handle``, plain or ``async``, which handles the
+agent's events in a worker. Its return value must be JSON and is the answer to a request; an exception is
 the error that the asker gets.
 """
 
@@ -32,24 +32,24 @@ class ToolCaller(Protocol):
     """Calls tools of the agent's own catalog, through its queue."""
 
     def call(self, tool: str, args: Any = None, *, timeout: float | None = None) -> Any:
-        """Call one tool and wait for its ToolCallResult, which is an error if it failed.
+        """Call a tool and wait for its ToolCallResult; failures are results too.
 
         ``timeout`` limits the run, in seconds.
         """
 
     def call_many(self, calls: Iterable[Mapping[str, Any] | tuple[str, Any]]) -> Any:
-        """Call many tools side by side; their results come in the order of ``calls``.
+        """Call many tools in parallel and return their results in the order of ``calls``.
 
-        Each is ``(tool, args)``, or a dict of ``toolName`` and ``args``.
+        Each call is ``(tool, args)``, or a dict of ``toolName`` and ``args``.
         """
 
 
 def _no_steps(*_: Any) -> Any:
-    raise HandoffError("Steps are opened by a worker only.")
+    raise HandoffError("Only a worker can open Steps.")
 
 
 async def _no_thinking(*_: Any) -> Any:
-    raise HandoffError("Models are asked by a worker only.")
+    raise HandoffError("Only a worker can ask models.")
 
 
 def _never() -> bool:
@@ -58,31 +58,31 @@ def _never() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AgentContext:
-    """What an agent knows of the Turn in which it handles an event."""
+    """The context of the Turn in which an agent handles an event."""
 
     agent_name: str
     instance_key: str
     turn_id: str
     trace_id: str
     correlation_id: str
-    #: what ``handle`` is called with
+    #: the event that ``handle`` is called with
     event: AgentEvent
-    #: the instance's directory, which exists
+    #: the instance's existing directory
     workdir: Path
     logger: Logger
     #: the other agents of the swarm
     runtime: AgentRuntime
-    #: reports how far the Turn is; the asker can read it
+    #: reports the progress of the Turn to the asker
     progress: ReportProgress
     tools: ToolCaller = field(repr=False)
     auth: JsonObject | None = None
     origin: JsonObject | None = None
-    #: the moment (UTC) the Turn must end; ``None`` without a limit
+    #: when the Turn must end (UTC); ``None``: no limit
     deadline: datetime | None = None
     _is_cancelled: Callable[[], bool] = field(default=_never, repr=False)
     _step: Callable[..., Any] = field(default=_no_steps, repr=False)
     _think: Callable[..., Awaitable[Any]] = field(default=_no_thinking, repr=False)
-    #: the Agent's system prompt, its names filled in; empty if it has none
+    #: the Agent's system prompt with its placeholders filled in; empty if it has none
     prompt: str = ""
     #: the Agent's model: ``{name, provider, model, baseUrl, params}``; ``None`` if it has none
     model: JsonObject | None = None
@@ -95,22 +95,21 @@ class AgentContext:
     def step(self, message: JsonObject | None = None) -> Any:
         """Return the next Step of the Turn: ``async with ctx.step() as step``, in plain code ``with``.
 
-        ``step`` is a :class:`goondan_tasks.extension_api.AgentStep`.
-
-        ``message`` is what it begins with, for the step middlewares. Entering it raises a StepLimitError
-        after ``policy.maxStepsPerTurn`` Steps, and a MiddlewareError if a middleware fails.
+        ``step`` is a :class:`goondan_tasks.extension_api.AgentStep`. ``message`` is what the Step begins
+        with, for the step middlewares. Entering the block raises a StepLimitError after
+        ``policy.maxStepsPerTurn`` Steps, and a MiddlewareError if a middleware fails.
         """
         return self._step(message)
 
     async def think(self, messages: Sequence[JsonObject | Message] | None = None) -> Any:
-        """Run the loop of an agent that thinks: ask the Agent's model, run its tool calls, until it stops.
+        """Ask the Agent's model and run its tool calls until it stops; return the answer.
 
-        ``messages``, of 004 or ``{role, content}``, are what it begins with, by default the event alone: what
-        an Agent with an entry has said before is its own to remember. Return the answer: text, or JSON with
-        an ``outputSchema``.
+        The conversation begins with ``messages`` (004, or ``{role, content}``), by default with the event
+        alone: an Agent with an entry keeps its own history. The answer is text, or JSON if the Agent has an
+        ``outputSchema``.
 
         Raises:
-            ModelError: the model cannot be asked, or its answers cannot be used.
+            ModelError: the model cannot be reached, or its answers cannot be used.
             HandoffError: the Agent has no ``modelConfig``.
         """
         return await self._think(self, messages)

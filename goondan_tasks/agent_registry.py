@@ -1,11 +1,13 @@
-"""The agents that producers may call, the workers that are alive, and the requests that workers drain.
+"""The agents and workers of a namespace in Redis, requests to drain, and the back-off after crashes.
 
-Workers write the agents, so a producer without the bundle knows them and their catalogs. A request to drain
-is a key in Redis: every worker looks at the keys that are about it, so none misses a request, not even one
-that is reconnecting. A request says when it was made: a worker that has begun later is not asked (DESIGN §4).
+Workers write the agents, so that a producer without the bundle knows them and their catalogs. A request to
+drain is a key in Redis that each worker reads, so that not even a reconnecting worker misses it. The
+request has a time, and workers that started later ignore it (DESIGN §4). All orchestrators of a namespace
+share the back-offs.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, cast
 
 from pydantic import model_validator
@@ -25,8 +27,11 @@ if TYPE_CHECKING:
 #: how long the table of agents is kept after the last heartbeat of any worker
 AGENTS_TTL_SECONDS = 7 * 86_400
 
-#: how long a request stands; a worker that cannot reach Redis for longer misses it
+#: how long a request to drain is kept; a worker that cannot reach Redis for longer misses it
 SHUTDOWN_TTL_SECONDS = 600
+
+#: how long a back-off is kept after its last change
+BACKOFF_TTL_SECONDS = 86_400
 
 
 class AgentRecord(WireModel):
@@ -36,17 +41,17 @@ class AgentRecord(WireModel):
     swarm: str
     workspace: str
     catalog: tuple[JsonObject, ...] = ()
-    #: the agent at which work from outside arrives
+    #: the agent that gets work from outside
     entry_agent: str = ""
-    #: whether its workers handle its events themselves (``spec.entry``, or ``modelConfig``)
+    #: whether its workers handle its events (``spec.entry`` or ``modelConfig``)
     has_entry: bool = False
     #: whether an event may be handled again after its worker was lost
     idempotent: bool = False
 
     def with_dynamic_tools(self, announced: "AgentRecord | None") -> "AgentRecord":
-        """Return this description, made from the bundle, with the dynamic tools that workers have announced.
+        """Add the dynamic tools that workers announced to this description, made from the bundle.
 
-        Those are its extensions', and those of their MCP servers.
+        Dynamic tools are those of extensions and MCP servers.
         """
         if announced is None:
             return self
@@ -65,23 +70,23 @@ class McpServerRecord(WireModel):
     agent: str
     name: str
     is_up: bool
-    #: how many of its tools are in the agent's catalog
+    #: the number of its tools in the agent's catalog
     tools: int = 0
-    #: how often it was lost, or did not start
+    #: how often it was lost or did not start
     failures: int = 0
     #: why it is down
     reason: str | None = None
 
 
 class WorkerRecord(WireModel):
-    """A live worker process. ``root_id`` names its state root; times are ISO 8601."""
+    """A live worker process. ``root_id`` identifies its state root; times are ISO 8601."""
 
     name: str
-    #: one for each process, made at random: names of hosts, and with them of workers, may repeat
+    #: random per process, since names of hosts and so of workers may repeat
     id: str = ""
     pid: int
     host: str
-    #: the kernel and the namespace that ``pid`` is of; empty if its version does not report it
+    #: the kernel and the pid namespace of ``pid``; empty if its version does not report it
     place: str = ""
     agents: tuple[str, ...]
     concurrency: int
@@ -89,25 +94,25 @@ class WorkerRecord(WireModel):
     local_workdir: tuple[str, ...] = ()
     started_at: str
     mcp_servers: tuple[McpServerRecord, ...] = ()
-    #: the revision of the bundle that is active in it; ``None`` if it follows none
+    #: the active revision of the bundle; ``None`` if the worker follows none
     bundle_ref: str | None = None
-    #: its swarm and workspace; empty if its version does not report them
+    #: empty if its version does not report it
     swarm: str = ""
     workspace: str = ""
-    #: whether it has registered and was not accepted yet
+    #: whether it has registered but was not accepted yet
     is_joining: bool = False
 
     @property
     def row(self) -> str:
-        """Which row of the agent registry is its own; a name may be another worker's, too."""
+        """The worker's id in the registry; names may repeat."""
         return self.id or self.name
 
     def is_process(self, pid: int) -> bool:
-        """Return whether it is the process of this number here: hosts' names and numbers repeat."""
+        """Return whether this worker is the process ``pid`` on this machine."""
         return self.pid == pid and self.place == this_process().place
 
     def is_elsewhere(self, other: "WorkerRecord") -> bool:
-        """Return whether it works in another workspace than ``other``."""
+        """Return whether the two workers are in different workspaces."""
         return len({self.workspace, other.workspace} - {""}) > 1
 
 
@@ -117,7 +122,7 @@ def describe_agents(bundle: "Bundle", swarm: str | None, workspace: str | None) 
     Raises:
         ConfigError: the bundle has no such swarm.
     """
-    from goondan_tasks.bundle import build_catalog  # a producer without a bundle needs none of it
+    from goondan_tasks.bundle import build_catalog  # a producer without a bundle does not need it
 
     swarm_name = bundle.swarm(swarm).metadata.name
     return [
@@ -142,13 +147,12 @@ class AgentRegistry:
     def publish_agents(self, agents: Iterable[AgentRecord], served: Collection[str] = ()) -> None:
         """Announce all agents of a swarm to producers.
 
-        Other agents of the swarm are removed, unless a live worker, perhaps of a newer bundle, serves them.
-        Dynamic tools are known only to the workers of an agent, so the announced ones stay for agents that
-        are not ``served`` here. The whole announcement stays for an agent that live workers of another
-        workspace serve.
+        Other agents of the swarm are removed, unless a live worker, perhaps with a newer bundle, serves them.
+        Agents that are not ``served`` here keep their announced dynamic tools, which only their workers know.
+        An agent that live workers of another workspace serve keeps its whole announcement.
         """
         announced = self.agents()
-        agents = self._ours(list(agents), served)
+        agents = self._not_served_elsewhere(list(agents), served)
         agents = [
             agent if agent.name in served else agent.with_dynamic_tools(announced.get(agent.name))
             for agent in agents
@@ -156,26 +160,26 @@ class AgentRegistry:
         rows = {agent.name: serializer.encode(agent.to_wire()) for agent in agents}
         if not rows:
             return
-        systems = {(agent.swarm, agent.workspace) for agent in agents}
-        others = {
-            name for name, one in announced.items() if (one.swarm, one.workspace) in systems
-        } - rows.keys()
-        gone = others.difference(served, *(worker.agents for worker in self.workers())) if others else others
+        swarms = {(agent.swarm, agent.workspace) for agent in agents}
+        ours = {name for name, agent in announced.items() if (agent.swarm, agent.workspace) in swarms}
+        removed = ours - rows.keys()
+        if removed:
+            removed = removed.difference(served, *(worker.agents for worker in self.workers()))
         with self._redis.pipeline() as pipe:
             pipe.hset(self._keys.agents, mapping=rows)  # type: ignore[arg-type]
-            if gone:
-                pipe.hdel(self._keys.agents, *gone)
+            if removed:
+                pipe.hdel(self._keys.agents, *removed)
             pipe.expire(self._keys.agents, AGENTS_TTL_SECONDS)
             pipe.execute()
 
-    def _ours(self, agents: list[AgentRecord], served: Collection[str]) -> list[AgentRecord]:
+    def _not_served_elsewhere(self, agents: list[AgentRecord], served: Collection[str]) -> list[AgentRecord]:
         if all(agent.name in served for agent in agents):
             return agents
-        held = {name: worker.workspace for worker in self.workers() for name in worker.agents}
+        workspaces = {name: worker.workspace for worker in self.workers() for name in worker.agents}
         return [
             agent
             for agent in agents
-            if agent.name in served or held.get(agent.name, "") in {"", agent.workspace}
+            if agent.name in served or workspaces.get(agent.name, "") in {"", agent.workspace}
         ]
 
     def agents(self) -> dict[str, AgentRecord]:
@@ -184,17 +188,17 @@ class AgentRegistry:
         return {record.name: record for record in sorted(records, key=lambda record: record.name)}
 
     def join(self, worker: WorkerRecord, ttl_seconds: int) -> list[WorkerRecord]:
-        """Register a worker that wants to join; return the workers that are alive or registered before it.
+        """Register a worker that wants to join; return the workers that are alive or registered earlier.
 
-        Of two that register at the same time only the later one sees the other. :meth:`workers` does not
-        return a worker until it is published.
+        Of two workers that register at the same time, only the later one sees the other. :meth:`workers` does
+        not return a worker before it is published.
         """
-        asking, now = worker.model_copy(update={"is_joining": True}), redis_time(self._redis)
+        joining, now = worker.model_copy(update={"is_joining": True}), redis_time(self._redis)
         with self._redis.pipeline() as pipe:
             pipe.zrange(self._keys.workers, 0, -1)
-            self._write(pipe, asking, now, ttl_seconds, is_asking=True)
+            self._write(pipe, joining, now, ttl_seconds)
             found, *_ = pipe.execute()
-        return [one for one in self._read(found) if one.row != worker.row]
+        return [other for other in self._read(found) if other.row != worker.row]
 
     def publish_worker(self, worker: WorkerRecord, ttl_seconds: int) -> None:
         """Renew a worker's heartbeat for ``ttl_seconds``, and the lifetime of the agents' table."""
@@ -204,13 +208,11 @@ class AgentRegistry:
             pipe.expire(self._keys.agents, AGENTS_TTL_SECONDS)
             pipe.execute()
 
-    def _write(
-        self, pipe: Pipeline, worker: WorkerRecord, now: float, ttl_seconds: int, *, is_asking: bool = False
-    ) -> None:
+    def _write(self, pipe: Pipeline, worker: WorkerRecord, now: float, ttl_seconds: int) -> None:
         seconds = int(now // 1000)
         row = serializer.encode(worker.to_wire())
-        # one that asks again, after a reconnection, stays shown
-        pipe.set(self._keys.worker(worker.row), row, ex=ttl_seconds, nx=is_asking)
+        # a published worker that joins again, after a reconnection, stays published
+        pipe.set(self._keys.worker(worker.row), row, ex=ttl_seconds, nx=worker.is_joining)
         pipe.zadd(self._keys.workers, {worker.row: seconds})
         pipe.zremrangebyscore(self._keys.workers, "-inf", seconds - 2 * ttl_seconds)
         pipe.expire(self._keys.workers, 2 * ttl_seconds)
@@ -234,7 +236,7 @@ class AgentRegistry:
 
 
 class ShutdownRequest(WireModel):
-    """A request that an agent's workers, or the worker of that name, drain."""
+    """A request to drain all workers of an agent, or one worker, given by its name."""
 
     agent: str | None = None
     worker: str | None = None
@@ -248,42 +250,176 @@ class ShutdownRequest(WireModel):
 
     @property
     def target(self) -> str:
-        """What its key is called by."""
+        """The part of the Redis key that identifies the target."""
         return f"agent:{self.agent}" if self.agent else f"worker:{self.worker}"
 
 
-class _Asked(Versioned):
+class _StoredRequest(Versioned):
     at: int
     reason: str = ""
 
 
 class ShutdownRequests:
-    """The requests of one namespace. Times are milliseconds, Redis time."""
+    """The requests to drain of one namespace. Times are milliseconds, Redis time."""
 
     def __init__(self, redis: Redis, keys: Keys) -> None:
         self._redis = redis
         self._keys = keys
 
     def now(self) -> int:
-        """Return the present Redis time: a worker that starts now ignores requests made before it."""
+        """Return the Redis time; a worker ignores requests from before its start."""
         return int(redis_time(self._redis))
 
     def ask(self, request: ShutdownRequest) -> None:
-        """Ask the workers that run now to drain; a later request takes the place of an earlier one."""
-        asked = _Asked(at=self.now(), reason=request.reason)
+        """Ask the workers that run now to drain; this replaces an earlier request."""
+        stored = _StoredRequest(at=self.now(), reason=request.reason)
         self._redis.set(
-            self._keys.shutdown(request.target), serializer.encode(asked.to_wire()), ex=SHUTDOWN_TTL_SECONDS
+            self._keys.shutdown(request.target), serializer.encode(stored.to_wire()), ex=SHUTDOWN_TTL_SECONDS
         )
 
     def agents_to_stop(self, worker: str, agents: Sequence[str], since: int) -> dict[str, str]:
-        """Return the agents that a worker is to stop serving, with the reason of each.
+        """Return the agents that a worker should stop serving, with the reasons.
 
-        A request for the worker itself means all of them. Requests made before ``since`` are ignored.
+        A request for the worker itself means all its agents. Requests from before ``since`` are ignored.
         """
         requests = [ShutdownRequest(worker=worker), *(ShutdownRequest(agent=agent) for agent in agents)]
         rows = self._redis.mget([self._keys.shutdown(request.target) for request in requests])
-        asked = [_Asked.from_wire(serializer.decode(row)) if row else None for row in rows]
-        own, *others = [one if one is not None and one.at > since else None for one in asked]
+        stored = [_StoredRequest.from_wire(serializer.decode(row)) if row else None for row in rows]
+        own, *others = [one if one is not None and one.at > since else None for one in stored]
         if own is not None:
             return dict.fromkeys(agents, own.reason)
         return {agent: one.reason for agent, one in zip(agents, others, strict=True) if one is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class BackoffRules:
+    """When crashes are a crash loop, and how long its pauses are."""
+
+    #: a crash is quick if it is within this time after the start, and no run has finished
+    quick_seconds: float = 60.0
+    #: the number of quick crashes in a row after which starts are delayed
+    crashes: int = 5
+    first_ms: int = 1_000
+    longest_ms: int = 300_000
+
+    def pause_ms(self, crashes: int) -> int:
+        """Return the pause before the next start after this number of quick crashes in a row."""
+        excess = crashes - self.crashes
+        # an unbounded shift could have thousands of bits
+        return 0 if excess < 0 else min(self.longest_ms, self.first_ms << min(excess, 32))
+
+
+class CrashBackoff(Versioned):
+    """The starts and crashes of one agent's workers. Times are milliseconds, Redis time.
+
+    It is immutable; methods return the next state. ``generation`` is the last started worker process, and
+    reports about an older one change nothing.
+    """
+
+    generation: str = ""
+    started_at: int = 0
+    #: the latest end of its start; no other worker is started before
+    starting_until: int = 0
+    #: quick crashes in a row
+    crashes: int = 0
+    #: the earliest time of the next start
+    retry_at: int = 0
+    #: how the last worker ended
+    reason: str = ""
+
+    def is_starting(self, now: int) -> bool:
+        """Return whether a worker is being started."""
+        return now < self.starting_until
+
+    @property
+    def is_looping(self) -> bool:
+        """Whether the workers are in a crash loop: a start was delayed, and none has succeeded since."""
+        return self.retry_at > 0
+
+    def is_pausing(self, now: int) -> bool:
+        """Return whether a crash loop forbids a start."""
+        return now < self.retry_at
+
+    def begun(self, generation: str, now: int, start_ms: int) -> "CrashBackoff | None":
+        """Begin a start, which may take ``start_ms``; return ``None`` if no start is allowed now."""
+        if self.is_starting(now) or self.is_pausing(now):
+            return None
+        begun = {"generation": generation, "started_at": now, "starting_until": now + start_ms}
+        return self.model_copy(update=begun)
+
+    def kept(self, generation: str, now: int, start_ms: int) -> "CrashBackoff":
+        """Extend a slow start when half of its time is over."""
+        if now + start_ms / 2 < self.starting_until:
+            return self
+        return self._changed(generation, {"starting_until": now + start_ms})
+
+    def settled(self, generation: str) -> "CrashBackoff":
+        """End a start: the worker is ready, or ended without a crash."""
+        return self._changed(generation, {"starting_until": 0})
+
+    def crashed(self, generation: str, now: int, reason: str, rules: BackoffRules) -> "CrashBackoff":
+        """Count a quick crash; repeated reports count once."""
+        crashes = self.crashes + 1
+        pause_ms = rules.pause_ms(crashes)
+        crashed = {"crashes": crashes, "retry_at": now + pause_ms if pause_ms else 0, "reason": reason}
+        return self._changed(generation, {"generation": "", "starting_until": 0, **crashed})
+
+    def succeeded(self) -> "CrashBackoff":
+        """Reset the crashes, since a worker of the agent has finished a run."""
+        return self.model_copy(update={"crashes": 0, "retry_at": 0, "reason": ""})
+
+    def _changed(self, generation: str, update: dict[str, object]) -> "CrashBackoff":
+        return self.model_copy(update=update) if generation == self.generation else self
+
+
+#: returns the next state, given the current one and the time in ms; ``None``: no change
+BackoffStep = Callable[[CrashBackoff, int], CrashBackoff | None]
+
+
+class CrashBackoffs:
+    """The back-offs of all agents, in Redis."""
+
+    def __init__(self, redis: Redis, keys: Keys) -> None:
+        self._redis = redis
+        self._keys = keys
+
+    def read(self, agents: Iterable[str]) -> dict[str, CrashBackoff]:
+        """Return the back-offs of these agents; the reason of an unreadable one says so."""
+        names = list(agents)
+        rows = self._redis.mget([self._keys.crash_backoff(name) for name in names]) if names else []
+        return {name: _readable(row) for name, row in zip(names, rows, strict=True)}
+
+    def change(self, agent: str, step: BackoffStep) -> CrashBackoff | None:
+        """Change an agent's back-off atomically; return the new state.
+
+        Raises:
+            redis.exceptions.RedisError: Redis cannot be reached; the change may have been made.
+            ValueError: the state cannot be read, since another version wrote it.
+        """
+        key = self._keys.crash_backoff(agent)
+        after: CrashBackoff | None = None
+
+        def write(pipe: Pipeline) -> None:
+            nonlocal after
+            now = int(redis_time(pipe))
+            before = _backoff(pipe.get(key))
+            after = step(before, now)
+            pipe.multi()
+            if after is not None and after != before:
+                pipe.set(key, serializer.encode(after.to_wire()), ex=BACKOFF_TTL_SECONDS)
+
+        self._redis.transaction(write, key)  # repeats if another orchestrator changes it meanwhile
+        return after
+
+
+def _readable(row: bytes | str | None) -> CrashBackoff:
+    try:
+        return _backoff(row)
+    except ValueError:
+        return CrashBackoff(
+            reason="The state of its workers was written by another version of goondan and cannot be read."
+        )
+
+
+def _backoff(row: bytes | str | None) -> CrashBackoff:
+    return CrashBackoff() if row is None else CrashBackoff.from_wire(serializer.decode(row))

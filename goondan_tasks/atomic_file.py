@@ -1,11 +1,11 @@
-"""Files that are written as a whole: concurrent readers see the old content or the new, never a part."""
+"""Atomic writes: concurrent readers see either the old content of a file or the new."""
 
 import os
 import secrets
 from contextlib import ExitStack
 from pathlib import Path
 
-_FRESH = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 def write_whole(
@@ -17,20 +17,20 @@ def write_whole(
     replaces: bool = True,
     is_durable: bool = False,
 ) -> None:
-    """Write a file beside its place, and move it there; hard links to an old file keep its content.
+    """Write a temporary file in the same directory and rename it; hard links to an old file keep its content.
 
-    ``path`` is relative to ``directory``, a descriptor, if there is one. Without ``mode`` the umask decides.
-    If it ``is_durable``, the file and its name are on the disk when this returns.
+    ``path`` may be relative to ``directory``, a descriptor. Without ``mode`` the umask decides. With
+    ``is_durable`` the file and its name are on the disk when this returns.
 
     Raises:
-        FileExistsError: it exists, and this one ``replaces`` none.
-        OSError: it cannot be written; an old file is unchanged, and nothing is left of the new one.
+        FileExistsError: the file exists, and ``replaces`` is false.
+        OSError: the file cannot be written; an old file is unchanged, and the temporary one is removed.
     """
-    place = Path(path)
-    fresh = place.with_name(f".{secrets.token_hex(8)}.tmp")
-    descriptor = os.open(fresh, _FRESH, 0o666 if mode is None else mode, dir_fd=directory)
+    target = Path(path)
+    temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")
+    descriptor = os.open(temporary, _NEW_FILE, 0o666 if mode is None else mode, dir_fd=directory)
     with ExitStack() as undo:
-        undo.callback(os.unlink, fresh, dir_fd=directory)
+        undo.callback(os.unlink, temporary, dir_fd=directory)
         with os.fdopen(descriptor, "wb") as file:
             if mode is not None:
                 os.fchmod(descriptor, mode)
@@ -39,16 +39,16 @@ def write_whole(
             if is_durable:
                 os.fsync(descriptor)
         if replaces:
-            os.replace(fresh, place, src_dir_fd=directory, dst_dir_fd=directory)
+            os.replace(temporary, target, src_dir_fd=directory, dst_dir_fd=directory)
             undo.pop_all()
         else:
-            os.link(fresh, place, src_dir_fd=directory, dst_dir_fd=directory)
+            os.link(temporary, target, src_dir_fd=directory, dst_dir_fd=directory)
     if is_durable:
-        sync_directory(place.parent, directory)
+        sync_directory(target.parent, directory)
 
 
 def sync_directory(path: Path, directory: int | None = None) -> None:
-    """Write the names in a directory to the disk; ``path`` is relative to ``directory``, if there is one."""
+    """Write a directory's entries to the disk; ``path`` may be relative to ``directory``, a descriptor."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
     try:
         os.fsync(descriptor)

@@ -1,13 +1,14 @@
-"""What each worker counts of its calls, for metrics: by agent, tool and code, with bounded sets of names.
+"""Counts of calls for metrics: per worker, by agent, tool and code, with bounded sets of names.
 
-A worker counts in its own memory, a batch of ended calls at a time, and writes its totals to Redis with its
-heartbeat. To write them twice changes nothing. They stay for a while after it has ended, so that the last
-ones are read too. Calls lost with their worker are counted in Redis, by the process that settles them.
+A worker counts ended calls in memory, in batches, and writes its totals to Redis with its heartbeat.
+Writing them twice changes nothing. They stay for a while after the worker's end, so that the last ones are
+read too. Calls that were lost with their worker are counted in Redis, by the process that settles them.
 """
 
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 from pydantic import Field
@@ -22,23 +23,23 @@ from goondan_tasks.names import EVENT_TOOLS
 #: the upper ends of the buckets of waits and runs, in seconds
 BUCKETS = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 1800.0)
 
-#: so many pairs of agent and tool, and codes, are counted by name in one worker
+#: how many pairs of agent and tool, and codes, one worker counts by name
 MOST_NAMES = 500
 MOST_CODES = 50
 
-#: of a model's tokens: those it reads, among these those from a cache; those it writes, among these reasoning
+#: of a model's tokens; ``input`` includes ``cached``, and ``output`` includes ``reasoning``
 TOKEN_KINDS = ("input", "cached", "output", "reasoning")
 
-#: the code of calls that have ended well, and the names of what is not counted by its own
+#: the code of successful calls, and the names for those beyond the limits and for unknown tools
 OK, OTHER, UNKNOWN = "ok", "(other)", "(unknown)"
 
-#: how long the totals of a worker that has ended are kept, and those of lost calls after the last one
+#: how long totals are kept after the worker's end, and those of lost calls after the last one
 KEPT_SECONDS = 900
 LOST_KEPT_SECONDS = 7 * 86_400
 
 
 class CountedCall(NamedTuple):
-    """The end of one call; ``wait`` and ``run`` are seconds, if a handler has begun.
+    """The end of one call; ``wait`` and ``run`` are seconds, if the handler began.
 
     ``tokens`` are those of a request to a model, by kind.
     """
@@ -52,27 +53,27 @@ class CountedCall(NamedTuple):
 
     @classmethod
     def of(cls, result: ToolCallResult) -> "CountedCall":
-        """Return what is counted of a result; only a first run has waited in the queue alone."""
+        """Return what is counted of a result; a retry has no ``wait``, which would include earlier runs."""
         meta, code = result.meta, OK if result.error is None else result.error.code
         wait = run = None
         if meta.started_at is not None and meta.duration_ms is not None:
             run = meta.duration_ms / 1000
             if meta.queued_at is not None and meta.attempt == 1:
                 wait = (epoch_milliseconds(meta.started_at) - epoch_milliseconds(meta.queued_at)) / 1000
-        # those of a Turn are the sum of these
+        # a Turn's tokens are the sum of its requests'
         tokens = None if result.tool_name in EVENT_TOOLS else meta.usage
         return cls(meta.agent_name, result.tool_name, code, wait, run, tokens)
 
 
 class Times(WireModel):
-    """How many fell into each of :data:`BUCKETS`, and beyond the last, and their sum in seconds."""
+    """The counts for :data:`BUCKETS`, and beyond the last one, and the sum in seconds."""
 
     counts: tuple[int, ...]
     total: float
 
 
 class ToolCounts(WireModel):
-    """The totals of one agent's tool in one worker: by code, the calls that have ended and the retries."""
+    """The totals of one agent's tool in one worker; ended calls and retries are by code."""
 
     agent: str
     tool: str
@@ -81,7 +82,7 @@ class ToolCounts(WireModel):
     limit_waits: int
     waits: Times
     runs: Times
-    #: of a model's tool, by kind
+    #: by kind, for requests to models
     tokens: dict[str, int] = Field(default_factory=dict)
 
 
@@ -89,33 +90,23 @@ class WorkerCounts(WireModel):
     """The totals of one worker process."""
 
     worker: str
-    #: its row in the agent registry: names of workers may repeat
+    #: its id in the agent registry, since names may repeat
     process: str
     tools: tuple[ToolCounts, ...]
 
 
+@dataclass(slots=True)
 class _Tally:
     """The totals of one agent's tool, while they grow."""
 
-    __slots__ = (
-        "ended",
-        "limit_waits",
-        "retried",
-        "run_counts",
-        "run_sum",
-        "tokens",
-        "wait_counts",
-        "wait_sum",
-    )
-
-    def __init__(self) -> None:
-        self.ended: dict[str, int] = {}
-        self.retried: dict[str, int] = {}
-        self.limit_waits = 0
-        self.wait_counts = [0] * (len(BUCKETS) + 1)
-        self.run_counts = [0] * (len(BUCKETS) + 1)
-        self.wait_sum = self.run_sum = 0.0
-        self.tokens: dict[str, int] = {}
+    ended: dict[str, int] = field(default_factory=dict)
+    retried: dict[str, int] = field(default_factory=dict)
+    limit_waits: int = 0
+    wait_counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    wait_sum: float = 0.0
+    run_counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    run_sum: float = 0.0
+    tokens: dict[str, int] = field(default_factory=dict)
 
     def record(self, agent: str, tool: str) -> ToolCounts:
         return ToolCounts(
@@ -131,9 +122,9 @@ class _Tally:
 
 
 class CallCounts:
-    """Counts the calls of this process; any thread may use it.
+    """Counts the calls of this process; thread-safe.
 
-    ``is_known`` says of an agent and a tool whether there is one: models make names up.
+    ``is_known`` says whether an agent has a tool, since models make names up.
     """
 
     def __init__(self, is_known: Callable[[str, str], object]) -> None:
@@ -163,7 +154,7 @@ class CallCounts:
                         tally.tokens[kind] = tally.tokens.get(kind, 0) + tokens.get(kind, 0)
 
     def add_retry(self, agent: str, tool: str, code: str) -> None:
-        """Count a run that has failed and is tried again."""
+        """Count a run that failed and is retried."""
         with self._lock:
             tally, code = self._tally(agent, tool), self._code(code)
             tally.retried[code] = tally.retried.get(code, 0) + 1
@@ -174,7 +165,7 @@ class CallCounts:
             self._tally(agent, tool).limit_waits += 1
 
     def totals(self, worker: str, process: str) -> WorkerCounts:
-        """Return all of it."""
+        """Return all totals."""
         with self._lock:
             tools = tuple(tally.record(*names) for names, tally in self._tallies.items())
         return WorkerCounts(worker=worker, process=process, tools=tools)
@@ -212,19 +203,19 @@ class CountStore:
             pipe.execute()
 
     def workers(self) -> list[WorkerCounts]:
-        """Return the totals of each worker that lives, or has lately."""
+        """Return the totals of all workers that are alive or ended recently."""
         rows = cast("list[bytes]", self._redis.zrange(self._keys.counted, 0, -1))
         found = self._redis.mget([self._keys.counts(row.decode()) for row in rows]) if rows else []
         return [WorkerCounts.from_wire(serializer.decode(one)) for one in cast("list[Any]", found) if one]
 
     def add_lost(self, agent: str) -> None:
-        """Count a call of an agent whose worker has died with it."""
+        """Count a call of an agent that was lost with its worker."""
         with self._redis.pipeline() as pipe:
             pipe.hincrby(self._keys.lost_calls, agent, 1)
             pipe.expire(self._keys.lost_calls, LOST_KEPT_SECONDS)
             pipe.execute()
 
     def lost(self) -> dict[str, int]:
-        """Return how many calls were lost so, by agent."""
+        """Return the number of lost calls by agent."""
         found = cast("dict[bytes, bytes]", self._redis.hgetall(self._keys.lost_calls))
         return {agent.decode(): int(count) for agent, count in found.items()}

@@ -1,11 +1,11 @@
-"""``goondan callbacks serve``: completing calls over HTTP, ``POST /callbacks/{id}/{token}`` (DESIGN §6).
+"""``goondan callbacks serve``: the completion of calls by ``POST /callbacks/{id}/{token}`` (DESIGN §6).
 
 Needs the extra ``serve``.
 """
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
@@ -17,14 +17,15 @@ from broker_config import serializer
 from broker_config.settings import Settings
 from goondan_tasks.errors import GoondanError, PayloadTooLargeError, ToolInputValidationError
 from goondan_tasks.failure import ErrorLike, describe
+from goondan_tasks.http import error_response
 
 PATH = "/callbacks/{call_id}/{token}"
 MEDIA_TYPE = "application/json"
 #: how long receiving a body may take
 BODY_SECONDS = 30.0
-#: an escape of six bytes may encode a character of three
+#: a JSON escape may take six bytes for a character of three
 INFLATION = 2
-#: size of a body besides its output
+#: the size of a body without its output
 FRAME_BYTES = 4_096
 
 #: the HTTP status of each code
@@ -39,19 +40,16 @@ _STATUSES = {
 }
 
 
-class Completer(Protocol):
-    """The method of a client that the application needs."""
-
-    async def complete_with_token(
-        self, call_id: str, token: str, output: Any = None, error: ErrorLike | None = None
-    ) -> None:
-        """Complete a call; see :meth:`Client.complete_with_token`."""
+#: a client's ``complete_with_token``; takes the call's id, the token, the output and the error
+Complete = Callable[[str, str, Any, ErrorLike | None], Awaitable[None]]
 
 
-def make_app(completer: Completer, settings: Settings, body_seconds: float = BODY_SECONDS) -> Starlette:
-    """Make the application, which also answers below the path of ``PUBLIC_URL``.
+def make_app(
+    complete_with_token: Complete, settings: Settings, body_seconds: float = BODY_SECONDS
+) -> Starlette:
+    """Make the application; it also serves below the path of ``PUBLIC_URL``.
 
-    The token in the URL is the only credential, so URLs are not logged anywhere.
+    The token in the URL is the only credential, so URLs are never logged.
     """
     most = INFLATION * settings.max_output_bytes + FRAME_BYTES
 
@@ -59,15 +57,15 @@ def make_app(completer: Completer, settings: Settings, body_seconds: float = BOD
         call_id, token = request.path_params["call_id"], request.path_params["token"]
         media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media_type != MEDIA_TYPE:
-            return _refuse(415, f"The body must be JSON, with Content-Type: {MEDIA_TYPE}.")
+            return error_response(415, f"The body must be JSON, with Content-Type: {MEDIA_TYPE}.")
         try:
             async with asyncio.timeout(body_seconds):
                 body = await _body(request, most)
-            await completer.complete_with_token(call_id, token, *completion_of(body))
+            await complete_with_token(call_id, token, *completion_of(body))
         except TimeoutError:
-            return _refuse(408, f"The body did not come within {body_seconds:g} s.")
+            return error_response(408, f"The body did not come within {body_seconds:g} s.")
         except ClientDisconnect:
-            return Response(status_code=400)  # it will not be read
+            return Response(status_code=400)  # nobody reads it
         except GoondanError as error:
             return _failed(error, settings.help_url)
         return JSONResponse({"id": call_id})
@@ -82,7 +80,7 @@ def completion_of(body: bytes) -> tuple[Any, str | Mapping[str, Any] | None]:
     Unknown fields are ignored, as everywhere on the wire.
 
     Raises:
-        ToolInputValidationError: it is not JSON, or does not have exactly one of the two fields.
+        ToolInputValidationError: the body is not JSON, or does not have exactly one of the two fields.
     """
     try:
         fields = serializer.decode(body)
@@ -93,7 +91,7 @@ def completion_of(body: bytes) -> tuple[Any, str | Mapping[str, Any] | None]:
     if "output" in fields:
         return fields["output"], None
     if not isinstance(fields["error"], str | dict):
-        raise ToolInputValidationError('"error" must be an object with a "message", or a text.')
+        raise ToolInputValidationError('"error" must be an object with a "message", or text.')
     return None, fields["error"]
 
 
@@ -101,7 +99,7 @@ async def _body(request: Request, most: int) -> bytes:
     """Read the body.
 
     Raises:
-        PayloadTooLargeError: it has more than ``most`` bytes.
+        PayloadTooLargeError: the body has more than ``most`` bytes.
     """
     data = bytearray()
     async for chunk in request.stream():
@@ -118,7 +116,3 @@ def _failed(error: GoondanError, help_url: str) -> Response:
     status = _STATUSES.get(error.code, 500)
     headers = {"Retry-After": "5"} if status == 503 else None
     return JSONResponse({"error": describe(error, help_url=help_url).to_wire()}, status, headers)
-
-
-def _refuse(status: int, message: str) -> Response:
-    return JSONResponse({"error": {"message": message}}, status)

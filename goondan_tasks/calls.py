@@ -1,16 +1,21 @@
-"""Making tool calls with everything filled in that a producer left out, and the results of one run."""
+"""Tool calls: making complete ones, sending their messages to the queues, and the results of their runs."""
 
 import functools
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
 
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
 from broker_config import serializer
-from goondan_tasks.errors import PayloadTooLargeError
+from broker_config.options import celery_url, declared_queues
+from broker_config.queues import TOOL_CALL_TASK
+from broker_config.settings import Settings, hidden_password
+from broker_config.task_message import TaskMessage
+from goondan_tasks.errors import BrokerUnreachableError, PayloadTooLargeError, extra
+from goondan_tasks.events import is_event, message_of, queue_of, task_of
 from goondan_tasks.messages import (
     LONGEST_INSTANCE_KEY,
     CallLogFields,
@@ -26,17 +31,23 @@ from goondan_tasks.messages import (
     iso_time,
 )
 from goondan_tasks.model_messages import message_fault
-from goondan_tasks.names import call_identity, current_span
+from goondan_tasks.names import call_identity, current_span, write_traceparent
 from goondan_tasks.output import Pending
 
-#: the limit of ``auth`` and of ``origin`` as JSON: both are part of every call of a Turn
+if TYPE_CHECKING:
+    from kombu import Connection
+
+#: the limit of ``auth`` and ``origin`` each, as JSON: every call of a Turn carries both
 MAX_CONTEXT_BYTES = 65_536
+
+#: the limit of each operation while sending a message
+SEND_SECONDS = 5
 
 _to_camel = functools.lru_cache(to_camel)
 
 
 class CallFields(TypedDict, total=False):
-    """Optional fields of a call, besides agent, tool and arguments."""
+    """The optional fields of a call."""
 
     instance_key: str | None
     turn_id: str | None
@@ -51,14 +62,14 @@ class CallFields(TypedDict, total=False):
 
 
 class CallDraft(NamedTuple):
-    """A call as far as it can be read, and what is wrong with it."""
+    """A call with the fields that are valid, and what is wrong with the others."""
 
     call: ToolCall
     fault: str = ""
 
 
 def new_call(agent_name: str, tool_name: str, args: Any, fields: Mapping[str, Any]) -> ToolCall:
-    """Make a call; ``fields`` are :class:`CallFields` or a record's, snake_case or camelCase.
+    """Make a call; ``fields`` are :class:`CallFields` or those of a record, in snake_case or camelCase.
 
     Raises:
         pydantic.ValidationError: a field has the wrong type or value.
@@ -68,7 +79,7 @@ def new_call(agent_name: str, tool_name: str, args: Any, fields: Mapping[str, An
 
 
 def draft_call(wire: Mapping[str, Any]) -> CallDraft:
-    """Read a call's wire fields as far as they are right; what is missing is filled in."""
+    """Read a call from its wire fields; leave out wrong ones, and fill in what is missing."""
     fields = _camel_case(wire)
     if "arguments" in fields or "input" in fields:
         spellings = [fields.pop(name, None) for name in ("args", "arguments", "input")]
@@ -76,14 +87,14 @@ def draft_call(wire: Mapping[str, Any]) -> CallDraft:
     try:
         call = _completed(fields)
     except ValidationError as error:
-        wrong = {fault["loc"][0] for fault in error.errors(include_input=False, include_url=False)}
-        right = {name: value for name, value in fields.items() if name not in wrong}
-        return CallDraft(_completed(right), f"The call is not valid: {faults_of(error)}.")
+        invalid = {fault["loc"][0] for fault in error.errors(include_input=False, include_url=False)}
+        valid = {name: value for name, value in fields.items() if name not in invalid}
+        return CallDraft(_completed(valid), f"The call is not valid: {faults_of(error)}.")
     return checked_draft(call)
 
 
 def checked_draft(call: ToolCall) -> CallDraft:
-    """Check what the types of a call do not say: that its message is the one it is in."""
+    """Check what types cannot express: that the call's message contains the call."""
     fault = "" if call.message is None else message_fault(call.message, call.shown_id)
     if not fault:
         return CallDraft(call)
@@ -91,10 +102,10 @@ def checked_draft(call: ToolCall) -> CallDraft:
 
 
 def require_sizes(call: ToolCall, args_bytes: float, max_args_bytes: int) -> None:
-    """Refuse a call, or an event, of which a part is larger than its limit.
+    """Refuse a call or event with a part that is larger than its limit.
 
     Raises:
-        PayloadTooLargeError: the arguments, the instance's key, ``auth`` or ``origin`` is.
+        PayloadTooLargeError: the arguments, the instance key, ``auth`` or ``origin`` is too large.
         NotJsonError: ``auth`` or ``origin`` has no JSON form.
     """
     if args_bytes > max_args_bytes:
@@ -119,10 +130,10 @@ def require_sizes(call: ToolCall, args_bytes: float, max_args_bytes: int) -> Non
 
 
 def _completed(fields: Mapping[str, Any]) -> ToolCall:
-    """Fill in what is missing; randomness costs a system call, so there is one for all ids."""
+    """Fill in missing fields. One read of randomness, which is a system call, serves all ids."""
     given = {name: value for name, value in fields.items() if value is not None}
-    random, here = secrets.token_hex(36), current_span()
-    trace_id = given.get("traceId") or (random[:32] if here is None else here.trace_id)
+    random, span = secrets.token_hex(36), current_span()
+    trace_id = given.get("traceId") or (random[:32] if span is None else span.trace_id)
     missing: JsonObject = {
         "agentName": "",
         "toolName": "",
@@ -140,8 +151,138 @@ def _camel_case(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def identity_of(call: ToolCall) -> str:
-    """Return the identity of a call: its Celery task id and its key in the ledger."""
+    """Return the identity of a call, see :func:`goondan_tasks.names.call_identity`."""
     return call_identity(call.agent_name, call.instance_key, call.turn_id, call.tool_call_id)
+
+
+def call_message(call_id: str, call: ToolCall, wire: bytes) -> TaskMessage:
+    """Make the task message of a call, whose JSON is ``wire``. An event is sent as its IpcMessage.
+
+    The worker shows the arguments to monitors (:mod:`goondan_tasks.monitors`), so the message does not.
+    """
+    if is_event(call):
+        message = message_of(call)
+        task, shadow = task_of(call), None
+        kwargs = b'{"message":%b}' % serializer.encode(message.to_wire())
+    else:
+        task, shadow = TOOL_CALL_TASK, call.tool_name or "(no tool)"
+        kwargs = b'{"call":%b}' % wire
+    return TaskMessage(
+        task=task,
+        task_id=call_id,
+        queue=queue_of(call),
+        kwargs=kwargs,
+        shadow=shadow,
+        root_id=call.root_id,
+        parent_id=call.parent_id,
+        traceparent=write_traceparent(call.trace_id, call.span_id),
+    )
+
+
+class Dispatch(Protocol):
+    """Sends messages to their queues: within the ledger's script, or through a separate broker."""
+
+    def inline(self, call_id: str, call: ToolCall, wire: bytes) -> bytes:
+        """Return what the ledger's script pushes onto the queue; empty if :meth:`send` sends the message.
+
+        ``wire`` is the call's JSON.
+        """
+
+    def send(self, call_id: str, call: ToolCall) -> None:
+        """Send the message if the ledger's script does not."""
+
+
+class RedisDispatch:
+    """For a broker that is the ledger's Redis: one script writes both record and message."""
+
+    def inline(self, call_id: str, call: ToolCall, wire: bytes) -> bytes:
+        """Return the queue's list element (kombu/transport/redis.py ``_put``)."""
+        return call_message(call_id, call, wire).to_redis()
+
+    def send(self, call_id: str, call: ToolCall) -> None:
+        """Do nothing, since the script has pushed the message."""
+
+
+def broker_connection(broker_url: str) -> "Connection":
+    """Return a connection to a separate broker; it is opened on first use.
+
+    Raises:
+        ConfigError: the extra ``broker`` is not installed.
+    """
+    with extra("broker"):  # importing kombu takes a sixth of a client's start, and few clients need it
+        from kombu import Connection
+
+    return Connection(
+        celery_url(broker_url),
+        connect_timeout=SEND_SECONDS,
+        # kombu's Redis transport ignores connect_timeout
+        transport_options={"socket_timeout": SEND_SECONDS, "socket_connect_timeout": SEND_SECONDS},
+    )
+
+
+def broker_errors(connection: "Connection") -> tuple[type[BaseException], ...]:
+    """Return the exceptions raised when the broker cannot be reached or refuses a message."""
+    from kombu.exceptions import LimitExceeded, OperationalError
+
+    return (OperationalError, LimitExceeded, *connection.connection_errors, *connection.channel_errors)
+
+
+class KombuDispatch:
+    """For a separate broker: kombu sends the message after the record was written.
+
+    A producer that dies in between leaves a record without a message. Submitting the call again sends the
+    message; otherwise the call expires at its deadline.
+    """
+
+    def __init__(self, broker_url: str) -> None:
+        self._shown_url = hidden_password(broker_url)
+        self._connection = broker_connection(broker_url)
+        self._errors = broker_errors(self._connection)
+
+    def inline(self, call_id: str, call: ToolCall, wire: bytes) -> bytes:
+        """Return nothing, since the script cannot reach this broker."""
+        return b""
+
+    def send(self, call_id: str, call: ToolCall) -> None:
+        """Publish the message.
+
+        Raises:
+            BrokerUnreachableError: the broker cannot be reached, or refuses the message.
+        """
+        try:
+            wire = serializer.encode(call.to_wire())
+            self._publish(call_message(call_id, call, wire), call.agent_name)
+        except self._errors as error:
+            raise BrokerUnreachableError(
+                f"The broker at {self._shown_url} cannot be reached: {error}",
+                suggestion="Start the broker, or correct GOONDAN_BROKER_URL.",
+            ) from error
+
+    def _publish(self, message: TaskMessage, agent_name: str) -> None:
+        from kombu.pools import producers
+
+        [queue] = [one for one in declared_queues([agent_name]) if one.name == message.queue]
+        with producers[self._connection].acquire(block=True, timeout=2 * SEND_SECONDS) as producer:
+            producer.publish(
+                message.body,
+                routing_key=message.queue,
+                exchange="",
+                declare=[queue],  # brokers drop messages for queues that do not exist yet
+                content_type="application/json",
+                content_encoding="utf-8",
+                headers=message.headers,
+                correlation_id=message.task_id,
+                timeout=SEND_SECONDS,
+                retry=True,
+                retry_policy={"max_retries": 1},
+            )
+
+
+def dispatch_for(settings: Settings) -> Dispatch:
+    """Return a RedisDispatch if broker and ledger are the same Redis, else a KombuDispatch."""
+    if settings.effective_broker_url == settings.redis_url:
+        return RedisDispatch()
+    return KombuDispatch(settings.effective_broker_url)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,17 +295,17 @@ class Run:
     attempt: int
     queued_at: float
     clock: Clock
-    #: how many runs of the call have failed and were tried again, and when the first of them began
+    #: how many earlier runs failed and were retried, and when the first of them began
     retries: int = 0
     begun_at: float | None = None
     #: the approver, if the call needed an approval
     approved_by: str | None = None
-    #: of the runs of an instance's events, a later one has a later time
+    #: later for a later run of the same instance's events
     claimed_at: float = 0.0
 
     @property
     def message(self) -> Message:
-        """The assistant Message that holds the call; one that came without gets one with this call alone."""
+        """The assistant Message that contains the call; made for a call that came without one."""
         call = self.call
         return call.message or assistant_message(
             call.shown_id,
@@ -176,37 +317,37 @@ class Run:
 
     @property
     def log_fields(self) -> JsonObject:
-        """The fields of each log line about this run."""
+        """The fields of log lines about this run."""
         return CallLogFields.of_call(self.id, self.call, self.worker, self.attempt).known()
 
     def ok(self, output: Any, started_at: float | None, *, output_file: str | None = None) -> ToolCallResult:
-        """Return the result of a run that succeeded; ``output_file`` has the output if it is large."""
+        """Return the result of a successful run; ``output_file`` names the file with a large output."""
         result = self._result("ok", started_at, output=output)
         return result if output_file is None else with_meta(result, output_file=output_file)
 
     def pending(self, pending: Pending, started_at: float | None, *, expires_at: float) -> ToolCallResult:
-        """Return the interim result of a call that waits, until ``expires_at`` at most."""
+        """Return the interim result of a call that waits until ``expires_at`` at most."""
         result = self._result("pending", started_at, output=pending.output, handle=pending.handle)
         return with_meta(
             result,
             expires_at=iso_time(expires_at),
             awaits="approval" if pending.is_approval else "completion",
-            attempt=self.attempt - pending.is_approval,  # a call that waits for approval was not run
+            attempt=self.attempt - pending.is_approval,  # a call that waits for approval has not run
         )
 
     def failed(self, error: ToolCallError, started_at: float | None) -> ToolCallResult:
         return self._result("error", started_at, error=error)
 
     def adopted(self, result: ToolCallResult, started_at: float | None) -> ToolCallResult:
-        """Return a result that a middleware has made, as one of this run.
+        """Turn a result made by a middleware into a result of this run.
 
         Raises:
-            ValueError: its status is unknown, or does not fit its ``error``.
+            ValueError: the status is unknown, or does not fit ``error``.
         """
         is_failure = result.status == "error"
         if result.status not in ("ok", "error", "pending") or is_failure != (result.error is not None):
             raise ValueError(f"no result has status {result.status!r} and error {result.error!r}")
-        is_held = result.meta.awaits == "approval"  # which does not count as an attempt
+        is_held = result.meta.awaits == "approval"  # not counted as an attempt
         if result.meta.id == self.id and (result.meta.attempt == self.attempt or is_held):
             return result
         fields = {"output": result.output, "handle": result.handle, "error": result.error}

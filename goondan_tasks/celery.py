@@ -1,7 +1,7 @@
 """The Celery app: ``celery -A goondan_tasks worker -Q agent.coder``.
 
-Importing this module reads nothing: the environment and the bundle are looked at when Celery first
-asks for its configuration.
+Importing this module reads nothing. Environment and bundle are read when Celery first needs its
+configuration.
 """
 
 import gc
@@ -24,7 +24,7 @@ from goondan_tasks.revisions.bootstrap import bootstrap_bundle
 
 
 def _configuration() -> dict[str, Any]:
-    if "celery.bin.celery" in sys.modules:  # its command line imports the workers; producers have none
+    if "celery.bin.celery" in sys.modules:  # Celery's command line imports the workers; a producer has none
         require_ours("workers")
     settings = Settings.load()
     bundle = bootstrap_bundle(settings.bundle, settings) if settings.bundle else None
@@ -37,10 +37,10 @@ app.add_defaults(_configuration)
 
 
 def append_current_directory() -> None:
-    """Put the current directory at the end of the path, before Celery puts it in front.
+    """Append the current directory to the path.
 
-    Celery does so unless it is on the path already (celery/utils/imports.py, ``cwd_in_path``). In front, a
-    user's own ``workers`` package would take the place of ours.
+    Celery puts it in front unless it is on the path (celery/utils/imports.py, ``cwd_in_path``), where a
+    user's ``workers`` package would hide ours.
     """
     sys.path.append(str(Path.cwd()))
 
@@ -52,17 +52,17 @@ def main() -> None:
 
 
 def run_worker(name: str, queues: Sequence[str], *, concurrency: int, log_level: str) -> NoReturn:
-    """Run a worker until it is told to stop, then end the process.
+    """Run a worker with the environment's settings until it is told to stop, then end the process.
 
-    Its settings are those of the environment. This is what ``celery worker`` does (celery/bin/worker.py),
-    without Celery's command line: to import that, or to start a second interpreter for it, takes longer than
-    all the rest. ``%h`` in ``name`` is the host.
+    This is ``celery worker`` (celery/bin/worker.py) without Celery's command line: importing that, or
+    starting a second interpreter for it, takes longer than the rest of the start. ``%h`` in ``name`` is the
+    host.
     """
-    gc.disable()  # until all is imported: collections would find nothing
+    gc.disable()  # collections during the imports would find nothing
     append_current_directory()
     if Settings.load().oauth_key is not None:
         close_to_other_processes()
-    # six lines that recommend --uid, which goondan worker does not have; we log worker.runs_as_root instead
+    # recommends --uid, which goondan worker does not have; we log worker.runs_as_root instead
     warnings.filterwarnings("ignore", message=r"\s*You're running the worker with superuser privileges")
     worker = app.Worker(
         hostname=host_format(name),
@@ -74,7 +74,7 @@ def run_worker(name: str, queues: Sequence[str], *, concurrency: int, log_level:
         quiet=True,
         no_color=False,
     )
-    # running calls continue during an outage, as they should; the worker's logging shows such warnings
+    # recommends to cancel running calls at a connection loss; ours continue
     warnings.filterwarnings("ignore", message=r"\s*In Celery 5.1 we introduced an optional breaking change")
     gc.freeze()
     gc.enable()

@@ -1,13 +1,13 @@
-"""The conversation of an agent that thinks in one instance, in the instance's directory.
+"""The conversation of a thinking agent in one instance, in the instance's directory.
 
-``agents/<agent>/messages`` has two files for the run of the last Turn. Their names end in its number, which
-is the time of its claim in milliseconds. ``base-<number>.jsonl`` says which Turn it is and how many tokens
-were used before, and holds a Message a line, as the Turn began with them::
+``agents/<agent>/messages`` has two files for the run of the last Turn. Their names end in the run's number,
+the time of its claim in milliseconds. ``base-<number>.jsonl`` has the Turn's id, the number of tokens used
+before, and one Message per line with which the Turn began::
 
     {"type": "begin", "turnId": "turn-1", "tokensBefore": 1200}
     {"id": "msg-1", "data": {"role": "user", "content": "…"}, …}
 
-``events-<number>.jsonl`` holds what the Turn has changed, and how many tokens it has used::
+``events-<number>.jsonl`` has the changes of the Turn, and the tokens that it has used::
 
     {"type": "append", "message": {…}}
     {"type": "replace", "targetId": "msg-1", "message": {…}}
@@ -15,10 +15,9 @@ were used before, and holds a Message a line, as the Turn began with them::
     {"type": "truncate"}
     {"type": "usage", "tokens": 300}
 
-The next Turn folds the events into a base of its own. A Turn that is run again, since its worker has died,
-begins with the same base and forgets the events of the run before. The highest number counts: whenever a
-worker that was frozen wakes up, what it writes stands under the number of its own, older claim, and is not
-read. Source: goondan runtime, Message state.
+The next Turn folds the events into a base of its own. A Turn that is run again after its worker died begins
+with the same base and drops the events of the earlier run. Only the highest number is read: a worker that
+was frozen writes under the lower number of its older claim. Source: goondan runtime, Message state.
 """
 
 import errno
@@ -37,18 +36,18 @@ from goondan_tasks.atomic_file import sync_directory, write_whole
 from goondan_tasks.errors import ConversationError
 from goondan_tasks.messages import JsonObject, Message, WireModel, faults_of
 
-# the milliseconds of 30,000 years
+# enough digits for 30,000 years in milliseconds
 _BASE = re.compile(r"base-([0-9]{1,15})\.jsonl")
 _OURS = re.compile(r"(?:base|events)-[0-9]{1,15}\.jsonl|\.[0-9a-f]{16}\.tmp")
 
-#: how often files are looked for again that the next Turn has removed
-_MOST_LOOKS = 100
+#: how often reading starts over because the next Turn has removed a file
+_MOST_READS = 100
 
 _ROLES = ("system", "user", "assistant", "tool")
 
 
 def _fault(data: JsonObject) -> str:
-    """Return why this is not what a message of a conversation says, or an empty string."""
+    """Return what is wrong with the data of a message, or an empty string."""
     if data and data.get("role") not in _ROLES:
         return f"the role of a message is one of: {', '.join(_ROLES)}"
     parts = data.get("content", "")
@@ -57,11 +56,11 @@ def _fault(data: JsonObject) -> str:
 
 
 class MessageEvent(WireModel):
-    """A change of a conversation."""
+    """A change to a conversation."""
 
     type: Literal["append", "replace", "remove", "truncate"]
     message: Message | None = None
-    #: the id of the message that is replaced or removed
+    #: the id of the message to replace or remove
     target_id: str | None = None
 
     @model_validator(mode="after")
@@ -77,10 +76,10 @@ class MessageEvent(WireModel):
 
 
 def fold(messages: Iterable[Message], events: Iterable[MessageEvent]) -> list[Message]:
-    """Return the messages after the events.
+    """Apply events to messages and return the result.
 
-    A message that is replaced or removed but is not there is a warning; one that is appended a second time
-    stays where it is.
+    Replacing or removing a message that does not exist logs a warning. A message that is appended twice stays
+    where it is.
     """
     folded = {message.id: message for message in messages}
     for event in events:
@@ -100,14 +99,14 @@ def _apply(messages: dict[str, Message], event: MessageEvent) -> None:
     elif message is None:
         del messages[target]
     else:
-        # in its place, perhaps under another id
+        # in the same position, perhaps under another id
         kept = [(message.id, message) if key == target else (key, one) for key, one in messages.items()]
         messages.clear()
         messages.update(kept)
 
 
 def start_of_last(messages: Sequence[Message], count: int) -> int:
-    """Return where the last ``count`` messages begin, or further ahead: no call is apart from its result."""
+    """Return where the last ``count`` messages begin, or earlier, to keep calls and results together."""
     called = {call_id for message in messages for call_id in _ids(message, "tool-call")}
     without_call: set[str] = set()
     for index in range(len(messages) - 1, -1, -1):
@@ -124,30 +123,30 @@ def _ids(message: Message, kind: str) -> set[str]:
     return {str(part.get("toolCallId")) for part in of_kind}
 
 
-def stays(message: Message, turn_id: str) -> bool:
-    """Return whether no extension should take a message away: a Turn's own input, and what is pinned."""
+def must_stay(message: Message, turn_id: str) -> bool:
+    """Return whether extensions must keep a message: it is the Turn's own input, or pinned."""
     is_input = message.data.get("role") == "user" and message.metadata.get("turnId") == turn_id
     return is_input or message.metadata.get("pinned") is True
 
 
 @dataclass(slots=True)
 class Conversation:
-    """The messages of one run of a Turn, which writes what it changes; without a file, in memory alone.
+    """The messages of one run of a Turn, and their changes, which are written to ``file`` if there is one.
 
-    Extensions know it as ``ctx.conversation_state``.
+    Extensions use it as ``ctx.conversation_state``.
     """
 
     base_messages: Sequence[Message] = ()
     #: the events of the run
     file: Path | None = None
-    #: the tokens that the Turns before have used, and this one so far
+    #: the tokens used by earlier Turns, and by this one so far
     tokens_before: int = 0
     tokens: int = 0
-    #: whether the model has refused it as too long: a step middleware may shorten it then
+    #: whether the model has refused it as too long; a step middleware may then shorten it
     is_too_long: bool = False
     events: list[MessageEvent] = field(default_factory=list)
     _next: dict[str, Message] = field(init=False)
-    #: lines of the events that are not in the file, and the tokens that are
+    #: the lines that are not in the file yet, and the tokens that are
     _unwritten: list[bytes] = field(default_factory=list)
     _written_tokens: int = 0
 
@@ -156,11 +155,11 @@ class Conversation:
 
     @property
     def next_messages(self) -> list[Message]:
-        """The messages that the model is shown next."""
+        """The messages for the next request to the model."""
         return list(self._next.values())
 
     def emit(self, event: MessageEvent | JsonObject) -> None:
-        """Change the conversation; see :class:`MessageEvent`. It is written with the next request.
+        """Change the conversation; the event is written to the file with the next request.
 
         Raises:
             ValueError: the event is not valid.
@@ -177,14 +176,18 @@ class Conversation:
         _apply(self._next, event)
 
     def append(self, message: Message) -> None:
-        """Append a message; if another one has its id, under an id of its own."""
+        """Append a message, under a new id if its id is taken."""
         number, name = 1, message.id
         while name in self._next:
             number, name = number + 1, f"{message.id}~{number + 1}"
         self.emit(MessageEvent(type="append", message=message.model_copy(update={"id": name})))
 
     def write(self) -> None:
-        """Write the events that were not written yet, and the tokens used so far; raises OSError."""
+        """Write new events and the tokens used so far.
+
+        Raises:
+            OSError: they cannot be written.
+        """
         if self.tokens != self._written_tokens:
             self._unwritten.append(_line({"type": "usage", "tokens": self.tokens}))
             self._written_tokens = self.tokens
@@ -192,18 +195,16 @@ class Conversation:
             data = b"".join(self._unwritten)
             with open(self.file, "ab", buffering=0, opener=_regular_file) as file:
                 size = file.tell()
-                if file.write(data) < len(
-                    data
-                ):  # the disk is full: later lines must not follow a part of one
+                if file.write(data) < len(data):  # the disk is full; do not leave an incomplete line
                     file.truncate(size)
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.file))
         self._unwritten.clear()
 
     def end(self) -> None:
-        """Write what was not written yet; if there was something, all is on the disk when this returns.
+        """Write new events and tokens; if there are any, the file is synced to the disk.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: they cannot be written.
         """
         is_written = not self._unwritten and self.tokens == self._written_tokens
         self.write()
@@ -214,7 +215,7 @@ class Conversation:
 
 
 class _Note(WireModel):
-    """A line that is neither a message nor a change: how the Turn has begun, or what it has used so far."""
+    """A line that is neither a message nor an event: the beginning of a Turn, or its usage so far."""
 
     turn_id: str = ""
     tokens_before: int = Field(default=0, ge=0)
@@ -223,7 +224,7 @@ class _Note(WireModel):
 
 @dataclass(slots=True)
 class _Kept:
-    """What the files of one number hold."""
+    """The content of the files of one run."""
 
     number: int = 0
     turn_id: str = ""
@@ -250,13 +251,13 @@ class ConversationFiles:
         return cls(instance_directory / "agents" / agent / "messages")
 
     def begin(self, turn_id: str, *, claimed_at: float, now: float) -> Conversation:
-        """Return the conversation as a run of a Turn begins with it, after what the Turn before has changed.
+        """Begin a run of a Turn: return the conversation with the changes of the previous Turn.
 
         ``claimed_at`` is when the run was claimed; both times are milliseconds, Redis time.
 
         Raises:
             ConversationError: a file cannot be read, or a newer run has begun.
-            OSError: one cannot be written.
+            OSError: a file cannot be written.
         """
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         seen = sorted(filter(_OURS.fullmatch, _names(self.directory)))
@@ -264,30 +265,34 @@ class ConversationFiles:
         if number <= kept.number:
             if number < kept.number <= now:
                 raise ConversationError(f"{self.directory}: a newer run of a Turn has begun.")
-            number = kept.number + 1  # of the same moment; or the clock of Redis was set back
+            number = kept.number + 1  # same millisecond, or the Redis clock was set back
         messages, tokens = kept.base, kept.tokens_before
         if kept.turn_id != turn_id:
             messages, tokens = kept.messages, tokens + kept.tokens
         begin = _line({"type": "begin", "turnId": turn_id, "tokensBefore": tokens})
         lines = (kept.lines.get(id(message)) or _line(message.to_wire()) for message in messages)
         write_whole(self.directory / f"base-{number}.jsonl", b"".join([begin, *lines]), is_durable=True)
-        for name in seen:  # those before, and what dead workers have left; bases first, as readers expect
+        for name in seen:  # earlier runs and leftovers of dead workers; bases first, as readers expect
             (self.directory / name).unlink(missing_ok=True)
         return Conversation(messages, self.directory / f"events-{number}.jsonl", tokens)
 
     def read(self) -> list[Message]:
-        """Return the messages, those of a Turn in progress included; raises ConversationError."""
+        """Return the messages, including those of a Turn in progress.
+
+        Raises:
+            ConversationError: a file cannot be read.
+        """
         return self._newest().messages
 
     def _newest(self) -> _Kept:
-        for _ in range(_MOST_LOOKS):
+        for _ in range(_MOST_READS):
             bases = map(_BASE.fullmatch, _names(self.directory))
             number = max((int(base[1]) for base in bases if base), default=0)
             try:
                 return self._kept(number) if number else _Kept()
             except FileNotFoundError:
-                continue  # the next Turn has just begun
-        raise ConversationError(f"{self.directory}: the files change all the time.")
+                continue  # the next Turn has begun meanwhile
+        raise ConversationError(f"{self.directory}: the files keep changing.")
 
     def _kept(self, number: int) -> _Kept:
         kept = _Kept(number)
@@ -303,7 +308,7 @@ class ConversationFiles:
                 begin = _read(_Note, base, place, value)
                 kept.turn_id, kept.tokens_before = begin.turn_id, begin.tokens_before
                 continue
-            try:  # pydantic reads it in a third of the time, but refuses what is nested very deeply
+            try:  # pydantic's parser takes a third of the time, but refuses very deep nesting
                 message = Message.model_validate_json(line)
             except ValidationError:
                 message = _read(Message, base, place, _object(base, place, line))
@@ -325,11 +330,11 @@ Model = TypeVar("Model", bound=WireModel)
 
 
 def _lines(file: Path, *, may_be_torn: bool = False) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that are not empty, with their numbers; leave out one that has no end.
+    """Yield the non-empty lines with their numbers, without an incomplete last one if ``may_be_torn``.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ConversationError: it cannot be read.
+        ConversationError: the file cannot be read.
     """
     try:
         with open(file, "rb", opener=_regular_file) as opened:
@@ -346,10 +351,10 @@ def _lines(file: Path, *, may_be_torn: bool = False) -> Iterator[tuple[int, byte
 
 
 def _regular_file(path: str, flags: int) -> int:
-    """Open a file for :func:`open`, by itself: a pipe that a tool has put there would block for ever.
+    """Open only a regular file, as an ``opener``: a pipe in its place would block forever.
 
     Raises:
-        OSError: it is a link, or no regular file.
+        OSError: it is a link, or not a regular file.
     """
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -1,15 +1,17 @@
-"""Entry files: loaded the same way in the worker and in ``goondan validate``.
+"""Entry files, loaded in the same way by workers and by ``goondan validate``.
 
 A tool's entry is a Python file with functions below ``@tool``, or with ``handlers``, a mapping from export
-names to functions (003 §5.2); an agent's is one with ``handle(ctx, event)``, an extension's one with
-``register(api)``. It is loaded as a package of its own, so ``from . import sibling`` works. This module is
-not in the bundle's package because the child of an isolated tool loads entries, and nothing else of a bundle.
+names to functions (003 §5.2). An agent's entry has ``handle(ctx, event)``, an extension's
+``register(api)``. An entry is loaded as a package of its own, so ``from . import sibling`` works. This
+module is outside the bundle's package, because the child process of an isolated tool loads entries and
+nothing else of a bundle.
 
 ``python -m goondan_tasks.entry FD LIFE MAX_WRITTEN RUNTIME`` is the child process that imports entry files
-for a check. It reads one line from stdin, ``[[KIND, FILE], …]`` as JSON, and writes one :class:`ProbeRecord`
-per line to the file descriptor FD: one when it is ready, then one per file. An uncaught exception ends it
-after its record; the parent starts another for the remaining files. When the pipe LIFE is closed, the parent
-is gone, and the child ends with all that it has started. RUNTIME is ``GOONDAN_JAVASCRIPT``, or empty.
+for a check. It reads one line from stdin, ``[[KIND, FILE], …]`` as JSON, and writes one
+:class:`ProbeRecord` per line to the file descriptor FD: one when it is ready, then one per file. An
+uncaught exception ends the child after its record, and the parent starts another for the remaining files.
+When the parent dies, the pipe LIFE closes, and the child ends with everything it has started. RUNTIME is
+``GOONDAN_JAVASCRIPT``, or empty.
 """
 
 import contextlib
@@ -47,15 +49,15 @@ _HANDLERS_HINT = "Write @tool before a function, or handlers = {'<export>': <fun
 _HANDLE_HINT = "Define `def handle(ctx, event)`, plain or async, at the top level of the file."
 _REGISTER_HINT = "Define `def register(api)` or `def register(api, config)` at the top level of the file."
 _SYNTAX_HINT = "Correct the file's Python syntax."
-#: what to do about a file that cannot be imported
+#: the suggestion for a file that cannot be imported
 IMPORT_HINT = "Keep the top of the file to imports and definitions; work and environment belong in handlers."
-#: how many characters the paths of all files that an import reads may have together
+#: the limit of the paths of all files that an import reads, in characters
 MAX_PATHS = 500_000
-#: how the names of these modules begin
+#: of the names of entries' modules
 PREFIX = "goondan_entry_"
 
 _lock = threading.Lock()
-#: each is held while the module of that name is imported: until then the module is incomplete
+#: by module name, the lock held during its import, while the module is incomplete
 _importing = WeakValueDictionary[str, threading.Lock]()
 _holders_lock = threading.Lock()
 #: the number of :class:`EntryModules` by folder
@@ -63,7 +65,7 @@ _holders: Counter[Path] = Counter()
 
 
 class EntryError(ConfigError):
-    """The entry file cannot be used; ``line`` is the place in it, if there is one."""
+    """The entry file cannot be used; ``line`` is the place of the error, or 1."""
 
     def __init__(self, path: Path, message: str, suggestion: str, *, line: int = 1) -> None:
         super().__init__(f"{path}:{line}: {message}", suggestion=suggestion)
@@ -73,7 +75,7 @@ class EntryError(ConfigError):
 
 
 def import_entry(path: Path) -> ModuleType:
-    """Import an entry file, or wait for another thread that does. An unchanged file is run once.
+    """Import an entry file, or wait for another thread that does. An unchanged file runs once.
 
     Exceptions of the file's own code are not caught; see :func:`import_failure`.
 
@@ -95,10 +97,10 @@ def import_entry(path: Path) -> ModuleType:
 
 
 def handlers_in(module: ModuleType) -> Mapping[str, ToolHandler]:
-    """Return the handlers of a tool's entry: its ``handlers``, or without these its ``@tool`` functions.
+    """Return the handlers of a tool's entry: its ``handlers``, or else its ``@tool`` functions.
 
     Raises:
-        EntryError: it has no usable ones.
+        EntryError: there are none, or they cannot be used.
     """
     functions = _functions(module).items()
     return MappingProxyType(
@@ -110,7 +112,7 @@ def handlers_in(module: ModuleType) -> Mapping[str, ToolHandler]:
 
 
 def typed_exports(module: ModuleType) -> Mapping[str, JsonObject]:
-    """Return what the ``@tool`` functions among :func:`handlers_in` declare, as items of ``spec.exports``."""
+    """Return what the ``@tool`` functions of a tool's entry declare, as items of ``spec.exports``."""
     functions = _functions(module).items()
     typed = ((name, typed_tool(function)) for name, function in functions)
     return {name: {**found.export, "name": name} for name, found in typed if found is not None}
@@ -146,7 +148,7 @@ def handle_in(module: ModuleType) -> AgentHandler:
     """Return the ``handle`` of an agent's entry.
 
     Raises:
-        EntryError: it has no usable one.
+        EntryError: there is none, or it cannot be used.
     """
     handle = _function(module, "handle", _HANDLE_HINT)
     if not takes(handle, 2):
@@ -158,7 +160,7 @@ def register_in(module: ModuleType) -> Callable[[Any, JsonObject], Any]:
     """Return the ``register`` of an extension's entry, to be called with api and config.
 
     Raises:
-        EntryError: it has no usable one.
+        EntryError: there is none, or it cannot be used.
     """
     register = _function(module, "register", _REGISTER_HINT)
     if takes(register, 2):
@@ -170,13 +172,13 @@ def register_in(module: ModuleType) -> Callable[[Any, JsonObject], Any]:
 
 
 def takes(function: Callable[..., Any], count: int) -> bool:
-    """Return whether ``function`` takes ``count`` positional arguments, as far as can be known."""
+    """Return whether ``function`` takes ``count`` positional arguments; true if it has no signature."""
     try:
         signature(function).bind(*[None] * count)
     except TypeError:
         return False
     except ValueError:
-        return True  # written in C, without a signature
+        return True  # written in C
     return True
 
 
@@ -195,7 +197,7 @@ def _unusable(module: ModuleType, message: str, hint: str, function: Any = None)
 
 
 def import_failure(path: Path, error: BaseException) -> EntryError:
-    """Return what the code of an entry file raised while it was imported, and in which of its lines."""
+    """Return an exception raised by the import of an entry file as an EntryError with the line."""
     if isinstance(error, ToolDefinitionError) and error.path == path:
         return EntryError(path, error.reason, error.suggestion, line=error.line)
     reason = str(error).partition("\n")[0][:300]
@@ -208,7 +210,7 @@ def import_failure(path: Path, error: BaseException) -> EntryError:
 
 
 def _sibling_hint(path: Path, error: BaseException) -> str | None:
-    """Say how to import what is not a package, but a file beside the entry."""
+    """Say how to import a file beside the entry, if ``error`` is the import of one as a package."""
     name = (getattr(error, "name", None) or "") if isinstance(error, ModuleNotFoundError) else ""
     if not name.isidentifier() or not any((path.parent / file).exists() for file in (name, f"{name}.py")):
         return None
@@ -216,7 +218,7 @@ def _sibling_hint(path: Path, error: BaseException) -> str | None:
 
 
 def line_in(file: Path, trace: TracebackType | None) -> int:
-    """Return the last line of ``file`` that was running when an error was raised, or 1."""
+    """Return the line of ``file`` in the innermost frame of a traceback, or 1."""
     line = 1
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == str(file):
@@ -226,13 +228,13 @@ def line_in(file: Path, trace: TracebackType | None) -> int:
 
 
 class _EntryLoader(importlib.machinery.SourceFileLoader):
-    """Runs exactly the bytes that name the module: Python's own cache compares whole seconds."""
+    """Runs the bytes from which the module's name was made; Python's own cache compares whole seconds."""
 
     def __init__(self, name: str, path: Path, source: bytes) -> None:
-        """Compile the file alone, to tell its own syntax errors from those of what it imports.
+        """Compile the file before it runs, to tell its syntax errors from those of its imports.
 
         Raises:
-            EntryError: it is not Python.
+            EntryError: the file is not Python.
         """
         super().__init__(name, str(path))
         try:
@@ -252,7 +254,7 @@ def _run(name: str, loader: _EntryLoader) -> ModuleType:
     spec.has_location = True
     spec.submodule_search_locations = [str(Path(loader.path).parent)]
     module = importlib.util.module_from_spec(spec)
-    # relative imports look their package up there
+    # relative imports need their package there
     sys.modules[name] = module
     with contextlib.ExitStack() as undo:
         undo.callback(sys.modules.pop, name, None)
@@ -262,11 +264,11 @@ def _run(name: str, loader: _EntryLoader) -> ModuleType:
 
 
 class EntryModules:
-    """The modules of the entries in one folder, removed when the last object for that folder is closed.
+    """The modules of the entries in one folder, removed when the last object for the folder is closed.
 
-    Python keeps a module for as long as the process lives, and each revision of a bundle has its own folders:
-    the modules of revisions that no longer run would add up. An object is made before the first module is
-    loaded. Modules loaded otherwise than by an entry's own imports (``from . import sibling``) stay.
+    Python keeps modules for the life of the process, and each revision of a bundle has its own folders, so
+    the modules of old revisions would add up. Make an object before the first module is loaded. Only the
+    modules of entries and of their relative imports (``from . import sibling``) are removed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -276,7 +278,7 @@ class EntryModules:
             _holders[self._folder] += 1
 
     def close(self) -> None:
-        """Release the modules: none of their code runs here, and none will. A second time does nothing."""
+        """Release the modules; none of their code may run any more. Calling this again does nothing."""
         with _holders_lock:
             if not self._is_open:
                 return
@@ -288,7 +290,7 @@ class EntryModules:
 
 
 def _remove_modules(folder: Path) -> None:
-    """Remove the modules of a folder from all places where Python keeps something of them."""
+    """Remove the modules of a folder from all of Python's registries and caches."""
     inside = f"{folder}{os.sep}"
     entries = {
         name
@@ -305,7 +307,7 @@ def _remove_modules(folder: Path) -> None:
     linecache.clearcache()
 
 
-#: whose entry it is: it needs ``handlers``, ``handle`` or ``register``; ``any`` is only imported
+#: entries with ``handlers``, ``handle`` or ``register``; ``any`` is only imported
 EntryKind = Literal["tool", "agent", "extension", "any"]
 
 _READERS: Mapping[str, Callable[[ModuleType], Any]] = {
@@ -317,37 +319,37 @@ _READERS: Mapping[str, Callable[[ModuleType], Any]] = {
 
 
 class Entry(NamedTuple):
-    """A file, for one kind of resource."""
+    """An entry file and its kind of resource."""
 
     kind: EntryKind
     file: Path
 
 
 class ProbeRecord(BaseModel):
-    """The outcome for one file: the names of its handlers, or a problem in a line."""
+    """The outcome for one file: the names of its handlers, or a problem."""
 
     handlers: tuple[str, ...] = ()
-    #: what the typed ones among them declare, by name
+    #: what typed handlers declare, by name
     exports: dict[str, JsonObject] = {}
     problem: str | None = None
     line: int = 1
     suggestion: str | None = None
     #: whether the process ends with this record
     is_last: bool = False
-    #: whether importing the file would end a worker, or never end
+    #: whether importing the file would end a worker, or hang
     is_fatal: bool = False
-    #: of a tool's file: what its import has read, and those before it; empty if that is too much to tell
+    #: for a tool's file: the files read by its import and by earlier ones; empty if there are too many
     files: tuple[str, ...] = ()
 
 
 def main(arguments: Sequence[str]) -> None:
     descriptor, life, max_written, runtime = arguments
-    # what a file starts must not keep the pipes open
+    # processes started by a file must not keep the pipes open
     os.set_inheritable(int(descriptor), False)
     os.set_inheritable(int(life), False)
     threading.Thread(target=_end_with, args=[int(life)], daemon=True).start()
     if max_written != "0":
-        # printed output goes to a file, so the limit holds for it too
+        # this also limits printed output, which goes to a file
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(max_written), int(max_written)))
     records = os.fdopen(int(descriptor), "w", encoding="utf-8", errors="backslashreplace", buffering=1)
     _write(records, ProbeRecord())
@@ -373,7 +375,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _inspected(kind: EntryKind, file: Path, wanted: str | None) -> ProbeRecord:
-    """Return what a TypeScript or JavaScript file holds, which another process imports."""
+    """Inspect a TypeScript or JavaScript file, which another process imports."""
     runtime = find_runtime(wanted)
     if runtime is None:
         return ProbeRecord(problem=missing_runtime(wanted), suggestion=INSTALL)
@@ -387,19 +389,19 @@ def _inspected(kind: EntryKind, file: Path, wanted: str | None) -> ProbeRecord:
 
 
 def _opened_files() -> set[str]:
-    """Return a set that gets the absolute path of each file that is opened from now on."""
+    """Return a set that collects the absolute paths of files opened from now on."""
     opened: set[str] = set()
 
     def note(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open" and isinstance(arguments[0], str):
-            opened.add(os.path.abspath(arguments[0]))  # noqa: PTH100 - a link is not followed
+            opened.add(os.path.abspath(arguments[0]))  # noqa: PTH100 - links are not followed
 
     sys.addaudithook(note)
     return opened
 
 
 def _files_read(opened: set[str]) -> tuple[str, ...]:
-    """Return the files of all modules, and those that were opened, but for compiled ones and the kernel's."""
+    """Return the files of all modules and all opened files, without compiled ones and those of the kernel."""
     modules = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     others = (
         file for file in opened if not file.endswith(".pyc") and not file.startswith(("/proc/", "/sys/"))

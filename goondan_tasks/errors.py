@@ -3,7 +3,7 @@
 ::
 
     GoondanError
-    ├── ToolError                       E_TOOL                 (what a handler raises; shown to the model)
+    ├── ToolError                       E_TOOL                 (raised by handlers, shown to the model)
     │   ├── ToolNotInCatalogError       E_TOOL_NOT_IN_CATALOG
     │   ├── ToolNotFoundError           E_TOOL_NOT_FOUND
     │   ├── ToolInputValidationError    E_TOOL_INVALID_ARGS
@@ -32,14 +32,14 @@
     ├── AgentHasEntryError              E_AGENT_HAS_ENTRY
     ├── InstanceNotFoundError           E_INSTANCE_NOT_FOUND
     ├── InstanceBusyError               E_INSTANCE_BUSY
-    ├── HandoffError                    E_AGENT_FAILED         (what a request to an agent raises)
+    ├── HandoffError                    E_AGENT_FAILED         (raised by requests to agents)
     │   ├── AgentNotFoundError          E_AGENT_NOT_FOUND
     │   ├── AgentUnavailableError       E_AGENT_UNAVAILABLE
     │   ├── AgentOutcomeUnknownError    E_AGENT_OUTCOME_UNKNOWN
     │   ├── HandoffCycleError           E_HANDOFF_CYCLE
     │   ├── HandoffDepthError           E_HANDOFF_DEPTH
     │   └── HandoffTimeoutError         E_HANDOFF_TIMEOUT
-    ├── ModelError                      E_MODEL                (what a model's API answers)
+    ├── ModelError                      E_MODEL                (answered by a model's API)
     │   ├── ModelAuthError              E_MODEL_AUTH
     │   ├── ModelContextLengthError     E_MODEL_CONTEXT_LENGTH
     │   ├── ModelNotFoundError          E_MODEL_NOT_FOUND
@@ -50,15 +50,15 @@
     │   └── ModelAnswerError            E_MODEL_ANSWER
     ├── ConversationError               E_CONVERSATION
     ├── BrokerUnreachableError          E_BROKER_UNREACHABLE
-    ├── ConfigError                     E_CONFIG_*             (the code is given with each one)
+    ├── ConfigError                     E_CONFIG_*             (each raise names its code)
     │   ├── ExtensionLoadError          E_EXT_LOAD
     │   └── ExtensionInitError          E_EXT_INIT
     ├── BundleRevisionUnavailableError  E_BUNDLE_REVISION_UNAVAILABLE
     ├── OAuthStoreError                 E_OAUTH_STORE
     ├── StepLimitError                  E_STEP_LIMIT
-    └── WaitTimeout                     (no code: waiting ended, the call goes on)
+    └── WaitTimeout                     (no code: only the waiting ended)
 
-The class's first docstring line is its default message; ``suggestion`` says what to do next.
+The first line of a class's docstring is its default message; ``suggestion`` says what to do next.
 Sources: 001 §12.4.1, 003 §8, 004 ToolCallResultError.
 """
 
@@ -67,7 +67,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import ClassVar
 
-#: a package of the bundle's, or of Python, that is not there
+#: the code for a missing package, of the bundle or of Python
 PACKAGE_NOT_INSTALLED = "E_CONFIG_PACKAGE_NOT_INSTALLED"
 
 
@@ -76,9 +76,9 @@ class GoondanError(Exception):
 
     code: str = "E_GOONDAN"
     suggestion: str | None = None
-    #: a handler may point at a page of its own; errors of ours get theirs from ``HELP_URL + code``
+    #: a tool's own page about the error; our own errors have ``HELP_URL + code``
     help_url: str | None = None
-    #: whether every code of the class has a page; a ``ToolError`` may have the tool's own code
+    #: whether every code of the class has a page; a ``ToolError`` may have a code of the tool
     documents_every_code: ClassVar[bool] = False
 
     def __init_subclass__(cls, *, code: str | None = None) -> None:
@@ -136,7 +136,7 @@ class ToolExpiredError(ToolError, code="E_TOOL_EXPIRED"):
 class ToolCancelledError(ToolError, code="E_TOOL_CANCELLED"):
     """The call was cancelled."""
 
-    suggestion = "If it was running it may have had a part of its effect: check before submitting it again."
+    suggestion = "If it was running, it may have had part of its effect: check before you submit it again."
 
 
 class ToolCrashedError(ToolError, code="E_TOOL_CRASHED"):
@@ -171,7 +171,7 @@ class MiddlewareError(ToolError, code="E_MIDDLEWARE"):
 class McpError(ToolError, code="E_MCP"):
     """The MCP server could not carry out the call."""
 
-    suggestion = "Read the message; `goondan doctor` shows how the agent's MCP servers fare."
+    suggestion = "Read the message; `goondan doctor` shows the state of the agent's MCP servers."
 
 
 class ToolPoisonedError(ToolError, code="E_TOOL_POISONED"):
@@ -202,13 +202,13 @@ class OutputNotStoredError(ToolError, code="E_OUTPUT_NOT_STORED"):
     """The tool succeeded, but its output is too large for a result and could not be written to a file."""
 
     suggestion = (
-        "The tool has done its work; do not repeat it unseen. Make room below GOONDAN_STATE_ROOT, "
+        "The tool has done its work: check before you repeat it. Make room below GOONDAN_STATE_ROOT, "
         "or let the tool return less."
     )
 
 
 class OutputGoneError(ToolError, code="E_OUTPUT_GONE"):
-    """The file with the call's output is not there any more."""
+    """The file with the call's output no longer exists."""
 
     suggestion = "Call the tool again; outputs are kept for GOONDAN_RESULT_TTL_SECONDS, in the workdir."
 
@@ -259,13 +259,13 @@ class NotReplayableError(GoondanError, code="E_CALL_NOT_REPLAYABLE"):
 
 
 class CallClosedError(GoondanError, code="E_CALL_CLOSED"):
-    """The call has its final result, which nothing changes any more."""
+    """The call already has its final result, which cannot change."""
 
     suggestion = "Read the result (`goondan result ID`); to run the tool again, submit a new call."
 
 
 class CallNotPendingError(GoondanError, code="E_CALL_NOT_PENDING"):
-    """The call does not wait for this."""
+    """The call is not waiting for this."""
 
     suggestion = (
         "`goondan result ID` shows its state. `goondan resolve` completes a pending call; "
@@ -298,7 +298,7 @@ class BrokerUnreachableError(GoondanError, code="E_BROKER_UNREACHABLE"):
 
 
 class StepLimitError(GoondanError, code="E_STEP_LIMIT"):
-    """The Turn has had as many Steps as it may have."""
+    """The Turn has used all of its Steps."""
 
     suggestion = "End the Turn with what there is, or raise policy.maxStepsPerTurn of the Swarm."
 
@@ -343,7 +343,7 @@ class AgentOutcomeUnknownError(HandoffError, code="E_AGENT_OUTCOME_UNKNOWN"):
 
 
 class HandoffCycleError(HandoffError, code="E_HANDOFF_CYCLE"):
-    """The agent waits already for this request, so it would wait for itself."""
+    """The agent already waits for this request, so it would wait for itself."""
 
     suggestion = (
         "Ask another agent or another instance, send an event instead of a request, "
@@ -367,7 +367,7 @@ class ModelError(GoondanError, code="E_MODEL"):
     """The model's API refused the request."""
 
     suggestion = "Read the message; it is the provider's. Correct the Model or modelConfig.params."
-    #: the seconds for which the provider wants no further request
+    #: the seconds to wait before another request, as the provider asked
     retry_after: float = 0.0
 
 
@@ -404,7 +404,7 @@ class ModelRateLimitError(ModelError, code="E_MODEL_RATE_LIMIT"):
 
 
 class ModelUnavailableError(ModelError, code="E_MODEL_UNAVAILABLE"):
-    """The model's API cannot be reached, is overloaded, or did not answer, or not properly, in time."""
+    """The model's API cannot be reached, is overloaded, or gave no valid answer in time."""
 
     suggestion = "Ask again later, or name another Model in modelConfig.fallbackRefs."
 
@@ -416,7 +416,7 @@ class ModelRefusedError(ModelError, code="E_MODEL_REFUSED"):
 
 
 class ModelAnswerError(ModelError, code="E_MODEL_ANSWER"):
-    """The model's answer cannot be used, also after it was asked again."""
+    """The model's answer cannot be used, even after another request."""
 
     suggestion = "Ask again, simplify the tools or the outputSchema, or take a more capable model."
 
@@ -424,7 +424,7 @@ class ModelAnswerError(ModelError, code="E_MODEL_ANSWER"):
 class ConversationError(GoondanError, code="E_CONVERSATION"):
     """A file of the conversation cannot be read."""
 
-    suggestion = "Correct the line, or move the file away: then the conversation begins without it."
+    suggestion = "Correct the line, or move the file away: the conversation then begins without it."
 
 
 class ConfigError(GoondanError, code="E_CONFIG_SCHEMA_INVALID"):
@@ -436,7 +436,7 @@ class ConfigError(GoondanError, code="E_CONFIG_SCHEMA_INVALID"):
 class ExtensionLoadError(ConfigError, code="E_EXT_LOAD"):
     """The file of an extension cannot be loaded."""
 
-    suggestion = "Correct the file; `goondan validate` finds such faults before a worker does."
+    suggestion = "Correct the file; `goondan validate` finds such errors before a worker does."
 
 
 class ExtensionInitError(ConfigError, code="E_EXT_INIT"):
@@ -460,28 +460,28 @@ class OAuthStoreError(GoondanError, code="E_OAUTH_STORE"):
 
     @classmethod
     def of_record(cls, name: str, message: str) -> "OAuthStoreError":
-        """Return an error about the record of that name; the suggestion says how to remove it."""
+        """Return an error about the record called ``name``; the suggestion says how to remove it."""
         afterwards = "ask for the consent again" if name.startswith("as-") else "have the user consent again"
         return cls(
             message,
-            suggestion="Set GOONDAN_OAUTH_KEY to the key with which it was written; if that is lost, or the "
+            suggestion="Set GOONDAN_OAUTH_KEY to the key it was written with; if that is lost, or the "
             f"record is damaged, remove it with `goondan oauth revoke {name}` and {afterwards}.",
         )
 
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """Import what an optional extra of the package provides, within a ``with`` block.
+    """Report a failed import in the ``with`` block as the package's extra that is missing.
 
     Raises:
-        ConfigError: it is not installed, or in a version that lacks what is imported.
+        ConfigError: the extra is not installed, or in a version that lacks the imported name.
     """
     try:
         yield
     except ImportError as error:
         package, _, part = (error.name or name).partition(".")
         is_absent = isinstance(error, ModuleNotFoundError) and not part
-        reason = "is not installed" if is_absent else "is installed in another version than is needed"
+        reason = "is not installed" if is_absent else "is installed in a version that does not fit"
         raise ConfigError(
             f"{package} {reason}.",
             code=PACKAGE_NOT_INSTALLED,
@@ -490,7 +490,7 @@ def extra(name: str) -> Iterator[None]:
 
 
 def require_extra(name: str, *modules: str) -> None:
-    """Check that modules of an extra are installed, which another process is to import.
+    """Check that the modules of an extra, which another process will import, are installed.
 
     Raises:
         ConfigError: one of them is not.

@@ -1,7 +1,7 @@
-"""An event in the ledger: a call of the agent itself, carried by an IpcMessage.
+"""Events as calls in the ledger, and the IpcMessages that carry them.
 
 Handling an event is a run like any other: claimed, fenced, swept, cancelled, traced. So the ledger knows only
-:class:`ToolCall`; this module converts between events and calls.
+:class:`ToolCall`, and this module converts between events and calls.
 """
 
 from collections.abc import Mapping
@@ -47,38 +47,42 @@ _TYPES = {tool: message_type for message_type, tool in _TOOLS.items()}
 _TASKS = {DELEGATE_TOOL: DELEGATE_TASK, DELEGATE_RESULT_TOOL: DELEGATE_RESULT_TASK, EVENT_TOOL: EVENT_TASK}
 TOOL_OF_TASK = {task: tool for tool, task in _TASKS.items()}
 
-#: the source of events that the system makes itself
+#: the type of the event about a completed call
+EVENT_TYPE = "toolCall.completed"
+
+Record = TypeVar("Record", AgentEvent, HandoffAnswer)
+#: the source of the system's own events
 SYSTEM = EventSource(kind="connector", name="goondan")
 
-#: the instance of a call or event that names none
+#: the instance of calls and events that name none
 DEFAULT_INSTANCE = "default"
 
-#: the fields that both records have
-_SHARED = frozenset(IpcMessage.model_fields) & frozenset(ToolCall.model_fields)
+#: the fields of both records
+_SHARED = IpcMessage.model_fields.keys() & ToolCall.model_fields.keys()
 
 
 def is_event(call: ToolCall) -> bool:
-    """Return whether a call is the handling of an event."""
+    """Return whether a call handles an event."""
     return call.tool_name in EVENT_TOOLS
 
 
 def handling_agent(call: ToolCall) -> str | None:
-    """Return ``agent@instance`` of the agent that handles an event; ``None`` if ``call`` is a tool call."""
+    """Return ``agent@instance`` if ``call`` handles an event; ``None`` for a tool call."""
     return f"{call.agent_name}@{call.instance_key}" if is_event(call) else None
 
 
 def queue_of(call: ToolCall) -> str:
-    """Return the queue that a call's message goes to: its agent's for tool calls, or for events."""
+    """Return the queue of a call's message: its agent's queue for tool calls or for events."""
     return events_queue(call.agent_name) if is_event(call) else call_queue(call.agent_name)
 
 
 def mailbox_of(call: ToolCall) -> str:
-    """Return the name of the mailbox that an event waits in (``mailboxes.lua``)."""
+    """Return the name of an event's mailbox (``mailboxes.lua``)."""
     return mailbox_name(call.agent_name, call.instance_key)
 
 
 def mailbox_name(agent: str, instance_key: str) -> str:
-    """Return the name of an instance's mailbox: ``agent@instance``, the instance percent-encoded."""
+    """Return the name of an instance's mailbox: ``agent@instance``, with the instance percent-encoded."""
     return f"{agent}@{quote(instance_key, safe='', errors='backslashreplace')}"
 
 
@@ -104,15 +108,14 @@ def message_of(call: ToolCall) -> IpcMessage:
 
 
 def call_fields(message: IpcMessage) -> JsonObject:
-    """Return the wire fields of the call that handles a message; those it lacks are left out.
+    """Return the wire fields of the call that handles a message, without empty ones.
 
     Raises:
-        KeyError: agents do not handle messages of this type.
+        KeyError: messages of this type are not for agents.
     """
     payload_id = message.payload.get("id") or message.payload.get("eventId")
-    shared = {name: getattr(message, name) for name in _SHARED}
     fields = {
-        **ToolCall.model_construct(**shared).model_dump(by_alias=True, include=set(_SHARED)),
+        **message.model_dump(by_alias=True, include=_SHARED),
         "toolName": _TOOLS[message.type],
         "toolCallId": payload_id if isinstance(payload_id, str) else None,
         "agentName": message.to,
@@ -132,9 +135,9 @@ def event_args(sender: str, instance_key: str | None, payload: JsonObject, *, aw
 
 
 def system_event(event: AgentEvent, agent: str, **fields: Any) -> ToolCall:
-    """Return the call that brings an agent's instance an event of the system.
+    """Return the call that delivers an event of the system to an agent.
 
-    ``fields`` are further fields of the call, such as its correlationId and its parent.
+    ``fields`` are more fields of the call, such as its correlationId and its parent.
     """
     instance, turn_id = event.instance_key or DEFAULT_INSTANCE, f"turn-{event.id}"
     identity = call_identity(agent, instance, turn_id, event.id)
@@ -153,7 +156,7 @@ def system_event(event: AgentEvent, agent: str, **fields: Any) -> ToolCall:
 
 
 def content_of(call: ToolCall) -> Any:
-    """Return the part of an event that must not differ when it is submitted again: all but its time."""
+    """Return the content that must be the same when an event is submitted again: all but its time."""
     payload = call.args.get("payload")
     if not isinstance(payload, Mapping):
         return call.args
@@ -161,7 +164,7 @@ def content_of(call: ToolCall) -> Any:
 
 
 def answer_to(call: ToolCall, result: ToolCallResult) -> ToolCall | None:
-    """Return the ``delegate_result`` that tells the asker how a request ended; ``None`` if no agent asked."""
+    """Return the ``delegate_result`` with a request's outcome for the asker; ``None`` if no agent asked."""
     asker, instance = call.args.get("from"), call.args.get("fromInstanceKey")
     if call.tool_name != DELEGATE_TOOL or asker == OUTSIDE or not is_agent_name(asker or ""):
         return None
@@ -181,7 +184,7 @@ def answer_to(call: ToolCall, result: ToolCallResult) -> ToolCall | None:
         tool_name=DELEGATE_RESULT_TOOL,
         agent_name=asker,
         instance_key=instance or call.instance_key,
-        turn_id=f"answer-to-{result.meta.id}",  # events of one id may have gone to many agents
+        turn_id=f"answer-to-{result.meta.id}",  # events with the same id may have gone to many agents
         args=event_args(
             call.agent_name, call.instance_key, answer.to_wire(), awaited=bool(call.args.get("awaited"))
         ),
@@ -198,11 +201,8 @@ def answer_to(call: ToolCall, result: ToolCallResult) -> ToolCall | None:
     )
 
 
-Record = TypeVar("Record", AgentEvent, HandoffAnswer)
-
-
 def event_of(call: ToolCall, now_ms: float) -> AgentEvent:
-    """Return the event that an agent is to handle; an answer becomes one, too.
+    """Return the event that an agent handles; answers become events too.
 
     Raises:
         ToolInputValidationError: the payload cannot be read.
@@ -228,10 +228,10 @@ def event_of(call: ToolCall, now_ms: float) -> AgentEvent:
 
 
 def _answer_event(call: ToolCall, answer: HandoffAnswer) -> AgentEvent:
-    """Return the event of an answer: type ``response`` or ``error_response`` (goondan shared-types §8.5)."""
+    """Return an answer as an event: ``response`` or ``error_response`` (goondan shared-types §8.5)."""
     error = answer.error or {}
     is_ok = answer.status == "ok"
-    is_late = not is_ok and error.get("code") == HandoffTimeoutError.code
+    is_timeout = not is_ok and error.get("code") == HandoffTimeoutError.code
     answered_at = answer.answered_at or iso_time(0)
     about: JsonObject = {
         "kind": "inter_agent_response",
@@ -242,7 +242,7 @@ def _answer_event(call: ToolCall, answer: HandoffAnswer) -> AgentEvent:
         "fromAgentId": call.args.get("from"),
         "toAgentId": call.agent_name,
         "async": True,
-        "status": "timeout" if is_late else answer.status,
+        "status": "timeout" if is_timeout else answer.status,
         "receivedAt": answered_at,
         "traceId": call.trace_id,
         "requestEventType": answer.event_type,
@@ -285,17 +285,14 @@ def _read(kind: type[Record], fields: Mapping[str, Any]) -> Record:
         raise ToolInputValidationError(f"The event is not valid: {faults_of(error)}.") from error
 
 
-EVENT_TYPE = "toolCall.completed"
-
-
 def completion_id(call: ToolCall, call_id: str) -> str:
-    """Return the identity of the event that will tell an agent how its pending call has ended."""
+    """Return the identity of the event about the completion of a pending call."""
     event_id = f"completed-{call_id}"
     return call_identity(call.agent_name, call.instance_key, f"turn-{event_id}", event_id)
 
 
 def completed_event(call: ToolCall, result: ToolCallResult) -> ToolCall:
-    """Return the event for the instance in which the call was made, under its correlationId and auth."""
+    """Return the event about a completed call, for its instance, with its correlationId and auth."""
     call_id = result.meta.id
     event = AgentEvent(
         id=f"completed-{call_id}",
@@ -306,7 +303,7 @@ def completed_event(call: ToolCall, result: ToolCallResult) -> ToolCall:
             "toolCallId": result.tool_call_id,
             "toolName": result.tool_name,
             "id": call_id,
-            # a call that was held for an approval was known by its id
+            # a call that waited for an approval has no handle but its id
             "handle": result.handle or call_id,
             "status": result.status,
             **({"error": result.error.to_wire()} if result.error else {"output": result.output}),

@@ -1,8 +1,8 @@
-"""What the author of an extension sees: ``register(api)``, the contexts of the three pipelines, and Steps.
+"""The API for authors of extensions: ``register(api)``, the contexts of the three pipelines, and Steps.
 
 An Extension's entry is a Python file with ``register(api)`` or ``register(api, config)``, plain or ``async``.
-It is called once for each agent that uses it, when a worker of that agent starts, in the order in which the
-agent declares its extensions (002 §5.4, §9; 003 §6.4, §10).
+A worker calls it once at start for each of its agents that uses the extension, in the order of the agent's
+``extensions`` (002 §5.4, §9; 003 §6.4, §10).
 
 ::
 
@@ -54,12 +54,12 @@ __all__ = [
 #: what a middleware wraps: around a Turn, around a Step of it, around each tool call
 Point = Literal["turn", "step", "toolCall"]
 
-#: ``async``, and sees the outcome of ``ctx.next()``; or plain, and returns ``ctx.next()`` or another answer
+#: an ``async`` one sees the outcome of ``ctx.next()``; a plain one returns ``ctx.next()`` or another answer
 Middleware = Callable[[Any], Any]
 
 Result = TypeVar("Result")
 
-#: what says which call, Step or Turn a context is of: to set it would change nothing
+#: attributes that identify the call, Step or Turn; setting them would have no effect
 _READ_ONLY = frozenset(
     {
         "_ask_model",
@@ -85,11 +85,11 @@ async def _no_next() -> Any:
 
 
 class Onion(Generic[Result]):
-    """What the middlewares of one pipeline share.
+    """The base of the contexts of one pipeline.
 
-    Each is called with a context of its own, so that ``next()`` knows where it stands; all the attributes are
-    the same for all of them, and for the core: what one changes, the next one sees. What can be changed is
-    ``changeable``; the rest says what runs, and is set once.
+    Every middleware gets a context object of its own, so that its ``next()`` continues at the right place.
+    All these objects and the core share one set of attributes: the next middleware sees what the previous one
+    changed. Only the ``changeable`` ones may be changed; the rest is set once.
     """
 
     __slots__ = ("__dict__", "_next")
@@ -97,18 +97,18 @@ class Onion(Generic[Result]):
     changeable: ClassVar[tuple[str, ...]] = ("metadata",)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute, a read-only one only once.
+        """Set an attribute.
 
         Raises:
-            AttributeError: it is read-only.
+            AttributeError: it is read-only and already set.
         """
         if name in _READ_ONLY and name in self.__dict__:
-            changeable = ", ".join(f"ctx.{one}" for one in self.changeable)
+            changeable = ", ".join(f"ctx.{attribute}" for attribute in self.changeable)
             raise AttributeError(f"ctx.{name} is read-only; a middleware may change: {changeable}")
         super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
-        """Refuse to delete: the next layer relies on it.
+        """Refuse to delete an attribute, because the other layers need it.
 
         Raises:
             AttributeError: always.
@@ -116,16 +116,16 @@ class Onion(Generic[Result]):
         raise AttributeError(f"ctx.{name} cannot be deleted: others use it after this middleware")
 
     def next(self) -> Awaitable[Result]:
-        """Go on to the next middleware, or to the core, and return its result; once only.
+        """Run the next middleware, or the core, and return its result; allowed once.
 
         Raises:
             RuntimeError: it was called before.
-            Exception: whatever is raised further inside.
+            Exception: an inner layer raised it.
         """
         return getattr(self, "_next", _no_next)()
 
     def layer(self, proceed: Callable[[], Awaitable[Result]]) -> Self:
-        """Return the context of one middleware, behind which ``proceed`` goes on."""
+        """Return the context of one middleware, whose ``next()`` calls ``proceed``."""
         layer = object.__new__(type(self))
         layer.__dict__ = self.__dict__
         layer._next = proceed
@@ -134,16 +134,16 @@ class Onion(Generic[Result]):
 
 @dataclass
 class ToolCallContext(Onion[ToolCallResult]):
-    """One tool call on its way to its handler and back (003 §6.3).
+    """One tool call (003 §6.3).
 
-    ``next()`` returns the call's result so far, whose status is ok or pending; what a handler raises comes
-    out of it. A middleware returns that result, another one, or any other JSON, which becomes the output.
+    ``next()`` returns the result so far, with status ok or pending, or raises what the handler raised. A
+    middleware returns that result, another one, or any other JSON, which becomes the output.
     """
 
     changeable = ("args", "metadata")
     tool_name: str
     tool_call_id: str
-    #: checked against the tool's parameters after the last middleware
+    #: checked against the tool's parameters after the innermost middleware
     args: JsonObject
     agent_name: str = ""
     instance_key: str = ""
@@ -152,21 +152,21 @@ class ToolCallContext(Onion[ToolCallResult]):
     step_id: str | None = None
     #: the assistant Message that holds the call
     message: Message | None = None
-    #: for the middlewares among themselves
+    #: shared by the middlewares
     metadata: JsonObject = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The outcome of a Step: the tool calls the model asked for in it, and their results, in that order."""
+    """The outcome of a Step: the model's tool calls, and their results in the same order."""
 
     tool_calls: tuple[JsonObject, ...] = ()
     tool_results: tuple[ToolCallResult, ...] = ()
     metadata: JsonObject = field(default_factory=dict)
 
 
-class _OfConversation(Onion[Result]):
-    """A context in which the conversation of an agent that thinks can be changed."""
+class _WithConversation(Onion[Result]):
+    """A context through which the conversation of a thinking agent can be changed."""
 
     #: ``base_messages``, ``events`` and ``next_messages``; ``None`` unless the Turn thinks
     conversation_state: Conversation | None
@@ -183,12 +183,11 @@ class _OfConversation(Onion[Result]):
 
 
 @dataclass
-class StepContext(_OfConversation[StepResult]):
+class StepContext(_WithConversation[StepResult]):
     """One Step: one call of the model and its tool calls (001 §12.1, 003 §1.2).
 
-    Around an agent's entry the core of the pipeline is the Step itself. For a producer it is the moment at
-    which catalog and blocks are fixed: what a middleware does after ``next()`` happens before the model is
-    called (DESIGN §6).
+    In an agent with an entry, the core of the pipeline is the Step itself. For a producer the core only fixes
+    catalog and blocks, so code after ``next()`` runs before the model is called (DESIGN §6).
     """
 
     changeable = ("tool_catalog", "blocks", "metadata")
@@ -199,9 +198,9 @@ class StepContext(_OfConversation[StepResult]):
     step_id: str
     #: counted from 0
     step_index: int
-    #: what the model is shown and may call; change it in place or replace it
+    #: the tools that the model sees and may call; change the list or replace it
     tool_catalog: list[CatalogItem]
-    #: what the model is told besides its messages: ``{type, data?, items?, priority?}``
+    #: what the model reads besides its messages: ``{type, data?, items?, priority?}``
     blocks: list[JsonObject] = field(default_factory=list)
     #: what the Step begins with
     message: JsonObject | None = None
@@ -218,15 +217,15 @@ class StepContext(_OfConversation[StepResult]):
         instructions: str = "",
         model_ref: str | None = None,
     ) -> str:
-        """Ask a model and return the text of its answer; the time does not count as the middleware's.
+        """Ask a model and return the text of its answer; this does not count towards the middleware's time.
 
-        ``messages`` are of 004, or ``{role, content}``. Without ``model_ref``, such as ``Model/small``, it is
-        the Agent's model, with those behind it. The request is a call like the Step's own: it has the Model's
-        limits, its tokens count, and a run that takes this one's place gets the same answer for the same
-        request.
+        ``messages`` are Messages (004) or ``{role, content}``. ``model_ref`` is such as ``Model/small``;
+        the default is the Agent's model with its fallbacks. The request is a call like the Step's own: the
+        Model's limits apply, its tokens are counted, and a retry of this run gets the same answer for the
+        same request.
 
         Raises:
-            ModelError: it cannot be asked, or does not answer.
+            ModelError: the model cannot be reached, or does not answer.
             ConfigError: there is no such Model.
             ValueError: the Agent has no model, or its code is not ``async``.
         """
@@ -236,8 +235,8 @@ class StepContext(_OfConversation[StepResult]):
 
 
 @dataclass
-class TurnContext(_OfConversation[Any]):
-    """One event, from its arrival to the agent's answer, which ``next()`` returns."""
+class TurnContext(_WithConversation[Any]):
+    """The handling of one event; ``next()`` returns the agent's answer."""
 
     agent_name: str
     instance_key: str
@@ -251,16 +250,16 @@ class TurnContext(_OfConversation[Any]):
 
 
 class Pipeline(Protocol):
-    """Where middlewares are registered."""
+    """Registers middlewares."""
 
     def register(self, point: Point, middleware: Middleware, priority: int = 0) -> None:
         """Put ``middleware`` around the agent's Turns, Steps or tool calls.
 
-        A lower priority is further out; equal ones keep the order of registration, the first outermost.
+        A lower priority is further out; of equal ones, the first registered is the outermost.
 
         Raises:
             ValueError: there is no such point.
-            TypeError: it is not a function, or its priority no whole number.
+            TypeError: ``middleware`` is not a function, or ``priority`` not an integer.
         """
 
 
@@ -274,12 +273,12 @@ class Tools(Protocol):
         *,
         policy: Mapping[str, Any] | None = None,
     ) -> None:
-        """Add a tool; the next Step shows it. Of two with one name the last counts, with a warning.
+        """Add a tool; the next Step shows it. A second tool with the same name wins, with a warning.
 
-        What is registered in the midst of a Turn, a Step or a tool call is that Turn's alone.
+        A tool registered during a Turn, a Step or a tool call belongs to that Turn only.
 
-        ``item``: ``{name: "weather__get", description?, parameters?, source?}``. ``policy`` has the fields
-        that an export may have in YAML: ``timeoutSeconds``, ``idempotent``, ``maxAttempts``, ``retry``.
+        ``item``: ``{name: "weather__get", description?, parameters?, source?}``. ``policy`` has
+        fields of an export in YAML: ``timeoutSeconds``, ``idempotent``, ``maxAttempts``, ``retry``.
 
         Raises:
             ValueError: the item, its name, its parameters or the policy are not valid.
@@ -287,48 +286,48 @@ class Tools(Protocol):
         """
 
     def unregister(self, name: str) -> bool:
-        """Take a tool away again; return whether there was one. The next Step does not show it.
+        """Remove a tool; return whether it existed. The next Step does not show it.
 
-        In the midst of a Turn, a Step or a tool call it is taken away from that Turn alone, in every worker.
+        During a Turn, a Step or a tool call it is removed from that Turn only, in every worker.
         """
 
 
 class Events(Protocol):
-    """What happens in this worker process, as far as this agent is concerned.
+    """The events of this agent in this worker process.
 
     ``turn.started|completed|failed``, ``step.started|completed``, ``tool.called|completed``,
-    ``worker.stopping``, ``extension.unloading``, and whatever extensions emit.
+    ``worker.stopping``, ``extension.unloading``, and the extensions' own.
     """
 
     def on(self, name: str, listener: Callable[[JsonObject], Any]) -> Callable[[], None]:
-        """Call ``listener`` with each such event; what it raises is logged. Return what ends that."""
+        """Call ``listener`` with each such event; its exceptions are logged. Return a function to stop."""
 
     def emit(self, name: str, event: Mapping[str, Any] | None = None) -> None:
-        """Call all listeners; those that are ``async`` are not waited for."""
+        """Call all listeners, without waiting for ``async`` ones."""
 
 
 class State(Protocol):
-    """What an extension remembers, for each instance of the agent, in Redis: any worker sees it.
+    """The state of an extension, per instance of the agent; kept in Redis for all workers.
 
-    The methods block in plain code, and are coroutines in ``async`` code. The instance is the one whose Turn,
-    Step or tool call is running, unless it is named.
+    The methods block in plain code, and are coroutines in ``async`` code. The default instance is that of the
+    running Turn, Step or tool call.
     """
 
     def get(self, key: str, default: Any = None, *, instance_key: str | None = None) -> Any:
-        """Return what is kept under ``key``."""
+        """Return the value of ``key``."""
 
     def set(self, key: str, value: Any, *, instance_key: str | None = None) -> Any:
-        """Keep JSON under ``key``; ``None`` forgets it."""
+        """Store JSON under ``key``; ``None`` deletes it."""
 
     def keys(self, prefix: str = "", *, instance_key: str | None = None) -> Any:
-        """Return the keys that begin with ``prefix`` and hold something, in alphabetical order.
+        """Return the existing keys that begin with ``prefix``, in alphabetical order.
 
-        What several workers add at the same time belongs under keys of its own.
+        Workers that add items concurrently should give each item a key of its own.
         """
 
 
 class OAuth(Protocol):
-    """Tokens of OAuthApps, for the user that the running Turn, Step or tool call acts for (002 §8.1)."""
+    """Tokens of OAuthApps for the user on whose behalf the Turn, Step or tool call runs (002 §8.1)."""
 
     def get_access_token(
         self,
@@ -338,9 +337,9 @@ class OAuth(Protocol):
     ) -> Any:
         """Return an OAuthTokenResult: TokenReady, AuthorizationRequired or TokenError.
 
-        It blocks in plain code, and is a coroutine in ``async`` code. ``scopes`` are some of the app's, by
-        default all; a token that lives shorter than ``min_ttl_seconds`` is refreshed. Of a consent that is
-        asked for here the agent gets an ``auth.granted`` event.
+        This blocks in plain code, and is a coroutine in ``async`` code. ``scopes`` are some of the app's, by
+        default all. A token with less than ``min_ttl_seconds`` left is refreshed. When the user consents, the
+        agent gets an ``auth.granted`` event.
 
         Raises:
             BrokerUnreachableError: Redis cannot be reached.
@@ -349,14 +348,14 @@ class OAuth(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ExtensionInfo:
-    """Which extension this is, and what it is configured with."""
+    """The name and configuration of an extension."""
 
     name: str
     config: JsonObject = field(default_factory=dict)
 
 
 class ExtensionApi(Protocol):
-    """What ``register`` is called with; it may be kept and used later."""
+    """The argument of ``register``; it may be kept and used later."""
 
     @property
     def extension(self) -> ExtensionInfo:
@@ -364,7 +363,7 @@ class ExtensionApi(Protocol):
 
     @property
     def agent_name(self) -> str:
-        """The agent that uses it here."""
+        """The agent that uses the extension here."""
 
     @property
     def pipeline(self) -> Pipeline:
@@ -376,11 +375,11 @@ class ExtensionApi(Protocol):
 
     @property
     def events(self) -> Events:
-        """What happens in this process."""
+        """The agent's events in this process."""
 
     @property
     def state(self) -> State:
-        """What the extension remembers."""
+        """The extension's state."""
 
     @property
     def oauth(self) -> OAuth:
@@ -388,7 +387,7 @@ class ExtensionApi(Protocol):
 
     @property
     def swarm_bundle(self) -> SwarmBundleApi:
-        """The bundle, as the agent of the call, Step or Turn that is running may change it."""
+        """The bundle, with the rights of the agent whose call, Step or Turn is running."""
 
     @property
     def logger(self) -> Logger:
@@ -396,7 +395,7 @@ class ExtensionApi(Protocol):
 
 
 class AgentStep(Protocol):
-    """One Step of a Turn: one call of the model, and the tool calls that it makes (003 §1.2).
+    """One Step of a Turn: one call of the model and its tool calls (003 §1.2).
 
     An agent's entry opens it with ``async with ctx.step() as step``, in plain code ``with``::
 
@@ -407,8 +406,8 @@ class AgentStep(Protocol):
         if not step.should_continue:
             return reply["content"]
 
-    Step middlewares have run up to their ``next()`` when the block begins, and run the rest when it ends.
-    An exception of the block passes through them.
+    When the block begins, step middlewares have run up to their ``next()``; they run the rest when it ends.
+    An exception in the block passes through them.
     """
 
     @property
@@ -417,33 +416,36 @@ class AgentStep(Protocol):
 
     @property
     def index(self) -> int:
-        """How many Steps the Turn has had before."""
+        """The number of earlier Steps in the Turn."""
 
     @property
     def catalog(self) -> ToolCatalog:
-        """What the model may call: ``.to_openai()``, ``.to_anthropic()``, ``.to_mcp()``."""
+        """The tools that the model may call: ``.to_openai()``, ``.to_anthropic()``, ``.to_mcp()``."""
 
     @property
     def blocks(self) -> tuple[JsonObject, ...]:
-        """What the model is told besides its messages, the most important first."""
+        """What the model reads besides its messages, the most important first."""
 
     @property
     def result(self) -> StepResult | None:
-        """What the middlewares have made of the Step, once its block has ended."""
+        """The Step's result after its middlewares; ``None`` until the block has ended."""
 
     @property
     def should_continue(self) -> bool:
-        """Whether the Turn goes on, once the block has ended: the model has called tools, whose results it is
-        to see, or a middleware put ``shouldContinue`` into the result's metadata."""
+        """Whether another Step follows, once the block has ended.
+
+        It does if the model has called tools, or if a middleware has set ``shouldContinue`` in the result's
+        metadata.
+        """
 
     def run(self, reply: Any, *, timeout_seconds: float | None = None) -> Any:
-        """Run the tool calls of the model side by side, through the agent's queue.
+        """Run the model's tool calls in parallel, through the agent's queue.
 
-        ``reply`` is the model's whole message, which handlers and middlewares are shown, or the list of its
-        tool calls; as OpenAI, Anthropic or we write them. The results come in call order, each with
-        a ``message``: what the model expects back for it. A mistake of the model is a result too.
+        ``reply`` is the model's whole message, which handlers and middlewares then see, or the list of its
+        tool calls, in the format of OpenAI, Anthropic or ours. The results are in call order; each has a
+        ``message``, which the model expects back. Mistakes of the model are results too.
         ``timeout_seconds`` limits each run.
 
         Raises:
-            ToolInputValidationError: it is not a reply of a model, or a part of it is not a tool call.
+            ToolInputValidationError: ``reply`` is not a model's reply, or a part is not a tool call.
         """

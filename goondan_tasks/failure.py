@@ -1,4 +1,4 @@
-"""Describing failures: an exception becomes the ``error`` of a result (003 §8.3, 004 ToolCallResultError)."""
+"""Exceptions as the ``error`` of a result (003 §8.3, 004 ToolCallResultError)."""
 
 import errno
 import inspect
@@ -17,7 +17,7 @@ from goondan_tasks.redaction import KNOWN_SECRETS
 
 DEFAULT_MESSAGE_LIMIT = 1000
 
-#: upper bounds in characters, regardless of a Tool's errorMessageLimit; in Redis a byte may take six
+#: upper bounds in characters, whatever a Tool's errorMessageLimit; JSON in Redis may need six bytes for one
 LONGEST_MESSAGE = 20_000
 LONGEST_HINT = 2_000
 LONGEST_NAME = 200
@@ -36,7 +36,7 @@ _SUFFIX = "... (truncated)"
 
 
 class DescribedError(ToolError):
-    """A failure that :func:`describe` described in another process, where it happened."""
+    """A failure in another process, which has already described it with :func:`describe`."""
 
     def __init__(self, description: ToolCallError) -> None:
         super().__init__(description.message, code=description.code, suggestion=description.suggestion)
@@ -53,10 +53,9 @@ def describe(
 ) -> ToolCallError:
     """Describe ``error`` for the model.
 
-    String attributes ``code``, ``suggestion`` and ``help_url`` are copied; an OSError's code is its
-    errno name; anything else has the code of ``default``, ``E_TOOL`` (DESIGN §6). Codes of ours
-    point to our own page: ``help_url`` + code. All texts
-    are bounded.
+    String attributes ``code``, ``suggestion`` and ``help_url`` are copied. Without ``code``, an OSError has
+    the name of its errno, anything else the code of ``default`` (DESIGN §6). Our own codes point to the
+    page ``help_url`` + code. All texts are bounded.
     """
     if isinstance(error, DescribedError):
         # the other process does not know our secrets
@@ -69,35 +68,33 @@ def describe(
     suggestion = _text(error, "suggestion") or missing_package(error)
     suggestion = suggestion or (default.suggestion if is_ours else None)
     page = _text(error, "help_url") or ""
-    if not page or len(page) > LONGEST_HINT:  # a URL that was cut leads nowhere
+    if not page or len(page) > LONGEST_HINT:  # a URL must not be cut
         page = help_url + code if has_page(code, error) else ""
     described = ToolCallError(
         code=code,
-        name=_fit(type(error).__name__)[:LONGEST_NAME],
+        name=_clean(type(error).__name__)[:LONGEST_NAME],
         message=fitted_message(_message(error), message_limit),
         suggestion=None if suggestion is None else truncate(suggestion, LONGEST_HINT),
         help_url=page or None,
     )
-    return described.retried_after(error.retry_after) if isinstance(error, ModelError) else described
+    return described.with_retry_after(error.retry_after) if isinstance(error, ModelError) else described
 
 
 def missing_package(error: BaseException) -> str | None:
-    """Say what to install, and for which line, if a package was imported that is not there."""
+    """Say which package to install, and which line needs it, if ``error`` is its failed import."""
     package = (error.name or "").partition(".")[0] if type(error) is ModuleNotFoundError else ""
-    if not package or package in sys.modules:  # what lacks only a module of it has another version
+    if not package or package in sys.modules:  # the package is there, but lacks a module
         return None
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    place = f" (needed by {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})" if trace else ""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" (needed by {frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return f"Install {package}{place}, and name it in spec.requirements."
 
 
 def as_exception(error: ErrorLike, default: type[GoondanError] = ToolError) -> BaseException:
-    """Return an error as an exception; of the class ``default`` unless it is one.
+    """Return an error as an exception, which is of the class ``default`` unless ``error`` is one.
 
     Raises:
-        ToolInputValidationError: it is none of these, or has no message.
+        ToolInputValidationError: ``error`` is none of these, or has no message.
     """
     if isinstance(error, BaseException):
         return error
@@ -111,31 +108,31 @@ def as_exception(error: ErrorLike, default: type[GoondanError] = ToolError) -> B
 
 
 def has_page(code: str, error: BaseException | None = None) -> bool:
-    """Return whether ``code`` is one of ours: a tool's own codes have no page here.
+    """Return whether ``code`` is one of ours, not a tool's own.
 
-    The codes of changesets and git are words that a tool may use for its own failures: for them, the class
-    of ``error`` decides.
+    Tools may use the codes of changesets and git for their own failures; there the class of ``error``
+    decides.
     """
     documents_every_code = isinstance(error, GoondanError) and error.documents_every_code
     return code in _OURS or code.startswith("E_CONFIG_") or documents_every_code
 
 
 def error_pages() -> dict[str, Path]:
-    """Return the pages about errors, by code: those in the installed package, or in the source tree."""
+    """Return the files about errors by code, from the installed package or the source tree."""
     here = Path(__file__).parent
     folder = next(filter(Path.is_dir, (root / "docs/errors" for root in (here, here.parent))), here)
     return {file.stem: file for file in sorted(folder.glob("*.md")) if file.stem != "README"}
 
 
 def fitted_message(message: str, limit: int) -> str:
-    """Return a message as results hold it: encodable, without secrets, and cut to ``limit`` characters."""
-    return truncate(_fit(message), min(limit, LONGEST_MESSAGE))
+    """Prepare a message for a result: encodable, without secrets, at most ``limit`` characters."""
+    return truncate(_clean(message), min(limit, LONGEST_MESSAGE))
 
 
 def truncate(message: str, limit: int) -> str:
-    """Cut ``message`` to ``limit`` characters, the suffix that says so included.
+    """Cut ``message`` to ``limit`` characters, including a suffix that says so.
 
-    A limit shorter than the suffix cuts plainly (DESIGN §6; 003 §8.4 would make the text longer).
+    With a limit shorter than the suffix there is none (DESIGN §6; 003 §8.4 would make the text longer).
     """
     if len(message) <= limit:
         return message
@@ -145,14 +142,11 @@ def truncate(message: str, limit: int) -> str:
 
 
 def traceback_text(error: BaseException) -> str:
-    """Return an exception's traceback without secrets; of a long one the end, which says most.
-
-    It begins where the worker has called what failed.
-    """
+    """Return the end of an exception's traceback, without secrets and without the worker's own frames."""
     begin = error.__traceback__
     while begin is not None and begin.tb_next is not None and _is_of_worker(begin):
         begin = begin.tb_next
-    return _fit("".join(traceback.format_exception(type(error), error, begin)))[-LONGEST_TRACEBACK:]
+    return _clean("".join(traceback.format_exception(type(error), error, begin)))[-LONGEST_TRACEBACK:]
 
 
 def _is_of_worker(place: TracebackType) -> bool:
@@ -161,9 +155,9 @@ def _is_of_worker(place: TracebackType) -> bool:
 
 
 def _text(error: BaseException, attribute: str) -> str | None:
-    # a property of a handler's exception could raise in turn, so no code of the exception is run here
+    # static, because a property of a handler's exception could raise
     value = inspect.getattr_static(error, attribute, None)
-    return (_fit(value) or None) if issubclass(type(value), str) else None
+    return (_clean(value) or None) if issubclass(type(value), str) else None
 
 
 def _message(error: BaseException) -> str:
@@ -175,26 +169,26 @@ def _message(error: BaseException) -> str:
     return text.partition(": ")[2] or text
 
 
-def _fit(text: str) -> str:
-    """Return an encodable text without secrets; cutting it first would leave half a secret in it."""
+def _clean(text: str) -> str:
+    """Return an encodable text without secrets. Cut it only afterwards, or half a secret may stay."""
     return str(KNOWN_SECRETS.hidden_in_answer(str.encode(text, "utf-8", "backslashreplace").decode("utf-8")))
 
 
 def error_output(result: ToolCallResult) -> JsonObject:
     """Return the error of a result as an output: ``{status, error: {message, name, code}}``."""
     error = result.error
-    told = {} if error is None else {"message": error.message, "name": error.name, "code": error.code}
-    return {"status": "error", "error": told}
+    fields = {} if error is None else {"message": error.message, "name": error.name, "code": error.code}
+    return {"status": "error", "error": fields}
 
 
 def with_error_in_output(result: ToolCallResult) -> ToolCallResult:
-    """Return a result with its error in its output, unless it has an output, or no error."""
+    """Copy a result's error into its output, unless it has an output."""
     if result.status != "error" or result.output is not None:
         return result
     return result.model_copy(update={"output": error_output(result)})
 
 
 def with_error_in_output_by_name(result: ToolCallResult) -> ToolCallResult:
-    """Return the same for a tool that no worker has: a dot in its name means the older version."""
+    """Do the same for a tool that no worker knows; a dot in its name means the older version."""
     is_dotted = "." in result.tool_name and is_v1_name(result.tool_name)
     return with_error_in_output(result) if is_dotted else result

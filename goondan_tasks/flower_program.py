@@ -1,9 +1,9 @@
-"""Flower, made to list every agent's queue and no dead worker: ``python -P -m goondan_tasks.flower_program``.
+"""Flower with every agent's queue and without dead workers: ``python -P -m goondan_tasks.flower_program``.
 
-Flower 2.2 lists the queues that its workers consume, and those of the configuration only while there
-is not a worker at all (flower/views/__init__.py, ``get_active_queue_names``). The queue of an agent whose
-last worker is gone would vanish from the broker page just when its backlog grows. And it keeps forever what
-a worker that has gone offline had last answered: what it runs, too.
+Flower 2.2 lists the queues that workers consume, and the configured ones only if there is no worker at all
+(flower/views/__init__.py, ``get_active_queue_names``). So the queue of an agent whose last worker has died
+would vanish from the broker page, just when its backlog grows. Flower also keeps the last answers of
+offline workers, such as the tasks they run, forever.
 """
 
 import atexit
@@ -45,7 +45,7 @@ class QueueNames:
 
 
 def present_workers(app: Any) -> Any:
-    """Return what workers have answered, without those that were heard of and are gone."""
+    """Return the answers of workers, without those of workers that are offline."""
     answers = app.inspector.workers
     for name, worker in app.events.state.workers.items():
         if not worker.alive:
@@ -54,7 +54,7 @@ def present_workers(app: Any) -> Any:
 
 
 def keep_workers_only(state: Any, event: dict[str, Any]) -> None:
-    """Take an event; a program that is no worker, and has only told how a call ended, is no row."""
+    """Handle an event; drop the sender again if it is not a worker, but a program that ended a call."""
     _take_event(state, event)
     name = event["hostname"]
     counts = state.counter[name]
@@ -65,7 +65,7 @@ def keep_workers_only(state: Any, event: dict[str, Any]) -> None:
 def main() -> None:
     """Run Flower through Celery's command line."""
     settings = Settings.load()
-    configure_logging(settings)  # Tornado adds no handler of its own where there is one
+    configure_logging(settings)  # with a handler in place, Tornado adds none
     names = QueueNames(
         AgentRegistry(connect(settings.redis_url, name="goondan-flower"), Keys(settings.namespace))
     )

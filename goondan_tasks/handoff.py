@@ -1,4 +1,4 @@
-"""Handing work to an agent: the event, the call that it becomes, and the answer.
+"""Handing work to an agent: the event, its call, and the answer.
 
 Sources: 001 §12.6, 003 §9, 004 AgentToolRuntime; DESIGN §4 (IpcMessage) and §6 (cycles and depth).
 """
@@ -42,7 +42,7 @@ from goondan_tasks.wording import closest, require_keywords
 
 _EVENT_FIELDS = frozenset(to_camel(name) for name in AgentEvent.model_fields)
 
-#: makes the id of a request or event from its content
+#: returns the id of a request or event, given its content
 NewId = Callable[[Any], str]
 
 
@@ -51,9 +51,9 @@ def random_id(_: Any) -> str:
 
 
 class RepeatableIds:
-    """Ids of the requests of one run: a retry of the run makes the same ids.
+    """Ids for the requests of one run; a retry of the run makes the same ids.
 
-    So requests that were made before the worker died are not made again.
+    So a retry does not repeat requests that the run made before its worker died.
     """
 
     def __init__(self, run_id: str) -> None:
@@ -61,7 +61,7 @@ class RepeatableIds:
         self._seen: Counter[str] = Counter()
 
     def __call__(self, content: Any) -> str:
-        """Return the id; the same content a second time gets another id."""
+        """Return the id of a request; repeated content gets a new id."""
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=repr)
         digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
         self._seen[digest] += 1
@@ -70,12 +70,12 @@ class RepeatableIds:
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """The party that hands work over, an agent in an instance or a client; and the context to pass on."""
+    """The agent instance, or client, that hands work over, with the context to pass on."""
 
     name: str
     instance_key: str
     new_id: NewId
-    #: the identity of the call or event that the asker handles, and that call
+    #: the call or event that the asker is handling, and its identity
     call_id: str | None = None
     call: ToolCall | None = None
     auth: JsonObject | None = None
@@ -84,23 +84,23 @@ class Asker:
 
     @property
     def is_agent(self) -> bool:
-        """Whether an answer can be sent to its mailbox."""
+        """Whether the asker has a mailbox for answers."""
         return self.name != OUTSIDE
 
     @property
     def chain(self) -> tuple[str, ...]:
-        """The agents that led to its requests, itself the last."""
-        above = self.call.call_chain if self.call else ()
-        return (*above, f"{self.name}@{self.instance_key}") if self.is_agent else above
+        """The agents that led to the asker's requests; the asker is the last."""
+        callers = self.call.call_chain if self.call else ()
+        return (*callers, f"{self.name}@{self.instance_key}") if self.is_agent else callers
 
     @property
     def waiting(self) -> int:
-        """How many of the chain wait, if it waits for its request."""
+        """How many agents of the chain wait while the asker waits for its request."""
         return (_waiting(self.call) if self.call else 0) + self.is_agent
 
     @classmethod
     def of(cls, call_id: str, call: ToolCall, new_id: NewId) -> "Asker":
-        """Return the agent on whose behalf a call is run, or that handles an event."""
+        """Return the agent on whose behalf a call runs, or which handles an event."""
         return cls(
             name=call.agent_name,
             instance_key=call.instance_key,
@@ -115,15 +115,15 @@ class Asker:
 
 @dataclass(frozen=True, slots=True)
 class Handoff:
-    """One piece of work: for which agent, and how."""
+    """One piece of work for an agent."""
 
     target: str
     event: EventLike
     #: whether an answer is expected
     is_request: bool = True
-    #: whether the asker waits for the answer where it asks
+    #: whether the asker blocks until the answer arrives
     is_awaited: bool = True
-    #: how long the event may wait in the mailbox, and then be handled; ``None`` takes the defaults
+    #: limits both the wait in the mailbox and the handling; ``None``: the defaults
     timeout_ms: float | None = None
 
 
@@ -131,19 +131,10 @@ def handoff_call(asker: Asker, handoff: Handoff, *, most_hops: int, now_ms: floa
     """Return the call that hands the work over.
 
     Raises:
-        ToolInputValidationError: the event cannot be read.
-        HandoffCycleError: the agent waits for this very request already.
+        ToolInputValidationError: the event is not valid.
+        HandoffCycleError: the agent already waits for this request.
         HandoffDepthError: the chain would be longer than ``most_hops``.
     """
-    try:
-        call = _handoff_call(asker, handoff, now_ms)
-    except ValidationError as error:
-        raise ToolInputValidationError(f"The event is not valid: {faults_of(error)}.") from error
-    require_way(call, most_hops=most_hops)
-    return call
-
-
-def _handoff_call(asker: Asker, handoff: Handoff, now_ms: float) -> ToolCall:
     fields = event_fields(handoff.event)
     instance = fields.get("instanceKey", asker.instance_key)
     tool = DELEGATE_TOOL if handoff.is_request else EVENT_TOOL
@@ -153,37 +144,42 @@ def _handoff_call(asker: Asker, handoff: Handoff, now_ms: float) -> ToolCall:
     fields = {"createdAt": iso_time(now_ms), **fields, "id": event_id, "instanceKey": instance}
     event = _event(asker, handoff, fields, call_id)
     seconds = None if handoff.timeout_ms is None else handoff.timeout_ms / 1000
-    return ToolCall(
-        tool_call_id=event_id,
-        tool_name=tool,
-        args=event_args(asker.name, asker.instance_key, event.to_wire(), awaited=handoff.is_awaited),
-        agent_name=handoff.target,
-        instance_key=instance,
-        turn_id=turn,
-        trace_id=event.trace_id or "",
-        span_id=call_id.replace("-", "")[16:],
-        correlation_id=_correlation_id(fields) or call_id,
-        timeout_seconds=seconds,
-        deadline=None if seconds is None else iso_time(now_ms + seconds * 1000),
-        auth=event.auth,
-        origin=asker.origin,
-        call_chain=asker.chain,
-        waiting=asker.waiting if handoff.is_awaited else 0,
-        parent_id=asker.call_id,
-        root_id=(asker.call.root_id if asker.call else None) or asker.call_id,
-        parent_span_id=asker.call.span_id if asker.call else None,
-    )
+    try:
+        call = ToolCall(
+            tool_call_id=event_id,
+            tool_name=tool,
+            args=event_args(asker.name, asker.instance_key, event.to_wire(), awaited=handoff.is_awaited),
+            agent_name=handoff.target,
+            instance_key=instance,
+            turn_id=turn,
+            trace_id=event.trace_id or "",
+            span_id=call_id.replace("-", "")[16:],
+            correlation_id=_correlation_id(fields) or call_id,
+            timeout_seconds=seconds,
+            deadline=None if seconds is None else iso_time(now_ms + seconds * 1000),
+            auth=event.auth,
+            origin=asker.origin,
+            call_chain=asker.chain,
+            waiting=asker.waiting if handoff.is_awaited else 0,
+            parent_id=asker.call_id,
+            root_id=(asker.call.root_id if asker.call else None) or asker.call_id,
+            parent_span_id=asker.call.span_id if asker.call else None,
+        )
+    except ValidationError as error:
+        raise ToolInputValidationError(f"The event is not valid: {faults_of(error)}.") from error
+    check_call_chain(call, most_hops=most_hops)
+    return call
 
 
 def _event(asker: Asker, handoff: Handoff, fields: JsonObject, call_id: str) -> AgentEvent:
-    """Return the event that is handed over: an agent hands on what it was given, and forges nothing."""
+    """Return the event to hand over; an agent cannot choose its ``auth``, ``source`` or ``replyTo``."""
     own: JsonObject = {
         "traceId": asker.trace_id or fields.get("traceId") or uuid.UUID(call_id).hex,
         "replyTo": None,
     }
     if asker.is_agent:
         metadata = fields.get("metadata")
-        if isinstance(metadata, Mapping):  # only the system says that an event is an answer
+        if isinstance(metadata, Mapping):  # only the system may mark an event as an answer
             own["metadata"] = {name: value for name, value in metadata.items() if name != ANSWER_METADATA}
         own |= {"auth": asker.auth, "source": {"kind": "agent", "name": asker.name}}
     else:
@@ -196,17 +192,17 @@ def _event(asker: Asker, handoff: Handoff, fields: JsonObject, call_id: str) -> 
 
 
 def _correlation_id(fields: JsonObject) -> str | None:
-    """Return the correlationId that the asker has given."""
+    """Return the correlationId that the asker chose, if any."""
     reply_to = fields.get("replyTo")
     given = reply_to.get("correlationId") if isinstance(reply_to, Mapping) else None
     return given if isinstance(given, str) and given else None
 
 
 def require_timeout(name: str, value: Any, most: float) -> float:
-    """Return a time limit.
+    """Check a time limit and return it.
 
     Raises:
-        ToolInputValidationError: it is not a number above 0, or more than ``most``.
+        ToolInputValidationError: ``value`` is not a number above 0, or is more than ``most``.
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 < value <= most:
@@ -214,8 +210,8 @@ def require_timeout(name: str, value: Any, most: float) -> float:
     return float(value)
 
 
-def require_way(call: ToolCall, *, most_hops: int) -> None:
-    """Refuse a handoff that would make an agent wait for itself, or that goes too deep (DESIGN §6).
+def check_call_chain(call: ToolCall, *, most_hops: int) -> None:
+    """Refuse a handoff that makes an agent wait for itself, or whose chain is too long (DESIGN §6).
 
     Raises:
         HandoffCycleError, HandoffDepthError: see :func:`handoff_call`.
@@ -229,15 +225,15 @@ def require_way(call: ToolCall, *, most_hops: int) -> None:
 
 
 def _waiting(call: ToolCall) -> int:
-    """Return how many of a call's chain wait for it; all, if the call does not say."""
+    """Return how many agents of a call's chain wait for it; by default all."""
     return len(call.call_chain) if call.waiting is None else min(call.waiting, len(call.call_chain))
 
 
 def event_fields(event: EventLike) -> JsonObject:
-    """Return the known fields of an event, by their wire names.
+    """Return an event's fields that are set, by their wire names.
 
     Raises:
-        ToolInputValidationError: it is not an event, or has unknown fields.
+        ToolInputValidationError: ``event`` is not an event, or has unknown fields.
     """
     if isinstance(event, AgentEvent):
         return event.to_wire()
@@ -255,7 +251,7 @@ def event_fields(event: EventLike) -> JsonObject:
 
 
 class EventFields(TypedDict, total=False):
-    """Optional fields of a client's request or event, besides agent and input."""
+    """The optional fields of a client's request or event."""
 
     instance_key: str | None
     event_type: str | None
@@ -275,22 +271,22 @@ def outside_call(
     is_request: bool,
     timeout: float | None = None,
 ) -> ToolCall:
-    """Return the call for a request, or an event, that a client sends to an agent.
+    """Return the call for a client's request, or event, to an agent.
 
     Raises:
-        ToolInputValidationError: a field is wrong.
-        TypeError: a field that events do not have.
+        ToolInputValidationError: a field is not valid.
+        TypeError: events have no such field.
     """
     require_keywords("request()" if is_request else "send()", fields, EventFields.__annotations__)
     event = input.to_wire() if isinstance(input, AgentEvent) else {"input": input}
-    here = None if event.get("traceId") else current_span()
+    span = None if event.get("traceId") else current_span()
     asker = Asker(
         name=OUTSIDE,
         instance_key=fields.get("instance_key") or DEFAULT_INSTANCE,
         new_id=random_id,
         auth=fields.get("auth"),
         origin=fields.get("origin"),
-        trace_id=None if here is None else here.trace_id,
+        trace_id=None if span is None else span.trace_id,
     )
     correlation_id = fields.get("correlation_id")
     given = {
@@ -317,10 +313,10 @@ _ERRORS = {error.code: error for error in HandoffError.__subclasses__()}
 
 
 def request_result(result: ToolCallResult) -> RequestResult:
-    """Return the answer that the result of a request is.
+    """Return the answer in a request's result.
 
     Raises:
-        HandoffError: the agent failed, with its error.
+        HandoffError: the agent failed; the error is the agent's.
     """
     if result.error is not None:
         raise handoff_error(result.error)
@@ -334,7 +330,7 @@ def request_result(result: ToolCallResult) -> RequestResult:
 
 
 def accepted(call: ToolCall) -> RequestResult:
-    """Return the result of a request that is answered later."""
+    """Return the result of an ``async`` request, which is answered later."""
     return RequestResult(
         id=identity_of(call),
         event_id=call.tool_call_id,
@@ -345,7 +341,7 @@ def accepted(call: ToolCall) -> RequestResult:
 
 
 def sent(call: ToolCall, *, accepted: bool = True) -> SendResult:
-    """Return the result of sending an event, after the mailbox took it or refused it."""
+    """Return the result of sending an event; ``accepted`` says whether the mailbox took it."""
     return SendResult(
         id=identity_of(call),
         event_id=call.tool_call_id,

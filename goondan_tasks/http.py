@@ -1,4 +1,4 @@
-"""Our HTTP servers: which requests they accept, and serving an application with uvicorn.
+"""The HTTP servers: which requests they accept, and running an application with uvicorn.
 
 Needs the extra ``serve``.
 """
@@ -23,17 +23,20 @@ from broker_config.settings import Settings
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.process import is_loopback, sighup_ends_process
 
+#: how long requests may run after the first signal, since open streams would never end
+GRACE_SECONDS = 3
+Ending = Callable[[], Awaitable[None]]
 SCHEME = "bearer"
-_USUAL_PORTS = {"http": 80, "https": 443}
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
 class HttpGuard:
-    """An ASGI middleware that refuses foreign web pages and, with a token, requests without it.
+    """An ASGI middleware that refuses requests from other web pages, and requests without the token.
 
-    A browser sends the ``Origin`` of the requesting page; accepted are those of ``public_url``, and those of
-    this machine if the server is local. Without a token, ``Host`` must be a name of this machine: otherwise
-    a page whose name resolves to this machine (DNS rebinding) would have the same origin.
+    A browser sends the ``Origin`` of the requesting page. Accepted are the origin of ``public_url`` and, if
+    the server is local, those of this machine. Without a token, ``Host`` must be a name of this machine;
+    otherwise a page whose name resolves to it (DNS rebinding) would have the same origin.
     """
 
     app: ASGIApp
@@ -49,11 +52,11 @@ class HttpGuard:
     def _refusal(self, headers: Headers) -> Response | None:
         origin = headers.get("origin")
         if origin is not None and not self._is_ours(origin):
-            return _refuse(403, "Requests of web pages of other origins are refused.")
+            return error_response(403, "Requests from web pages of other origins are refused.")
         if self.token is None and not _is_local(_split(f"//{headers.get('host', '')}")):
-            return _refuse(403, "The Host header names another machine.")
+            return error_response(403, "The Host header names another machine.")
         if self.token is not None and not _shows(headers, self.token):
-            return _refuse(401, "A token is needed: Authorization: Bearer TOKEN.")
+            return error_response(401, "This needs a token: Authorization: Bearer TOKEN.")
         return None
 
     def _is_ours(self, origin: str) -> bool:
@@ -64,7 +67,7 @@ class HttpGuard:
 
 
 def guarded(app: ASGIApp, settings: Settings, host: str) -> HttpGuard:
-    """Guard an application that is served on ``host``.
+    """Guard an application served on ``host``.
 
     Raises:
         ConfigError: other machines can reach it, and no token is set.
@@ -99,22 +102,17 @@ def _split(url: str) -> SplitResult | None:
 
 def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
     """Return a URL's origin with an explicit port, which browsers omit if it is the default."""
-    return parts.scheme, parts.hostname, parts.port or _USUAL_PORTS.get(parts.scheme)
+    return parts.scheme, parts.hostname, parts.port or _DEFAULT_PORTS.get(parts.scheme)
 
 
-def _refuse(status: int, message: str) -> Response:
+def error_response(status: int, message: str) -> Response:
+    """Return a response with ``{"error": {"message": …}}``."""
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
     return JSONResponse({"error": {"message": message}}, status, headers)
 
 
-#: how long requests may go on after the first signal; open streams would never end
-GRACE_SECONDS = 3
-
-Ending = Callable[[], Awaitable[None]]
-
-
 class OrderlyServer(uvicorn.Server):
-    """A server that lets its application answer pending requests before it closes their connections."""
+    """A server that lets its application answer pending requests before connections are closed."""
 
     def __init__(self, config: uvicorn.Config, ending: Ending) -> None:
         super().__init__(config)
@@ -123,22 +121,22 @@ class OrderlyServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Await ``ending``, then shut down."""
         await self._ending()
-        # streams that are still open end with the server, which is not an error
+        # uvicorn logs an error for each open stream
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         await super().shutdown(sockets)
 
 
 async def nothing() -> None:
-    """Let requests end by themselves."""
+    """Do nothing at the end: requests end by themselves."""
 
 
 def serve(app: ASGIApp, server: socket.socket, ending: Ending = nothing) -> None:
-    """Answer requests until SIGTERM, Ctrl-C or the end of the terminal; await ``ending()`` then.
+    """Serve until SIGTERM, Ctrl-C or SIGHUP, then await ``ending()``.
 
-    Requests are not logged: their URLs may contain secrets. The present signal handlers are called with the
-    signal at the end; the caller restores that of SIGHUP.
+    Requests are not logged, since their URLs may contain secrets. At the end, the previous signal handlers
+    are called with the signal; the caller restores that of SIGHUP.
     """
-    # uvicorn handles the other two signals; under nohup this one stays ignored
+    # uvicorn handles the other two signals; under nohup SIGHUP stays ignored
     if sighup_ends_process():
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     _server(app, ending).run(sockets=[server])
@@ -146,7 +144,7 @@ def serve(app: ASGIApp, server: socket.socket, ending: Ending = nothing) -> None
 
 @contextmanager
 def served(app: ASGIApp, server: socket.socket) -> Iterator[None]:
-    """Answer requests on a thread, for the length of a ``with`` block."""
+    """Serve on a thread during a ``with`` block."""
     running = _server(app, nothing)
     thread = threading.Thread(target=running.run, kwargs={"sockets": [server]}, name="http", daemon=True)
     thread.start()

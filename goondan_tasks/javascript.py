@@ -1,7 +1,7 @@
-"""TypeScript and JavaScript entries: which files are, and what runs them (002, 003 §2.1, 004).
+"""TypeScript and JavaScript entries, and the programs that run them (002, 003 §2.1, 004).
 
-``GOONDAN_JAVASCRIPT`` names the program. Without it Bun or Node is found on PATH; Node also comes with the
-extra ``node``. Tools of the older version, which say ``runtime: node``, run in Node where there is one.
+``GOONDAN_JAVASCRIPT`` names the program; the default is Bun or Node on PATH, or Node from the extra
+``node``. Tools of the older version with ``runtime: node`` run in Node if there is one.
 """
 
 import functools
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
-#: TypeScript runs with its types stripped: no enum, no namespace with code in Node
+#: Node strips the types of TypeScript: enums and namespaces with code do not work
 SUFFIXES = frozenset({".ts", ".mts", ".cts", ".js", ".mjs", ".cjs"})
 #: the first Node that strips types without a flag
 LEAST_NODE = (22, 18)
@@ -24,22 +24,22 @@ LEAST_BUN = (1, 2)
 
 INSTALL = "Install one: pip install 'goondan-workers[node]', or Node or Bun itself on PATH."
 
-#: what a compiler would make these of
+#: the source of a compiled file, by suffix
 _COMPILED_FROM = {".js": ".ts", ".mjs": ".mts", ".cjs": ".cts"}
 _HOST = Path(__file__).with_name("node") / "host.mjs"
-#: how long a program may take to say its version
+#: the limit of asking a program for its version
 _VERSION_SECONDS = 10.0
 
 Name = Literal["bun", "node"]
 
 
 def is_javascript(entry: str | PurePath) -> bool:
-    """Return whether a file, by its name, is TypeScript or JavaScript."""
+    """Return whether a file is named as TypeScript or JavaScript."""
     return PurePath(entry).suffix.lower() in SUFFIXES
 
 
 def source_name(entry: str, root: Path) -> str:
-    """Return the file that is there for an entry: ``index.ts`` for an ``index.js`` that is not (002 §2.1)."""
+    """Return the existing file for an entry, such as ``index.ts`` without an ``index.js`` (002 §2.1)."""
     stem, suffix = os.path.splitext(entry)  # noqa: PTH122 - a Path would drop the leading ./
     if suffix not in _COMPILED_FROM or (root / entry).exists():
         return entry
@@ -56,18 +56,18 @@ class Runtime:
     version: str
 
     def command(self, *arguments: str, memory_mb: int | None = None) -> list[str]:
-        """Return the command that runs the host: with descriptor 3, to serve or to inspect a file.
+        """Return the command of a host process, which communicates on descriptor 3.
 
-        ``memory_mb`` limits the heap; Bun has no such limit.
+        ``memory_mb`` limits the heap in Node; Bun has no such limit.
         """
-        options = ["--no-install"]  # Bun would load what a file imports from the registry
+        options = ["--no-install"]  # otherwise Bun downloads missing packages
         if self.name == "node":
             options = ["--disable-warning=ExperimentalWarning", "--enable-source-maps"]
             options += [f"--max-old-space-size={memory_mb}"] if memory_mb else []
         return [self.program, *options, str(_HOST), *arguments]
 
     def inspect(self, kind: str, file: Path) -> Any:
-        """Import a file in a process of its own and say what it holds; this blocks as long as that takes.
+        """Import a file in a new process and return what it contains; this blocks until the process ends.
 
         Returns:
             ``{"handlers": [name, …]}``, or ``{"problem": …, "line": 3, "suggestion": …}``; ``None`` if the
@@ -81,21 +81,20 @@ class Runtime:
             finally:
                 os.close(written)
             with process:
-                said = answer.read()
-        return json.loads(said) if said else None
+                text = answer.read()
+        return json.loads(text) if text else None
 
 
 def on_channel(command: list[str]) -> list[str]:
-    """Return a command whose descriptor 3 is the standard output of this one; it prints to standard error."""
+    """Return a command with its standard output as descriptor 3; ``command`` itself prints to stderr."""
     return ["/bin/sh", "-c", 'exec "$@" 3>&1 >&2', "sh", *command]
 
 
 @functools.cache
 def find_runtime(wanted: str | None = None, *, preferred: Name = "bun") -> Runtime | None:
-    """Return the program that runs entries, the preferred one if both are there; ``None`` without any.
+    """Return the program that runs entries, the preferred one if there are two; ``None`` if there is none.
 
-    ``wanted`` is the setting ``GOONDAN_JAVASCRIPT``: no other program is returned then. Looked for once per
-    process.
+    ``wanted`` is the setting ``GOONDAN_JAVASCRIPT``, which excludes any other program. The result is cached.
     """
     if wanted is not None and wanted not in {"bun", "node"}:
         return _usable(shutil.which(wanted))
@@ -105,10 +104,10 @@ def find_runtime(wanted: str | None = None, *, preferred: Name = "bun") -> Runti
 
 
 def missing_runtime(wanted: str | None = None) -> str:
-    """Say that :func:`find_runtime` has found none."""
+    """Return why :func:`find_runtime` has found no program."""
     if wanted is None:
         return "neither Node (22.18 or newer) nor Bun is installed, which TypeScript and JavaScript need"
-    return f"GOONDAN_JAVASCRIPT is {wanted!r}, which is no Node (22.18 or newer) and no Bun that is installed"
+    return f"GOONDAN_JAVASCRIPT is {wanted!r}, which is not an installed Node (22.18 or newer) or Bun"
 
 
 def _installed() -> Iterator[Runtime]:
@@ -127,7 +126,7 @@ def _of_extra() -> str | None:
 
 
 def _usable(program: str | None) -> Runtime | None:
-    """Return a program that says that it is Node or Bun, and new enough: Bun's version has no ``v``."""
+    """Return the runtime of a program that is Node or Bun and new enough; Bun's version has no ``v``."""
     if program is None:
         return None
     try:
@@ -136,10 +135,10 @@ def _usable(program: str | None) -> Runtime | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    said = re.match(r"(v?)(\d+)\.(\d+)\S*", done.stdout.strip())
-    if said is None:
+    version = re.match(r"(v?)(\d+)\.(\d+)\S*", done.stdout.strip())
+    if version is None:
         return None
-    name: Name = "node" if said[1] else "bun"
-    if (int(said[2]), int(said[3])) < (LEAST_NODE if said[1] else LEAST_BUN):
+    name: Name = "node" if version[1] else "bun"
+    if (int(version[2]), int(version[3])) < (LEAST_NODE if version[1] else LEAST_BUN):
         return None
-    return Runtime(name, program, said[0].removeprefix("v"))
+    return Runtime(name, program, version[0].removeprefix("v"))

@@ -1,4 +1,4 @@
-"""Logging: structured events on stderr, as text for people or as JSON lines for machines."""
+"""Logging to stderr: structured events, as text for people or JSON lines for machines."""
 
 import contextlib
 import logging
@@ -17,7 +17,7 @@ from goondan_tasks.redaction import KNOWN_SECRETS, hide_secrets
 
 logger = structlog.get_logger(__name__)
 
-#: the line of a call that succeeded, as the renderers write it: its :class:`CallLogFields`, the ms, the time
+#: the line of a successful call as the renderers write it; takes :class:`CallLogFields`, duration, time
 _CALL_LINES = {
     "console": f"{{9}} [info     ] call.finished                  [{__name__}] agent={{0}} attempt={{1}} "
     "call_id={2} code=None correlation_id={3} duration_ms={8} instance={4} status=ok tool={5} trace_id={6} "
@@ -28,29 +28,32 @@ _CALL_LINES = {
     '"tool": "{5}", "trace_id": "{6}", "worker": "{7}", "code": null, "duration_ms": {8}, "status": "ok", '
     f'"event": "call.finished", "level": "info", "logger": "{__name__}", "timestamp": "{{9}}"}}}}\n',
 }
-#: beside ``goondan dev`` the prefix says whose line it is, and a person reads it
+#: under ``goondan dev`` lines have a prefix with the process, and are read by a person
 _DEV_TIME = "%H:%M:%S"
 _NOT_IN_DEV = ("correlation_id", "logger", "tool_call_id", "trace_id", "worker")
+#: loggers whose lines repeat ours (Celery logs each received message), or may have keys in URLs (HTTP
+#: clients)
+_CHATTY = ("celery.worker.strategy", "httpcore2", "httpx2", "mcp", "sse_starlette", "uvicorn")
 _CHATTY_IN_DEV = ("celery.apps.worker", "celery.worker.consumer", "flower.command", "kombu.mixins")
-#: whether a line shows each of a call's texts unquoted
+#: whether the renderers would write each text of a call unquoted
 _are_plain = re.compile(r"[\w.:@-]+(?:/[\w.:@-]+){6}", re.ASCII).fullmatch
 
-#: returns the fields of lines about what runs at the moment
+#: returns the log fields of the current run
 RunningFields = Callable[[], Mapping[str, Any]]
 
 
 def configure_logging(settings: Settings, running: RunningFields = dict) -> None:
-    """Send everything that is logged in this process, by us and by libraries, to stderr.
+    """Send all logging of this process, ours and that of libraries, to stderr.
 
-    Each line gets the fields of ``running``, unless it has its own, or is about another call.
+    Each line gets the fields of ``running`` that it does not have, unless it is about another call.
     """
 
     def add_running(
         _logger: Any, _method: str, event: structlog.typing.EventDict
     ) -> structlog.typing.EventDict:
         fields = running()
-        is_about_it = event.get("call_id") in (None, fields.get("call_id"))
-        return {**fields, **event} if fields and is_about_it else event
+        is_about_run = event.get("call_id") in (None, fields.get("call_id"))
+        return {**fields, **event} if fields and is_about_run else event
 
     is_dev = _form(settings) == "dev"
     shared: list[structlog.typing.Processor] = [
@@ -83,17 +86,7 @@ def configure_logging(settings: Settings, running: RunningFields = dict) -> None
             ],
         )
     )
-    # Celery's line for each received message says nothing that our own line at its end does not
-    logging.getLogger("celery.worker.strategy").setLevel(logging.WARNING)
-    # nor do lines about each HTTP request, with addresses that may hold a key, and uvicorn's about itself
-    for chatty in (
-        "httpcore2",
-        "httpx2",
-        "mcp",
-        "sse_starlette",
-        "uvicorn",
-        *(_CHATTY_IN_DEV if is_dev else ()),
-    ):
+    for chatty in (*_CHATTY, *(_CHATTY_IN_DEV if is_dev else ())):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     root = logging.getLogger()
     root.handlers = [handler]
@@ -101,10 +94,10 @@ def configure_logging(settings: Settings, running: RunningFields = dict) -> None
 
 
 class CallLog:
-    """Logs how calls end.
+    """Logs the ends of calls.
 
-    The line of a call that succeeded is written to ``stream``, if there is one, by a template: a structured
-    one, which reads the same, costs as much as carrying the call out. Failures keep the structured line.
+    The line of a successful call is written to ``stream``, if there is one, from a template. Structured
+    logging would produce the same line, but takes as long as the call itself; it is used for failures.
     """
 
     def __init__(
@@ -119,7 +112,7 @@ class CallLog:
         self._time_of_second = ""
 
     def __call__(self, result: ToolCallResult, is_stored: bool) -> None:
-        """Log a result, and whether it is the one that was stored."""
+        """Log a result; ``is_stored`` says whether it became the call's result."""
         fields, duration_ms = CallLogFields.of_result(result), result.meta.duration_ms
         if result.status == "ok" and is_stored and duration_ms is not None:
             self.write_ok([(fields, duration_ms)])
@@ -133,7 +126,7 @@ class CallLog:
         )
 
     def write_ok(self, calls: Iterable[tuple[CallLogFields, float]]) -> None:
-        """Log calls that succeeded, with their durations in ms, in one write."""
+        """Log successful calls, with their durations in ms, in one write."""
         if not self._is_wanted:
             return
         lines = []
@@ -146,7 +139,7 @@ class CallLog:
             else:
                 lines.append(self._line_of(*fields, duration_ms, self._timestamp()))
         if lines and self._stream is not None:
-            with contextlib.suppress(OSError, ValueError):  # a log that cannot be written ends no call
+            with contextlib.suppress(OSError, ValueError):  # an error while logging must not fail calls
                 self._stream.write(KNOWN_SECRETS.hidden_in_log("".join(lines)))
                 self._stream.flush()
 
@@ -165,18 +158,18 @@ class CallLog:
 
 
 def log_stream() -> TextIO | None:
-    """Return where :func:`configure_logging` lets lines go that no person reads on a terminal."""
+    """Return the stream that :func:`configure_logging` has set up, unless it is a terminal."""
     handlers = logging.getLogger().handlers
     stream = handlers[0].stream if handlers and isinstance(handlers[0], logging.StreamHandler) else None
     return None if stream is None or stream.isatty() else stream
 
 
 @contextmanager
-def logging_for_a_while(settings: Settings) -> Iterator[None]:
-    """Write what is logged with structlog to stderr, as :func:`configure_logging` does.
+def temporary_logging(settings: Settings) -> Iterator[None]:
+    """Send structlog's lines to stderr during a ``with`` block, in the form of :func:`configure_logging`.
 
-    A program that has configured structlog itself keeps what it has. Without either, structlog would print
-    every traceback with the local variables of all its frames.
+    A program's own configuration of structlog stays. With structlog's defaults, every traceback would be
+    printed with the local variables of all frames.
     """
     if _is_configured_by_program():
         yield
@@ -202,12 +195,12 @@ def logging_for_a_while(settings: Settings) -> Iterator[None]:
 def _is_configured_by_program() -> bool:
     if not structlog.is_configured():
         return False
-    # who took the defaults for a while (capture_logs) leaves them configured
-    theirs = structlog.get_config()
+    # capture_logs leaves the defaults configured
+    current = structlog.get_config()
     structlog.reset_defaults()
-    is_own = theirs != structlog.get_config()
+    is_own = current != structlog.get_config()
     if is_own:
-        structlog.configure(**theirs)
+        structlog.configure(**current)
     return is_own
 
 
@@ -216,7 +209,7 @@ def _form(settings: Settings) -> str:
 
 
 def _shortened(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Leave out what each line beside ``goondan dev`` would repeat; commands take the beginning of an id."""
+    """Leave out what all lines of ``goondan dev`` repeat; shorten ids, since commands accept a prefix."""
     for name in _NOT_IN_DEV:
         event.pop(name, None)
     if event.get("level") == "info":

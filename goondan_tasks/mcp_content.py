@@ -1,8 +1,8 @@
-"""Tool results for MCP clients: a ToolCallResult as MCP's CallToolResult, with images, audio and resources.
+"""ToolCallResults as MCP's CallToolResults, with images, audio and resources.
 
-An output is MCP content if it is a block, a list of blocks, or ``{"content": [blocks]}`` with nothing else
-but an object as ``structuredContent``. All blocks must be valid (MCP 2025-11-25, server/tools#tool-result),
-and at least one must not be text. Any other output is data.
+An output is MCP content if it is a block, a list of blocks, or ``{"content": [blocks]}`` with an optional
+object ``structuredContent``. All blocks must be valid (MCP 2025-11-25, server/tools#tool-result), and at
+least one must not be text. Any other output is data.
 """
 
 import base64
@@ -26,13 +26,15 @@ from goondan_tasks.errors import GoondanError
 from goondan_tasks.failure import describe
 from goondan_tasks.messages import JsonObject, ToolCallError, ToolCallResult
 
+#: the key of the call's identity in the result's ``_meta``, for `goondan trace` and `goondan output`
+CALL_ID = "goondan.ai/callId"
 _KINDS = ("text", "image", "audio", "resource", "resource_link")
 _BLOCKS: TypeAdapter[list[ContentBlock]] = TypeAdapter(
     list[Annotated[ContentBlock, Field(discriminator="type")]]
 )
-#: RFC 6838, §4.2, and parameters
+#: RFC 6838 §4.2, with parameters
 _MIME_TYPE = re.compile(r"[A-Za-z0-9][\w!#$&^.+-]*/[A-Za-z0-9][\w!#$&^.+-]*(\s*;.*)?", re.ASCII)
-#: what the beginning of large content contains
+#: occurs at the beginning of large content
 _LARGE = re.compile(r'"(data|blob)":"|"type":"(image|audio|resource|resource_link)"')
 
 
@@ -63,12 +65,12 @@ def content_of(output: Any) -> Content | None:
 
 
 def may_begin_content(preview: str) -> bool:
-    """Return whether an output that begins like this, in JSON, may be content."""
+    """Return whether an output may be content, given the beginning of its JSON."""
     return preview.startswith(("{", "[")) and _LARGE.search(preview) is not None
 
 
 def _may_be_blocks(items: Any) -> bool:
-    """Return whether these look like blocks that are not all text."""
+    """Return whether ``items`` looks like a list of blocks of which not all are text."""
     if not isinstance(items, list):
         return False
     are_blocks = all(isinstance(item, dict) and item.get("type") in _KINDS for item in items)
@@ -76,7 +78,7 @@ def _may_be_blocks(items: Any) -> bool:
 
 
 def _require_valid(block: ContentBlock) -> None:
-    """Check what a block's model does not.
+    """Check the parts of a block that its model does not check.
 
     Raises:
         ValueError: data is not base64, or a MIME type is not valid.
@@ -94,15 +96,11 @@ def _require_valid(block: ContentBlock) -> None:
         raise ValueError(f"{mime_type!r:.80} is not a MIME type")
 
 
-#: the call's identity, in the result's ``_meta``: `goondan trace` and `goondan output` take it
-CALL_ID = "goondan.ai/callId"
-
-
 def call_tool_result(result: ToolCallResult) -> CallToolResult:
     """Convert a final result.
 
-    Data becomes text, and ``structuredContent`` too if it is an object; content stays as it is. An error sets
-    ``isError``, with ``{"error": …}`` as the structured content (DESIGN "Records", ToolCallResult).
+    Data becomes text, and ``structuredContent`` too if it is an object; content stays as it is. An error
+    result has ``isError``, and ``{"error": …}`` as structured content (DESIGN "Records", ToolCallResult).
     """
     meta = {CALL_ID: result.meta.id}
     if result.error is not None:
@@ -118,7 +116,7 @@ def call_tool_result(result: ToolCallResult) -> CallToolResult:
 
 
 def refused(error: GoondanError, help_url: str, call_id: str | None = None) -> CallToolResult:
-    """Return the error of a call that was not submitted, or with an id, whose result could not be awaited."""
+    """Return an error about a call that could not be submitted or, with an id, not be awaited."""
     return _error_result(describe(error, help_url=help_url), {} if call_id is None else {CALL_ID: call_id})
 
 

@@ -1,8 +1,8 @@
-"""``goondan mcp-server``: MCP clients list an agent's tools, and their calls run on the agent's workers.
+"""``goondan mcp-server``: MCP clients list an agent's tools and call them on the agent's workers.
 
-It speaks both generations of the protocol: up to 2025-11-25 a connection begins with a handshake and gets
-notifications of changed lists; from 2026-07-28 on each request stands alone, and clients listen for changes.
-Needs the extra ``mcp``; no other module of the package imports this one.
+The server speaks both generations of the protocol. Up to 2025-11-25, a connection begins with a handshake and
+gets notifications about changed lists. From 2026-07-28 on, requests are independent, and clients subscribe to
+changes. Needs the extra ``mcp``; only the command imports this module.
 """
 
 import asyncio
@@ -73,18 +73,33 @@ from goondan_tasks.mcp_content import call_tool_result, content_of, may_begin_co
 from goondan_tasks.messages import JsonObject, ToolCallResult
 from goondan_tasks.output import ProgressReport
 
-#: how often the progress of a call is read
+logger = logging.getLogger(__name__)
+
+#: the interval at which the progress of a call is read
 PROGRESS_SECONDS = 0.5
-#: how long sending a cancel may take, and how long a cancelled call may take to end
+#: the limit of sending a cancel, and of the time until a cancelled call has ended
 CANCEL_SECONDS = 5.0
-#: how long Redis may be away before a waiting client gets an error: the call goes on, and a client would
-#: repeat it after an error
+#: how long Redis may be away before a waiting client gets an error: clients might repeat the call, which
+#: goes on
 OUTAGE_SECONDS = 60.0
 PAUSE_SECONDS = 0.5
-#: the largest content that is read from its file
+#: the largest content that is read from a file
 CONTENT_BYTES = 16 * 1024 * 1024
-#: how long reading each part of it may take
+#: the limit for each part of it
 READ_SECONDS = 30.0
+#: the interval at which the catalog is read
+LOOK_SECONDS = 3.0
+#: the limit of the events kept for all sessions; the oldest events are dropped first
+MOST_BYTES = 64 * 1024 * 1024
+#: the size of an event without its message
+_OVERHEAD_BYTES = 500
+PACKAGE = "goondan-workers"
+PATH = "/mcp"
+SESSION_HEADER = "mcp-session-id"
+#: the time after which a client with a broken stream reconnects
+RETRY_MS = 1_000
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+Context = ServerRequestContext[None, Any]
 Report = Callable[[ProgressReport], Awaitable[None]]
 
 
@@ -103,13 +118,13 @@ class ToolCalls:
     async def run(
         self, tool: str, args: Any, report: Report | None = None, **fields: Unpack[CallFields]
     ) -> CallToolResult:
-        """Submit a call and wait for its final result, also if it is pending in between.
+        """Submit a call and wait for its final result, even if it becomes pending.
 
-        ``report`` gets its progress. If this is cancelled, so is the call.
+        ``report`` gets the progress. Cancelling this cancels the call.
         """
         call_id = None
         try:
-            # a cancelled call must have an id by which it can be cancelled
+            # shielded, since cancelling the call needs its id
             with anyio.CancelScope(shield=True):
                 call = await self._client.submit(self._agent, tool, args, **fields)
             call_id = call.id
@@ -122,7 +137,7 @@ class ToolCalls:
     async def cancel_all(self) -> None:
         """Cancel all running and future calls, and wait until they are answered.
 
-        This takes a few times :data:`CANCEL_SECONDS` at most.
+        This takes at most a few times :data:`CANCEL_SECONDS`.
         """
         self._is_closing = True
         await asyncio.gather(*(self._cancel(call_id) for call_id in self._waiting))
@@ -145,7 +160,7 @@ class ToolCalls:
                 self._all_answered.set()
 
     async def _with_content(self, result: ToolCallResult) -> ToolCallResult:
-        """Return a result with its whole output if that is content and was stored in a file."""
+        """Return a result with its whole output, if that is content stored in a file."""
         if result.meta.output_file is None or not isinstance(result.output, dict):
             return result
         if result.output["size"] > CONTENT_BYTES or not may_begin_content(result.output["preview"]):
@@ -153,7 +168,7 @@ class ToolCalls:
         try:
             output = serializer.decode(await self._whole_output(result.meta.id))
         except (GoondanError, WaitTimeout, serializer.NotJsonError):
-            return result  # which has the beginning of the output and the name of its file
+            return result  # it has the beginning of the output and the name of its file
         return result.model_copy(update={"output": output}) if content_of(output) is not None else result
 
     async def _whole_output(self, call_id: str) -> bytes:
@@ -171,9 +186,9 @@ class ToolCalls:
 
 
 async def _final(call: PendingCall, report: Report | None) -> ToolCallResult:
-    """Wait for the final result, across outages of Redis, since they do not end calls.
+    """Wait for the final result, also during an outage of Redis.
 
-    ``report`` gets increasing progress only, as MCP requires.
+    ``report`` gets only increasing progress, as MCP requires.
     """
     reported, result, progress = -1.0, None, None
     while True:
@@ -186,10 +201,10 @@ async def _final(call: PendingCall, report: Report | None) -> ToolCallResult:
             await _until_back(call)
             continue
         if report is not None and progress is not None:
-            for told in (*progress.earlier, progress):
-                if told.done > reported:
-                    reported = told.done
-                    await report(told)
+            for latest in (*progress.earlier, progress):
+                if latest.done > reported:
+                    reported = latest.done
+                    await report(latest)
         if result is not None:
             return result
 
@@ -198,7 +213,7 @@ async def _until_back(call: PendingCall) -> None:
     """Wait until Redis answers again.
 
     Raises:
-        BrokerUnreachableError: it stays away.
+        BrokerUnreachableError: it does not within :data:`OUTAGE_SECONDS`.
     """
     end = time.monotonic() + OUTAGE_SECONDS
     while True:
@@ -210,12 +225,6 @@ async def _until_back(call: PendingCall) -> None:
                 raise
         else:
             return
-
-
-logger = logging.getLogger(__name__)
-
-#: how often the catalog is read
-LOOK_SECONDS = 3.0
 
 
 class CatalogWatch:
@@ -232,19 +241,19 @@ class CatalogWatch:
         """Read the catalog.
 
         Raises:
-            AgentNotFoundError: the agent is no longer known to any worker or bundle.
+            AgentNotFoundError: no worker or bundle has the agent any more.
             BrokerUnreachableError: Redis cannot be reached.
         """
-        await self._client.agents()  # refreshes what the client caches about agents
+        await self._client.agents()  # refreshes the client's cache
         items = [CatalogItem.from_wire(item) for item in await self._client.catalog(self._agent)]
-        # MCP's arguments are an object, also where a schema allows other types
+        # in MCP arguments are objects, even if the schema allows other types
         return [
             Tool.model_validate({**tool, "inputSchema": {**tool["inputSchema"], "type": "object"}})
             for tool in ToolCatalog(tuple(items)).to_mcp()
         ]
 
     async def look(self) -> None:
-        """Read the catalog, and publish a change if it differs from the previous one."""
+        """Read the catalog and publish a change if it differs from the previous one."""
         before = self._known
         try:
             self._known = await self.tools()
@@ -255,20 +264,14 @@ class CatalogWatch:
             await self._bus.publish(ToolsListChanged())
 
     async def run(self) -> None:
-        """Keep looking until cancelled."""
+        """Look at intervals until cancelled."""
         while True:
             await anyio.sleep(self._look_seconds)
             await self.look()
 
 
-Context = ServerRequestContext[None, Any]
-
-PACKAGE = "goondan-workers"
-SESSION_HEADER = "mcp-session-id"
-
-
 class ChangingServer(Server[None]):
-    """A server that declares to every client that its list of tools may change."""
+    """A server that tells every client that its list of tools may change."""
 
     def create_initialization_options(
         self,
@@ -276,7 +279,7 @@ class ChangingServer(Server[None]):
         experimental_capabilities: dict[str, dict[str, Any]] | None = None,
         extensions: dict[str, dict[str, Any]] | None = None,
     ) -> InitializationOptions:
-        """Describe the server; over HTTP the SDK asks for it without options."""
+        """Describe the server; over HTTP the SDK passes no options."""
         options = notification_options or NotificationOptions(tools_changed=True)
         return super().create_initialization_options(options, experimental_capabilities, extensions)
 
@@ -284,8 +287,8 @@ class ChangingServer(Server[None]):
 class AgentServer:
     """Serves one agent's tools to MCP clients.
 
-    Every MCP session has an instance of its own, unless ``instance_key`` names one for all. Where the
-    protocol has no sessions (stdio, and HTTP from 2026-07-28 on) all requests share the server's instance.
+    Every MCP session has an instance of its own, unless ``instance_key`` names one for all. Without sessions
+    (stdio, and HTTP from 2026-07-28 on) all requests share the server's instance.
     """
 
     def __init__(
@@ -304,7 +307,7 @@ class AgentServer:
         self._bus = InMemorySubscriptionBus()
         self._listening = ListenHandler(self._bus)
         self._watch = CatalogWatch(client, agent, self._bus, look_seconds)
-        self._told: set[str] = set()
+        self._notified_sessions: set[str] = set()
 
     def build(self) -> ChangingServer:
         server = ChangingServer(
@@ -317,7 +320,7 @@ class AgentServer:
             on_subscriptions_listen=self._listening,
         )
         server.add_notification_handler(
-            "notifications/initialized", NotificationParams, self._tell_of_changes
+            "notifications/initialized", NotificationParams, self._notify_of_changes
         )
         return server
 
@@ -329,7 +332,7 @@ class AgentServer:
     @asynccontextmanager
     async def _watching(self, _: Server[None]) -> AsyncIterator[None]:
         async with anyio.create_task_group() as tasks:
-            # before clients are served, so that they hear of every later change
+            # before any client is served, so that every later change is noticed
             await self._watch.look()
             tasks.start_soon(self._watch.run)
             yield
@@ -353,10 +356,10 @@ class AgentServer:
             origin=_origin(ctx),
         )
 
-    async def _tell_of_changes(self, ctx: Context, _: NotificationParams) -> None:
-        """Send list_changed after each change of the catalog, until the connection cancels this."""
+    async def _notify_of_changes(self, ctx: Context, _: NotificationParams) -> None:
+        """Send list_changed after each change of the catalog, until the connection's end cancels this."""
         session = self._session_of(ctx)
-        if session in self._told:
+        if session in self._notified_sessions:
             return
         changed = asyncio.Event()
 
@@ -364,18 +367,18 @@ class AgentServer:
             changed.set()
 
         unsubscribe = self._bus.subscribe(note)
-        self._told.add(session)
+        self._notified_sessions.add(session)
         try:
             while True:
                 await changed.wait()
                 changed.clear()
                 await ctx.session.send_tool_list_changed()
         finally:
-            self._told.discard(session)
+            self._notified_sessions.discard(session)
             unsubscribe()
 
     def _session_of(self, ctx: Context) -> str:
-        # without sessions the header is not ours but the client's own choice
+        # without sessions the client itself has chosen the header
         if ctx.request is None or ctx.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
             return self._own_session
         session: str = ctx.request.headers.get(SESSION_HEADER, self._own_session)
@@ -383,17 +386,11 @@ class AgentServer:
 
 
 def _origin(ctx: Context) -> JsonObject:
-    """Say where a call comes from (001 §9.1.1, turn.origin)."""
-    who = ctx.session.client_params
-    if who is None:
+    """Return the origin of a call (001 §9.1.1, turn.origin)."""
+    if ctx.session.client_params is None:
         return {"connector": "mcp"}
-    return {"connector": "mcp", "client": {"name": who.client_info.name, "version": who.client_info.version}}
-
-
-#: limit for all sessions together; the oldest events are dropped first
-MOST_BYTES = 64 * 1024 * 1024
-#: size of an event besides its message
-_OVERHEAD_BYTES = 500
+    client = ctx.session.client_params.client_info
+    return {"connector": "mcp", "client": {"name": client.name, "version": client.version}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,7 +405,7 @@ class _Event:
 class EventMemory:
     """The latest events of all sessions, for clients that reconnect (MCP 2025-11-25, basic/transports).
 
-    A client that reconnects with ``Last-Event-ID`` gets the messages that it missed, such as a call's result.
+    A client that reconnects with ``Last-Event-ID`` gets the messages it missed, such as a call's result.
     """
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
@@ -423,18 +420,18 @@ class EventMemory:
         self.events[event_id] = _Event(store, stream_id, message, size)
         self._bytes += size
         while self._bytes > self._most_bytes:
-            _, forgotten = self.events.popitem(last=False)
-            self._bytes -= forgotten.size
+            _, oldest = self.events.popitem(last=False)
+            self._bytes -= oldest.size
         return event_id
 
     def after(self, event_id: str) -> list[tuple[str, _Event]]:
         """Return the events after a stored one."""
-        later = itertools.takewhile(lambda known: known != event_id, reversed(self.events))
-        return [(known, self.events[known]) for known in reversed(list(later))]
+        later = itertools.takewhile(lambda other: other != event_id, reversed(self.events))
+        return [(later_id, self.events[later_id]) for later_id in reversed(list(later))]
 
 
 class SessionEvents(EventStore):
-    """The events of one session: its streams have request ids as names, which other sessions use, too."""
+    """The events of one session, whose streams are named by request ids, as in other sessions."""
 
     def __init__(self, memory: EventMemory) -> None:
         self._memory = memory
@@ -446,10 +443,10 @@ class SessionEvents(EventStore):
         return self._memory.add(self, stream_id, message)
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
-        """Send the later events of the same stream, of a request's stream up to its response.
+        """Send the later events of the same stream; a request's stream ends with the response.
 
-        The SDK would forward what comes after the replay, but loses what is stored before it does so
-        (mcp/server/streamable_http.py ``_replay_events``). Only the stream without a request is left to it.
+        The SDK would forward new events after the replay, but loses those stored before it begins to
+        (mcp/server/streamable_http.py ``_replay_events``). So it gets only the stream without a request.
         """
         last = self._memory.events.get(last_event_id)
         if last is None or last.store is not self or _is_response(last.message):
@@ -479,27 +476,22 @@ class ResumableSessions(StreamableHTTPSessionManager):
         return EventMemory()
 
     def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
-        # the SDK has one store for all sessions, which only gets the names of streams
+        # the SDK has one store for all sessions, and passes it only the names of streams
         self.event_store = SessionEvents(self._memory)
         return super()._admit_session(requestor)
 
 
-PATH = "/mcp"
-#: when a client with a broken stream reconnects
-RETRY_MS = 1_000
-
-
 def make_app(agent_server: AgentServer, settings: Settings, host: str) -> HttpGuard:
-    """Make the application that is served on ``host``.
+    """Make the application to be served on ``host``.
 
     Raises:
         ConfigError: other machines can reach it, and no token is set.
     """
-    # otherwise streams would end with the first signal, before their results
+    # otherwise the first signal would end streams before their results
     AppStatus.enable_automatic_graceful_drain = False
     sessions = ResumableSessions(
         agent_server.build(),
-        # a character's escape in JSON may be longer than what max_args_bytes counts
+        # JSON escapes may be longer than the characters that max_args_bytes counts
         max_request_body_size=max(DEFAULT_MAX_REQUEST_BODY_SIZE, 2 * settings.max_args_bytes),
         # our guard checks Host and Origin
         security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
@@ -517,33 +509,30 @@ async def end(agent_server: AgentServer) -> None:
     AppStatus.should_exit = True
 
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
 def serve_stdio(agent_server: AgentServer) -> None:
-    """Serve one client until it closes stdin; its running calls are cancelled then.
+    """Serve one client until it closes stdin, then cancel its running calls.
 
-    stdout belongs to the protocol: other output of this process goes to stderr.
+    stdout is for the protocol; other output of this process goes to stderr.
     """
-    asyncio.run(_serve(agent_server))
+    asyncio.run(_serve_stdio(agent_server))
 
 
-async def _serve(agent_server: AgentServer) -> None:
+async def _serve_stdio(agent_server: AgentServer) -> None:
     loop = asyncio.get_running_loop()
-    result_writer: list[asyncio.Task[None]] = []
+    ending: list[asyncio.Task[None]] = []
 
-    def end(number: int) -> None:
-        if not result_writer:
-            result_writer.append(loop.create_task(_end(agent_server, number)))
+    def on_signal(number: int) -> None:
+        if not ending:
+            ending.append(loop.create_task(_exit(agent_server, number)))
 
     for number in _SIGNALS:
-        loop.add_signal_handler(number, end, number)
+        loop.add_signal_handler(number, on_signal, number)
     server = agent_server.build()
     async with stdio_server() as (read_stream, write_stream):
         await server.run(read_stream, write_stream, server.create_initialization_options())
 
 
-async def _end(agent_server: AgentServer, number: int) -> None:
+async def _exit(agent_server: AgentServer, number: int) -> None:
     await agent_server.end()
-    # a thread is blocked reading stdin, so a normal exit would wait for the client's next line
+    # a normal exit would wait for the thread that is blocked reading stdin
     os._exit(128 + number)

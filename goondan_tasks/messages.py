@@ -1,7 +1,7 @@
-"""The frozen records on the wire, and their times: ToolCall, ToolCallResult, Message, AgentEvent (DESIGN §4).
+"""The records on the wire and their times: ToolCall, ToolCallResult, Message, AgentEvent (frozen, DESIGN §4).
 
-Python is snake_case, the wire is camelCase; :class:`WireModel` decides that once. Times are ISO 8601
-UTC with milliseconds. Unknown fields are ignored, a record of a newer version is refused.
+Python is snake_case, the wire is camelCase; :class:`WireModel` decides that once. Times are ISO 8601 UTC with
+milliseconds. Unknown fields are ignored; records of a newer version are refused.
 """
 
 import functools
@@ -27,33 +27,33 @@ from broker_config.value_faults import fault_text
 
 WIRE_VERSION = 1
 
-#: a year; clocks of the operating system have an upper bound
+#: a year; timers of the operating system have an upper bound
 LONGEST_RUN_SECONDS = 366 * 86_400
 
-#: the most characters of an instance's key, which names a directory and keys in Redis
+#: in characters; an instance key names a directory and keys in Redis
 LONGEST_INSTANCE_KEY = 1024
 
 JsonObject = dict[str, Any]
-#: its length is checked where calls are submitted: too long is E_PAYLOAD_TOO_LARGE
+#: checked for its length on submission, where the error is E_PAYLOAD_TOO_LARGE
 InstanceKey = Annotated[str, Field(min_length=1)]
 
-#: milliseconds since the epoch, in Redis time where a Redis is involved
+#: returns milliseconds since the epoch, in Redis time where a Redis is involved
 Clock = Callable[[], float]
 
 
 def wall_clock() -> float:
-    """Return this machine's time in milliseconds, for display only: deadlines and leases use Redis time."""
+    """Return this machine's time in ms, for display only: deadlines and leases use Redis time."""
     return time.time() * 1000
 
 
 def redis_clock(now: int) -> Clock:
-    """Return a clock that continues from ``now``, a time in ms that Redis has just returned."""
+    """Return a clock that continues from ``now``, the Redis time in ms."""
     offset = now - time.monotonic() * 1000
     return lambda: offset + time.monotonic() * 1000
 
 
 def iso_time(milliseconds: float) -> str:
-    """Format epoch milliseconds as the wire has them: ``2026-02-01T10:00:00.000Z``."""
+    """Format epoch milliseconds for the wire: ``2026-02-01T10:00:00.000Z``."""
     seconds, rest = divmod(int(milliseconds), 1000)
     return f"{_iso_second(seconds)}.{rest:03d}Z"
 
@@ -64,7 +64,7 @@ def _iso_second(seconds: int) -> str:
 
 
 def epoch_milliseconds(text: str) -> int:
-    """Parse an ISO 8601 time; one without a zone counts as UTC.
+    """Parse an ISO 8601 time; without a zone it is UTC.
 
     Raises:
         ValueError: ``text`` is not an ISO 8601 time.
@@ -84,14 +84,14 @@ IsoTime = Annotated[str, AfterValidator(_require_time)]
 
 
 class WireModel(BaseModel):
-    """A record that crosses a process: frozen, camelCase outside, tolerant of unknown fields."""
+    """A record that crosses process boundaries: frozen, camelCase on the wire, tolerant of unknown fields."""
 
     model_config = ConfigDict(
         frozen=True,
         alias_generator=to_camel,
         populate_by_name=True,
         extra="ignore",
-        defer_build=True,  # a command uses few of the records: each is built when it is first used
+        defer_build=True,  # a command uses few of the records
     )
 
     @classmethod
@@ -123,7 +123,7 @@ class Versioned(WireModel):
 
 
 class Message(WireModel):
-    """A message of the conversation (004, Message): the wrapper around what the model saw or said."""
+    """A message of a conversation (004, Message). ``data`` is what the model read or wrote."""
 
     id: str
     data: JsonObject
@@ -133,13 +133,13 @@ class Message(WireModel):
 
 
 class _Carried(Versioned):
-    """What a call and the message of an event both carry."""
+    """The fields that a call and the message of an event share."""
 
     auth: JsonObject | None = None
     origin: JsonObject | None = None
     #: the agents that led to this call, outermost first: items ``agent@instanceKey``
     call_chain: tuple[str, ...] = ()
-    #: how many of them, counted from the last, wait for it; ``None`` for all
+    #: how many of them, counted from the last, wait for the result; ``None``: all
     waiting: Annotated[int, Field(ge=0)] | None = None
     #: the call is not started after this time; the default is the queue timeout
     deadline: IsoTime | None = None
@@ -147,9 +147,9 @@ class _Carried(Versioned):
     #: the identities of the call or event that caused this one, and of the first in the chain
     parent_id: str | None = None
     root_id: str | None = None
-    #: the span that asked for this call, if one did
+    #: the span that made this call
     parent_span_id: str | None = None
-    #: the identity of the call that this one runs again
+    #: the identity of the call that this one replays
     replay_of: str | None = None
 
 
@@ -169,17 +169,17 @@ class ToolCall(_Carried):
     correlation_id: str
     bundle_ref: str | None = None
     idempotency_key: str | None = None
-    #: the id that the model gave the call, where ``tool_call_id`` had to be another one to be unique
+    #: the model's own id of the call, if it was not unique and ``tool_call_id`` is another
     model_call_id: str | None = None
 
     @property
     def shown_id(self) -> str:
-        """The call's id as its model, its handler and its result know it (DESIGN §6)."""
+        """The id that the model, the handler and the result show (DESIGN §6)."""
         return self.model_call_id or self.tool_call_id
 
 
 class ToolCallError(WireModel):
-    """Why a call failed (004, ToolCallResultError). ``message`` obeys errorMessageLimit."""
+    """Why a call failed (004, ToolCallResultError). ``message`` is at most errorMessageLimit characters."""
 
     code: str
     name: str
@@ -191,29 +191,29 @@ class ToolCallError(WireModel):
 
     @property
     def retry_after(self) -> float:
-        """The seconds for which the other side wants no further attempt; they stay in the process."""
+        """The seconds to wait before another attempt, as the provider asked; not on the wire."""
         return self._retry_after
 
-    def retried_after(self, seconds: float) -> Self:
-        """Return the same error with the seconds before which another attempt has no use."""
+    def with_retry_after(self, seconds: float) -> Self:
+        """Return the same error with :attr:`retry_after`."""
         error = self.model_copy()
         error._retry_after = seconds
         return error
 
     @property
     def traceback(self) -> str | None:
-        """That of the handler's exception, for monitors; it stays in the process."""
+        """The traceback of the handler's exception, for monitors; not on the wire."""
         return self._traceback
 
     def with_traceback(self, text: str) -> Self:
-        """Return the same error with the traceback of its exception."""
+        """Return the same error with :attr:`traceback`."""
         error = self.model_copy()
         error._traceback = text
         return error
 
 
 class ResultMeta(WireModel):
-    """Where and when a call was run, and by which worker."""
+    """Where and when a call ran, and in which worker."""
 
     id: str
     agent_name: str
@@ -229,19 +229,19 @@ class ResultMeta(WireModel):
     finished_at: str | None = None
     duration_ms: float | None = None
     replay_of: str | None = None
-    #: the file of the workdir that holds the output, if it is too large for the result
+    #: the file in the workdir that holds an output too large for the result
     output_file: str | None = None
-    #: of a pending result: when the call expires unless it is completed, and what it waits for
+    #: pending results only: when the call expires, and what it waits for
     expires_at: str | None = None
     awaits: Literal["completion", "approval"] | None = None
-    #: of a model's request, or of the Turn of an agent that thinks: its tokens, as ``{input, output, cached,
-    #: reasoning}``, and why it ended
+    #: for a request to a model, or a Turn of a thinking agent: the tokens used, as
+    #: ``{input, output, cached, reasoning}``, and why it ended
     usage: dict[str, int] | None = None
     finish_reason: str | None = None
 
 
 class CallLogFields(NamedTuple):
-    """What each log line about a call says of it; what is empty or not known is left out of the line."""
+    """The fields of log lines about a call; empty ones are left out of the line."""
 
     agent: str | None
     attempt: int | None
@@ -254,7 +254,7 @@ class CallLogFields(NamedTuple):
 
     @classmethod
     def of_result(cls, result: "ToolCallResult") -> Self:
-        """Return those of the call that has ended with ``result``."""
+        """Return the fields of the call that ended with ``result``."""
         m, tool = result.meta, result.tool_name
         return cls(
             m.agent_name, m.attempt, m.id, m.correlation_id, m.instance_key, tool, m.trace_id, m.worker
@@ -262,7 +262,7 @@ class CallLogFields(NamedTuple):
 
     @classmethod
     def of_call(cls, call_id: str, call: ToolCall, worker: str, attempt: int | None = None) -> Self:
-        """Return those of a call in a worker; ``attempt`` is that of a run."""
+        """Return the fields of a call in a worker; ``attempt`` is given for a run."""
         return cls(
             call.agent_name,
             attempt,
@@ -275,7 +275,7 @@ class CallLogFields(NamedTuple):
         )
 
     def known(self) -> JsonObject:
-        """Return the fields that have a value, by name."""
+        """Return the non-empty fields by name."""
         return {name: value for name, value in self._asdict().items() if value not in (None, "")}
 
 
@@ -292,12 +292,12 @@ class ToolCallResult(Versioned):
 
     @classmethod
     def from_json(cls, data: bytes) -> Self:
-        """Read what a worker has written.
+        """Read a result as a worker wrote it.
 
-        pydantic reads it in a third of the time that ours takes, but refuses what is nested very deeply.
+        pydantic's parser takes a third of the time of ours, but refuses very deep nesting.
 
         Raises:
-            ValueError: it is not JSON, or not a result.
+            ValueError: ``data`` is not JSON, or not a result.
         """
         try:
             return cls.model_validate_json(data)
@@ -305,7 +305,7 @@ class ToolCallResult(Versioned):
             return cls.from_wire(serializer.decode(data))
 
     def to_wire(self) -> JsonObject:
-        """Write the result; an ``ok`` result carries its ``output`` even when that is null."""
+        """Write the result; an ``ok`` result has an ``output`` even if that is null."""
         wire = super().to_wire()
         if self.status == "ok":
             wire["output"] = self.output
@@ -313,17 +313,17 @@ class ToolCallResult(Versioned):
 
 
 def call_part(call_id: str, tool_name: str, args: Any) -> JsonObject:
-    """Return the part of an assistant Message's content that is a call."""
+    """Return a call as a part of an assistant Message's content."""
     return {"type": "tool-call", "toolCallId": call_id, "toolName": tool_name, "input": args}
 
 
 def assistant_message(call_id: str, tool_name: str, args: Any, step_id: str, now: str) -> Message:
-    """Build the assistant Message that holds exactly this call, for a call submitted without one."""
+    """Build the assistant Message for a call that was submitted without one: it holds only this call."""
     return Message.from_wire(assistant_message_wire(call_id, tool_name, args, step_id, now))
 
 
 def assistant_message_wire(call_id: str, tool_name: str, args: Any, step_id: str, now: str) -> JsonObject:
-    """Build the same as on the wire."""
+    """Build the wire form of :func:`assistant_message`."""
     return {
         "id": f"msg-{call_id}",
         "data": {"role": "assistant", "content": [call_part(call_id, tool_name, args)]},
@@ -333,7 +333,7 @@ def assistant_message_wire(call_id: str, tool_name: str, args: Any, step_id: str
     }
 
 
-#: where the metadata of an event says that it is an answer
+#: the key in an event's metadata that marks it as an answer
 ANSWER_METADATA = "__goondanInterAgentResponse"
 
 
@@ -352,7 +352,7 @@ class ReplyTo(WireModel):
 
 
 class AgentEvent(WireModel):
-    """An event for an agent to handle: a task, an answer, a message from outside."""
+    """An event that an agent handles: a task, an answer, or a message from outside."""
 
     id: str
     type: str
@@ -360,7 +360,7 @@ class AgentEvent(WireModel):
     trace_id: str | None = None
     metadata: JsonObject = Field(default_factory=dict)
     input: Any = None
-    #: the instance it is for; the default is the asker's (DESIGN §4)
+    #: the receiving instance; by default the asker's (DESIGN §4)
     instance_key: InstanceKey | None = None
     source: EventSource
     auth: JsonObject | None = None
@@ -368,13 +368,13 @@ class AgentEvent(WireModel):
 
 
 class HandoffAnswer(WireModel):
-    """How a request ended: the payload of a ``delegate_result``."""
+    """The outcome of a request: the payload of a ``delegate_result``."""
 
     event_id: str
     status: Literal["ok", "error"]
     response: Any = None
     error: JsonObject | None = None
-    #: type and metadata of the request, and when it ended
+    #: the request's type and metadata, and when it ended
     event_type: Any = None
     metadata: Any = None
     answered_at: str | None = None
@@ -384,9 +384,9 @@ MessageType = Literal["delegate", "delegate_result", "event", "shutdown"]
 
 
 class IpcMessage(_Carried):
-    """One message between agents, as ``goondan.delegate``, ``delegate_result`` and ``event`` carry it.
+    """A message between agents: the argument of ``goondan.delegate``, ``delegate_result`` and ``event``.
 
-    ``payload`` is an :class:`AgentEvent`; of a ``delegate_result``, an :class:`HandoffAnswer`.
+    ``payload`` is an :class:`AgentEvent`, in a ``delegate_result`` a :class:`HandoffAnswer`.
     """
 
     type: MessageType
@@ -399,12 +399,13 @@ class IpcMessage(_Carried):
     trace_id: str | None = None
     span_id: str | None = None
     turn_id: str | None = None
-    #: the asker waits for the answer itself, so the message needs no handling
+    #: whether the asker is waiting for the answer, so that the message needs no handling
     awaited: bool = False
 
 
 def faults_of(error: ValidationError, *within: str) -> str:
-    """Describe validation errors in one line, each with its field, which is ``within`` others."""
-    faults = error.errors(include_input=False, include_url=False)
-    fields = (".".join(map(str, (*within, *fault["loc"]))) for fault in faults)
-    return "; ".join(f"{field}: {fault_text(fault)}" for field, fault in zip(fields, faults, strict=True))
+    """Describe validation errors in one line, each after its field's path, which begins with ``within``."""
+    return "; ".join(
+        f"{'.'.join(map(str, (*within, *fault['loc'])))}: {fault_text(fault)}"
+        for fault in error.errors(include_input=False, include_url=False)
+    )

@@ -1,4 +1,4 @@
-"""The metrics of all agents and workers for Prometheus, read from Redis at each scrape."""
+"""Prometheus metrics of all agents and workers, read from Redis at each scrape."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ from goondan_tasks.client.status import AgentState, AgentStatus
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.names import DELEGATE_TOOL, EVENT_TOOLS, MODEL_TOOLS
 
-#: reads what workers have counted, and the lost calls by agent
+#: returns the workers' counts, and the lost calls by agent
 ReadCounts = Callable[[], tuple[list[WorkerCounts], dict[str, int]]]
 
 
@@ -23,7 +23,7 @@ def _of_queue(field: str) -> Callable[[AgentStatus], float]:
     return lambda status: getattr(status.queue, field) or 0
 
 
-#: name, help text, and the value for one agent
+#: name, help text, and the value of an agent
 _GAUGES: tuple[tuple[str, str, Callable[[AgentStatus], float]], ...] = (
     ("running", "Calls and events in hand.", _of_queue("running")),
     ("waiting_for_limit", "Calls that wait for a limit, outside the queue.", _of_queue("waiting_for_limit")),
@@ -55,21 +55,21 @@ _GAUGES: tuple[tuple[str, str, Callable[[AgentStatus], float]], ...] = (
 
 
 class AgentMetrics(Collector):
-    """Collects the metrics; ``goondan_up`` is 0 while Redis cannot be reached."""
+    """Collects the metrics. ``goondan_up`` is 0 while Redis cannot be reached."""
 
     def __init__(self, read: Callable[[], list[AgentStatus]], read_counts: ReadCounts) -> None:
         self._read = read
         self._read_counts = read_counts
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing, so that registering does not read Redis."""
+        """Return nothing, so that registering the collector does not read Redis."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every gauge, with a value for each agent, and what workers have counted."""
+        """Yield the gauges, with a value for each agent, and the workers' counts."""
         up = GaugeMetricFamily("goondan_up", "1 if Redis can be reached.")
         try:
-            with reporting_outages():  # a scrape must not wait for their end
+            with reporting_outages():  # a scrape must not wait for the end of an outage
                 statuses = self._read()
                 workers, lost = self._read_counts()
         except BrokerUnreachableError:
@@ -79,8 +79,8 @@ class AgentMetrics(Collector):
         up.add_metric([], 1)
         yield up
         yield _backlog(statuses)
-        for name, says, value in _GAUGES:
-            gauge = GaugeMetricFamily(f"goondan_{name}", says, labels=["agent"])
+        for name, help_text, value in _GAUGES:
+            gauge = GaugeMetricFamily(f"goondan_{name}", help_text, labels=["agent"])
             for status in statuses:
                 gauge.add_metric([status.record.name], value(status))
             yield gauge
@@ -112,19 +112,19 @@ def _counted(workers: Iterable[WorkerCounts]) -> Iterator[Metric]:
     )
     for worker in workers:
         for one in worker.tools:
-            who = [worker.worker, worker.process, one.agent]
+            prefix = [worker.worker, worker.process, one.agent]
             for code, count in one.ended.items():
                 if one.tool in EVENT_TOOLS:
-                    (handoffs if one.tool == DELEGATE_TOOL else events).add_metric([*who, code], count)
+                    (handoffs if one.tool == DELEGATE_TOOL else events).add_metric([*prefix, code], count)
                 else:
-                    calls.add_metric([*who, one.tool, code], count)
+                    calls.add_metric([*prefix, one.tool, code], count)
             for code, count in one.retried.items():
-                retries.add_metric([*who, one.tool, code], count)
-            limit_waits.add_metric([*who, one.tool], one.limit_waits)
-            waits.add_metric([*who, one.tool], _buckets(one.waits), one.waits.total)
-            runs.add_metric([*who, one.tool], _buckets(one.runs), one.runs.total)
+                retries.add_metric([*prefix, one.tool, code], count)
+            limit_waits.add_metric([*prefix, one.tool], one.limit_waits)
+            waits.add_metric([*prefix, one.tool], _buckets(one.waits), one.waits.total)
+            runs.add_metric([*prefix, one.tool], _buckets(one.runs), one.runs.total)
             for kind, count in one.tokens.items():
-                tokens.add_metric([*who, one.tool.removeprefix(MODEL_TOOLS), kind], count)
+                tokens.add_metric([*prefix, one.tool.removeprefix(MODEL_TOOLS), kind], count)
     yield from (calls, handoffs, events, retries, limit_waits, waits, runs, tokens)
 
 
@@ -148,17 +148,17 @@ def _backlog(statuses: Iterable[AgentStatus]) -> GaugeMetricFamily:
 def serving(
     read: Callable[[], list[AgentStatus]], read_counts: ReadCounts, host: str, port: int
 ) -> Iterator[str]:
-    """Serve the metrics on a thread, for the length of a ``with`` block; yield their URL.
+    """Serve the metrics on a thread during a ``with`` block; yield their URL.
 
     Raises:
-        OSError: nothing can listen there.
+        OSError: the address cannot be used.
     """
     registry = CollectorRegistry()
     registry.register(AgentMetrics(read, read_counts))
     server, thread = start_http_server(port, host, registry)
     try:
-        place = f"[{host}]" if ":" in host else host
-        yield f"http://{place}:{server.server_port}/metrics"
+        shown_host = f"[{host}]" if ":" in host else host
+        yield f"http://{shown_host}:{server.server_port}/metrics"
     finally:
         server.shutdown()
         server.server_close()

@@ -1,6 +1,6 @@
-"""Messages, tool calls and their answers in the formats of the model providers.
+"""Messages, tool calls and their results in the formats of model providers.
 
-The v1 profile writes messages as 002, appendix A does: ``{role: system|user, content}``,
+Messages of the v1 profile (002, appendix A) are ``{role: system|user, content}``,
 ``{role: assistant, content?, toolCalls?: [{id, name, arguments}]}`` and
 ``{role: tool, toolCallId, toolName, output}``.
 """
@@ -27,6 +27,8 @@ from goondan_tasks.messages import (
 from goondan_tasks.names import EVENT_TOOLS, is_v1_name
 from goondan_tasks.wording import closest
 
+#: the content parts that are calls, Anthropic's and ours
+_CALL_PARTS = ("tool_use", "tool-call")
 _ROLES = frozenset({"system", "user", "assistant", "tool"})
 
 #: the fields of a Message's source besides its type (004, MessageSource)
@@ -40,12 +42,12 @@ _SOURCES: dict[str, tuple[str, ...]] = {
 
 
 def tool_message(call_id: str, tool_name: str, result: ToolCallResult) -> JsonObject:
-    """Return the message that tells the model a call's result (002 §6.2)."""
-    return {"role": "tool", "toolCallId": call_id, "toolName": tool_name, "output": told_output(result)}
+    """Return the v1 message with a call's result (002 §6.2)."""
+    return {"role": "tool", "toolCallId": call_id, "toolName": tool_name, "output": v1_output(result)}
 
 
-def told_output(result: ToolCallResult) -> Any:
-    """Return the output of a successful call, else its status with handle or error (002 §6.3, §7.1)."""
+def v1_output(result: ToolCallResult) -> Any:
+    """Return a call's output if it succeeded, else its status with handle or error (002 §6.3, §7.1)."""
     if result.status == "ok":
         return result.output
     if result.status == "pending":
@@ -55,7 +57,7 @@ def told_output(result: ToolCallResult) -> Any:
 
 
 def source_fault(source: Mapping[str, Any]) -> str:
-    """Return what is wrong with the source of a Message, or an empty string (004, MessageSource)."""
+    """Return what is wrong with a Message's source, or an empty string (004, MessageSource)."""
     kind = source.get("type")
     if not isinstance(kind, str) or kind not in _SOURCES:
         return f"its source has the unknown type {kind!r:.100}; there are: {', '.join(_SOURCES)}"
@@ -64,7 +66,7 @@ def source_fault(source: Mapping[str, Any]) -> str:
 
 
 def message_fault(message: Message, call_id: str) -> str:
-    """Return why a Message is not an assistant message with this call, or an empty string (001 §12.5 r4)."""
+    """Return why a Message is not the assistant's with this call, or an empty string (001 §12.5 rule 4)."""
     role = message.data.get("role")
     if not isinstance(role, str) or role not in _ROLES:
         return f"its role is unknown: {role!r:.100}; there are: {', '.join(sorted(_ROLES))}"
@@ -74,52 +76,54 @@ def message_fault(message: Message, call_id: str) -> str:
     kind = message.source["type"]
     if role != "assistant" or kind not in ("assistant", "extension"):
         return f"it is not the assistant's, but has the role {role!r} and a source of the type {kind!r}"
-    held = [call["id"] for said in llm_messages(message.data) for call in said.get("toolCalls", ())]
-    if call_id in held:
+    ids = [call["id"] for v1 in llm_messages(message.data) for call in v1.get("toolCalls", ())]
+    if call_id in ids:
         return ""
-    holds = f"it holds: {', '.join(map(repr, held))}" if held else "it holds no call"
-    return f"it does not hold the call {call_id!r:.200}; {holds:.500}"
+    found = f"it holds: {', '.join(map(repr, ids))}" if ids else "it holds no call"
+    return f"it does not hold the call {call_id!r:.200}; {found:.500}"
 
 
 def llm_messages(message: Mapping[str, Any]) -> list[JsonObject]:
-    """Translate a message of ours (004), OpenAI, Anthropic, the AI SDK or v1 into v1 messages.
+    """Convert a message of 004, OpenAI, Anthropic, the AI SDK or v1 to v1 messages.
 
-    A message with several results becomes several messages. The default role is ``user``; something that is
-    not a message becomes an empty list.
+    A message with several results becomes several messages. The default role is ``user``. Anything else
+    becomes an empty list.
     """
     data = message.get("data")
-    said: Mapping[str, Any] = data if isinstance(data, Mapping) else message
-    role = said.get("role", "user")
+    fields: Mapping[str, Any] = data if isinstance(data, Mapping) else message
+    role = fields.get("role", "user")
     if not isinstance(role, str) or role not in _ROLES:
         return []
-    content = said.get("content")
+    content = fields.get("content")
     if role == "tool" and not isinstance(content, list):
-        if "tool_call_id" in said:
-            return [_result(said["tool_call_id"], said.get("name"), _provider_json(content))]
-        return [_result(said.get("toolCallId"), said.get("toolName"), said.get("output"))]
+        if "tool_call_id" in fields:
+            return [_result(fields["tool_call_id"], fields.get("name"), _provider_json(content))]
+        return [_result(fields.get("toolCallId"), fields.get("toolName"), fields.get("output"))]
     parts = _objects(content)
     results = [result for part in parts for result in _part_results(part)]
-    listed = [one for one in _objects(said.get("tool_calls")) if isinstance(one.get("function"), Mapping)]
-    in_parts = [part for part in parts if part.get("type") in _CALL_PARTS]
-    calls = [_llm_call(one) for one in (*_objects(said.get("toolCalls")), *listed, *in_parts)]
+    openai_calls = [
+        call for call in _objects(fields.get("tool_calls")) if isinstance(call.get("function"), Mapping)
+    ]
+    call_parts = [part for part in parts if part.get("type") in _CALL_PARTS]
+    calls = [_llm_call(call) for call in (*_objects(fields.get("toolCalls")), *openai_calls, *call_parts)]
     texts = [part.get("text") for part in parts if part.get("type") == "text"]
     text = content if isinstance(content, str) else "".join(one for one in texts if isinstance(one, str))
-    spoken: JsonObject = {"role": role}
+    converted: JsonObject = {"role": role}
     if text or not (calls or results):
-        spoken["content"] = text
+        converted["content"] = text
     if calls:
-        spoken["toolCalls"] = calls
-    return [*results, spoken] if len(spoken) > 1 and role != "tool" else results
+        converted["toolCalls"] = calls
+    return [*results, converted] if len(converted) > 1 and role != "tool" else results
 
 
 def asking_message(calls: Sequence[JsonObject], content: str = "") -> JsonObject:
-    """Return an assistant message with calls, which are ``{id, name, arguments}``."""
-    said = {"content": content} if content else {}
-    return {"role": "assistant", **said, "toolCalls": list(calls)}
+    """Return a v1 assistant message with calls, which are ``{id, name, arguments}``."""
+    text = {"content": content} if content else {}
+    return {"role": "assistant", **text, "toolCalls": list(calls)}
 
 
 def _call_fields(call: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    """Return the id, name and arguments of a call that OpenAI, Anthropic, the AI SDK, v1 or we write."""
+    """Return id, name and arguments of a call of OpenAI, Anthropic, the AI SDK, v1 or ours."""
     function = call.get("function")
     if isinstance(function, Mapping):
         return call.get("id"), function.get("name", ""), function.get("arguments")
@@ -164,17 +168,14 @@ def _text_or_empty(value: Any) -> str:
 
 
 def _provider_json(text: Any) -> Any:
-    """Decode a provider's text if it is JSON; any other value is returned as it is."""
+    """Decode a provider's value if it is JSON text; else return it unchanged."""
     try:
         return serializer.decode(text) if isinstance(text, str) else text
     except serializer.NotJsonError:
         return text
 
 
-#: the types of content parts that are calls: Anthropic's and ours
-_CALL_PARTS = ("tool_use", "tool-call")
-
-#: makes the answer to a call, in its model's shape, from the result
+#: makes the message with a call's result in the format of its model
 AnswerFormat = Callable[["ModelCall", ToolCallResult], JsonObject]
 
 
@@ -187,19 +188,19 @@ class ModelCall:
     name: str
     args: Any
     answer: AnswerFormat
-    #: why it cannot be submitted: a model's mistake is answered and never raised
+    #: why the call cannot be submitted; mistakes of the model are answered, not raised
     fault: ToolError | None = None
 
     def message(self, result: ToolCallResult) -> JsonObject:
-        """Return the result in the shape in which the model expects it back."""
+        """Return the result in the format that the model expects."""
         return self.answer(self, result)
 
 
 class StepCallResult(ToolCallResult):
-    """The outcome of a call, with ``message``: what the model expects back for it.
+    """The result of a call, with the ``message`` that the model expects back.
 
-    For OpenAI that is a message of the role ``tool``, for Anthropic a ``tool_result`` block of the next user
-    message, else a Message of the role ``tool`` (004).
+    For OpenAI this is a message with the role ``tool``, for Anthropic a ``tool_result`` block of the next
+    user message, else a Message with the role ``tool`` (004).
     """
 
     message: JsonObject
@@ -210,7 +211,7 @@ class ModelReply:
     """A model's reply, with its tool calls as the model wrote them."""
 
     calls: Sequence[Any]
-    #: the content of its message in order, with ``None`` for each call
+    #: the parts of its content in order, with ``None`` for each call
     parts: Sequence[JsonObject | None]
     #: the reply itself, if it was given as a Message
     given: Message | None = None
@@ -223,7 +224,7 @@ def read_reply(given: Any) -> ModelReply:
     object of their Python packages; or a :class:`Message`; or a v1 message.
 
     Raises:
-        ToolInputValidationError: it is none of these, or not an assistant message.
+        ToolInputValidationError: ``given`` is none of these, or not an assistant message.
     """
     if isinstance(given, Message):
         if fault := source_fault(given.source):
@@ -235,7 +236,7 @@ def read_reply(given: Any) -> ModelReply:
         return _whole_reply(fields)
     if isinstance(fields, str | bytes) or not isinstance(fields, Iterable):
         raise ToolInputValidationError(
-            f"A Step runs a model's reply, or the list of its tool calls; not {given!r:.200}."
+            f"A Step runs a model's reply or the list of its tool calls, not {given!r:.200}."
         )
     calls = list(fields)
     return ModelReply(calls, [None] * len(calls))
@@ -253,8 +254,8 @@ def _whole_reply(fields: Mapping[str, Any]) -> ModelReply:
         raise ToolInputValidationError(f"The Message is not valid: {faults_of(error)}.") from error
 
 
-def _reply_of(said: Mapping[str, Any]) -> ModelReply:
-    role, content = said.get("role"), said.get("content")
+def _reply_of(message: Mapping[str, Any]) -> ModelReply:
+    role, content = message.get("role"), message.get("content")
     if role != "assistant":
         raise ToolInputValidationError(
             f"A model's reply has the role 'assistant', not {role!r:.100}: give the message of the model, or "
@@ -265,17 +266,17 @@ def _reply_of(said: Mapping[str, Any]) -> ModelReply:
         raise ToolInputValidationError(f"A reply's content is text or a list of parts, not {content!r:.200}.")
     more: list[Any] = []
     for name in ("tool_calls", "toolCalls"):
-        listed = said.get(name) or []
+        listed = message.get(name) or []
         if not isinstance(listed, list | tuple):
             raise ToolInputValidationError(f"A reply's {name} are a list, not {listed!r:.200}.")
         more += listed
     calls = [part for part in parts if part.get("type") in _CALL_PARTS] + more
-    told = [None if part.get("type") in _CALL_PARTS else dict(part) for part in parts]
-    return ModelReply(calls, told + [None] * len(more))
+    content_parts = [None if part.get("type") in _CALL_PARTS else dict(part) for part in parts]
+    return ModelReply(calls, content_parts + [None] * len(more))
 
 
 def read_model_call(raw: Any, *, max_args_bytes: int) -> ModelCall:
-    """Read a call of OpenAI's chat completions, Anthropic's messages, or our own.
+    """Read a tool call of OpenAI's chat completions, Anthropic's messages, or our own.
 
     ::
 
@@ -286,7 +287,7 @@ def read_model_call(raw: Any, *, max_args_bytes: int) -> ModelCall:
     Objects of the providers' Python packages are accepted too, and ``("bash__exec", {})``.
 
     Raises:
-        ToolInputValidationError: it is none of these. Mistakes of the model are reported as ``fault``.
+        ToolInputValidationError: ``raw`` is none of these. Mistakes of the model are its ``fault`` instead.
     """
     fields = _fields_of(raw)
     given_id, name, args = _call_fields(fields)
@@ -297,7 +298,7 @@ def read_model_call(raw: Any, *, max_args_bytes: int) -> ModelCall:
     call_id = given_id if isinstance(given_id, str) and given_id else f"call_{secrets.token_hex(6)}"
     call = ModelCall(call_id, "" if name is None and is_anthropic else name, args, answer)
     fault: ToolError | None = None
-    if is_openai and isinstance(args, str):  # a JSON text that may be empty
+    if is_openai and isinstance(args, str):  # JSON text, or empty
         try:
             call = replace(call, args=serializer.decode(args) if args.strip() else {})
         except serializer.NotJsonError as error:
@@ -309,7 +310,7 @@ def read_model_call(raw: Any, *, max_args_bytes: int) -> ModelCall:
 
 
 def not_in_catalog(name: str, known: Iterable[str] = ()) -> ToolNotInCatalogError:
-    """Return the error for a tool that is not in a Step's catalog (003 §7.2), whose tools are ``known``."""
+    """Return the error for a tool that is not in the catalog (003 §7.2); its tools are ``known``."""
     meant = closest(name, known)
     return ToolNotInCatalogError(
         f"Tool '{name}' is not available in the current Tool Catalog.",
@@ -331,7 +332,7 @@ def _fields_of(raw: Any) -> Mapping[str, Any]:
 
 def _no_call(raw: Any) -> ToolInputValidationError:
     return ToolInputValidationError(
-        f"A tool call has a name, and arguments, as OpenAI, Anthropic or we write it, not {raw!r:.200}."
+        f"A tool call has a name and arguments, in the format of OpenAI, Anthropic or ours, not {raw!r:.200}."
     )
 
 
@@ -372,7 +373,7 @@ def _to_anthropic(call: ModelCall, result: ToolCallResult) -> JsonObject:
 def _to_message(call: ModelCall, result: ToolCallResult) -> JsonObject:
     """Return a Message with the role tool (004, Message), whose data is an AI SDK CoreMessage.
 
-    The answer of a v1 tool is a v1 message (002 §6.2).
+    For a v1 tool this is a v1 message (002 §6.2).
     """
     if is_v1_name(result.tool_name):
         return tool_message(call.id, call.name, result)
@@ -391,15 +392,15 @@ def _output(result: ToolCallResult) -> JsonObject:
         return dict(result.output)
     if result.status == "ok":
         return {"type": "text" if isinstance(result.output, str) else "json", "value": result.output}
-    return {"type": "error-json" if result.status == "error" else "json", "value": _told(result)}
+    return {"type": "error-json" if result.status == "error" else "json", "value": _status_fields(result)}
 
 
 def message_of(result: StepCallResult, turn_id: str) -> Message:
-    """Return the Message that tells the model a call's result, whatever shape the call had."""
+    """Return the Message with a call's result, whatever the format of the call."""
     wire = result.message
     if isinstance(wire.get("data"), Mapping):
         return Message.from_wire({**wire, "metadata": {"turnId": turn_id}})
-    output = {"type": "error-json" if result.status == "error" else "json", "value": told_output(result)}
+    output = {"type": "error-json" if result.status == "error" else "json", "value": v1_output(result)}
     names = {"toolCallId": result.tool_call_id, "toolName": result.tool_name}
     return Message(
         id=f"msg-{result.meta.id}",
@@ -411,18 +412,18 @@ def message_of(result: StepCallResult, turn_id: str) -> Message:
 
 
 def told_text(output: Any) -> tuple[str, bool]:
-    """Return the text of a ``tool-result`` part's output, ``{type, value}``, and whether it is an error."""
+    """Return a ``tool-result`` part's output, ``{type, value}``, as text, and whether it is an error."""
     is_error = _is_typed(output) and output["type"].startswith("error")
     value = output["value"] if _is_typed(output) else output
     error = value.get("error") if is_error and isinstance(value, Mapping) else None
     if isinstance(error, Mapping):
-        told = (f"{error.get('code')}: {error.get('message')}", error.get("suggestion"))
-        return "\n".join(filter(None, told)), True
+        lines = (f"{error.get('code')}: {error.get('message')}", error.get("suggestion"))
+        return "\n".join(filter(None, lines)), True
     return value if isinstance(value, str) else serializer.encode(value).decode(), is_error
 
 
 def _is_typed(output: Any) -> bool:
-    """Return whether an output already has a Message's shape, ``{type, value}``."""
+    """Return whether an output is already a ``tool-result`` part's, ``{type, value}``."""
     if not isinstance(output, Mapping) or output.keys() != {"type", "value"}:
         return False
     kind, value = output["type"], output["value"]
@@ -432,14 +433,14 @@ def _is_typed(output: Any) -> bool:
 
 
 def _text(result: ToolCallResult) -> str:
-    """Return what the model reads: text as it is; other output, or the status, as JSON."""
-    value = result.output if result.status == "ok" else _told(result)
+    """Return a result as text for the model: a text output as it is, anything else as JSON."""
+    value = result.output if result.status == "ok" else _status_fields(result)
     return value if isinstance(value, str) else serializer.encode(value).decode()
 
 
-def _told(result: ToolCallResult) -> JsonObject:
-    """Return status and error, or handle, of an unsuccessful call (003 §8.1, §8.3)."""
+def _status_fields(result: ToolCallResult) -> JsonObject:
+    """Return the status of an unsuccessful call with its error or handle (003 §8.1, §8.3)."""
     wire = result.to_wire()
     if result.error is not None and wire.get("output") == error_output(result):
-        del wire["output"]  # not the same error twice
+        del wire["output"]  # the error once more
     return {name: wire[name] for name in ("status", "output", "handle", "error") if name in wire}

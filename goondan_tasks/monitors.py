@@ -1,7 +1,7 @@
-"""What monitors such as Flower are told of calls: Celery's task events.
+"""Celery's task events about calls, for monitors such as Flower.
 
-A worker tells what it runs. How a call ends is told by the process that stores its result, so what a monitor
-shows is what the ledger holds: also of calls whose worker has died, and of those that no worker has had.
+A worker sends the beginning of each run. The process that stores a call's result sends its end, so monitors
+show the same as the ledger, also for calls whose worker died, and for those that no worker received.
 """
 
 import base64
@@ -21,22 +21,22 @@ from broker_config import serializer
 from broker_config.keys import Keys
 from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRegistry
-from goondan_tasks.dispatch import SEND_SECONDS, broker_connection, broker_errors
+from goondan_tasks.calls import SEND_SECONDS, broker_connection, broker_errors
 from goondan_tasks.errors import ToolCancelledError
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallError, ToolCallResult, epoch_milliseconds
 from goondan_tasks.names import EVENT_TOOLS
 from goondan_tasks.redaction import KNOWN_SECRETS, hidden_in_log, is_named_as_secret
 
-#: how many characters of arguments and outputs, and of an error, are shown
+#: the limit of shown arguments and outputs, and of a shown error
 SHOWN_CHARACTERS, ERROR_CHARACTERS = 200, 1_000
 
-#: so many events wait for a broker that is away
+#: how many events are kept for a broker that is away
 MOST_EVENTS = 9_000
 
-#: how long events wait for others
+#: how long :meth:`Monitors.flush_soon` lets events collect
 FLUSH_SECONDS = 0.2
 
-#: how long it is taken for granted which workers are alive
+#: how long the list of live workers is cached
 ALIVE_SECONDS = 1.0
 
 #: Celery's names (celery/events/event.py)
@@ -46,9 +46,9 @@ _names_in = re.compile(r'"([^"\\]{1,100})":').findall
 
 
 def task_name(agent: str | None, tool: str) -> str:
-    """Return the name of a call's task; without spaces, since Flower searches for names word by word.
+    """Return the name of a call's task, such as ``coder.bash__exec``.
 
-    ``coder.bash__exec`` is what ``goondan call coder bash__exec`` calls.
+    It has no spaces, since Flower searches for names word by word.
     """
     return f"{agent}.{tool[:SHOWN_CHARACTERS].replace(' ', '-') or '(no-tool)'}"
 
@@ -57,7 +57,7 @@ def shown(value: Any, text: bytes | None = None) -> str:
     """Return the beginning of a value as JSON, without secrets; ``text`` is that JSON, if known."""
     try:
         beginning = _beginning(serializer.encode(value) if text is None else text)
-        # to look through the whole value would cost more than all the rest
+        # searching the whole value would cost more than all the rest
         if KNOWN_SECRETS.are_known or any(map(is_named_as_secret, _names_in(beginning))):
             return _beginning(serializer.encode(hidden_in_log(value)))
     except (serializer.NotJsonError, RecursionError):
@@ -72,22 +72,22 @@ def _beginning(text: bytes) -> str:
 def shown_arguments(
     tool: str, agent: str | None, instance: object, args: Any, text: bytes | None = None
 ) -> str:
-    """Return what is shown of a call's arguments: of an event its input, and then where it comes from.
+    """Return a call's arguments as shown in monitors; for an event these are its input and its sender.
 
     ``text`` is the JSON of ``args`` or its beginning, if known.
     """
-    where = str(instance)[:SHOWN_CHARACTERS]
+    instance_text = str(instance)[:SHOWN_CHARACTERS]
     payload = args.get("payload") if tool in EVENT_TOOLS and isinstance(args, Mapping) else None
     if not isinstance(payload, Mapping):
-        return f"{where} {shown(args, text)}"
+        return f"{instance_text} {shown(args, text)}"
     rest = {name: value for name, value in payload.items() if value is not None}
-    about = next((rest.pop(name) for name in ("input", "response", "error") if name in rest), None)
+    content = next((rest.pop(name) for name in ("input", "response", "error") if name in rest), None)
     sender = str(args.get("from"))[:SHOWN_CHARACTERS]
-    return f"{shown(about)} {sender} -> {agent}@{where} {shown(rest)}"
+    return f"{shown(content)} {sender} -> {agent}@{instance_text} {shown(rest)}"
 
 
 def ended(result: ToolCallResult) -> JsonObject:
-    """Return the event of a call's final result, as far as the result says it (celery/worker/request.py)."""
+    """Return the fields of a task event that follow from a call's final result (celery/worker/request.py)."""
     seconds = None if result.meta.duration_ms is None else result.meta.duration_ms / 1000
     error = result.error
     if error is None:
@@ -97,11 +97,10 @@ def ended(result: ToolCallResult) -> JsonObject:
         has_begun = result.meta.started_at is not None
         kind = {"type": "task-revoked", "terminated": has_begun, "signum": None, "expired": False}
     else:
-        # the handler's own traceback, or what is said of an error that has none
-        told = error.traceback or "\n".join(filter(None, [text, error.suggestion, error.help_url]))
-        traceback = KNOWN_SECRETS.hidden_in_log(told)
+        details = error.traceback or "\n".join(filter(None, [text, error.suggestion, error.help_url]))
+        traceback = KNOWN_SECRETS.hidden_in_log(details)
         kind = {"type": "task-failed", "exception": text, "traceback": traceback}
-    # Flower's list has the result's column only
+    # Flower's list shows only the result
     return {**kind, "result": text[:SHOWN_CHARACTERS], "runtime": seconds}
 
 
@@ -110,7 +109,7 @@ def error_text(error: ToolCallError) -> str:
 
 
 def about(call_id: str, call: ToolCall) -> JsonObject:
-    """Return the fields of an event that say which call it is about."""
+    """Return the fields of a task event that identify the call."""
     return {
         "uuid": call_id,
         "name": task_name(call.agent_name, call.tool_name),
@@ -122,9 +121,9 @@ def about(call_id: str, call: ToolCall) -> JsonObject:
 
 
 class Monitors:
-    """Sends events to the monitors of one broker; any thread may use it.
+    """Sends events to the monitors of one broker; thread-safe.
 
-    A broker that is away, or refuses them, keeps nobody from anything else: the events wait.
+    While the broker is away, or refuses them, the events wait; nothing else is affected.
     """
 
     def __init__(self, redis: Redis, settings: Settings) -> None:
@@ -142,40 +141,40 @@ class Monitors:
         self._looked_at = -ALIVE_SECONDS
 
     def add(self, worker: str, event: Mapping[str, Any], at: float | None = None) -> None:
-        """Let an event wait for the next :meth:`flush`; ``at`` is its time in s since the epoch."""
+        """Queue an event for the next :meth:`flush`; ``at`` is its time in s since the epoch."""
         if self._is_on:
             timestamp = time.time() if at is None else at
             self._waiting.append({"hostname": worker, "timestamp": timestamp, **event})
 
     def add_end(self, call: ToolCall, result: ToolCallResult) -> None:
-        """Let the end of a call wait for the next :meth:`flush`; what ends well was told of when it began."""
+        """Queue the end of a call; a successful one was described when it began."""
         if self._is_on:
-            call_id, is_known = result.meta.id, result.error is None
-            which = {"uuid": call_id} if is_known else about(call_id, call)
-            self.add(result.meta.worker or "", {**which, **ended(result)})
+            call_id = result.meta.id
+            described = {"uuid": call_id} if result.error is None else about(call_id, call)
+            self.add(result.meta.worker or "", {**described, **ended(result)})
 
     def add_retry(self, call: ToolCall, result: ToolCallResult) -> None:
-        """Let wait that a run has failed with ``result``, and that there will be another one."""
+        """Queue that a run failed with ``result`` and will be retried."""
         if self._is_on:
             failed = {**ended(result), "type": "task-retried"}
             self.add(result.meta.worker or "", {**about(result.meta.id, call), **failed})
 
     def add_pending(self, call: ToolCall, result: ToolCallResult) -> None:
-        """Let wait that a call is pending: the worker has begun it, and does nothing more for it.
+        """Queue that a call is pending, so its worker has nothing more to do.
 
-        Celery has no such state: one that has begun stays STARTED, and its result says what it waits for.
+        Celery has no such state: the task stays STARTED, and its result says what it waits for.
         """
         if self._is_on:
-            what = f"pending: waits for its {result.meta.awaits}"
+            state = f"pending: waits for its {result.meta.awaits}"
             if result.meta.awaits == "completion":
-                what = f"{what}, {shown(result.handle)}"
-            event = {**about(result.meta.id, call), "type": "task-pending", "result": what}
+                state = f"{state}, {shown(result.handle)}"
+            event = {**about(result.meta.id, call), "type": "task-pending", "result": state}
             self.add(result.meta.worker or "", event)
 
     def tell_end(self, call: ToolCall, result: ToolCallResult, *, received: float, lost_by: str) -> None:
-        """Send the end of a call that its worker has not told; ``lost_by`` has died with it, if anybody.
+        """Send the end of a call that no worker sends; ``lost_by`` is the dead worker that had it, if any.
 
-        ``received`` is when a worker has claimed it, else when it was queued, in ms since the epoch.
+        ``received`` is when a worker claimed it, else when it was queued, in ms since the epoch.
         """
         fields = {**about(result.meta.id, call), **ended(result), "received": received / 1000}
         if lost_by and "traceback" in fields:
@@ -185,7 +184,7 @@ class Monitors:
         self._tell(result.meta.worker or "", fields, lost_by, at)
 
     def tell_retry(self, call_id: str, call: ToolCall, worker: str, *, received: float, lost_by: str) -> None:
-        """Send that a call whose worker has died is tried again; before it is queued, or it may end first."""
+        """Send that a call is retried after its worker died; to be sent before the call is queued again."""
         reason = f"Worker {lost_by} died before the call had ended; it is run again."
         retried = {"type": "task-retried", "exception": reason, "traceback": reason, "result": reason}
         fields = {**about(call_id, call), **retried, "received": received / 1000}
@@ -195,9 +194,9 @@ class Monitors:
         if not self._is_on:
             return
         self.add(worker, event, at)
-        # for Flower each sender is a worker, and a dead one has as many active calls as it has said last
-        gone = {lost_by} if worker in self._workers() else {lost_by, worker}
-        for name in gone - {""}:
+        # Flower takes each sender for a worker, and keeps a dead worker's last number of active calls
+        offline = {lost_by} if worker in self._workers() else {lost_by, worker}
+        for name in offline - {""}:
             self.add(name, {"type": "worker-offline", "active": 0})
         self.flush()
 
@@ -209,20 +208,20 @@ class Monitors:
         return self._alive
 
     def flush(self) -> None:
-        """Send what waits, in one message: when this returns, what was added before is on its way."""
+        """Send all waiting events in one message, and return when it is sent."""
         with self._sending:
             events = [self._waiting.popleft() for _ in range(len(self._waiting))]
             if events and not self._is_sent(events):
                 self._waiting.extendleft(reversed(events))
 
     def flush_soon(self) -> None:
-        """Send what waits in a moment, on a thread of its own."""
+        """Flush a moment later, on another thread."""
         timer = threading.Timer(FLUSH_SECONDS, self.flush)
         timer.daemon = True
         timer.start()
 
     def drop(self) -> None:
-        """Forget what waits: nobody wants to be told."""
+        """Drop all waiting events."""
         self._waiting.clear()
 
     def _is_sent(self, events: list[JsonObject]) -> bool:
@@ -231,7 +230,7 @@ class Monitors:
                 self._publish_in_redis(events)
             else:
                 self._publish_by_broker(events)
-        except self._errors:  # whatever else is asked of the broker tells of it
+        except self._errors:  # reported by other uses of the broker
             return False
         return True
 

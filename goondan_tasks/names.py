@@ -1,8 +1,7 @@
 """Names on the wire: tools, agents, the identity of a call, its callback and its span.
 
 Sources: 001 §12.2, 003 §3; DESIGN "Names on the wire" and "Records", §6 (callbacks); W3C Trace Context.
-OpenTelemetry is not imported here. If the program has not imported it either, there is no span, and asking
-costs one look-up.
+OpenTelemetry is not imported here: a program that has not imported it has no span.
 """
 
 import base64
@@ -21,23 +20,23 @@ from broker_config.serializer import quote
 
 SEPARATOR = "__"
 
-#: the Tool of the system's own exports; no bundle may declare one of this name
+#: the Tool of the system's own exports; bundles may not declare it
 SYSTEM_TOOL = "goondan"
-#: reads a part of a large output, on every worker, though it is in no catalog
+#: reads part of a large output; every worker has it, no catalog lists it
 READ_OUTPUT_TOOL = f"{SYSTEM_TOOL}{SEPARATOR}read-output"
-#: opens a Step for a producer: runs its middlewares and keeps its catalog; in no catalog either
+#: opens a Step for a producer: runs its middlewares and stores its catalog; no catalog lists it
 STEP_TOOL = f"{SYSTEM_TOOL}{SEPARATOR}step"
-#: with what the names of the tools begin by which models are asked; a Model's name follows
+#: prefix of the tools that send requests to models; the Model's name follows
 MODEL_TOOLS = f"{SYSTEM_TOOL}{SEPARATOR}model-"
-#: the tool of a dead letter whose message held no call; it is not a valid tool name
+#: the tool of a dead letter whose message held no call; not a valid tool name
 NO_CALL_TOOL = "(no call)"
-#: in the ledger an event is a call of one of these: the agent itself is the tool
+#: in the ledger an event is a call of one of these
 DELEGATE_TOOL = f"{SYSTEM_TOOL}{SEPARATOR}delegate"
 DELEGATE_RESULT_TOOL = f"{SYSTEM_TOOL}{SEPARATOR}delegate-result"
 EVENT_TOOL = f"{SYSTEM_TOOL}{SEPARATOR}event"
 EVENT_TOOLS = frozenset({DELEGATE_TOOL, DELEGATE_RESULT_TOOL, EVENT_TOOL})
 
-#: the sender's name of work that no agent sent; agents cannot have it
+#: the sender of work that comes from a client; no agent may have this name
 OUTSIDE = "client"
 
 _PART = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9-])?")
@@ -58,10 +57,10 @@ class ToolName(NamedTuple):
 
 
 def folder_workspace(folder: Path) -> str:
-    """Return the workspace of a bundle that has no Package: its folder's name, and a digest of its path.
+    """Return the workspace of a bundle without a Package: its folder's name and a digest of its path.
 
-    Two projects in folders of one name have two workspaces. All ways to a folder lead to the same one, links
-    included; the name is fit for a directory as it is.
+    Folders of the same name have different workspaces; a link to a folder has the folder's workspace. The
+    name is valid for a directory.
     """
     folder = folder.resolve()
     name = re.sub("[^a-z0-9_]+", "-", folder.name.lower())[:48].strip("-") or "bundle"
@@ -69,12 +68,12 @@ def folder_workspace(folder: Path) -> str:
 
 
 def is_name_part(text: str) -> bool:
-    """Return whether ``text`` may name a Tool or an export: never with ``__`` inside (003 §3.2 rule 3)."""
+    """Return whether ``text`` may name a Tool or an export; ``__`` is not allowed (003 §3.2 rule 3)."""
     return SEPARATOR not in text and _PART.fullmatch(text) is not None
 
 
 def is_agent_name(text: str) -> bool:
-    """Return whether ``text`` may name an agent: ``[a-z0-9][a-z0-9-]*``, 63 characters, but ``client``."""
+    """Return whether ``text`` may name an agent: ``[a-z0-9][a-z0-9-]*``, at most 63, except ``client``."""
     return _AGENT.fullmatch(text) is not None and text != OUTSIDE
 
 
@@ -87,7 +86,7 @@ def parse_tool_name(full_name: str) -> ToolName | None:
 
 
 def is_v1_name(full_name: str) -> bool:
-    """Return whether only a tool of the older version can have this name: nothing parts it (002 §3.2)."""
+    """Return whether only a tool of the older version can have this name: it has no ``__`` (002 §3.2)."""
     return bool(full_name) and SEPARATOR not in full_name
 
 
@@ -95,7 +94,7 @@ def build_tool_name(resource: str, export: str) -> str:
     """Join a Tool's name and an export's name into the name that the model sees (003 §3.1).
 
     Raises:
-        ValueError: one of them cannot be such a name.
+        ValueError: one of them is not a valid name.
     """
     for name in (resource, export):
         if not is_name_part(name):
@@ -115,14 +114,14 @@ def call_identity(agent_name: str, instance_key: str, turn_id: str, tool_call_id
     Models repeat their toolCallIds (``call_1``), so the identity spans the Turn too.
     """
     names: tuple[Any, ...] = (agent_name, instance_key, turn_id, tool_call_id)
-    # a call that is refused because a name is not text needs an identity, too
+    # a call that is refused because a name is not text needs an identity too
     parts = f"[{','.join(quote(name) if isinstance(name, str) else _compact(name) for name in names)}]"
-    # a lone surrogate has no UTF-8 form; such a call still needs an identity to carry its refusal
+    # likewise a name with a lone surrogate, which has no UTF-8 form
     return _uuid5(_URL_OF_CALLS + parts.encode("utf-8", "backslashreplace"))
 
 
 def _uuid5(space_and_name: bytes) -> str:
-    """Return what ``str(uuid.uuid5(…))`` does, in a fifth of the time (RFC 9562 §5.5)."""
+    """Return the same as ``str(uuid.uuid5(…))`` in a fifth of the time (RFC 9562 §5.5)."""
     digits = hashlib.sha1(space_and_name, usedforsecurity=False).hexdigest()
     variant = "89ab"[int(digits[16], 16) & 3]
     return f"{digits[:8]}-{digits[8:12]}-5{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:32]}"
@@ -130,22 +129,22 @@ def _uuid5(space_and_name: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CallbackToken:
-    """The token that authorizes a completion over HTTP. It is valid for one run."""
+    """The token that authorizes the completion of one run over HTTP."""
 
     text: str
-    #: the claim token that it was derived from; empty if the record holds the callback
+    #: the claim token that it was derived from; empty if the record stores the callback
     claim_token: str = ""
 
 
-#: of completions that do not come over HTTP
+#: for completions that do not come over HTTP
 NO_CALLBACK = CallbackToken("")
 
 
 def callback_token(claim_token: str) -> str:
     """Return the secret of a run's callback, 43 characters.
 
-    It is derived from the run's claim token, which is random and is in the ledger while the run lasts, so
-    it needs no storage.
+    It is derived from the run's claim token, which is random and in the ledger during the run, so it needs no
+    storage.
     """
     digest = hashlib.sha256(f"callback {claim_token}".encode()).digest()
     return base64.urlsafe_b64encode(digest).decode("ascii").rstrip("=")
@@ -153,31 +152,31 @@ def callback_token(claim_token: str) -> str:
 
 def callback_url(public_url: str, call_id: str, claim_token: str) -> str:
     """Return the address of a run's callback below ``public_url``."""
-    place = f"{percent_encoded(call_id, safe='')}/{callback_token(claim_token)}"
-    return f"{public_url.rstrip('/')}/callbacks/{place}"
+    path = f"{percent_encoded(call_id, safe='')}/{callback_token(claim_token)}"
+    return f"{public_url.rstrip('/')}/callbacks/{path}"
 
 
 class SpanIds(NamedTuple):
-    """A span, and the trace that it is in."""
+    """A span and its trace."""
 
     trace_id: str
     span_id: str
 
     @property
     def are_valid(self) -> bool:
-        """Whether W3C allows them: lower-case hex digits, and not only zeros."""
+        """Whether W3C allows them: lower-case hex digits, not all zeros."""
         is_hex = _SPAN_IDS.fullmatch(f"{self.trace_id}-{self.span_id}") is not None
         return is_hex and bool(self.trace_id.strip("0") and self.span_id.strip("0"))
 
 
 def write_traceparent(trace_id: str, span_id: str) -> str | None:
-    """Return the header of a call; ``None`` if its ids, which producers may choose, have another form."""
+    """Return a call's ``traceparent``; ``None`` if its ids, which producers may choose, do not fit."""
     ids = f"{trace_id}-{span_id}"
     return f"00-{ids}-01" if _SPAN_IDS.fullmatch(ids) else None
 
 
 def read_traceparent(header: object) -> SpanIds | None:
-    """Read the span that a message comes from; ``None`` if it is malformed.
+    """Read a ``traceparent``: the span that sent a message; ``None`` if it is malformed.
 
     Versions after 00 may have more fields at the end; version ff is invalid.
     """
@@ -194,13 +193,13 @@ def open_telemetry() -> Any:
 
 
 def current_span() -> SpanIds | None:
-    """Return the span that is open here, if there is one."""
+    """Return the current span, if there is one."""
     api = open_telemetry()
     return None if api is None else span_ids(api.get_current_span())
 
 
 def span_ids(span: Any) -> SpanIds | None:
-    """Return a span's ids as on the wire; ``None`` if it has none."""
+    """Return a span's ids for the wire; ``None`` if the span is not valid."""
     context = span.get_span_context()
     if not context.is_valid:
         return None

@@ -1,4 +1,4 @@
-"""What a handler gives back: its output, that the output comes later, and how far it has come."""
+"""What a handler gives back: its output, a pending output, and its progress."""
 
 import inspect
 import types
@@ -13,18 +13,17 @@ from goondan_tasks.wording import written
 
 _LAZY = (types.GeneratorType, map, filter, zip, enumerate, reversed)
 
-
-#: characters of a handle
+#: in characters
 LONGEST_HANDLE = 1_000
 
-#: marks the documents' own form of it, a plain object
+#: marks a pending output in the documents' form, a plain object
 _MARK = "__async"
 
-#: characters of a progress message
+#: of a progress report, in characters
 LONGEST_MESSAGE = 1_000
-#: reports that are kept of a run beside the last one
+#: how many reports before the last one are kept
 MOST_EARLIER = 9
-#: the largest integer that every JSON reader reads exactly
+#: the largest integer that every JSON parser reads exactly
 LARGEST_NUMBER = 2**53
 
 
@@ -41,11 +40,12 @@ def encoded_output(output: Any, tool_name: str) -> bytes:
 
 
 def bad_output(output: Any, error: serializer.NotJsonError, author: str) -> ToolOutputError:
-    """Return the error of a value without a JSON form; of one with unfinished work in it, it says what to do.
+    """Return the error about an output that is not JSON.
 
-    Coroutines in it are closed: Python would warn of each on standard error when it is collected.
+    If the output contains unfinished work, the suggestion says how to get its result. Coroutines in it are
+    closed, or Python would warn about each on standard error.
     """
-    unfinished = [part for part in _parts(output) if _what_to_do(part.value)]
+    unfinished = [part for part in _parts(output) if _how_to_finish(part.value)]
     for part in unfinished:
         if inspect.iscoroutine(part.value) and inspect.getcoroutinestate(part.value) == inspect.CORO_CREATED:
             part.value.close()
@@ -57,18 +57,18 @@ def bad_output(output: Any, error: serializer.NotJsonError, author: str) -> Tool
     what = f"{kind} {named!r}" if isinstance(named, str) else kind
     return ToolOutputError(
         f"{author} returned a value that is not JSON: {first.place} is unfinished work ({what}).",
-        suggestion=_what_to_do(first.value),
+        suggestion=_how_to_finish(first.value),
     )
 
 
-def _what_to_do(value: Any) -> str | None:
-    """Say how work is finished that a value only stands for; ``None`` if it does not."""
+def _how_to_finish(value: Any) -> str | None:
+    """Say how to get the results if ``value`` is unfinished work, such as a coroutine; else ``None``."""
     if inspect.isawaitable(value):
         return "Write `await` where it is made, in an `async def` handler."
     if inspect.isasyncgen(value):
-        return "Return a list: [item async for item in …]. For news on the way there is ctx.progress."
+        return "Return a list: [item async for item in …]. To report progress, call ctx.progress."
     if isinstance(value, _LAZY):
-        return "Return a list: list(…). For news on the way there is ctx.progress."
+        return "Return a list: list(…). To report progress, call ctx.progress."
     return None
 
 
@@ -88,7 +88,7 @@ class _Part(NamedTuple):
 
 
 def _parts(output: Any) -> Iterator[_Part]:
-    """Yield a value and all that is in it, in order; each container once, for they may hold themselves."""
+    """Yield a value and everything inside it, in order; each container once, as it may contain itself."""
     waiting = [_Part(output)]
     seen: set[int] = set()
     while waiting:
@@ -102,23 +102,23 @@ def _parts(output: Any) -> Iterator[_Part]:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What a handler returns that has only begun its work; ``ctx.pending`` makes it.
+    """The return value of a handler whose output comes later; made by ``ctx.pending``.
 
     Raises:
-        ToolOutputError: the handle is not text, or is empty; or the time is not a number above 0.
+        ToolOutputError: the handle is empty or not text, or ``ttl_seconds`` is not a number above 0.
     """
 
-    #: the tool's own name for the work; two calls may well have the same
+    #: the tool's own name for the work; not necessarily unique
     handle: str
     #: the interim output; any JSON
     output: Any = None
     #: how long the call may wait for its completion
     ttl_seconds: float | None = None
-    #: the handler was not run: the call must be approved first
+    #: whether the call waits for an approval, and the handler has not run
     is_approval: bool = False
 
     def __post_init__(self) -> None:
-        """Check the fields now: a mistake would otherwise show only when the call expires."""
+        """Check the fields now, since errors would otherwise appear only when the call expires."""
         handle: Any = self.handle
         seconds: Any = self.ttl_seconds
         if not isinstance(handle, str) or not 0 < len(handle) <= LONGEST_HANDLE:
@@ -132,18 +132,18 @@ class Pending:
 
 
 def may_be_pending(value: Any) -> bool:
-    """Return whether :func:`pending_of` may find that a handler's value is not the result."""
+    """Return whether a handler's value may be pending, to be decided by :func:`pending_of`."""
     return isinstance(value, Pending) or (isinstance(value, Mapping) and _MARK in value)
 
 
 def pending_of(value: Any) -> Pending | None:
-    """Return a handler's value as pending; ``None`` if the value is the result.
+    """Return a handler's value as a Pending; ``None`` if the value is the result.
 
-    The documents' form ``{"__async": true, "handle": "build-1", …}`` means the same as ``ctx.pending``;
-    its other fields are the output.
+    The documents' form ``{"__async": true, "handle": "build-1", …}`` means the same as ``ctx.pending``; the
+    other fields are the output.
 
     Raises:
-        ToolOutputError: it says so, but has no handle.
+        ToolOutputError: the value is pending, but has no handle.
     """
     if isinstance(value, Pending):
         return value
@@ -151,39 +151,39 @@ def pending_of(value: Any) -> Pending | None:
         return None
     output = {name: part for name, part in value.items() if name not in {_MARK, "handle"}}
     handle: Any = value.get("handle")
-    if type(handle) is int:  # a job's number is taken as it is written
+    if type(handle) is int:  # such as the number of a job
         handle = str(handle)
     return Pending(handle, output or None)
 
 
 class ProgressReport(WireModel):
-    """One progress report of a handler."""
+    """A progress report of a handler."""
 
     done: int | float
-    #: what ``done`` will be at the end, if that is known
+    #: what ``done`` will be at the end, if known
     total: int | float | None = None
     message: str | None = None
 
 
 class Progress(ProgressReport):
-    """The latest progress report of a handler, and those shortly before."""
+    """The latest progress report of a handler, and those shortly before it."""
 
     updated_at: str
-    #: the reports before the last one, oldest first, :data:`MOST_EARLIER` at most, so that a poll misses
-    #: none of a few reports in quick succession
+    #: up to :data:`MOST_EARLIER` reports before the last one, oldest first, so that polling does not miss a
+    #: few reports in quick succession
     earlier: tuple[ProgressReport, ...] = ()
 
     @classmethod
     def from_redis(cls, kept: bytes) -> "Progress":
-        """Read what ``progress.lua`` keeps: milliseconds and JSON.
+        """Read what ``progress.lua`` stores: milliseconds and JSON.
 
         Raises:
-            ValueError: it cannot be read.
+            ValueError: the value is malformed.
         """
         now, _, report = kept.partition(b" ")
         fields = serializer.decode(report)
         if not isinstance(fields, dict):
-            raise ValueError(f"no progress: {report!r}")
+            raise ValueError(f"not a progress report: {report!r}")
         return cls.from_wire({**fields, "updatedAt": iso_time(int(now))})
 
 
@@ -202,7 +202,7 @@ def report_of(done: float, total: float | None = None, message: str | None = Non
 
 
 def with_earlier(report: bytes, earlier: Iterable[bytes]) -> bytes:
-    """Write a report together with those before it; all are JSON as :func:`report_of` writes it."""
+    """Write a report together with those before it; each is the JSON that :func:`report_of` writes."""
     joined = b",".join(earlier)
     return b'%b,"earlier":[%b]}' % (report[:-1], joined) if joined else report
 
@@ -210,14 +210,14 @@ def with_earlier(report: bytes, earlier: Iterable[bytes]) -> bytes:
 def _checked_number(name: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ToolError(f"progress: {name} must be a number, not {type(value).__name__}.")
-    if not 0 <= value <= LARGEST_NUMBER:  # NaN is not either
+    if not 0 <= value <= LARGEST_NUMBER:  # also false for NaN
         raise ToolError(f"progress: {name} must be a number from 0 to 2**53.")
     return value
 
 
 def _checked_message(message: str) -> str:
     if not isinstance(message, str):
-        raise ToolError(f"progress: message must be a text, not {type(message).__name__}.")
+        raise ToolError(f"progress: message must be text, not {type(message).__name__}.")
     if len(message) > LONGEST_MESSAGE:
         raise ToolError(
             f"progress: message has {len(message)} characters; at most {LONGEST_MESSAGE} are allowed."

@@ -1,7 +1,7 @@
-"""Programs in a sandbox of bubblewrap: what they see of the machine, and whether it works here.
+"""Sandboxes by bubblewrap: what programs in them see of the machine, and whether they work here.
 
-A program in a sandbox sees the system's directories, Python and the bundle, all read-only; the workdir,
-which it may write; an empty home and ``/tmp``; its own processes. A strict sandbox has no network.
+A program in a sandbox sees the system's directories, Python and the bundle, all read-only; a writable
+workdir; an empty home and ``/tmp``; and only its own processes. A strict sandbox has no network.
 """
 
 import functools
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from goondan_tasks.errors import ConfigError
 
-#: how long an empty sandbox may take
+#: the limit of the trial run
 TRIAL_SECONDS = 10.0
 
 _INSTALL = "Install it: apt-get install bubblewrap, dnf install bubblewrap, or apk add bubblewrap."
@@ -24,7 +24,7 @@ _ALLOW = (
     "an AppArmor profile for bwrap; in a container a seccomp profile that allows them, and an unmasked /proc."
 )
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
-#: of /etc, where other files hold secrets, what programs need for libraries, names, time and certificates
+#: the parts of /etc for libraries, names, time and certificates; others may contain secrets
 _ETC = (
     *("alternatives", "ca-certificates", "group", "host.conf", "hosts", "ld.so.cache", "ld.so.conf"),
     *("ld.so.conf.d", "localtime", "mime.types", "nsswitch.conf", "passwd", "pki/ca-trust", "pki/tls/certs"),
@@ -38,7 +38,7 @@ _ALONE = (
 
 @functools.cache
 def fault() -> tuple[str, str] | None:
-    """Return why sandboxes do not work here, and what to do; ``None`` if they do. Asked once per process."""
+    """Return why sandboxes do not work here and what to do; ``None`` if they work. The result is cached."""
     program = shutil.which("bwrap")
     if program is None:
         return "bubblewrap (bwrap) is not installed", _INSTALL
@@ -53,7 +53,7 @@ def fault() -> tuple[str, str] | None:
 
 
 def require() -> None:
-    """Raise ConfigError if sandboxes do not work here."""
+    """Raise a ConfigError if sandboxes do not work here."""
     found = fault()
     if found is not None:
         raise ConfigError(f"There is no sandbox on this machine: {found[0]}.", suggestion=found[1])
@@ -61,20 +61,20 @@ def require() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """What programs of one bundle and one instance see."""
+    """A sandbox for the programs of one bundle and one instance."""
 
     workdir: Path
     bundle: Path | None = None
-    #: never seen but for the workdir in it
+    #: hidden, except for the workdir in it
     state_root: Path | None = None
     is_strict: bool = False
 
     def command(
         self, argv: Sequence[str], cwd: Path, home: str | None, *, programs: Sequence[Path] = ()
     ) -> list[str]:
-        """Return the command that runs ``argv`` in the sandbox; ``home`` is a directory that will be empty.
+        """Return the command that runs ``argv`` in the sandbox; the directory ``home`` is empty there.
 
-        ``programs`` are files that it sees, wherever they are.
+        ``programs`` are files that are visible, wherever they are.
 
         Raises:
             ConfigError: sandboxes do not work here.
@@ -87,7 +87,7 @@ class Sandbox:
         return [program, *_ALONE, *network, *_system(), *mounts, *rest, "--", *argv]
 
     def _mounts(self, home: str | None, programs: Sequence[Path]) -> Iterator[tuple[int, list[str]]]:
-        # by depth: what is mounted later covers what lies deeper
+        # sorted by depth, since a later mount hides earlier ones below it
         readable = [*_python(), *programs, *([self.bundle.resolve()] if self.bundle else [])]
         for path in (Path(home) if home else None, self.state_root):
             is_below = any(path.is_relative_to(one) for one in readable) if path else False
@@ -110,7 +110,7 @@ def _system() -> Iterator[str]:
 
 
 def _python() -> set[Path]:
-    """Return where this Python, its libraries and this project are, beyond the system's directories."""
+    """Return the paths of this Python, its libraries and this project outside the system's directories."""
     libraries = [path for path in sys.path if Path(path).name in {"site-packages", "dist-packages"}]
     project = Path(__file__).resolve().parents[1]
     parts = [project / name for name in ("broker_config", "goondan_start.py", "goondan_tasks", "workers")]

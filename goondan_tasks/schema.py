@@ -1,8 +1,9 @@
-"""The check of a tool call's arguments against the ``parameters`` of its export (003 §4.1, DESIGN §6).
+"""Checking a tool call's arguments against the ``parameters`` of its export (003 §4.1, DESIGN §6).
 
-Any JSON Schema 2020-12 is accepted, checked by ``jsonschema-rs``. A bool is not a number, NaN and Infinity
-are not JSON, and a remote ``$ref`` is never fetched. Schemas may come from untrusted sources (an MCP server),
-so neither compiling nor checking may take long: references are bounded before the checker follows them.
+Any JSON Schema 2020-12 is accepted and checked by ``jsonschema-rs``. A bool is not a number, NaN and
+Infinity are not JSON, and a remote ``$ref`` is never fetched. Schemas may come from untrusted sources (MCP
+servers), so neither compiling nor checking may take long: references are bounded before the checker follows
+them.
 """
 
 import functools
@@ -20,19 +21,18 @@ from jsonschema_rs import Draft202012Validator, ValidationError, Validator, Vali
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.wording import FieldPath, closest, shown, written
 
-#: levels that arguments may have, and a schema with its references followed; the checker recurses on the C
-#: stack
+#: the depth of arguments, and of a schema with its references followed: the checker recurses on the C stack
 MAX_DEPTH = 128
-#: Python refuses to write larger integers (``sys.get_int_max_str_digits``), the checker misreads them
+#: Python refuses to write larger integers (``sys.get_int_max_str_digits``), and the checker misreads them
 MAX_INTEGER_BITS = 14_000
-#: subschemas that a schema may have once its references are written out
+#: of a schema with its references expanded
 MAX_SUBSCHEMAS = 100_000
-#: faults reported at once; a model cannot use more, and a list may have a million wrong items
+#: how many faults are reported at once: a list may have a million wrong items
 MAX_FAULTS = 50
 MAX_SCHEMA_CHARACTERS = 262_144
 REFERENCES = ("$ref", "$dynamicRef")
 
-# stands for the value in the checker's messages; a private-use character
+# a private-use character in place of the value in the checker's messages
 _VALUE = "\ue000"
 _TYPES = "array, boolean, integer, null, number, object and string"
 
@@ -40,7 +40,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class SchemaError(ValueError):
-    """The parameters are not a JSON Schema 2020-12; ``path`` leads to the place inside them."""
+    """The parameters are not a JSON Schema 2020-12; ``path`` is the place of the error."""
 
     def __init__(self, message: str, path: FieldPath = ()) -> None:
         super().__init__(message)
@@ -49,21 +49,21 @@ class SchemaError(ValueError):
 
 
 def compile_schema(parameters: JsonObject | None) -> "ArgumentSchema":
-    """Prepare the check of arguments against ``parameters``; ``None`` accepts any object.
+    """Compile ``parameters`` to a checker of arguments; ``None`` accepts any object.
 
     Raises:
-        SchemaError: it is not a valid schema, refers to another document, or is too large.
+        SchemaError: the schema is not valid, refers to another document, or is too large.
     """
     schema = {} if parameters is None else parameters
     if not isinstance(schema, dict):
         raise SchemaError(f"the parameters must be an object, not {shown(schema)}")
     _refuse_oversize(schema)
     try:
-        recurring = _Measure(schema).recurring
+        recursive = _Measure(schema).recursive
         validator = Draft202012Validator(schema, mask=_VALUE, offline=True)
-        if not recurring:
+        if not recursive:
             return ArgumentSchema(schema, validator, {"#": validator})
-        parts = validator_map_for(_guarded(schema, recurring), mask=_VALUE, offline=True)
+        parts = validator_map_for(_guarded(schema, recursive), mask=_VALUE, offline=True)
     except ValidationError as error:
         raise SchemaError(_why_invalid(error, schema), tuple(error.instance_path)) from error
     except ValueError as error:
@@ -73,15 +73,15 @@ def compile_schema(parameters: JsonObject | None) -> "ArgumentSchema":
 
 @dataclass(frozen=True, slots=True)
 class ArgumentSchema:
-    """A compiled schema; one object may be used from many threads at once."""
+    """A compiled schema; thread-safe."""
 
     schema: JsonObject
     _validator: Validator = field(repr=False)
-    #: what explains a fault: the validator of the whole ("#"), or of each part of a recursive schema
+    #: validators that explain faults: of the whole schema ("#"), or of each part of a recursive one
     _parts: Mapping[str, Validator] | ValidatorMap = field(repr=False)
 
     def faults(self, args: Any) -> list[str]:
-        """Return every fault of ``args``, each with its path, in words for a model; empty if valid."""
+        """Return the faults of ``args``, each with its path, worded for a model; empty if valid."""
         if not isinstance(args, dict):
             return [f"the arguments must be an object, not {shown(args)}"]
         faults = _first(json_faults(args))
@@ -90,7 +90,7 @@ class ArgumentSchema:
         return _first(self._schema_faults(args)) or ["the arguments do not match the tool's parameters"]
 
     def _schema_faults(self, args: JsonObject) -> Iterator[str]:
-        """Follow one guarded reference at a time: a recursive schema costs no more than its faults."""
+        """Follow one guarded reference at a time: the cost of a recursive schema is that of its faults."""
         places: list[tuple[str, FieldPath]] = [("#", ())]
         for pointer, path in places:
             validator = self._parts.get(pointer)
@@ -105,7 +105,7 @@ class ArgumentSchema:
 
     def _known_properties(self, pointer: str, keyword_path: Sequence[str | int]) -> list[str]:
         """Return the properties declared beside the keyword that refused one."""
-        # the checker counts from the part it checked, or from the root once it followed a reference
+        # the path begins at the checked part, or at the root after a reference
         for start in (pointed(self.schema, pointer), self.schema):
             beside = functools.reduce(member, map(str, keyword_path[:-1]), start)
             properties = member(beside, "properties")
@@ -129,7 +129,7 @@ def _explain(error: ValidationError, args: JsonObject, path: FieldPath, known: l
 
 
 def _forms(error: ValidationError) -> str:
-    """Say why each alternative does not fit: the first fault of each."""
+    """Return the first fault of each alternative."""
     branches: list[list[ValidationError]] = getattr(error.kind, "context", [])
     firsts = [branch[0] for branch in branches if branch]
     depth = len(error.instance_path)
@@ -164,7 +164,7 @@ def _why_invalid(error: ValidationError, schema: JsonObject) -> str:
 
 
 def _refuse_oversize(schema: JsonObject) -> None:
-    """Refuse what is not JSON or too large, before anything looks at it closely."""
+    """Refuse schemas that are not JSON or too large, before anything else reads them."""
     try:
         text = json.dumps(schema, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -174,23 +174,23 @@ def _refuse_oversize(schema: JsonObject) -> None:
 
 
 class _Measure:
-    """The size of a schema with its references written out, and the references that recur.
+    """The size of a schema with its references expanded, and its recursive references.
 
     Two kinds of schema would keep the checker busy for hours. One doubles with each reference
-    (``a: allOf [b, b]``, ``b: allOf [c, c]``, …): it is refused by its size when written out. The other is
-    recursive and lists alternatives: the checker decides it fast, but explains every alternative of every
-    level. So in the copy that explains faults each recurring reference stands as ``not not $ref``, which is
-    decided and not explained, and :class:`ArgumentSchema` follows it.
+    (``a: allOf [b, b]``, ``b: allOf [c, c]``, …); it is refused because of its expanded size. The other is
+    recursive and has alternatives: the checker validates it fast, but explains every alternative of every
+    level. So the copy that explains faults has ``not not $ref`` for each recursive reference, which the
+    checker does not explain, and :class:`ArgumentSchema` follows the reference itself.
     """
 
     def __init__(self, schema: JsonObject) -> None:
         """Measure the schema.
 
         Raises:
-            SchemaError: it is too deep or too large with its references followed.
+            SchemaError: the schema is too deep or too large with its references expanded.
         """
-        #: the references, as written, that lead back into a schema that contains them
-        self.recurring: set[str] = set()
+        #: the references, as written, that point to a schema containing them
+        self.recursive: set[str] = set()
         self._schema = schema
         self._resources = [schema, *(node for node in nodes_of(schema) if "$id" in node)]
         self._sizes: dict[int, int] = {}
@@ -199,7 +199,7 @@ class _Measure:
             raise SchemaError("the references multiply: written out, the schema is too large to check")
 
     def _size(self, node: Any, depth: int) -> int:
-        """Count the subschemas under ``node`` with its references written out, each cycle once."""
+        """Count the subschemas in ``node`` with its references expanded, each cycle once."""
         if isinstance(node, list):
             return sum(self._size(item, depth) for item in node)
         if not isinstance(node, dict):
@@ -218,12 +218,12 @@ class _Measure:
             reference = node.get(keyword)
             for target in self._resolve(reference) if isinstance(reference, str) else ():
                 if id(target) in self._open:
-                    self.recurring.add(str(reference))
+                    self.recursive.add(str(reference))
                 else:
                     yield target
 
     def _resolve(self, reference: str) -> Iterator[JsonObject]:
-        """Yield every subschema that a reference may mean; more than one only with embedded ``$id``."""
+        """Yield each possible target of a reference; there are several only with an embedded ``$id``."""
         fragment = unquote(reference.partition("#")[2])
         if fragment and not fragment.startswith("/"):
             for node in nodes_of(self._schema):
@@ -243,22 +243,22 @@ def nodes_of(schema: JsonObject) -> Iterator[JsonObject]:
         pending.extend(node.values() if isinstance(node, dict) else node if isinstance(node, list) else ())
 
 
-def _guarded(node: Any, recurring: set[str]) -> Any:
-    """Return a schema with every recurring reference behind ``not not``."""
+def _guarded(node: Any, recursive: set[str]) -> Any:
+    """Return a copy of a schema with ``not not`` before every recursive reference."""
     if isinstance(node, list):
-        return [_guarded(item, recurring) for item in node]
+        return [_guarded(item, recursive) for item in node]
     if not isinstance(node, dict):
         return node
-    copy = {key: _guarded(item, recurring) for key, item in node.items()}
+    copy = {key: _guarded(item, recursive) for key, item in node.items()}
     for keyword in REFERENCES:
-        if isinstance(node.get(keyword), str) and node[keyword] in recurring:
+        if isinstance(node.get(keyword), str) and node[keyword] in recursive:
             guard = {"not": {"not": {keyword: copy.pop(keyword)}}}
             copy["allOf"] = [*copy.get("allOf", ()), guard]
     return copy
 
 
 def _guarded_reference(error: ValidationError) -> str | None:
-    """Return the reference whose guard failed, if that is the error."""
+    """Return the reference behind the ``not not`` that failed, if that is the error."""
     inner = member(error.kind.value, "not") if error.kind.name == "not" else None
     if not isinstance(inner, dict) or len(inner) != 1:
         return None
@@ -266,7 +266,7 @@ def _guarded_reference(error: ValidationError) -> str | None:
 
 
 def json_faults(args: JsonObject) -> Iterator[str]:
-    """Yield what is not JSON, or deeper than :data:`MAX_DEPTH`, without recursion."""
+    """Yield parts that are not JSON, or deeper than :data:`MAX_DEPTH`; without recursion."""
     pending: list[tuple[Any, Any, int]] = [(args, None, 0)]
     for value, link, depth in pending:
         if depth == MAX_DEPTH:
@@ -298,7 +298,7 @@ def _scalar_fault(value: Any) -> str | None:
 
 
 def _unlinked(link: Any) -> FieldPath:
-    """Return the path that a chain of ``(parent, key)`` pairs stands for."""
+    """Return the path of a chain of ``(parent, key)`` pairs."""
     steps: list[str | int] = []
     while link is not None:
         link, key = link
@@ -307,7 +307,7 @@ def _unlinked(link: Any) -> FieldPath:
 
 
 def member(node: Any, step: str) -> Any:
-    """Return the value under a key or an index of ``node``, or ``None``."""
+    """Return the value of a key or an index in ``node``, or ``None``."""
     if isinstance(node, dict):
         return node.get(step)
     if isinstance(node, list) and step.isdecimal() and int(step) < len(node):
@@ -316,6 +316,6 @@ def member(node: Any, step: str) -> Any:
 
 
 def pointed(schema: JsonObject, pointer: str) -> Any:
-    """Return what a JSON Pointer (RFC 6901), with or without its ``#``, leads to, or ``None``."""
+    """Return the target of a JSON Pointer (RFC 6901), with or without ``#``, or ``None``."""
     steps = (step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])
     return functools.reduce(member, steps, schema)

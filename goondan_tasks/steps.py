@@ -1,4 +1,4 @@
-"""Steps and Turns: what is fixed when a Step opens, its tool calls, and what Redis keeps of its Turn.
+"""Steps and Turns: the record of an open Step, its tool calls, and the history of its Turn in Redis.
 
 Sources: 001 §12.1, 003 §1.1; DESIGN §6.
 """
@@ -36,6 +36,30 @@ from goondan_tasks.messages import (
 from goondan_tasks.model_messages import ModelCall, ModelReply, StepCallResult, read_model_call, read_reply
 from goondan_tasks.names import STEP_TOOL, call_identity
 
+#: fields of a message's data that hold calls beside its content
+_CALLS_IN_DATA = ("tool_calls", "toolCalls")
+
+# Turns may be long and their outputs large, and one command blocks all other clients of Redis: so only the
+# latest part of a Turn is read, in small commands.
+#: how many of a Turn's latest calls are read
+MOST_CALLS = 256
+#: the limit of the calls with their results that are read, and of the Turn's lines
+MOST_BYTES = 1_048_576
+#: how many lines or calls one command reads
+AT_ONCE = 32
+
+#: Step ids are identities of calls; Redis is not asked for anything else
+_STEP_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+#: how many lines of one Turn's record are kept
+LONGEST_RECORD = 1000
+#: how many catalogs a process caches: consecutive Steps mostly have the same one
+MOST_CATALOGS = 64
+#: prefix of a Step's fields that name the tools it has unregistered
+_UNREGISTERED = "unregistered:"
+#: how long the revision of an instance's last Step is kept, so that the next Step can tell that it has
+#: changed
+REVISION_TTL_SECONDS = 7 * 86_400
+
 
 class StepRecord(Versioned):
     """A Step, as its producer and the workers that run its calls read it."""
@@ -50,25 +74,25 @@ class StepRecord(Versioned):
     #: the digest of its Tool Catalog; Steps with the same tools share it
     catalog: str
     blocks: tuple[JsonObject, ...] = ()
-    #: the ids of earlier Steps of the Turn, by the names of the tools that they have registered
+    #: by the name of a dynamic tool, the id of the earlier Step of the Turn that registered it
     origins: dict[str, str] = Field(default_factory=dict)
-    #: the revision of the bundle that its calls run with; ``None`` where revisions are not followed
+    #: the revision of the bundle for its calls; ``None`` if the workers follow none
     bundle_ref: str | None = None
 
     def is_of(self, call: ToolCall) -> bool:
         """Return whether a call belongs to the Turn of this Step."""
-        theirs = (call.agent_name, call.instance_key, call.turn_id)
-        return theirs == (self.agent_name, self.instance_key, self.turn_id)
+        turn = (self.agent_name, self.instance_key, self.turn_id)
+        return turn == (call.agent_name, call.instance_key, call.turn_id)
 
 
 class RecordedStep(Protocol):
-    """A Step that has opened, as those who take it see it."""
+    """An open Step with its record."""
 
     __slots__ = ()
 
     @property
     def record(self) -> StepRecord:
-        """What was fixed when it opened."""
+        """The record that was made when the Step opened."""
 
     @property
     def id(self) -> str:
@@ -77,12 +101,12 @@ class RecordedStep(Protocol):
 
     @property
     def index(self) -> int:
-        """How many Steps the Turn has had before."""
+        """The number of earlier Steps in the Turn."""
         return self.record.index
 
     @property
     def blocks(self) -> tuple[JsonObject, ...]:
-        """What the model is told besides its messages: ``{type, data?, items?, priority?}``."""
+        """What the model reads besides its messages: ``{type, data?, items?, priority?}``."""
         return self.record.blocks
 
 
@@ -94,11 +118,11 @@ class StepTool(WireModel):
 
 
 class LeftTools(WireModel):
-    """The dynamic tools that a Step passes on to the next Step of its Turn, in any worker."""
+    """The changes of dynamic tools that a Step leaves to the next Step of its Turn, in any worker."""
 
-    #: besides those that are registered for all Turns
+    #: in addition to those that are registered for all Turns
     registered: tuple[StepTool, ...] = ()
-    #: names that the Turn no longer shows; may include tools that are registered for all Turns
+    #: names, which may be those of tools that are registered for all Turns
     unregistered: tuple[str, ...] = ()
 
 
@@ -113,7 +137,7 @@ class StepInput(Versioned):
 
 
 class TurnEntry(Versioned):
-    """One line of a Turn's record: a Step that opened, or calls that it made."""
+    """One line of a Turn's record: a Step that opened, or calls that a Step made."""
 
     step_id: str
     index: int
@@ -121,18 +145,14 @@ class TurnEntry(Versioned):
     call_ids: tuple[str, ...] = ()
 
 
-#: fields of a message's data that hold calls beside its content
-_CALLS_IN_DATA = ("tool_calls", "toolCalls")
-
-
 @dataclass(frozen=True, slots=True)
 class StepCall:
-    """A model's call with the tool's full name and an id that is unique within the Turn."""
+    """A model's call with the tool's full name and an id that is unique in the Turn."""
 
     asked: ModelCall
     tool_name: str
     tool_call_id: str
-    #: the model's message that holds it; ``None`` if it is too large to send with every call
+    #: the model's message that contains it; ``None`` if that is too large to send with every call
     message: Message | None = None
 
     @property
@@ -141,11 +161,11 @@ class StepCall:
         return None if self.asked.id == self.tool_call_id else self.asked.id
 
     def to_wire(self) -> JsonObject:
-        """Return the call as 003 §6.2 writes it, with the model's id."""
+        """Return the call with the model's id, in the form of 003 §6.2."""
         return {"id": self.asked.id, "name": self.tool_name, "args": self.asked.args}
 
     def answered(self, result: ToolCallResult) -> StepCallResult:
-        """Return the result with its message, under the id that the model gave the call."""
+        """Return the result with its message and the model's id."""
         fields = {name: getattr(result, name) for name in ToolCallResult.model_fields}
         fields["tool_call_id"] = self.asked.id
         return StepCallResult.model_construct(**fields, message=self.asked.message(result))
@@ -156,24 +176,24 @@ class TurnCalls:
     """The call ids used in one Turn: models repeat ids from Step to Step (DESIGN §4)."""
 
     _first_used: dict[str, int] = field(default_factory=dict)
-    #: by id: the model's id, the index of the Step, and the call's position among those with this id in it
+    #: by id: the model's id, the index of the Step, and the count of this model id in the Step
     _used: dict[str, tuple[str, int, int]] = field(default_factory=dict)
 
     def of_step(
-        self, record: StepRecord, catalog: ToolCatalog, said: Any, *, max_args_bytes: int
+        self, record: StepRecord, catalog: ToolCatalog, model_reply: Any, *, max_args_bytes: int
     ) -> list[StepCall]:
         """Read a model's reply, or its tool calls; reading the same reply again returns the same calls.
 
         Raises:
-            ToolInputValidationError: this is not a model's reply, or has something else among its calls.
+            ToolInputValidationError: ``model_reply`` is not a model's reply, or a part of it is not a call.
         """
-        reply = read_reply(said)
-        read = [read_model_call(raw, max_args_bytes=max_args_bytes) for raw in reply.calls]
-        asked = [replace(one, args=catalog.original_args(one.name, one.args)) for one in read]
+        reply = read_reply(model_reply)
+        calls_read = (read_model_call(raw, max_args_bytes=max_args_bytes) for raw in reply.calls)
+        model_calls = [replace(call, args=catalog.original_args(call.name, call.args)) for call in calls_read]
         seen: Counter[str] = Counter()
         calls = [
-            StepCall(one, catalog.original_name(one.name), self._unused_id(one.id, record.index, seen))
-            for one in asked
+            StepCall(call, catalog.original_name(call.name), self._unused_id(call.id, record.index, seen))
+            for call in model_calls
         ]
         message = _message_of(reply, calls, record, most_bytes=max_args_bytes)
         return [replace(call, message=message) for call in calls]
@@ -197,7 +217,7 @@ def _message_of(
 ) -> Message | None:
     """Return the model's whole message, which is sent with each call.
 
-    ``None`` if it cannot be written as JSON or is too large: then each call gets a message of its own.
+    ``None`` if it is not JSON or too large: each call then gets a message of its own.
     """
     if not calls:
         return None
@@ -222,9 +242,9 @@ def _message_of(
 
 
 def opening_id(index: int, failures: int) -> str:
-    """Return the ``toolCallId`` of the call that opens a Step; calls within a Step never have such an id.
+    """Return the ``toolCallId`` of the call that opens a Step; a Step's own calls never have such an id.
 
-    The result of a failed attempt is final, so the next attempt is another call.
+    The result of a failed call is final, so the next attempt is a new call.
     """
     return f"{STEP_TOOL}-{index}.{failures + 1}" if failures else f"{STEP_TOOL}-{index}"
 
@@ -232,7 +252,7 @@ def opening_id(index: int, failures: int) -> str:
 def _refused(
     call: StepCall, record: StepRecord, *, help_url: str, correlation_id: str
 ) -> StepCallResult | None:
-    """Return the result of a call that cannot be submitted because of the model's mistake, else ``None``."""
+    """Return the result of a call with a mistake of the model, which is not submitted; else ``None``."""
     if call.asked.fault is None:
         return None
     names = (record.agent_name, record.instance_key, record.turn_id)
@@ -257,47 +277,35 @@ def _refused(
 
 @dataclass(frozen=True, slots=True)
 class ReplyCalls:
-    """The calls of one reply of the model, and the results of those that are refused for its mistakes."""
+    """The calls in a model's reply, and the results of those refused because of the model's mistakes."""
 
     calls: Sequence[StepCall]
-    #: in call order; ``None`` for a call that can be submitted
+    #: in call order; ``None`` for calls to submit
     refusals: Sequence[StepCallResult | None]
 
     @classmethod
     def of(
         cls, calls: Sequence[StepCall], record: StepRecord, *, help_url: str, correlation_id: str
     ) -> "ReplyCalls":
-        """Refuse the calls that cannot be submitted."""
+        """Refuse the calls with mistakes."""
         refusals = [
             _refused(call, record, help_url=help_url, correlation_id=correlation_id) for call in calls
         ]
         return cls(calls, refusals)
 
     def submitted(self) -> list[StepCall]:
-        """Return the calls that can be submitted."""
+        """Return the calls to submit."""
         return [call for call in self.calls if call.asked.fault is None]
 
     def answered(self, results: Iterable[ToolCallResult]) -> list[StepCallResult]:
-        """Return the answers to all calls in order, given the results of :meth:`submitted`."""
+        """Return the results of all calls in order, given those of :meth:`submitted`."""
         answers = (call.answered(result) for call, result in zip(self.submitted(), results, strict=True))
         return [next(answers) if refusal is None else refusal for refusal in self.refusals]
 
 
-# Turns may be long and their outputs large, and one command blocks all other clients of Redis: so only the
-# latest part of a Turn is read, in small commands.
-#: how many of a Turn's latest calls are read
-MOST_CALLS = 256
-
-#: how many bytes of calls with their results are read, and of lines of the record
-MOST_BYTES = 1_048_576
-
-#: how many lines or calls one command reads
-AT_ONCE = 32
-
-
 @dataclass(frozen=True, slots=True)
 class PastCall:
-    """A call of the Turn; without a result it is in progress or its result has expired."""
+    """A call of a Turn; without a result it is in progress, or the result has expired."""
 
     call: ToolCall
     result: ToolCallResult | None
@@ -305,7 +313,7 @@ class PastCall:
 
 @dataclass(frozen=True, slots=True)
 class TurnHistory:
-    """The record of a Turn in chronological order; of a long Turn, the latest part."""
+    """The Turn in chronological order; only the latest part of a long Turn."""
 
     entries: Sequence[TurnEntry] = ()
     #: by their ids in the entries; calls that have expired or were not read are missing
@@ -326,7 +334,7 @@ def _read_history(redis: Redis, keys: Keys, call: ToolCall) -> TurnHistory:
 
 
 def _entries(lines: Iterable[bytes]) -> list[TurnEntry]:
-    """Read lines of a Turn's record; one is there twice if a connection was lost when it was written."""
+    """Read the lines of a Turn; a line may occur twice if the connection was lost during its write."""
     return [TurnEntry.from_wire(serializer.decode(line)) for line in dict.fromkeys(lines)]
 
 
@@ -372,22 +380,7 @@ def _read_calls(redis: Redis, keys: Keys, call_ids: Sequence[str]) -> Iterator[t
             )
 
 
-#: Step ids are identities of calls; Redis is not asked for anything else
-_STEP_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
-#: how many lines of one Turn's record are kept
-LONGEST_RECORD = 1000
-
-#: how many catalogs a process caches: consecutive Steps mostly have the same one
-MOST_CATALOGS = 64
-
 _NO_TOOLS = LeftTools()
-
-#: prefix of the fields of a Step that name the tools it has unregistered
-_UNREGISTERED = "unregistered:"
-
-#: how long an idle instance is still told that the bundle has changed since its last Step
-REVISION_TTL_SECONDS = 7 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,9 +412,9 @@ class StepStore:
     def keep(
         self, record: StepRecord, catalog: bytes, *, message: JsonObject | None, left: LeftTools = _NO_TOOLS
     ) -> None:
-        """Store an opened Step with its catalog's JSON, whose digest is in the record.
+        """Store an open Step with its catalog as JSON; the record has the catalog's digest.
 
-        ``left`` is what the next Step of the Turn begins with.
+        ``left`` is for the next Step of the Turn.
         """
         fields = {"step": serializer.encode(record.to_wire())}
         if message is not None:
@@ -441,12 +434,12 @@ class StepStore:
             pipe.execute()
 
     def last_revision(self, agent: str, instance_key: str) -> str | None:
-        """Return the revision of an instance's last Step, if this store remembers revisions."""
+        """Return the revision of an instance's last Step, if this store keeps revisions."""
         stored = cast("bytes | None", self._redis.get(self._keys.step_revision(agent, instance_key)))
         return None if stored is None else stored.decode()
 
     def read(self, step_id: str) -> KeptStep | None:
-        """Return a Step, unless it is unknown or has expired."""
+        """Return a Step, or ``None`` if it is unknown or has expired."""
         if not _STEP_ID.fullmatch(step_id):
             return None
         key, asked_at = self._keys.step(step_id), monotonic()
@@ -466,9 +459,9 @@ class StepStore:
         return None if stored is None else cast("JsonObject", serializer.decode(stored))
 
     def left_by(self, step_id: str, call: ToolCall, *, bundle_ref: str | None = None) -> LeftTools:
-        """Return the tools with which the next Step of the call's Turn begins.
+        """Return the dynamic tools that a Step leaves to the next Step of the call's Turn.
 
-        It begins with none if the revision of the bundle has changed: a revision registers its own tools.
+        There are none if the bundle's revision has changed: each revision registers its own tools.
         """
         if not _STEP_ID.fullmatch(step_id):
             return _NO_TOOLS
@@ -489,7 +482,7 @@ class StepStore:
         )
 
     def note_unregistered(self, step_id: str, names: Iterable[str]) -> None:
-        """Record tools that were unregistered in a Step since it opened."""
+        """Record tools that were unregistered after the Step had opened."""
         key, fields = self._keys.step(step_id), {f"{_UNREGISTERED}{name}": b"" for name in names}
         with self._redis.pipeline() as pipe:
             pipe.hset(key, mapping=fields)  # type: ignore[arg-type]
@@ -533,5 +526,5 @@ class StepStore:
 
 
 def digest_of_catalog(catalog: bytes) -> str:
-    """Return the name under which Steps share a catalog, given its JSON."""
+    """Return the digest by which Steps share a catalog, given the catalog's JSON."""
     return hashlib.sha256(catalog).hexdigest()

@@ -32,9 +32,9 @@ from goondan_tasks.orchestrator.supervisor import PROGRAM
 
 __all__ = ["LocalStack"]
 
-#: how long a worker may take until it consumes
+#: the limit of a worker's start
 START_SECONDS = 60.0
-#: how long workers may take to stop at the end before they are killed
+#: how long workers may take to stop at the end of the block before they are killed
 EXIT_SECONDS = 5.0
 #: how long a worker may take to stop after the grace period of its running calls
 STOP_MARGIN_SECONDS = 10.0
@@ -46,13 +46,13 @@ _LOG_LINES = 30
 class LocalStack:
     """A private Redis and real worker processes, started and ended by a ``with`` statement.
 
-    ``agents`` (default: all of the Swarm) are served by each of the ``workers`` processes, which run up to
-    ``concurrency`` calls at once; with ``apart`` each agent has ``workers`` processes of its own. The workers
-    get this process's environment, a temporary ``GOONDAN_STATE_ROOT`` and ``GOONDAN_CACHE_DIR`` unless
-    they are set, and what ``environment`` adds. The client has the same settings.
+    Each of the ``workers`` processes serves ``agents`` (default: all of the Swarm) and runs up to
+    ``concurrency`` calls at once. With ``apart`` each agent has ``workers`` processes of its own. The
+    workers get this process's environment, a temporary ``GOONDAN_STATE_ROOT`` and ``GOONDAN_CACHE_DIR``
+    unless they are set, and ``environment``. The client has the same settings.
     """
 
-    #: connected to :attr:`redis_url`, knows the bundle's agents
+    #: connected to :attr:`redis_url`, with the bundle's agents
     client: Client
     #: the private Redis; tests may freeze or kill its process
     redis: EmbeddedRedis
@@ -84,7 +84,7 @@ class LocalStack:
 
     @property
     def workers(self) -> list["subprocess.Popen[bytes]"]:
-        """The worker processes, without those that :meth:`stop_worker` has ended."""
+        """The worker processes, except those that :meth:`stop_worker` has ended."""
         return list(self._workers)
 
     @property
@@ -96,8 +96,8 @@ class LocalStack:
         """Start everything and wait until the workers consume.
 
         Raises:
-            ConfigError: the bundle is not valid (SettingsError: a setting is not), or the extra ``worker`` is
-                not installed.
+            ConfigError: the bundle is not valid, or the extra ``worker`` is not installed.
+            SettingsError: a setting is not valid.
             EmbeddedRedisError: there is no redis-server, or it does not start.
             AgentUnavailableError: a worker does not start.
         """
@@ -107,9 +107,9 @@ class LocalStack:
             self._open_directory(resources)
             self.client = resources.enter_context(self._connect())
             resources.callback(lambda: end_processes(self._workers, EXIT_SECONDS))
-            crews = [[agent] for agent in self._agents or []] if self._apart else [self._agents]
-            self._wait_until_they_consume(
-                [self._launch(crew, self._concurrency) for crew in crews * self._worker_count]
+            groups = [[agent] for agent in self._agents or []] if self._apart else [self._agents]
+            self._wait_until_ready(
+                [self._launch(agents, self._concurrency) for agents in groups * self._worker_count]
             )
             self._resources = resources.pop_all()
         return self
@@ -131,16 +131,16 @@ class LocalStack:
             AgentUnavailableError: it does not start.
         """
         process = self._launch(self._agents if agents is None else list(agents), concurrency)
-        self._wait_until_they_consume([process])
+        self._wait_until_ready([process])
         return process
 
     def stop_worker(self, process: "subprocess.Popen[bytes]") -> None:
-        """End a worker with SIGTERM and wait; kill it if its grace period does not end it."""
+        """End a worker with SIGTERM and wait; kill it after its grace period."""
         end_processes([process], self.client.settings.grace_seconds + STOP_MARGIN_SECONDS)
         self._workers.remove(process)
 
     def log(self, process: "subprocess.Popen[bytes]") -> str:
-        """Return what a worker has written so far."""
+        """Return a worker's output so far."""
         return self._logs[process.pid].read_text("utf-8", "replace")
 
     def _open_directory(self, resources: ExitStack) -> None:
@@ -184,7 +184,7 @@ class LocalStack:
             "GOONDAN_BUNDLE": str(self.bundle),
         }
 
-    def _wait_until_they_consume(self, processes: list["subprocess.Popen[bytes]"]) -> None:
+    def _wait_until_ready(self, processes: list["subprocess.Popen[bytes]"]) -> None:
         deadline = time.monotonic() + START_SECONDS
         waiting = {process.pid: process for process in processes}
         while waiting:
@@ -206,7 +206,7 @@ class LocalStack:
 
 
 def _settings_in(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings among variables; a tool's own ``NAMESPACE`` or ``BUNDLE`` is not one."""
+    """Return the settings among environment variables, by the setting's name."""
     return {
         name.removeprefix(PREFIX).lower(): text
         for name, text in environment.items()

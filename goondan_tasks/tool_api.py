@@ -1,12 +1,12 @@
-"""What the author of a tool sees: ``handler(ctx, input)``, its :class:`ToolContext`, and ``ctx.runtime``.
+"""The API for authors of tools: ``handler(ctx, input)``, its :class:`ToolContext`, and ``ctx.runtime``.
 
-A tool is a Python file with functions, one for each export of its Tool resource: typed ones below
-:func:`tool`, or ``handlers: dict[str, ToolHandler]``. A handler is a plain or an ``async`` function; what it
-returns must be JSON, and what it raises becomes the call's error: string attributes ``code``, ``suggestion``
-and ``help_url`` of the exception are copied (003 §5, 004).
+A tool is a Python file with one function per export of its Tool resource: typed functions below
+:func:`tool`, or ``handlers: dict[str, ToolHandler]``. A handler is a plain or an ``async`` function. Its
+return value must be JSON. An exception becomes the call's error; its string attributes ``code``,
+``suggestion`` and ``help_url`` are copied (003 §5, 004).
 
 ``ctx.runtime`` reaches the other agents of the swarm (004, AgentToolRuntime). In ``async`` code its methods
-are coroutines; in plain code the same names block, and the call gives up its slot meanwhile.
+are coroutines. In plain code they block, and the call gives up its slot meanwhile.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -46,15 +46,15 @@ __all__ = [
     "tool",
 ]
 
-#: how long a request waits for its answer, unless it says otherwise
+#: how long a request waits for its answer by default
 REQUEST_TIMEOUT_MS = 60_000
 
-#: an AgentEvent, or what is known of one: ``input``, ``type``, ``instanceKey``, ``metadata``, ``id``
+#: an AgentEvent, or some of its fields: ``input``, ``type``, ``instanceKey``, ``metadata``, ``id``
 EventLike = AgentEvent | Mapping[str, Any]
 
 
 class RequestResult(WireModel):
-    """The answer to a request; of one with ``async: true``, that it was accepted."""
+    """The answer to a request; with ``async: true`` only that it was accepted."""
 
     #: the identity of the request
     id: str
@@ -67,13 +67,13 @@ class RequestResult(WireModel):
 
 
 class SendResult(WireModel):
-    """The result of sending an event, which is not answered.
+    """The result of sending an event that gets no answer.
 
-    It is not ``accepted`` if the instance was given an event of the same id and another content before:
-    the earlier event stays, this one is dropped.
+    ``accepted`` is false if the instance already has an event with this id and other content: the earlier
+    event stays, this one is dropped.
     """
 
-    #: the identity of its handling
+    #: the identity of the call that handles it
     id: str
     event_id: str
     target: str
@@ -82,7 +82,7 @@ class SendResult(WireModel):
 
 
 class SpawnResult(WireModel):
-    """The instance that was prepared; ``spawned`` says whether this call created it."""
+    """The prepared instance; ``spawned`` is false if it already existed."""
 
     target: str
     instance_key: str
@@ -91,7 +91,7 @@ class SpawnResult(WireModel):
 
 
 class SpawnedAgentInfo(WireModel):
-    """An instance of an agent, and its owner: ``client``, under its own key, if no agent spawned it."""
+    """An instance of an agent and its owner; ``client``, under its own key, if no agent spawned it."""
 
     target: str
     instance_key: str
@@ -118,7 +118,7 @@ class CatalogResult(WireModel):
 
 
 class AgentRuntime(Protocol):
-    """What ``ctx.runtime`` offers; options are a mapping in the documents' spelling, or keywords."""
+    """The methods of ``ctx.runtime``; options are a mapping in camelCase, or keywords."""
 
     def request(
         self,
@@ -129,16 +129,16 @@ class AgentRuntime(Protocol):
         timeout_ms: float | None = None,
         is_async: bool = False,
     ) -> Any:
-        """Ask an agent and wait for its answer, ``timeoutMs`` (60,000) at most; a :class:`RequestResult`.
+        """Ask an agent and wait up to ``timeoutMs`` (60,000) for its answer, a :class:`RequestResult`.
 
-        With ``async: true`` it returns at once, and the answer arrives as an event in the asker's mailbox.
+        With ``async: true`` this returns at once, and the answer arrives as an event in the asker's mailbox.
 
         Raises:
-            HandoffError: the agent is unknown, failed, was too slow, or itself waits for this request.
+            HandoffError: the agent is unknown, failed, was too slow, or is waiting for this request.
         """
 
     def send(self, target: str, event: EventLike) -> Any:
-        """Give an agent an event that it does not answer; a :class:`SendResult`.
+        """Send an agent an event that it does not answer; return a :class:`SendResult`.
 
         Raises:
             HandoffError: the agent is unknown, or too many agents wait for one another.
@@ -152,9 +152,9 @@ class AgentRuntime(Protocol):
         instance_key: str | None = None,
         cwd: str | None = None,
     ) -> Any:
-        """Prepare an instance of an agent; a :class:`SpawnResult`. One that exists is used again.
+        """Prepare an instance of an agent, or reuse it; return a :class:`SpawnResult`.
 
-        ``cwd`` is its workdir: a path relative to the asker's workdir, inside the workspace's instances.
+        ``cwd`` is its workdir: a path relative to the asker's, within the workspace's instances.
 
         Raises:
             HandoffError: the agent is unknown.
@@ -162,10 +162,10 @@ class AgentRuntime(Protocol):
         """
 
     def list(self, options: Mapping[str, Any] | None = None, *, include_all: bool = False) -> Any:
-        """Return the instances that the asker has spawned, or all of the swarm; a :class:`ListResult`."""
+        """Return the asker's spawned instances, or all of the swarm's, as a :class:`ListResult`."""
 
     def catalog(self) -> Any:
-        """Return the agents of the swarm; a :class:`CatalogResult`."""
+        """Return the agents of the swarm as a :class:`CatalogResult`."""
 
 
 ToolHandler = Callable[["ToolContext", JsonObject], Any | Awaitable[Any]]
@@ -189,22 +189,22 @@ class Logger(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ProcessOutcome:
-    """How a program that a handler started has ended."""
+    """The outcome of a program that a handler started."""
 
     stdout: str
     stderr: str
-    #: the exit status; -1 if a signal ended it
+    #: -1 if a signal ended it
     exit_code: int
-    #: the name of that signal, such as ``SIGKILL``
+    #: the name of the signal, such as ``SIGKILL``
     signal: str | None
     timed_out: bool
-    #: whether output beyond the cap was dropped
+    #: whether output beyond the limit was dropped
     truncated: bool
     duration_ms: int
 
 
 class RunProcess(Protocol):
-    """Run a program and wait for it (a blocking call; from async code: ``asyncio.to_thread``)."""
+    """Run a program and wait for it. This blocks; async code uses ``asyncio.to_thread``."""
 
     def __call__(
         self,
@@ -215,26 +215,26 @@ class RunProcess(Protocol):
         timeout_seconds: float | None = None,
         max_output_bytes: int = 1_000_000,
     ) -> ProcessOutcome:
-        """Start ``argv`` in ``cwd`` (default: the workdir) and return how it ended.
+        """Run ``argv`` in ``cwd`` (default: the workdir) and return how it ended.
 
-        The whole process tree, ``setsid`` grandchildren included, ends with the program, with
-        ``timeout_seconds``, with the call's deadline, when the call is cancelled, or with the worker,
+        The whole process tree, ``setsid`` grandchildren included, is killed when the program ends, after
+        ``timeout_seconds``, at the call's deadline, when the call is cancelled, or when the worker dies,
         whichever comes first.
-        ``env`` is added to what any program needs (``PATH``, ``HOME`` and the like) and to the variables that
-        the Tool or the Agent names in ``env``: nothing else of the worker's environment is passed on.
+        The program gets ``env``, the variables that the Tool or Agent names in its ``env``, and what every
+        program needs (``PATH``, ``HOME`` and the like); nothing else of the worker's environment.
 
         Raises:
-            ConfigError: a variable that ``env`` of the Tool or Agent names has no value.
+            ConfigError: a variable named in ``env`` of the Tool or Agent has no value.
             OSError: the program cannot be started.
             ToolError: the call was cancelled, or is past its deadline.
         """
 
 
 class ReportProgress(Protocol):
-    """Report the progress of the run to the caller; it never blocks, and may be called often."""
+    """Report the progress of the run to the caller. This never blocks and may be called often."""
 
     def __call__(self, done: float, total: float | None = None, message: str | None = None) -> None:
-        """Report that ``done`` of ``total`` (any unit; ``None``: unknown) is done, and what happens now.
+        """Report that ``done`` of ``total`` (any unit; ``None``: unknown) is done, and what runs now.
 
         The caller sees the latest report a moment later. ``message`` has at most 1000 characters.
 
@@ -247,11 +247,11 @@ def _never() -> bool:
     return False
 
 
-def _nobody() -> None:
+def _no_runtime() -> None:
     return None
 
 
-def _nowhere() -> str:
+def _no_callback_url() -> str:
     raise ToolError(
         "There is no address for callbacks.",
         suggestion="Set GOONDAN_PUBLIC_URL where the workers run, and start `goondan callbacks serve`.",
@@ -260,9 +260,9 @@ def _nowhere() -> str:
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What a handler knows of its call (004, ToolContext).
+    """The context of a handler's call (004, ToolContext).
 
-    It never carries ``oauth`` or ``swarm_bundle`` (003 §5.3 rule 3).
+    It never has ``oauth`` or ``swarm_bundle`` (003 §5.3 rule 3).
     """
 
     agent_name: str
@@ -270,19 +270,19 @@ class ToolContext:
     turn_id: str
     trace_id: str
     tool_call_id: str
-    #: the assistant Message that holds this call (003 §5.3 rule 4)
+    #: the assistant Message that contains this call (003 §5.3 rule 4)
     message: Message
-    #: the instance's directory, which exists; file tools start from here (003 §5.3 rules 1, 2)
+    #: the instance's existing directory; file tools start from here (003 §5.3 rules 1, 2)
     workdir: Path
     logger: Logger
     run_process: RunProcess
-    #: what ``PendingCall.progress()`` and the progress bar of ``goondan call`` show
+    #: shown by ``PendingCall.progress()`` and the progress bar of ``goondan call``
     progress: ReportProgress
-    #: the moment (UTC) the run must end; ``None`` without a limit
+    #: when the run must end (UTC); ``None``: no limit
     deadline: datetime | None = None
     _is_cancelled: Callable[[], bool] = field(default=_never, repr=False)
-    _reach: Callable[[], AgentRuntime | None] = field(default=_nobody, repr=False)
-    _callback_url: Callable[[], str] = field(default=_nowhere, repr=False)
+    _reach: Callable[[], AgentRuntime | None] = field(default=_no_runtime, repr=False)
+    _callback_url: Callable[[], str] = field(default=_no_callback_url, repr=False)
 
     @property
     def runtime(self) -> AgentRuntime | None:
@@ -291,18 +291,19 @@ class ToolContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the call was cancelled, or is past its limit.
+        """Whether the call was cancelled or is past its limit.
 
-        An ``async`` handler is cancelled then and need not check; a plain one cannot be, and may end early.
+        An ``async`` handler is cancelled then and need not check. A plain one cannot be interrupted, but may
+        check this and return early.
         """
         return self._is_cancelled()
 
     @property
     def callback_url(self) -> str:
-        """Where the call can be completed by ``POST``: ``{"output": …}``, or ``{"error": {"message": …}}``.
+        """The URL that completes the call by ``POST`` of ``{"output": …}`` or ``{"error": {"message": …}}``.
 
-        It carries a secret of this run, and takes effect at once: a completion that comes before the handler
-        has returned :meth:`pending` is kept for it.
+        It contains a secret of this run. It works at once: a completion that arrives before the handler has
+        returned :meth:`pending` is kept.
 
         Raises:
             ToolError: ``GOONDAN_PUBLIC_URL`` is not set.
@@ -310,12 +311,12 @@ class ToolContext:
         return self._callback_url()
 
     def pending(self, handle: str, output: Any = None, *, ttl_seconds: float | None = None) -> Pending:
-        """Make the return value of a handler whose work continues elsewhere (003 §8.2).
+        """Return a value that says that the work continues elsewhere; the handler returns it (003 §8.2).
 
         The caller gets a result with status ``pending``, this ``handle`` and ``output``, and the call gives
         up its slot. It ends when it is completed by its id (``client.resolve``, ``client.fail``,
-        ``goondan resolve``, :attr:`callback_url`), or with ``E_TOOL_EXPIRED`` after ``ttl_seconds``, by
-        default ``GOONDAN_RESULT_TTL_SECONDS``.
+        ``goondan resolve``, :attr:`callback_url`), or with ``E_TOOL_EXPIRED`` after ``ttl_seconds`` (default:
+        ``GOONDAN_RESULT_TTL_SECONDS``).
 
         Raises:
             ToolOutputError: the handle is not text, or the time is not a number above 0.
@@ -324,22 +325,22 @@ class ToolContext:
 
 
 def reaches_agents(ctx: ToolContext) -> bool:
-    """Return whether ``ctx.runtime`` is there, without making it."""
-    return ctx._reach is not _nobody
+    """Return whether ``ctx.runtime`` exists, without creating it."""
+    return ctx._reach is not _no_runtime
 
 
 class ToolOptions(TypedDict, total=False):
-    """The fields of an export that :func:`tool` takes; docs/reference/yaml.md says what they mean."""
+    """The fields of an export that :func:`tool` takes; docs/reference/yaml.md describes them."""
 
     name: str
     description: str
     timeout_seconds: float
     idempotent: bool
     max_attempts: int
-    #: in the spelling of YAML: ``{"max": 3, "backoffSeconds": 1, "codes": [...]}``
+    #: spelled as in YAML: ``{"max": 3, "backoffSeconds": 1, "codes": [...]}``
     retry: Mapping[str, Any]
     isolation: str
-    #: names, or what they get in the spelling of YAML: ``{"TOKEN": {"valueFrom": …}}``
+    #: names, or names and values spelled as in YAML: ``{"TOKEN": {"valueFrom": …}}``
     env: Sequence[str] | Mapping[str, Any]
     sandbox: bool | Literal["strict"]
     memory_mb: int
@@ -358,17 +359,17 @@ def tool(function: _Function, /) -> _Function: ...
 @overload
 def tool(**options: Unpack[ToolOptions]) -> Callable[[_Function], _Function]: ...
 def tool(function: Any = None, /, **options: Any) -> Any:
-    """Make a tool of a function with types: ``@tool``, or ``@tool(idempotent=True)``.
+    """Make a typed function a tool: ``@tool``, or ``@tool(idempotent=True)``.
 
-    The export gets its name from the function, with ``-`` for ``_``, its description from the docstring, its
-    parameters from the types. A first parameter that is called ``ctx``, or is a :class:`ToolContext`, gets
-    the context. Arguments arrive as the types say; what is returned may be a pydantic model, a dataclass, or
-    anything that pydantic can write as JSON. The function stays as it is, to be called from other code.
+    The export's name is the function's, with ``-`` for ``_``; its description is the docstring; its
+    parameters come from the types. A first parameter named ``ctx``, or annotated :class:`ToolContext`, gets
+    the context. Arguments are converted to the annotated types. The return value may be a pydantic model, a
+    dataclass, or anything else that pydantic can write as JSON. Other code can call the function as before.
 
     Raises:
-        ToolDefinitionError: the function cannot be called with a JSON object, or its name is not a name of an
+        ToolDefinitionError: the function cannot be called with a JSON object, or its name cannot name an
             export.
-        TypeError: an option is unknown, or it is not a function.
+        TypeError: an option is unknown, or ``function`` is not a function.
     """
     require_keywords("tool()", options, ToolOptions.__annotations__)
 

@@ -1,4 +1,4 @@
-"""Traces: which calls and handoffs belong together, which caused which, and how long each waited and ran."""
+"""Traces: related calls and handoffs, their causes, and how long each waited and ran."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -16,19 +16,35 @@ from goondan_tasks.messages import ToolCallError, ToolCallResult, WireModel, epo
 from goondan_tasks.names import DELEGATE_RESULT_TOOL, DELEGATE_TOOL, EVENT_TOOL
 from goondan_tasks.output import Progress
 from goondan_tasks.redaction import hidden_by_place, hidden_in_log
+from goondan_tasks.schema import member
 
 Kind = Literal["call", "request", "event", "answer"]
 
+#: how many recent calls of each agent are searched for calls that are in no index
+SEARCHED = 1000
+#: how many generations of callers are read that are in no index
+LONGEST_WAY_UP = 100
+#: how many calls are read at once, since each may be as large as the limits of arguments and result
+BATCH = 50
+#: how much of an error's message is kept
+MESSAGE_CHARACTERS = 500
+#: how many characters of the arguments and of the output are shown
+SHOWN_CHARACTERS = 500
+#: the states of calls that have not ended, in the order of importance
+_OPEN = ("lost", "running", "pending", "waiting", "queued")
+
+_KINDS: dict[str, Kind] = {DELEGATE_TOOL: "request", EVENT_TOOL: "event", DELEGATE_RESULT_TOOL: "answer"}
+
 
 class TraceError(WireModel):
-    """Why a call failed. ``message`` is cut at 500 characters; the call's result has all of it."""
+    """Why a call failed. ``message`` has at most 500 characters; the call's result has all of it."""
 
     code: str
     message: str
 
 
 class CallFacts(WireModel):
-    """What is told of one call or handoff, in a trace and alone."""
+    """The facts about a call or handoff, shown in a trace and alone."""
 
     id: str
     kind: Kind
@@ -44,18 +60,18 @@ class CallFacts(WireModel):
     queued_at: str
     started_at: str | None = None
     finished_at: str | None = None
-    #: when the worker was heard of last that the call was lost with
+    #: the last sign of life of the worker with which the call was lost
     lost_at: str | None = None
     #: from queueing to the start of the run, or to the end without one, or until now
     waiting_seconds: float
     #: from the start of the run to its end, or until now
     running_seconds: float | None = None
-    #: tokens of a request to a model, or of all requests of a Turn: ``input``, with those ``cached``, and
-    #: ``output``, with those of ``reasoning``
+    #: tokens of a request to a model, or of all requests of a Turn: ``input``, which includes ``cached``, and
+    #: ``output``, which includes ``reasoning``
     usage: dict[str, int] | None = None
     #: the limit that it is waiting for
     waiting_for: str | None = None
-    #: the identities of the call that caused this one, of the root of that chain, and of the one it replays
+    #: the identities of the call that caused this one, of the first in that chain, and of the replayed call
     parent_id: str | None = None
     root_id: str | None = None
     replay_of: str | None = None
@@ -69,17 +85,17 @@ class TraceNode(CallFacts):
 
     depth: int = 0
     error: TraceError | None = None
-    #: what is odd about its place in the tree
+    #: why its place in the tree is not certain
     note: str | None = None
 
 
 class Trace(WireModel):
-    """The calls and handoffs that belong together: depth first, siblings by time."""
+    """Related calls and handoffs: depth first, siblings by time."""
 
-    #: the one that was asked for, else that of the first node
+    #: the requested one, else that of the first node
     correlation_id: str
     nodes: tuple[TraceNode, ...]
-    #: how many further calls have records that have expired or cannot be read
+    #: how many more calls have expired or cannot be read
     expired: int = 0
 
     @property
@@ -103,11 +119,11 @@ class Trace(WireModel):
 
 
 class TraceSummary(WireModel):
-    """A trace in a line: the call that it began with, how many it has, and how it stands."""
+    """A trace in one line: its first call, the number of calls, and its state."""
 
     trace_id: str
     correlation_id: str
-    #: of the first call; of what has expired nothing is known, and the next one counts as the first
+    #: of the first call that has not expired
     id: str
     kind: Kind
     agent: str
@@ -119,15 +135,15 @@ class TraceSummary(WireModel):
     latest_at: str
     #: calls and handoffs
     calls: int
-    #: of a call that has not ended, if one of the recent ones has not; else how the first has ended
+    #: the state of a recent call that has not ended, else of the first call
     state: str
 
 
 def build_trace(correlation_id: str, nodes: Iterable[TraceNode], *, expired: int = 0) -> Trace:
-    """Put ``nodes`` into the order of their tree: depth first, siblings by time.
+    """Order ``nodes`` as a tree: depth first, siblings by time.
 
-    No node is left out: one whose parent is missing becomes a child of its chain's root, if that is known,
-    and calls that form a cycle become descendants of one of them. A note says so.
+    No node is left out. A node without its parent becomes a child of its chain's root, if that is known, and
+    the nodes of a cycle become descendants of one of them. A note says so.
     """
     known = {node.id: node for node in sorted(nodes, key=lambda node: (node.queued_at, node.id))}
     notes: dict[str, str] = {}
@@ -167,29 +183,10 @@ def build_trace(correlation_id: str, nodes: Iterable[TraceNode], *, expired: int
     return Trace(correlation_id=correlation_id, nodes=tuple(placed), expired=expired)
 
 
-#: how many of each agent's most recent calls are searched for calls that are in no index
-SEARCHED = 1000
-
-#: how many generations of callers that are in no index are read
-LONGEST_WAY_UP = 100
-
-#: how many calls one trip reads: each may be as large as the limits of arguments and result allow
-BATCH = 50
-
-#: how much of an error's message is kept
-MESSAGE_CHARACTERS = 500
-
-#: the states of calls that have not ended, the one to be told first
-_OPEN = ("lost", "running", "pending", "waiting", "queued")
-
-_KINDS: dict[str, Kind] = {DELEGATE_TOOL: "request", EVENT_TOOL: "event", DELEGATE_RESULT_TOOL: "answer"}
-
-
 def read_trace(ledger: Ledger, name: str, agents: Iterable[str]) -> Trace | None:
-    """Read the trace of a correlationId, of the call with that id, or of a traceId.
+    """Read the trace with a correlationId, a call's id, or a traceId; ``None`` if nothing has that name.
 
-    Related calls are in an index; others are searched for among the recent calls of ``agents``. ``None`` if
-    nothing has that name.
+    Related calls are in an index. A name that is in none is searched among the recent calls of ``agents``.
 
     Raises:
         redis.exceptions.RedisError: Redis cannot be reached.
@@ -199,7 +196,7 @@ def read_trace(ledger: Ledger, name: str, agents: Iterable[str]) -> Trace | None
     found = list(reader.nodes.values())
     if not found:
         return None
-    # calls submitted within one millisecond are in the index in the order of their ids
+    # the index orders calls of the same millisecond by their ids
     first = reader.nodes.get(name) or next((node for node in found if node.parent_id is None), found[0])
     correlation_id = name if any(node.correlation_id == name for node in found) else first.correlation_id
     traces = dict.fromkeys(node.trace_id for node in found)
@@ -214,10 +211,11 @@ def read_traces(
     older_than: float | None = None,
     newer_than: float | None = None,
 ) -> list[TraceSummary]:
-    """Read the latest traces among the recent calls of ``agents``, those with the newest calls first.
+    """Read the latest traces of ``agents``, those with the newest calls first.
 
-    Nothing lists traces in Redis, which would cost each call a command: the SEARCHED most recent calls of the
-    time are put together by their traceId. Of those, the indexes tell how many calls each has, and the first.
+    Redis has no list of traces, which would cost each call a command. So the SEARCHED most recent calls in
+    the time range are grouped by traceId, and each trace's index has its first call and the number of its
+    calls.
 
     Raises:
         redis.exceptions.RedisError: Redis cannot be reached.
@@ -244,8 +242,10 @@ def _add(ledger: Ledger, traces: Mapping[str, dict[str, CallRecord]], wanted: Ma
 
 
 def _first(known: Mapping[str, CallRecord]) -> CallRecord:
-    """Return the earliest call that no other one has caused, if there is one: several may have one time."""
-    return min(known.values(), key=lambda one: (one.call.parent_id is not None, one.queued_at, one.id))
+    """Return the earliest call, preferably one without a cause."""
+    return min(
+        known.values(), key=lambda record: (record.call.parent_id is not None, record.queued_at, record.id)
+    )
 
 
 def _summary(known: Mapping[str, CallRecord], calls: int) -> TraceSummary:
@@ -282,7 +282,7 @@ def _indexed(ledger: Ledger, name: str) -> list[str]:
 
 
 class _Reader:
-    """Reads calls and their callers in batches, and keeps only the nodes."""
+    """Reads calls and their callers in batches; keeps only the nodes."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -293,7 +293,7 @@ class _Reader:
         self._now = redis_time(ledger.redis)
 
     def read(self, ids: list[str]) -> None:
-        """Read ``ids`` and the calls that they refer to."""
+        """Read calls and the calls that they refer to."""
         wanted = self._unknown(ids)
         known_missing = len(self._missing)
         self._read(wanted)
@@ -319,11 +319,11 @@ class _Reader:
 
 
 def result_of(record: CallRecord) -> ToolCallResult | None:
-    """Return a call's result, if it has one that can be read."""
+    """Return a call's result, or ``None`` if it has none that can be read."""
     try:
         return None if record.result is None else ToolCallResult.from_json(record.result)
     except ValueError:
-        return None  # the record alone makes a node
+        return None
 
 
 def node_of(record: CallRecord, result: ToolCallResult | None, now: float) -> TraceNode:
@@ -343,9 +343,9 @@ def node_of(record: CallRecord, result: ToolCallResult | None, now: float) -> Tr
         worker=record.worker,
         attempt=record.attempt,
         queued_at=iso_time(record.queued_at),
-        started_at=None if started is None else iso_time(started),
-        finished_at=None if finished is None else iso_time(finished),
-        lost_at=None if record.lost_at is None else iso_time(record.lost_at),
+        started_at=_iso(started),
+        finished_at=_iso(finished),
+        lost_at=_iso(record.lost_at),
         waiting_seconds=_seconds(record.queued_at, ended if started is None else started),
         running_seconds=None if started is None else _seconds(started, ended),
         usage=None if result is None else result.meta.usage,
@@ -361,7 +361,7 @@ def node_of(record: CallRecord, result: ToolCallResult | None, now: float) -> Tr
 
 
 def _started(record: CallRecord, result: ToolCallResult | None) -> int | None:
-    """Return when the run began, for a running call the time of its claim."""
+    """Return when the run began; for a running call this is the time of its claim."""
     if result is not None:
         return None if result.meta.started_at is None else epoch_milliseconds(result.meta.started_at)
     return record.claimed_at if record.has_started else None
@@ -370,21 +370,16 @@ def _started(record: CallRecord, result: ToolCallResult | None) -> int | None:
 def _event_type(record: CallRecord) -> str | None:
     if record.call.tool_name not in _KINDS or not isinstance(record.call.args, dict):
         return None
-    payload = record.call.args.get("payload")
-    kind = payload.get("type") if isinstance(payload, dict) else None
-    return kind if isinstance(kind, str) else None
+    event_type = member(record.call.args.get("payload"), "type")
+    return event_type if isinstance(event_type, str) else None
 
 
 def _seconds(start: float, end: float) -> float:
     return round(max(0.0, end - start) / 1000, 3)
 
 
-#: how many characters of the arguments and of the output are shown
-SHOWN_CHARACTERS = 500
-
-
 class Excerpt(WireModel):
-    """The beginning of a JSON value as text, without secrets, and how many bytes the whole takes."""
+    """The beginning of a JSON value as text without secrets, and the size of the whole in bytes."""
 
     text: str
     size: int
@@ -392,7 +387,7 @@ class Excerpt(WireModel):
 
 
 class Attempt(WireModel):
-    """One run of a call. ``ended`` is absent while it goes on; what else is absent was not kept."""
+    """One run of a call. ``ended`` is absent during the run; other absent facts were not kept."""
 
     number: int
     worker: str | None = None
@@ -402,7 +397,7 @@ class Attempt(WireModel):
 
 
 class RelatedCall(WireModel):
-    """A call that has caused another one, or was caused by it."""
+    """A call that caused another one, or was caused by it."""
 
     id: str
     agent: str
@@ -412,7 +407,7 @@ class RelatedCall(WireModel):
 
 
 class CallStory(CallFacts):
-    """All that is known of one call."""
+    """Everything that is known about a call."""
 
     #: its state in words: where, and for how long
     summary: str
@@ -421,13 +416,13 @@ class CallStory(CallFacts):
     step_id: str | None = None
     args: Excerpt
     attempts: tuple[Attempt, ...] = ()
-    #: how many more times it may be run if its worker dies; absent if that is not kept, or not decided yet
+    #: how often it may be run again if its worker dies; absent if unknown or not decided yet
     runs_left: int | None = None
-    #: how many runs have failed and were tried again; absent of a call that has ended
+    #: how many runs failed and were retried; absent for a call that has ended
     retries: int | None = None
     deadline: str | None = None
     timeout_seconds: float | None = None
-    #: the limits that it must pass, while it waits, and how many calls are before it at ``waiting_for``
+    #: while it waits: the limits that it must pass, and how many calls are before it at ``waiting_for``
     limits: tuple[str, ...] = ()
     ahead: int | None = None
     is_cancelled: bool = False
@@ -438,7 +433,7 @@ class CallStory(CallFacts):
     approved_by: str | None = None
     replayed_by: str | None = None
     error: ToolCallError | None = None
-    #: the process that has ended it in the place of its worker
+    #: the process that ended it in place of its worker
     settled_by: str | None = None
     output: Excerpt | None = None
     output_file: str | None = None
@@ -447,7 +442,7 @@ class CallStory(CallFacts):
 
 
 def read_story(ledger: Ledger, record: CallRecord) -> CallStory:
-    """Tell the story of a call, with what caused it and what it has caused.
+    """Collect the story of a call, with its cause and the calls that it caused.
 
     Raises:
         redis.exceptions.RedisError: Redis cannot be reached.
@@ -465,7 +460,7 @@ def story_of(
     limits: tuple[str, ...] = (),
     ahead: int | None = None,
 ) -> CallStory:
-    """Tell the story of a call at ``now`` (ms, Redis time); ``trace`` is where its relatives are."""
+    """Make the story of a call at ``now`` (ms, Redis time); ``trace`` has its cause and effects."""
     call, result = record.call, result_of(record)
     facts = node_of(record, result, now).model_dump(exclude={"depth", "note", "error"})
     nodes = {} if trace is None else {node.id: node for node in trace.nodes}
@@ -491,7 +486,7 @@ def story_of(
         progress=record.progress if is_open else None,
         handle=record.handle,
         awaits=record.awaits,
-        expires_at=None if record.expires_at is None else iso_time(record.expires_at),
+        expires_at=_iso(record.expires_at),
         approved_by=record.approved_by,
         replayed_by=record.replayed_by,
         error=None if result is None else result.error,
@@ -504,15 +499,15 @@ def story_of(
 
 
 def excerpt(value: Any) -> Excerpt:
-    """Return the beginning of a JSON value; secrets are hidden first, or half of one would stay."""
+    """Return the beginning of a JSON value. Secrets are hidden before the cut, or half of one could stay."""
     text = hidden_by_place(serializer.encode(hidden_in_log(value)).decode())
     size = len(serializer.encode(value))
     return Excerpt(text=text[:SHOWN_CHARACTERS], size=size, is_cut=len(text) > SHOWN_CHARACTERS)
 
 
 def _attempts(record: CallRecord, result: ToolCallResult | None) -> tuple[Attempt, ...]:
-    """Return each run as far as it is kept: the last one, and when the first of retried ones began."""
-    first = None if record.begun_at is None else iso_time(record.begun_at)
+    """Return the runs; only the last one, and the start of the first retried one, are kept."""
+    first = _iso(record.begun_at)
     earlier = [
         Attempt(number=number, started_at=first if number == 1 else None, ended="not kept")
         for number in range(1, record.attempt)
@@ -522,7 +517,7 @@ def _attempts(record: CallRecord, result: ToolCallResult | None) -> tuple[Attemp
 
 def _last_attempt(record: CallRecord, result: ToolCallResult | None) -> Attempt:
     ended_at, ended = record.finished_at, _ending(result)
-    if record.requeued_at is not None:  # of which worker is not kept, nor when it began
+    if record.requeued_at is not None:  # its worker and start are not kept
         ended = "given back by its worker, or lost with it"
         return Attempt(number=record.attempt, ended_at=_iso(record.requeued_at), ended=ended)
     if record.lost_at is not None:
@@ -550,7 +545,7 @@ def _iso(milliseconds: int | None) -> str | None:
 
 
 def _limits(ledger: Ledger, record: CallRecord) -> tuple[tuple[str, ...], int | None]:
-    """Return the limits of a call that waits (``limits/scripts/shared.lua``), and the calls before it."""
+    """Return the limits of a waiting call (``limits/scripts/shared.lua``), and the calls before it."""
     if record.waiting_for is None:
         return (), None
     with ledger.redis.pipeline(transaction=False) as pipe:

@@ -1,8 +1,8 @@
-"""What ``@tool`` makes of a typed function: an export as YAML declares one, and a handler ``(ctx, input)``.
+"""``@tool``: an export, as YAML declares one, and a handler ``(ctx, input)`` from a typed function.
 
-The parameters are the properties of the arguments' JSON Schema, which pydantic derives from their types. The
-handler converts arguments, which were checked against that schema before, to the parameters' types, and the
-returned value to JSON. The function itself stays as it is.
+The parameters are the properties of the arguments' JSON Schema, which pydantic derives from their types.
+The handler converts the arguments, already checked against that schema, to the parameters' types, and the
+return value to JSON. The function itself is not changed.
 """
 
 import functools
@@ -28,10 +28,7 @@ from goondan_tasks.names import is_name_part
 from goondan_tasks.output import Pending
 from goondan_tasks.wording import written
 
-if sys.version_info >= (
-    3,
-    14,
-):  # annotations are evaluated when they are asked for, and may name what is not defined
+if sys.version_info >= (3, 14):  # annotations are evaluated lazily, and may use undefined names
     from annotationlib import Format
 
     signature = functools.partial(inspect.signature, annotation_format=Format.FORWARDREF)
@@ -40,22 +37,19 @@ else:
 
 #: the attribute of a decorated function that holds its :class:`TypedTool`
 _MARK = "__goondan_tool__"
-#: keeps parameters such as ``json`` and ``_x`` apart from what pydantic's models have of their own
+#: avoids conflicts of parameters such as ``json`` and ``_x`` with attributes of pydantic's models
 _PREFIX = "arg_"
-#: what pydantic and typing raise for an annotation that has no schema
+#: raised by pydantic and typing for an annotation without a schema
 _NO_SCHEMA = (PydanticUserError, SchemaError, TypeError, NameError, SyntaxError)
 _KINDS: Mapping[Any, tuple[str, str]] = {
     inspect.Parameter.POSITIONAL_ONLY: ("it is positional-only", "Remove the '/': arguments come by name."),
-    inspect.Parameter.VAR_POSITIONAL: (
-        "it stands for any number",
-        "Take a list, such as 'paths: list[str]'.",
-    ),
+    inspect.Parameter.VAR_POSITIONAL: ("it stands for any number", "Take a list: 'paths: list[str]'."),
     inspect.Parameter.VAR_KEYWORD: ("it stands for any names", "Name each parameter, or take one dict."),
 }
 
 
 class ToolDefinitionError(TypeError):
-    """``@tool`` cannot make a tool of the function in line ``line`` of ``path``."""
+    """``@tool`` cannot make a tool of the function at ``line`` of ``path``."""
 
     def __init__(self, path: Path, line: int, reason: str, suggestion: str) -> None:
         super().__init__(f"{path}:{line}: {reason}. {suggestion}")
@@ -67,20 +61,20 @@ class ToolDefinitionError(TypeError):
 
 @dataclass(frozen=True, slots=True)
 class TypedTool:
-    """A decorated function: what it declares, and how it is called."""
+    """A decorated function with its export and its handler."""
 
     #: as an item of ``spec.exports`` in YAML
     export: JsonObject
     function: Callable[..., Any]
-    #: called with the context and the arguments
+    #: takes the context and the arguments
     handler: Callable[[Any, JsonObject], Any]
 
 
 def typed_tool(function: object) -> TypedTool | None:
-    """Return what ``@tool`` made of a function; ``None`` of one without it, and of anything else.
+    """Return what ``@tool`` made of a function; ``None`` for anything else.
 
     Raises:
-        ToolDefinitionError: another decorator stands above ``@tool``, and has copied its mark.
+        ToolDefinitionError: another decorator above ``@tool`` has copied its mark.
     """
     found = getattr(function, _MARK, None) if inspect.isfunction(function) else None
     if isinstance(found, TypedTool) and found.function is not function:
@@ -91,11 +85,11 @@ def typed_tool(function: object) -> TypedTool | None:
 def mark_tool(function: Callable[..., Any], context: type, options: Mapping[str, Any]) -> None:
     """Make a function a typed tool; ``context`` is the type of its optional first parameter.
 
-    ``options`` are fields of its export in snake_case, instead of what the function says, or beside that.
+    ``options`` are fields of the export in snake_case, which add to or override those from the function.
 
     Raises:
         ToolDefinitionError: the function cannot be called with a JSON object, or cannot name an export.
-        TypeError: it is not a function.
+        TypeError: ``function`` is not a function.
     """
     if not inspect.isfunction(function):
         raise TypeError(f"@tool goes before a function, not before {function!r:.100}")
@@ -117,18 +111,18 @@ def mark_tool(function: Callable[..., Any], context: type, options: Mapping[str,
 
 
 class UntitledSchema(GenerateJsonSchema):
-    """Without the titles that pydantic makes of names, and with defaults only where JSON can hold them."""
+    """A JSON Schema without generated titles, and only with defaults that are JSON."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
     def emit_warning(self, kind: Any, detail: str) -> None:
-        """Say nothing of a default that JSON cannot hold: it is left out of the schema."""
+        """Ignore that a default is not JSON; pydantic leaves it out."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A function as it is written."""
+    """Reads the parameters of a function, and makes errors with its place in the source."""
 
     function: Callable[..., Any]
 
@@ -139,7 +133,7 @@ class _Source:
         return ToolDefinitionError(file, line, f"{place}: {message}", suggestion)
 
     def fields(self, context: type) -> tuple[str | None, dict[str, tuple[Any, Any]]]:
-        """Return the parameter for the context, if there is one, and type and default of each other one."""
+        """Return the name of the context's parameter, if any, and type and default of each other one."""
         parameters = list(signature(self.function).parameters.values())
         takes_context = None
         if parameters and _is_context(parameters[0], context):
@@ -163,7 +157,7 @@ class _Source:
             yield name, (self._resolved(name, annotation), default)
 
     def _resolved(self, name: str, annotation: Any) -> Any:
-        """Return the type that an annotation means, which may be text."""
+        """Return the type of an annotation, which may be text."""
         own = SimpleNamespace(__annotations__={name: annotation})
         names = inspect.unwrap(self.function).__globals__
         try:
@@ -173,7 +167,7 @@ class _Source:
             raise self.refused(f"its type cannot be found: {error}", suggestion, name) from error
 
     def model(self, fields: Mapping[str, tuple[Any, Any]]) -> type[BaseModel]:
-        """Return the model of the arguments; the fields' aliases are the names of the parameters."""
+        """Return a model of the arguments, whose aliases are the parameters' names."""
         try:
             return _model(fields)
         except _NO_SCHEMA:
@@ -201,7 +195,7 @@ def _model(fields: Mapping[str, tuple[Any, Any]]) -> type[BaseModel]:
 
 
 def _is_context(parameter: inspect.Parameter, context: type) -> bool:
-    # as text, or as a reference to a name, it may be imported for type checkers alone
+    # text or a reference: the name may be imported only for type checkers
     annotation = parameter.annotation
     if isinstance(annotation, typing.ForwardRef):
         annotation = annotation.__forward_arg__
@@ -216,7 +210,7 @@ def _handler(
 
     def bound(context: Any, input: JsonObject) -> dict[str, Any]:
         try:
-            # as JSON, or a strict model would refuse the text of a date
+            # from JSON, since in Python mode a strict model would refuse a date as text
             arguments = model.model_validate_json(to_json(input))
         except ValidationError as error:
             faults = (f"{written(fault['loc'])}: {fault_text(fault)}" for fault in error.errors())
@@ -239,4 +233,4 @@ def _as_json(value: Any) -> Any:
     try:
         return to_jsonable_python(value)
     except ValueError:
-        return value  # the check of outputs says what is wrong with it
+        return value  # the check of outputs reports it

@@ -1,8 +1,8 @@
-"""What the author of a tool or an extension of the older version sees (002; 000 §12).
+"""The API for authors of tools and extensions of the older version (002; 000 §12).
 
-The older version is that of resources with ``apiVersion: agents.example.io/v1alpha1``. A tool is a Python
-file with ``handlers``, whose functions are called with ``(ctx, input)``; an Extension's entry is a Python
-file with ``register(api)``. Names are the document's own, in snake_case.
+The older version has resources with ``apiVersion: agents.example.io/v1alpha1``. A tool is a Python file
+with ``handlers``, which are called with ``(ctx, input)``; an Extension's entry is a Python file with
+``register(api)``. Names are those of the document, in snake_case.
 
 ::
 
@@ -35,7 +35,7 @@ from goondan_tasks.tool_api import Logger, ToolContext
 
 @dataclass(slots=True)
 class ToolCall:
-    """One call that the model asks for (002 §5.2)."""
+    """A tool call by the model (002 §5.2)."""
 
     id: str
     name: str
@@ -44,7 +44,7 @@ class ToolCall:
 
 @dataclass(slots=True)
 class ToolError:
-    """Why a call failed (002 §6.1); ``message`` is as long as ``errorMessageLimit`` allows."""
+    """Why a call failed (002 §6.1); ``message`` has at most ``errorMessageLimit`` characters."""
 
     message: str
     name: str | None = None
@@ -57,24 +57,24 @@ class ToolResult:
 
     status: Literal["ok", "error", "pending"]
     output: Any = None
-    #: of a call that is pending
+    #: of a pending call
     handle: str | None = None
     error: ToolError | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LlmResult:
-    """What the model said: its message, in the form of :attr:`Turn.messages`."""
+    """The model's answer; its message has the form of :attr:`Turn.messages`."""
 
     message: JsonObject
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One event and what has come of it so far (002 §4.4).
+    """An event and its handling so far (002 §4.4).
 
-    It is as it was when its reader began: the messages and results that are kept of the Turn, and of a long
-    one the latest of them. A call that belongs to no Step has the messages of the call itself.
+    This is a snapshot, made when its reader began, with the stored messages and results of the Turn; of a
+    long Turn only the latest. For a call outside a Step, ``messages`` are those of the call itself.
     """
 
     id: str
@@ -83,11 +83,11 @@ class Turn:
     #: ``{role: system|user, content}``, ``{role: assistant, content?, toolCalls?: [{id, name, arguments}]}``
     #: and ``{role: tool, toolCallId, toolName, output}`` (002, appendix A)
     messages: Sequence[JsonObject] = ()
-    #: by the calls' ids
+    #: by the id of the call
     tool_results: Mapping[str, ToolResult] = field(default_factory=dict)
     #: where the event came from: ``{connector?, channel?, threadTs?, …}``
     origin: JsonObject | None = None
-    #: whom it acts for: ``{actor, subjects: {global?, user?}}``
+    #: on whose behalf it runs: ``{actor, subjects: {global?, user?}}``
     auth: JsonObject | None = None
     metadata: JsonObject = field(default_factory=dict)
 
@@ -96,7 +96,7 @@ class Turn:
 class Step:
     """One call of the model and its tool calls (002 §4.4).
 
-    A call that belongs to no Step has one of its own, whose id is the Turn's.
+    A call outside a Step has a Step of its own, with the Turn's id.
     """
 
     id: str
@@ -111,7 +111,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class V1CatalogItem:
-    """One tool as the model sees it, and where it comes from (002 §10.1)."""
+    """A tool as the model sees it, and its origin (002 §10.1)."""
 
     name: str
     description: str | None = None
@@ -124,23 +124,23 @@ class V1CatalogItem:
 
 @dataclass(frozen=True, slots=True)
 class SwarmInstance:
-    """The conversation or job that the agents of a Swarm share."""
+    """The conversation or job shared by the agents of a Swarm."""
 
     id: str
     #: the ``instanceKey``
     key: str
     swarm_name: str
-    #: those that extensions have registered for this agent
+    #: registered by extensions for this agent
     dynamic_tools: Sequence[V1CatalogItem] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class EffectiveConfig:
-    """The resources that a Step is run with (002 §5.3)."""
+    """The resources of a Step (002 §5.3)."""
 
     swarm: SwarmResource
     agent: AgentResource
-    #: those of the agent, its overrides applied, in declared order
+    #: those of the agent with its overrides, in declared order
     tools: Sequence[ToolResource] = ()
     extensions: Sequence[ExtensionResource] = ()
     #: the bundle's ref, such as ``git:<sha>``, if the call names one
@@ -149,18 +149,18 @@ class EffectiveConfig:
 
 @dataclass(slots=True)
 class ToolCallExecContext:
-    """One tool call on its way: the same object for ``toolCall.pre``, ``exec`` and ``post`` (002 §5.3)."""
+    """One tool call; ``toolCall.pre``, ``exec`` and ``post`` get the same object (002 §5.3)."""
 
-    #: change its ``arguments``, or replace it: the handler gets what is left, once that was checked
+    #: may be changed or replaced; the handler gets its ``arguments`` after they were checked
     tool_call: ToolCall
     turn: Turn
     step: Step
     effective_config: EffectiveConfig
     #: the catalog of the Step
     tool_catalog: Sequence[V1CatalogItem]
-    #: there after the handler; what ``toolCall.post`` leaves here is the result
+    #: set after the handler; after ``toolCall.post``, this is the result
     tool_result: ToolResult | None = None
-    #: for the functions among themselves
+    #: shared by the functions
     metadata: JsonObject = field(default_factory=dict)
 
 
@@ -174,11 +174,11 @@ class StepPipelineContext:
     turn: Turn
     step: Step
     effective_config: EffectiveConfig
-    #: what the model is shown and may call; change it or replace it; items may be dicts of their fields
+    #: the tools that the model sees and may call; change or replace it; items may be dicts of their fields
     tool_catalog: MutableSequence[Any]
-    #: what the model is told besides its messages: ``{type, data?, items?, priority?}``
+    #: what the model reads besides its messages: ``{type, data?, items?, priority?}``
     blocks: list[JsonObject] = field(default_factory=list)
-    #: the outcomes of the Step's tool calls, by their ids, for ``step.post``
+    #: by the id of the call, for ``step.post``
     tool_results: Mapping[str, ToolResult] = field(default_factory=dict)
     metadata: JsonObject = field(default_factory=dict)
 
@@ -190,12 +190,12 @@ class TurnPipelineContext:
     instance: SwarmInstance
     swarm: SwarmResource
     agent: AgentResource
-    #: its last message says what the event does; for ``turn.post``, with all that has come of it
+    #: its last message is the event's; for ``turn.post`` it is complete
     turn: Turn
     effective_config: EffectiveConfig
-    #: what the agent is to deal with
+    #: the event to handle
     event: AgentEvent
-    #: what the agent has answered, for ``turn.post``
+    #: the agent's answer, for ``turn.post``
     result: Any = None
     metadata: JsonObject = field(default_factory=dict)
 
@@ -213,21 +213,22 @@ class OAuthApi(Protocol):
     ) -> Any:
         """Return an OAuthTokenResult, whose ``status`` is ``ready``, ``authorization_required`` or ``error``.
 
-        ``request`` is the document's ``{oauthAppRef, scopes?, minTtlSeconds?}``, in camelCase or snake_case;
-        the arguments say the same. A tool's ``auth`` stands in for what is left out, and limits the scopes.
+        ``request`` is the document's ``{oauthAppRef, scopes?, minTtlSeconds?}``, in camelCase or
+        snake_case; the keyword arguments are an alternative. A tool's ``auth`` provides the defaults, and
+        limits the scopes.
 
-        It blocks in plain code, and is a coroutine in ``async`` code.
+        This blocks in plain code, and is a coroutine in ``async`` code.
 
         Raises:
-            TypeError: the request has another field, or says the same as an argument.
+            TypeError: the request has an unknown field, or repeats a keyword argument.
             BrokerUnreachableError: Redis cannot be reached.
         """
 
 
 class SwarmBundle(Protocol):
-    """The bundle, as the agent may change it in this instance (002 §11.2; 000 §12.4).
+    """The bundle, and the changes that the agent may make in this instance (002 §11.2; 000 §12.4).
 
-    All of it blocks in plain code, and is a coroutine in ``async`` code. The answers are JSON objects.
+    The methods block in plain code, and are coroutines in ``async`` code. The answers are JSON objects.
     """
 
     def open_changeset(
@@ -235,11 +236,11 @@ class SwarmBundle(Protocol):
     ) -> Any:
         """Open a changeset; return ``{changesetId, baseRef, workdir, hint}``.
 
-        ``request`` is the document's ``{reason?}``; a text is the reason.
+        ``request`` is the document's ``{reason?}``, or the reason as text.
 
         Raises:
-            ChangesetError: the policy does not allow changesets, or git cannot; or there is no worker.
-            TypeError: the request has another field, or says the same as an argument.
+            ChangesetError: the policy forbids changesets, git failed, or there is no worker.
+            TypeError: the request has an unknown field, or repeats a keyword argument.
         """
 
     def commit_changeset(
@@ -249,37 +250,37 @@ class SwarmBundle(Protocol):
         *,
         changeset_id: str | None = None,
     ) -> Any:
-        """Commit one; return ``{status, changesetId, baseRef?, newRef?, summary?, error?}``.
+        """Commit a changeset; return ``{status, changesetId, baseRef?, newRef?, summary?, error?}``.
 
-        ``request`` is the document's ``{changesetId, message?}``, in camelCase or snake_case; a text is the
-        id. ``status`` is ``ok``, ``rejected``, ``conflict`` or ``failed``.
+        ``request`` is the document's ``{changesetId, message?}``, in camelCase or snake_case, or the id as
+        text. ``status`` is ``ok``, ``rejected``, ``conflict`` or ``failed``.
 
         Raises:
             ChangesetError, TypeError: as :meth:`open_changeset`.
         """
 
     def get_active_ref(self) -> Any:
-        """Return the ref of the revision that is active now."""
+        """Return the ref of the active revision."""
 
 
 class EventBus(Protocol):
-    """What happens in this worker process, as far as this agent is concerned.
+    """The events of this agent in this worker process.
 
-    Listeners of ``ctx.events`` hear nothing any more once the tool's run has ended; those of ``api.events``
-    do as long as the extension is loaded.
+    Listeners of ``ctx.events`` are removed at the end of the tool's run, those of ``api.events`` when the
+    extension is unloaded.
     """
 
     def emit(self, name: str, event: Mapping[str, Any] | None = None) -> None:
-        """Call all listeners; ``async`` ones are not waited for."""
+        """Call all listeners, without waiting for ``async`` ones."""
 
     def on(self, name: str, listener: Callable[[JsonObject], Any]) -> Callable[[], None]:
-        """Call ``listener`` with each such event; what it raises is logged. Return what ends that."""
+        """Call ``listener`` with each such event; its exceptions are logged. Return a function to stop."""
 
     def once(self, name: str, listener: Callable[[JsonObject], Any]) -> Callable[[], None]:
         """Call ``listener`` with the next such event only."""
 
     def off(self, name: str, listener: Callable[[JsonObject], Any]) -> None:
-        """Call ``listener`` no more, however often it was given to :meth:`on` or :meth:`once`."""
+        """Remove ``listener``, even if it was added several times."""
 
 
 #: called with :class:`V1ToolContext` and the arguments; plain or ``async``
@@ -288,11 +289,11 @@ V1Handler = Callable[["V1ToolContext", JsonObject], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class V1ToolContext(ToolContext):
-    """What a handler of the older version knows of its call, and what it may use (002 §4.3).
+    """The context of a call for handlers of the older version (002 §4.3).
 
-    It has everything that a current context has, such as ``workdir``: no worker has a current directory for
-    each call, so file tools begin there. ``{"__async": True, "handle": …}`` means the same as ``pending``
-    (002 §6.3).
+    It also has everything from the current version's context, such as ``workdir``: calls have no current
+    directory of their own, so file tools start there. ``{"__async": True, "handle": …}`` means the same as
+    ``pending`` (002 §6.3).
     """
 
     instance: SwarmInstance
@@ -308,19 +309,19 @@ class V1ToolContext(ToolContext):
 
 
 class Pipelines(Protocol):
-    """Where the functions of an extension are put into the way of Turns, Steps and tool calls (002 §5.4)."""
+    """Registers an extension's functions for Turns, Steps and tool calls (002 §5.4)."""
 
     def mutate(
         self, point: str, function: Callable[[Any], Any], *, priority: int = 0, id: str | None = None
     ) -> None:
         """Pass the context of ``point`` through ``function``, which returns it, another one, or ``None``.
 
-        Lower priorities come first, equal ones in order of registration. An exception ends the call, Step or
-        Turn with ``E_MIDDLEWARE``.
+        Lower priorities come first, equal ones in order of registration. An exception ends the call, Step
+        or Turn with ``E_MIDDLEWARE``.
 
         Raises:
-            ValueError: there is no such point here.
-            TypeError: it is not a function, or its priority no whole number.
+            ValueError: there is no such point.
+            TypeError: ``function`` is not a function, or ``priority`` not an integer.
         """
 
     def wrap(
@@ -343,34 +344,34 @@ class Tools(Protocol):
     def register(self, item: Any, handler: V1Handler | None = None) -> None:
         """Add a tool; the next Step shows it.
 
-        ``item``: ``{name: "weather.get", description?, parameters?, handler}``; the handler may also be
-        given apart. Of two with one name the last counts, with a warning.
+        ``item``: ``{name: "weather.get", description?, parameters?, handler}``; the handler may also be a
+        separate argument. A second tool with the same name wins, with a warning.
 
         Raises:
             ValueError: the item, its name or its parameters are not valid.
-            TypeError: the handler is not a function of ``(ctx, input)``.
+            TypeError: the handler does not take ``(ctx, input)``.
         """
 
     def unregister(self, name: str) -> bool:
-        """Take a tool away again; return whether there was one."""
+        """Remove a tool; return whether it existed."""
 
     def get(self, name: str) -> V1CatalogItem | None:
-        """Return a tool that the agent has in this worker."""
+        """Return a tool of the agent in this worker."""
 
     def list(self) -> Sequence[V1CatalogItem]:
-        """Return the tools that the agent has in this worker."""
+        """Return the agent's tools in this worker."""
 
 
 class ExtensionInstance(Protocol):
-    """What the extensions of one agent share for the instance that is running."""
+    """What an agent's extensions share in the running instance."""
 
     @property
     def shared(self) -> State:
-        """State that all of them see."""
+        """State that all of them use."""
 
 
 class StateObject(Protocol):
-    """One object for each instance."""
+    """One object per instance."""
 
     def get_state(self) -> Any: ...
     def set_state(self, state: JsonObject) -> Any: ...
@@ -378,7 +379,7 @@ class StateObject(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class V1ExtensionApi:
-    """What ``register`` is called with; it may be kept and used later."""
+    """The argument of ``register``; it may be kept and used later."""
 
     #: the Extension resource: ``.metadata.name``, ``.spec.config``
     extension: ExtensionResource
@@ -386,21 +387,21 @@ class V1ExtensionApi:
     pipelines: Pipelines
     tools: Tools
     events: EventBus
-    #: the bundle, as the running agent may change it
+    #: the bundle, with the running agent's rights
     swarm_bundle: SwarmBundle
     oauth: OAuthApi
-    #: what the extension remembers, key by key
+    #: the extension's state, key by key
     state: State
-    #: what the agent's extensions share
+    #: shared by the agent's extensions
     instance: ExtensionInstance
     #: a structured logger that names the extension and the agent
     logger: Logger
-    _object: "StateObject" = field(repr=False)
+    _object: StateObject = field(repr=False)
 
     def get_state(self) -> Any:
-        """Return the object that :meth:`set_state` has set for the running instance; it is empty at first.
+        """Return the object of the running instance, which is empty at first.
 
-        It blocks in plain code, and is a coroutine in ``async`` code.
+        This blocks in plain code, and is a coroutine in ``async`` code.
 
         Raises:
             RuntimeError: no instance is running.
@@ -409,11 +410,11 @@ class V1ExtensionApi:
         return self._object.get_state()
 
     def set_state(self, state: JsonObject) -> Any:
-        """Set an object for the running instance; waits as :meth:`get_state` does.
+        """Set the object of the running instance; a coroutine where :meth:`get_state` is one.
 
         Raises:
-            TypeError: it is not an object.
-            ValueError: it is not JSON, or too long.
+            TypeError: ``state`` is not an object.
+            ValueError: ``state`` is not JSON, or too large.
             RuntimeError, BrokerUnreachableError: as :meth:`get_state`.
         """
         return self._object.set_state(state)

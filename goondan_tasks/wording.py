@@ -1,4 +1,4 @@
-"""Wording of messages to people and models: values, places, and "did you mean" for misspelt words."""
+"""Wording of messages to people and models: values, paths, and "did you mean" for misspelt words."""
 
 import difflib
 import itertools
@@ -11,14 +11,14 @@ FieldPath = tuple[str | int, ...]
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _MOST_NAMED = 12
-# thousands of misspelt words beside thousands of known ones must not take minutes
+# bounds the time that thousands of misspelt words take
 _MOST_COMPARED = 500
-#: a prefix of at least so many letters matches a word: "desc" for "description"
-_SHORTEST_BEGINNING = 3
+#: the shortest prefix that matches a word: "desc" for "description"
+_SHORTEST_PREFIX = 3
 
 
 def written(path: FieldPath, root: str = "args") -> str:
-    """Write a path as a programmer would: ``args.items[2].count``."""
+    """Write a path as in code: ``args.items[2].count``."""
     return (root + "".join(_step(part) for part in path)).removeprefix(".")
 
 
@@ -29,7 +29,7 @@ def _step(part: str | int) -> str:
 
 
 def shown(value: Any) -> str:
-    """Show a value in a message: scalars as JSON, shortened; of arrays and objects the size alone."""
+    """Show a value in a message: a scalar as shortened JSON, an array or object as its size."""
     if isinstance(value, dict):
         return f"an object of {counted(len(value), 'field')}"
     if isinstance(value, list | tuple):
@@ -46,7 +46,7 @@ def counted(count: int, word: str) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Write a duration in the unit that fits it."""
+    """Write a duration in a fitting unit."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 1000:
@@ -55,34 +55,33 @@ def duration_text(seconds: float) -> str:
 
 
 def tokens_text(usage: Mapping[str, int]) -> str:
-    """Write the tokens that a model has read and written: ``1.2k→85``."""
+    """Write the tokens that a model read and wrote: ``1.2k→85``."""
     return "→".join(_short(usage.get(kind, 0)) for kind in ("input", "output"))
 
 
 def _short(count: int) -> str:
-    for size, unit in ((999_950, "M"), (1_000, "k")):
-        if count >= size:
-            return f"{count / (1_000_000 if unit == 'M' else 1_000):.1f}{unit}"
-    return str(count)
+    if count >= 999_950:
+        return f"{count / 1_000_000:.1f}M"
+    return f"{count / 1000:.1f}k" if count >= 1000 else str(count)
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word that ``word`` most likely stands for, or ``None`` if none is near."""
+    """Return the known word that ``word`` most likely means, or ``None`` if none is similar."""
     folded = {candidate.casefold(): candidate for candidate in itertools.islice(known, _MOST_COMPARED)}
-    # difflib is quadratic in the length, and no misspelt name has that many characters
+    # difflib takes quadratic time in the length
     asked = word[:100].casefold()
-    matches = difflib.get_close_matches(asked, folded, n=1, cutoff=0.6) or _begun_with(asked, folded)
+    matches = difflib.get_close_matches(asked, folded, n=1, cutoff=0.6) or _with_prefix(asked, folded)
     return folded[matches[0]] if matches else None
 
 
-def _begun_with(asked: str, folded: Iterable[str]) -> list[str]:
-    """Return the one word that begins with ``asked``; of several none, because any may be meant."""
-    begun = [word for word in folded if word.startswith(asked)] if len(asked) >= _SHORTEST_BEGINNING else []
-    return begun if len(begun) == 1 else []
+def _with_prefix(prefix: str, words: Iterable[str]) -> list[str]:
+    """Return the word that begins with ``prefix``, if it is the only one."""
+    found = [word for word in words if word.startswith(prefix)] if len(prefix) >= _SHORTEST_PREFIX else []
+    return found if len(found) == 1 else []
 
 
 def hint(word: str, known: Collection[str], otherwise: str = "Remove it.") -> str:
-    """Return a suggestion: the word that was meant, else the known words, else ``otherwise``."""
+    """Return a suggestion: the similar word, else the known words, else ``otherwise``."""
     meant = closest(word, known)
     if meant is not None:
         return f"Did you mean '{meant}'?"
@@ -93,10 +92,10 @@ def hint(word: str, known: Collection[str], otherwise: str = "Remove it.") -> st
 
 
 def require_keywords(function: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Refuse keywords that are not among the ``known`` ones, as Python does for a misspelt argument.
+    """Refuse unknown keywords as Python refuses an unknown argument.
 
     Raises:
-        TypeError: there is one.
+        TypeError: a keyword is unknown.
     """
     for name in given:
         if name not in known:

@@ -1,13 +1,13 @@
 """The health check of a worker's container: ``python -m goondan_tasks.worker_check``.
 
-A worker reports to Redis from the loop that also takes calls. The check ends with 0 if a worker of this
-host has reported in the last seconds, with 1 if none has. While Redis cannot be reached it ends with 0, too:
-workers continue when Redis is back, and restarting all of them would not help.
+A worker reports to Redis from the loop that also takes calls. The check exits with 0 if a worker of this
+host has reported in the last seconds, with 1 if none has. It also exits with 0 while Redis cannot be
+reached: workers continue when Redis is back, and restarting them would not help.
 
 A container runs the check every few seconds beside its worker. Importing pydantic and redis-py would take
-nine tenths of its processor time, so it reads two variables itself, and asks with hiredis over a plain
-socket. The settings and redis-py are imported only where that does not do: for TLS, for a URL with options,
-and to say why Redis does not answer.
+nine tenths of its processor time, so the check reads two variables itself and uses hiredis over a plain
+socket. It imports the settings and redis-py only for TLS, for a URL with options, and to say why Redis does
+not answer.
 """
 
 import contextlib
@@ -28,8 +28,8 @@ _PORT = 6379
 
 
 def main() -> None:
-    """Ask Redis, and end with the answer."""
-    variable = os.environ.get  # noqa: TID251 - the settings would be most of what the check costs
+    """Run the check."""
+    variable = os.environ.get  # noqa: TID251 - importing the settings takes too long
     namespace = variable("GOONDAN_NAMESPACE")
     keys = Keys(namespace) if namespace else Keys()
     hosts: set[str] | None
@@ -38,14 +38,14 @@ def main() -> None:
     except (OSError, ValueError, hiredis.HiredisError):
         hosts = _hosts_over_redis_py()
     if hosts is not None and socket.gethostname() not in hosts:
-        sys.exit(f"No worker of {socket.gethostname()} has said lately that it takes calls.")
+        sys.exit(f"No worker of {socket.gethostname()} has reported recently that it takes calls.")
 
 
 def _hosts_over_socket(url: str, keys: Keys) -> set[str]:
-    """Ask for the hosts of all live workers as :class:`~goondan_tasks.agent_registry.AgentRegistry` does.
+    """Read the hosts of all live workers as :class:`~goondan_tasks.agent_registry.AgentRegistry` does.
 
     Raises:
-        OSError, ValueError, hiredis.HiredisError: this needs redis-py, or Redis does not answer.
+        OSError, ValueError, hiredis.HiredisError: the URL needs redis-py, or Redis does not answer.
     """
     with _connected(url) as connection:
         rows = _ask(connection, "ZRANGE", keys.workers, "0", "-1")
@@ -56,10 +56,10 @@ def _hosts_over_socket(url: str, keys: Keys) -> set[str]:
 
 @contextlib.contextmanager
 def _connected(url: str) -> Iterator[socket.socket]:
-    """Open a connection, logged in, to the database of a URL."""
+    """Open an authenticated connection to the database of a URL."""
     parts = urlsplit(url)
     if parts.scheme != "redis" or parts.query:
-        raise ValueError("redis-py knows what this means")
+        raise ValueError("only redis-py supports this URL")
     address = parts.hostname or "localhost", parts.port or _PORT
     with socket.create_connection(address, _SECONDS) as connection:
         if login := [unquote(one) for one in (parts.username, parts.password) if one]:
@@ -70,10 +70,10 @@ def _connected(url: str) -> Iterator[socket.socket]:
 
 
 def _ask(connection: socket.socket, *command: str) -> Any:
-    """Send one command, and return the answer."""
+    """Send a command and return the answer."""
     connection.sendall(hiredis.pack_command(command))  # type: ignore[arg-type]
     reader = hiredis.Reader()
-    while (answer := reader.gets()) is False:  # not whole yet
+    while (answer := reader.gets()) is False:  # incomplete
         received = connection.recv(65_536)
         if not received:
             raise ConnectionError("Redis has closed the connection")
@@ -84,7 +84,7 @@ def _ask(connection: socket.socket, *command: str) -> Any:
 
 
 def _hosts_over_redis_py() -> set[str] | None:
-    """Ask with everything that redis-py knows; ``None``, with the reason on stderr, if Redis is away."""
+    """Read the hosts with redis-py; ``None``, with the reason on stderr, if Redis cannot be reached."""
     from redis.exceptions import RedisError
 
     from broker_config.connections import connect, reason_unreachable

@@ -16,8 +16,8 @@ from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRegistry, ShutdownRequests, describe_agents
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.call_counts import CallCounts, CountStore
+from goondan_tasks.calls import dispatch_for
 from goondan_tasks.client.client import Client
-from goondan_tasks.dispatch import dispatch_for
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.instances.housekeeping import Housekeeping
 from goondan_tasks.instances.table import Instances

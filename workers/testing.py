@@ -19,7 +19,7 @@ from broker_config import serializer
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.calls import CallFields, Run, identity_of, new_call
-from goondan_tasks.logs import logging_for_a_while
+from goondan_tasks.logs import temporary_logging
 from goondan_tasks.messages import ToolCallResult, wall_clock
 from goondan_tasks.wording import require_keywords
 from workers.cancellation import Cancellation
@@ -67,7 +67,7 @@ def run_tool(
     run = Run(identity_of(call), call, "run_tool", 1, wall_clock(), wall_clock, approved_by="run_tool")
     reporter = ProgressReporter(lambda report, answered: None, Watchdog())
     with (
-        logging_for_a_while(settings),
+        temporary_logging(settings),
         Children() as children,
         _event_loop() as event_loop,
         ExitStack() as undo,

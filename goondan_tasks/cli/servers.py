@@ -184,7 +184,7 @@ def callbacks(session: Session, client: Client, port: Port = None, address: Addr
     with Interruption().listening(), announced(session, address, port, "/callbacks") as server:
         if settings.public_url is None:
             session.output.note("GOONDAN_PUBLIC_URL is not set here; workers need it to make addresses.")
-        serve(make_app(AsyncClient(client), settings), server)
+        serve(make_app(AsyncClient(client).complete_with_token, settings), server)
 
 
 @takes_session

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 from broker_config.connections import RetryPeriod, connect, retrying
 from broker_config.settings import Settings, SettingsError
 from goondan_tasks.agent_registry import AgentRecord, AgentRegistry, describe_agents
-from goondan_tasks.calls import CallDraft, identity_of
+from goondan_tasks.calls import CallDraft, dispatch_for, identity_of
 from goondan_tasks.client.event_receiver import EventReceiver
 from goondan_tasks.client.known_agents import ActiveRefs, KnownAgents, broker_errors
 from goondan_tasks.client.pending_call import CallService, ExpectedCall, PendingCall
 from goondan_tasks.client.submitter import Submitter, producer_span
 from goondan_tasks.client.turn_events import TurnEvent, TurnFollower
-from goondan_tasks.dispatch import dispatch_for
 from goondan_tasks.errors import (
     CallClosedError,
     CallNotFoundError,

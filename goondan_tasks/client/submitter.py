@@ -6,8 +6,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from broker_config import serializer
-from goondan_tasks.calls import CallDraft, identity_of, require_sizes
-from goondan_tasks.dispatch import Dispatch
+from goondan_tasks.calls import CallDraft, Dispatch, identity_of, require_sizes
 from goondan_tasks.errors import (
     BrokerUnreachableError,
     NotReplayableError,

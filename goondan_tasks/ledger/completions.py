@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import cast
 
 from broker_config import serializer
-from goondan_tasks.dispatch import Dispatch
+from goondan_tasks.calls import Dispatch
 from goondan_tasks.errors import CallClosedError, CallNotFoundError
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper

@@ -8,7 +8,7 @@ from typing import cast
 
 from broker_config import serializer
 from goondan_tasks.call_counts import CountStore
-from goondan_tasks.dispatch import Dispatch
+from goondan_tasks.calls import Dispatch
 from goondan_tasks.errors import (
     AgentOutcomeUnknownError,
     BrokerUnreachableError,

@@ -8,8 +8,7 @@ from pydantic_core import PydanticSerializationError
 
 from broker_config import serializer
 from broker_config.serializer import quote
-from goondan_tasks.calls import identity_of
-from goondan_tasks.dispatch import Dispatch
+from goondan_tasks.calls import Dispatch, identity_of
 from goondan_tasks.events import content_of, is_event, mailbox_of
 from goondan_tasks.messages import ToolCall
 

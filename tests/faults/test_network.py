@@ -36,7 +36,7 @@ WAYS: tuple[Direction, Direction] = ("to server", "to client")
 def stack() -> Iterator[ProxiedStack]:
     with proxied_stack(PROVING_GROUND, ENVIRONMENT) as stack:
         workers = [stack._launch(stack._agents, 8) for _ in range(2)]
-        stack._wait_until_they_consume(workers)
+        stack._wait_until_ready(workers)
         yield stack
 
 

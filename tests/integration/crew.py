@@ -40,5 +40,5 @@ class Crew:
     def _start(self, count: int, concurrency: int) -> list[Worker]:
         new = [self.stack._launch(self.stack._agents, concurrency) for _ in range(count)]
         self._slots |= {worker.pid: concurrency for worker in new}
-        self.stack._wait_until_they_consume(new)
+        self.stack._wait_until_ready(new)
         return new

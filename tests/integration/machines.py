@@ -211,7 +211,7 @@ class Machines:
             worker = stack._group.start(command, env=environment, output=output)
         stack._logs[worker.pid] = log
         stack._workers.append(worker)
-        stack._wait_until_they_consume([worker])
+        stack._wait_until_ready([worker])
         return worker
 
     def commit(self, files: Mapping[str, str]) -> str:

@@ -182,7 +182,7 @@ def test_a_prefetch_multiplier_does_not_make_a_worker_reserve_what_would_go_back
     with (tmp_path / "log").open("wb") as log, Celery(broker=stack.redis_url) as celery:
         worker = stack._group.start([*command, *options], env=stack._worker_environment(), output=log)
         try:
-            stack._wait_until_they_consume([worker])
+            stack._wait_until_ready([worker])
             wait_until_it_listens(celery)
             [told] = (celery.control.inspect(timeout=PATIENCE, limit=1).stats() or {}).values()
         finally:

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from pydantic.alias_generators import to_camel
 
-from goondan_tasks.conversation import start_of_last, stays
+from goondan_tasks.conversation import must_stay, start_of_last
 from goondan_tasks.errors import ModelContextLengthError, ModelError
 from goondan_tasks.extension_api import ExtensionApi, Message, StepContext, StepResult
 from goondan_tasks.messages import iso_time, wall_clock
@@ -77,7 +77,7 @@ class MessageCompaction:
         while count > 1 and _estimate(messages[start_of_last(messages, count) :]) > most / 2:
             count -= 1
         ahead = messages[: start_of_last(messages, count)]
-        older = [message for message in ahead if not stays(message, ctx.turn_id)]
+        older = [message for message in ahead if not must_stay(message, ctx.turn_id)]
         if not older or (_estimate(older) < LEAST_PART * most and not is_too_long):
             return
         names = {"instance": ctx.instance_key, "turn": ctx.turn_id, "messages": len(older), "tokens": tokens}

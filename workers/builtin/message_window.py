@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, PositiveInt
 from pydantic.alias_generators import to_camel
 
-from goondan_tasks.conversation import start_of_last, stays
+from goondan_tasks.conversation import must_stay, start_of_last
 from goondan_tasks.extension_api import ExtensionApi, StepContext, StepResult
 
 #: outside the middlewares that append messages, which the model is to see
@@ -35,7 +35,7 @@ def register(api: ExtensionApi, config: dict[str, Any]) -> None:
     async def narrowed(ctx: StepContext) -> StepResult:
         messages = [] if ctx.conversation_state is None else ctx.conversation_state.next_messages
         for message in messages[: start_of_last(messages, most)]:
-            if not stays(message, ctx.turn_id):
+            if not must_stay(message, ctx.turn_id):
                 ctx.emit_message_event({"type": "remove", "targetId": message.id})
         return await ctx.next()
 

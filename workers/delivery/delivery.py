@@ -28,7 +28,7 @@ from goondan_tasks.errors import (
     ToolOutcomeUnknownError,
 )
 from goondan_tasks.events import TOOL_OF_TASK, handling_agent, is_event
-from goondan_tasks.handoff import require_way
+from goondan_tasks.handoff import check_call_chain
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
@@ -110,7 +110,7 @@ class Delivery:
         """
         call = incoming.call(self.ledger.settings.max_args_bytes)
         if is_event(call):
-            require_way(call, most_hops=self.ledger.settings.max_handoff_depth)
+            check_call_chain(call, most_hops=self.ledger.settings.max_handoff_depth)
         return call
 
     def claim_on_reserve(self, worker: str, agents: Iterable[str]) -> ClaimOnReserve:

@@ -16,7 +16,7 @@ import structlog
 from broker_config import serializer
 from broker_config.pipelined_writer import PipelinedWriter
 from broker_config.scripts import ScriptCall
-from goondan_tasks.dispatch import Dispatch
+from goondan_tasks.calls import Dispatch
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.ledger import Ledger

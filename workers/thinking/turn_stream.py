@@ -136,7 +136,7 @@ class Deltas:
         pieces, self._pieces = self._pieces, []
         if pieces and not is_over:
             kind, text = pieces.pop()
-            end = len(text) - KNOWN_SECRETS.begun_in(text)
+            end = len(text) - KNOWN_SECRETS.partial_length(text)
             pieces += [(kind, text[:end])] if end else []
             self._pieces += [(kind, text[end:])] if end < len(text) else []
         return [_KINDS[kind](step=self._step, text=text, answer_id=self.answer_id) for kind, text in pieces]

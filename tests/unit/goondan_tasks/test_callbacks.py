@@ -41,7 +41,8 @@ class Completer:
 
 def door(completer: Completer, **settings: Any) -> TestClient:
     """Return a client of an application with small limits."""
-    app = make_app(completer, Settings.load(max_output_bytes=MOST, help_url="https://help/", **settings))
+    limits = Settings.load(max_output_bytes=MOST, help_url="https://help/", **settings)
+    app = make_app(completer.complete_with_token, limits)
     return TestClient(app, base_url="http://callbacks.example")
 
 
@@ -131,7 +132,7 @@ def test_a_body_that_does_not_come_is_not_waited_for() -> None:
 
     headers = [(b"content-type", b"application/json")]
     scope = {"type": "http", "method": "POST", "path": ADDRESS, "headers": headers, "query_string": b""}
-    app = make_app(Completer(), Settings.load(), body_seconds=0.01)
+    app = make_app(Completer().complete_with_token, Settings.load(), body_seconds=0.01)
     asyncio.run(app(scope, receive, send))
 
     assert sent[0]["status"] == 408

@@ -28,8 +28,8 @@ def test_every_error_of_ours_says_what_to_do_and_where_to_read_on(error: type[er
     ("statement", "message"),
     [
         ("import no_such_module", "no_such_module is not installed."),
-        ("import yaml.no_such_part", "yaml is installed in another version than is needed."),
-        ("from yaml import no_such_name", "yaml is installed in another version than is needed."),
+        ("import yaml.no_such_part", "yaml is installed in a version that does not fit."),
+        ("from yaml import no_such_name", "yaml is installed in a version that does not fit."),
     ],
 )
 def test_what_an_extra_lacks_is_named_with_its_remedy(statement: str, message: str) -> None:

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from broker_config.settings import Settings
 from goondan_tasks.calls import Run, new_call
-from goondan_tasks.logs import CallLog, RunningFields, configure_logging, logging_for_a_while
+from goondan_tasks.logs import CallLog, RunningFields, configure_logging, temporary_logging
 from goondan_tasks.messages import ToolCallResult, wall_clock
 from goondan_tasks.redaction import KNOWN_SECRETS
 
@@ -36,7 +36,7 @@ def fail(secret: str) -> None:
 
 
 def test_a_traceback_has_no_local_variables_and_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    with logging_for_a_while(Settings()):
+    with temporary_logging(Settings()):
         fail("hunter2")
         structlog.get_logger("any").debug("more")
 
@@ -49,7 +49,7 @@ def test_a_traceback_has_no_local_variables_and_goes_to_stderr(capsys: pytest.Ca
 
 
 def test_settings_choose_level_and_format(capsys: pytest.CaptureFixture[str]) -> None:
-    with logging_for_a_while(Settings(log_level="debug", log_format="json")):
+    with temporary_logging(Settings(log_level="debug", log_format="json")):
         structlog.get_logger("any").debug("more", number=5)
 
     assert '"event": "more"' in capsys.readouterr().err
@@ -59,7 +59,7 @@ def test_what_the_program_has_configured_stays(capsys: pytest.CaptureFixture[str
     structlog.configure(processors=[structlog.processors.JSONRenderer()])
     before = structlog.get_config()
 
-    with logging_for_a_while(Settings()):
+    with temporary_logging(Settings()):
         structlog.get_logger("any").info("seen")
 
     assert capsys.readouterr() == ('{"event": "seen"}\n', "")
@@ -69,11 +69,11 @@ def test_what_the_program_has_configured_stays(capsys: pytest.CaptureFixture[str
 def test_logs_can_be_captured_within_and_defaults_that_a_capture_left_are_nobodys_own(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with capture_logs() as around, logging_for_a_while(Settings()):
+    with capture_logs() as around, temporary_logging(Settings()):
         fail("")
-    with logging_for_a_while(Settings()), capture_logs() as within:
+    with temporary_logging(Settings()), capture_logs() as within:
         fail("")
-    with logging_for_a_while(Settings()):
+    with temporary_logging(Settings()):
         fail("hunter2")
 
     out, err = capsys.readouterr()

@@ -15,8 +15,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRegistry, WorkerRecord
-from goondan_tasks.calls import Run, new_call
-from goondan_tasks.dispatch import RedisDispatch
+from goondan_tasks.calls import RedisDispatch, Run, new_call
 from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolError, ToolPoisonedError
 from goondan_tasks.failure import describe
 from goondan_tasks.ledger.claim_request import ClaimTerms

@@ -149,7 +149,7 @@ def test_what_can_be_told_is_written_and_read_back(arguments: tuple[Any, ...], r
         ((True,), "done must be a number, not bool"),
         (("3",), "done must be a number, not str"),
         ((1, "10"), "total must be a number, not str"),
-        ((1, 2, 3), "message must be a text, not int"),
+        ((1, 2, 3), "message must be text, not int"),
         ((1, 2, "x" * 1001), "message has 1001 characters; at most 1000"),
         ((1, 2, "\ud800"), "message cannot be written as UTF-8"),
     ],

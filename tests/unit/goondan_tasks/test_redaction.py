@@ -32,12 +32,12 @@ def test_a_known_secret_is_hidden_wherever_it_stands() -> None:
 
 def test_the_beginning_of_a_secret_is_known_at_the_end_of_a_text() -> None:
     secrets = KnownSecrets()
-    assert secrets.begun_in("xoxb") == 0
+    assert secrets.partial_length("xoxb") == 0
     secrets.add(TOKEN)
     secrets.add("xx-state-of-a-link", is_handed_out=True)
 
     ends = ["", "word", "word x", "word xoxb-47", TOKEN[:-1], TOKEN, "oxb-47", "xx-state"]
-    assert [secrets.begun_in(end) for end in ends] == [0, 0, 1, 7, len(TOKEN) - 1, 0, 0, 0]
+    assert [secrets.partial_length(end) for end in ends] == [0, 0, 1, 7, len(TOKEN) - 1, 0, 0, 0]
 
 
 def test_of_a_secret_that_begins_with_another_nothing_stays() -> None:

@@ -10,9 +10,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config import serializer
 from broker_config.settings import Settings
+from goondan_tasks.calls import RedisDispatch
 from goondan_tasks.client import pending_call
 from goondan_tasks.client.pending_call import CallService, PendingCall
-from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.errors import BrokerUnreachableError, CallNotFoundError, WaitTimeout
 from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.ledger import Ledger

@@ -4,8 +4,7 @@ from redis import Redis
 
 from broker_config import serializer
 from broker_config.scripts import ClaimOnReserve
-from goondan_tasks.calls import identity_of, new_call
-from goondan_tasks.dispatch import RedisDispatch
+from goondan_tasks.calls import RedisDispatch, identity_of, new_call
 from goondan_tasks.events import queue_of
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms, new_token
 from goondan_tasks.ledger.ledger import Ledger

@@ -4,8 +4,7 @@ import pytest
 from redis import Redis
 
 from broker_config.queues import wake_up_key
-from goondan_tasks.calls import identity_of
-from goondan_tasks.dispatch import RedisDispatch
+from goondan_tasks.calls import RedisDispatch, identity_of
 from goondan_tasks.ledger import submission as submission_module
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.submission import event_submission

@@ -3,7 +3,7 @@
 import pytest
 from redis import Redis
 
-from goondan_tasks.dispatch import RedisDispatch
+from goondan_tasks.calls import RedisDispatch
 from goondan_tasks.errors import CallClosedError, CallNotFoundError, ToolCancelledError, ToolExpiredError
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper

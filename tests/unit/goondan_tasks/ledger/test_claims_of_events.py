@@ -6,8 +6,7 @@ from redis import Redis
 from broker_config import serializer
 from broker_config.queues import call_queue, events_queue
 from broker_config.scripts import ClaimOnReserve
-from goondan_tasks.calls import identity_of
-from goondan_tasks.dispatch import RedisDispatch
+from goondan_tasks.calls import RedisDispatch, identity_of
 from goondan_tasks.events import TOOL_OF_TASK, mailbox_of
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger

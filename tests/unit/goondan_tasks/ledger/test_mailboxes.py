@@ -19,8 +19,7 @@ from redis import Redis
 
 from broker_config import serializer
 from broker_config.settings import Settings
-from goondan_tasks.calls import identity_of
-from goondan_tasks.dispatch import RedisDispatch
+from goondan_tasks.calls import RedisDispatch, identity_of
 from goondan_tasks.errors import HandoffTimeoutError
 from goondan_tasks.events import mailbox_of
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms, new_token

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 from redis import Redis
 
-from goondan_tasks.calls import identity_of
-from goondan_tasks.dispatch import RedisDispatch
+from goondan_tasks.calls import RedisDispatch, identity_of
 from goondan_tasks.errors import (
     BrokerUnreachableError,
     CallClosedError,

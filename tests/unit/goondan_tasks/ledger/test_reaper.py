@@ -9,8 +9,7 @@ from redis import Redis
 
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
-from goondan_tasks.calls import identity_of, new_call
-from goondan_tasks.dispatch import RedisDispatch
+from goondan_tasks.calls import RedisDispatch, identity_of, new_call
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import SWEEP_BATCH, Ledger
 from goondan_tasks.ledger.reaper import Reaper

@@ -15,9 +15,8 @@ from broker_config.process_identity import this_process
 from broker_config.queues import call_queue
 from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRecord, WorkerRecord
-from goondan_tasks.calls import identity_of
+from goondan_tasks.calls import RedisDispatch, identity_of
 from goondan_tasks.client.status import QueueStatus
-from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.errors import AgentUnavailableError, ToolOutcomeUnknownError
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger

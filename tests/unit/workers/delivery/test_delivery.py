@@ -14,8 +14,7 @@ from broker_config import serializer
 from broker_config.queues import TOOL_CALL_TASK
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
-from goondan_tasks.calls import new_call
-from goondan_tasks.dispatch import RedisDispatch
+from goondan_tasks.calls import RedisDispatch, new_call
 from goondan_tasks.errors import ToolError
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger

@@ -13,8 +13,7 @@ from redis.exceptions import ResponseError
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.calls import identity_of, new_call
-from goondan_tasks.dispatch import RedisDispatch
+from goondan_tasks.calls import RedisDispatch, identity_of, new_call
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger

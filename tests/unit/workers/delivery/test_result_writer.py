@@ -13,8 +13,7 @@ from structlog.testing import capture_logs
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
 from goondan_tasks.call_counts import CallCounts
-from goondan_tasks.calls import identity_of, new_call
-from goondan_tasks.dispatch import RedisDispatch
+from goondan_tasks.calls import RedisDispatch, identity_of, new_call
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper

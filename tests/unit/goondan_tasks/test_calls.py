@@ -4,8 +4,7 @@ import pytest
 from kombu import Connection
 
 from broker_config import serializer
-from goondan_tasks.calls import identity_of, new_call
-from goondan_tasks.dispatch import KombuDispatch
+from goondan_tasks.calls import KombuDispatch, identity_of, new_call
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.messages import ToolCall
 
