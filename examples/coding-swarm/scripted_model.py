@@ -68,9 +68,7 @@ def answer(messages: Messages) -> str | list[tuple[str, Any]]:
     prompt = "".join(one["content"] for one in messages if one["role"] == "system")
     last = max(place for place, one in enumerate(messages) if one["role"] == "user")
     task, results = messages[last]["content"], results_of(messages[last:])
-    if task.startswith(
-        "Your answer"
-    ):  # the answer did not fit the request, and the script knows no other
+    if task.startswith("Your answer"):  # the answer did not fit the request, and the script knows no other
         return messages[last - 1]["content"]
     script = {"You are the planner": plan, "You are the coder": code, "You are the reviewer": review}
     act = next((act for begin, act in script.items() if begin in prompt), lambda *_: "I know one task only.")
