@@ -1,4 +1,4 @@
-"""What stands in for a model: a server of OpenAI's chat completions that knows one task by heart.
+"""A stand-in for a model: a server of OpenAI's chat completions that knows the answers for one task.
 
 It needs no key and no network, and says the same each time. Like a model it knows nothing but the
 conversation: what was asked for, and what the tools have answered.
@@ -64,13 +64,11 @@ RUN = f"{shlex.quote(sys.executable)} -B wordcount.py wordcount.py test_wordcoun
 
 
 def answer(messages: Messages) -> str | list[tuple[str, Any]]:
-    """Return what the agent says next, or the tools that it calls, with their arguments."""
+    """Return the agent's next text, or its tool calls with their arguments."""
     prompt = "".join(one["content"] for one in messages if one["role"] == "system")
     last = max(place for place, one in enumerate(messages) if one["role"] == "user")
     task, results = messages[last]["content"], results_of(messages[last:])
-    if task.startswith(
-        "Your answer"
-    ):  # what it has said is not what was asked for, and it knows nothing else
+    if task.startswith("Your answer"):  # the answer did not fit the request, and the script knows no other
         return messages[last - 1]["content"]
     script = {"You are the planner": plan, "You are the coder": code, "You are the reviewer": review}
     act = next((act for begin, act in script.items() if begin in prompt), lambda *_: "I know one task only.")
@@ -128,7 +126,7 @@ def review(task: str, results: list[tuple[str, Any]]) -> str | list[tuple[str, A
 
 
 def corrected(source: str, findings: list[dict[str, Any]]) -> str:
-    """Give each function that has no docstring one, below the line that the reviewer has named."""
+    """Add a docstring to each function that the reviewer has named, below its line."""
     lines = source.splitlines(keepends=True)
     for finding in sorted(findings, key=lambda finding: -finding["line"]):
         name = finding["message"].split()[0]
@@ -137,7 +135,7 @@ def corrected(source: str, findings: list[dict[str, Any]]) -> str:
 
 
 def results_of(messages: Messages) -> list[tuple[str, Any]]:
-    """Return the tools' names and outputs since the task was given."""
+    """Return the tools' names and outputs since the start of the task."""
     called = {
         call["id"]: call["function"]["name"] for one in messages for call in one.get("tool_calls") or ()
     }
@@ -225,7 +223,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class ScriptedModel(ThreadingHTTPServer):
-    """The server; port 0 takes a free one."""
+    """The server; port 0 chooses a free one."""
 
     request_queue_size = 128
 
@@ -233,7 +231,7 @@ class ScriptedModel(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that has gone does not read its answer."""
+        """Ignore clients that have disconnected."""
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from goondan_tasks.testing import LocalStack
 
 HERE = Path(__file__).parent
 URL = "http://127.0.0.1:8799"
-#: on whose behalf the agent works, and where it goes on after the consent
+#: the user on whose behalf the agent works, and the instance that continues after the consent
 ADA = {"instance_key": "thread-1", "auth": {"subjects": {"user": "mail:user:ada"}}}
 PATIENCE = 30.0
 #: how long a person may take at the page
@@ -32,13 +32,13 @@ PERSON_PATIENCE = 600.0
 
 
 def main(*, in_browser: bool) -> None:
-    """Start the mail service, the callback server and a worker, and tell the story."""
+    """Start the mail service, the callback server and a worker, and show the example."""
     with contextlib.ExitStack() as everything:
         place = Path(everything.enter_context(tempfile.TemporaryDirectory(prefix="goondan-oauth-")))
         mail, callbacks = free_ports(2)
         bundle = copied(place / "bundle", f"http://127.0.0.1:{mail}")
         everything.enter_context(running([sys.executable, str(HERE / "provider.py"), str(mail)], mail))
-        # worker and callback server share the place of the key that encrypts tokens
+        # worker and callback server share the directory of the key that encrypts tokens
         settings = {"GOONDAN_HTTP_PORT": str(callbacks), "GOONDAN_STATE_ROOT": str(place / "state")}
         stack = everything.enter_context(LocalStack(bundle, environment=settings))
         serve = [sys.executable, "-m", "goondan_tasks", "oauth", "serve"]
@@ -76,7 +76,7 @@ def consent(link: str) -> None:
 
 
 def copied(folder: Path, url: str) -> Path:
-    """Copy the bundle for a mail service at another place."""
+    """Copy the bundle for a mail service at another address."""
     shutil.copytree(
         HERE, folder, ignore=shutil.ignore_patterns("__pycache__", "*.md", "connect.py", "provider.py")
     )
@@ -116,7 +116,7 @@ def listens(port: int) -> bool:
 
 
 def show(said: str, value: Any = "") -> None:
-    """Print a line, and what belongs to it."""
+    """Print a line, and its details."""
     text = value if isinstance(value, str) else json.dumps(value, indent=2)
     print(said, *(f"    {line}" for line in text.splitlines()), sep="\n", flush=True)
 

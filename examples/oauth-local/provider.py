@@ -70,7 +70,7 @@ AUTH_METHODS = ["client_secret_basic", "client_secret_post"]
 
 @dataclass
 class Code:
-    """What an authorization code stands for."""
+    """The data of an authorization code."""
 
     user: str
     redirect_uri: str
@@ -87,7 +87,7 @@ class Code:
 
 @dataclass
 class Token:
-    """A token that was given out."""
+    """An issued token."""
 
     access_token: str
     refresh_token: str
@@ -104,7 +104,7 @@ class Token:
 
 @dataclass
 class Accounts:
-    """All that has been given out."""
+    """All issued codes and tokens."""
 
     codes: dict[str, Code] = field(default_factory=dict)
     tokens: list[Token] = field(default_factory=list)
@@ -120,7 +120,7 @@ class Asked(OAuth2Request):
     """A request as authlib reads it."""
 
     def __init__(self, request: Request, form: dict[str, str]) -> None:
-        # authlib refuses http, which is all there is on this machine
+        # authlib refuses http, but this machine has no https
         url = str(request.url).replace("http://", "https://", 1)
         super().__init__(request.method, url, headers=request.headers)
         self.query, self.fields = dict(request.query_params), form
@@ -136,7 +136,7 @@ class Asked(OAuth2Request):
 
 
 class Server(AuthorizationServer):
-    """What authlib needs to know of the accounts."""
+    """The accounts, as authlib needs them."""
 
     def __init__(self, accounts: Accounts) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ def new_token(scope: str | None = None, **_: Any) -> dict[str, Any]:
 
 
 class CodeGrant(AuthorizationCodeGrant):
-    """A code for a token."""
+    """The exchange of a code for a token."""
 
     TOKEN_ENDPOINT_AUTH_METHODS = AUTH_METHODS
 
@@ -193,7 +193,7 @@ class CodeGrant(AuthorizationCodeGrant):
 
 
 class RefreshGrant(RefreshTokenGrant):
-    """A refresh token for a new token."""
+    """The exchange of a refresh token for a new token."""
 
     INCLUDE_NEW_REFRESH_TOKEN = True
     TOKEN_ENDPOINT_AUTH_METHODS = AUTH_METHODS
@@ -210,14 +210,14 @@ class RefreshGrant(RefreshTokenGrant):
 
 
 class Endpoints:
-    """The two that OAuth needs, and the API."""
+    """The two endpoints that OAuth needs, and the API."""
 
     def __init__(self, accounts: Accounts) -> None:
         self.accounts = accounts
         self.server = Server(accounts)
 
     async def authorize(self, request: Request) -> Response:
-        """Ask the user (GET), and send the browser back with the answer (POST)."""
+        """Ask the user (GET), and redirect the browser with the answer (POST)."""
         form = await form_of(request)
         asked = Asked(request, {})
         try:
@@ -233,7 +233,7 @@ class Endpoints:
         return self.server.create_token_response(Asked(request, await form_of(request)))
 
     async def userinfo(self, request: Request) -> Response:
-        """Say whose token it is."""
+        """Return the owner of the token."""
         owner = self.accounts.owner(request)
         return JSONResponse({"sub": owner}) if owner else JSONResponse({"error": "invalid_token"}, 401)
 

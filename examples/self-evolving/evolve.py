@@ -1,4 +1,4 @@
-"""See the swarm change itself: python examples/self-evolving/evolve.py. It works on a copy, and tidies up."""
+"""See the swarm change itself: python examples/self-evolving/evolve.py. It works on a copy and cleans up."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ PERSON = ("-c", "user.name=You", "-c", "user.email=you@example.invalid")
 
 
 def main() -> None:
-    """Let the clerk write itself a tool while a call is running, and take it back."""
+    """Let the clerk write a tool for itself while a call is running, and roll back."""
     with tempfile.TemporaryDirectory(prefix="goondan-evolve-") as place:
         bundle = committed_copy(Path(place, "bundle"))
         with LocalStack(bundle, environment={"GOONDAN_CACHE_DIR": f"{place}/cache"}) as stack:
@@ -43,7 +43,7 @@ def tell(stack: LocalStack, bundle: Path) -> None:
 
 
 def committed_copy(folder: Path) -> Path:
-    """Copy the bundle and commit it to a git repository of its own."""
+    """Copy the bundle and commit it to a new git repository."""
     shutil.copytree(HERE, folder, ignore=shutil.ignore_patterns("__pycache__", "evolve.py", "README.md"))
     git(folder, "init", "--quiet", "--initial-branch=main")
     git(folder, "add", "--all")
@@ -64,7 +64,7 @@ def goondan(stack: LocalStack, *arguments: str) -> str:
 
 
 def show(said: str, value: Any = "") -> None:
-    """Print a line, and what belongs to it."""
+    """Print a line, and its details."""
     text = value if isinstance(value, str) else json.dumps(value, indent=2)
     print(said, *(f"    {line}" for line in text.splitlines()), sep="\n", flush=True)
 

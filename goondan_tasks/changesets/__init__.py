@@ -1,1 +1,1 @@
-"""Changesets: proposed changes of a bundle, edited in a directory of their own and committed in git."""
+"""Changesets: proposed changes of a bundle, edited in a separate directory and committed with git."""

@@ -1,4 +1,4 @@
-"""The interface of changesets: what Extensions, and v1 handlers, call, and what it answers (000 §12.4)."""
+"""The interface of changesets for Extensions and v1 handlers: its calls and their answers (000 §12.4)."""
 
 import itertools
 from typing import Any, Literal, Protocol, Self
@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol, Self
 from goondan_tasks.errors import GoondanError
 from goondan_tasks.messages import JsonObject, WireModel
 
-#: ``BUNDLE_INVALID`` is ours: the documents do not have a changed bundle checked
+#: ``BUNDLE_INVALID`` is ours: the specification does not require that a changed bundle is validated
 ChangesetCode = Literal[
     "CHANGESET_NOT_FOUND", "GIT_ERROR", "POLICY_VIOLATION", "MERGE_CONFLICT", "BUNDLE_INVALID"
 ]
@@ -17,7 +17,7 @@ class ChangesetError(GoondanError):
     """The changeset cannot be used."""
 
     code = "GIT_ERROR"
-    suggestion = "Read the message, and open another changeset if this one is of no use."
+    suggestion = "Read the message, and open another changeset if this one cannot be used."
     documents_every_code = True
 
     def __init__(self, message: str, *, code: ChangesetCode, suggestion: str | None = None) -> None:
@@ -25,13 +25,13 @@ class ChangesetError(GoondanError):
 
 
 class ChangesetHint(WireModel):
-    """Where to begin."""
+    """A starting point for the editor of a changeset."""
 
     #: the bundle's folder from ``workdir``: ``.``, or a subfolder of the repository
     bundle_root_in_workdir: str
-    #: globs of what may be changed
+    #: globs of the files that may be changed
     recommended_files: tuple[str, ...]
-    #: why the workers could not load the base, if they could not: a change of it may fail, too
+    #: why the workers could not load the base, if so: a change of it may fail too
     warning: str | None = None
 
 
@@ -51,7 +51,7 @@ class ChangeSummary(WireModel):
     files_changed: tuple[str, ...] = ()
     files_added: tuple[str, ...] = ()
     files_deleted: tuple[str, ...] = ()
-    #: how many more there are, if these are not all
+    #: how many further files there are, if some are left out
     files_left_out: int | None = None
 
     @property
@@ -60,10 +60,10 @@ class ChangeSummary(WireModel):
         return not any(self._kinds)
 
     def shortened(self, characters: int) -> Self:
-        """Return it with at most so many characters of paths of each kind."""
-        told = [_first(paths, characters) for paths in self._kinds]
-        left_out = sum(map(len, self._kinds)) - sum(map(len, told))
-        changed, added, deleted = told
+        """Return a summary with at most ``characters`` of paths of each kind."""
+        kept = [_first(paths, characters) for paths in self._kinds]
+        left_out = sum(map(len, self._kinds)) - sum(map(len, kept))
+        changed, added, deleted = kept
         return type(self)(
             files_changed=changed,
             files_added=added,
@@ -97,9 +97,9 @@ class CommitError(WireModel):
 
 
 class CommitResult(WireModel):
-    """The answer to a commit. ``rejected``, ``conflict`` and ``failed`` leave the directory as it is.
+    """The answer to a commit. ``rejected`` and ``failed`` leave the directory unchanged.
 
-    The one exception: after a conflict it holds the others' changes too, with marks where they meet.
+    After a ``conflict`` the directory also contains the others' changes, with markers at the conflicts.
     """
 
     status: CommitStatus
@@ -132,16 +132,16 @@ class RollbackResult(WireModel):
 
 
 class SwarmBundleApi(Protocol):
-    """The bundle, as one agent in one instance may change it.
+    """Access to the bundle for one agent in one instance.
 
     The methods block in plain code, and are coroutines in ``async`` code. They return JSON objects in the
-    documents' form.
+    specification's form.
     """
 
     def open_changeset(self, reason: str | None = None) -> Any:
         """Open a changeset; return ``{changesetId, baseRef, workdir, hint}``.
 
-        ``workdir`` is inside the instance's own, so that the built-in tools reach it.
+        ``workdir`` is inside the instance's workdir, so that the built-in tools reach it.
 
         Raises:
             ChangesetError: the policy does not allow changesets, or git fails.
@@ -150,11 +150,11 @@ class SwarmBundleApi(Protocol):
     def commit_changeset(self, changeset_id: str, message: str | None = None) -> Any:
         """Commit a changeset.
 
-        Return ``{status, changesetId, baseRef?, newRef?, summary?, error?, warning?}``.
-        ``status`` is ``ok``, ``rejected``, ``conflict`` or ``failed``. Unless it is ``ok`` the directory
-        stays, and the changeset can be committed again. What is committed is proposed: it becomes active at
-        the next Safe Point, unless the workers cannot load it. ``warning`` says why it is not proposed.
+        Return ``{status, changesetId, baseRef?, newRef?, summary?, error?, warning?}``. ``status`` is ``ok``,
+        ``rejected``, ``conflict`` or ``failed``. Unless it is ``ok`` the directory stays, and the changeset
+        can be committed again. A commit is proposed to the workers: it becomes active at the next Safe Point,
+        unless they cannot load it. ``warning`` says why it was not proposed.
         """
 
     def get_active_ref(self) -> Any:
-        """Return the ref of the revision that is active now."""
+        """Return the ref of the active revision."""

@@ -60,13 +60,13 @@ from goondan_tasks.revisions.git import (
 #: how long a commit waits for others, and how often it tries the lock
 WAIT_SECONDS = 120.0
 LOOK_SECONDS = 0.05
-#: after this time the lock of a dead machine is free; a commit that takes longer may be overtaken
+#: after this time the lock of a dead machine is released; a commit that takes longer may be overtaken
 HOLD_SECONDS = 60.0
-#: how often a commit that was overtaken is tried again
+#: how often an overtaken commit is tried
 ATTEMPTS = 5
 #: characters of a commit's message
 MAX_MESSAGE = 10_000
-#: characters of paths of each kind in a proposal, which each worker and producer reads once a second
+#: characters of paths of each kind in a proposal, which every worker and producer reads once a second
 MOST_CHARACTERS = 2_000
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -115,7 +115,7 @@ def redis_lock(redis: Redis, key: str, wait_seconds: float = WAIT_SECONDS) -> It
     try:
         yield
     finally:
-        # it may have been held too long, or Redis have lost it: git's refs decide
+        # the lock may have expired, or Redis may have lost it: git's refs decide
         with contextlib.suppress(RedisError):
             lock.release()
 
@@ -137,7 +137,7 @@ class Committed:
     changeset_id: str | None = None
 
 
-#: is called with each commit, before another one can be made
+#: called with each commit, before another one can be made
 Announce = Callable[[Committed], None]
 
 
@@ -169,20 +169,20 @@ def propose_commit(
 
 @dataclass(frozen=True, slots=True)
 class Changesets:
-    """The changesets of the bundle that ``source`` has the revisions of.
+    """The changesets of the bundle of ``source``.
 
-    Its methods raise ChangesetError, GitError, OSError if files cannot be read or written, and
+    The methods raise ChangesetError, GitError, OSError if files cannot be read or written, and
     BrokerUnreachableError if a lock in Redis cannot be reached.
     """
 
     source: RevisionSource
     repository: Repository
-    #: in the order in which they are taken
+    #: in the order in which they are acquired
     locks: tuple[CommitLock, ...]
     announce: Announce = to_nobody
-    #: the Swarm that counts, if one is named
+    #: the name of the Swarm whose policy counts, if one is chosen
     swarm: str | None = None
-    #: where the pages about errors are
+    #: the base URL of the error pages
     help_url: str | None = None
     clock: Callable[[], float] = wall_clock
 
@@ -196,7 +196,7 @@ class Changesets:
         swarm: str | None = None,
         help_url: str | None = None,
     ) -> Self:
-        """Return the changesets of a bundle; ``locks`` are taken before the one of this machine.
+        """Return the changesets of a bundle; ``locks`` are acquired before this machine's.
 
         Raises:
             ChangesetError: the bundle is in no git repository.
@@ -214,7 +214,7 @@ class Changesets:
         return cls(source, repository, (*locks, lock), announce, swarm, help_url)
 
     def open(self, principal: Principal, reason: str = "") -> OpenedChangeset:
-        """Open a changeset in a directory of its own below that of ``principal``."""
+        """Open a changeset in a new directory below that of ``principal``."""
         _require_enabled(principal)
         try:
             changeset = self._new(principal, reason)
@@ -230,10 +230,10 @@ class Changesets:
         )
 
     def find(self, changeset_id: str, principal: Principal = PERSON) -> Changeset:
-        """Return an open changeset that ``principal`` can commit; it is a ChangesetError if there is none."""
+        """Return an open changeset that ``principal`` can commit; raises ChangesetError if there is none."""
         changeset = self._open_changesets.find(changeset_id)
         if changeset is not None and principal.instance_key is not None:
-            # another machine may know the same directory by another path
+            # another machine may use another path for the same directory
             here = changeset.model_copy(update={"workdir": principal.directory / changeset_id})
             changeset = here if changeset.instance_key == principal.instance_key else None
         if changeset is None or not changeset.workdir.is_dir():
@@ -249,9 +249,9 @@ class Changesets:
         return self._open_changesets.all()
 
     def commit(self, changeset_id: str, message: str = "", principal: Principal = PERSON) -> CommitResult:
-        """Commit a changeset, or say why not; it raises only BrokerUnreachableError.
+        """Commit a changeset, or return why not; raises only BrokerUnreachableError.
 
-        ``message`` is ``Changeset <id>`` if it is empty.
+        An empty ``message`` becomes ``Changeset <id>``.
         """
         text = _message(message) or f"Changeset {changeset_id}"
         try:
@@ -261,7 +261,7 @@ class Changesets:
         return result.with_page(self.help_url)
 
     def _commit(self, changeset_id: str, message: str, principal: Principal) -> CommitResult:
-        # drafted without the lock: a check takes long
+        # the draft is made without the lock, because the check takes long
         with self._locked():
             tip = _tried(self._open_changesets.branch.tip)
         committing = self._committing(changeset_id, principal, tip)
@@ -279,10 +279,10 @@ class Changesets:
     def _finished(
         self, committing: Committing, draft: Draft, principal: Principal, message: str
     ) -> CommitResult:
-        """Carry a draft out; drafted again, under the lock, if another commit was faster.
+        """Carry a draft out. If another commit was faster, draft again, under the lock.
 
-        Only a draft that has just passed is made again, so one that cannot be checked in time delays no
-        other.
+        Only a draft that has just passed is made again, so a changeset that cannot be checked in time delays
+        no other.
         """
         changeset_id, tip = committing.changeset.changeset_id, self._open_changesets.branch.tip()
         if (committing.changeset, committing.tip) != (self.find(changeset_id, principal), tip):
@@ -298,7 +298,7 @@ class Changesets:
 
     def discard(self, changeset_id: str) -> None:
         changeset = self._open_changesets.find(changeset_id) or self.find(changeset_id)
-        with self._locked():  # else a directory that is half gone could be committed
+        with self._locked():  # otherwise a half-removed directory could be committed
             WorkingFiles(self.repository, changeset.workdir).remove()
             self._open_changesets.delete(changeset)
 
@@ -314,7 +314,7 @@ class Changesets:
         return repository.git.run("diff", *options, *trees).decode("utf-8", "replace")
 
     def log(self, limit: int = 20) -> list[JsonObject]:
-        """Return the commits of the bundle, the last one first, with the changesets that they come from."""
+        """Return the commits of the bundle, the last one first, with their changesets."""
         trailer = f"%(trailers:key={TRAILER},valueonly,separator=%x20)"
         # no message holds a NUL, so each commit has five fields
         form = "%x00".join(("--format=%H", "%aI", "%an", "%s", trailer))
@@ -323,7 +323,7 @@ class Changesets:
         return [_logged(*fields[at : at + 5]) for at in range(0, len(fields) - 1, 5)]
 
     def roll_back(self, ref: str) -> RollbackResult:
-        """Commit the bundle as it was at ``ref``: ``git:<commit>``, or any name that git has for a commit."""
+        """Commit the bundle as it was at ``ref``: ``git:<commit>``, or any name of a commit in git."""
         with self._locked():
             result = _tried(lambda: self._roll_back(ref))
             made = Committed(result.new_ref, result.summary, PERSON)
@@ -400,7 +400,7 @@ class Changesets:
         return changeset
 
     def _announced(self, made: Committed) -> str | None:
-        """Announce a commit, which is made in any case; return why that failed, if it did."""
+        """Announce a commit that has been made; return the reason if that fails."""
         try:
             self.announce(made)
         except GoondanError as error:
@@ -415,7 +415,7 @@ class Changesets:
             yield
 
     def _bound(self, principal: Principal, tip: Checked) -> Principal:
-        """Return a principal as the branch's tip binds it, too: its Step may be older than a prohibition."""
+        """Return a principal bound by the branch's tip too: its Step may be older than a prohibition."""
         if principal.agent is None or not principal.is_bound:
             return principal
         if tip.bundle is None:
@@ -477,6 +477,6 @@ def _logged(commit: str, at: str, author: str, subject: str, changesets: str) ->
         "committedAt": at,
         "author": author,
         "message": subject,
-        # the last one is ours; those before are part of the given message
+        # the last one is ours; earlier ones are part of the given message
         "changesetId": changesets.split()[-1] if changesets else None,
     }

@@ -1,17 +1,17 @@
-"""The check of a changed bundle, and of what an agent's changeset may not change in it.
+"""The check of a changed bundle, and of the limits of an agent's changeset.
 
-Validation sees exactly the files that the commit would have. An agent's changeset is judged three times:
+Validation sees exactly the files that the commit would have. An agent's changeset passes three checks:
 
-- Files (``unnamed_files``): does the policy name each one as what the loader takes it for? A text becomes
-  code when a resource names it as its entry, in whatever folder it is.
-- Resources (``displaced_resources``): does one take the place of a built-in one, or reach, by a selector's
+- Files (``unnamed_files``): does the policy allow each file as the kind that the loader takes it for? A text
+  becomes code when a resource names it as its entry, in whatever folder it is.
+- Resources (``displaced_resources``): does a resource replace a built-in one, or reach, through a selector's
   labels, Agents that the policy does not allow to change?
 - Permissions (``changed_permissions``), unless the Swarm says ``allowPolicyChanges: true``. These are the
-  Swarms and their ``policy``; OAuthApps; Models; of Agents and Tools everything but what they do
-  (``_DEEDS``), so that a limit added to the format later is protected from its first day; how an export
-  is run, its approval
-  and its tokens. What resources mean is compared, with overrides and defaults applied, not their text or
-  place. A function is known by its entry file and export, too: it keeps its rules under another name.
+  Swarms and their ``policy``; OAuthApps; Models; all fields of Agents and Tools except their behaviour
+  (``_BEHAVIOUR``), so that a limit added to the format later is protected from the start; the way an export
+  is run, its approval and its tokens. The comparison is of the meaning of resources, with overrides and
+  defaults applied, not of their text or place. A function is also identified by its entry file and export:
+  it keeps its rules under another name.
 """
 
 import contextlib
@@ -40,27 +40,27 @@ from goondan_tasks.revisions.bootstrap import changed_workspace
 from goondan_tasks.revisions.checkouts import Folder
 from goondan_tasks.revisions.git import LINK, Changes, Repository
 
-#: limit of the imports of all entry files; more than that of one, so that the one that hangs is named
+#: limit of the imports of all entry files; longer than that of one, so that an entry that hangs is named
 IMPORT_SECONDS = 90.0
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the files of one revision are, by path. A link is what it leads to."""
+    """The kinds of the files of one revision, by path. A link has the kind of its target."""
 
     #: files that declare resources, or could, as a link of such a name; and every link on the way to them
     documents: frozenset[str]
     #: files that may be run or imported, the entries among them; and every link on the way to them
     code: frozenset[str]
     #: the entry files of the bundle's resources, as written and as resolved, without the links between: a
-    #: pattern that stands for an entry allows code
+    #: pattern that matches an entry allows code
     entries: frozenset[str]
-    #: links that lead to a directory, nowhere, or out of the bundle
+    #: links to a directory, to nothing, or out of the bundle
     odd_links: frozenset[str]
 
     @classmethod
     def of(cls, folder: Path, path: Path, scope: Scope, bundle: Bundle | None) -> "Layout":
-        """Read it from ``folder``, a resolved path; the bundle is ``path`` in it. Raises OSError."""
+        """Read the layout of ``folder``, a resolved path; the bundle is ``path`` in it. Raises OSError."""
         found = list(Folder(folder).found())
         links = [item.path for item in found if item.mode == LINK]
         entries = [folder / entry for entry in _entries(scope, bundle)]
@@ -83,7 +83,7 @@ class Checked:
     #: ``None`` if it has errors
     bundle: Bundle | None
     findings: list[Finding]
-    #: which file declares what, by ``Kind/name``
+    #: the declaring file of each resource, by ``Kind/name``
     files: Mapping[str, str]
     layout: Layout
     #: its resources, and those of the built-in package
@@ -101,18 +101,19 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class BundleCheck:
-    """Validates revisions of one bundle, in a directory of their own."""
+    """Validates revisions of one bundle, in a temporary directory."""
 
     repository: Repository
     #: the bundle from its folder: a file's name, or ``.``
     inside: str = "."
-    #: the Swarm that counts, if one is named
+    #: the name of the Swarm whose policy counts, if one is chosen
     swarm: str | None = None
 
     def check(self, tree: str, *, import_entries: bool = True) -> Checked:
         """Validate the bundle of a tree; entry files are imported in child processes with limits.
 
-        Without ``import_entries`` none of its code is run, and what only ``@tool`` functions tell is missing.
+        Without ``import_entries`` none of its code is run, and declarations of ``@tool`` functions are
+        missing.
 
         Raises:
             GitError, OSError: its files cannot be read or written.
@@ -136,7 +137,7 @@ class BundleCheck:
             return Checked(bundle, findings, files, layout, scope, exports, is_typed)
 
     def errors(self, after: Checked, before: Checked) -> list[Finding]:
-        """Return why a revision cannot take the place of another one."""
+        """Return the reasons why a revision cannot replace another one."""
         if after.bundle is None or before.bundle is None:
             return after.errors
         reason = changed_workspace(before.bundle, after.bundle, self.swarm)
@@ -162,7 +163,7 @@ def _moved(after: Checked, reason: str) -> Finding:
 
 
 def _without(folder: Path, finding: Finding) -> Finding:
-    # the folder will be gone
+    # the temporary folder will be gone
     def inside(text: str) -> str:
         return text.replace(f"{folder}/", "").replace(f"{folder}", "the changeset's directory")
 
@@ -200,7 +201,7 @@ def _exports(scope: Scope) -> Iterator[BoundTool]:
 
 
 def _both_ends(paths: Iterable[Path]) -> set[Path]:
-    # the paths, and where links in them lead; unlike Path.resolve, realpath accepts links in a circle
+    # the paths, and the targets of links in them; unlike Path.resolve, realpath accepts circular links
     return {end for path in paths for end in (path, Path(os.path.realpath(path)))}
 
 
@@ -233,7 +234,7 @@ _KINDS = ("Tool", "Extension")
 
 
 def unnamed_files(before: Checked, after: Checked, changes: Changes, rules: ChangesetRules) -> dict[str, str]:
-    """Return the changed files that the policy does not name as what they are, and why."""
+    """Return the changed files that the policy does not allow as the kind that they are, with the reasons."""
     refused: dict[str, str] = {}
     old, new = before.layout, after.layout
     for path in changes:
@@ -245,7 +246,7 @@ def unnamed_files(before: Checked, after: Checked, changes: Changes, rules: Chan
             refused[path] = _NO_CODE
         elif path in old.odd_links:
             refused[path] = _NO_LINK
-    # a link also becomes odd by a change of what it leads to
+    # a link also becomes odd when its target changes
     for path in new.odd_links - old.odd_links:
         if not rules.allow_code(path, old.entries):
             refused.setdefault(path, _NO_LINK)
@@ -256,7 +257,7 @@ def unnamed_files(before: Checked, after: Checked, changes: Changes, rules: Chan
 
 
 def displaced_resources(before: Checked, after: Checked, rules: ChangesetRules) -> dict[str, str]:
-    """Return the files whose resources replace others, or reach Agents that may not be changed, and why."""
+    """Return the files whose resources replace others, or reach protected Agents, with the reasons."""
     if before.bundle is None or after.bundle is None:
         return {}
     files = {**before.files, **after.files}
@@ -292,12 +293,12 @@ def _used(bundle: Bundle, agent: str) -> set[str]:
     return tools | {f"Extension/{bound.name}" for bound in bundle.bound_extensions(agent)}
 
 
-#: what an Agent or a Tool does, in contrast to what it may do
-_DEEDS = {
+#: the fields that say what an Agent or a Tool does, in contrast to what it may do
+_BEHAVIOUR = {
     "Agent": {"configuration", "prompts", "prompt", "tools", "extensions", "entry", "hooks"},
     "Tool": {"entry", "exports", "error_message_limit"},
 }
-_EXPORT_DEEDS = {"name", "description", "parameters"}
+_EXPORT_BEHAVIOUR = {"name", "description", "parameters"}
 
 
 def changed_permissions(before: Checked, after: Checked, agent: str, *, swarm: str | None) -> tuple[str, ...]:
@@ -320,7 +321,7 @@ def _changed_settings(before: Bundle, after: Bundle) -> Iterator[str]:
     whole = [
         ("Swarm", _each(before.swarms, "policy"), _each(after.swarms, "policy")),
         ("OAuthApp", before.oauth_apps, after.oauth_apps),
-        # a key goes where a Model says
+        # a Model decides to which server a key is sent
         ("Model", before.models, after.models),
     ]
     for kind, old, new in whole:
@@ -342,7 +343,7 @@ def _rules(resources: Mapping[str, AgentResource] | Mapping[str, ToolResource]) 
     return {
         name: (
             resource.is_v1,
-            {field: value for field, value in resource.spec if field not in _DEEDS[resource.kind]},
+            {field: value for field, value in resource.spec if field not in _BEHAVIOUR[resource.kind]},
         )
         for name, resource in resources.items()
     }
@@ -381,7 +382,7 @@ class _Function:
     def of(cls, bound: BoundTool, checked: Checked, approval: Iterable[str]) -> "_Function":
         root, entry, export = checked.scope.own.root, bound.entry_path, bound.export
         file = entry.relative_to(root) if entry.is_relative_to(root) else entry
-        rules = {field: value for field, value in export if field not in _EXPORT_DEEDS and value}
+        rules = {field: value for field, value in export if field not in _EXPORT_BEHAVIOUR and value}
         asks = bool(export.requires_approval) or any(fnmatchcase(bound.name, glob) for glob in approval)
         return cls(
             name=(bound.tool.name, export.name),
@@ -445,7 +446,7 @@ def _changed_functions(before: _Functions, after: _Functions) -> Iterator[str]:
 
 
 def _keeps_rules(function: _Function, same: _Function | None, before: _Functions) -> bool:
-    # those of the function of its name, and those of the code that it runs
+    # compare with the function of the same name, and with those of the same code
     if same is not None and same.code == function.code:
         return function.rules == same.rules
     models = [*before.with_code(function.code), *([same] if same else [])]
@@ -461,14 +462,14 @@ def _keeps_rules(function: _Function, same: _Function | None, before: _Functions
 def _is_bound_as_before(agent: str, function: _Function, before: _Functions, after: _Functions) -> bool:
     """Return whether an Agent has a function with the rules that it had.
 
-    Where a function or its code is new to the Agent, the strictest rules count: of its Tool, and of every
-    Agent that had it. So the overrides of one Agent cannot be evaded by another Agent, or another name.
+    If the function or its code is new to the Agent, the strictest rules count: those of its Tool, and of
+    every Agent that had it. So another Agent or another name cannot evade the overrides of one Agent.
     """
     same = before.bound.get(agent, {}).get(function.name)
     declared = after.declared.get(function.name)
     follows_tool = same in (None, before.declared.get(function.name))
     if same is not None and same.code == function.code:
-        # one that is as declared is judged as part of its Tool
+        # a function that is as declared is judged as part of its Tool
         return function.rules == same.rules or (follows_tool and function == declared)
     models = before.bound_with(function.code, None if same else function.name)
     if follows_tool and declared is not None and declared.code == function.code:
@@ -486,7 +487,7 @@ def _is_bound_as_before(agent: str, function: _Function, before: _Functions, aft
 
 
 def _laxness(field: str, value: Any) -> float:
-    # how much a value allows, in comparison with other values of the same rule
+    # how much a value allows, compared with other values of the same rule
     match field, value:
         case "env", _:
             return len(value or ())

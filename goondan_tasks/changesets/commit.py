@@ -1,14 +1,14 @@
 """An open changeset, and an attempt to commit it: read, judge, merge, check, commit (000 §12.4).
 
-``refs/goondan/changesets/<id>`` points to a commit without changes on top of the base, whose message says who
-opened the changeset, why and where. The ref keeps the base from being collected as garbage, and reaches other
-machines by the remote. There is no other record of it.
+``refs/goondan/changesets/<id>`` points to an empty commit on top of the base, whose message says who opened
+the changeset, why and where. The ref protects the base from garbage collection, and reaches other machines
+through the remote. There is no other record of a changeset.
 
-An agent may put anything into the directory. So git never looks for a repository in it, nothing is run, no
-link is followed; what is proposed is read file by file, by its raw content. The directory has the layout of
-the repository, so that its ``.gitignore`` files mean what they mean there, but only the bundle's folder is
-in it. What is committed differs from the branch's tip only in files that were found there and that its rules
-allow: whatever else an agent does to the directory does not get in.
+An agent may put anything into the directory. So git never looks for a repository in it, nothing is run, and
+no link is followed; the proposed files are read one by one, by their raw content. The directory has the
+layout of the repository, so that its ``.gitignore`` files keep their meaning, but contains only the bundle's
+folder. A commit differs from the branch's tip only in files that were found there and that the rules allow:
+nothing else that an agent does to the directory gets in.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ MAX_BYTES = 67_108_864
 MAX_CHANGES = 2_000
 MAX_FILES = 50_000
 
-#: names that git, or a file system that folds case or shortens names, takes for its own directory
+#: names of git's own directory, for git and for file systems that fold case or shorten names
 _GIT_NAMES = {".git", "git~1"}
 _PARTS = re.compile(r"[/\\]")
 
@@ -82,7 +82,7 @@ class Changeset(WireModel):
     changeset_id: str
     #: the revision that it changes
     base_ref: str
-    #: its directory: the root of the repository, of which only the bundle's folder is there
+    #: its directory: the root of the repository, with only the bundle's folder in it
     workdir: Path
     opened_at: str
     reason: str = ""
@@ -148,21 +148,21 @@ class OpenChangesets:
 
 
 def _parsed(changeset_id: str, base: str, body: str) -> Changeset | None:
-    """Read a ref; ``None`` if it is not one of ours: others may write into the remote, too."""
+    """Read a ref; ``None`` if it is not one of ours, because others may write to the remote too."""
     if _ID.fullmatch(changeset_id) is None:
         return None
     try:
-        told = Changeset.model_validate_json(body)
-        # whatever it says, no directory of another name is ever removed
-        place = {"changeset_id": changeset_id, "workdir": told.workdir.with_name(changeset_id)}
-        return told.model_copy(update={**place, "base_ref": str(BundleRef.parse(f"git:{base}"))})
+        read = Changeset.model_validate_json(body)
+        # whatever the message says, a directory with another name is never removed
+        place = {"changeset_id": changeset_id, "workdir": read.workdir.with_name(changeset_id)}
+        return read.model_copy(update={**place, "base_ref": str(BundleRef.parse(f"git:{base}"))})
     except (ValueError, BundleRevisionUnavailableError):
         return None
 
 
 @dataclass(slots=True)
 class Proposal:
-    """What a changeset proposes."""
+    """The changes that a changeset proposes."""
 
     #: new entries by path; ``None`` removes one
     changes: dict[str, Entry | None] = field(default_factory=dict)
@@ -182,7 +182,7 @@ class WorkingFiles:
 
     repository: Repository
     directory: Path
-    #: returns why a path may not be changed: such a file is not even stored
+    #: returns why a path may not be changed; such a file is not even stored
     objection: Callable[[str], str | None] = no_objection
 
     @property
@@ -193,7 +193,7 @@ class WorkingFiles:
     def create(self, commit: str) -> None:
         """Make the directory, which must not exist, with the files of a commit.
 
-        Besides the bundle it has the ``.gitignore`` files of the directories that the bundle's folder is in.
+        Besides the bundle it has the ``.gitignore`` files of the directories above the bundle's folder.
         """
         parent = self.directory.parent
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -215,19 +215,19 @@ class WorkingFiles:
             shutil.rmtree(self.directory)
 
     def bring(self, tree: str, wanted: str) -> None:
-        """Bring the bundle's folder from one tree to another."""
+        """Change the files of the bundle's folder from one tree to another."""
         with self.repository.neutral(self.folder) as git:
             git.run("read-tree", tree)
             git.run("read-tree", "--reset", "-u", wanted)
 
     def proposal(self, base: Entries) -> Proposal:
-        """Read what is proposed as a change of ``base``; new files are stored as blobs.
+        """Read the proposed changes of ``base``; new files are stored as blobs.
 
         Raises:
             ChangesetError: there are too many files.
         """
         found = self._found()
-        # a submodule is never in the directory, and stays
+        # a submodule is never in the directory, and is kept
         gone = [path for path, entry in base.items() if path not in found and entry.mode != SUBMODULE]
         proposal = Proposal(changes=dict.fromkeys(gone))
         beside = theirs_suffix(self.directory.name)
@@ -245,7 +245,7 @@ class WorkingFiles:
             if len(found) > MAX_FILES:
                 message = f"The changeset's directory has more than {MAX_FILES} files."
                 raise ChangesetError(
-                    message, code="POLICY_VIOLATION", suggestion="Remove what is not needed."
+                    message, code="POLICY_VIOLATION", suggestion="Remove files that are not needed."
                 )
         return found
 
@@ -267,7 +267,7 @@ class WorkingFiles:
                 proposal.changes[path] = Entry(found.mode or FILE, self.repository.write_blob(file))
 
     def _is_same(self, found: Found, entry: Entry) -> bool:
-        # a file that is too large is only read if its size is the same
+        # a file that is too large is read only if its size is the same
         size = partial(self.repository.git.run, "cat-file", "-s", entry.blob)
         if found.mode != entry.mode or (found.size > MAX_FILE_BYTES and found.size != int(size())):
             return False
@@ -282,7 +282,7 @@ class WorkingFiles:
             return f"it is larger than {MAX_FILE_BYTES} bytes"
         if proposal.size + found.size > MAX_BYTES:
             return f"the files that are changed are larger than {MAX_BYTES} bytes together"
-        # what a conflict has left beside a file is reported as a conflict
+        # a file that a conflict has left is reported as a conflict
         return None if path.endswith(theirs_suffix(self.directory.name)) else self.objection(path)
 
     def _propose_link(self, proposal: Proposal, found: Found, path: str) -> None:
@@ -295,7 +295,7 @@ class WorkingFiles:
             proposal.changes[path] = Entry(LINK, self.repository.write_blob(target))
 
     def _ignored(self, paths: Iterable[str]) -> set[str]:
-        # "./" keeps a name that begins with a colon from being a pattern
+        # "./" prevents that a name with a leading colon is taken for a pattern
         start = f"./{self.repository.prefix}"
         git = replace(self.repository.git, folder=self.directory, work_tree=self.directory)
         asked = b"".join(os.fsencode(start + path) + b"\0" for path in paths)
@@ -306,14 +306,14 @@ class WorkingFiles:
 
 
 def theirs_suffix(changeset_id: str) -> str:
-    """Return what the others' version of a file has added to its name, if there are no lines to mark."""
+    """Return the suffix for the others' version of a file in which no lines can be marked."""
     return f".{changeset_id}.theirs"
 
 
 def leads_out(path: str, target: str) -> bool:
     """Return whether a link at ``path`` may lead out of the bundle.
 
-    ``..`` is allowed only at the beginning: behind another part it would start from where that part leads.
+    ``..`` is allowed only at the beginning: after another part it would start from that part's target.
     """
     parts = PurePosixPath(target).parts
     ups = next((number for number, part in enumerate(parts) if part != ".."), len(parts))
@@ -321,7 +321,7 @@ def leads_out(path: str, target: str) -> bool:
 
 
 def leads_into_git(path: str) -> bool:
-    """Return whether git's own directory is on a path, under any name that a file system has for it."""
+    """Return whether a path contains git's own directory, under any name that file systems have for it."""
     return any(plain_name(part) in _GIT_NAMES for part in _PARTS.split(path))
 
 
@@ -338,19 +338,19 @@ def _misfit(found: Found, path: str, base: Entries) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a commit of the changeset would answer now, and do."""
+    """The prepared commit of a changeset, and its answer."""
 
     answer: CommitResult
-    #: the commit that the branch is to move to
+    #: the commit to which the branch moves
     commit: str | None = None
-    #: after a conflict: the tree of the directory as it is, and the one with the changes of both sides
+    #: after a conflict: the present tree of the directory, and the one with the changes of both sides
     trees: tuple[str, str] | None = None
-    #: whether it is to be proposed to the workers, even if it changes nothing
+    #: whether it is proposed to the workers, even if it changes nothing
     is_news: bool = False
 
     @property
     def is_refused(self) -> bool:
-        """Whether the answer is all there is to it."""
+        """Whether there is nothing to do but to return the answer."""
         return self.answer.status != "ok" and self.trees is None
 
 
@@ -362,12 +362,12 @@ class Committing:
     check: BundleCheck
     changeset: Changeset
     principal: Principal
-    #: the commit that it goes on top of, and the result of validating that
+    #: the commit on top of which it goes, and the result of validating that
     tip: str
     before: Checked
 
     def draft(self, message: str) -> Draft:
-        """Read, judge, merge and check the changeset; git gets objects only.
+        """Read, judge, merge and check the changeset; of git's data, only objects are added.
 
         Raises:
             GitError, ChangesetError, OSError: it failed.
@@ -383,13 +383,13 @@ class Committing:
         if base is None or ours is None or ours == base:
             return Draft(self._ok(self.changeset.base, ChangeSummary()))
         theirs = repository.bundle_tree(self.tip) or repository.tree_with(None, {})
-        merged, met = repository.merge(base, ours, theirs, label=self.changeset.changeset_id)
-        if met:
-            return self._met(ours, theirs, merged, met)
+        merged, conflicts = repository.merge(base, ours, theirs, label=self.changeset.changeset_id)
+        if conflicts:
+            return self._conflict_draft(ours, theirs, merged, conflicts)
         before = repository.entries(theirs)
         changes = changes_between(before, repository.entries(merged))
         if not changes:
-            # a process that died right after the commit finds it here when it tries again
+            # an earlier attempt made the commit, and its process died right after that
             return Draft(self._ok(self.tip, ChangeSummary()), is_news=True)
         refusal = self._check(merged, theirs, changes)
         if refusal is not None:
@@ -399,8 +399,8 @@ class Committing:
         commit = repository.commit(tree, self.tip, text, self.principal.agent)
         return Draft(self._ok(commit, summary_of(changes, before)), commit, is_news=True)
 
-    def _met(self, ours: str, theirs: str, merged: str, paths: Iterable[str]) -> Draft:
-        """Draft the answer to a conflict: without lines to mark, ours stays and theirs comes beside it."""
+    def _conflict_draft(self, ours: str, theirs: str, merged: str, paths: Iterable[str]) -> Draft:
+        """Draft the answer to a conflict; where no lines can be marked, theirs is added beside ours."""
         repository, changes = self.open_changesets.repository, dict[str, Entry | None]()
         mine, there = repository.entries(ours), repository.entries(theirs)
         marked = set(repository.containing(merged, self._mark))
@@ -416,7 +416,7 @@ class Committing:
         return Draft(self._conflict(sorted(names)), trees=(ours, repository.tree_with(merged, changes)))
 
     def _check(self, tree: str, theirs: str, changes: Changes) -> CommitResult | None:
-        """Return why the changed bundle cannot be committed in place of ``theirs``; ``None`` if it can."""
+        """Return why the changed bundle cannot replace ``theirs``; ``None`` if it can."""
         is_bound, rules = self.principal.is_bound, self.principal.rules
         after = self.check.check(tree, import_entries=not is_bound)
         refused = unnamed_files(self.before, after, changes, rules) if is_bound else {}
@@ -427,21 +427,21 @@ class Committing:
             refused = self._overreach(self.before, after)
             if refused:
                 return self._violation(refused)
-            # what the policy refuses is never run, not even to be checked
+            # code that the policy refuses is never run, not even for a check
             whole = self.check.check(tree)
             errors = self.check.errors(whole, self.before)
             if not errors and (whole.is_typed or self.before.is_typed):
-                # how @tool functions are run is known only by now
+                # the run policies of @tool functions are known only after the import
                 refused = self._overreach(self.check.check(theirs), whole)
                 if refused:
                     return self._violation(refused)
         if not errors:
             return None
         findings = [error.to_wire() for error in errors]
-        told = "; ".join(f"{item['file']}:{item['line']}: {item['message']}" for item in findings[:5])
+        listed = "; ".join(f"{item['file']}:{item['line']}: {item['message']}" for item in findings[:5])
         return self._refused(
             "BUNDLE_INVALID",
-            f"The changed bundle has {len(findings)} error(s): {told}",
+            f"The changed bundle has {len(findings)} error(s): {listed}",
             "Correct them in the changeset's directory, and commit it again.",
             findings=tuple(findings[:MAX_FINDINGS]),
         )
@@ -460,7 +460,7 @@ class Committing:
         }
 
     def finish(self, draft: Draft) -> CommitResult:
-        """Carry a draft out, while no other commit can be made.
+        """Carry a draft out, under the lock.
 
         Raises:
             Overtaken: another commit was faster.
@@ -474,7 +474,7 @@ class Committing:
         return draft.answer
 
     def remove(self) -> None:
-        """Remove the changeset once it is committed; what cannot be removed can be discarded later."""
+        """Remove the changeset once it is committed; if that fails, it can be discarded later."""
         with contextlib.suppress(GitError, OSError):
             self._files.remove()
             self.open_changesets.delete(self.changeset)
@@ -492,7 +492,7 @@ class Committing:
         return f"<<<<<<< {self.changeset.changeset_id}"
 
     def _judge(self, proposal: Proposal, ours: str | None) -> CommitResult | None:
-        """Refuse what still has the marks of a conflict, or is not allowed."""
+        """Refuse files that still have conflict markers, or are not allowed."""
         changes = proposal.changes
         marked = self.open_changesets.repository.containing(ours, self._mark) if ours and changes else []
         beside = (path.removesuffix(self._beside) for path in changes if path.endswith(self._beside))
@@ -513,13 +513,13 @@ class Committing:
         )
 
     def _violation(self, refused: dict[str, str]) -> CommitResult:
-        told = "; ".join(f"{path}: {reason}" for path, reason in sorted(refused.items())[:10])
+        reasons = "; ".join(f"{path}: {reason}" for path, reason in sorted(refused.items())[:10])
         if not self.principal.rules.is_enabled:
-            told = "the Swarm does not allow changesets (policy.changesets.enabled)"
+            reasons = "the Swarm does not allow changesets (policy.changesets.enabled)"
         return self._refused(
             "POLICY_VIOLATION",
-            f"The changeset changes what it may not: {told}",
-            "Take these changes back in the changeset's directory, and commit it again.",
+            f"The changeset changes what it may not: {reasons}",
+            "Undo these changes in the changeset's directory, and commit it again.",
             violated_files=tuple(map(shown, sorted(refused))),
         )
 
@@ -556,7 +556,7 @@ class Committing:
 
 
 def summary_of(changes: Changes, before: Entries) -> ChangeSummary:
-    """Sort changes by what they do to files."""
+    """Sort changes into changed, added and deleted files."""
     kinds: dict[str, list[str]] = {"changed": [], "added": [], "deleted": []}
     for path, entry in sorted(changes.items()):
         kind = "deleted" if entry is None else "changed" if path in before else "added"
@@ -565,5 +565,5 @@ def summary_of(changes: Changes, before: Entries) -> ChangeSummary:
 
 
 def shown(path: str) -> str:
-    """Return a path that JSON can hold: bytes that are not UTF-8 are escaped."""
+    """Return a path as JSON can represent it: bytes that are not UTF-8 are escaped."""
     return path.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,8 +1,8 @@
 """Which files a changeset may change: those that the Swarm and the Agent both allow.
 
-A pattern that allows a folder of texts must not let code in, so two kinds of files must also be named as
-what they are: resource documents by a pattern that ends in ``.yaml`` or ``.yml``, code by one that ends in
-a suffix of code or that already stands for an entry of the bundle.
+A pattern that allows a folder of texts must not admit code. So two kinds of files need a pattern of their
+kind: resource documents one that ends in ``.yaml`` or ``.yml``, code one that ends in a suffix of code or
+that already matches an entry of the bundle.
 
 Sources: 000 §12.4 and the ChangesetPolicy of its time; DESIGN §6: off by default, and an empty list allows
 nothing.
@@ -19,28 +19,28 @@ from goondan_tasks.bundle import Bundle
 from goondan_tasks.bundle.entries import is_code
 from goondan_tasks.bundle.inventory import is_document_name
 
-#: what is recommended where no policy limits the files
+#: recommended files if no policy limits them
 USUAL_FILES = ("goondan.yaml", "resources/**", "prompts/**", "tools/**", "extensions/**")
 #: the directory of an instance's changesets in its workdir
 FOLDER = ".changesets"
-#: files from which git and its extensions take orders
+#: files that control git and its extensions
 _OF_GIT = {".gitattributes", ".gitmodules", ".lfsconfig"}
-#: what a file system may leave out of a name, or git take for a part's end (git's own utf8.c and path.c)
+#: characters that file systems ignore in a name, or git takes for the end of a part (its utf8.c and path.c)
 _UNSEEN = dict.fromkeys([*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF])
 
 
 def matches(glob: str, path: str) -> bool:
-    """Return whether ``glob`` means ``path``.
+    """Return whether ``glob`` matches ``path``.
 
-    The rules are minimatch's with ``dot: true``: a glob means a whole path; ``*`` and ``?`` stay inside one
-    part of it, ``**`` as a part of its own means any number of parts; ``[abc]``, ``[A-Z]``, ``[!a]``.
-    Braces and a leading ``!`` mean themselves, so that a pattern of another dialect allows nothing.
+    The rules are minimatch's with ``dot: true``: a glob matches a whole path; ``*`` and ``?`` stay inside one
+    part, ``**`` as a whole part matches any number of parts; ``[abc]``, ``[A-Z]``, ``[!a]``.
+    Braces and a leading ``!`` are literal, so that a pattern of another dialect allows nothing.
     """
     return _match(tuple(glob.removeprefix("./").replace("[^", "[!").split("/")), tuple(path.split("/")))
 
 
 def plain_name(name: str) -> str:
-    """Return a name as the most lenient file system reads it: HFS+ and NTFS ignore invisible characters."""
+    """Return a name as the most lenient file system reads it: HFS+ and NTFS ignore some characters."""
     return name.translate(_UNSEEN).partition(":")[0].rstrip(" .").casefold()
 
 
@@ -58,11 +58,11 @@ def _match(globs: tuple[str, ...], parts: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ChangesetRules:
-    """What a principal may change: files that every one of the lists of globs allows."""
+    """The files that a principal may change: those that every list of globs allows."""
 
     is_enabled: bool = True
     lists: tuple[tuple[str, ...], ...] = ()
-    #: whether permissions and limits may be changed, too: see :mod:`goondan_tasks.changesets.check`
+    #: whether permissions and limits may be changed too; see :mod:`goondan_tasks.changesets.check`
     allows_policy_changes: bool = True
 
     @classmethod
@@ -104,7 +104,7 @@ class ChangesetRules:
         return self.lists[-1] if self.lists else USUAL_FILES
 
 
-#: a person at the command line, who may write the repository anyway
+#: for a person at the command line, who can write the repository anyway
 UNRESTRICTED = ChangesetRules()
 
 
@@ -112,7 +112,7 @@ UNRESTRICTED = ChangesetRules()
 class Principal:
     """The author of changesets: an agent in one of its instances, or a person."""
 
-    #: where its changesets get their directories
+    #: the parent of its changesets' directories
     directory: Path = Path(FOLDER)
     rules: ChangesetRules = UNRESTRICTED
     agent: str | None = None
@@ -121,17 +121,17 @@ class Principal:
 
     @property
     def is_bound(self) -> bool:
-        """Whether a policy limits what it may change."""
+        """Whether a policy limits its changes."""
         return self.agent is not None and self.rules != UNRESTRICTED
 
     def objection(self, path: str) -> str | None:
         """Return why it may not change a file, by its path from the bundle's folder; ``None`` if it may.
 
-        An agent's ``.gitattributes`` would name programs that filter the files of the live folder, its
+        An agent's ``.gitattributes`` could name programs that filter the files of the live folder, its
         ``.gitmodules`` and ``.lfsconfig`` places from which git fetches.
         """
         if self.agent is not None and plain_name(path.rpartition("/")[2]) in _OF_GIT:
-            return "git runs or fetches what it names, so only a person may change it"
+            return "git runs or fetches what this file names, so only a person may change it"
         return None if self.rules.allow(path) else "the policy does not allow it"
 
 

@@ -1,6 +1,6 @@
-"""The client for asyncio, made from :class:`Client`: its methods run in a thread.
+"""The client for asyncio, derived from :class:`Client`: its methods run in a thread.
 
-Only what waits is written here: waiting for a result holds no thread.
+Only methods that wait are written here, because waiting for a result must hold no thread.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ def _in_thread(
     @functools.wraps(method)
     async def run(self: "AsyncClient", /, *args: Parameters.args, **fields: Parameters.kwargs) -> Result:
         bound: Callable[Parameters, Result] = getattr(self._client, method.__name__)
-        with self._client.retrying(None):  # not longer than the task waits
+        with self._client.retrying(None):  # bounds the retries on the thread
             return await asyncio.to_thread(bound, *args, **fields)
 
     return run
@@ -175,10 +175,10 @@ class AsyncClient:
         cancel_on_close: bool = True,
         **fields: Unpack[EventFields],
     ) -> AsyncGenerator[TurnEvent]:
-        """Ask an agent, and yield what happens in its Turn; see :meth:`Client.request_stream`.
+        """Ask an agent, and yield the events of its Turn; see :meth:`Client.request_stream`.
 
-        It has a thread of its own while it lasts. ``contextlib.aclosing`` closes it for sure, and cancels the
-        Turn, when its loop is left early; a task that is cancelled does so too.
+        The stream has its own thread. When the loop is left early, ``contextlib.aclosing`` closes the stream
+        and cancels the Turn; cancelling the task does the same.
         """
         _, follower = self._client.following(
             agent, input, timeout=timeout, cancel_on_close=cancel_on_close, **fields
@@ -216,7 +216,7 @@ class AsyncClient:
                 client.give_back(received)
 
         receiving = Undoable(receive, undo=give_back)
-        # the wait has a thread of its own: those of the loop stay free for short trips
+        # the wait has its own thread, so that those of the loop stay free for short trips
         executor = ThreadPoolExecutor(1, thread_name_prefix="goondan-receive")
         try:
             with client.retrying(math.inf if timeout is None else timeout):
@@ -228,7 +228,7 @@ class AsyncClient:
 
 
 class Undoable(Generic[Result]):
-    """Work on a thread, which cannot be stopped: cancelled, it is undone as soon as it is done."""
+    """Work on a thread, which cannot be stopped: if it is cancelled, it is undone after it has finished."""
 
     def __init__(self, work: Callable[[], Result], undo: Callable[[Result], object]) -> None:
         self._work = work

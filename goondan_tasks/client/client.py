@@ -49,11 +49,10 @@ from goondan_tasks.wording import require_keywords
 class Client(ClientConnection):
     """Submits tool calls to agents' queues and receives their results. Threads may share it.
 
-    It raises only for an unknown agent, a payload too large, a conflict or an unreachable broker;
-    everything else that goes wrong with a call is its result. Every method that needs Redis or the broker
-    raises BrokerUnreachableError if it cannot be reached: one with a ``timeout`` when that is over, any other
-    after ``GOONDAN_CONNECT_TIMEOUT_SECONDS``. Until then it is tried again, and what was carried out before
-    the connection was lost is not done twice.
+    Methods raise only for an unknown agent, a payload too large, a conflict or an unreachable broker; any
+    other failure of a call is its result. Every method that needs Redis or the broker raises
+    BrokerUnreachableError if it cannot be reached: a method with a ``timeout`` when that is over, any other
+    after ``GOONDAN_CONNECT_TIMEOUT_SECONDS``. Until then it retries, and nothing is done twice.
     """
 
     # Tool calls
@@ -109,7 +108,7 @@ class Client(ClientConnection):
         """Return the output of a call that succeeded, to be read in parts.
 
         Raises:
-            NoOutputError: it has not ended yet, or not well.
+            NoOutputError: it has not ended yet, or ended with an error.
             CallNotFoundError: as :meth:`pending`.
         """
         pending = self.pending(call_id)
@@ -121,15 +120,15 @@ class Client(ClientConnection):
     def read_output(
         self, call_id: str, offset: int = 0, limit: int | None = None, *, timeout: float | None = None
     ) -> OutputPart:
-        """Read a part of a call's output, which is JSON text in UTF-8; ``next_offset`` leads to the next.
+        """Read a part of a call's output, JSON text in UTF-8; ``next_offset`` is where the next part begins.
 
-        A large output is in a file of the workdir, and a worker of the call's agent is asked for the
-        part; it decides how much of ``limit`` bytes it sends at once.
+        A large output is in a file of the workdir, and a worker of the call's agent reads the part; it may
+        send fewer than ``limit`` bytes at once.
 
         Raises:
             NoOutputError, CallNotFoundError: as :meth:`output`.
             ToolInputValidationError: ``offset`` is past the end.
-            OutputGoneError: the file does not exist any more.
+            OutputGoneError: the file no longer exists.
             WaitTimeout: no worker has answered within ``timeout`` seconds.
         """
         output = self.output(call_id)
@@ -145,7 +144,7 @@ class Client(ClientConnection):
         self._calls.cancel(call_id)
 
     def describe(self, call_id: str) -> CallStory:
-        """Return all that is known of a call, its relatives included; raises as :meth:`record`."""
+        """Return everything known about a call, related calls included; raises as :meth:`record`."""
         record = self.record(call_id)
         with self.broker_errors():
             return read_story(self._ledger, record)
@@ -168,9 +167,9 @@ class Client(ClientConnection):
             return with_losses(self._ledger, found)
 
     def trace(self, name: str) -> Trace:
-        """Return the tree of calls and handoffs that come from one another; how long each waited and ran.
+        """Return the tree of calls and handoffs of one trace, with the times that each waited and ran.
 
-        Instead of the correlationId, ``name`` may be the id of one of the calls, or their traceId.
+        ``name`` is the correlationId, the traceId, or the id of one of the calls.
 
         Raises:
             CallNotFoundError: nothing has that name, or all of it has expired.
@@ -184,7 +183,7 @@ class Client(ClientConnection):
     def traces(
         self, limit: int = 20, *, older_than: float | None = None, newer_than: float | None = None
     ) -> list[TraceSummary]:
-        """Return the traces of the most recent calls, at most 1000 of these; times as in :meth:`calls`."""
+        """Return the traces of the most recent calls, 1000 at most; times as in :meth:`calls`."""
         with self.broker_errors():
             return read_traces(self._ledger, self._known_agents.all(), limit, older_than, newer_than)
 
@@ -220,10 +219,10 @@ class Client(ClientConnection):
     # Pending calls and approvals
 
     def resolve(self, call_id: str, output: Any = None) -> None:
-        """Complete a pending call with its output, any JSON: its result is ``ok`` then.
+        """Complete a pending call with its output, any JSON; its status becomes ``ok``.
 
-        If the handler still runs, the call is completed as soon as it returns that it is pending; if the
-        handler returns something else, that is the result.
+        If the handler still runs, the call is completed as soon as the handler returns a pending result; if
+        the handler returns something else, that is the result.
 
         Raises:
             CallClosedError: it has its final result, or was completed before; also if it has expired.
@@ -240,7 +239,7 @@ class Client(ClientConnection):
         """Complete a call as :meth:`resolve` does, or with an error, by the token of its callback.
 
         Raises:
-            CallNotFoundError: the token is not the one of ``ctx.callback_url``, too.
+            CallNotFoundError: there is no such call, or the token is not that of its ``ctx.callback_url``.
             ToolInputValidationError: ``error`` has no message.
         """
         require_possible(call_id)
@@ -252,8 +251,8 @@ class Client(ClientConnection):
         """Complete a pending call, by its id, with an error; or answer an event with one.
 
         Raises:
-            CallNotFoundError, CallClosedError, CallNotPendingError: as :meth:`resolve`; of an event, that
-                it takes no answer any more.
+            CallNotFoundError, CallClosedError, CallNotPendingError: as :meth:`resolve`; for an event,
+                CallClosedError if it no longer takes an answer.
             ToolInputValidationError: ``error`` is an object without a message.
         """
         if isinstance(failed, str):
@@ -264,16 +263,16 @@ class Client(ClientConnection):
             self._event_receiver.fail(failed, exception)
 
     def approvals(self, agent: str | None = None) -> list[CallRecord]:
-        """Return the calls that wait for an approval, of one agent or of all; the longest waiting first."""
+        """Return the calls that wait for an approval, of one agent or of all, the oldest first."""
         with self.broker_errors():
             return self._completions.approvals(self._agents_of(agent))
 
     def approve(self, call_id: str, by: str = "") -> None:
-        """Let a call be run that waits for an approval; ``by`` names the approver.
+        """Approve a call, which then runs; ``by`` names the approver.
 
         Raises:
-            CallClosedError: it has its final result: it was denied, cancelled, or has expired.
-            CallNotPendingError: it does not wait for an approval, or does not any more.
+            CallClosedError: it has its final result: it was denied or cancelled, or has expired.
+            CallNotPendingError: it does not, or no longer, wait for an approval.
             CallNotFoundError: as :meth:`pending`.
             ToolInputValidationError: ``by`` is not text of at most 200 characters.
         """
@@ -314,8 +313,8 @@ class Client(ClientConnection):
     ) -> list[CallRecord]:
         """Return the dead letters of one agent or of all, the latest first.
 
-        They are the calls whose every run killed its worker, and the messages that held no call: those have
-        the tool ``(no call)``, and as arguments the message and its queue.
+        These are calls whose every run killed its worker, and messages that held no call. The latter have
+        the tool ``(no call)``, and the message and its queue as arguments.
         """
         with self.broker_errors():
             found = self._dead_letters.find(self._agents_of(agent), **wanted)
@@ -334,10 +333,10 @@ class Client(ClientConnection):
         return record
 
     def replay(self, call_id: str, *, again: bool = False) -> PendingCall:
-        """Run a call again that has ended with an error, a dead letter or not, as a new call.
+        """Run a call that has ended with an error, a dead letter or not, again as a new call.
 
-        The old one keeps its result and is marked as replayed: a second replay is refused, unless
-        ``again`` says so. The new one's result names the old in ``meta.replay_of``.
+        The old call keeps its result and is marked as replayed; a second replay is refused unless ``again``
+        is true. The new call's result names the old one in ``meta.replay_of``.
 
         Raises:
             NotReplayableError: it has not ended, has succeeded, was refused, or was replayed before.
@@ -353,7 +352,8 @@ class Client(ClientConnection):
     def replay_all(self, agent: str | None = None, **wanted: Unpack[LetterFilter]) -> dict[str, PendingCall]:
         """Replay the dead letters that were not yet replayed; return the new calls by the old ones' ids.
 
-        Messages that held no call are left alone. Raises as :meth:`replay`; what was replayed is marked.
+        Messages that held no call are skipped. Raises as :meth:`replay`; letters replayed before that are
+        marked.
         """
         letters = [letter for letter in self.dead_letters(agent, None, **wanted) if may_be_replayed(letter)]
         return {old: new for batch in batches(letters) for old, new in self._replay(batch).items()}
@@ -388,11 +388,11 @@ class Client(ClientConnection):
     def receive(
         self, agent: str, instance_key: str | None = None, timeout: float | None = None
     ) -> ReceivedEvent | None:
-        """Return the next event of an agent without an entry, which this producer is to handle.
+        """Return the next event of an agent without an entry, for this producer to handle.
 
-        The event is this producer's, under a lease that is renewed, until :meth:`reply` or :meth:`fail` is
-        called; the instance's other events wait. ``None`` after ``timeout`` seconds without one. An outage of
-        Redis is waited out as long.
+        The event is held under a lease, which is renewed until :meth:`reply` or :meth:`fail` is called;
+        meanwhile the instance's other events wait. Return ``None`` after ``timeout`` seconds without an
+        event; an outage of Redis does not end the wait earlier.
 
         Raises:
             AgentNotFoundError: no such agent.
@@ -412,7 +412,7 @@ class Client(ClientConnection):
         """Answer an event with any JSON.
 
         Raises:
-            CallClosedError: the event takes no answer any more.
+            CallClosedError: the event no longer takes an answer.
             ToolOutputError: the output is not JSON.
         """
         with self.broker_errors():
@@ -454,7 +454,7 @@ class Client(ClientConnection):
             return read_agents(self._ledger, agents, workers)
 
     def call_counts(self) -> tuple[list[WorkerCounts], dict[str, int]]:
-        """Return what workers have counted of their calls, and how many were lost with workers, by agent."""
+        """Return the workers' counts of their calls, and the number of calls lost with workers by agent."""
         with self.broker_errors():
             store = CountStore(self._redis, self._ledger.keys)
             return store.workers(), store.lost()
@@ -464,8 +464,8 @@ class Client(ClientConnection):
     ) -> list[WorkerRecord]:
         """Ask an agent's workers, or one worker by its name, to drain as they do on SIGTERM.
 
-        Return the workers that are asked; each notices within seconds. One that serves other agents too
-        continues for them. A worker that starts later is not asked.
+        Return the workers that are asked; each notices within seconds. A worker that also serves other agents
+        continues for them. A worker that starts later is not affected.
 
         Raises:
             AgentNotFoundError: no such agent.
@@ -507,8 +507,8 @@ class Client(ClientConnection):
         """Delete an instance with its files, or only one agent's part of it.
 
         Files are removed below this process's ``GOONDAN_STATE_ROOT``; the removal names those elsewhere.
-        Agents that work under one key share its directory, which goes with the last of them. There is
-        one removal for each workspace that has such an instance. ``dry_run`` only says what would be done.
+        Agents that work under one key share its directory, which is removed with the last of them. There is
+        one removal for each workspace that has such an instance. ``dry_run`` only reports what would be done.
 
         Raises:
             InstanceNotFoundError: there is none.
@@ -525,10 +525,10 @@ class Client(ClientConnection):
         dry_run: bool = False,
         watch: Callable[[InstanceRemoval], object] | None = None,
     ) -> list[InstanceRemoval]:
-        """Delete the instances that were not used for so long, as :meth:`delete_instance` does.
+        """Delete the instances that were unused for that time, as :meth:`delete_instance` does.
 
-        Those with live calls stay. ``unlisted`` includes directories that Redis does not know, unchanged
-        for so long. ``watch`` is called with each removal as soon as it is done.
+        Those with live calls stay. ``unlisted`` includes directories that Redis does not know and that were
+        unchanged for that time. ``watch`` is called with each removal as soon as it is done.
         """
         found = []
         with self.broker_errors():

@@ -1,4 +1,4 @@
-"""A client's connection: what its methods share, and how calls get from this process into the ledger."""
+"""A client's connection: the services that its methods share, and the submission of calls to the ledger."""
 
 import contextlib
 import time
@@ -73,10 +73,10 @@ class ClientConnection:
 
     @classmethod
     def connect(cls, url: str | None = None, *, bundle: Path | str | None = None) -> Self:
-        """Make a client of ``url``, default ``GOONDAN_REDIS_URL``; nothing is sent yet.
+        """Make a client for ``url``, default ``GOONDAN_REDIS_URL``; nothing is sent yet.
 
-        ``bundle`` (default ``GOONDAN_BUNDLE``) tells which agents there are; without one, the
-        agents that workers have announced are known.
+        The client knows the agents of ``bundle`` (default ``GOONDAN_BUNDLE``), or without a bundle those that
+        workers have announced.
 
         Raises:
             ConfigError: a setting or the bundle is not valid.
@@ -113,16 +113,16 @@ class ClientConnection:
             self._calls.listener.start()
 
     def expect(self, call_id: str, look: Callable[[str], str]) -> PendingCall:
-        """Return a call that is about to be submitted: no result of it is missed from now on.
+        """Return a call that is about to be submitted; from now on none of its results is missed.
 
-        A waiting thread calls ``look`` periodically, in place of :meth:`look`; an outage does not end the
+        A waiting thread calls ``look`` periodically, in place of :meth:`look`. An outage does not end the
         wait.
         """
         [expected] = self._calls.listener.expect([call_id])
         return ExpectedCall(call_id, expected, self._calls, look)
 
     def follower(self, event_id: str, begin: Callable[[], PendingCall], **terms: Any) -> TurnFollower:
-        """Return what follows the Turn of an event, by its identity; ``terms`` are those of the follower."""
+        """Return a follower of the Turn of an event, by its identity; ``terms`` are its other arguments."""
         redis, keys = self._redis, self._ledger.keys
         return TurnFollower(redis, keys, event_id, begin, broker_errors=self.broker_errors, **terms)
 
@@ -139,7 +139,7 @@ class ClientConnection:
         self._calls.listener.fail(call_id, error)
 
     def send_messages(self, unsent: Mapping[str, bytes]) -> None:
-        """Send the messages of calls, by id, that the ledger has recorded and could not push."""
+        """Send the messages of calls, by id, that the ledger has recorded but could not push."""
         self._reaper.send(unsent)
 
     def record(self, call_id: str) -> CallRecord:
@@ -194,9 +194,9 @@ class ClientConnection:
             self._ledger.forget(call_id, agent)
 
     def retrying(self, timeout: float | None) -> AbstractContextManager[RetryPeriod]:
-        """Go on through an outage of Redis for so many seconds within a ``with`` block.
+        """Retry during an outage of Redis for ``timeout`` seconds, within a ``with`` block.
 
-        ``None`` is what counts without it: ``GOONDAN_CONNECT_TIMEOUT_SECONDS``.
+        ``None`` means the default, ``GOONDAN_CONNECT_TIMEOUT_SECONDS``.
         """
         seconds = self.settings.connect_timeout_seconds if timeout is None else timeout
         return retrying(time.monotonic() + seconds)
@@ -216,7 +216,7 @@ class ClientConnection:
         is_async: bool = False,
         **fields: Unpack[EventFields],
     ) -> RequestResult:
-        """Ask an agent, and wait ``timeout`` seconds for its answer; past them it is told to stop.
+        """Ask an agent, and wait ``timeout`` seconds for its answer; after that the agent is told to stop.
 
         ``input`` may be any JSON, or an :class:`AgentEvent`. With ``is_async`` it returns at once, and
         ``client.pending(answer.id)`` is the request.
@@ -244,12 +244,12 @@ class ClientConnection:
         cancel_on_close: bool = True,
         **fields: Unpack[EventFields],
     ) -> Generator[TurnEvent]:
-        """Ask an agent as :meth:`request` does, and yield what happens in its Turn; at last the answer.
+        """Ask an agent as :meth:`request` does, and yield the events of its Turn, the answer last.
 
-        Nothing is sent before the first event is asked for. An iterator that is closed before the end, as by
-        ``break``, cancels the Turn, unless ``cancel_on_close`` is false. The events are those of
-        :mod:`goondan_tasks.client.turn_events`; an agent that does not think has no more than its progress
-        and the end. Raises as :meth:`request` does, while it yields.
+        Nothing is sent before the first event is requested. Closing the iterator before the end, as ``break``
+        does, cancels the Turn, unless ``cancel_on_close`` is false. The events are those of
+        :mod:`goondan_tasks.client.turn_events`; an agent that does not think sends only its progress
+        and the end. While it yields it raises as :meth:`request` does.
         """
         _, follower = self.following(agent, input, timeout=timeout, cancel_on_close=cancel_on_close, **fields)
         return cast(Generator[TurnEvent], follower.events())
@@ -263,7 +263,7 @@ class ClientConnection:
         cancel_on_close: bool = True,
         **fields: Unpack[EventFields],
     ) -> tuple[ToolCall, TurnFollower]:
-        """Return a request, and what submits it when its events are asked for; see :meth:`request_stream`."""
+        """Return a request, and a follower that submits it when iterated; see :meth:`request_stream`."""
         call = outside_call(self.settings, agent, input, fields, is_request=True, timeout=timeout)
 
         def begin() -> PendingCall:
@@ -278,20 +278,21 @@ class ClientConnection:
     def ask(
         self, agent: str, input: Any = None, *, timeout: float, **fields: Unpack[EventFields]
     ) -> tuple[ToolCall, PendingCall]:
-        """Ask an agent, and return the request to be waited for; raises as :meth:`request` does."""
+        """Ask an agent, and return the request and its pending call; raises as :meth:`request` does."""
         call = outside_call(self.settings, agent, input, fields, is_request=True, timeout=timeout)
         with self.retrying(timeout):
             return call, self.submit_event(call)
 
     def call_off(self, pending: PendingCall) -> None:
-        """Cancel a request; one that has ended is left alone."""
+        """Cancel a request, unless it has ended."""
         with contextlib.suppress(CallClosedError, CallNotFoundError):
             pending.cancel()
 
     def send(self, agent: str, input: Any = None, **fields: Unpack[EventFields]) -> SendResult:
-        """Give an agent an event that it does not answer; raises as :meth:`request` does.
+        """Send an agent an event that it does not answer; raises as :meth:`request` does.
 
-        An event is not accepted if the instance was given one with the same ``event_id`` and another content.
+        The event is not accepted if the instance already has one with the same ``event_id`` and other
+        content.
         """
         call = outside_call(self.settings, agent, input, fields, is_request=False)
         try:
@@ -302,7 +303,7 @@ class ClientConnection:
 
     def _accept(self, submissions: list[Submission]) -> list[PendingCall]:
         self._calls.listener.start()
-        # results are expected before the calls are queued: one may come at once
+        # results are expected before the calls are queued: they may arrive at once
         pending = self._calls.pending([submission.id for submission in submissions])
         for call_id in self.submitter.accept(submissions, self.producer):
             self._calls.look(call_id)

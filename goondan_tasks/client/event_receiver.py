@@ -44,7 +44,7 @@ END_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ReceivedEvent:
-    """What ``Client.receive`` returns; it is to be answered with ``reply`` or ``fail``."""
+    """A received event, to be answered with ``reply`` or ``fail``."""
 
     #: the event's identity in the ledger: `goondan result ID` shows its state
     id: str
@@ -54,7 +54,7 @@ class ReceivedEvent:
     correlation_id: str
     trace_id: str
     event: AgentEvent
-    #: the Turn's, to be given to the calls that it makes
+    #: the Turn's, for the calls that it makes
     auth: JsonObject | None
     origin: JsonObject | None
     #: 1 for the first time that the event is received
@@ -65,7 +65,7 @@ class ReceivedEvent:
 
     @property
     def input(self) -> Any:
-        """What the agent is to know."""
+        """The event's input."""
         return self.event.input
 
     @classmethod
@@ -102,7 +102,7 @@ class EventReceiver:
         self._leases = EventLeases(ledger, reaper, ledger.settings.lease_seconds)
 
     def close(self) -> None:
-        """Renew no lease any more: events without an answer end as if this process had died."""
+        """Stop renewing leases: unanswered events end as if this process had died."""
         self._leases.close()
 
     def receive(
@@ -147,12 +147,12 @@ class EventReceiver:
         self._finish(received.claim, received.claim.run.failed(described, received.started_at))
 
     def give_back(self, received: ReceivedEvent) -> None:
-        """Put an event back at the head of its mailbox; one that was cancelled meanwhile ends."""
+        """Put an event back at the head of its mailbox; if it was cancelled meanwhile, it ends."""
         self._leases.drop(received.claim)
         self._reaper.return_event(received.claim)
 
     def _received(self, claim: Claim) -> ReceivedEvent | None:
-        """Start a claimed event; one that must not be handled, or cannot be read, is settled."""
+        """Start a claimed event; if it must not be handled, or cannot be read, settle it."""
         if claim.verdict is not Verdict.RUN:
             if claim.is_ours:
                 self._reaper.settle(claim)
@@ -186,7 +186,7 @@ class EventReceiver:
 
 @contextmanager
 def mail_news(redis: Redis, keys: Keys, agent: str) -> Iterator[PubSub]:
-    """Subscribe to the news of an agent's mailboxes; nothing published within the block is missed.
+    """Subscribe to changes of an agent's mailboxes; no message published within the block is missed.
 
     Raises:
         redis.exceptions.RedisError: Redis cannot be reached.
@@ -227,14 +227,14 @@ class EventLeases:
         with self._lock:
             self._held[claim.run.id] = _Held(claim, ends_at)
             if self._thread is None:
-                # the process belongs to the producer: it must not be told to stop if this thread dies
+                # the process belongs to the producer: unlike a worker it must not stop if this thread dies
                 threading.Thread(target=self._leases.keep, name="goondan-leases", daemon=True).start()
                 self._thread = threading.Thread(target=self._watch, name="goondan-held-events", daemon=True)
                 self._thread.start()
         self._leases.hold(claim)
 
     def drop(self, claim: Claim) -> None:
-        """Renew an event's lease no longer; a newer claim of the event stays."""
+        """Stop renewing an event's lease; a newer claim of the event stays."""
         with self._lock:
             held = self._held.get(claim.run.id)
             if held is not None and held.claim.token == claim.token:
@@ -242,7 +242,7 @@ class EventLeases:
         self._leases.drop(claim)
 
     def close(self) -> None:
-        """Renew nothing any more."""
+        """Stop renewing leases."""
         self._stopped.set()
         self._leases.stop()
 

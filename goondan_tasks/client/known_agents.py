@@ -1,4 +1,4 @@
-"""What a producer knows of the swarm: its agents, the active revision, and whether Redis is there."""
+"""A producer's knowledge of the swarm: its agents, the active revision, and errors of Redis."""
 
 import contextlib
 import time
@@ -23,7 +23,7 @@ def broker_errors(url: str) -> Iterator[None]:
     """Turn the errors of the Redis at ``url`` into ours, for the length of a ``with`` block.
 
     Raises:
-        BrokerUnreachableError: it cannot be reached, or refuses what was asked.
+        BrokerUnreachableError: it cannot be reached, or refuses a command.
     """
     try:
         yield
@@ -34,7 +34,7 @@ def broker_errors(url: str) -> Iterator[None]:
 
 _SYSTEM_TOOLS = f"{SYSTEM_TOOL}{SEPARATOR}"
 
-#: how long a ref that was read is used, and how long the answer that no worker follows revisions
+#: how long a ref is cached, and how long the answer that no worker follows revisions
 GOOD_SECONDS = 0.2
 NONE_SECONDS = 10.0
 
@@ -47,8 +47,8 @@ class KnownAgents:
     ) -> None:
         """Begin with the bundle's agents, ``own``.
 
-        Their workspace may come from the bundle's folder (``is_of_folder``), which may be another one on the
-        workers' machines: then the announced workspace counts, if there is one.
+        Their workspace may be named after the bundle's folder (``is_of_folder``), which may differ on the
+        workers' machines. Then the announced workspace counts, if there is one.
         """
         self._agent_registry = agent_registry
         self._own = {record.name: record for record in own}
@@ -67,7 +67,7 @@ class KnownAgents:
         return dict(self._known)
 
     def current(self, name: str) -> AgentRecord:
-        """Return one agent as it is announced now.
+        """Return one agent as it is currently announced.
 
         Raises:
             AgentNotFoundError: no such agent.
@@ -107,7 +107,7 @@ class ActiveRefs:
     redis: Redis
     keys: Keys
     clock: Callable[[], float] = time.monotonic
-    #: workspace -> ref, and until when it is used
+    #: workspace -> ref, and until when it is cached
     _known: dict[str, tuple[str | None, float]] = field(default_factory=dict)
 
     def of(self, workspace: str) -> str | None:
@@ -138,6 +138,6 @@ class ActiveRefs:
     def _read(self, workspace: str) -> str | None:
         try:
             state = ActiveRevision(self.redis, self.keys, workspace).state()
-        except ValueError:  # of a newer version: workers know which revision is active
+        except ValueError:  # written by a newer version: the workers know which revision is active
             return None
         return None if state is None else state.active

@@ -75,10 +75,10 @@ LONGEST_ID = 200
 
 
 class CallService:
-    """What a client can ask and do about one call by its id, and how a missed notification is made up for.
+    """A client's operations on calls by their ids, and the polling that makes up for missed notifications.
 
-    Waiting threads and tasks look periodically, all of them in one trip, and sweep, so that no wait lasts for
-    ever, not even without workers.
+    Waiting threads and tasks poll periodically, all in one trip, and sweep, so that no wait lasts forever,
+    even without workers.
     """
 
     def __init__(self, ledger: Ledger, reaper: Reaper) -> None:
@@ -100,7 +100,7 @@ class CallService:
         """Read a call's status, and hand over its result if there is one; sweep if it is time.
 
         Raises:
-            CallNotFoundError: unknown, expired, or it cannot be read.
+            CallNotFoundError: the call is unknown or expired, or cannot be read.
             BrokerUnreachableError: Redis cannot be reached.
         """
         with self.broker_errors():
@@ -143,11 +143,11 @@ class CallService:
 
     @property
     def is_poll_due(self) -> bool:
-        """Whether the last poll that succeeded is a while ago."""
+        """Whether the last successful poll is LOOK_SECONDS ago."""
         return time.monotonic() - self._polled_at >= LOOK_SECONDS
 
     def poll(self, call_id: str) -> bool:
-        """Look for all results that are expected, if it is time; say if the ledger does not know this call.
+        """Look for all expected results, if it is time; return whether the ledger does not know this call.
 
         Raises:
             BrokerUnreachableError: Redis cannot be reached.
@@ -167,7 +167,7 @@ class CallService:
         self._polled_at = begun_at
 
     def _look_for(self, call_ids: Sequence[str]) -> Iterator[str]:
-        """Hand over the results that are there; yield the calls of which nothing is."""
+        """Hand over the results that are stored; yield the calls that have no record."""
         keys = self._ledger.keys
         for begin in range(0, len(call_ids), LOOK_BATCH):
             batch = call_ids[begin : begin + LOOK_BATCH]
@@ -215,8 +215,8 @@ class PendingCall:
     def cancel(self) -> None:
         """Cancel the call: its result will be ``E_TOOL_CANCELLED``. Doing so twice is fine.
 
-        A queued call ends at once and never runs, a running one ends as soon as its worker hears of it. One
-        that its worker has had for a quarter of a second, and not begun, never begins.
+        A queued call ends at once and never runs, a running one ends as soon as its worker notices. A call
+        that its worker has held for a quarter of a second without beginning it never begins.
 
         Raises:
             CallClosedError: it has its final result already.
@@ -226,7 +226,7 @@ class PendingCall:
         self._calls.cancel(self.id)
 
     def progress(self) -> Progress | None:
-        """Return what the handler has told last with ``ctx.progress``, if it has.
+        """Return the handler's latest ``ctx.progress``, if there is one.
 
         Raises as :meth:`status` does.
         """
@@ -235,9 +235,9 @@ class PendingCall:
     def result(self, timeout: float | None = None, wait_pending: bool = False) -> ToolCallResult:
         """Wait for the result, at most ``timeout`` seconds; ``None`` waits as long as it takes.
 
-        An outage of Redis does not end the wait before its time: what has come meanwhile is read then. A
-        ``pending`` result is an interim record: it is returned too, as long as there is no final one,
-        unless ``wait_pending`` says to go on waiting for that.
+        An outage of Redis does not end the wait early: results that were stored meanwhile are read
+        afterwards. A ``pending`` result is an interim record. It is returned while there is no final one,
+        unless ``wait_pending`` asks to wait for that.
 
         Raises:
             WaitTimeout: only the waiting ended; the call goes on.
@@ -251,11 +251,11 @@ class PendingCall:
         while True:
             self._calls.listener.wait(self._expected, _patience(end))
             is_over = end is not None and time.monotonic() >= end
-            result = self._told(wait_pending)
+            result = self._arrived(wait_pending)
             if result is None and not self._expected.is_there:
                 with self._retrying(end):
                     self._look(is_over)
-                result = self._told(wait_pending)
+                result = self._arrived(wait_pending)
             if result is not None:
                 return result
             if is_over:
@@ -270,11 +270,11 @@ class PendingCall:
         while True:
             await self._until_there(_patience(end))
             is_over = end is not None and time.monotonic() >= end
-            result = self._told(wait_pending)
+            result = self._arrived(wait_pending)
             if result is None and not self._expected.is_there and (is_over or self._calls.is_poll_due):
                 with self._retrying(end):
                     await asyncio.to_thread(self._look, is_over)
-                result = self._told(wait_pending)
+                result = self._arrived(wait_pending)
             if result is not None:
                 return result
             if is_over:
@@ -298,12 +298,12 @@ class PendingCall:
             await asyncio.wait({came}, timeout=seconds)
 
     def _retrying(self, end: float | None) -> AbstractContextManager[RetryPeriod]:
-        """Look through an outage until the wait ends, or the result has come by other means."""
+        """Retry during an outage until the wait ends, or the result has arrived by other means."""
         expected = self._expected
         return retrying(math.inf if end is None else end, is_needless=lambda: expected.is_there)
 
-    def _told(self, wait_pending: bool) -> ToolCallResult | None:
-        """Return the result that is waited for, if it has come; after an interim one, follow the next."""
+    def _arrived(self, wait_pending: bool) -> ToolCallResult | None:
+        """Return the awaited result, if it has arrived; after an interim one, expect the next."""
         if wait_pending and self._follow_interim():
             return None
         return self._read()
@@ -317,7 +317,7 @@ class PendingCall:
         return True
 
     def _read(self) -> ToolCallResult | None:
-        """Return what has come; in place of what cannot be read, the ledger's copy is expected."""
+        """Return the result that has arrived; if it cannot be read, expect the ledger's copy instead."""
         try:
             return self._expected.result()
         except ValueError as error:
@@ -326,7 +326,7 @@ class PendingCall:
             return None
 
     def _look(self, is_over: bool) -> None:
-        """Look for this call's result before the waiting ends; until then, for all that are expected."""
+        """Poll for all expected results; when the wait is over, look for this call's result."""
         try:
             if is_over or self._calls.poll(self.id):
                 self.status()
@@ -357,10 +357,10 @@ class ExpectedCall(PendingCall):
 
 
 def require_possible(call_id: str) -> None:
-    """Refuse what no call is called, before Redis is asked.
+    """Refuse an id that no call can have, before Redis is asked.
 
     Raises:
-        CallNotFoundError: it is too long, or no text that can be sent.
+        CallNotFoundError: the id is too long, or not valid text.
     """
     try:
         size = len(call_id.encode())
@@ -385,7 +385,7 @@ def _patience(end: float | None) -> float:
     return LOOK_SECONDS if end is None else max(0.0, min(LOOK_SECONDS, end - time.monotonic()))
 
 
-#: waits for the call that brings a part
+#: waits for the call that reads a part
 Wait = Callable[[PendingCall], ToolCallResult]
 
 
@@ -408,10 +408,10 @@ class CallOutput:
     """One call's output, to be read in parts."""
 
     def __init__(self, result: ToolCallResult, connection: "ClientConnection") -> None:
-        """Take the call's result; parts that it does not hold are read by calls over ``connection``.
+        """Take the call's result; parts that it does not contain are read by calls over ``connection``.
 
         Raises:
-            NoOutputError: the call did not end well.
+            NoOutputError: the call did not succeed.
         """
         if result.status != "ok":
             how = "is pending" if result.error is None else f"ended with an error, {result.error.code}"
@@ -420,7 +420,7 @@ class CallOutput:
         self._connection = connection
 
     def ask(self, offset: int = 0, limit: int | None = None) -> OutputPart | PendingCall:
-        """Return a part of at most ``limit`` bytes, or the call whose result brings it (:meth:`take`).
+        """Return a part of at most ``limit`` bytes, or the call whose result contains it (:meth:`take`).
 
         Raises:
             ToolInputValidationError: the offset or the limit is out of range.
@@ -443,10 +443,10 @@ class CallOutput:
         return self._connection.submit_drafts([draft])[0]
 
     def take(self, offset: int, asked: PendingCall, answer: ToolCallResult) -> OutputPart:
-        """Read the part from its call's result, and delete that: it is as large as a result may be.
+        """Read the part from its call's result, and delete that result, which is as large as one may be.
 
         Raises:
-            OutputGoneError: the file does not exist any more.
+            OutputGoneError: the file no longer exists.
             ToolInputValidationError: ``offset`` is past its end.
             ToolError: the call failed; its code says how.
         """
@@ -458,7 +458,7 @@ class CallOutput:
     def read(
         self, offset: int = 0, limit: int | None = None, *, wait: Wait = PendingCall.result
     ) -> OutputPart:
-        """Return a part; ``wait`` waits for the call that brings it, if one is needed."""
+        """Return a part; ``wait`` waits for the call that reads it, if one is needed."""
         asked = self.ask(offset, limit)
         return asked if isinstance(asked, OutputPart) else self.take(offset, asked, wait(asked))
 

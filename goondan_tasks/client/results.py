@@ -1,4 +1,4 @@
-"""Results come to the producer: one subscription, on one thread, for the whole process."""
+"""Receipt of results by a producer: one subscription, on one thread, for the whole process."""
 
 import contextlib
 import logging
@@ -23,8 +23,7 @@ logger = logging.getLogger(__name__)
 #: how long to wait before the subscription is tried again
 PAUSE_SECONDS = 0.5
 
-#: how long an outage lasts before the listener says so: threads that wait look meanwhile, and know how long
-#: they do
+#: how long an outage lasts before the listener reports it; waiting threads retry meanwhile, and report it
 QUIET_SECONDS = 3.0
 
 #: how long results may stay unread while no thread waits for one
@@ -33,15 +32,15 @@ NAP_SECONDS = 0.05
 #: how long a waiting thread reads the socket; then the listener's thread does, which checks the server
 OWN_SECONDS = 0.5
 
-#: how long to wait for the listener's thread at the end: without Redis nothing wakes it
-FAREWELL_SECONDS = 1.0
+#: how long to wait for the listener's thread when closing: without Redis nothing wakes it
+JOIN_SECONDS = 1.0
 
-#: what an interim result contains, and few others
+#: every interim result contains this, and few other results do
 _PENDING = b'"pending"'
 
 
 class Expected:
-    """The next result of a call: nothing yet, its JSON as it came, the result, or an error.
+    """The next result of a call: nothing yet, its unparsed JSON, the result, or an error.
 
     All threads that wait for one call share it. The JSON is parsed once, when the result is first asked for.
     """
@@ -51,7 +50,7 @@ class Expected:
     def __init__(self) -> None:
         self._came: bytes | ToolCallResult | Exception | None = None
         self._wakers: list[Callable[[], object]] = []
-        #: what comes after an interim result
+        #: the result after an interim one
         self.following: Expected | None = None
 
     @property
@@ -63,8 +62,8 @@ class Expected:
         """Return the result; ``None`` while there is none.
 
         Raises:
-            ValueError: what came cannot be read, or is of a newer version.
-            Exception: the error that came in place of a result.
+            ValueError: the JSON cannot be read, or is of a newer version.
+            Exception: the error that was received in place of a result.
         """
         came = self._came
         if isinstance(came, bytes):
@@ -81,7 +80,7 @@ class Expected:
 
     @contextlib.contextmanager
     def waking(self, wake: Callable[[], object]) -> Iterator[None]:
-        """Call ``wake`` when the result comes, or at once if it is there; on any thread, perhaps twice."""
+        """Call ``wake`` when the result arrives, or at once if it is there; on any thread, perhaps twice."""
         self._wakers.append(wake)
         try:
             if self.is_there:
@@ -94,35 +93,37 @@ class Expected:
 class ResultListener:
     """Hands each result to the threads and tasks that wait for its call.
 
-    A notification is lines of ``<id> <result as JSON>``, or ``<id>`` for a result too large to be sent along.
-    It can be missed (a lost connection, a call submitted elsewhere), so nothing relies on it alone: waiting
-    threads also look for themselves periodically, and all results are looked for after a gap.
+    A notification is lines of ``<id> <result as JSON>``, or ``<id>`` for a result too large to be included.
+    Notifications can be missed (a lost connection, a call submitted elsewhere), so waiting threads also poll
+    periodically, and after a gap the listener looks for all results.
 
-    To wake a thread costs more than to read a result. So the first thread that waits reads what comes, its
-    own result and others, and the listener's own thread does so for all the rest. While none waits, that one
-    naps after each look, and results gather.
+    Waking a thread costs more than reading a result. So the first waiting thread reads the socket itself, for
+    its own result and others; the listener's thread reads for all other waits. While no thread waits, the
+    listener's thread sleeps after each read, so that results accumulate.
     """
 
     def __init__(self, redis: Redis, keys: Keys, read: Callable[[str], ToolCallResult | None]) -> None:
         self._redis = redis
         self._keys = keys
         self._read = read
-        self._become_a_producer()
+        self._reset()
         self._expected: weakref.WeakValueDictionary[str, Expected] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
         self._closed = threading.Event()
 
-    def _become_a_producer(self) -> None:
+    def _reset(self) -> None:
+        """Become a producer without a subscription: at first, and in a forked process."""
         self._process = os.getpid()
         self.producer = uuid.uuid4().hex[:16]
         self._subscription: Subscription | None = None
         self._thread: threading.Thread | None = None
-        #: taken by the thread that reads
+        #: held by the thread that reads the socket
         self._reading = threading.Lock()
-        #: what threads wait for that do not read themselves, and how many tasks wait
+        #: the results for which threads wait without reading, and the number of waiting tasks
         self._blocked: set[Expected] = set()
         self._tasks = 0
-        self._nap_is_over = threading.Event()
+        #: wakes the listener's thread
+        self._wakeup = threading.Event()
 
     def start(self) -> None:
         """Subscribe, once; when this returns, no later notification is missed.
@@ -131,8 +132,8 @@ class ResultListener:
             redis.exceptions.RedisError: the server cannot be reached, or does not answer in time.
         """
         with self._lock:
-            if self._process != os.getpid():  # after a fork, which took no thread along
-                self._become_a_producer()
+            if self._process != os.getpid():  # after a fork, which copies no threads
+                self._reset()
             if self._subscription is None:
                 self._subscription = self._subscribed()
                 self._thread = threading.Thread(
@@ -162,18 +163,18 @@ class ResultListener:
             return list(self._expected)
 
     def resolve(self, call_id: str, came: bytes | ToolCallResult) -> None:
-        """Hand over a result, or its JSON, from wherever it was learnt."""
+        """Hand over a result, or its JSON, whatever its source."""
         came = _read_interim(came) if isinstance(came, bytes) else came
         is_interim = isinstance(came, ToolCallResult) and came.status == "pending"
         with self._lock:
             expected = self._expected.pop(call_id, None)
             if expected is not None and is_interim:
-                # expected before a caller asks for it: the final result may come first
+                # expected even before a caller asks for it: the final result may arrive first
                 expected.following = self._new(call_id)
         self._settle(expected, came)
 
     def fail(self, call_id: str, error: Exception) -> None:
-        """Tell all threads that wait for a call that there will be no result."""
+        """Raise ``error`` in all threads that wait for a call: there will be no result."""
         with self._lock:
             expected = self._expected.pop(call_id, None)
         self._settle(expected, error)
@@ -191,7 +192,7 @@ class ResultListener:
         try:
             self._read_until(expected, min(end, time.monotonic() + OWN_SECONDS))
             if not expected.is_there:
-                self._nap_is_over.set()
+                self._wakeup.set()
                 came = threading.Event()
                 with expected.waking(came.set):
                     came.wait(max(0.0, end - time.monotonic()))
@@ -200,10 +201,10 @@ class ResultListener:
 
     @contextlib.contextmanager
     def awaited(self) -> Iterator[None]:
-        """Have results read at once: a task, which cannot read the socket itself, waits for one."""
+        """Have results read at once in the block: a task waits, which cannot read the socket itself."""
         with self._lock:
             self._tasks += 1
-        self._nap_is_over.set()
+        self._wakeup.set()
         try:
             yield
         finally:
@@ -216,9 +217,9 @@ class ResultListener:
         return bool(self._blocked or self._tasks)
 
     def _read_until(self, expected: Expected, end: float) -> None:
-        """Read what comes, unless another thread does; the connection of a parent process is not ours."""
+        """Read the socket unless another thread does; a parent process's connection is not ours to read."""
         is_reader = False
-        try:  # from the very beginning: a signal's handler may raise anywhere
+        try:  # includes the acquisition: a signal's handler may raise anywhere
             is_reader = self._process == os.getpid() and self._reading.acquire(blocking=False)
             if is_reader:
                 self._blocked.discard(expected)
@@ -228,7 +229,7 @@ class ResultListener:
             if is_reader:
                 self._reading.release()
         if is_reader and len(self._blocked) + self._tasks > 1:
-            self._nap_is_over.set()
+            self._wakeup.set()
 
     def _read_for(self, expected: Expected, end: float) -> None:
         while self._subscription is not None and not (expected.is_there or self._closed.is_set()):
@@ -242,29 +243,29 @@ class ResultListener:
                 return  # the listener's thread gets the same error and reconnects; else a poll finds it
 
     def close(self) -> None:
-        """End the subscription and its thread: no other may close a connection that the thread reads."""
+        """End the subscription and its thread; only that thread may close the connection that it reads."""
         self._closed.set()
-        if self._process != os.getpid():  # the subscription is of the process that has forked
+        if self._process != os.getpid():  # the subscription belongs to the parent process
             return
         if self._subscription is not None and self._thread is not None:
             with contextlib.suppress(RedisError), reporting_outages():
                 self._subscription.cancel()
-            self._nap_is_over.set()
-            self._thread.join(FAREWELL_SECONDS)
+            self._wakeup.set()
+            self._thread.join(JOIN_SECONDS)
 
     def _listen(self, subscription: Subscription) -> None:
         while not self._closed.is_set():
             if self._reading.acquire(blocking=False):
-                self._hear(subscription)
-            self._nap_is_over.clear()
-            # looked at after that: a thread that comes to need this one says so first, and ends its nap then
+                self._read_waiting(subscription)
+            self._wakeup.clear()
+            # checked after clearing: a thread that needs this one registers first, and then sets the event
             if self._reading.locked() or not self._is_needed:
-                self._nap_is_over.wait(NAP_SECONDS)
+                self._wakeup.wait(NAP_SECONDS)
         with self._reading:
             subscription.close()
 
-    def _hear(self, subscription: Subscription) -> None:
-        """Read one notification, and those that have come meanwhile."""
+    def _read_waiting(self, subscription: Subscription) -> None:
+        """Read one notification, and those that have arrived meanwhile."""
         try:
             data = subscription.read()
             while data is not None:
@@ -277,7 +278,7 @@ class ResultListener:
             self._reading.release()
 
     def _reconnect(self, subscription: Subscription) -> None:
-        is_told = False
+        is_reported = False
         quiet_until = time.monotonic() + QUIET_SECONDS
         with retrying(math.inf, is_needless=self._closed.is_set, quiet_until=quiet_until):
             while not self._closed.wait(PAUSE_SECONDS):
@@ -285,10 +286,10 @@ class ResultListener:
                     subscription.subscribe()
                     self._look_for_all()
                     return
-                except RedisError as error:  # it is there, and refuses
-                    if not is_told:
+                except RedisError as error:  # the server is up, and refuses
+                    if not is_reported:
                         logger.warning("the subscription to results is refused: %s", error)
-                    is_told = True
+                    is_reported = True
 
     def _on_notification(self, data: bytes) -> None:
         for line in data.split(b"\n"):
@@ -315,7 +316,7 @@ class ResultListener:
 
 
 def _read_interim(wire: bytes) -> bytes | ToolCallResult:
-    """Read a result's JSON if it may be an interim one; what is final, or damaged, stays as it came."""
+    """Parse a result's JSON if it may be an interim one; final and damaged results stay unparsed."""
     if _PENDING not in wire:
         return wire
     try:

@@ -62,7 +62,7 @@ class QueueStatus(WireModel):
 
 
 class Backlog(NamedTuple):
-    """What waits and runs for one agent."""
+    """The waiting and running work of one agent."""
 
     #: without ages, workers and losses
     queue: QueueStatus
@@ -73,7 +73,7 @@ class Backlog(NamedTuple):
 
 
 def read_backlogs(redis: Redis, keys: Keys, agents: Iterable[str]) -> dict[str, Backlog]:
-    """Read what waits and runs for ``agents``, in one trip to Redis."""
+    """Read the waiting and running work of ``agents``, in one trip to Redis."""
     names = list(agents)
     with redis.pipeline(transaction=False) as pipe:
         for agent in names:
@@ -194,7 +194,7 @@ class AgentStatus:
 
     @property
     def next_start_seconds(self) -> float | None:
-        """In how many seconds its crash loop lets a worker start; ``None`` without one."""
+        """The seconds until its crash loop lets a worker start; ``None`` without a crash loop."""
         if not self.backoff.is_looping:
             return None
         return max(0.0, round((self.backoff.retry_at - self.now) / 1000, 1))
@@ -220,7 +220,7 @@ class AgentStatus:
 def read_agents(
     ledger: Ledger, records: Mapping[str, AgentRecord], workers: Iterable[WorkerRecord]
 ) -> list[AgentStatus]:
-    """Read the state of these agents: two trips to Redis more than :func:`read_queues` takes."""
+    """Read the state of these agents, with two more trips to Redis than :func:`read_queues`."""
     redis, keys, present = ledger.redis, ledger.keys, list(workers)
     backoffs = CrashBackoffs(redis, keys).read(records)
     with redis.pipeline(transaction=False) as pipe:
@@ -257,7 +257,7 @@ class UnfetchedMail:
 def read_unfetched_mail(
     redis: Redis, keys: Keys, agents: Iterable[str], *, older_than_seconds: float
 ) -> list[UnfetchedMail]:
-    """Return the agents whose events have waited so long while no producer receives them."""
+    """Return the agents whose events have waited for that long while no producer receives them."""
     now = int(redis_time(redis))
     waiting = [_unserved(redis, keys, agent, now, older_than_seconds * 1000) for agent in agents]
     found = [mail for mail in waiting if mail is not None]

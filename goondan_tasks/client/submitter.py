@@ -1,4 +1,4 @@
-"""Getting calls into the ledger: checked, written, recorded and queued, many in one trip; and replays."""
+"""Submission of calls to the ledger, many in one trip, and replays."""
 
 import uuid
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ class Submitter:
         self._max_args_bytes = max_args_bytes
 
     def prepare(self, draft: CallDraft) -> Submission:
-        """Prepare a call for submission; if it is not valid, the submission says why in ``fault``.
+        """Prepare a call for submission; if it is not valid, the submission has the reason in ``fault``.
 
         Raises:
             PayloadTooLargeError: it exceeds a limit of :func:`require_sizes`.
@@ -43,7 +43,7 @@ class Submitter:
         call, fault = draft
         if is_event(call):
             fault = f"{call.tool_name} is not a tool: use request or send for events."
-            # by its name the ledger would take the call for an event
+            # with its full name the ledger would treat the call as an event
             call = call.model_copy(update={"tool_name": call.tool_name.partition("__")[2]})
         call_id = identity_of(draft.call)
         try:
@@ -84,7 +84,7 @@ class Submitter:
             raise ToolInputValidationError(f"The event is not valid JSON: {error}.") from error
 
     def accept(self, submissions: Sequence[Submission], producer: str) -> list[str]:
-        """Submit prepared calls; one with a fault gets that as its result.
+        """Submit prepared calls; a fault becomes the call's result.
 
         Return the ids of the calls that may have results already: known ones, and those with a fault.
 
@@ -111,7 +111,7 @@ class Submitter:
         ]
 
     def _follow_up(self, submission: Submission, admission: Admission) -> None:
-        """Answer a call that has a fault, or send the message of one that is queued by other means."""
+        """Answer a call that has a fault, or send the message of a call that was queued without one."""
         if admission.is_conflict:
             return
         if submission.fault:
@@ -123,7 +123,7 @@ class Submitter:
             self._send(submission)
 
     def _was_recorded(self, submission: Submission) -> bool:
-        """Say whether the call on record is this very one: the answer to its submission was lost."""
+        """Return whether the recorded call is this one, whose submission was not answered."""
         record = self._ledger.record(submission.id)
         return record is not None and (record.status, record.call) == ("queued", submission.call)
 
@@ -142,7 +142,7 @@ class Submitter:
 
 
 def _without_payload(call: ToolCall) -> ToolCall:
-    """Keep of a call without a JSON form what its refusal needs, in printable text."""
+    """Return a call that has no JSON form with only the fields that its refusal needs, as printable text."""
     texts = {
         name: getattr(call, name).encode("utf-8", "backslashreplace").decode("utf-8")
         for name in (
@@ -174,10 +174,10 @@ def _without_payload(call: ToolCall) -> ToolCall:
 
 
 def producer_span(drafts: Sequence[CallDraft]) -> AbstractContextManager[Sequence[CallDraft]]:
-    """Open a span of kind PRODUCER and give back the calls as asked for by it.
+    """Open a span of kind PRODUCER and return the calls with it as their parent.
 
-    Calls of another trace stay as they are. Without a current span, or without a call of its trace, nothing
-    happens.
+    Calls of another trace stay unchanged. Without a current span, or without a call of its trace, no span is
+    opened.
     """
     here = current_span()
     if here is None or all(draft.call.trace_id != here.trace_id for draft in drafts):
@@ -233,7 +233,7 @@ def require_replayable(record: CallRecord, result: ToolCallResult | None, *, aga
 
     Raises:
         NotReplayableError: it has not ended, has succeeded, was refused, or was replayed before and
-            ``again`` is not said.
+            ``again`` is false.
     """
     if record.status not in _FINAL:
         raise NotReplayableError(f"Call {record.id} has not ended: it is {record.status}.")

@@ -1,8 +1,8 @@
-"""What happens in a Turn, as a client hears of it: a Redis stream that the client makes before it asks.
+"""The events of a Turn for its client: a Redis stream that the client creates before it asks.
 
 Workers write to the stream while it exists (``workers/thinking/turn_stream.py``), and ``finish_event.lua``
-writes the end. An entry has one field, ``entries``: a list of the wire forms of the events below. Of a Turn
-that is run again, since its worker has died, what was told before is told again: here it is left out.
+writes the end. An entry has one field, ``entries``: a list of the wire forms of the events below. When a Turn
+is run again because its worker died, earlier events are written again; the client drops the repetitions.
 """
 
 import logging
@@ -35,7 +35,7 @@ from goondan_tasks.tool_api import RequestResult
 
 logger = logging.getLogger(__name__)
 
-#: how long a read waits for entries; then the result is looked for, and the progress
+#: how long a read waits for entries before the client looks for the result and the progress
 TICK_SECONDS = 0.5
 
 #: how many entries one read takes
@@ -46,7 +46,7 @@ LONGEST_SECONDS = 7 * 86_400
 
 
 class TurnAccepted(WireModel):
-    """The Turn is in the agent's mailbox. ``id`` is the request's identity, ``goondan cancel`` takes it."""
+    """The Turn is in the agent's mailbox. ``id`` is the request's identity, for ``goondan cancel``."""
 
     type: Literal["accepted"] = "accepted"
     id: str
@@ -57,26 +57,26 @@ class _Piece(WireModel):
     #: counts the Steps of the Turn from 0
     step: int
     text: str
-    #: tells the answer from another one to the same Step
+    #: distinguishes the answers to one Step
     answer_id: str = ""
 
 
 class TextDelta(_Piece):
-    """The next characters of what the model says."""
+    """The next characters of the model's answer."""
 
     type: Literal["text"] = "text"
 
 
 class ReasoningDelta(_Piece):
-    """The next characters of what the model thinks, if it tells."""
+    """The next characters of the model's reasoning, if the provider sends it."""
 
     type: Literal["reasoning"] = "reasoning"
 
 
 class AnswerRestarted(WireModel):
-    """The model is asked again in this Step: what it has said in it so far, reasoning included, is void.
+    """The model is asked again in this Step: its text and reasoning of the Step so far are void.
 
-    Its worker has died, the stream was cut, or the answer could not be used.
+    The worker died, the stream was cut, or the answer could not be used.
     """
 
     type: Literal["restart"] = "restart"
@@ -85,7 +85,7 @@ class AnswerRestarted(WireModel):
 
 
 class ToolCalled(WireModel):
-    """The model has called a tool, which is run now."""
+    """The model has called a tool."""
 
     type: Literal["tool_call"] = "tool_call"
     step: int
@@ -94,7 +94,7 @@ class ToolCalled(WireModel):
     #: the call's identity in the ledger
     call_id: str
     tool: str
-    #: text, if it is not JSON, which is the model's mistake
+    #: text if the model's arguments are not JSON
     args: Any = None
 
 
@@ -110,12 +110,12 @@ class ToolAnswered(WireModel):
     output: Any = None
     error: ToolCallError | None = None
     duration_ms: float | None = None
-    #: of a pending result: what it waits for
+    #: what a pending result waits for
     awaits: Literal["completion", "approval"] | None = None
 
     @classmethod
     def of(cls, result: ToolCallResult, step: int) -> "ToolAnswered":
-        """Tell of a result."""
+        """Make the event for a result."""
         return cls(
             step=step,
             id=result.tool_call_id,
@@ -135,12 +135,12 @@ class TokensUsed(WireModel):
     type: Literal["usage"] = "usage"
     step: int
     usage: dict[str, int]
-    #: tells the request from others of the same Step
+    #: distinguishes the requests of one Step
     request_id: str = ""
 
 
 class TurnProgress(WireModel):
-    """How far the Turn is, as the agent's code tells with ``ctx.progress``."""
+    """The latest ``ctx.progress`` of the agent's code."""
 
     type: Literal["progress"] = "progress"
     progress: Progress
@@ -151,14 +151,14 @@ class TurnEnded(WireModel):
 
     type: Literal["end"] = "end"
     result: RequestResult
-    #: of an agent that thinks: its tokens as in :class:`TokensUsed`, and why the Turn has ended
+    #: for an agent that thinks: its tokens as in :class:`TokensUsed`, and why the Turn has ended
     usage: dict[str, int] | None = None
     finish_reason: str | None = None
     duration_ms: float | None = None
 
     @classmethod
     def of(cls, result: ToolCallResult) -> "TurnEnded":
-        """Tell of the end; raises HandoffError if the agent has failed."""
+        """Make the event for the end; raises HandoffError if the agent has failed."""
         meta = result.meta
         return cls(
             result=request_result(result),
@@ -168,7 +168,7 @@ class TurnEnded(WireModel):
         )
 
 
-#: what workers write
+#: the events that workers write
 Told = TextDelta | ReasoningDelta | AnswerRestarted | ToolCalled | ToolAnswered | TokensUsed
 TurnEvent = TurnAccepted | Told | TurnProgress | TurnEnded
 
@@ -178,17 +178,17 @@ _TOLD: TypeAdapter[Told] = TypeAdapter(
 _END = "end"
 
 
-class Hearing:
-    """Leaves out what was told before, and pieces of answers that are void."""
+class EventFilter:
+    """Drops repeated events, and pieces of answers that are void."""
 
     def __init__(self) -> None:
         self._seen: set[tuple[str, ...]] = set()
-        #: by Step: the answer that is told, and whether some of it was
+        #: by Step: the current answer, and whether some of it was passed on
         self._answers: dict[int, tuple[str, bool]] = {}
         self._void: set[str] = set()
 
-    def hear(self, told: Told) -> Iterator[TurnEvent]:
-        """Yield what is new to the client."""
+    def passed(self, told: Told) -> Iterator[TurnEvent]:
+        """Yield the event if it is new to the client, and a restart before a new answer's first piece."""
         if isinstance(told, _Piece | AnswerRestarted):
             if told.answer_id in self._void:
                 return
@@ -208,7 +208,7 @@ class Hearing:
 
 
 def _mark(told: ToolCalled | ToolAnswered | TokensUsed) -> tuple[str, ...]:
-    """Return what tells it from all others of its Turn."""
+    """Return the key that distinguishes an event from all others of its Turn."""
     if isinstance(told, TokensUsed):
         return told.type, str(told.step), told.request_id
     return told.type, told.call_id, getattr(told, "status", "")
@@ -241,7 +241,7 @@ class TurnFollower:
         self._timeout = timeout
         self._late = late
         self._cancels = cancel_on_close
-        self._hearing = Hearing()
+        self._filter = EventFilter()
         self._last_id = "0"
         self._progress: Progress | None = None
         self._lock = threading.Lock()
@@ -254,9 +254,9 @@ class TurnFollower:
         self.is_called_off = False
 
     def events(self, *, ticks: bool = False) -> Generator[TurnEvent | None]:
-        """Begin the Turn, and yield what happens in it; with ``ticks``, ``None`` while nothing does.
+        """Begin the Turn, and yield its events; with ``ticks``, yield ``None`` while there are none.
 
-        Closed before the end, it cancels the Turn if that is wanted.
+        Closing the generator before the end cancels the Turn if that is wanted.
 
         Raises:
             HandoffError: the agent has failed.
@@ -286,7 +286,7 @@ class TurnFollower:
             self.close()
 
     def close(self) -> None:
-        """End the following, cancel a Turn that has not ended if that is wanted, and drop the stream.
+        """Stop following, cancel a Turn that has not ended if that is wanted, and delete the stream.
 
         Raises:
             BrokerUnreachableError: Redis cannot be reached.
@@ -298,7 +298,7 @@ class TurnFollower:
             self._leave(pending)
 
     def _take(self, pending: PendingCall) -> bool:
-        """Keep the request; if the following was closed meanwhile, call it off."""
+        """Keep the request; if the follower was closed meanwhile, call it off."""
         with self._lock:
             self._pending = pending
             is_closed = self._is_closed
@@ -319,7 +319,7 @@ class TurnFollower:
             self.is_called_off = True
 
     def _open(self, until: float) -> None:
-        """Make the stream; it outlives the wait in the mailbox and the run, both limited by the timeout."""
+        """Create the stream; it outlives the wait in the mailbox and the run, each limited by the timeout."""
         seconds = LONGEST_SECONDS if self._timeout == math.inf else 2 * math.ceil(self._timeout) + 60
         with self._broker_errors(), retrying(until), self._redis.pipeline() as pipe:
             pipe.xadd(self._key, {"entries": b"[]"})
@@ -327,7 +327,7 @@ class TurnFollower:
             self._last_id = pipe.execute()[0].decode()
 
     def _read(self, until: float) -> Iterator[TurnEvent]:
-        """Wait for a while, and yield what has come."""
+        """Wait for up to TICK_SECONDS, and yield the events that have arrived."""
         wait = max(1, round(1000 * min(TICK_SECONDS, until - time.monotonic())))
         pending = cast(PendingCall, self._pending)
         with self._broker_errors(), retrying(until, is_needless=lambda: self._is_closed):
@@ -337,19 +337,19 @@ class TurnFollower:
             self._last_id = entry_id.decode()
             for entry in _entries(fields.get(b"entries", b"[]")):
                 is_due = is_due or entry.get("type") == _END
-                yield from self._heard(entry)
+                yield from self._parsed(entry)
         if is_due and not self._is_closed:
             yield from self._look(pending, until)
 
-    def _heard(self, entry: JsonObject) -> Iterator[TurnEvent]:
+    def _parsed(self, entry: JsonObject) -> Iterator[TurnEvent]:
         if entry.get("type") == _END:
             return
         try:
             told = _TOLD.validate_python(entry)
-        except ValidationError as error:  # a newer worker's, or damaged: the result will tell
+        except ValidationError as error:  # a newer worker's, or damaged: the result is what counts
             logger.info("an entry of the stream of event %s cannot be read: %s", self.event_id, error)
             return
-        yield from self._hearing.hear(told)
+        yield from self._filter.passed(told)
 
     def _look(self, pending: PendingCall, until: float) -> Iterator[TurnEvent]:
         """Yield the end if it is there, else the progress if there is any."""

@@ -36,7 +36,7 @@ from goondan_tasks.steps import (
 
 @dataclass(frozen=True, slots=True)
 class TurnScope:
-    """What all calls of one Turn have in common, and the connection by which they are submitted."""
+    """The common fields of all calls of one Turn, and the connection that submits them."""
 
     connection: ClientConnection = field(repr=False)
     agent: str
@@ -66,9 +66,9 @@ class TurnScope:
 
 @dataclass(frozen=True, slots=True)
 class ProducerStep(RecordedStep):
-    """A Step that has opened: its catalog is fixed, and its calls may use nothing else."""
+    """An open Step: its catalog is fixed, and its calls may use no other tools."""
 
-    #: what the model may call; ``.to_openai()``, ``.to_anthropic()``, ``.to_mcp()``
+    #: the tools that the model may call; ``.to_openai()``, ``.to_anthropic()``, ``.to_mcp()``
     catalog: ToolCatalog
     record: StepRecord = field(repr=False)
     scope: TurnScope = field(repr=False)
@@ -115,18 +115,18 @@ class Step(ProducerStep):
         timeout_seconds: float | None = None,
         wait_pending: bool = False,
     ) -> list[StepCallResult]:
-        """Run the tool calls of the model side by side; their results come in call order.
+        """Run the tool calls of the model in parallel; their results come in call order.
 
-        ``reply`` is the model's whole message, which handlers and middlewares are shown, or the list of its
-        tool calls; as OpenAI, Anthropic or we write them. Each result has a ``message``: what the
-        model expects back for it. A mistake of the model is a result too. The same calls asked for
-        again in this Step are the same calls.
+        ``reply`` is the model's whole message, which handlers and middlewares see, or the list of its tool
+        calls, in the format of OpenAI, of Anthropic or of our Message. Each result has the ``message`` that
+        the model expects back. A mistake of the model is a result too. Repeating a call within this Step
+        gives the same call.
 
         ``timeout`` only waits, in seconds; ``timeout_seconds`` limits each run; ``wait_pending`` waits for
         the final result of a call that is pending.
 
         Raises:
-            ToolInputValidationError: it is not a reply of a model, or an item in it is not a tool call.
+            ToolInputValidationError: ``reply`` is not a model's reply, or an item in it is not a tool call.
             WaitTimeout: the results did not arrive in time; the calls continue.
             BrokerUnreachableError, ToolCallConflictError: as :meth:`Client.submit`.
         """
@@ -148,7 +148,7 @@ class AsyncStep(ProducerStep):
         timeout_seconds: float | None = None,
         wait_pending: bool = False,
     ) -> list[StepCallResult]:
-        """Run the tool calls of the model side by side; see :meth:`Step.run`."""
+        """Run the tool calls of the model in parallel; see :meth:`Step.run`."""
         end = None if timeout is None else time.monotonic() + timeout
         calls, pending = await asyncio.to_thread(self.submit, reply, timeout, timeout_seconds)
         waits = (one.wait(_left(end), wait_pending=wait_pending) for one in pending)
@@ -207,16 +207,16 @@ class Turn(ProducerTurn):
     __slots__ = ()
 
     def step(self, message: JsonObject | None = None, *, timeout: float | None = None) -> Step:
-        """Open the next Step: a worker runs its middlewares, and fixes what the model is shown.
+        """Open the next Step: a worker runs its middlewares, and fixes the catalog and blocks for the model.
 
-        ``message`` is what the Step begins with, for the middlewares. ``timeout`` only waits, in seconds.
-        A producer that begins the Turn again, after it was stopped, gets the same Steps.
+        ``message``, with which the Step begins, is for the middlewares. ``timeout`` only limits the wait, in
+        seconds. A producer that begins the Turn again after a crash gets the same Steps.
 
         Raises:
             StepLimitError: the Turn has had ``policy.maxStepsPerTurn`` Steps.
-            MiddlewareError: a step middleware failed, or does not let the Step open.
+            MiddlewareError: a step middleware failed, or prevented the Step from opening.
             ToolError: it could not be opened for another reason; the code says which.
-            WaitTimeout: no worker has opened it yet; asked again, it is the same Step.
+            WaitTimeout: no worker has opened it yet; calling again waits for the same Step.
             ToolInputValidationError: ``message`` is not an object.
             AgentNotFoundError, PayloadTooLargeError, ToolCallConflictError, BrokerUnreachableError:
                 as :meth:`Client.submit`.
@@ -227,7 +227,7 @@ class Turn(ProducerTurn):
         return Step(kept.catalog, kept.record, self.scope)
 
     def record(self) -> list[TurnEntry]:
-        """Return what is kept of the Turn: its Steps, what each began with, and the ids of its calls.
+        """Return the record of the Turn: its Steps, with the message that began each, and its calls' ids.
 
         Raises:
             BrokerUnreachableError: Redis cannot be reached.
@@ -249,7 +249,7 @@ class AsyncTurn(ProducerTurn):
         return AsyncStep(kept.catalog, kept.record, self.scope)
 
     async def record(self) -> list[TurnEntry]:
-        """Return what is kept of the Turn; see :meth:`Turn.record`."""
+        """Return the record of the Turn; see :meth:`Turn.record`."""
         return await asyncio.to_thread(self._entries)
 
 

@@ -1,8 +1,8 @@
 """Which revision of a bundle is active: one record in Redis for all workers of a workspace.
 
-Each commit proposes its revision. The first worker that has loaded it makes it active; one that cannot load
-it withdraws it, with the reason. So a revision that does not load never becomes active, or does not stay so
-(000 §12.4; DESIGN §6).
+Each commit proposes its revision. The first worker that has loaded it makes it active; a worker that cannot
+load it withdraws it, with the reason. So a revision that does not load never becomes active, or does not stay
+active (000 §12.4; DESIGN §6).
 """
 
 import time
@@ -21,11 +21,11 @@ from goondan_tasks.errors import BundleRevisionUnavailableError
 from goondan_tasks.events import SYSTEM, system_event
 from goondan_tasks.messages import AgentEvent, JsonObject, ToolCall, Versioned, WireModel
 
-#: after so many loads that ended their worker, a revision is not loaded again
+#: after this many loads that ended their worker, a revision is not loaded again
 MOST_LOST_LOADS = 2
-#: how long the claim on a load holds without renewal: an import of a large C library may stop all threads
+#: how long the claim on a load holds without renewal: importing a large C library may block all threads
 LOAD_LEASE_SECONDS = 15
-#: how many revisions that were replaced are remembered
+#: how many replaced revisions are remembered
 MOST_ABANDONED = 16
 #: the start of refs of uncommitted files
 UNCOMMITTED: Final = "sha256:"
@@ -59,7 +59,7 @@ class RevisionChange(WireModel):
 
 
 class RevisionFailure(WireModel):
-    """Why a revision is not active."""
+    """The reason why a revision is not active."""
 
     ref: str
     code: str
@@ -76,25 +76,25 @@ class RevisionState(Versioned):
 
     #: the ref of the active revision
     active: str
-    #: what made it active; ``None`` for the first one
+    #: the change that made it active; ``None`` for the first one
     change: RevisionChange | None = None
-    #: what is to become active at the next Safe Point
+    #: the change that becomes active at the next Safe Point
     proposed: RevisionChange | None = None
-    #: the last one that could not be loaded
+    #: the last revision that could not be loaded
     failed: RevisionFailure | None = None
-    #: commits that were active, the latest last: a worker that starts proposes none of them
+    #: commits that were active, the latest last: a starting worker proposes none of them
     abandoned: tuple[str, ...] = Field(default=(), alias="left")
 
 
 class Activation(WireModel):
-    """What the workers have made of a proposed revision."""
+    """The state of a proposed revision among the workers."""
 
     status: ActivationStatus
     ref: str
     #: the code and message of the failure
     code: str | None = None
     reason: str | None = None
-    #: the live workers that run another revision although this one is active, if there are any
+    #: the live workers that still run another revision although this one is active
     behind: tuple[str, ...] | None = None
 
     @classmethod
@@ -112,7 +112,7 @@ class Activation(WireModel):
 
     @property
     def is_everywhere(self) -> bool:
-        """Whether nothing more is to be waited for: it is decided, and no live worker is behind."""
+        """Whether waiting is over: the proposal is decided, and no live worker is behind."""
         return self.status != "proposed" and not self.behind
 
 
@@ -198,9 +198,9 @@ class ActiveRevision:
     def claim_load(self, ref: str, worker_id: str) -> int | None:
         """Claim the load of a revision; return how many loads have begun and not ended, this one included.
 
-        ``None``: another worker loads it. The claim ends with :meth:`end_load`, or LOAD_LEASE_SECONDS after
-        the last :meth:`renew_load`; then the worker counts as dead. After MOST_LOST_LOADS such deaths the
-        count begins again, and the caller withdraws the revision.
+        Return ``None`` if another worker is loading it. The claim ends with :meth:`end_load`, or
+        LOAD_LEASE_SECONDS after the last :meth:`renew_load`; then the worker counts as dead. After
+        MOST_LOST_LOADS such deaths the count starts again, and the caller withdraws the revision.
         """
         claim, begun = self._load_keys(ref)
         if not self._redis.set(claim, worker_id, nx=True, ex=LOAD_LEASE_SECONDS):
@@ -217,7 +217,7 @@ class ActiveRevision:
         self._redis.expire(self._load_keys(ref)[0], LOAD_LEASE_SECONDS)
 
     def end_load(self, ref: str) -> None:
-        """Give up the claim on a load that has ended, well or not."""
+        """Give up the claim on a load that has ended, successfully or not."""
         self._redis.delete(*self._load_keys(ref))
 
     def is_loading(self, ref: str) -> bool:
@@ -255,7 +255,7 @@ class ActiveRevision:
 
 
 def await_activation(look: Callable[[], Activation], seconds: float) -> Activation:
-    """Look until all live workers have followed, or the time is over; raises what ``look`` raises."""
+    """Call ``look`` until all live workers have followed or the time is over; raises what ``look`` raises."""
     deadline = time.monotonic() + seconds
     while True:
         activation = look()
@@ -279,7 +279,7 @@ def _state(stored: bytes | None) -> RevisionState | None:
 def _abandoned(state: RevisionState, ref: str) -> tuple[str, ...]:
     """Return the abandoned commits once ``ref`` is active.
 
-    There are none while uncommitted files are active: the folder leads then, and to undo an edit brings its
+    There are none while uncommitted files are active: then the folder decides, and undoing an edit brings its
     commit back.
     """
     if ref.startswith(UNCOMMITTED):
@@ -291,7 +291,7 @@ def _abandoned(state: RevisionState, ref: str) -> tuple[str, ...]:
 def revision_event(change: RevisionChange) -> ToolCall | None:
     """Return the event for the instance that committed the change; ``None`` if no agent did.
 
-    Its identity is that of the change: sent by every worker that changes its revision, it arrives once.
+    Its identity is that of the change: every worker that changes its revision sends it, and it arrives once.
     """
     return _event(CHANGED, change, change.to_wire(), change.timestamp)
 

@@ -1,6 +1,6 @@
-"""What a process starts with, and how it gets any other revision of a bundle that changes while it runs.
+"""The revision that a process starts with, and the loading of other revisions while it runs.
 
-A worker that follows revisions runs from checkouts and never from the folder itself: a commit on this machine
+A worker that follows revisions runs from checkouts, never from the folder itself: a commit on this machine
 changes the folder under running calls.
 """
 
@@ -33,13 +33,13 @@ ATTEMPTS = 3
 def changed_workspace(before: Bundle, after: Bundle, swarm: str | None) -> str | None:
     """Return why a revision cannot replace another one; ``None`` if it can.
 
-    In another workspace its workers would have other workdirs, and look for revisions elsewhere.
+    In another workspace its workers would use other workdirs, and look for revisions elsewhere.
     """
     try:
         after.swarm(swarm)
     except ConfigError as error:
         return error.message.removesuffix(".")
-    # by their Packages: what is checked is in a folder of its own
+    # compare Packages, not folders: a checked bundle is in a temporary folder
     then, now = (
         f"workspace {bundle.package.name!r}" if bundle.package else "its folder's workspace"
         for bundle in (before, after)
@@ -48,7 +48,7 @@ def changed_workspace(before: Bundle, after: Bundle, swarm: str | None) -> str |
 
 
 def is_followed(bundle: Bundle, settings: Settings) -> bool:
-    """Return whether workers follow the revisions of a bundle: its :func:`are_committed`, or for goondan dev.
+    """Return whether workers follow the revisions of a bundle: if :func:`are_committed`, or for goondan dev.
 
     Raises:
         ConfigError: the bundle has no such Swarm.
@@ -57,7 +57,7 @@ def is_followed(bundle: Bundle, settings: Settings) -> bool:
 
 
 def are_committed(bundle: Bundle, settings: Settings) -> bool:
-    """Return whether revisions are commits of a repository: the bundle allows changesets, or has a remote.
+    """Return whether revisions are git commits: the bundle allows changesets, or has a remote.
 
     Raises:
         ConfigError: the bundle has no such Swarm.
@@ -76,7 +76,7 @@ class FollowedBundle:
 
     @classmethod
     def of(cls, path: Path, settings: Settings, *, by_content: bool = False) -> Self:
-        """Return the bundle at ``path``, as commits or, ``by_content``, as whatever is in its folder.
+        """Return the bundle at ``path``, as commits or, ``by_content``, as the files in its folder.
 
         Raises:
             ConfigError: its repository cannot be used.
@@ -92,7 +92,7 @@ class FollowedBundle:
         return cls(Checkouts(settings.cache_path, source), settings.swarm)
 
     def begin(self, attempts: int = ATTEMPTS) -> tuple[str, Bundle, Checkout]:
-        """Return what is in the folder now: its ref, bundle and checkout, which the caller closes.
+        """Return the ref, the bundle and a checkout of the folder's current content; the caller closes it.
 
         Raises:
             ConfigError: it is not valid, or cannot be read or checked out.
@@ -102,7 +102,7 @@ class FollowedBundle:
             ref = str(source.current())
             return (ref, *self.load(ref))
         except (BundleRevisionUnavailableError, GitError) as error:
-            if attempts > 1:  # it may just be edited
+            if attempts > 1:  # someone may be editing it
                 return self.begin(attempts - 1)
             raise _unfollowable(source.bundle, error) from error
 
@@ -128,11 +128,11 @@ class FollowedBundle:
             return bundle, checkout
 
     def supersedes(self, ours: str, active: str) -> bool:
-        """Return whether what is in the folder is to replace what is active.
+        """Return whether the folder's content is to replace the active revision.
 
-        A commit is if it comes after the active one: a person has pulled. Uncommitted changes are, unless
-        there is a remote: other machines could not fetch them. A ``sha256:`` ref that is active is always
-        replaced: only one machine has its files.
+        A commit replaces it if it comes after the active one: a person has pulled. Uncommitted changes
+        replace it unless there is a remote, because other machines could not fetch them. An active
+        ``sha256:`` ref is always replaced: only one machine has its files.
 
         Raises:
             GitError: git fails.
@@ -155,7 +155,7 @@ def _unfollowable(path: Path, error: GoondanError) -> ConfigError:
 
 
 def require_followable(bundle: Bundle, path: Path, settings: Settings) -> None:
-    """Raise ConfigError if a worker is to follow the revisions of a bundle, and cannot."""
+    """Raise ConfigError if a worker has to follow the revisions of a bundle but cannot."""
     if is_followed(bundle, settings):
         by_content = not are_committed(bundle, settings)
         _, _, checkout = FollowedBundle.of(path, settings, by_content=by_content).begin()
@@ -207,7 +207,7 @@ class Bootstrap:
 def bootstrap_bundle(path: Path, settings: Settings) -> Bundle:
     """Return the bundle of :meth:`Bootstrap.of`, for callers that read none of its files; raises as that.
 
-    No code of it is run if possible: it may lack the Tools with ``exports: auto``.
+    If possible none of its code is run; then the Tools with ``exports: auto`` may be missing.
     """
     bundle, _, _ = inspect_resources(path, import_entries=False, import_typed=False)
     if bundle is not None:
@@ -219,7 +219,7 @@ def bootstrap_bundle(path: Path, settings: Settings) -> Bundle:
 
 
 def _declared_workspace(path: Path) -> str | None:
-    """Return a bundle's own workspace, whatever else is wrong with it; ``None`` if nothing can be read."""
+    """Return a bundle's own workspace even if the bundle is invalid; ``None`` if nothing can be read."""
     inventory, _ = read_inventory(path)
     if not inventory.declarations:
         return None

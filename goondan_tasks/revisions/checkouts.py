@@ -1,12 +1,12 @@
-"""The revisions of a bundle: refs, where their files come from, and checkouts in ``GOONDAN_CACHE_DIR``.
+"""The revisions of a bundle: refs, the sources of their files, and checkouts in ``GOONDAN_CACHE_DIR``.
 
 A ref always means the same files: ``git:<40 hex>`` is a commit, for a bundle inside a git repository, and
 ``sha256:<64 hex>`` a digest of the content, for any other. (A repository of git's newer object format has
 64 hex digits after ``git:``, too.) Sources: the SwarmBundleRef of 000 §12.4, DESIGN §3.
 
-A checkout is made under another name and renamed when it is complete, so that a process that dies leaves
-nothing half made. A process that uses one holds a shared lock (flock) on its directory, which the kernel
-releases at the process's death; only an unlocked one is removed.
+A checkout is made under a temporary name and renamed when it is complete, so a process that dies leaves no
+partial checkout. A process that uses a checkout holds a shared lock (flock) on its directory, which the
+kernel releases when the process dies; only unlocked checkouts are removed.
 """
 
 import contextlib
@@ -30,14 +30,14 @@ from goondan_tasks.revisions.git import FILE, LINK, PROGRAM, Branch, GitError, R
 Scheme = Literal["git", "sha256"]
 
 _PACKAGES = "node_modules"
-#: what programs leave beside a bundle, and no bundle needs
+#: files of other programs, which are not part of a bundle
 NO_CONTENT = frozenset(
     {".DS_Store", ".changesets", ".env", ".git", ".goondan", ".hg", ".idea", ".mypy_cache", ".pytest_cache"}
     | {".ruff_cache", ".svn", ".venv", ".vscode", "__pycache__", _PACKAGES}
 )
-#: a log that is written into the folder would change the bundle with every line
+#: a log in the folder would change the bundle with every line
 LOG_SUFFIX = ".log"
-#: a bundle that is one file in a home directory must not have all of it read
+#: a bundle may be a single file in a home directory, which must not be read as a whole
 MAX_FILES = 20_000
 #: levels of directories that a bundle may have
 MAX_DEPTH = 64
@@ -73,7 +73,7 @@ class BundleRef:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Something in a folder that is not a directory, or a directory that is too deep."""
+    """An item of a folder that is not a directory, or is a directory nested too deep."""
 
     #: from the folder, with ``/``
     path: str
@@ -84,16 +84,16 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A directory on disk that others, such as an agent, may write meanwhile; paths start from it.
+    """A directory on disk that others, such as an agent, may write at the same time; paths start from it.
 
-    No link is followed on the way to a file: every directory is opened from its parent's descriptor with
-    O_NOFOLLOW, and only an opened file is read. All methods raise OSError.
+    No link is followed: every directory is opened from its parent's descriptor with O_NOFOLLOW, and only
+    opened files are read. All methods raise OSError.
     """
 
     root: Path
 
     def found(self, start: str = "", *, skipped: frozenset[str] = frozenset({".git"})) -> Iterator[Found]:
-        """Yield what is below ``start``, except for the names in ``skipped``."""
+        """Yield the items below ``start``, except for the names in ``skipped``."""
         parts = _parts(start)
         with self._directory(parts) as directory:
             yield from _below(directory, "".join(f"{part}/" for part in parts), skipped, MAX_DEPTH)
@@ -117,7 +117,7 @@ class Folder:
     def digest(self, found: Found, algorithm: str, *, head: str = "") -> str:
         """Return the digest of a file's content, or of a link's target.
 
-        ``head`` is put before it, its ``{size}`` filled in.
+        ``head`` is put before it, with ``{size}`` filled in.
         """
         if found.mode == LINK:
             target = self.link_target(found.path)
@@ -262,11 +262,11 @@ class RevisionSource:
     def named(self, name: str | None) -> BundleRef:
         """Return the revision of a ref, or of any name that git has for a commit.
 
-        Without a name it is the last commit of the branch; outside of git, the files as they are.
+        Without a name it is the last commit of the branch; outside of git, the current files.
 
         Raises:
             BundleRevisionUnavailableError: there is no such revision.
-            GitError: the remote, from which other machines would fetch it, does not have it; or git fails.
+            GitError: the remote, from which other machines fetch, does not have it; or git fails.
         """
         repository = self.repository
         if repository is None or (name is not None and name.startswith("sha256:")):
@@ -317,14 +317,14 @@ class RevisionSource:
             raise BundleRevisionUnavailableError(f"The revision {ref} is not on this machine.")
         try:
             self.remote.fetch(ref.digest)
-        except GitError:  # not every server gives single commits
+        except GitError:  # not every server allows fetching single commits
             self.remote.fetch("refs/heads/*")
         if repository.commit_of(ref.digest) is None:
             raise BundleRevisionUnavailableError(f"The remote {self.remote.name} has no revision {ref}.")
 
 
 def unknown_revision(name: str | None) -> BundleRevisionUnavailableError:
-    """Return the error for a name that git takes for no commit, or for more than one."""
+    """Return the error for a name that matches no commit, or more than one."""
     message = "The bundle is not committed." if name is None else f"There is no revision {name[:100]!r} here."
     suggestion = "`goondan changeset log` shows the revisions. If it is the beginning of several, add digits."
     return BundleRevisionUnavailableError(message, suggestion=suggestion)
@@ -332,10 +332,10 @@ def unknown_revision(name: str | None) -> BundleRevisionUnavailableError:
 
 @dataclass(slots=True)
 class Checkout(contextlib.AbstractContextManager["Checkout"]):
-    """The files of one revision, which are kept until it is closed."""
+    """The files of one revision, which stay in place until it is closed."""
 
     ref: BundleRef
-    #: what ``load_bundle`` takes: a directory or a file
+    #: the argument of ``load_bundle``: a directory or a file
     path: Path
     _descriptor: int | None
 
@@ -377,7 +377,7 @@ class Checkouts:
             while (descriptor := _locked(place, fcntl.LOCK_SH)) is None:
                 self._make(place, ref)
             with contextlib.ExitStack() as undo:
-                undo.callback(os.close, descriptor)  # else it stays locked as long as this process lives
+                undo.callback(os.close, descriptor)  # otherwise it stays locked until this process ends
                 os.utime(descriptor, (self.clock(), self.clock()))
                 self._link_packages(place)
                 undo.pop_all()
@@ -389,7 +389,7 @@ class Checkouts:
         return Checkout(ref, place / self.source.inside, descriptor)
 
     def _link_packages(self, place: Path) -> None:
-        """Let files import the npm packages that they find at the bundle's own place."""
+        """Let files import the npm packages that are installed at the bundle's original place."""
         folder = self.source.folder
         places = (parent / _PACKAGES for parent in (folder, *folder.parents))
         packages = next((packages for packages in places if packages.is_dir()), None)
@@ -416,7 +416,7 @@ class Checkouts:
             try:
                 aside.rename(place)
             except OSError:
-                if not place.is_dir():  # else another process has made it meanwhile
+                if not place.is_dir():  # otherwise another process has made it meanwhile
                     raise
         finally:
             shutil.rmtree(aside, ignore_errors=True)
@@ -425,10 +425,10 @@ class Checkouts:
 def clean_checkouts(
     cache: Path, older_than_seconds: float, *, clock: Callable[[], float] = time.time
 ) -> list[str]:
-    """Remove the checkouts, of any bundle, not opened for so long and not in use; return their names.
+    """Remove unused checkouts of any bundle that were not opened for that time; return their names.
 
     Raises:
-        OSError: one cannot be removed; the others are.
+        OSError: one cannot be removed; the others are removed.
     """
     directory, now = cache / _FOLDER, clock()
     removed: list[str] = []
@@ -471,7 +471,7 @@ def _remove_unused(place: Path) -> bool:
     if descriptor is None:
         return False
     try:
-        # a process that opens it now finds nothing under its name, and makes another one
+        # a process that opens it now does not find it under its name, and makes a new one
         aside = place.with_name(f"{_ASIDE}{uuid.uuid4().hex}")
         place.rename(aside)
         shutil.rmtree(aside)

@@ -1,9 +1,9 @@
 """Git: the command, the repository that a bundle is in, its remote, and the branch that is committed to.
 
-Nothing in a repository or in a bundle runs code by way of git. Hooks, file system monitors and replacements
-are off. The repository is always named, never looked for in a directory that an agent can write. Attributes
-and their filters play no part, except for the files that are checked out where the bundle is: all else is
-done by :meth:`Repository.neutral`.
+Nothing in a repository or in a bundle can run code through git. Hooks, file system monitors and replacements
+are off. The repository is always named, never searched for from a directory that an agent can write.
+Attributes and their filters apply only to the files that are checked out where the bundle is: everything else
+uses :meth:`Repository.neutral`.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from goondan_tasks.errors import GoondanError
 LOCAL_SECONDS = 60.0
 REMOTE_SECONDS = 120.0
 
-#: what git inherits: where its programs are, its user's credentials, and the way to the network
+#: the variables that git inherits: the paths of programs, the user's credentials, and network settings
 _PASSED_ON = (
     "PATH",
     "HOME",
@@ -54,7 +54,7 @@ _MERGE_TREE_SINCE = (2, 38)
 _OPTIONS = ("--no-pager", "--no-optional-locks", "--no-replace-objects")
 
 FILE, PROGRAM, LINK, SUBMODULE = "100644", "100755", "120000", "160000"
-#: takes back what any attributes of the bundle say (gitattributes(5))
+#: overrides all attributes of the bundle (gitattributes(5))
 _NO_ATTRIBUTES = "* !text !eol !filter !ident !working-tree-encoding !merge !conflict-marker-size\n"
 _NEUTRAL_CONFIG = """\
 [core]
@@ -64,7 +64,7 @@ _NEUTRAL_CONFIG = """\
 [extensions]
     objectformat = {}
 """
-#: the id of a tree without files, as SHA-1 and as SHA-256 has it
+#: the ids of a tree without files, in SHA-1 and in SHA-256
 _EMPTY_TREES = {
     "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
     "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",
@@ -75,7 +75,7 @@ class GitError(GoondanError):
     """The git command failed."""
 
     code = "GIT_ERROR"
-    suggestion = "Read git's message; put the repository in order, and try again."
+    suggestion = "Read git's message, fix the repository, and try again."
     documents_every_code = True
 
 
@@ -87,9 +87,9 @@ class Overtaken(Exception):  # noqa: N818 - says what happened, and is handled b
 class Git:
     """The command, run on one repository."""
 
-    #: the repository's own directory; without one, git looks for it from ``folder`` upwards
+    #: the repository's own directory; without one, git searches from ``folder`` upwards
     directory: Path | None = None
-    #: where commands are run
+    #: the working directory of commands
     folder: Path = Path("/")
     work_tree: Path | None = None
     #: additional environment variables, such as a commit's author
@@ -102,7 +102,7 @@ class Git:
         accepted: Sequence[int] = (0,),
         seconds: float = LOCAL_SECONDS,
     ) -> bytes:
-        """Run one command and return what it printed.
+        """Run one command and return its output.
 
         Raises:
             GitError: its exit status is not ``accepted``, it took too long, or git is not installed.
@@ -116,7 +116,7 @@ class Git:
         accepted: Sequence[int] = (0,),
         seconds: float = LOCAL_SECONDS,
     ) -> tuple[int, bytes]:
-        """Run one command and return its exit status and what it printed; raises as :meth:`run` does."""
+        """Run one command and return its exit status and output; raises as :meth:`run` does."""
         name, given = arguments[0], stdin if isinstance(stdin, bytes) else None
         try:
             process = subprocess.Popen(
@@ -130,7 +130,7 @@ class Git:
             )
         except FileNotFoundError as error:
             if not self.folder.is_dir():
-                raise GitError(f"The folder {self.folder} is not there.") from error
+                raise GitError(f"The folder {self.folder} does not exist.") from error
             message = "There is no git command on this machine."
             raise GitError(message, suggestion="Install git, or put it on PATH.") from error
         except OSError as error:
@@ -142,7 +142,7 @@ class Git:
                 raise GitError(f"git {name} did not end within {seconds:g} s.") from error
             finally:
                 if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)  # with what it started
+                    os.killpg(process.pid, signal.SIGKILL)  # with its child processes
         if process.returncode not in accepted:
             raise GitError(f"git {name}: {_reason(complaint, process.returncode)}")
         return process.returncode, printed
@@ -188,7 +188,7 @@ Changes = Mapping[str, Entry | None]
 
 
 def changes_between(before: Entries, after: Entries) -> dict[str, Entry | None]:
-    """Return the changes that lead from one set of entries to another."""
+    """Return the changes from one set of entries to another."""
     return {path: after.get(path) for path in before.keys() | after if before.get(path) != after.get(path)}
 
 
@@ -286,14 +286,14 @@ class Repository:
 
     @contextlib.contextmanager
     def neutral(self, work_tree: Path | None = None, *, place: Path | None = None) -> Iterator[Git]:
-        """Yield git on the objects of this repository, with refs, index and settings of its own.
+        """Yield git on the objects of this repository, with separate refs, index and settings.
 
-        Attributes play no part: files of ``work_tree`` go in and out exactly as they are. What is its own
-        is in ``place``, which no agent may write, else where temporary files do.
+        Attributes do not apply: files of ``work_tree`` are read and written unchanged. The separate files are
+        in ``place``, which no agent may write, or else in the temporary directory.
         """
         with tempfile.TemporaryDirectory(prefix="goondan-git-", dir=place) as name:
             own = Path(name)
-            # all that makes a folder a repository, without a process for `git init`
+            # everything that makes a folder a repository, without a process for `git init`
             for folder in ("refs", "info"):
                 (own / folder).mkdir()
             for file, text in (
@@ -308,7 +308,7 @@ class Repository:
     def tree_with(self, tree: str | None, changes: Changes) -> str:
         """Store a tree, or an empty one, with changes of its files; return its id."""
         gone = Entry("0", "0" * (64 if self.algorithm == "sha256" else 40))
-        # removals first: a directory may take the place of a file
+        # removals first: a directory may replace a file
         ordered = sorted(changes.items(), key=lambda change: change[1] is not None)
         lines = (
             f"{(entry or gone).mode} {(entry or gone).blob}\t".encode() + os.fsencode(path) + b"\0"
@@ -320,7 +320,7 @@ class Repository:
             return git.run("write-tree").decode().strip()
 
     def with_bundle(self, commit: str, tree: str) -> str:
-        """Store the tree of a commit with another tree of the bundle in it; return its id."""
+        """Store the tree of a commit with its bundle replaced by another tree; return its id."""
         if not self.prefix:
             return tree
         with self.neutral() as git:
@@ -344,10 +344,10 @@ class Repository:
     def merge(self, base: str, ours: str, theirs: str, *, label: str) -> tuple[str, set[str]]:
         """Merge two trees, line by line; return the merged tree, and the paths of conflicts.
 
-        ``label`` names our side in the marks of a conflict, ``branch`` the other. Of a file against a
+        ``label`` names our side in the conflict markers, ``branch`` the other. If a file conflicts with a
         directory or a link, the merged tree has one side as ``<path>~<label>`` or ``<path>~branch``. Git
-        sees only the paths that we change, and what is in their way. So no other path is changed, not even
-        where git takes a removal and an addition for a rename.
+        sees only the paths that we change, and those in their way. So no other path changes, even where git
+        would take a removal and an addition for a rename.
         """
         sides = [self.entries(tree) for tree in (base, ours, theirs)]
         changed = changes_between(sides[0], sides[1]).keys()
@@ -361,15 +361,14 @@ class Repository:
             wanted = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages", label, "branch")
             tree, *paths = os.fsdecode(git.status(*wanted, accepted=(0, 1))[1]).split("\0")
         merged = self.entries(tree)
-        return self.tree_with(theirs, {path: merged.get(path) for path in seen | merged.keys()}), {*paths} - {
-            ""
-        }
+        conflicts = {path for path in paths if path}
+        return self.tree_with(theirs, {path: merged.get(path) for path in seen | merged.keys()}), conflicts
 
     def commit(self, tree: str, parent: str | None, message: str, agent: str | None = None) -> str:
         """Store a commit of an agent, or of this program, and return its id; no branch moves.
 
-        Git's configuration names no author: a worker's user often has none. The address cannot exist (RFC
-        6761 §6.4).
+        The author is not taken from git's configuration, which a worker's user often lacks. The address
+        cannot exist (RFC 6761 §6.4).
         """
         name = agent or "goondan"
         who = (("NAME", name), ("EMAIL", f"{name}@goondan.invalid"))
@@ -380,13 +379,13 @@ class Repository:
         return git.run("commit-tree", tree, *parents, stdin=text).decode().strip()
 
     def set_ref(self, name: str, commit: str, *, expected: str) -> None:
-        """Let a ref point to a commit, provided that it points to ``expected`` (empty: that it is new)."""
+        """Set a ref to a commit, provided that it points to ``expected`` (empty: that it does not exist)."""
         self.git.run("update-ref", "-m", "goondan", name, commit, expected or "0" * len(commit))
 
     def check_out(self, old: str, new: str, *, dry_run: bool = False) -> None:
         """Bring the files of the worktree from one commit to another, as a fast-forward does.
 
-        Uncommitted changes in files that both commits share are kept.
+        Uncommitted changes are kept in files that are the same in both commits.
 
         Raises:
             GitError: uncommitted changes are in the way; nothing has been changed.
@@ -419,14 +418,14 @@ class Remote:
     name: str
 
     def commit_of(self, ref: str) -> str | None:
-        """Return the commit of a ref (its full name) in the remote, fetched; ``None`` if there is none."""
+        """Fetch and return the commit of a ref (its full name) in the remote; ``None`` if there is none."""
         commit = self._listed(ref)
         if commit is not None and self.repository.commit_of(commit) is None:
             self.fetch(ref)
         return commit
 
     def fetch(self, *wanted: str) -> None:
-        """Fetch refs, or commits by their ids, without a ref of their own."""
+        """Fetch refs, or commits by their ids, without creating local refs."""
         self._run("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--", self.name, *wanted)
 
     def mirror(self, refs: str) -> None:
@@ -434,7 +433,7 @@ class Remote:
         self._run("fetch", "--quiet", "--no-tags", "--prune", "--", self.name, f"+{refs}*:{refs}*")
 
     def push(self, commit: str, ref: str, *, force: bool = False) -> None:
-        """Let a ref of the remote point to a commit: a descendant of its present one, unless ``force``.
+        """Set a ref of the remote to a commit: a descendant of its present one, unless ``force``.
 
         Raises:
             Overtaken: it is not a descendant.
@@ -474,7 +473,7 @@ class Branch:
     remote: Remote | None = None
 
     def tip(self) -> str:
-        """Return its last commit, after a fast-forward to what others have pushed.
+        """Return its last commit, after a fast-forward to the commits that others have pushed.
 
         Raises:
             GitError: the branch has no commit, the remote cannot be reached, or the two have diverged.

@@ -1,4 +1,4 @@
-"""The clerk: counts what a text has, and writes itself the tool for it if there is none."""
+"""The clerk: counts parts of a text, and writes a tool for that if there is none."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ async def handle(ctx: AgentContext, event: AgentEvent) -> JsonObject | None:
     if event.type == "swarmBundle.revisionChanged":  # the clerk's own commit has become active
         ctx.logger.info("clerk.changed", revision=event.input["newRef"])
         return None
-    # Here a model would be asked, with the prompt; a script stands in for it.
+    # Here you would ask a model, with the prompt; a script stands in for it.
     model, prompt = ScriptedModel(**event.input), PROMPT.read_text(encoding="utf-8")
     results: list[Any] = []
     while True:
@@ -27,7 +27,7 @@ async def handle(ctx: AgentContext, event: AgentEvent) -> JsonObject | None:
 
 
 def output_of(result: Any) -> Any:
-    """Return what a tool has answered; its error ends the Turn and reaches the asker."""
+    """Return a tool's output; its error ends the Turn and reaches the asker."""
     if result.error is not None:
         message = f"{result.tool_name}: {result.error.message}"
         raise HandoffError(message, code=result.error.code, suggestion=result.error.suggestion)

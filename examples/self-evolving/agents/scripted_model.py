@@ -1,11 +1,11 @@
-"""What stands in for the clerk's model: a script that knows one way to get a tool. It needs no API key."""
+"""A stand-in for the clerk's model: a script that knows one way to get a tool. It needs no API key."""
 
 from collections.abc import Generator
 from typing import Any
 
 from goondan_tasks.agent_api import HandoffError, JsonObject
 
-#: what is written into tools/text.py
+#: the code added to tools/text.py
 HANDLER = '''
 
 async def {name}(ctx: ToolContext, input: JsonObject) -> JsonObject:
@@ -15,7 +15,7 @@ async def {name}(ctx: ToolContext, input: JsonObject) -> JsonObject:
 
 handlers["{name}"] = {name}
 '''
-#: what is written into tools.yaml
+#: the export added to tools.yaml
 EXPORT = """\
     - name: {name}
       description: Count the {name} of a text.
@@ -27,7 +27,7 @@ EXPORT = """\
         required: [text]
         additionalProperties: false
 """
-#: what the script knows to find in a text
+#: the parts of a text that the script can count
 FOUND = {"words": 'input["text"].split()', "letters": '[c for c in input["text"] if c.isalpha()]'}
 
 #: the names of the tools that a Step shows, and the outputs of the calls of the Step before
@@ -35,7 +35,7 @@ Seen = tuple[set[str], list[Any]]
 
 
 class ScriptedModel:
-    """One conversation: ``reply`` is asked in each Step until it calls no tool; then ``answer`` is there."""
+    """One conversation: ``reply`` is called in each Step until it calls no tool; then ``answer`` is set."""
 
     def __init__(self, count: str, text: str) -> None:
         self._count, self._text = count, text

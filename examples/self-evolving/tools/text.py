@@ -1,10 +1,10 @@
-"""What the clerk can do with a text."""
+"""The clerk's tools for a text."""
 
 import asyncio
 
 from goondan_tasks.tool_api import JsonObject, ToolContext
 
-#: which edition of this file a call has run with
+#: the revision of this file with which a call has run
 EDITION = 1
 
 

@@ -34,7 +34,7 @@ def test_programs_get_the_page_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None
 def test_without_a_code_all_are_listed_with_their_first_sentence() -> None:
     listed = goondan("explain", "--json").document
 
-    assert {"code": "E_TOOL_TIMEOUT", "summary": "The tool ran into its time limit."} in listed
+    assert {"code": "E_TOOL_TIMEOUT", "summary": "The tool reached its time limit."} in listed
     assert [one["code"] for one in listed] == sorted(failure.error_pages())
     assert all(one["summary"].endswith(".") and "](" not in one["summary"] for one in listed)
     assert goondan("explain").stdout.count("\n") == len(listed) + 1

@@ -9,7 +9,7 @@ from goondan_tasks.client import (
     ToolCalled,
     TurnEvent,
 )
-from goondan_tasks.client.turn_events import Hearing, Told
+from goondan_tasks.client.turn_events import EventFilter, Told
 
 CALLED = ToolCalled(step=0, id="call_1", call_id="c-1", tool="bash__exec", args={"command": "ls"})
 ANSWERED = ToolAnswered(step=0, id="call_1", call_id="c-1", tool="bash__exec", status="ok", output="a")
@@ -17,8 +17,8 @@ USED = TokensUsed(step=0, usage={"input": 1, "output": 2}, request_id="r-1")
 
 
 def heard(*told: Told) -> list[TurnEvent]:
-    hearing = Hearing()
-    return [event for one in told for event in hearing.hear(one)]
+    event_filter = EventFilter()
+    return [event for one in told for event in event_filter.passed(one)]
 
 
 def begun(answer_id: str, step: int = 0) -> AnswerRestarted:
