@@ -61,7 +61,7 @@ def describe(
         # the other process does not know our secrets
         told = ToolCallError.from_wire(KNOWN_SECRETS.hidden_in_answer(error.description.to_wire()))
         traceback = error.description.traceback
-        return told if traceback is None else told.with_traceback(_fit(traceback)[-LONGEST_TRACEBACK:])
+        return told if traceback is None else told.with_traceback(_clean(traceback)[-LONGEST_TRACEBACK:])
     errno_name = errno.errorcode.get(error.errno or 0) if isinstance(error, OSError) else None
     code = (_text(error, "code") or errno_name or default.code)[:LONGEST_NAME]
     is_ours = isinstance(error, GoondanError) or code == default.code

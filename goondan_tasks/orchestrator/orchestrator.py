@@ -2,8 +2,8 @@
 
 An agent needs a worker if calls or events wait for it and no live worker serves it, whether an orchestrator
 started that worker or not. Several orchestrators may manage the same agents. Each claims a start in Redis
-(:class:`~goondan_tasks.agent_registry.CrashBackoff`) and then reads the agent registry again, so that only one
-worker is started. Workers outlive their orchestrator; the next one finds them in the agent registry.
+(:class:`~goondan_tasks.agent_registry.CrashBackoff`) and then reads the agent registry again, so that only
+one worker is started. Workers outlive their orchestrator; the next one finds them in the agent registry.
 """
 
 import base64
