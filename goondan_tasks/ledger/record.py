@@ -550,7 +550,7 @@ def _readable_record(call_id: str, row: Mapping[bytes, bytes]) -> CallRecord | N
 def damaged(call_id: str, reason: str) -> ToolError:
     """Return the error of a call whose keys no script can use; ``reason`` is the error of Redis."""
     return ToolError(
-        f"The record of call {call_id}, or of its limits, is damaged in Redis: {reason}",
+        f"The record of call {call_id}, or of its limits, is damaged: {reason}",
         suggestion="Find its keys with `redis-cli --scan --pattern '*ID*'`, remove what another program has "
         "written there, and submit the call again with another toolCallId.",
     )
