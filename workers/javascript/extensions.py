@@ -80,7 +80,13 @@ class HostedExtensions:
         if runtime is None:
             raise EntryError(extension.entry_path, missing_runtime(self.tools.runtime), INSTALL)
         environment = tuple(sorted(own_environment().items()))
-        kind = HostKind(self.tools.root, runtime, environment, whose="extension")
+        kind = HostKind(
+            self.tools.root,
+            runtime,
+            environment,
+            whose="extension",
+            max_message_bytes=self.tools.max_message_bytes,
+        )
         return HostedExtension(extension, self.tools, kind).register
 
 
@@ -312,16 +318,12 @@ class HostedExtension:
                 f"registered {_shown(details)} again.",
                 suggestion="Register it in `register(api)`.",
             )
-        order = {"does": "invoke", "extension": start.call.id, "function": key, **order}
-        takes = on_event or self._on_event
-        call = start.host.begin(order, takes, lambda: {**self._asked(), **asked()})
-        try:
-            return await asyncio.shield(call.outcome)
-        except asyncio.CancelledError:
-            await start.host.abort(call, {"code": "E_TOOL_CANCELLED", "message": "The call has ended."})
-            raise
-        finally:
-            start.host.forget(call)
+        return await start.host.run(
+            {"does": "invoke", "extension": start.call.id, "function": key, **order},
+            on_event or self._on_event,
+            lambda: {**self._asked(), **asked()},
+            lambda: {"code": "E_TOOL_CANCELLED", "message": "The call has ended."},
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,14 +20,14 @@ from goondan_tasks.messages import JsonObject, ToolCallError
 from goondan_tasks.output import Pending
 from goondan_tasks.tool_api import ToolContext
 from goondan_tasks.v1_api import V1ToolContext
-from workers.javascript.host import Asked, Host, HostCall, HostEndedError, HostKind
+from workers.javascript.host import ROOM_BYTES, Asked, Host, HostEndedError, HostKind
 from workers.javascript.v1_context import v1_asked, v1_data
 from workers.plain_context import wire_of
 from workers.processes.confinement import Confinement
 
-#: how often a call is begun that loses its host, if it is idempotent, or did not get so far
+#: how often a call is started whose host ends, if it is idempotent or has not begun
 MOST_RUNS = 3
-#: how long an idle host is kept that is not shared
+#: how long an idle host is kept that runs one call at a time
 IDLE_SECONDS = 60.0
 
 
@@ -116,6 +116,8 @@ class HostedTools:
     confinement: Confinement = field(default_factory=Confinement)
     #: the setting ``GOONDAN_JAVASCRIPT``
     runtime: str | None = None
+    #: the limit of a message between worker and host
+    max_message_bytes: int = ROOM_BYTES
 
     def tool(self, bound: BoundTool) -> "HostedTool":
         """Return a tool as one that runs in a host.
@@ -170,15 +172,11 @@ class HostedTool:
         host = self._hosts.get(order["ctx"]["agentName"])
         if host is None or not host.is_open:
             host = await self._host(ctx)
-        call = host.begin(order, partial(on_event, ctx), partial(asked_of, ctx))
         try:
-            # a cancel of this must not end the call: its handler has a moment to clean up
-            outcome, message = await asyncio.shield(call.outcome)
-        except asyncio.CancelledError:
-            await self._abort(host, call, ctx)
-            raise
+            outcome, message = await host.run(
+                order, partial(on_event, ctx), partial(asked_of, ctx), partial(_abort_reason, ctx)
+            )
         finally:
-            host.forget(call)
             if host.kind.is_alone:
                 self.tools.hosts.give_back(host)
         if outcome == "error":
@@ -197,14 +195,6 @@ class HostedTool:
             self._hosts[ctx.agent_name] = host
         return host
 
-    async def _abort(self, host: Host, call: HostCall, ctx: ToolContext) -> None:
-        told = "The call was cancelled." if ctx.cancelled else "The call is past its limit."
-        await host.abort(
-            call, {"code": "E_TOOL_CANCELLED" if ctx.cancelled else "E_TOOL_TIMEOUT", "message": told}
-        )
-        if host.kind.is_alone and not call.outcome.done():
-            host.stop("was ended with its call")
-
     def _kind(self, ctx: ToolContext) -> HostKind:
         export, confinement = self.bound.export, self.tools.confinement
         environment = confinement.environment(ctx.agent_name, self.bound)
@@ -215,12 +205,19 @@ class HostedTool:
             confinement.sandbox(self.bound, ctx.workdir),
             export.memory_mb,
             is_alone=export.isolation == "process",
+            max_message_bytes=self.tools.max_message_bytes,
         )
 
     def _order(self, ctx: ToolContext, args: JsonObject) -> JsonObject:
         export = self.bound.export
         handler = {"entry": str(self.bound.entry_path), "export": export.name}
         return {**handler, **order_of(ctx, args, is_alone=export.isolation == "process")}
+
+
+def _abort_reason(ctx: ToolContext) -> JsonObject:
+    if ctx.cancelled:
+        return {"code": "E_TOOL_CANCELLED", "message": "The call was cancelled."}
+    return {"code": "E_TOOL_TIMEOUT", "message": "The call is past its limit."}
 
 
 def order_of(ctx: ToolContext, args: JsonObject, *, is_alone: bool = False) -> JsonObject:
