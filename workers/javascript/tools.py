@@ -41,15 +41,15 @@ class Hosts:
 
     @property
     def is_empty(self) -> bool:
-        """Whether none runs."""
+        """Whether no host runs."""
         return not self._all
 
     async def shared(self, kind: HostKind, help_url: str) -> Host:
-        """Return the host that all calls of a kind share; a new one if it has ended.
+        """Return the host that all calls of a kind share; start it if none is open.
 
         Raises:
             OSError: no process can be started.
-            ConfigError: its sandbox does not work here.
+            ConfigError: the sandbox does not work here.
         """
         starting = self._shared.get(kind)
         if starting is None or (starting.done() and not _is_open(starting)):
@@ -57,14 +57,14 @@ class Hosts:
         return await asyncio.shield(starting)
 
     async def lent(self, kind: HostKind, help_url: str) -> Host:
-        """Return a host that runs one call, until it is given back; raises as :meth:`shared`."""
+        """Lend a host for one call, until it is given back; raises as :meth:`shared`."""
         while self._idle:
-            place = next((host for host in reversed(self._idle) if host.kind == kind), None)
-            if place is None:
+            host = next((host for host in reversed(self._idle) if host.kind == kind), None)
+            if host is None:
                 break
-            self._idle.remove(place)
-            if place.is_open:
-                return place
+            self._idle.remove(host)
+            if host.is_open:
+                return host
         return await self._start(kind, help_url)
 
     def give_back(self, host: Host) -> None:
@@ -97,7 +97,7 @@ class Hosts:
         return host
 
     def _end_idle(self, host: Host) -> None:
-        with contextlib.suppress(ValueError):  # it is lent, or was in between and has its own timer
+        with contextlib.suppress(ValueError):  # it is lent, or an earlier timer has ended it
             self._idle.remove(host)
             host.stop("was idle")
 
@@ -108,7 +108,7 @@ def _is_open(starting: "asyncio.Task[Host]") -> bool:
 
 @dataclass(frozen=True, slots=True)
 class HostedTools:
-    """Makes the TypeScript and JavaScript tools of one bundle."""
+    """Makes the tools of one bundle that are TypeScript or JavaScript."""
 
     hosts: Hosts
     root: Path
@@ -120,7 +120,7 @@ class HostedTools:
     max_message_bytes: int = ROOM_BYTES
 
     def tool(self, bound: BoundTool) -> "HostedTool":
-        """Return a tool as one that runs in a host.
+        """Return a tool that runs in a host.
 
         Raises:
             ToolNotFoundError: there is neither Node nor Bun.
@@ -135,21 +135,22 @@ class HostedTools:
 
 @dataclass(frozen=True, slots=True)
 class HostedTool:
-    """The handler of one export: an async one, to the worker."""
+    """The handler of one export; to the worker it is an async handler."""
 
     bound: BoundTool
     tools: HostedTools
     runtime: Runtime
-    #: by agent, those that share a host: what it sees of the worker's environment does not change
+    #: the shared host by agent; a host's environment never changes
     _hosts: dict[str, Host] = field(default_factory=dict)
 
     async def __call__(self, ctx: ToolContext, args: JsonObject) -> Any:
-        """Run the handler and return what it returned.
+        """Run the handler and return its value.
 
         Raises:
-            DescribedError: what the handler threw.
-            ToolCrashedError: the host ended with this call in it, and no other.
-            ToolOutcomeUnknownError: the host ended, and it is not known how far the call had come.
+            DescribedError: the handler threw an error.
+            ToolCrashedError: the host ended, and this call was the only one in it.
+            ToolOutcomeUnknownError: the host ended, and it is not known how far the call got.
+            PayloadTooLargeError: the order is larger than a message may be.
             ConfigError: a variable that the tool names has no value, or its sandbox does not work here.
             OSError: no process can be started.
         """
@@ -191,7 +192,7 @@ class HostedTool:
         if kind.is_alone:
             return await hosts.lent(kind, self.tools.help_url)
         host = await hosts.shared(kind, self.tools.help_url)
-        if kind.sandbox is None:  # one that has a sandbox is of one instance
+        if kind.sandbox is None:  # a sandbox belongs to one instance
             self._hosts[ctx.agent_name] = host
         return host
 
@@ -221,7 +222,7 @@ def _abort_reason(ctx: ToolContext) -> JsonObject:
 
 
 def order_of(ctx: ToolContext, args: JsonObject, *, is_alone: bool = False) -> JsonObject:
-    """Return what a host needs to know of a call, besides whose handler it is for."""
+    """Return the part of an order that says what the handler is called with."""
     older = {"v1": v1_data(ctx)} if isinstance(ctx, V1ToolContext) else {}
     wire = wire_of(ctx)
     if is_alone:
@@ -230,7 +231,7 @@ def order_of(ctx: ToolContext, args: JsonObject, *, is_alone: bool = False) -> J
 
 
 def described(error: JsonObject, help_url: str, message_limit: int = DEFAULT_MESSAGE_LIMIT) -> ToolCallError:
-    """Return what a handler has thrown as the error of its call."""
+    """Return an error that a handler threw as the error of its call."""
     text = {name: value for name, value in error.items() if isinstance(value, str)}
     code = text.get("code") or ToolError.code
     page = text.get("helpUrl") or (help_url + code if has_page(code) else None)
@@ -247,16 +248,16 @@ def described(error: JsonObject, help_url: str, message_limit: int = DEFAULT_MES
 
 
 def on_event(ctx: ToolContext, kind: str, message: JsonObject) -> None:
-    """Take a line of the log, or progress, of a call."""
+    """Handle a log line or a progress report of a call."""
     if kind == "log":
         getattr(ctx.logger, str(message["level"]), ctx.logger.info)(message["event"])
     elif kind == "progress":
-        with contextlib.suppress(ToolError):  # numbers that are none
+        with contextlib.suppress(ToolError):  # not valid numbers
             ctx.progress(*message["args"])
 
 
 def asked_of(ctx: ToolContext) -> Asked:
-    """Return what the handler of a call may ask for."""
+    """Return the functions that the handler of a call may ask for."""
 
     async def ask(name: str, *args: Any) -> Any:
         runtime = ctx.runtime

@@ -1,4 +1,4 @@
-"""The context of the older version in a host: its data, and the functions behind it (002 §4.3)."""
+"""The v1 ToolContext in a host: its data, and the functions that it offers (002 §4.3)."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -15,12 +15,12 @@ _DATA = ("instance", "swarm", "agent", "turn", "step", "tool_catalog")
 
 
 def v1_data(ctx: V1ToolContext) -> JsonObject:
-    """Return what goes along with a call's order."""
+    """Return the data of the context, which is sent with the order."""
     return {to_camel(name): plain(getattr(ctx, name)) for name in _DATA}
 
 
 def plain(value: Any) -> Any:
-    """Return a view or a resource as JSON with the documents' names; absent fields are left out."""
+    """Return a view or a resource as JSON with the specification's names, without absent fields."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", by_alias=True, exclude_none=True)
     if dataclasses.is_dataclass(value):
@@ -34,7 +34,7 @@ def plain(value: Any) -> Any:
 
 
 def v1_asked(ctx: V1ToolContext) -> Asked:
-    """Return the functions of the context that a handler asks the worker for."""
+    """Return the context's functions that a handler may ask for."""
 
     async def get_access_token(request: Any = None) -> Any:
         return plain(await ctx.oauth.get_access_token(request))
