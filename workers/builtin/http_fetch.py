@@ -19,7 +19,7 @@ MAX_REDIRECTS = 20
 LONGEST_TIMEOUT_MS = 1e10
 USER_AGENT = "goondan-http-fetch"
 
-#: prefixes of the encodings that web pages use; Python's others are not text encodings, or decode slowly
+#: prefixes of the encodings of web pages; Python's others are not text encodings, or decode slowly
 TEXT_ENCODINGS = (
     "ascii",
     "big5",
@@ -41,7 +41,7 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
 
     def __init__(self, allow: AllowList) -> None:
         self._allow = allow
-        # no connection is reused: it was opened for one host's name and certificate
+        # connections are not reused: each was opened for one host's name and certificate
         limits = httpx2.Limits(max_keepalive_connections=0)
         self._transport = httpx2.AsyncHTTPTransport(verify=_tls(), trust_env=False, limits=limits)
 
@@ -122,7 +122,7 @@ async def _fetch(method: str, input: JsonObject, headers: dict[str, str], *, bod
 
 
 def _client() -> httpx2.AsyncClient:
-    # one per call, so that instances share neither cookies nor connections
+    # one per call: instances share neither cookies nor connections
     return httpx2.AsyncClient(
         transport=CheckedTransport(AllowList.load()),
         headers={"user-agent": USER_AGENT},
@@ -132,7 +132,7 @@ def _client() -> httpx2.AsyncClient:
 
 
 async def _send(client: httpx2.AsyncClient, request: httpx2.Request) -> httpx2.Response:
-    """Send a request and follow its redirects without reading their bodies, which may never end."""
+    """Send a request and follow redirects without reading their bodies, which may be endless."""
     for _ in range(1 + MAX_REDIRECTS):
         response = await client.send(request, stream=True)
         if response.next_request is None:
