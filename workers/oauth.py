@@ -1,4 +1,4 @@
-"""Tokens for the tools of a worker process, and the consents that their users still have to give."""
+"""Tokens for the calls of a worker process, and the consents that they wait for."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class WorkerOAuth:
     def get_access_token(
         self, call: ToolCall | None, oauth_app_ref: Any, *, scopes: Any, min_ttl_seconds: float
     ) -> OAuthTokenResult:
-        """Return a token for the subject of a call, or the reason why there is none.
+        """Return a token for a call's subject, or the reason why there is none.
 
         Raises:
             BrokerUnreachableError: Redis cannot be reached.
@@ -56,7 +56,7 @@ class WorkerOAuth:
             )
 
     def blocks(self, call: ToolCall) -> list[JsonObject]:
-        """Return the ``auth.pending`` block of a call's Turn, if its agent waits for a consent there."""
+        """Return the ``auth.pending`` block of a call's Turn, if its agent waits for consents."""
         try:
             block = self.manager.consent.pending_block(self._pending(call), self.manager.apps)
         except (OAuthError, OAuthStoreError, RedisError) as error:
@@ -65,7 +65,7 @@ class WorkerOAuth:
         return [] if block is None else [block]
 
     def _pending(self, call: ToolCall) -> Iterator[AuthSession]:
-        """Yield the sessions in which this agent's instance waits for a consent of the Turn's subjects."""
+        """Yield the sessions in which the agent's instance waits for a consent of the Turn's subjects."""
         target = self._resume(call).target
         for app in self.manager.apps.values():
             subject = member(member(call.auth, "subjects"), app.subject_mode)
@@ -89,11 +89,11 @@ class WorkerOAuth:
 def make_oauth(
     settings: Settings, bundle: Bundle, redis: Redis, in_flight: RefreshesInFlight
 ) -> WorkerOAuth | None:
-    """Open the store of a bundle's OAuthApps; ``None`` if it has none. ``in_flight`` counts the refreshes.
+    """Open the store of a bundle's OAuthApps; ``None`` if it has none. ``in_flight`` counts refreshes.
 
     Raises:
         ConfigError: the extra ``oauth`` is not installed, or a key of the store is malformed.
-        OAuthStoreError: other users may read the store's keys, or they are not those of its grants.
+        OAuthStoreError: other users may read the store's keys, or its grants have other keys.
     """
     if not bundle.oauth_apps:
         return None
