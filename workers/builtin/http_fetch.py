@@ -20,20 +20,7 @@ LONGEST_TIMEOUT_MS = 1e10
 USER_AGENT = "goondan-http-fetch"
 
 #: prefixes of the encodings of web pages; Python's others are not text encodings, or decode slowly
-TEXT_ENCODINGS = (
-    "ascii",
-    "big5",
-    "cp",
-    "euc",
-    "gb",
-    "iso",
-    "koi8",
-    "mac",
-    "shift",
-    "utf-8",
-    "utf-16",
-    "utf-32",
-)
+ENCODINGS = ("ascii", "big5", "cp", "euc", "gb", "iso", "koi8", "mac", "shift", "utf-8", "utf-16", "utf-32")
 
 
 class CheckedTransport(httpx2.AsyncBaseTransport):
@@ -172,7 +159,7 @@ def _encoding(response: httpx2.Response) -> str:
         name = codecs.lookup(response.charset_encoding or "utf-8").name
     except (LookupError, ValueError):
         return "utf-8"
-    return name if name.startswith(TEXT_ENCODINGS) else "utf-8"
+    return name if name.startswith(ENCODINGS) else "utf-8"
 
 
 handlers: dict[str, ToolHandler] = {"get": get, "post": post}

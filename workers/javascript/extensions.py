@@ -32,7 +32,7 @@ from goondan_tasks.output import Pending
 from goondan_tasks.tool_api import ToolContext
 from workers.javascript.host import Asked, AskedOf, Host, HostCall, HostEndedError, HostKind, OnEvent
 from workers.javascript.middleware_context import answer_of, data_of, state_of, take_over, told
-from workers.javascript.tools import MOST_RUNS, HostedTools, asked_of, described, on_event, order_of
+from workers.javascript.tools import MOST_RUNS, HostedTools, asked_of, described, log_line, on_event, order_of
 from workers.javascript.v1_context import plain
 from workers.outcome import awaited_outcome
 from workers.processes.programs import own_environment
@@ -63,32 +63,23 @@ def thrown(error: JsonObject) -> ThrownError:
     return raised
 
 
-@dataclass(frozen=True, slots=True)
-class HostedExtensions:
-    """The extensions of one bundle that run in hosts."""
+def register_of(
+    tools: HostedTools, extension: BoundExtension
+) -> Callable[[Any, JsonObject], Awaitable[None]]:
+    """Return a ``register(api, config)`` like that of a Python file.
 
-    tools: HostedTools
+    It raises an EntryError if the file cannot be used, and a ThrownError if its ``register`` throws.
 
-    def register_of(self, extension: BoundExtension) -> Callable[[Any, JsonObject], Awaitable[None]]:
-        """Return a ``register(api, config)`` like that of a Python file.
-
-        It raises an EntryError if the file cannot be used, and a ThrownError if its ``register`` throws.
-
-        Raises:
-            EntryError: there is neither Node nor Bun.
-        """
-        runtime = find_runtime(self.tools.runtime, preferred="node" if extension.is_v1 else "bun")
-        if runtime is None:
-            raise EntryError(extension.entry_path, missing_runtime(self.tools.runtime), INSTALL)
-        environment = tuple(sorted(own_environment().items()))
-        kind = HostKind(
-            self.tools.root,
-            runtime,
-            environment,
-            whose="extension",
-            max_message_bytes=self.tools.max_message_bytes,
-        )
-        return HostedExtension(extension, self.tools, kind).register
+    Raises:
+        EntryError: there is neither Node nor Bun.
+    """
+    runtime = find_runtime(tools.runtime, preferred="node" if extension.is_v1 else "bun")
+    if runtime is None:
+        raise EntryError(extension.entry_path, missing_runtime(tools.runtime), INSTALL)
+    environment = tuple(sorted(own_environment().items()))
+    most = tools.max_message_bytes
+    kind = HostKind(tools.root, runtime, environment, whose="extension", max_message_bytes=most)
+    return HostedExtension(extension, tools, kind).register
 
 
 @dataclass(eq=False)
@@ -197,7 +188,7 @@ class HostedExtension:
 
     def _on_event(self, kind: str, message: JsonObject) -> None:
         if kind == "log":
-            getattr(self.api.logger, str(message["level"]), self.api.logger.info)(str(message["event"]))
+            log_line(self.api.logger, message)
 
     # what its functions may ask for
 
@@ -228,9 +219,9 @@ class HostedExtension:
             "emit": emit,
             "tools.unregister": unregister,
             "oauth": self._token,
-            "swarmBundle.open": lambda reason: _awaited(api.swarm_bundle.open_changeset(reason)),
-            "swarmBundle.commit": lambda one, text: _awaited(api.swarm_bundle.commit_changeset(one, text)),
-            "swarmBundle.ref": lambda: _awaited(api.swarm_bundle.get_active_ref()),
+            "swarmBundle.open": lambda reason: api.swarm_bundle.open_changeset(reason),
+            "swarmBundle.commit": lambda one, text: api.swarm_bundle.commit_changeset(one, text),
+            "swarmBundle.ref": lambda: api.swarm_bundle.get_active_ref(),
             **self._state_asked("state", api.state),
         }
         return {**asked, **self._v1_asked()} if self.bound.is_v1 else asked
@@ -260,8 +251,8 @@ class HostedExtension:
         return {
             "tools.get": tool,
             "tools.list": tools,
-            "object.get": lambda: _awaited(api.get_state()),
-            "object.set": lambda value: _awaited(api.set_state(value)),
+            "object.get": lambda: api.get_state(),
+            "object.set": lambda value: api.set_state(value),
             **self._state_asked("shared", api.instance.shared),
         }
 
@@ -510,10 +501,6 @@ def _retrieve(outcome: "asyncio.Future[Any]") -> None:
     """Mark the error of a start whose host ended as retrieved: the next call of a function restarts it."""
     if not outcome.cancelled():
         outcome.exception()
-
-
-async def _awaited(answer: Awaitable[Any]) -> Any:
-    return await answer
 
 
 def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:

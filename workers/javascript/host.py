@@ -316,22 +316,26 @@ class Host(asyncio.Protocol):
 
     async def _answer(self, call: HostCall, message: JsonObject) -> None:
         """Call the function that a handler asks for, and send what it returns or raises."""
-        ask = message["ask"]
-        method: Callable[..., Awaitable[Any]] = call.asked().get(message["method"], _unknown)
-        outcome = await awaited_outcome(method(*message["args"]))
+        number = message["ask"]
+
+        async def ask() -> Any:
+            method: Callable[..., Awaitable[Any]] = call.asked().get(message["method"], _unknown)
+            return await method(*message["args"])
+
+        outcome = await awaited_outcome(ask())
         error = outcome.error
         if isinstance(error, asyncio.CancelledError):
             return
         if error is None:
             try:
-                self._send({"t": "answer", "ask": ask, "value": outcome.get()})
+                self._send({"t": "answer", "ask": number, "value": outcome.get()})
                 return
             except serializer.NotJsonError as fault:
                 error = bad_output(outcome.get(), fault, "What was asked")
             except PayloadTooLargeError as fault:
                 error = fault
         described = describe(error, help_url=self._help_url).to_wire()
-        self._send({"t": "answer", "ask": ask, "error": described})
+        self._send({"t": "answer", "ask": number, "error": described})
 
     def _kill_if_blocked(self, pong: "asyncio.Future[None]") -> None:
         if not pong.done():

@@ -3,7 +3,7 @@
 Fields that identify a call, a Step or a Turn are sent once; of the others only changes are sent, each time.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -81,15 +81,28 @@ def take_over(ctx: Any, changes: JsonObject) -> None:
         ValueError: a value is not valid.
     """
     for name, value in changes.items():
-        _TAKE[name](ctx, value)
+        match name:
+            case "toolCatalog":
+                ctx.tool_catalog = _tool_catalog(ctx, value)
+            case "toolCall":
+                given: Any = _of(value, "toolCall").get
+                ctx.tool_call = ToolCall(given("id"), given("name"), given("arguments"))
+            case "toolResult":
+                ctx.tool_result = None if value is None else _older_result(_of(value, "toolResult"))
+            case "messageEvents":
+                for event in value:
+                    ctx.emit_message_event(event)
+            case "args" | "blocks" | "metadata" | "result":
+                setattr(ctx, name, value)
+            case _:
+                raise ValueError(f"ctx.{name} cannot be changed")
 
 
-def _tool_catalog(ctx: Any, value: Any) -> None:
+def _tool_catalog(ctx: Any, value: Any) -> Any:
     if not isinstance(value, list):
-        ctx.tool_catalog = value  # the core reports the error
-        return
+        return value  # the core reports the error
     known = [(told(item), item) for item in ctx.tool_catalog]
-    ctx.tool_catalog = [_item(ctx, item, known) for item in value]
+    return [_item(ctx, item, known) for item in value]
 
 
 def _item(ctx: Any, item: Any, known: Iterable[tuple[Any, Any]]) -> Any:
@@ -99,15 +112,6 @@ def _item(ctx: Any, item: Any, known: Iterable[tuple[Any, Any]]) -> Any:
         return item if same is None else same
     left_out = {"tool", "export"} if isinstance(ctx, StepPipelineContext) else set()
     return {name: value for name, value in item.items() if name not in left_out}
-
-
-def _tool_call(ctx: Any, value: Any) -> None:
-    given: Any = _of(value, "toolCall").get
-    ctx.tool_call = ToolCall(given("id"), given("name"), given("arguments"))
-
-
-def _tool_result(ctx: Any, value: Any) -> None:
-    ctx.tool_result = None if value is None else _older_result(_of(value, "toolResult"))
 
 
 def _older_result(value: JsonObject) -> ToolResult:
@@ -122,27 +126,6 @@ def _of(value: Any, name: str) -> JsonObject:
     if not isinstance(value, dict):
         raise ValueError(f"ctx.{name} is an object, not {value!r:.200}")
     return value
-
-
-def _message_events(ctx: Any, value: Any) -> None:
-    for event in value:
-        ctx.emit_message_event(event)
-
-
-def _set(name: str) -> Callable[[Any, Any], None]:
-    def take(ctx: Any, value: Any) -> None:
-        setattr(ctx, name, value)
-
-    return take
-
-
-_TAKE: Mapping[str, Callable[[Any, Any], None]] = {
-    "toolCatalog": _tool_catalog,
-    "toolCall": _tool_call,
-    "toolResult": _tool_result,
-    "messageEvents": _message_events,
-    **{name: _set(name) for name in ("args", "blocks", "metadata", "result")},
-}
 
 
 def answer_of(ctx: Any, value: Any, result: Any) -> Any:

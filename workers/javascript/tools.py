@@ -18,7 +18,7 @@ from goondan_tasks.failure import DEFAULT_MESSAGE_LIMIT, DescribedError, fitted_
 from goondan_tasks.javascript import INSTALL, Runtime, find_runtime, missing_runtime
 from goondan_tasks.messages import JsonObject, ToolCallError
 from goondan_tasks.output import Pending
-from goondan_tasks.tool_api import ToolContext
+from goondan_tasks.tool_api import Logger, ToolContext
 from goondan_tasks.v1_api import V1ToolContext
 from workers.javascript.host import ROOM_BYTES, Asked, Host, HostEndedError, HostKind
 from workers.javascript.v1_context import v1_asked, v1_data
@@ -250,10 +250,15 @@ def described(error: JsonObject, help_url: str, message_limit: int = DEFAULT_MES
 def on_event(ctx: ToolContext, kind: str, message: JsonObject) -> None:
     """Handle a log line or a progress report of a call."""
     if kind == "log":
-        getattr(ctx.logger, str(message["level"]), ctx.logger.info)(message["event"])
+        log_line(ctx.logger, message)
     elif kind == "progress":
         with contextlib.suppress(ToolError):  # not valid numbers
             ctx.progress(*message["args"])
+
+
+def log_line(logger: Logger, message: JsonObject) -> None:
+    """Write a line that code in a host has logged."""
+    getattr(logger, str(message["level"]), logger.info)(str(message["event"]))
 
 
 def asked_of(ctx: ToolContext) -> Asked:

@@ -39,22 +39,13 @@ def v1_asked(ctx: V1ToolContext) -> Asked:
     async def get_access_token(request: Any = None) -> Any:
         return plain(await ctx.oauth.get_access_token(request))
 
-    async def open_changeset(request: Any = None) -> Any:
-        return await ctx.swarm_bundle.open_changeset(request)
-
-    async def commit_changeset(request: Any = None, message: Any = None) -> Any:
-        return await ctx.swarm_bundle.commit_changeset(request, message)
-
-    async def get_active_ref() -> Any:
-        return await ctx.swarm_bundle.get_active_ref()
-
     async def emit(name: str, event: Any = None) -> None:
         ctx.events.emit(name, event)
 
     return {
         "oauth.getAccessToken": get_access_token,
-        "swarmBundle.openChangeset": open_changeset,
-        "swarmBundle.commitChangeset": commit_changeset,
-        "swarmBundle.getActiveRef": get_active_ref,
+        "swarmBundle.openChangeset": lambda request=None: ctx.swarm_bundle.open_changeset(request),
+        "swarmBundle.commitChangeset": lambda *given: ctx.swarm_bundle.commit_changeset(*given),
+        "swarmBundle.getActiveRef": lambda: ctx.swarm_bundle.get_active_ref(),
         "events.emit": emit,
     }

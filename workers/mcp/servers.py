@@ -12,11 +12,10 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
-from types import TracebackType
 from typing import Protocol
 
 from mcp import Client, MCPError
-from mcp.client._transport import TransportStreams
+from mcp.client._transport import Transport
 from mcp.client.session import IncomingMessage
 from mcp.shared.dispatcher import ProgressFnT
 from mcp_types import (
@@ -43,23 +42,12 @@ from workers.mcp.transports import Command, HttpTransport, StdioTransport, sent_
 MOST_PAGES = 100
 
 
-class McpTransport(Protocol):
+class McpTransport(Transport, Protocol):
     """Carries the messages of one connection."""
 
     @property
     def end(self) -> str:
         """How the server ended, or an empty string."""
-
-    async def __aenter__(self) -> TransportStreams:
-        """Open the connection."""
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
-        """Close it."""
 
 
 #: makes the transport of one connection, which calls back when its input has ended

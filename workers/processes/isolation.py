@@ -265,13 +265,21 @@ class Children:
 
 
 @dataclass(frozen=True, slots=True)
+class Isolation:
+    """What the isolated tools of a process share."""
+
+    children: Children
+    #: base URL of the error pages
+    help_url: str
+    confinement: Confinement = field(default_factory=Confinement)
+
+
+@dataclass(frozen=True, slots=True)
 class IsolatedTool:
     """A tool whose handler runs in a child process, which the call's limit and a cancel end."""
 
     bound: BoundTool
-    children: Children
-    help_url: str
-    confinement: Confinement = field(default_factory=Confinement)
+    isolation: Isolation
 
     def run(
         self, ctx: ToolContext, args: JsonObject, *, limit_seconds: float, cancellation: Cancellation
@@ -299,11 +307,12 @@ class IsolatedTool:
             elif kind == "progress":
                 ctx.progress(**body)
 
-        environment = self.confinement.environment(ctx.agent_name, self.bound)
-        sandbox = self.confinement.sandbox(self.bound, ctx.workdir)
+        confinement = self.isolation.confinement
+        environment = confinement.environment(ctx.agent_name, self.bound)
+        sandbox = confinement.sandbox(self.bound, ctx.workdir)
         memory_mb = self.bound.export.memory_mb
         kind_of_child = ChildKind(self.bound.entry_path, memory_mb, environment, sandbox)
-        with self.children.lend(kind_of_child) as child:
+        with self.isolation.children.lend(kind_of_child) as child:
             forget = cancellation.on_cancel(child.stop)
             try:
                 kind, body = child.run(self._order(ctx, args, limit_seconds), limit_seconds, on_event)
@@ -322,7 +331,7 @@ class IsolatedTool:
             "args": args,
             "limitSeconds": limit_seconds,
             "messageLimit": self.bound.tool.spec.error_message_limit,
-            "helpUrl": self.help_url,
+            "helpUrl": self.isolation.help_url,
             "context": wire_of(ctx),
         }
 
@@ -333,17 +342,3 @@ def _with_hint(error: ToolCallError, environment: Mapping[str, str]) -> ToolCall
     if error.name != "KeyError" or name in environment or name not in own_environment():
         return error
     return error.model_copy(update={"suggestion": f"Name it in 'env' of the Tool or Agent: env: [{name}]."})
-
-
-@dataclass(frozen=True, slots=True)
-class Isolation:
-    """Makes isolated tools."""
-
-    children: Children
-    #: base URL of the error pages
-    help_url: str
-    confinement: Confinement = field(default_factory=Confinement)
-
-    def tool(self, bound: BoundTool) -> IsolatedTool:
-        """Return a tool that runs in a child."""
-        return IsolatedTool(bound, self.children, self.help_url, self.confinement)

@@ -40,7 +40,6 @@ from workers.extensions.state import MemoryState, RedisState
 from workers.instances.outputs import Outputs
 from workers.instances.service import InstanceService
 from workers.instances.workdirs import InstanceWorkdirs, Workdirs
-from workers.javascript.extensions import HostedExtensions
 from workers.javascript.host import ROOM_BYTES
 from workers.javascript.tools import HostedTools, Hosts
 from workers.oauth import WorkerOAuth, make_oauth
@@ -364,8 +363,7 @@ def make_extensions(
     events = EventListeners(event_loop.submit)
     parts = (AgentPipelines(), registry.dynamic, events, store, registry.catalog, v1_api)
     services = ExtensionServices(*parts, oauth=oauth, swarm_bundle_for=swarm_bundle_for)
-    hosted = HostedExtensions(registry.hosted)
-    return ExtensionLoader(bundle, services, event_loop, registry.files, hosted)
+    return ExtensionLoader(bundle, services, event_loop, registry.files, registry.hosted)
 
 
 def make_steps(

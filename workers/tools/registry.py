@@ -14,7 +14,7 @@ from goondan_tasks.schema import compile_schema
 from workers.cancellation import Cancellation
 from workers.handlers import find_handler, is_async_handler
 from workers.javascript.tools import HostedTools
-from workers.processes.isolation import Isolation
+from workers.processes.isolation import IsolatedTool, Isolation
 from workers.tools.dynamic_tools import DynamicTools, TurnKey
 from workers.tools.entry_files import EntryFiles
 from workers.tools.registered_tool import RegisteredTool, bound_agent, load_agent
@@ -194,7 +194,7 @@ class Registry:
         if is_javascript(bound.entry_path):
             return RegisteredTool(bound, self.hosted.tool(bound), arguments, is_async=True)
         if bound.export.isolation == "process":
-            return RegisteredTool(bound, self._isolation.tool(bound), arguments, is_async=False)
+            return RegisteredTool(bound, IsolatedTool(bound, self._isolation), arguments, is_async=False)
         handler = find_handler(
             bound.entry_path,
             bound.name,

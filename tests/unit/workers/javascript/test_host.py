@@ -21,6 +21,7 @@ export const handlers = {
   echoes: (_ctx, input) => input,
   makes: (_ctx, { size }) => 'x'.repeat(size),
   asks: async (ctx, { text, times }) => await ctx.runtime.send(text.repeat(times)),
+  misasks: async (ctx) => await ctx.runtime.send(),
   waits: () => new Promise(() => {}),
   writes: (_ctx, { text, times }) => {
     for (let done = 0; done < times; ) {
@@ -103,6 +104,14 @@ def test_a_question_or_an_answer_that_is_too_large_is_an_error_for_the_handler(
         _, answered = await run("asks", text=str(MOST), times=1)
         assert asked["error"]["code"] == answered["error"]["code"] == "E_PAYLOAD_TOO_LARGE"
         assert (await run("asks", text="x", times=1))[1]["value"] == "sent"
+
+    in_host(test)
+
+
+def test_a_question_without_its_arguments_is_an_error_for_the_handler(in_host: Callable[..., None]) -> None:
+    async def test(host: Host, run: Run, seen: asyncio.Queue[Any]) -> None:
+        kind, message = await run("misasks")
+        assert (kind, message["error"]["name"]) == ("error", "TypeError")
 
     in_host(test)
 
