@@ -269,25 +269,35 @@ class HostedExtension:
     def _add(self, kind: str, key: str, details: _Details) -> None:
         """Register a function of the host with the api."""
         _, name, *more = details
-        api, invoke = self.api, _HostedFunction(self, key, details)
+        api, function = self.api, _HostedFunction(self, key, details)
+
+        async def middleware(ctx: Any) -> Any:
+            return await _MiddlewareRun(function, ctx, ctx.next).through(kind)
+
+        async def wrapper(ctx: Any, next: Callable[..., Awaitable[Any]]) -> Any:
+            return await _MiddlewareRun(function, ctx, lambda: next(ctx)).through(kind)
+
+        async def mutator(ctx: Any) -> Any:
+            return await _MiddlewareRun(function, ctx, None).through(kind)
+
+        middleware.__name__ = wrapper.__name__ = mutator.__name__ = name  # errors name middlewares by it
         if kind == "middleware":
             point, priority = more
-            api.pipeline.register(point, _named(invoke.middleware(), name), priority)
+            api.pipeline.register(point, middleware, priority)
         elif kind == "mutator":
             point, priority, given = more
-            api.pipelines.mutate(point, _named(invoke.mutator(), name), priority=priority, id=given)
+            api.pipelines.mutate(point, mutator, priority=priority, id=given)
         elif kind == "wrapper":
             point, priority, given = more
-            api.pipelines.wrap(point, _named(invoke.wrapper(), name), priority=priority, id=given)
+            api.pipelines.wrap(point, wrapper, priority=priority, id=given)
         elif kind == "tool":
             item, policy = more
             fields = {} if self.bound.is_v1 else {"policy": policy}
-            is_idempotent = bool((policy or {}).get("idempotent"))
-            api.tools.register(item, invoke.tool(is_idempotent=is_idempotent), **fields)
+            api.tools.register(item, function.call_tool, **fields)
         else:
             event, is_once = more
             listen = api.events.once if is_once else api.events.on
-            self._ends[key] = listen(event, invoke.listener())
+            self._ends[key] = listen(event, function.tell)
 
     # calling its functions
 
@@ -320,7 +330,7 @@ class HostedExtension:
 
 @dataclass(frozen=True, slots=True)
 class _HostedFunction:
-    """One function of an extension; each method returns it in a form that can be registered here."""
+    """One function of an extension in its host."""
 
     extension: HostedExtension
     key: str
@@ -330,55 +340,35 @@ class _HostedFunction:
     def name(self) -> str:
         return f"{self.extension.bound.name}.{self.details[1]}"
 
-    def middleware(self) -> Callable[..., Any]:
-        async def middleware(ctx: Any) -> Any:
-            return await _MiddlewareRun(self, ctx, ctx.next).through("middleware")
-
-        return middleware
-
-    def wrapper(self) -> Callable[..., Any]:
-        async def wrapper(ctx: Any, next: Callable[..., Awaitable[Any]]) -> Any:
-            return await _MiddlewareRun(self, ctx, lambda: next(ctx)).through("wrapper")
-
-        return wrapper
-
-    def mutator(self) -> Callable[..., Any]:
-        async def mutator(ctx: Any) -> Any:
-            return await _MiddlewareRun(self, ctx, None).through("mutator")
-
-        return mutator
-
-    def listener(self) -> Callable[..., Any]:
-        async def listener(event: JsonObject) -> None:
-            kind, message = await self._invoke({"kind": "listener", "event": event})
-            if kind == "error":
-                raise thrown(message["error"])
-
-        return listener
-
-    def tool(self, *, is_idempotent: bool) -> Callable[..., Any]:
-        async def handler(ctx: ToolContext, args: JsonObject) -> Any:
-            order = {"kind": "tool", **order_of(ctx, args)}
-            for runs in range(1, MOST_RUNS + 1):
-                try:
-                    kind, message = await self._invoke(order, partial(asked_of, ctx), partial(on_event, ctx))
-                    break
-                except HostEndedError as error:
-                    may_run_again = is_idempotent or not error.has_begun
-                    if not may_run_again or runs == MOST_RUNS:
-                        raise ToolOutcomeUnknownError(
-                            f"{error.message} The call may have had its effect or not."
-                        ) from error
-            if kind == "error":
-                raise DescribedError(described(message["error"], self.extension.tools.help_url))
-            return Pending(**message["value"]) if kind == "pending" else message["value"]
-
-        return handler
-
-    async def _invoke(
+    async def invoke(
         self, order: JsonObject, asked: AskedOf = dict, on_event: OnEvent | None = None
     ) -> tuple[str, JsonObject]:
         return await self.extension.invoke(self.key, self.details, order, asked, on_event)
+
+    async def tell(self, event: JsonObject) -> None:
+        """Call a listener."""
+        kind, message = await self.invoke({"kind": "listener", "event": event})
+        if kind == "error":
+            raise thrown(message["error"])
+
+    async def call_tool(self, ctx: ToolContext, args: JsonObject) -> Any:
+        """Call the handler of a tool."""
+        *_, policy = self.details
+        is_idempotent = bool((policy or {}).get("idempotent"))
+        order = {"kind": "tool", **order_of(ctx, args)}
+        for runs in range(1, MOST_RUNS + 1):
+            try:
+                kind, message = await self.invoke(order, partial(asked_of, ctx), partial(on_event, ctx))
+                break
+            except HostEndedError as error:
+                may_run_again = is_idempotent or not error.has_begun
+                if not may_run_again or runs == MOST_RUNS:
+                    raise ToolOutcomeUnknownError(
+                        f"{error.message} The call may have had its effect or not."
+                    ) from error
+        if kind == "error":
+            raise DescribedError(described(message["error"], self.extension.tools.help_url))
+        return Pending(**message["value"]) if kind == "pending" else message["value"]
 
 
 @dataclass(eq=False)
@@ -404,7 +394,7 @@ class _MiddlewareRun:
         asked: Asked = {"next": self._next, "askModel": self._ask_model}
         function = self.function
         try:
-            outcome = await function.extension.invoke(function.key, function.details, order, lambda: asked)
+            outcome = await function.invoke(order, lambda: asked)
         except HostEndedError as ended:
             await self._inner_ended()
             for error in [task.result().error for task in self._tasks if task.result().error is not None]:
@@ -501,12 +491,6 @@ def _retrieve(outcome: "asyncio.Future[Any]") -> None:
     """Mark the error of a start whose host ended as retrieved: the next call of a function restarts it."""
     if not outcome.cancelled():
         outcome.exception()
-
-
-def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Give a function the name that errors use for its middleware."""
-    function.__name__ = name
-    return function
 
 
 def _shown(details: _Details) -> str:
