@@ -89,7 +89,7 @@ class WorkerOAuth:
 def make_oauth(
     settings: Settings, bundle: Bundle, redis: Redis, in_flight: RefreshesInFlight
 ) -> WorkerOAuth | None:
-    """Open the store of a bundle's OAuthApps; ``None`` if it has none. ``in_flight`` counts the refreshes.
+    """Open the store of a bundle's OAuthApps; ``None`` if it has none. ``in_flight`` counts refreshes.
 
     Raises:
         ConfigError: the extra ``oauth`` is not installed, or a key of the store is malformed.

@@ -1,4 +1,4 @@
-// The console, here and as `ctx.logger`: each line becomes a line of the worker's log.
+// The console, which is also `ctx.logger`: each line becomes a line of the worker's log.
 
 import { Console } from 'node:console';
 import { Writable } from 'node:stream';
@@ -6,8 +6,13 @@ import { format } from 'node:util';
 
 const LEVELS = { debug: 'debug', log: 'info', info: 'info', warn: 'warning', error: 'error' };
 
-/** Return a console that calls `log(level, text)`: for its tables, counters and timers, too. */
-export function newConsole(log) {
+/** Characters of a line; the rest is cut off. */
+const LONGEST_LINE = 1_000_000;
+
+/** Return a console that calls `log(level, text)`, also for tables, counters and timers. */
+export function newConsole(write) {
+  const log = (level, text) =>
+    write(level, text.length > LONGEST_LINE ? `${text.slice(0, LONGEST_LINE)}... (truncated)` : text);
   const lines = (level) =>
     new Writable({
       decodeStrings: false,
@@ -23,7 +28,7 @@ export function newConsole(log) {
   return ours;
 }
 
-/** Let the global console call `log(level, text)`. */
+/** Make the global console call `log(level, text)`. */
 export function takeConsole(log) {
   const ours = newConsole(log);
   for (const method of Object.keys(ours)) {

@@ -1,12 +1,12 @@
-// What a handler is called with (004, ToolContext), and ours: progress, signal, deadline, pending, callbackUrl.
-// Handlers of the older version have its context besides (002 §4.3).
+// The context of handlers (004, ToolContext), with our additions: progress, signal, deadline, pending, callbackUrl.
+// Handlers of the older version also have the fields of that version (002 §4.3).
 
-import { describeNone } from './entry.mjs';
+import { noCallbackUrl } from './entry.mjs';
 
 const { console } = globalThis;
 const METHODS = ['request', 'send', 'spawn', 'list', 'catalog'];
 
-/** What a handler returns whose work goes on elsewhere (003 §8.2). */
+/** The value of a handler whose work continues elsewhere (003 §8.2). */
 export class Pending {
   constructor(handle, output = null, { ttlSeconds } = {}) {
     this.handle = handle ?? null;
@@ -15,7 +15,7 @@ export class Pending {
   }
 }
 
-/** The context of one call. What few handlers look at is made when they do. */
+/** The context of one call. What few handlers use is made on first use. */
 class ToolContext {
   #call;
   #message;
@@ -61,7 +61,7 @@ class ToolContext {
   get callbackUrl() {
     const { callbackUrl } = this.#call.order.ctx;
     if (!callbackUrl) {
-      throw describeNone();
+      throw noCallbackUrl();
     }
     return callbackUrl;
   }
@@ -94,7 +94,7 @@ class V1ToolContext extends ToolContext {
 
 export const newContext = (call) => (call.order.v1 ? new V1ToolContext(call) : new ToolContext(call));
 
-/** Return a message or an event with the time of its creation as the specification has it. */
+/** Return a message or an event with `createdAt` as a Date, as the specification has it. */
 const dated = (value) =>
   typeof value?.createdAt === 'string' ? { ...value, createdAt: new Date(value.createdAt) } : value;
 
@@ -113,7 +113,7 @@ export function asRead(name, value) {
   return name === 'message' || name === 'event' ? dated(value) : (value ?? undefined);
 }
 
-/** Return the `emitMessageEvent` of a context: the change shows at once, and is told with `next()` or the end. */
+/** Return a context's `emitMessageEvent`: it shows at once, and is sent with `next()` or at the end. */
 export function conversationOf(state, told) {
   return (event) => {
     const conversation = state();

@@ -1,11 +1,11 @@
-// Entry files: importing them, finding what they export, and describing what they throw.
+// Entry files: importing them, finding their exports, and describing the errors they throw.
 
 import { pathToFileURL } from 'node:url';
 import { inspect, types } from 'node:util';
 
 const { isNativeError } = types;
 const { Promise } = globalThis; // files may replace it
-/** No limit of messages is larger. */
+/** The longest message that any limit permits. */
 const LONGEST = 100_000;
 const LONGEST_STACK = 8_000;
 const SYNTAX =
@@ -13,7 +13,7 @@ const SYNTAX =
 const HANDLERS = "Write: export const handlers = { name: async (ctx, input) => … };";
 const REGISTER = 'Write: export function register(api) { … }';
 
-/** The handlers of each file, being imported or imported. @type {Map<string, Promise<object>>} */
+/** The handlers of each file, or the import in progress. @type {Map<string, Promise<object>>} */
 const modules = new Map();
 
 /** An error that says what to do. */
@@ -41,7 +41,7 @@ async function handlersIn(file) {
   return handlers;
 }
 
-/** Return the handler of an export; the file is imported once, and again if that has failed. */
+/** Return the handler of an export; a file is imported once, but again after a failure. */
 export async function found(file, name) {
   let handlers = modules.get(file);
   if (handlers === undefined) {
@@ -73,7 +73,7 @@ export async function registerIn(file) {
   return register;
 }
 
-/** Return what a file holds: `{handlers}`, or `{problem, line, suggestion}`. */
+/** Return a file's `{handlers}`, or `{problem, line, suggestion}`. */
 export async function inspected(kind, file) {
   try {
     if (kind === 'tool') {
@@ -98,9 +98,9 @@ export function problemOf(file, error) {
   };
 }
 
-/** Return what Node or Bun throws for a file that is not TypeScript that they run. */
+/** Return the syntax error in what Node or Bun throws for a file that they cannot run. */
 function syntaxFault(error) {
-  const first = error?.errors?.[0] ?? error; // Bun tells all of them
+  const first = error?.errors?.[0] ?? error; // Bun reports all of them
   const isOne = first?.name === 'SyntaxError' || first?.name === 'BuildMessage';
   return isOne || first?.code === 'ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX' ? first : undefined;
 }
@@ -110,7 +110,7 @@ function lineIn(file, error) {
   return Number(/^:(\d+)/.exec(place)?.[1] ?? 1);
 }
 
-/** Return a text of what was thrown, which may be anything: its getters may throw. */
+/** Return a text property of what was thrown, which may be anything; its getters may throw. */
 function text(thrown, name, longest = LONGEST) {
   try {
     const value = thrown[name];
@@ -128,12 +128,12 @@ function shown(thrown) {
   }
 }
 
-/** Describe what was thrown as the worker tells it the model (004, ToolCallResultError). */
+/** Describe what was thrown as the model will see it (004, ToolCallResultError). */
 export function describe(thrown) {
   const name = text(thrown, 'name') ?? 'Error';
   const message = text(thrown, 'message') ?? (isNativeError(thrown) ? name : shown(thrown));
   return {
-    __proto__: null, // a handler may have changed what objects inherit, `toJSON` for one
+    __proto__: null, // a handler may have changed what objects inherit, such as `toJSON`
     name,
     message,
     code: text(thrown, 'code'),
@@ -143,7 +143,7 @@ export function describe(thrown) {
   };
 }
 
-/** Say what to do about errors that have one usual cause. */
+/** Return advice about errors with one usual cause. */
 function advice(message) {
   const missing = /Cannot find (?:package|module) ['"]([^'"./][^'"]*)['"]/.exec(message)?.[1];
   if (missing?.startsWith('@goondan/')) {
@@ -158,8 +158,8 @@ function advice(message) {
   return undefined;
 }
 
-/** The error of a handler that wants an address for callbacks where there is none. */
-export const describeNone = () =>
+/** Return the error of a handler that uses `callbackUrl` where there is none. */
+export const noCallbackUrl = () =>
   Object.assign(new Error('There is no address for callbacks.'), {
     code: 'E_TOOL',
     suggestion: 'Set GOONDAN_PUBLIC_URL where the workers run, and start `goondan callbacks serve`.',

@@ -1,13 +1,13 @@
 // Extensions: their `register(api)`, and the functions that they register, which the worker calls by key.
 //
-// The worker keeps the order "register" of an extension open for as long as the host lives: what the extension
-// does on behalf of no call belongs to it. Keys of functions registered later carry the number of the start, so
-// that none of them is taken for another one after a restart.
+// The worker keeps an extension's order "register" open as long as the host runs: what the extension does outside
+// of a call belongs to that order. Keys of functions that are registered later contain the number of the start,
+// so that they stay unique after a restart.
 //
 //     {"does": "register", "entry": "/…", "epoch": 1, "isV1": false, "agentName": "…", "extension": {…}, …}
 //     {"does": "invoke", "extension": 1, "function": "0", "kind": "middleware", "data": {…}, "state": {…}}
 //
-// A middleware's answer, and what it sends with `next`, has in `state` what it has changed of its context.
+// A middleware's answer, and its question `next`, have in `state` the changes of its context.
 
 import { newConsole } from './console.mjs';
 import { conversationOf, newContext, asRead } from './context.mjs';
@@ -16,10 +16,10 @@ import { describe, problemOf, registerIn } from './entry.mjs';
 /** Extensions by the ids of their orders. @type {Map<number, Extension>} */
 const extensions = new Map();
 
-/** The number of the `next()` that has rejected with an error, and the call that has called it. */
+/** By error: the number of the `next()` that rejected with it, and the call that called `next()`. */
 const rejections = new WeakMap();
 
-/** Run the order "register"; it ends when the host does, or when the extension cannot be used. */
+/** Run the order "register"; it ends with the host, or if the extension cannot be used. */
 export async function register(call, running) {
   const { order } = call;
   let run;
@@ -64,7 +64,7 @@ export async function invoke(call) {
   return await new Passage(call).through(run, order.kind);
 }
 
-/** Wait until the worker has carried out what was registered on behalf of a call. */
+/** Wait until the worker has carried out the registrations and events of a call. */
 async function settled(call) {
   while (call.pending?.length) {
     await call.pending.shift();
@@ -88,7 +88,7 @@ class Extension {
     return this.#home.order;
   }
 
-  /** The call of this extension that the code runs for; else the order that has registered it. */
+  /** The call of this extension that the running code belongs to; else the order that registered it. */
   #caller() {
     const call = this.#running.getStore();
     return call?.extension === this && call.isLive ? call : this.#home;
@@ -98,12 +98,12 @@ class Extension {
     return this.#caller().ask(method, ...args);
   }
 
-  /** Ask for what a call does not end without; if it belongs to no call, an error is logged. */
+  /** Ask for something that must be done before the call ends; outside of a call an error is logged. */
   enlist(method, ...args) {
     const call = this.#caller();
     const { stack } = new Error();
     const done = call.ask(method, ...args).catch((error) => {
-      throw Object.assign(error, { stack }); // where it was asked for, rather than where the answer came
+      throw Object.assign(error, { stack }); // that of the question, rather than of the answer
     });
     if (call === this.#home && this.isRegistered) {
       done.catch((error) => this.logger.error(error));
@@ -114,7 +114,7 @@ class Extension {
     return done;
   }
 
-  /** Give a function a key, and let the worker register it; return the key. */
+  /** Give a function a key, and have the worker register it; return the key. */
   add(kind, run, ...details) {
     if (typeof run !== 'function') {
       throw new TypeError(`a function is needed, not ${run === null ? 'null' : typeof run}`);
@@ -135,7 +135,7 @@ class Extension {
     };
   }
 
-  /** The functions of the api that ask the worker and return its answer, as promises. */
+  /** Functions of the api that ask the worker and return a promise of its answer. */
   asks(prefix, ...names) {
     const ask = (name) => (...args) => this.ask(`${prefix}.${name}`, ...args);
     return Object.fromEntries(names.map((name) => [name, ask(name)]));
@@ -243,7 +243,7 @@ function v1Api(extension) {
   };
 }
 
-/** One run of a middleware: its context, what it has changed of it, and what its `next()` has given. */
+/** One run of a middleware: its context, the changes of that, and the result of its `next()`. */
 class Passage {
   #call;
   #context;
@@ -285,7 +285,7 @@ class Passage {
     return { ...answer, state: this.#changes(context) };
   }
 
-  /** What only the middlewares of today have. */
+  /** Add what only middlewares of the current version have. */
   #complete() {
     const context = this.#context;
     const conversation = conversationOf(() => context.conversationState, this.#events);
@@ -300,7 +300,7 @@ class Passage {
     }
   }
 
-  /** Say what a middleware has returned; that it is what `next()` gave need not be sent back. */
+  /** Return the answer for a middleware's value; the unchanged result of `next()` is not sent back. */
   #told(value) {
     const isSame = value !== undefined && value === this.#result && JSON.stringify(value) === this.#text;
     return isSame ? { same: true } : { value };
@@ -331,7 +331,7 @@ class Passage {
     }
   }
 
-  /** Return what has been changed of the context since the worker was told last. */
+  /** Return the changes of the context since the worker last received any. */
   #changes(context) {
     const changes = {};
     for (const [name, before] of this.#sent) {

@@ -1,8 +1,10 @@
 // Runs the handlers of a bundle's TypeScript and JavaScript for one worker, in Node or Bun.
 //
-// The worker starts it with a socket as descriptor 3. Messages are lines of JSON, both ways. Many calls run at
-// once; what belongs to a call carries its `id`. Standard output is the worker's log, so `console.log` cannot
-// disturb the messages. The process ends with the socket.
+// `host.mjs serve BYTES`: the worker starts it with a socket as descriptor 3. Messages are JSON, one a line, of at
+// most BYTES bytes. Those to the worker have the length of their JSON before them, as in `23:{"t":"pong","id":4}`:
+// that shows whether a handler has written to the descriptor, too. Many calls run at once; messages carry the `id`
+// of their call. Standard output is the worker's log, so `console.log` does not disturb the messages. The process
+// ends with the socket.
 //
 //     {"t": "call", "id": 1, "entry": "/…/index.ts", "export": "read", "input": {}, "ctx": {…}}   to run
 //                                            with "does": what extension.mjs does instead of calling a tool
@@ -28,29 +30,35 @@ import { takeConsole } from './console.mjs';
 import { invoke, register } from './extension.mjs';
 
 const CHANNEL = 3;
-/** Lines of the log are dropped while the worker is behind by so many characters. */
+/** Log lines are dropped while more characters than this wait to be sent. */
 const MOST_UNSENT = 16_000_000;
 
-// handlers may replace what is global
+// handlers may replace globals
 const { parse, stringify } = JSON;
 const { AbortController, AbortSignal, Buffer, Promise, fetch, setImmediate } = globalThis;
+const byteLength = Buffer.byteLength.bind(Buffer);
+const exit = process.exit.bind(process);
 
-/** The call that the code runs for, wherever it has come to since. */
+const [mode, ...operands] = process.argv.slice(2);
+/** The limit of a message's JSON, both ways. */
+const mostBytes = mode === 'serve' ? Number(operands[0]) : Infinity;
+
+/** The call that the running code belongs to. */
 const running = new AsyncLocalStorage();
 
-/** Calls on their way, by id. @type {Map<number, Call>} */
+/** Running calls, by id. @type {Map<number, Call>} */
 const calls = new Map();
 
-/** What handlers have asked the worker, by number. @type {Map<number, {resolve: Function, reject: Function}>} */
+/** Open questions to the worker, by number. @type {Map<number, {resolve: Function, reject: Function}>} */
 const asked = new Map();
 let asks = 0;
 
 let send;
 let write;
-/** How many characters are still to be written. */
+/** Returns how many characters wait to be sent. */
 let unsent;
 
-/** One call: what it was ordered with, and the signal that its handler gets. */
+/** One call: its order, and the signal that its handler gets. */
 class Call {
   constructor(order) {
     this.order = order;
@@ -63,7 +71,7 @@ class Call {
     return calls.has(this.id);
   }
 
-  /** Ask the worker for something on behalf of the call; rejects with the error that it answers. */
+  /** Ask the worker for something on behalf of the call; rejects with the worker's error. */
   ask(method, ...args) {
     return new Promise((resolve, reject) => {
       if (!this.isLive) {
@@ -84,7 +92,8 @@ class Call {
       try {
         send(message);
       } catch (error) {
-        send({ t: 'error', id: this.id, error: describe(notJson(describe(error).message)) });
+        const told = error instanceof PayloadTooLargeError ? error : notJson(describe(error).message);
+        send({ t: 'error', id: this.id, error: describe(told) });
       }
     }
   }
@@ -94,7 +103,7 @@ class Call {
   }
 }
 
-/** What is ordered besides calls of tools. */
+/** What orders with `does` run. */
 const does = { register, invoke };
 
 async function handled(call, order) {
@@ -119,6 +128,7 @@ async function run(call) {
 }
 
 const receive = {
+  __proto__: null,
   call(order) {
     const call = new Call(order);
     calls.set(call.id, call);
@@ -138,7 +148,7 @@ const receive = {
     }
   },
   ping({ id }) {
-    // at once: what comes after a ping without a pong has not begun
+    // unbatched: the worker takes calls after an unanswered ping for not begun
     write(encoded({ t: 'pong', id }));
   },
 };
@@ -146,28 +156,72 @@ const receive = {
 /** Return a function that takes chunks of bytes, and calls `receive` with each whole line in them. */
 function lines() {
   const rest = [];
+  let size = 0;
   return (chunk) => {
     let start = 0;
     for (let end = chunk.indexOf(10); end >= 0; end = chunk.indexOf(10, start)) {
       rest.push(chunk.subarray(start, end));
-      const message = parse(rest.length === 1 ? rest[0].toString() : Buffer.concat(rest).toString());
+      const message = parsed(rest.length === 1 ? rest[0] : Buffer.concat(rest));
       rest.length = 0;
+      size = 0;
       start = end + 1;
       receive[message.t](message);
     }
     if (start < chunk.length) {
       rest.push(chunk.subarray(start));
+      size += chunk.length - start;
+      if (size > mostBytes) {
+        broken(`more than ${mostBytes} bytes without an end of line`);
+      }
     }
   };
 }
 
-/** JSON as the worker reads it, also if a handler has changed what all objects inherit; throws if there is none. */
-const encoded = (message) => `${stringify({ __proto__: null, ...message })}\n`;
+/** Return the message in a line; ends the process if there is none: a handler has read from the descriptor. */
+function parsed(line) {
+  try {
+    const message = parse(line.toString());
+    if (receive[message.t]) {
+      return message;
+    }
+  } catch {
+    // as below
+  }
+  return broken('not a message');
+}
+
+function broken(reason) {
+  writeSync(2, `The connection to the worker is broken (${reason}): the process ends.\n`);
+  exit(1);
+}
+
+/**
+ * Return a message as the worker reads it, also if a handler has changed what all objects inherit.
+ * Throws if it is not JSON, or too large.
+ */
+function encoded(message) {
+  const text = stringify({ __proto__: null, ...message });
+  const bytes = byteLength(text);
+  if (bytes > mostBytes) {
+    throw new PayloadTooLargeError(bytes);
+  }
+  return `${bytes}:${text}\n`;
+}
+
+class PayloadTooLargeError extends Error {
+  name = 'PayloadTooLargeError';
+  code = 'E_PAYLOAD_TOO_LARGE';
+  suggestion = 'Write large data into a file of the workdir, and return its path.';
+
+  constructor(bytes) {
+    super(`The handler's message to the worker takes ${bytes} bytes; at most ${mostBytes} are allowed.`);
+  }
+}
 
 const notJson = (reason) =>
   Object.assign(new TypeError(`What the handler returns is not JSON: ${reason}.`), { code: 'E_TOOL_BAD_OUTPUT' });
 
-/** Send what one round of the event loop has produced with one write. */
+/** Return a `send` that writes all messages of one round of the event loop at once. */
 function batched(waiting) {
   let batch = '';
   unsent = () => batch.length + waiting();
@@ -193,7 +247,7 @@ function writeAll(text) {
 async function serve() {
   const feed = lines();
   if (process.versions.bun) {
-    // its net.Socket takes no descriptor
+    // Bun's net.Socket takes no descriptor
     write = writeAll;
     send = batched(() => 0);
     for await (const chunk of Bun.file(CHANNEL).stream()) {
@@ -210,12 +264,12 @@ async function serve() {
   }
 }
 
-/** What nobody caught fails the call that it belongs to, unless that has ended; else the others go on. */
+/** An uncaught error fails its call. One that belongs to no running call is logged. */
 function uncaught(error) {
-  // Bun does not say which it is
+  // Bun does not say to which call it belongs
   const call = running.getStore() ?? (calls.size === 1 ? calls.values().next().value : undefined);
   if (call?.extension?.isRegistered && !(call.isLive && call.order.does === 'invoke')) {
-    call.extension.logger.error(error); // it did that in the background
+    call.extension.logger.error(error); // from its background work
   } else if (call?.isLive) {
     call.fail(error);
   } else {
@@ -224,15 +278,14 @@ function uncaught(error) {
   }
 }
 
-const exit = process.exit.bind(process);
 process.on('uncaughtException', uncaught);
 process.on('unhandledRejection', uncaught);
 
-// relative paths start in the instance's workdir, as far as they are resolved in JavaScript
+// paths that JavaScript resolves are relative to the instance's workdir; the process's directory is shared
 const cwd = process.cwd.bind(process);
 process.cwd = () => running.getStore()?.order.ctx?.workdir ?? cwd();
 
-// a call that is cancelled ends what it fetches
+// cancelling a call aborts its fetches
 globalThis.fetch = (input, init) => {
   const call = running.getStore();
   const signals = [call?.abort.signal, init?.signal ?? input?.signal].filter(Boolean);
@@ -240,10 +293,9 @@ globalThis.fetch = (input, init) => {
 };
 Object.assign(globalThis.fetch, fetch); // Bun's has `preconnect`
 
-const [mode, kind, file] = process.argv.slice(2);
 if (mode === 'inspect') {
   takeConsole(() => {});
-  writeAll(JSON.stringify(await inspected(kind, file)));
+  writeAll(stringify(await inspected(...operands)));
   exit(0);
 }
 let dropped = 0;

@@ -1,4 +1,4 @@
-"""OAuthApps of a bundle: provider, client, and the subjects whose tokens they get."""
+"""A bundle's OAuthApps: their providers, their clients, and the subjects whose tokens they request."""
 
 import re
 from collections.abc import Mapping
@@ -21,13 +21,13 @@ _FLOWS: Mapping[str, Flow] = {"authorizationCode": "authorization_code", "device
 
 @dataclass(frozen=True, slots=True)
 class OAuthApp:
-    """A provider, the client registered there, and the subjects whose tokens are requested."""
+    """A provider, the client that is registered there, and the kind of its tokens' subjects."""
 
     name: str
     provider: str
     flow: Flow
     subject_mode: SubjectMode
-    #: all that may be requested, each once
+    #: all scopes that may be requested, each once
     scopes: tuple[str, ...]
     endpoints: OAuthEndpoints
     #: begins with ``/``; required in the authorization code flow
@@ -36,9 +36,9 @@ class OAuthApp:
     redirect_base_url: str | None
     #: added to the authorization URL's query
     query: Mapping[str, str]
-    #: makes the subject of a token from the provider's claims
+    #: the template that makes a token's subject of the provider's claims
     subject_template: str | None
-    #: whether any account may consent for a subject that all users share
+    #: whether any account may consent for the subject that all users share
     is_for_anyone: bool
     #: how the client authenticates: ``client_secret_post`` or ``client_secret_basic``
     client_auth: str
@@ -64,7 +64,7 @@ class OAuthApp:
         )
 
     def callback_paths(self, public_url: str | None) -> frozenset[str]:
-        """Return the paths of redirects: a proxy may keep or strip the path of the base URL."""
+        """Return the paths of redirects; a proxy may keep or strip the path of the base URL."""
         if self.callback_path is None:
             return frozenset()
         base_path = urlsplit(self.redirect_base_url or public_url or "").path.rstrip("/")
@@ -74,8 +74,8 @@ class OAuthApp:
         """Return whether a provider's claims about the resource owner identify a subject (000 §12.5.6 r5).
 
         The app's template decides. Without one, the subject of ``subjectMode: user`` is the user's id
-        (``sub``, else ``id``), ``<provider>:<id>`` or ``<provider>:user:<id>``; without claims there is none.
-        A subject that all users share cannot be compared: anyone may consent if the app allows it.
+        (``sub``, else ``id``), ``<provider>:<id>`` or ``<provider>:user:<id>``; without claims nobody is. A
+        subject that all users share cannot be compared: anyone may consent if the app allows it.
         """
         if self.subject_template is not None:
             values = {
@@ -90,7 +90,7 @@ class OAuthApp:
         return owner is not None and expected in forms
 
     def client_id(self) -> str:
-        """Return the client's id, looked up now.
+        """Return the client's id as it is set now.
 
         Raises:
             OAuthError: ``configurationError``: it is not set, or is empty.
@@ -98,7 +98,7 @@ class OAuthApp:
         return self._value(self._client.client_id, "clientId")
 
     def client_secret(self) -> SecretStr:
-        """Return the client's secret, looked up now; it is redacted from now on.
+        """Return the client's secret as it is set now, and redact it from now on.
 
         Raises:
             OAuthError: ``configurationError``: it is not set, or is empty.
@@ -124,7 +124,7 @@ def apps_of(resources: Mapping[str, OAuthAppResource]) -> Mapping[str, OAuthApp]
 
 
 def _claim(claims: Mapping[str, Any], name: str) -> Any:
-    """Return a claim such as ``team.id``: one of that very name, as URLs are, or a nested one."""
+    """Return a claim such as ``team.id``: one with exactly that name, such as a URL, or a nested one."""
     if name in claims:
         return claims[name]
     value: Any = claims

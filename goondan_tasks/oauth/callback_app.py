@@ -1,4 +1,4 @@
-"""The callback of every OAuthApp as an ASGI application. It logs neither queries nor bodies."""
+"""The callbacks of all OAuthApps as an ASGI application. It logs neither queries nor bodies."""
 
 from html import escape
 
@@ -44,7 +44,7 @@ def make_app(callback: Callback) -> Starlette:
 
 
 def _receive(callback: Callback, request: Request) -> Response:
-    if request.method != "GET":  # a browser that prefetches must not use the link up
+    if request.method != "GET":  # a browser that prefetches must not use up the link
         return Response(status_code=405, headers={"Allow": "GET"})
     path, parameters = request.url.path, request.query_params.multi_items()
     try:

@@ -1,4 +1,4 @@
-"""A user's consent: requested, received, and announced to waiting agents (000 §12.5.6 to §12.5.8)."""
+"""Users' consents: requested, received, and reported to the waiting agents (000 §12.5.6 to §12.5.8)."""
 
 import hmac
 import re
@@ -40,18 +40,18 @@ _log = structlog.get_logger(__name__)
 GRANTED = "auth.granted"
 PENDING = "auth.pending"
 SESSION_SECONDS = 600
-#: 43 letters each, RFC 7636 §4.1 of the verifier
+#: 43 letters each, as RFC 7636 §4.1 requires of the verifier
 _RANDOM_BYTES = 32
 _STATE = re.compile(r"(as-[0-9a-f]{24})\.[A-Za-z0-9_-]{43}")
 _TICK_SECONDS = 2.0
 #: added to the interval after ``slow_down`` (RFC 8628 §3.5)
 _SLOW_DOWN_SECONDS = 5
-#: the longest interval between two attempts that back-off leads to
+#: the limit of back-off
 _LONGEST_INTERVAL_SECONDS = 60.0
 
 
 class SendEvent(Protocol):
-    """Sends an event to an agent, as ``Client.send`` does; one with a known id is not delivered again."""
+    """Sends an event to an agent, as ``Client.send`` does; an id that is known is not delivered again."""
 
     def __call__(
         self,
@@ -63,7 +63,7 @@ class SendEvent(Protocol):
         origin: JsonObject | None,
         correlation_id: str | None,
     ) -> object:
-        """Send it; raise GoondanError if that fails."""
+        """Send the event; raise GoondanError if that fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +79,10 @@ class Consent:
     def begin(
         self, app: OAuthApp, subject: str, scopes: tuple[str, ...], resume: Resume | None
     ) -> AuthorizationRequired:
-        """Request a subject's consent; a live session for the same is used again.
+        """Request a subject's consent; a live session for the same request is reused.
 
         Raises:
-            OAuthError: the app lacks what its flow needs, or its provider gives no device code.
+            OAuthError: the app lacks a setting that its flow needs, or its provider gives no device code.
             OAuthStoreError: a record of the store cannot be read.
         """
         now = self.clock()
@@ -109,11 +109,11 @@ class Consent:
                 "redirect_uri": redirect_uri(app, self.public_url),
             }
             session = session.model_copy(update=pkce)
-        self.required(app, session)  # errors of the app are found before anything is stored
+        self.required(app, session)  # finds errors of the app before anything is stored
         return self.required(app, self.store.open_session(session))
 
     def required(self, app: OAuthApp, session: AuthSession) -> AuthorizationRequired:
-        """Return what the user of a session is shown (000 §12.5.7)."""
+        """Return what a session's user is shown (000 §12.5.7)."""
         device, view = session.device, None
         message = f"{app.provider} has to be connected. Please consent at the link."
         if device is None:
@@ -138,9 +138,9 @@ class Consent:
     def pending_block(
         self, sessions: Iterable[AuthSession], apps: Mapping[str, OAuthApp]
     ) -> JsonObject | None:
-        """Return the ``auth.pending`` block of pending sessions (000 §12.5.8); ``None`` without any.
+        """Return the ``auth.pending`` block of the pending sessions (000 §12.5.8); ``None`` without any.
 
-        Its only secrets are those in the links.
+        The links in it are its only secrets.
         """
         items = [
             {
@@ -167,7 +167,7 @@ class Consent:
 
 
 def redirect_uri(app: OAuthApp, public_url: str | None) -> str:
-    """Return where the provider sends the user back to (RFC 6749 §3.1.2).
+    """Return the URL to which the provider sends the user back (RFC 6749 §3.1.2).
 
     Raises:
         OAuthError: it is not configured.
@@ -183,7 +183,7 @@ def redirect_uri(app: OAuthApp, public_url: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Callback:
-    """The redirect URI of every OAuthApp, and the end of both flows: a grant, or a failed session."""
+    """Receives the redirects of every OAuthApp, and ends both flows: with a grant or a failed session."""
 
     apps: Mapping[str, OAuthApp]
     store: OAuthStore
@@ -198,7 +198,7 @@ class Callback:
         return frozenset(path for app in self.apps.values() for path in app.callback_paths(self.public_url))
 
     def receive(self, query: Mapping[str, str], path: str) -> OAuthGrant:
-        """Process a redirect that arrived at ``path``; only one is admitted per session.
+        """Process a redirect to ``path``; only one is admitted per session.
 
         Raises:
             ConsentError: ``invalid_state``, ``session_not_found``, ``session_already_used``,
@@ -211,7 +211,7 @@ class Callback:
         app = self.apps.get(session.oauth_app)
         if app is None:
             raise OAuthError(f"No OAuthApp '{session.oauth_app}' in the bundle.", code="oauthAppNotFound")
-        app.client_id()  # an operator's mistake must not use the link up
+        app.client_id()  # an operator's mistake must not use up the link
         app.client_secret()
         # a redirect of another app: a provider may have mixed them up (RFC 9700 §4.4)
         if path not in app.callback_paths(self.public_url):
@@ -229,7 +229,7 @@ class Callback:
 
         Raises:
             ConsentError: ``session_already_used``, ``subject_mismatch``, ``scope_not_granted``,
-                ``token_exchange_failed``, or ``session_expired`` meanwhile.
+                ``token_exchange_failed``, or ``session_expired`` during the exchange.
             OAuthStoreError: the session or the grant cannot be read.
         """
         # only one caller finds it pending (000 §12.5.6 r3)
@@ -255,13 +255,13 @@ class Callback:
     def resume(self, session: AuthSession, grant: OAuthGrant) -> bool:
         """Send ``auth.granted`` to all agents that wait for a session; False if one could not be reached.
 
-        It may be called again: no event is delivered twice.
+        Repeating it is harmless: no event is delivered twice.
         """
         reached = [self._resume(resume, session, grant) for resume in session.resumes]
         return all(reached)
 
     def _session(self, state: str) -> AuthSession:
-        """Return the session of a state, which is compared as a whole and in constant time."""
+        """Return the session of a state; the whole state is compared, in constant time."""
         match = _STATE.fullmatch(state)
         if match is None:
             raise ConsentError("The link is malformed.", code="invalid_state")
@@ -284,7 +284,7 @@ class Callback:
             raise ConsentError(error.message, code="token_exchange_failed") from error
 
     def _require_subject(self, app: OAuthApp, session: AuthSession, reply: TokenReply) -> None:
-        """Refuse a token of another subject than the session's (000 §12.5.6 r5)."""
+        """Refuse a token whose subject is not the session's (000 §12.5.6 r5)."""
         if app.is_for_anyone:
             return
         try:
@@ -325,7 +325,7 @@ class Callback:
                 correlation_id=resume.correlation_id,
             )
         except ToolCallConflictError:
-            return True  # it was sent before, of a grant that has changed since
+            return True  # it was sent before, and the grant has changed since
         except GoondanError as error:
             _log.warning(
                 "oauth.not_resumed", session=session.id, agent=resume.agent_name, error=error.message
@@ -336,18 +336,18 @@ class Callback:
 
 @dataclass(slots=True)
 class Schedule:
-    """When to try something again that has not succeeded yet; the first time is one interval away."""
+    """When to try again; the first attempt is due after one interval."""
 
     #: seconds
     interval: float
-    #: by ``time.monotonic()``
+    #: in ``time.monotonic()``
     due: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.wait()
 
     def wait(self) -> None:
-        """Let the interval pass before the next attempt."""
+        """Make the next attempt due after one interval."""
         self.due = time.monotonic() + self.interval
 
     def back_off(self) -> None:
@@ -357,17 +357,17 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Maintenance:
-    """Polls device codes, and resumes the agents of sessions whose callback has crashed or could not.
+    """Polls device codes, and resumes agents whose sessions' callbacks crashed or could not reach them.
 
-    Several of them, on any machine, do not disturb one another.
+    Several may run at once, on any machines.
     """
 
     callback: Callback
     #: completed sessions whose agents were resumed
     _resumed: set[str] = field(default_factory=set)
-    #: of device codes
+    #: schedules of device codes
     _polls: dict[str, Schedule] = field(default_factory=dict)
-    #: of resumptions that have failed
+    #: schedules of resumptions that have failed
     _retries: dict[str, Schedule] = field(default_factory=dict)
     #: records whose error was logged
     _logged: set[str] = field(default_factory=set)
@@ -385,7 +385,7 @@ class Maintenance:
             thread.join()
 
     def check(self, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Process every session once, until ``is_over()``, as a provider may take long to answer."""
+        """Process every session once; stop at ``is_over()``, since providers may take long to answer."""
         sessions = tuple(self.callback.store.sessions(self._log_unreadable))
         devices = {one.id: one for one in sessions if one.device and one.status == "pending"}
         completed = {one.id: one for one in sessions if one.status == "completed"}
@@ -401,14 +401,14 @@ class Maintenance:
             self._catch_up(session)
 
     def _poll(self, session: AuthSession) -> None:
-        """Ask the provider for the token of a device code (RFC 8628 §3.4, §3.5), at its pace."""
+        """Ask the provider for a device code's token, at the interval it demands (RFC 8628 §3.4, §3.5)."""
         app, device = self.callback.apps.get(session.oauth_app), session.device
         if app is None or device is None:
             return
         schedule = self._polls.setdefault(session.id, Schedule(device.interval))
         if time.monotonic() < schedule.due:
             return
-        # one process at a time: the provider counts how often it is asked
+        # one process at a time: the provider limits the rate
         with self.callback.store.lock(app.name, session.subject, wait_seconds=0) as is_locked:
             if is_locked:
                 self._request(app, session, device, schedule)
@@ -422,7 +422,7 @@ class Maintenance:
                 schedule.interval += _SLOW_DOWN_SECONDS
             elif error.error != "authorization_pending":
                 self.callback.store.advance(session.id, status="pending", to="failed", reason=error.error)
-        except OAuthError as error:  # no answer, or an incomplete app, which may be completed
+        except OAuthError as error:  # no answer, or an incomplete app, which may be completed later
             schedule.back_off()
             _log.warning("oauth.device_poll", session=session.id, error=error.message)
         else:
@@ -435,7 +435,7 @@ class Maintenance:
                     )
 
     def _catch_up(self, session: AuthSession) -> None:
-        """Resume the agents of a completed session, unless that is done; a failure delays no other."""
+        """Resume a completed session's agents, unless that is done; a failure delays no other session."""
         schedule = self._retries.get(session.id)
         if session.id in self._resumed or (schedule and time.monotonic() < schedule.due):
             return
@@ -453,7 +453,7 @@ class Maintenance:
             schedule.wait()
 
     def _log_unreadable(self, record: UnreadableRecord) -> None:
-        """Log a session that cannot be read, or whose grant cannot, once."""
+        """Log once that a session or its grant cannot be read."""
         if record.name not in self._logged:
             self._logged.add(record.name)
             _log.warning("oauth.unreadable", error=record.error.message, what_to_do=record.error.suggestion)
@@ -474,7 +474,7 @@ def make_manager(
     clock: Clock,
     in_flight: RefreshesInFlight | None = None,
 ) -> OAuthManager:
-    """Make the source of tokens; ``public_url`` is where browsers reach the callback.
+    """Make the source of tokens; ``public_url`` is the address at which browsers reach the callback.
 
     ``in_flight`` counts the refreshes, for a process that waits for them before it ends.
     """
@@ -484,7 +484,7 @@ def make_manager(
 
 
 def public_url_of(settings: Settings) -> str | None:
-    """Return where browsers reach ``goondan oauth serve``; by default this machine's own browsers only.
+    """Return the address at which browsers reach ``goondan oauth serve``; by default only this machine's do.
 
     ``None`` if it is not configured and cannot be known beforehand, as with port 0.
     """

@@ -26,7 +26,7 @@ _HEX = re.compile(r"[0-9a-fA-F]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of AES-256, and the id under which records name it, which reveals nothing of it."""
+    """An AES-256 key, and the id by which records name it; the id does not reveal the key."""
 
     id: str
     aes: "AESGCM" = field(repr=False)
@@ -36,8 +36,8 @@ class Key:
         """Read a key: 32 bytes as base64 (of either alphabet) or as 64 hexadecimal digits.
 
         Raises:
-            ConfigError: it is malformed; the message does not repeat it. Or the extra ``oauth`` is not
-                installed.
+            ConfigError: the key is malformed, which the message does not repeat; or the extra ``oauth`` is
+                not installed.
         """
         with extra("oauth"):  # optional: only now
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -75,7 +75,7 @@ class Keyring:
         """Read keys, the one that encrypts first.
 
         Raises:
-            ConfigError: one of them is malformed, or there is none.
+            ConfigError: a key is malformed, or there is none.
         """
         keys = tuple(Key.parse(text) for text in texts)
         if not keys:
@@ -91,7 +91,7 @@ class Keyring:
 
 
 class SecretField(NamedTuple):
-    """The field of a record that a secret is encrypted for; moved to another one it does not decrypt."""
+    """The field of a record that a secret is encrypted for; in another field it cannot be decrypted."""
 
     kind: str
     name: str
@@ -122,7 +122,7 @@ class Cipher:
         Raises:
             OAuthStoreError: this process lacks the key, or the value is damaged or was moved.
         """
-        from cryptography.exceptions import InvalidTag  # of an extra, which a key needs
+        from cryptography.exceptions import InvalidTag  # of the extra that keys need
 
         key_id = value.get("keyId") if isinstance(value, dict) else None
         if key_id is None or value.get("algorithm") != ALGORITHM:
@@ -147,5 +147,5 @@ def _associated_data(place: SecretField, key: Key) -> bytes:
 
 
 def _redact(secret: SecretStr, place: SecretField) -> None:
-    # a state is part of the link that a user is given
+    # users see a state in their links
     KNOWN_SECRETS.add(secret.get_secret_value(), is_handed_out=place.field == "state")

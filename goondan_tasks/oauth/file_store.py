@@ -1,8 +1,8 @@
 """The OAuth store and its keys in files below the state root, for one machine (000 §10.3, §12.5.3).
 
-``grants/<hash>.json`` and ``sessions/<id>.json`` hold the records, ``asked/<hash>`` a subject's sessions, and
-the files in ``locks/`` are locked during a refresh, or say which refresh is in doubt. Only the owner may
-access the files; they are replaced whole, by one process at a time. Times are this machine's.
+``grants/<hash>.json`` and ``sessions/<id>.json`` hold the records, ``asked/<hash>`` the ids of a subject's
+sessions. Files in ``locks/`` are locked during a refresh, or name a refresh that is in doubt. Only the owner
+may access the files. They are replaced as a whole, by one process at a time. Times are this machine's.
 """
 
 import base64
@@ -51,52 +51,48 @@ _RECORD_NAME = re.compile(r"(sha256:)?[A-Za-z0-9-]{1,80}")
 
 @contextlib.contextmanager
 def _usable(path: Path) -> Iterator[None]:
-    """Turn errors of the ``with`` block about files below ``path`` into OAuthStoreError."""
+    """Turn OSErrors of the ``with`` block into OAuthStoreErrors; ``path`` is named if they name no file."""
     try:
         yield
     except OSError as error:
         raise OAuthStoreError(
             f"{error.filename or path} cannot be used: {error.strerror or error}.",
-            suggestion="Let this user write below GOONDAN_STATE_ROOT, and see that the disk has room.",
+            suggestion="Let this user write below GOONDAN_STATE_ROOT, and check that the disk has room.",
         ) from error
 
 
 def _make_private_directory(path: Path) -> None:
-    """Create a directory, and its parent if that is missing (the state root), for their owner alone."""
+    """Create a directory, and its parent (the state root) if that is missing, for their owner alone."""
     path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
     path.mkdir(mode=_DIRECTORY_MODE, exist_ok=True)
     _require_private(path)
 
 
 def _require_private(path: Path) -> None:
-    """Refuse an existing file that other users may access.
-
-    Raises:
-        OAuthStoreError: they may.
-    """
+    """Raise an OAuthStoreError if other users may access a file."""
     mode = path.stat().st_mode
     if mode & _OTHERS:
-        right = _DIRECTORY_MODE if stat.S_ISDIR(mode) else _FILE_MODE
+        private = _DIRECTORY_MODE if stat.S_ISDIR(mode) else _FILE_MODE
         raise OAuthStoreError(
             f"{path} is open to others (mode {stat.S_IMODE(mode):04o}).",
-            suggestion=f"Close it: chmod {right:o} {path}. If others could read it, rotate the key.",
+            suggestion=f"Close it: chmod {private:o} {path}. If others could read it, rotate the key.",
         )
 
 
 def write_private(path: Path, data: bytes, *, replace: bool = True) -> None:
-    """Write a file as a whole; it is on the disk when this returns.
+    """Write a file as a whole; it is on disk when this returns.
 
     Raises:
-        FileExistsError: it exists, and ``replace`` is false.
+        FileExistsError: the file exists, and ``replace`` is false.
     """
     write_whole(path, data, mode=_FILE_MODE, replaces=replace, is_durable=True)
 
 
 @contextlib.contextmanager
 def _lock_file(path: Path, *, wait_seconds: float) -> Iterator[bool]:
-    """Hold the lock of a file, created if missing; False if another holder keeps it for too long.
+    """Hold the lock of a file, created if missing; yield False if another holder keeps it too long.
 
-    The lock belongs to the descriptor (flock(2)): it excludes other threads, too, and ends with the process.
+    The lock belongs to the descriptor (flock(2)): it also excludes other threads, and ends with the process.
     """
     deadline = time.monotonic() + wait_seconds
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, _FILE_MODE)) as file:
@@ -113,10 +109,11 @@ def _lock_file(path: Path, *, wait_seconds: float) -> Iterator[bool]:
 
 
 class KeyFile(Keyring):
-    """The keys of a machine without ``GOONDAN_OAUTH_KEY``, one a line; the first encrypts; thread-safe.
+    """The keys of a machine without ``GOONDAN_OAUTH_KEY``, one per line; the first encrypts; thread-safe.
 
     The file is created with a new key if it is missing. A rotation adds a key and keeps the previous ones. If
-    the current key is gone, something else has changed the file: this process keeps its keys, and logs it.
+    the current key is gone, it was not a rotation that changed the file: this process keeps its keys, and
+    logs an error.
     """
 
     def __init__(self, path: Path) -> None:
@@ -136,14 +133,14 @@ class KeyFile(Keyring):
 
     @property
     def current(self) -> Key:
-        """The key that encrypts: after a rotation by another process the new one."""
-        with contextlib.suppress(OSError):  # without its file the keys that were read stay in use
+        """The key that encrypts; a rotation by another process changes it."""
+        with contextlib.suppress(OSError):  # if the file is gone, the keys that were read stay in use
             if _version(self._path) != self._loaded:
                 self._reload()
         return super().current
 
     def find(self, key_id: str) -> Key | None:
-        """Return the key with that id; an unknown one may have been added by a rotation elsewhere."""
+        """Return the key with that id; the file is read again for an unknown one."""
         if super().find(key_id) is None:
             self._reload()
         return super().find(key_id)
@@ -152,7 +149,7 @@ class KeyFile(Keyring):
         """Put a new key before the others, so that it encrypts from now on.
 
         Raises:
-            OAuthStoreError: another process has been changing the file for long.
+            OAuthStoreError: another process keeps the file locked.
         """
         lock = _lock_file(self._path.with_name("keys.lock"), wait_seconds=_KEY_FILE_WAIT_SECONDS)
         with _usable(self._path), lock as is_mine:
@@ -163,7 +160,7 @@ class KeyFile(Keyring):
         return self.current
 
     def _reload(self) -> None:
-        """Use the keys that the file holds now, if it still holds the current one."""
+        """Use the keys in the file, if the current one is still among them."""
         before = self._loaded
         try:
             keys = self._load()
@@ -184,7 +181,7 @@ class KeyFile(Keyring):
 
     def _load(self) -> tuple[Key, ...]:
         with _usable(self._path):
-            self._loaded = _version(self._path)  # first: a file replaced meanwhile is read next time
+            self._loaded = _version(self._path)  # before reading: a file replaced meanwhile is read next time
             _require_private(self._path)
             lines = self._path.read_text("ascii", errors="replace").splitlines()
         return Keyring.of(line for line in lines if line.strip()).keys
@@ -204,7 +201,7 @@ class FileStore(OAuthStore):
         """Open the store; its directories are created for their owner alone.
 
         Raises:
-            OAuthStoreError: other users may access them, or they cannot be created.
+            OAuthStoreError: the directories cannot be created, or other users may access them.
         """
         self._root = root
         self._cipher = cipher
@@ -265,7 +262,7 @@ class FileStore(OAuthStore):
     def lock(self, oauth_app: str, subject: str, *, wait_seconds: float) -> Iterator[ExtendLock | None]:
         """Lock a grant for a refresh; see OAuthStore.
 
-        This lock does not run out: the system releases it when its holder has died, not while it is frozen.
+        This lock does not run out: the system releases it when its holder dies, not while it is frozen.
         """
         path = self._root / "locks" / grant_name(oauth_app, subject).removeprefix("sha256:")
         with contextlib.ExitStack() as held:
@@ -307,7 +304,7 @@ class FileStore(OAuthStore):
                     yield name, document, {}
 
     def _finished(self, document: bytes, name: str) -> SessionSummary | None:
-        """Return a session that was kept for long enough; a damaged one is kept for people to see."""
+        """Return the summary of a session whose time is over; a damaged session is kept to be looked at."""
         if name.startswith("as-"):
             with contextlib.suppress(OAuthStoreError):
                 session = read_session_summary(document, name)
@@ -346,7 +343,7 @@ class FileStore(OAuthStore):
                     (self._root / asked).unlink(missing_ok=True)
 
     def _generation(self, grant: OAuthGrant) -> int:
-        """Return the generation of the stored grant; 0 without any."""
+        """Return the generation of the stored grant; 0 if there is none."""
         stored = self.grant(grant.oauth_app, grant.subject)
         return 0 if stored is None else stored.generation
 
@@ -370,13 +367,13 @@ class FileStore(OAuthStore):
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """Be the only writer; a write that a dead one had begun is finished first."""
+        """Be the only writer; a write that a dead process left unfinished is finished first."""
         lock = _lock_file(self._root / "lock", wait_seconds=_WRITE_WAIT_SECONDS)
         with _usable(self._root), lock as is_mine:
             if not is_mine:
                 raise OAuthStoreError(
                     f"Another process has been writing to {self._root} for {_WRITE_WAIT_SECONDS:g} s.",
-                    suggestion="See what it does; end it if it hangs.",
+                    suggestion="Look at that process; end it if it hangs.",
                 )
             journal = self._root / "journal"
             if journal.exists():
@@ -391,7 +388,7 @@ class FileStore(OAuthStore):
             yield
 
     def _write(self, files: Mapping[str, str]) -> None:
-        """Write files, named from the root, in one step: the next writer finishes it after a crash."""
+        """Write files, named relative to the root, in one step: after a crash the next writer finishes it."""
         if len(files) > 1:
             write_private(self._root / "journal", json.dumps(files).encode())
         self._apply(files)
@@ -406,7 +403,7 @@ class FileStore(OAuthStore):
 
 
 def _record_file(name: str) -> str:
-    """Return the file of a record; a malformed name gets one that no record has."""
+    """Return the file of a record; for a malformed name, one that does not exist."""
     if _RECORD_NAME.fullmatch(name) is None:
         name = "as-"
     return (

@@ -1,6 +1,6 @@
 """The source of tokens: its store, requests for tokens, and refreshes (000 §12.5.1 to §12.5.3, 002 §8.1).
 
-One refresh runs at a time per (OAuthApp, subject), in all processes (000 §12.5.1 rule 6, §12.5.3 rule 3).
+One refresh runs at a time per (OAuthApp, subject), across all processes (000 §12.5.1 rule 6, §12.5.3 rule 3).
 """
 
 import contextlib
@@ -40,30 +40,30 @@ from goondan_tasks.oauth.store import ExtendLock, OAuthStore, leave_out
 from goondan_tasks.schema import member
 from goondan_tasks.wording import hint, shown
 
-if TYPE_CHECKING:  # they need the extra ``oauth``
+if TYPE_CHECKING:  # these need the extra ``oauth``
     from goondan_tasks.oauth.consent import Consent
     from goondan_tasks.oauth.provider import Provider
 
 _log = structlog.get_logger(__name__)
 
-#: a changed key concerns all grants, so a sample is enough
+#: a changed key affects all grants, so a sample is enough
 _CHECKED_GRANTS = 500
 #: how long a token must still be valid by default (000 §12.5)
 MIN_TTL_SECONDS = 300
-#: limit of the request: hanging up loses the grant if the provider has rotated the token by then
+#: limit of the request; giving up loses the grant if the provider has already rotated the token
 REFRESH_SECONDS = 60.0
 #: how long to try to store the provider's answer
 STORE_SECONDS = 60.0
-#: limit from the request until the answer is stored, with a margin for the last attempt
+#: limit from the request until the answer is stored, with time for the last attempt
 LONGEST_SECONDS = REFRESH_SECONDS + STORE_SECONDS + 10.0
-#: How long a refresh token whose answer is unknown is not sent again. A provider that rotates takes a token
-#: that comes twice for stolen, and revokes the whole grant (RFC 9700 §4.14.2). So a frozen process has this
-#: long to go on, and after one that was killed no process refreshes for as long. It is less than the five
-#: minutes before its expiry at which a token is refreshed by default: meanwhile the old one is valid.
+#: How long a refresh token is not sent again if the answer to it is unknown. A provider that rotates tokens
+#: takes one that it receives twice for stolen, and revokes the whole grant (RFC 9700 §4.14.2). So a frozen
+#: process has this long to continue, and after one was killed no process refreshes for as long. It is less
+#: than the five minutes before expiry at which a token is refreshed by default, so the old one stays valid.
 IN_DOUBT_SECONDS = 240.0
-#: errors that say that a refresh token is no longer valid: RFC 6749 §5.2, GitHub, Slack
+#: errors of a refresh token that is no longer valid: RFC 6749 §5.2, GitHub, Slack
 _REFRESH_TOKEN_GONE = frozenset({"invalid_grant", "bad_refresh_token", "invalid_refresh_token"})
-#: how long to wait for another process's refresh while the old token is valid
+#: how long to wait for another process's refresh while the old token is still valid
 _SHORT_WAIT_SECONDS = 5.0
 _STORE_RETRY_SECONDS = 0.5
 
@@ -72,7 +72,7 @@ def open_keys(settings: Settings) -> Keyring:
     """Return the keys of ``GOONDAN_OAUTH_KEY``, else those of the key file, which is created if missing.
 
     Raises:
-        ConfigError: one of them is malformed.
+        ConfigError: a key is malformed.
         OAuthStoreError: other users may read the file.
     """
     if settings.oauth_key is not None:
@@ -81,10 +81,10 @@ def open_keys(settings: Settings) -> Keyring:
 
 
 def require_keys(store: OAuthStore, keys: Keyring) -> None:
-    """Compare the keys with those of the grants, so that a changed key is reported at the start.
+    """Compare the keys with those of the grants, so that a changed key is reported at startup.
 
     Raises:
-        OAuthStoreError: there are grants, and none of those checked can be read.
+        OAuthStoreError: there are grants, and none of the checked ones can be read.
     """
     grants = [grant.key_ids for grant in itertools.islice(store.grants(leave_out), _CHECKED_GRANTS)]
     missing = sorted({key_id for ids in grants for key_id in ids if keys.find(key_id) is None})
@@ -112,14 +112,14 @@ def open_store(settings: Settings, redis: Redis, keys: Keyring | None = None) ->
 
 
 def store_clock(settings: Settings, redis: Redis) -> Clock:
-    """Return the clock by which that store's records expire: of this machine, or of Redis."""
+    """Return the clock by which the store's records expire: this machine's, or that of Redis."""
     return wall_clock if settings.oauth_store == "file" else RedisClock(redis)
 
 
 class RefreshesInFlight:
     """Counts this process's refreshes from the request until the answer is stored; thread-safe.
 
-    They must not be cut off: an answer is the only copy of a refresh token.
+    They must not be interrupted: the answer is the only copy of a refresh token.
     """
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class RefreshesInFlight:
 
     @contextlib.contextmanager
     def one(self) -> Iterator[None]:
-        """Count a refresh for the length of a ``with`` block.
+        """Count a refresh during a ``with`` block.
 
         Raises:
             OAuthError: the process is stopping.
@@ -145,7 +145,7 @@ class RefreshesInFlight:
                 self._count -= 1
 
     def close(self) -> bool:
-        """Let no more refreshes begin; return whether none is in flight any more."""
+        """Refuse further refreshes; return whether none is in flight."""
         with self._lock:
             self._is_closed = True
             return self._count == 0
@@ -173,7 +173,7 @@ class Refresher:
         """
         is_valid = stale.outlives(self.clock())
         patience = min(self.wait_seconds, _SHORT_WAIT_SECONDS) if is_valid else self.wait_seconds
-        # the flight is left last: a refresh counts until its lock is released
+        # ``flight`` is closed last: a refresh counts until its lock is released
         with (
             contextlib.ExitStack() as flight,
             self.store.lock(stale.oauth_app, stale.subject, wait_seconds=patience) as extend,
@@ -195,7 +195,7 @@ class Refresher:
                     suggestion="Try again later; if it persists, revoke the grant and ask for a new consent.",
                 ) from error
             if newer is not None:
-                # keeps a newer grant; there is no other copy of a new refresh token
+                # this keeps a newer grant; there is no other copy of the new refresh token
                 self._insist(partial(self.store.replace_grant, newer, generation=grant.generation))
                 return self.store.grant(grant.oauth_app, grant.subject)
         return self.refresh(app, grant)
@@ -203,7 +203,7 @@ class Refresher:
     def _request(
         self, app: OAuthApp, grant: OAuthGrant, refresh_token: SecretStr, extend: ExtendLock | None
     ) -> OAuthGrant | None:
-        """Return what the provider makes of a grant.
+        """Return the grant as the provider's answer changes it: refreshed, or revoked.
 
         ``None`` if the provider no longer knows the token, and this process was frozen for so long that
         another one may have used it.
@@ -231,10 +231,10 @@ class Refresher:
             raise
 
     def _insist(self, write: Callable[[], object]) -> None:
-        """Write to the store, and try again while Redis is away.
+        """Write to the store; retry while Redis is unreachable.
 
         Raises:
-            RedisError: it was away for ``store_seconds``.
+            RedisError: it was unreachable for ``store_seconds``.
         """
         end = time.monotonic() + self.store_seconds
         while True:
@@ -249,7 +249,7 @@ class Refresher:
 
 
 class TokenReady(WireModel):
-    """A token. ``access_token`` is plain text: it is what the tool asked for."""
+    """A token; ``access_token`` is plain text."""
 
     status: Literal["ready"] = "ready"
     access_token: str
@@ -265,7 +265,7 @@ class TokenReady(WireModel):
 
 
 class AuthorizationRequired(WireModel):
-    """A user has to consent first, at ``authorization_url``."""
+    """A user must consent first, at ``authorization_url``."""
 
     status: Literal["authorization_required"] = "authorization_required"
     auth_session_id: str
@@ -284,7 +284,7 @@ class TokenFault(WireModel):
 
 
 class TokenError(WireModel):
-    """There is no token, and asking a user would not help."""
+    """There is no token, and a consent would not help."""
 
     status: Literal["error"] = "error"
     error: TokenFault
@@ -297,7 +297,7 @@ OAuthTokenResult = TokenReady | AuthorizationRequired | TokenError
 class TokenRequest:
     app: OAuthApp
     subject: str
-    #: the named ones, else the app's
+    #: the requested scopes, by default the app's
     scopes: tuple[str, ...]
     min_ttl_ms: float
 
@@ -323,9 +323,10 @@ class OAuthManager:
     ) -> OAuthTokenResult:
         """Return a token for the OAuthApp and the subject of ``auth``, or the reason why there is none.
 
-        ``scopes`` are some of the app's, by default all. A token that lives shorter than ``min_ttl_seconds``
-        is refreshed; where none lives that long, one in the second half of its life. Without ``resume`` no
-        user is asked for consent, as no agent could go on after it. Errors are returned as a TokenError.
+        ``scopes`` are some of the app's, by default all. A token that expires within ``min_ttl_seconds`` is
+        refreshed; if the provider's tokens never live that long, in the second half of its life. Without
+        ``resume`` no user is asked for consent, because no agent could continue after it. Errors are returned
+        as a TokenError.
         """
         try:
             request = parse_request(
@@ -394,7 +395,7 @@ def _app(apps: Mapping[str, OAuthApp], raw: Any) -> OAuthApp:
 
 
 def _scopes(app: OAuthApp, scopes: Any) -> tuple[str, ...]:
-    """Return the requested scopes: by default those of the app; an empty list asks for none."""
+    """Return the requested scopes, by default those of the app; an empty list requests none."""
     if scopes is None:
         return app.scopes
     if not isinstance(scopes, list | tuple) or not all(isinstance(scope, str) for scope in scopes):
@@ -425,7 +426,7 @@ def revoke_grant(
     subject: str,
     app: OAuthApp | None,
 ) -> bool:
-    """Revoke a subject's grant; return whether its provider, reached as ``app``, has revoked the tokens.
+    """Revoke a subject's grant; return whether the provider of ``app`` has revoked the tokens.
 
     The grant is revoked in the store first, so that no token stays in use if the provider cannot be reached.
 
@@ -446,14 +447,14 @@ def revoke_grant(
             break
     if app is None:
         return False
-    is_told = True
-    # the refresh token first: with it a provider revokes the rest (RFC 7009 §2.1)
+    is_revoked = True
+    # the refresh token first: with it a provider revokes the access token (RFC 7009 §2.1)
     for token, kind in (
         (grant.token.refresh_token, "refresh_token"),
         (grant.token.access_token, "access_token"),
     ):
         try:
-            is_told &= token is None or provider.revoke(app, token, hint=kind)
+            is_revoked &= token is None or provider.revoke(app, token, hint=kind)
         except OAuthError:  # a refusal, no answer, or the client's secret is missing here
-            is_told = False
-    return is_told
+            is_revoked = False
+    return is_revoked

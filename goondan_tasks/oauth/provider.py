@@ -1,4 +1,4 @@
-"""Requests to an OAuth provider: authlib writes the protocol, httpx2 carries it, answers vary."""
+"""Requests to an OAuth provider: authlib writes them, httpx2 sends them, and answers are read leniently."""
 
 import asyncio
 import functools
@@ -35,15 +35,15 @@ from goondan_tasks.oauth.records import (
 )
 from goondan_tasks.redaction import masked
 
-#: shorter than the whole exchange, so that a host that does not exist is reported soon
+#: shorter than the whole exchange, so that a missing host is reported soon
 _CONNECT_SECONDS = 5.0
 _TICK_SECONDS = 0.5
 _MAX_BYTES = 262_144
 _FORM = {"Accept": "application/json", "Content-Type": "application/x-www-form-urlencoded"}
-#: an overloaded or broken provider (RFC 6749 §4.1.2.1; Slack)
+#: errors of an overloaded or broken provider (RFC 6749 §4.1.2.1; Slack)
 _TEMPORARY_ERRORS = frozenset({"server_error", "temporarily_unavailable", "ratelimited", "rate_limited"})
 _TEMPORARY_STATUSES = frozenset({408, 425, 429})
-#: a provider that answers with one of these has not acted on the request
+#: errors that say that the provider has not acted on the request
 _NOT_BEGUN = _TEMPORARY_ERRORS - {"server_error"}
 _LONGEST_DESCRIPTION = 200
 _DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
@@ -52,19 +52,19 @@ _ID_TOKEN_LEEWAY_SECONDS = 60
 _SCOPE_SEPARATORS = re.compile(r"[\s,]+")
 #: RFC 6749 §5.2, without characters of markup
 _ERROR_CODE = re.compile(r"[A-Za-z0-9_.:/-]{1,80}")
-#: a century; a longer lifetime means no expiry, and would overflow a date
+#: a century; a longer lifetime counts as no expiry, since it would overflow a date
 _LONGEST_TOKEN_SECONDS = 100 * 366 * 86_400
 _SECRET_FIELDS = frozenset({"access_token", "refresh_token", "id_token", "device_code"})
-#: names of fields that may hold a secret at any depth, such as Slack's ``authed_user.access_token``, or an
-#: address that is one: ``incoming_webhook.url`` lets anyone post to the channel
+#: names of fields at any depth that may hold a secret, such as Slack's ``authed_user.access_token``, or a
+#: secret address: ``incoming_webhook.url`` lets anyone post to the channel
 _SECRET_NAME = re.compile(
     r"token|secret|passw|pwd|assertion|credential|code|key|jwt|cookie|sess|nonce|sign|bearer|authori[sz]ation"
     r"|hook|ur[il]|href|link|callback|endpoint",
     re.IGNORECASE,
 )
-#: a text that may be a secret in a field of any name: an address, or a word longer than names are
+#: a text that may be a secret in any field: an address, or a word that is too long for a name
 _SECRET_TEXT = re.compile(r"://|\S{40}")
-#: fields that a grant holds elsewhere
+#: fields that a grant stores elsewhere
 _STANDARD_FIELDS = frozenset({"ok", "scope", "expires_in"})
 _DEEPEST = 8
 _MOST_DATA = 16_384
@@ -80,7 +80,7 @@ class ProviderResponse:
 class ProviderHttp:
     """Sends requests to providers, limited in time and size; follows no redirects; thread-safe."""
 
-    #: of a whole exchange, from the name look-up to the last byte of the answer
+    #: the limit of a whole exchange, from the DNS look-up to the last byte of the answer
     timeout_seconds: float = 15.0
 
     @functools.cached_property
@@ -99,8 +99,8 @@ class ProviderHttp:
         """Send a request; ``seconds`` replaces ``timeout_seconds``.
 
         Raises:
-            ProviderUnavailableError: no complete answer came in time, or it is too large; it is in doubt if
-                the form may have been sent. The message names the URL's host, never its query.
+            ProviderUnavailableError: no complete answer came in time, or it was too large. The outcome is in
+                doubt if the form may have been sent. The message names the URL's host, never its query.
         """
         loop, sending = asyncio.new_event_loop(), asyncio.Event()
         try:
@@ -113,7 +113,7 @@ class ProviderHttp:
                 is_in_doubt=sending.is_set(),
             ) from error
         finally:
-            loop.close()  # asyncio.run would wait for a name look-up that hangs
+            loop.close()  # asyncio.run would wait for a DNS look-up that hangs
 
     async def _exchange(
         self, method: str, url: str, headers: Mapping[str, str], form: str, sending: asyncio.Event
@@ -125,7 +125,7 @@ class ProviderHttp:
         async with (
             httpx2.AsyncClient(
                 timeout=httpx2.Timeout(None, connect=_CONNECT_SECONDS),
-                # uncompressed, so that the limit of size is one of memory
+                # uncompressed, so that the limit of size also limits memory
                 headers={"Accept-Encoding": "identity"},
                 verify=self._tls,
             ) as client,
@@ -142,10 +142,10 @@ class ProviderHttp:
 
 
 async def _within(seconds: float, exchange: Coroutine[Any, Any, ProviderResponse]) -> ProviderResponse:
-    """Return what an exchange brings within ``seconds`` of this process's running time.
+    """Return an exchange's response if it arrives within ``seconds`` of this process's running time.
 
-    They are counted in ticks, so a process that was frozen (SIGSTOP, a paused machine) still reads an answer
-    that arrived meanwhile: it may hold the only copy of a refresh token.
+    Time is counted in ticks, so that a process that was frozen (SIGSTOP, a paused machine) still reads an
+    answer that arrived meanwhile: it may hold the only copy of a refresh token.
     """
     task = asyncio.ensure_future(exchange)
     ticks = math.ceil(seconds / _TICK_SECONDS)
@@ -159,21 +159,21 @@ async def _within(seconds: float, exchange: Coroutine[Any, Any, ProviderResponse
 
 @dataclass(frozen=True, slots=True)
 class TokenReply:
-    """A token as a provider has just issued it."""
+    """A token that a provider has just issued."""
 
     access_token: SecretStr
     token_type: str = "bearer"  # noqa: S105 - a kind, no secret
     refresh_token: SecretStr | None = None
     #: seconds from now; ``None`` if the provider does not say, or the token does not expire
     expires_in: float | None = None
-    #: ``None`` if the provider does not say: the requested ones (RFC 6749 §5.1)
+    #: ``None`` if the provider does not say, which means the requested ones (RFC 6749 §5.1)
     scopes: tuple[str, ...] | None = None
     id_token: SecretStr | None = None
     #: all other fields, such as Slack's ``team``
     details: JsonObject = field(default_factory=dict, repr=False)
 
     def new_grant(self, session: AuthSession, now_ms: float) -> OAuthGrant:
-        """Return the grant that the token makes of a session."""
+        """Return the grant of a session with this token."""
         return OAuthGrant(
             oauth_app=session.oauth_app,
             provider=session.provider,
@@ -187,7 +187,7 @@ class TokenReply:
         )
 
     def refreshed(self, grant: OAuthGrant, now_ms: float) -> OAuthGrant:
-        """Return a grant with this token in place of its own."""
+        """Return a grant with this token instead of its own."""
         return grant.model_copy(
             update={
                 # RFC 6749 §6: without a new refresh token the old one stays valid
@@ -200,9 +200,9 @@ class TokenReply:
         )
 
     def provider_data(self) -> JsonObject:
-        """Return the details that are stored in plain text (000 §12.5.4), without possible secrets.
+        """Return the details to store in plain text (000 §12.5.4), without possible secrets.
 
-        None of them are if they exceed 16 KiB.
+        They are left out if they exceed 16 KiB.
         """
         tokens = (self.access_token, self.refresh_token, self.id_token)
         details = {name: value for name, value in self.details.items() if name not in _STANDARD_FIELDS}
@@ -230,7 +230,7 @@ class Provider:
     http: ProviderHttp = field(default_factory=ProviderHttp)
 
     def authorization_url(self, app: OAuthApp, session: AuthSession) -> str:
-        """Return where the user consents, with PKCE and state (000 §12.5.6 r2). No request is sent."""
+        """Return the user's link for consent, with PKCE and state (000 §12.5.6 r2). No request is sent."""
         endpoint = app.endpoints.authorization_url
         if endpoint is None:
             raise OAuthError(f"OAuthApp '{app.name}' has no endpoints.authorizationUrl.")
@@ -275,12 +275,12 @@ class Provider:
         return device
 
     def device_token(self, app: OAuthApp, device: DeviceCode) -> TokenReply:
-        """Request the token of a device code; the errors of RFC 8628 §3.5 say how to go on."""
+        """Request the token of a device code; the errors of RFC 8628 §3.5 say how to continue."""
         secret = _plain(device.device_code)
         return self._token(app, prepare_token_request(_DEVICE_GRANT, device_code=secret), (secret,))
 
     def revoke(self, app: OAuthApp, token: SecretStr, *, hint: str) -> bool:
-        """Revoke a token (RFC 7009 §2.1), of which ``hint`` is the kind; False if the app has no endpoint."""
+        """Revoke a token of the kind ``hint`` (RFC 7009 §2.1); False if the app has no endpoint for that."""
         if app.endpoints.revoke_url is None:
             return False
         secret = _plain(token)
@@ -291,7 +291,7 @@ class Provider:
         return True
 
     def claims(self, app: OAuthApp, reply: TokenReply) -> JsonObject:
-        """Return the provider's claims about the resource owner; empty if it makes none."""
+        """Return the provider's claims about the resource owner, if any."""
         claims: JsonObject = {}
         if reply.id_token is not None:
             claims = id_token_claims(_plain(reply.id_token), app.client_id())
@@ -301,7 +301,7 @@ class Provider:
         headers = {"Accept": "application/json", "Authorization": f"Bearer {token}"}
         response = self.http.send("GET", app.endpoints.user_info_url, headers)
         user_info = answer_fields(app, response, (token,))
-        # OpenID Connect Core 1.0 §5.3.2: otherwise it may be about another user
+        # OpenID Connect Core 1.0 §5.3.2: otherwise the answer may be about another user
         if claims and user_info.get("sub") != claims["sub"]:
             raise ProviderRefusedError(
                 "userinfo and id_token name different subjects.", error="subject_mismatch"
@@ -325,12 +325,12 @@ class Provider:
 
 
 def answer_fields(app: OAuthApp, response: ProviderResponse, secrets: tuple[str, ...]) -> JsonObject:
-    """Return the fields of an answer; ``secrets`` are those of the request, which no error repeats.
+    """Return the fields of an answer; no error repeats ``secrets``, which are those of the request.
 
     Raises:
-        ProviderRefusedError: it is a refusal.
-        ProviderUnavailableError: it cannot be read, or reports a temporary error. It is in doubt unless the
-            provider surely has not acted; a gateway's 5xx may hide the answer of a server that has.
+        ProviderRefusedError: the provider refused.
+        ProviderUnavailableError: the answer cannot be read, or reports a temporary error. The outcome is in
+            doubt unless the provider surely has not acted; a gateway's 5xx may hide that it has.
     """
     fields = reply_fields(response.text)
     error = None if fields is None else reply_error(fields)
@@ -367,7 +367,7 @@ def reply_fields(text: str) -> JsonObject | None:
 
 
 def reply_error(fields: Mapping[str, Any]) -> str | None:
-    """Return the error code of a reply; Slack and GitHub send errors with HTTP 200, too."""
+    """Return the error code of a reply, if any; Slack and GitHub also send errors with HTTP 200."""
     error = fields.get("error")
     if isinstance(error, Mapping):
         error = error.get("code") or error.get("type")
@@ -375,12 +375,12 @@ def reply_error(fields: Mapping[str, Any]) -> str | None:
 
 
 def error_code(error: object) -> str:
-    """Return a provider's error code if it is well-formed: it is logged and shown on pages."""
+    """Return a provider's error code if it is well-formed, since it is logged and shown on pages."""
     return error if isinstance(error, str) and _ERROR_CODE.fullmatch(error) else "unknown_error"
 
 
 def token_reply(fields: Mapping[str, Any]) -> TokenReply | None:
-    """Read a token from a reply without an error; ``None`` if it holds none."""
+    """Read the token in a reply; ``None`` if it has none."""
     texts = {name: value for name, value in fields.items() if isinstance(value, str) and value}
     secrets = {name: SecretStr(texts[name]) for name in _SECRET_FIELDS & texts.keys()}
     if "access_token" not in secrets:
@@ -405,7 +405,7 @@ def _scopes(scope: Any) -> tuple[str, ...] | None:
 
 
 def _seconds(value: Any) -> float | None:
-    """Read a lifetime; form-encoded replies hold text, in which 0 means that the token does not expire."""
+    """Read a lifetime, which is text in form-encoded replies; 0 means that the token does not expire."""
     try:
         seconds = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -414,7 +414,7 @@ def _seconds(value: Any) -> float | None:
 
 
 def _without_secrets(value: Any, secrets: Sequence[str] = (), depth: int = _DEEPEST) -> Any:
-    """Return ``value`` without possible secrets, and without texts that hold one of ``secrets``."""
+    """Return ``value`` without possible secrets, and without texts that contain one of ``secrets``."""
     if isinstance(value, dict):
         kept = {name: one for name, one in value.items() if depth and not _SECRET_NAME.search(name)}
         return {name: _without_secrets(one, secrets, depth - 1) for name, one in kept.items()}
@@ -428,7 +428,7 @@ def _without_secrets(value: Any, secrets: Sequence[str] = (), depth: int = _DEEP
 def device_code_of(fields: Mapping[str, Any]) -> DeviceCode | None:
     """Read a device code (RFC 8628 §3.2); ``None`` if it cannot be used.
 
-    Google calls the URI ``verification_url``. Only web addresses are accepted, which users can safely open.
+    Google calls the URI ``verification_url``. Only web addresses are accepted, because users open them.
     """
     uri = fields.get("verification_uri") or fields.get("verification_url")
     try:
@@ -445,8 +445,8 @@ def device_code_of(fields: Mapping[str, Any]) -> DeviceCode | None:
 def id_token_claims(id_token: str, client_id: str) -> JsonObject:
     """Return the claims of a client's id_token (OpenID Connect Core 1.0 §2).
 
-    Its signature is not checked (§3.1.3.7, 6): it came straight from the token endpoint, over the connection
-    that also vouches for the access token. Its audience and its times are.
+    Its audience and its times are checked. Its signature is not (§3.1.3.7, 6): it came straight from the
+    token endpoint, over the connection that also vouches for the access token.
 
     Raises:
         ProviderRefusedError: it is malformed, is for another client, or has expired.

@@ -1,7 +1,7 @@
 """OAuth's records: grants and sessions, their documents (000 §12.5.4, §12.5.5), and the errors of OAuth.
 
-Secrets are ``SecretStr``, which does not print; documents hold them encrypted. The fields ``v``,
-``generation``, ``redirectUri``, ``device``, ``reason``, ``alsoResume`` and the trace are additions of ours.
+Secrets are ``SecretStr``, which prints a mask; documents hold them encrypted. The fields ``v``,
+``generation``, ``redirectUri``, ``device``, ``reason``, ``alsoResume`` and the trace are our additions.
 """
 
 import hashlib
@@ -24,22 +24,21 @@ SESSION = "AuthSessionRecord"
 Flow = Literal["authorization_code", "device_code"]
 SubjectMode = Literal["global", "user"]
 
-#: ``exchanging`` is an addition: the one callback of the session was admitted (000 §12.5.6)
+#: ``exchanging`` is our addition: the session's only callback has been admitted (000 §12.5.6)
 SessionStatus = Literal["pending", "exchanging", "completed", "failed", "expired"]
-
 
 _SECRETS = ("access_token", "refresh_token", "code_verifier", "state", "device_code")
 
 
 class OAuthError(GoondanError):
-    """There is no token; ``code`` is one of those of ``docs/reference/oauth.md`` (000 §12.5.2)."""
+    """There is no token; ``docs/reference/oauth.md`` lists the values of ``code`` (000 §12.5.2)."""
 
     code = "configurationError"
     suggestion = "Read the message; `goondan oauth apps` and `goondan oauth sessions` show the current state."
 
 
 class ConsentError(OAuthError):
-    """Nothing was granted; ``code`` is one of the documents' or the provider's own."""
+    """Nothing was granted; ``code`` is one of the specification or the provider's own."""
 
     code = "token_exchange_failed"
     suggestion = "Ask for the token again: it comes with a new link for the user."
@@ -56,7 +55,7 @@ class ProviderRefusedError(OAuthError):
 class ProviderUnavailableError(OAuthError):
     """The provider gave no usable answer; the same request may succeed later.
 
-    ``is_in_doubt`` says that the provider may have acted on the request anyway.
+    With ``is_in_doubt`` the provider may have acted on the request nevertheless.
     """
 
     def __init__(self, message: str, *, is_in_doubt: bool = True) -> None:
@@ -65,7 +64,7 @@ class ProviderUnavailableError(OAuthError):
 
 
 class _Record(WireModel):
-    """A record; a context ``(cipher, place)`` encrypts its secrets for fields of that place."""
+    """A record; validation and dump with a context ``(cipher, place)`` decrypt and encrypt its secrets."""
 
     @field_serializer(*_SECRETS, check_fields=False)
     def _encrypt(self, secret: SecretStr | None, info: FieldSerializationInfo) -> Any:
@@ -93,7 +92,7 @@ class OAuthToken(_Record):
 
 
 class _GrantFacts(WireModel):
-    """The fields of a grant that are public."""
+    """The public fields of a grant."""
 
     #: the name of the OAuthApp
     oauth_app: str
@@ -102,25 +101,25 @@ class _GrantFacts(WireModel):
     flow: Flow
     scopes_granted: tuple[str, ...]
     created_at: str
-    #: also when the token was issued, unless the grant is revoked
+    #: also the time when the token was issued, unless the grant is revoked
     updated_at: IsoTime
     revoked: bool = False
 
 
 class GrantSummary(_GrantFacts):
-    """The public part of a grant; it can be read without a key."""
+    """The public part of a grant, which can be read without a key."""
 
-    #: of the record
+    #: the record's name
     name: str
     #: of the access token
     expires_at: str | None = None
     has_refresh_token: bool = False
-    #: the keys with which its secrets are encrypted
+    #: the keys that its secrets are encrypted with
     key_ids: tuple[str, ...] = ()
 
 
 class OAuthGrant(_GrantFacts):
-    """A subject's consent to an OAuthApp, and its token; there is one for (``oauth_app``, ``subject``)."""
+    """A subject's consent to an OAuthApp, and its token; there is one per (``oauth_app``, ``subject``)."""
 
     token: OAuthToken
     provider_data: JsonObject = Field(default_factory=dict)
@@ -141,10 +140,10 @@ class OAuthGrant(_GrantFacts):
         return expires_at is None or epoch_milliseconds(expires_at) > moment
 
     def is_due(self, now: float, *, min_ttl_ms: float) -> bool:
-        """Return whether the token has to be refreshed at ``now`` (ms) to be valid for ``min_ttl_ms``.
+        """Return whether the token must be refreshed at ``now`` (ms) to be valid for ``min_ttl_ms``.
 
-        If this provider's tokens never live that long, one in the first half of its life is as good as a new
-        one; otherwise every request would refresh it.
+        If this provider's tokens never live that long, a token in the first half of its life counts as new;
+        otherwise every request would refresh it.
         """
         if self.token.expires_at is None:
             return False
@@ -153,20 +152,20 @@ class OAuthGrant(_GrantFacts):
 
 
 class Resume(WireModel):
-    """The target of ``auth.granted``, and the context of the Turn that it begins (000 §12.5.6 r7)."""
+    """The target of ``auth.granted``, and the context of the Turn that it starts (000 §12.5.6 r7)."""
 
     swarm: str
     agent_name: str
     instance_key: str
     origin: JsonObject | None = None
     auth: JsonObject | None = None
-    #: of the Turn that asked, so that its trace continues
+    #: of the Turn that asked, so that the trace continues
     trace_id: str | None = None
     correlation_id: str | None = None
 
     @property
     def target(self) -> str:
-        """A digest that is the same for all requests of one agent instance."""
+        """A digest that identifies the agent instance."""
         return _digest(self.swarm, self.agent_name, self.instance_key)
 
     @classmethod
@@ -179,7 +178,7 @@ class Resume(WireModel):
 
 
 class DeviceCode(_Record):
-    """A device code and what its user is shown (RFC 8628 §3.2); ``device_code`` itself is secret."""
+    """A device code and what its user sees (RFC 8628 §3.2); ``device_code`` itself is secret."""
 
     verification_uri: str
     verification_uri_complete: str | None = None
@@ -223,18 +222,18 @@ class AuthSession(SessionSummary, _Record):
     created_at: str
     #: ``None`` if it was requested at the command line
     resume: Resume | None = None
-    #: other instances that requested the same consent, and are resumed by it, too
+    #: other instances that requested the same consent, and are also resumed by it
     also_resume: tuple[Resume, ...] = ()
 
     @property
     def resumes(self) -> tuple[Resume, ...]:
-        """All instances to resume, each once, the first one first."""
+        """All instances to resume, each once, in the order of their requests."""
         requested = [one for one in (self.resume, *self.also_resume) if one is not None]
         return tuple({one.target: one for one in requested}.values())
 
     @property
     def request(self) -> str:
-        """A digest that is the same for all sessions that ask for the same scopes in the same flow."""
+        """A digest that identifies the requested scopes and the flow."""
         return _digest(" ".join(sorted(set(self.requested_scopes))), self.flow)
 
 
@@ -247,7 +246,7 @@ def grant_name(oauth_app: str, subject: str) -> str:
 
 
 def as_of(session: AuthSession, now: float) -> AuthSession:
-    """Return a session as of ``now`` (ms): expired, unless it ended in time."""
+    """Return a session as of ``now`` (ms): an open one may have expired."""
     is_open = session.status in {"pending", "exchanging"}
     if is_open and epoch_milliseconds(session.expires_at) <= now:
         return session.model_copy(update={"status": "expired"})
@@ -264,7 +263,7 @@ def read_grant(text: str | bytes, name: str, cipher: Cipher) -> OAuthGrant:
     """Read the grant that is stored as ``name``.
 
     Raises:
-        OAuthStoreError: it is damaged, or was encrypted with a key that this process lacks.
+        OAuthStoreError: the record is damaged, or was encrypted with a key that this process lacks.
     """
     context = cipher, SecretField(GRANT, name)
     grant = _read(text, GRANT, name, lambda spec: OAuthGrant.model_validate(spec, context=context))
@@ -325,10 +324,10 @@ def read_session_summary(text: str | bytes, name: str) -> SessionSummary:
 
 
 def encrypted_again(text: str | bytes, name: str, cipher: Cipher) -> str | None:
-    """Return a record's document encrypted with the current key; ``None`` if it is already.
+    """Return a record's document, encrypted with the current key; ``None`` if it already is.
 
     Raises:
-        OAuthStoreError: it cannot be read.
+        OAuthStoreError: the record cannot be read.
     """
     try:
         if _key_ids(text) <= {cipher.keys.current.id}:
@@ -359,7 +358,7 @@ def _document(kind: str, name: str, spec: JsonObject) -> str:
 
 
 def _read(text: str | bytes, kind: str, name: str, build: Callable[[JsonObject], _AnyRecord]) -> _AnyRecord:
-    """Read a document; ``build`` makes the record of its ``spec`` with the app's name as ``oauthApp``."""
+    """Read a document; ``build`` makes the record from its ``spec``, with the app's name as ``oauthApp``."""
     try:
         document = json.loads(text)
         found, version = (document["kind"], document["metadata"]["name"]), document["v"]
@@ -374,7 +373,7 @@ def _read(text: str | bytes, kind: str, name: str, build: Callable[[JsonObject],
         spec = document["spec"]
         return build({**spec, "oauthApp": spec["oauthAppRef"]["name"]})
     except (ValidationError, ValueError, KeyError, TypeError, AttributeError) as error:
-        # the message repeats neither the text nor pydantic's words, which may contain it
+        # the message repeats neither the text nor pydantic's message, which may contain it
         message = f"{kind} {name} is damaged: {type(error).__name__}."
         raise OAuthStoreError.of_record(name, message) from None
 

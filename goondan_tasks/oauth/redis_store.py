@@ -1,7 +1,7 @@
 """The OAuth store in Redis, for workers on many machines. Times are those of Redis.
 
-A grant has a TTL of a year, which starts again when it is stored, and when it is read in its second half:
-"all other keys have a TTL" (DESIGN §3), and a consent that was not used for a year is void.
+A grant has a TTL of a year, which restarts when it is stored, and when it is read in the second half of that
+time: "all other keys have a TTL" (DESIGN §3), and a consent that was not used for a year is void.
 Methods raise ``redis.exceptions.RedisError`` unchanged.
 """
 
@@ -38,14 +38,14 @@ from goondan_tasks.oauth.records import (
 from goondan_tasks.oauth.store import KEPT_AFTER_SECONDS, ExtendLock, OAuthStore
 
 GRANT_TTL_SECONDS = 366 * 86_400
-#: the first life of a lock; longer than one exchange with a provider takes, refreshes apart
+#: a lock's first TTL; longer than any exchange with a provider but a refresh, which extends it
 LOCK_SECONDS = 30.0
 _GRANT_TTL_MS = GRANT_TTL_SECONDS * 1000
 _BATCH = 500
 _LOCK_POLL_SECONDS = 0.02
-#: how long an answer of Redis is trusted
+#: how long Redis's time is trusted before it is read again
 _TRUSTED_SECONDS = 60.0
-#: a machine that slept finds its own clocks at least so far apart
+#: after a sleep of the machine, its wall clock and its monotonic clock differ by at least this
 _LEAP_SECONDS = 1.0
 
 
@@ -94,7 +94,7 @@ class RedisStore(OAuthStore):
         return session
 
     def _opened(self, session: AuthSession, unreadable: list[str]) -> str:
-        """Store a session unless a readable live one asks for the same; return the id of the live one."""
+        """Store a session unless a readable live one has the same request; return the id of that one."""
         keys = [
             self._keys.oauth_session(session.id),
             self._keys.oauth_sessions,
@@ -120,7 +120,7 @@ class RedisStore(OAuthStore):
         return bool(self._run(self._advance, keys, status, to, reason, uuid.uuid4().hex))
 
     def complete(self, session: AuthSession, grant: OAuthGrant) -> bool:
-        self.grant(grant.oauth_app, grant.subject)  # raises if it cannot be read, and so is not overwritten
+        self.grant(grant.oauth_app, grant.subject)  # raises if it is unreadable, so it is not overwritten
         keys = [
             self._keys.oauth_session(session.id),
             self._keys.oauth_grant(grant.name),
@@ -162,7 +162,7 @@ class RedisStore(OAuthStore):
         return bool(self._redis.exists(self._doubt_key(grant)))
 
     def _doubt_key(self, grant: OAuthGrant) -> str:
-        # a lock on one refresh token, beside that on the grant: a later consent may be used at once
+        # per generation, unlike the lock of the grant: a token of a later consent may be used at once
         return self._keys.oauth_lock(f"{grant.name}:{grant.generation}")
 
     def _now(self) -> float:
@@ -219,7 +219,7 @@ class RedisStore(OAuthStore):
 
 
 def _changes(row: dict[bytes, bytes]) -> JsonObject:
-    """Return the fields of a session that have changed since its document was written; a grant has none."""
+    """Return the fields of a session that have changed since its document was written; none for a grant."""
     if b"status" not in row:
         return {}
     resumes = (text for name, text in row.items() if name.startswith(b"resume:"))
@@ -231,18 +231,18 @@ def _changes(row: dict[bytes, bytes]) -> JsonObject:
 
 
 class _Lock(Lock):
-    """A lock that recognizes itself: a command whose answer was lost may have set it."""
+    """A lock that recognizes its own token, which a command whose answer was lost may have set."""
 
     def do_acquire(self, token: str) -> bool:
         return super().do_acquire(token) or self.redis.get(self.name) == token
 
 
 class RedisClock:
-    """Milliseconds since the epoch by the clock of a Redis, by which tokens and sessions expire; thread-safe.
+    """Milliseconds since the epoch by Redis's clock, by which tokens and sessions expire; thread-safe.
 
-    Between two answers of Redis it uses this machine's monotonic clock. That one stops while a machine
-    sleeps or is moved to another host, so Redis is asked again each minute, and at once if the machine's wall
-    clock has leapt. While Redis is away, the clock goes on from its last answer.
+    Between two reads it uses this machine's monotonic clock, which stops while the machine sleeps or is moved
+    to another host. So Redis is read each minute, and at once if the machine's wall clock has jumped. While
+    Redis is unreachable, the clock continues from the last read.
     """
 
     def __init__(
@@ -251,22 +251,22 @@ class RedisClock:
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Ask for the first time.
+        """Read Redis's time.
 
         Raises:
-            RedisError: there is no answer.
+            RedisError: Redis cannot be reached.
         """
         self._redis, self._monotonic, self._wall = redis, monotonic, wall
-        self._answer = self._ask()
+        self._last = self._read()
 
     def __call__(self) -> float:
-        _, asked_at, wall = self._answer
-        passed = self._monotonic() - asked_at
+        _, read_at, wall = self._last
+        passed = self._monotonic() - read_at
         if passed > _TRUSTED_SECONDS or abs(self._wall() - wall - passed) > _LEAP_SECONDS:
             with contextlib.suppress(RedisError):
-                self._answer = self._ask()
-        redis_ms, asked_at, _ = self._answer
-        return redis_ms + (self._monotonic() - asked_at) * 1000
+                self._last = self._read()
+        redis_ms, read_at, _ = self._last
+        return redis_ms + (self._monotonic() - read_at) * 1000
 
-    def _ask(self) -> tuple[float, float, float]:
+    def _read(self) -> tuple[float, float, float]:
         return redis_time(self._redis), self._monotonic(), self._wall()

@@ -1,6 +1,6 @@
-"""The OAuth store's interface, and what its two kinds share (000 §12.5.3).
+"""The OAuth store's interface, and what its two implementations share (000 §12.5.3).
 
-The manager and the callback are its only writers.
+Only the manager and the callback write to it.
 """
 
 from abc import ABC, abstractmethod
@@ -28,7 +28,7 @@ from goondan_tasks.oauth.records import (
 #: how long a session is kept after it has expired, so that a late redirect gets a clear answer
 KEPT_AFTER_SECONDS = 3_600
 
-#: extends a lock to so many seconds from now; False if it has run out and another process may hold it
+#: extends a lock to that many seconds from now; False if it has run out, so that another process may hold it
 ExtendLock = Callable[[float], bool]
 
 
@@ -40,7 +40,7 @@ class UnreadableRecord:
     summary: SessionSummary | None = None
 
 
-#: is called with each record that cannot be read
+#: called with each record that cannot be read
 Unreadable = Callable[[UnreadableRecord], object]
 
 
@@ -54,10 +54,10 @@ def leave_out(_record: UnreadableRecord) -> None:
 
 
 class OAuthStore(ABC):
-    """Grants and sessions, their secrets encrypted at rest; its methods block.
+    """Grants and sessions, with their secrets encrypted at rest; its methods block.
 
-    Any of them raises OAuthStoreError if a record is damaged, was encrypted with a key that this process
-    lacks, or its file cannot be used; nothing is overwritten then.
+    They raise OAuthStoreError, and overwrite nothing, if a record is damaged, was encrypted with a key that
+    this process lacks, or its file cannot be used.
     """
 
     _cipher: Cipher
@@ -67,7 +67,7 @@ class OAuthStore(ABC):
         """Return a subject's grant."""
 
     def grants(self, unreadable: Unreadable = refuse) -> Iterator[GrantSummary]:
-        """Yield the public part of all grants, for which no key is needed."""
+        """Yield the public part of all grants, which needs no key."""
         for name, document, _ in self._documents(self._grant_names()):
             try:
                 summary = read_summary(_content(document), name)
@@ -78,21 +78,21 @@ class OAuthStore(ABC):
 
     @abstractmethod
     def replace_grant(self, grant: OAuthGrant, *, generation: int) -> bool:
-        """Replace the grant of that ``generation`` (0: none); False if another generation is stored."""
+        """Replace the grant of a ``generation`` (0: none); False if another generation is stored."""
 
     @abstractmethod
     def forget(self, name: str) -> bool:
         """Remove the grant or session with that record name, readable or not; False if there is none."""
 
     def session(self, session_id: str) -> AuthSession | None:
-        """Return a session; it has the status ``expired`` for an hour after its time, and is gone then."""
+        """Return a session; after its time it has the status ``expired`` for an hour, and then is gone."""
         return next(self._sessions([session_id], refuse), None)
 
     def sessions(self, unreadable: Unreadable = refuse) -> Iterator[AuthSession]:
         return self._sessions(self._session_ids(), unreadable)
 
     def pending_sessions(self, oauth_app: str, subject: str) -> Iterator[AuthSession]:
-        """Yield a subject's live pending sessions; those that cannot be read are left out."""
+        """Yield a subject's live pending sessions, without those that cannot be read."""
         found = self._sessions(self._session_ids_of(oauth_app, subject), leave_out)
         return (session for session in found if session.status == "pending")
 
@@ -100,7 +100,7 @@ class OAuthStore(ABC):
     def open_session(self, session: AuthSession) -> AuthSession:
         """Store a pending session, or return a live one for the same app, subject and scopes.
 
-        That one's ``also_resume`` gets the ``resume`` of ``session`` in the same step, unless it is there
+        The same step adds the ``resume`` of ``session`` to the live one's ``also_resume``, unless it is there
         already. A session that cannot be read is left as it is, and a new one is stored beside it.
         """
 
@@ -124,7 +124,7 @@ class OAuthStore(ABC):
     ) -> AbstractContextManager[ExtendLock | None]:
         """Lock a grant for a refresh, across all processes; ``None`` if it stays locked for ``wait_seconds``.
 
-        The lock ends when its holder dies. A holder whose lock has run out cannot replace a newer grant.
+        The lock ends when its holder dies. A holder whose lock has run out does not replace a newer grant.
         """
 
     @abstractmethod
@@ -162,11 +162,11 @@ class OAuthStore(ABC):
 
     @abstractmethod
     def _documents(self, names: Iterable[str]) -> Iterator[tuple[str, bytes | OAuthStoreError, JsonObject]]:
-        """Yield the name and document of each record that is kept, and its fields that have changed since."""
+        """Yield each record's name and document, and the fields that have changed since it was written."""
 
     @abstractmethod
     def _rewrite(self, name: str, change: Callable[[bytes], str | None]) -> bool:
-        """Replace a record's document by what ``change`` makes of it, atomically; ``None`` leaves it."""
+        """Replace a record's document atomically with ``change(document)``, unless that is ``None``."""
 
     @abstractmethod
     def _now(self) -> float: ...

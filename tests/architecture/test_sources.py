@@ -53,7 +53,7 @@ FOREIGN_CODE = {
     "workers/extensions/events.py _Registration.call",
     "workers/extensions/events.py _Registration.finish",
     "workers/extensions/loader.py ExtensionLoader._run_register",
-    "workers/javascript/extensions.py _MiddlewareRun._proceeded",
+    "workers/javascript/extensions.py _MiddlewareRun._next",
     "workers/javascript/host.py Host._answer",
     "workers/pool/loop_calls.py LoopCalls._mark_again",
     "workers/pool/loop_calls.py LoopCalls._run",

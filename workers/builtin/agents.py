@@ -6,7 +6,7 @@ from goondan_tasks.tool_api import AgentRuntime, JsonObject, ToolContext, ToolEr
 
 
 async def request(ctx: ToolContext, input: JsonObject) -> JsonObject:
-    """Send a request to an agent and return its answer."""
+    """Send a request to an agent, and return its answer unless ``async`` is set."""
     options = {"timeoutMs": input.get("timeoutMs"), "async": input.get("async")}
     asked = await _runtime(ctx).request(input["target"], _event(input, "agent.request"), options)
     return {
@@ -38,7 +38,7 @@ async def spawn(ctx: ToolContext, input: JsonObject) -> JsonObject:
 
 
 async def list_instances(ctx: ToolContext, input: JsonObject) -> JsonObject:
-    """List the instances that the caller has spawned, or all of the swarm."""
+    """List the instances that the caller has spawned, or all those of the swarm."""
     listed = await _runtime(ctx).list({"includeAll": input.get("includeAll", False)})
     agents = [{"cwd": None, **info.to_wire()} for info in listed.agents]
     return {"count": len(agents), "agents": agents}

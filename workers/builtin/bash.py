@@ -1,4 +1,4 @@
-"""Built-in tool ``bash``: run a command line, or a script of the workdir (003 §5.2)."""
+"""Built-in tool ``bash``: runs a command line, or a script of the workdir (003 §5.2)."""
 
 import json
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ def _variable(value: object) -> str:
 
 
 def _marked(output: str, *, truncated: bool) -> str:
-    # the output that reached its limit was cut; up to three bytes of a split character are missing
+    # either output may be the truncated one; up to three bytes of a split character are missing from it
     is_full = len(output.encode()) >= MAX_OUTPUT_BYTES - 3
     return output + CUT if truncated and is_full else output
 

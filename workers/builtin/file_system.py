@@ -1,4 +1,4 @@
-"""Built-in tool ``file-system``: read, write, list and make directories, inside the workdir only."""
+"""Built-in tool ``file-system``: reads and writes files, lists and makes directories, inside the workdir."""
 
 import codecs
 import os
@@ -13,7 +13,7 @@ from workers.instances.paths import InnerPath, locate, open_file
 
 MAX_READ_BYTES = 10_000_000
 MAX_ENTRIES = 10_000
-#: every directory is opened component by component from the workdir
+#: a limit, since each directory is opened component by component from the workdir
 MAX_DEPTH = 100
 LIST_LESS = "List a directory further down, or without `recursive`."
 
@@ -39,7 +39,7 @@ def read(ctx: ToolContext, input: JsonObject) -> JsonObject:
 
 
 def write(ctx: ToolContext, input: JsonObject) -> JsonObject:
-    """Write a file; concurrent readers see the old content or the new, never a part."""
+    """Write a file; concurrent readers see the old content or the new, never a mixture."""
     place = locate(ctx.workdir, input["path"])
     append = input.get("append", False)
     data = input["content"].encode()
@@ -71,7 +71,7 @@ def _mode_of(directory: int, name: str) -> int | None:
 
 
 def list_directory(ctx: ToolContext, input: JsonObject) -> JsonObject:
-    """List a directory, without following links; the paths of the entries are relative to the workdir."""
+    """List a directory without following links; the entries' paths are relative to the workdir."""
     place = locate(ctx.workdir, input.get("path", "."))
     recursive = input.get("recursive", False)
     wanted = {"dir": input.get("includeDirs", True), "file": input.get("includeFiles", True)}
@@ -87,7 +87,7 @@ def _walk(place: InnerPath, *, recursive: bool) -> Iterator[JsonObject]:
     while waiting:
         directory = waiting.pop()
         try:
-            for inner, entry in _look(directory):
+            for inner, entry in _scan(directory):
                 yield entry
                 if recursive and entry["type"] == "dir":
                     if len(inner.parts) - len(place.parts) > MAX_DEPTH:
@@ -97,10 +97,10 @@ def _walk(place: InnerPath, *, recursive: bool) -> Iterator[JsonObject]:
         except FileNotFoundError:
             if directory is place:
                 raise
-            # otherwise it was removed after its parent was listed
+            # a subdirectory: it was removed after its parent was listed
 
 
-def _look(directory: InnerPath) -> Iterator[tuple[InnerPath, JsonObject]]:
+def _scan(directory: InnerPath) -> Iterator[tuple[InnerPath, JsonObject]]:
     with directory.open_directory() as descriptor, os.scandir(descriptor) as found:
         for item in found:
             inner = InnerPath(directory.given, directory.root, (*directory.parts, item.name))

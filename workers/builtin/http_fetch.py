@@ -19,21 +19,8 @@ MAX_REDIRECTS = 20
 LONGEST_TIMEOUT_MS = 1e10
 USER_AGENT = "goondan-http-fetch"
 
-#: prefixes of the encodings that web pages use; Python's others are not text encodings, or decode slowly
-TEXT_ENCODINGS = (
-    "ascii",
-    "big5",
-    "cp",
-    "euc",
-    "gb",
-    "iso",
-    "koi8",
-    "mac",
-    "shift",
-    "utf-8",
-    "utf-16",
-    "utf-32",
-)
+#: prefixes of the encodings of web pages; Python's others are not text encodings, or decode slowly
+ENCODINGS = ("ascii", "big5", "cp", "euc", "gb", "iso", "koi8", "mac", "shift", "utf-8", "utf-16", "utf-32")
 
 
 class CheckedTransport(httpx2.AsyncBaseTransport):
@@ -41,7 +28,7 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
 
     def __init__(self, allow: AllowList) -> None:
         self._allow = allow
-        # no connection is reused: it was opened for one host's name and certificate
+        # connections are not reused: each was opened for one host's name and certificate
         limits = httpx2.Limits(max_keepalive_connections=0)
         self._transport = httpx2.AsyncHTTPTransport(verify=_tls(), trust_env=False, limits=limits)
 
@@ -122,7 +109,7 @@ async def _fetch(method: str, input: JsonObject, headers: dict[str, str], *, bod
 
 
 def _client() -> httpx2.AsyncClient:
-    # one per call, so that instances share neither cookies nor connections
+    # one per call: instances share neither cookies nor connections
     return httpx2.AsyncClient(
         transport=CheckedTransport(AllowList.load()),
         headers={"user-agent": USER_AGENT},
@@ -132,7 +119,7 @@ def _client() -> httpx2.AsyncClient:
 
 
 async def _send(client: httpx2.AsyncClient, request: httpx2.Request) -> httpx2.Response:
-    """Send a request and follow its redirects without reading their bodies, which may never end."""
+    """Send a request and follow redirects without reading their bodies, which may be endless."""
     for _ in range(1 + MAX_REDIRECTS):
         response = await client.send(request, stream=True)
         if response.next_request is None:
@@ -172,7 +159,7 @@ def _encoding(response: httpx2.Response) -> str:
         name = codecs.lookup(response.charset_encoding or "utf-8").name
     except (LookupError, ValueError):
         return "utf-8"
-    return name if name.startswith(TEXT_ENCODINGS) else "utf-8"
+    return name if name.startswith(ENCODINGS) else "utf-8"
 
 
 handlers: dict[str, ToolHandler] = {"get": get, "post": post}

@@ -1,4 +1,4 @@
-"""Built-in tool ``json-query``: query a JSON text."""
+"""Built-in tool ``json-query``: queries a JSON text."""
 
 import json
 import math

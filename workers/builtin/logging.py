@@ -1,13 +1,13 @@
 """Built-in extension ``logging``: a log line when a Turn, a Step or a tool call begins, and one when it ends.
 
-It changes nothing: exceptions are logged and pass through. Values of keys that look secret are redacted, in
-structures and in the middle of text.
+Exceptions are logged and pass through unchanged. Values of keys that look secret are redacted, in structures
+and in the middle of text.
 """
 
+import contextlib
 import time
-from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from goondan_tasks.extension_api import ExtensionApi, StepContext, ToolCallContext, TurnContext
 from goondan_tasks.messages import JsonObject
@@ -33,16 +33,33 @@ def register(api: ExtensionApi, config: JsonObject) -> None:
     """
     options = _options(config)
     level = options["level"]
+    log = getattr(api.logger, level)
 
     async def logged(ctx: Any, event: str, begins: str, ids: JsonObject, **details: Any) -> Any:
         common = {"instance": ctx.instance_key, "turn": ctx.turn_id, "trace_id": ctx.trace_id, **ids}
-        getattr(api.logger, level)(f"{event}.{begins}", **common, **details)
-        log_failure = api.logger.error if level == "error" else api.logger.warning
-        with _FailureLog(log_failure, f"{event}.failed", common) as timer:
+        log(f"{event}.{begins}", **common, **details)
+        started = time.monotonic()
+
+        def log_end(name: str, write: Callable[..., None], **fields: Any) -> None:
+            write(
+                f"{event}.{name}", **common, **fields, duration_ms=round((time.monotonic() - started) * 1000)
+            )
+
+        def log_failure(_kind: Any, error: BaseException | None, _traceback: Any) -> None:
+            if error is not None:
+                code = getattr(error, "code", None)
+                log_end(
+                    "failed",
+                    api.logger.error if level == "error" else api.logger.warning,
+                    error=type(error).__name__,
+                    code=code if isinstance(code, str) else None,
+                    reason=redacted_text(str(error)),
+                )
+
+        with contextlib.ExitStack() as stack:
+            stack.push(log_failure)
             result = await ctx.next()
-            outcome = {"status": result.status} if event == "tool" else {}
-            duration_ms = timer.milliseconds()
-            getattr(api.logger, level)(f"{event}.completed", **common, **outcome, duration_ms=duration_ms)
+            log_end("completed", log, **({"status": result.status} if event == "tool" else {}))
         return result
 
     async def logged_tool_call(ctx: ToolCallContext) -> Any:
@@ -72,36 +89,6 @@ def _options(config: JsonObject) -> JsonObject:
         if name != "level" and not isinstance(value, bool):
             raise ValueError(f"{name} is true or false, not {value!r}")
     return {**DEFAULTS, **config}
-
-
-class _FailureLog:
-    """Measures a block, and logs the exception that it raises."""
-
-    def __init__(self, log: Any, event: str, fields: JsonObject) -> None:
-        self._log = log
-        self._event = event
-        self._fields = fields
-        self._started = time.monotonic()
-
-    def milliseconds(self) -> int:
-        return round((time.monotonic() - self._started) * 1000)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None:
-            code = getattr(error, "code", None)
-            self._log(
-                self._event,
-                **self._fields,
-                duration_ms=self.milliseconds(),
-                error=type(error).__name__,
-                code=code if isinstance(code, str) else None,
-                reason=redacted_text(str(error)),
-            )
 
 
 def redacted(value: Any, depth: int = 0) -> Any:

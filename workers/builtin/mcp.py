@@ -1,4 +1,4 @@
-"""Built-in extension ``mcp``: the tools of MCP servers, over stdio or streamable HTTP, become the agent's."""
+"""Built-in extension ``mcp``: gives the agent the tools of MCP servers, over stdio or streamable HTTP."""
 
 from goondan_tasks.errors import extra
 from goondan_tasks.extension_api import ExtensionApi

@@ -1,8 +1,8 @@
-"""Built-in extension ``message-compaction``: a summary takes the place of a conversation's older messages.
+"""Built-in extension ``message-compaction``: a summary replaces a conversation's older messages.
 
-It acts before a request, also in the middle of a Turn: when the conversation has more than ``maxTokens``, or
-when the model has refused it as too long. The summary is one message, after which the last ``keepMessages``
-follow. The Turn's own input stays, and so does a message whose metadata has ``pinned: true``.
+It acts before a request, also in the middle of a Turn, if the conversation has more than ``maxTokens`` or the
+model has refused it as too long. The summary is one message; the last ``keepMessages`` follow it. The Turn's
+own input stays, and so does a message whose metadata has ``pinned: true``.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ from goondan_tasks.extension_api import ExtensionApi, Message, StepContext, Step
 from goondan_tasks.messages import iso_time, wall_clock
 from goondan_tasks.model_messages import told_text
 
-#: outside the middlewares that append messages, and inside of ``message-window``
+#: outside the middlewares that append messages, and inside ``message-window``
 PRIORITY = -40
 
 INSTRUCTIONS = (
@@ -28,12 +28,12 @@ INSTRUCTIONS = (
 
 HEADING = "Summary of the conversation so far:"
 
-#: how much of each text, arguments or result the summarizing model is shown
+#: how much of each text, of arguments and of results the summarizing model sees
 MOST_CHARACTERS = 4_000
 
 CHARACTERS_PER_TOKEN = 4
 
-#: a request for a summary is made only if this part of ``maxTokens`` is to be summarized
+#: a summary is requested only if it replaces at least this part of ``maxTokens``
 LEAST_PART = 0.1
 
 
@@ -43,11 +43,11 @@ class MessageCompactionConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, protected_namespaces=())
 
     max_tokens: PositiveInt
-    #: fewer, if these alone have more than half of ``maxTokens``
+    #: fewer are kept if these alone have more than half of ``maxTokens``
     keep_messages: PositiveInt = 8
     #: the Model that summarizes; the default is the Agent's own
     model_ref: str | None = Field(default=None, min_length=1)
-    #: what that is told
+    #: its instructions
     instructions: str = Field(default=INSTRUCTIONS, min_length=1)
 
 
@@ -83,22 +83,22 @@ class MessageCompaction:
         names = {"instance": ctx.instance_key, "turn": ctx.turn_id, "messages": len(older), "tokens": tokens}
         try:
             summary = await self._summary(ctx, older)
-        except ModelError as error:  # the model may still take the conversation as it is
+        except ModelError as error:  # the model may still accept the conversation as it is
             self._logger.warning("conversation.not_compacted", **names, code=error.code, reason=error.message)
             return
         *others, last = older
         for message in others:
             ctx.emit_message_event({"type": "remove", "targetId": message.id})
-        # behind a Turn's input that stays: what was done since is part of the summary
+        # after a Turn's input that stays: the summary includes what was done since then
         message = self._message(ctx, summary, len(older), up_to=messages[-1].id)
         ctx.emit_message_event({"type": "replace", "targetId": last.id, "message": message})
         self._logger.info("conversation.compacted", **names)
 
     async def _summary(self, ctx: StepContext, messages: Sequence[Message]) -> str:
-        """Ask for a summary; of what is too long even for that, part by part.
+        """Ask for a summary, in parts if the messages are too long for one request.
 
         Raises:
-            ModelError: there is none.
+            ModelError: a request failed.
         """
         told = "\n\n".join(
             f"{message.data['role']}: {_text(message, MOST_CHARACTERS)}" for message in messages
@@ -127,11 +127,11 @@ class MessageCompaction:
 
 
 def _tokens(messages: Sequence[Message]) -> int:
-    """Return about how many tokens the next request has: by the usage of the last answer, or estimated."""
+    """Return about how many tokens the next request has, from the last answer's usage or estimated."""
     summarized = {message.metadata.get("upTo") for message in messages}
     for index in range(len(messages) - 1, -1, -1):
         if messages[index].id in summarized:
-            break  # answers before were given to a longer conversation
+            break  # earlier answers belong to the longer conversation
         usage = messages[index].metadata.get("usage")
         if isinstance(usage, dict):
             measured = int(usage.get("input", 0)) + int(usage.get("output", 0))
@@ -144,7 +144,7 @@ def _estimate(messages: Iterable[Message]) -> int:
 
 
 def _text(message: Message, most: int | None = None) -> str:
-    """Return a message as text, with each of its parts cut if they are longer than ``most`` characters."""
+    """Return a message as text, each of its parts cut to ``most`` characters."""
     content = message.data.get("content") or ""
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     texts = map(_part_text, parts)
@@ -167,7 +167,7 @@ def _part_text(part: dict[str, Any]) -> str:
 
 
 def register(api: ExtensionApi, config: dict[str, Any]) -> None:
-    """Register the compaction before the agent's requests.
+    """Register the compaction as a step middleware.
 
     Raises:
         pydantic.ValidationError: the config is not valid.

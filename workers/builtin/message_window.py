@@ -1,7 +1,7 @@
-"""Built-in extension ``message-window``: the conversation of an agent that thinks keeps its last messages.
+"""Built-in extension ``message-window``: keeps only the last messages of a thinking agent's conversation.
 
-Older ones are removed for good before each request. A call stays with its result, so there may be some more;
-the Turn's own input stays, and so does a message whose metadata has ``pinned: true``.
+Older ones are removed for good before each request. A call stays with its result, so some more may be kept.
+The Turn's own input stays, and so does a message whose metadata has ``pinned: true``.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel
 from goondan_tasks.conversation import must_stay, start_of_last
 from goondan_tasks.extension_api import ExtensionApi, StepContext, StepResult
 
-#: outside the middlewares that append messages, which the model is to see
+#: outside the middlewares that append messages, so that those are kept
 PRIORITY = -50
 
 

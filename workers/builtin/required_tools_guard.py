@@ -1,7 +1,7 @@
 """Built-in extension ``required-tools-guard``: a Turn fails unless one of the required tools succeeded in it.
 
-It acts around an agent's entry. A Step without tool calls does not end the Turn at first:
-``step.should_continue`` is true and a block of the next Step reminds the model, up to ``maxRetries`` times.
+It acts around an agent's entry. After a Step without tool calls ``step.should_continue`` is still true, and a
+block of the next Step reminds the model, up to ``maxRetries`` times per Turn.
 """
 
 from dataclasses import replace
@@ -14,7 +14,7 @@ from goondan_tasks.errors import HandoffError
 from goondan_tasks.extension_api import ExtensionApi, StepContext, StepResult, ToolCallContext, TurnContext
 from goondan_tasks.messages import ToolCallResult
 
-#: outside the other middlewares, so that it sees the results of them all
+#: outside the other middlewares, so that it sees the result of them all
 PRIORITY = -100
 
 #: the reminder comes before the blocks of other extensions
@@ -52,7 +52,7 @@ class RequiredToolsGuard:
         self._reminders: dict[tuple[str, str], int] = {}
 
     def notice(self, ctx: ToolCallContext) -> Any:
-        """Record the success of a required tool, in whichever worker it runs."""
+        """Record the success of a required tool; it may run in any worker."""
         if ctx.tool_name not in self._config.required_tools:
             return ctx.next()
         return self._noticed(ctx)

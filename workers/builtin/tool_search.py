@@ -45,9 +45,8 @@ class ToolSearch:
         """Store the Step's catalog for searches, and show only the tools found so far."""
         offered = [item for item in ctx.tool_catalog if item.name != self._config.tool_name]
         await self._state.set("catalog", [_described(item) for item in offered])
-        found = await self._state.keys(self._selected(ctx.turn_id))
-        names = {key.removeprefix(self._selected(ctx.turn_id)) for key in found}
-        ctx.tool_catalog = [item for item in ctx.tool_catalog if self._is_shown(item.name, names)]
+        found = await self._found(ctx.turn_id)
+        ctx.tool_catalog = [item for item in ctx.tool_catalog if self._is_shown(item.name, found)]
         return await ctx.next()
 
     async def search(self, ctx: ToolContext, input: JsonObject) -> JsonObject:
@@ -57,10 +56,9 @@ class ToolSearch:
         catalog = await self._state.get("catalog", [])
         results = _matching(catalog, input["query"])[:limit]
         for result in results:
-            await self._state.set(f"{self._selected(ctx.turn_id)}{result['name']}", True)
-        prefix = self._selected(ctx.turn_id)
-        selected = [key.removeprefix(prefix) for key in await self._state.keys(prefix)]
-        return {"query": input["query"], "results": results, "selectedTools": sorted(selected)}
+            await self._state.set(f"{self._prefix(ctx.turn_id)}{result['name']}", True)
+        found = await self._found(ctx.turn_id)
+        return {"query": input["query"], "results": results, "selectedTools": sorted(found)}
 
     def item(self) -> JsonObject:
         """Return the search tool as the model sees it."""
@@ -82,12 +80,16 @@ class ToolSearch:
             },
         }
 
+    async def _found(self, turn_id: str) -> set[str]:
+        prefix = self._prefix(turn_id)
+        return {key.removeprefix(prefix) for key in await self._state.keys(prefix)}
+
     def _is_shown(self, name: str, found: set[str]) -> bool:
         config = self._config
         is_always_shown = any(fnmatchcase(name, glob) for glob in config.always_shown)
         return name == config.tool_name or name in found or is_always_shown
 
-    def _selected(self, turn_id: str) -> str:
+    def _prefix(self, turn_id: str) -> str:
         return "selected::" if self._config.persist_selection else f"selected:{turn_id}:"
 
 

@@ -1,4 +1,4 @@
-"""Built-in tool ``wait``: sleep without occupying a thread."""
+"""Built-in tool ``wait``: sleeps without occupying a thread."""
 
 import asyncio
 

@@ -21,8 +21,9 @@ from goondan_tasks.messages import JsonObject, faults_of
 from workers.concurrency.event_loop import EventLoopThread
 from workers.concurrency.threads import coming_outcome
 from workers.extensions.api import ExtensionServices
-from workers.javascript.extensions import HostedExtensions, ThrownError
+from workers.javascript.extensions import ThrownError, register_of
 from workers.javascript.host import HostEndedError
+from workers.javascript.tools import HostedTools
 from workers.outcome import FunctionOutcome, awaited_outcome
 from workers.tools.entry_files import IMPORT_SECONDS, EntryFiles
 
@@ -44,7 +45,7 @@ class ExtensionLoader:
     services: ExtensionServices
     event_loop: EventLoopThread
     files: EntryFiles
-    hosted: HostedExtensions
+    hosted: HostedTools
     seconds: float = REGISTER_SECONDS
     _locks: defaultdict[str, threading.Lock] = field(default_factory=lambda: defaultdict(threading.Lock))
     _loaded: dict[str, ConfigError | None] = field(default_factory=dict)
@@ -104,7 +105,7 @@ class ExtensionLoader:
     def _imported(self, extension: BoundExtension, where: str) -> Callable[[Any, JsonObject], Any]:
         try:
             if is_javascript(extension.entry_path):
-                return self.hosted.register_of(extension)
+                return register_of(self.hosted, extension)
             return self.files.load(extension.entry_path, register_in)
         except EntryError as error:
             raise _not_loaded(where, error) from error

@@ -1,8 +1,9 @@
-"""Extensions in TypeScript or JavaScript: their functions run in a host, and are called from here.
+"""Extensions in TypeScript or JavaScript: their functions run in a host and are called from here.
 
-All extensions of one bundle share a host, one for each runtime. What they register is registered here with
-functions that invoke theirs by key; ``next()``, state, events and so on are asked for over the connection.
-When the host has ended, it is started, and its extensions register again, before the next function is called.
+All extensions of a bundle share one host for each runtime. For each function that an extension registers, the
+worker registers one that invokes it by key. Functions in the host ask for ``next()``, state, events and so on
+over the connection. When the host has ended, the next function that is called first starts it again, and its
+extension registers again.
 """
 
 import asyncio
@@ -31,26 +32,26 @@ from goondan_tasks.output import Pending
 from goondan_tasks.tool_api import ToolContext
 from workers.javascript.host import Asked, AskedOf, Host, HostCall, HostEndedError, HostKind, OnEvent
 from workers.javascript.middleware_context import answer_of, data_of, state_of, take_over, told
-from workers.javascript.tools import MOST_RUNS, HostedTools, asked_of, described, on_event, order_of
+from workers.javascript.tools import MOST_RUNS, HostedTools, asked_of, described, log_line, on_event, order_of
 from workers.javascript.v1_context import plain
-from workers.outcome import FunctionOutcome, awaited_outcome
+from workers.outcome import awaited_outcome
 from workers.processes.programs import own_environment
 
 logger = structlog.get_logger(__name__)
 
-#: the limit of a ``register`` that runs again; the loader limits the first one
+#: the limit of a ``register`` after a restart; the loader limits the first one
 REGISTER_SECONDS = 60.0
 
-#: kind, name of the function and further details of what was registered
+#: a registration: its kind, the name of the function, and further details
 _Details = tuple[Any, ...]
 
 
 class ThrownError(ToolError):
-    """What an extension has thrown; its class has the name of the error, its text says where."""
+    """An error that an extension threw; its class has the error's name."""
 
 
 def thrown(error: JsonObject) -> ThrownError:
-    """Return what JavaScript has thrown as an exception of that name."""
+    """Return an error that JavaScript threw as an exception of the same name."""
     texts = {name: value for name, value in error.items() if isinstance(value, str)}
     kind = type(texts.get("name", "Error").replace("\0", ""), (ThrownError,), {})
     raised: ThrownError = kind(
@@ -62,35 +63,32 @@ def thrown(error: JsonObject) -> ThrownError:
     return raised
 
 
-@dataclass(frozen=True, slots=True)
-class HostedExtensions:
-    """The extensions of one bundle that run in hosts."""
+def register_of(
+    tools: HostedTools, extension: BoundExtension
+) -> Callable[[Any, JsonObject], Awaitable[None]]:
+    """Return a ``register(api, config)`` like that of a Python file.
 
-    tools: HostedTools
+    It raises an EntryError if the file cannot be used, and a ThrownError if its ``register`` throws.
 
-    def register_of(self, extension: BoundExtension) -> Callable[[Any, JsonObject], Awaitable[None]]:
-        """Return what loads an extension, as the ``register(api, config)`` of a Python file does.
-
-        That raises an EntryError if the file cannot be used, and a ThrownError that ``register`` has thrown.
-
-        Raises:
-            EntryError: there is neither Node nor Bun.
-        """
-        runtime = find_runtime(self.tools.runtime, preferred="node" if extension.is_v1 else "bun")
-        if runtime is None:
-            raise EntryError(extension.entry_path, missing_runtime(self.tools.runtime), INSTALL)
-        environment = tuple(sorted(own_environment().items()))
-        kind = HostKind(self.tools.root, runtime, environment, whose="extension")
-        return HostedExtension(extension, self.tools, kind).register
+    Raises:
+        EntryError: there is neither Node nor Bun.
+    """
+    runtime = find_runtime(tools.runtime, preferred="node" if extension.is_v1 else "bun")
+    if runtime is None:
+        raise EntryError(extension.entry_path, missing_runtime(tools.runtime), INSTALL)
+    environment = tuple(sorted(own_environment().items()))
+    most = tools.max_message_bytes
+    kind = HostKind(tools.root, runtime, environment, whose="extension", max_message_bytes=most)
+    return HostedExtension(extension, tools, kind).register
 
 
 @dataclass(eq=False)
 class _Start:
-    """One start of an extension: the host in which it is registered, and its order there."""
+    """One start of an extension: its host, and the order "register" there, which stays open."""
 
     host: Host
     call: HostCall
-    #: what was registered in ``register``, by key
+    #: the functions that ``register`` registered, by key
     functions: dict[str, _Details]
 
 
@@ -106,24 +104,24 @@ class HostedExtension:
     #: how often it was started
     epoch: int = 0
     _start: _Start | None = None
-    #: what can be called now, by key
+    #: the functions that can be called now, by key
     _functions: dict[str, _Details] = field(default_factory=dict)
     _ends: dict[str, Callable[[], None]] = field(default_factory=dict)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def register(self, api: Any, config: JsonObject) -> None:
-        """Start it in its host.
+        """Start the extension in its host.
 
         Raises:
             EntryError: the file cannot be used.
-            ThrownError: ``register`` has thrown something.
-            HostEndedError: the host has ended.
+            ThrownError: ``register`` threw an error.
+            HostEndedError: the host ended.
         """
         self.api, self.config = api, config
         await self._ready()
 
     async def _ready(self) -> _Start:
-        """Return the start in a host that runs, perhaps a new one."""
+        """Return the start in a running host; start the extension again if its host has ended."""
         if self._start is not None and self._start.host.is_open:
             return self._start
         async with self._lock:
@@ -135,14 +133,13 @@ class HostedExtension:
 
     async def _restart(self, before: _Start) -> None:
         names = {"extension": self.bound.name, "agent": self.api.agent_name}
-        where = f"Extension '{self.bound.name}' of agent '{self.api.agent_name}'"
         try:
             async with asyncio.timeout(REGISTER_SECONDS):
                 self._start = await self._started()
         except (EntryError, ThrownError, HostEndedError, TimeoutError) as error:
-            said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             raise ExtensionInitError(
-                f"{where} cannot be started again after its process has ended: {said}"
+                f"Extension '{self.bound.name}' of agent '{self.api.agent_name}' cannot be started again "
+                f"after its process has ended: {_shown_error(error)}"
             ) from error
         reason = str(before.call.outcome.exception()) if before.call.outcome.done() else None
         logger.warning("extension.started_again", **names, reason=reason)
@@ -169,7 +166,7 @@ class HostedExtension:
             "config": self.config,
         }
         asked: Asked = {**self._asked(known), **_ends_of_register(self.bound.entry_path, ended)}
-        # what it does in the background belongs to no call
+        # an empty context: the extension's background work belongs to no call
         call = contextvars.Context().run(host.begin, order, self._on_event, lambda: asked)
         try:
             either: set[asyncio.Future[Any]] = {ended, call.outcome}
@@ -191,13 +188,13 @@ class HostedExtension:
 
     def _on_event(self, kind: str, message: JsonObject) -> None:
         if kind == "log":
-            getattr(self.api.logger, str(message["level"]), self.api.logger.info)(str(message["event"]))
+            log_line(self.api.logger, message)
 
-    # what it asks for
+    # what its functions may ask for
 
     def _asked(self, known: Mapping[str, _Details] | None = None) -> Asked:
-        """Return what its functions may ask for; ``known`` is registered here already."""
-        api, of_state = self.api, self._state_asked
+        """Return what the functions may ask for; those in ``known`` are registered here already."""
+        api = self.api
         before = known or {}
 
         async def add(kind: str, key: str, name: str, *details: Any) -> None:
@@ -222,10 +219,10 @@ class HostedExtension:
             "emit": emit,
             "tools.unregister": unregister,
             "oauth": self._token,
-            "swarmBundle.open": lambda reason: _awaited(api.swarm_bundle.open_changeset(reason)),
-            "swarmBundle.commit": lambda one, text: _awaited(api.swarm_bundle.commit_changeset(one, text)),
-            "swarmBundle.ref": lambda: _awaited(api.swarm_bundle.get_active_ref()),
-            **of_state("state", api.state),
+            "swarmBundle.open": lambda reason: api.swarm_bundle.open_changeset(reason),
+            "swarmBundle.commit": lambda one, text: api.swarm_bundle.commit_changeset(one, text),
+            "swarmBundle.ref": lambda: api.swarm_bundle.get_active_ref(),
+            **self._state_asked("state", api.state),
         }
         return {**asked, **self._v1_asked()} if self.bound.is_v1 else asked
 
@@ -254,8 +251,8 @@ class HostedExtension:
         return {
             "tools.get": tool,
             "tools.list": tools,
-            "object.get": lambda: _awaited(api.get_state()),
-            "object.set": lambda value: _awaited(api.set_state(value)),
+            "object.get": lambda: api.get_state(),
+            "object.set": lambda value: api.set_state(value),
             **self._state_asked("shared", api.instance.shared),
         }
 
@@ -270,39 +267,50 @@ class HostedExtension:
     # what it registers
 
     def _add(self, kind: str, key: str, details: _Details) -> None:
-        """Register a function of the host; raises as the api does."""
+        """Register a function of the host with the api."""
         _, name, *more = details
-        api, invoke = self.api, _HostedFunction(self, key, details)
+        api, function = self.api, _HostedFunction(self, key, details)
+
+        async def middleware(ctx: Any) -> Any:
+            return await _MiddlewareRun(function, ctx, ctx.next).through(kind)
+
+        async def wrapper(ctx: Any, next: Callable[..., Awaitable[Any]]) -> Any:
+            return await _MiddlewareRun(function, ctx, lambda: next(ctx)).through(kind)
+
+        async def mutator(ctx: Any) -> Any:
+            return await _MiddlewareRun(function, ctx, None).through(kind)
+
+        middleware.__name__ = wrapper.__name__ = mutator.__name__ = name  # errors name middlewares by it
         if kind == "middleware":
             point, priority = more
-            api.pipeline.register(point, _named(invoke.middleware(), name), priority)
+            api.pipeline.register(point, middleware, priority)
         elif kind == "mutator":
             point, priority, given = more
-            api.pipelines.mutate(point, _named(invoke.mutator(), name), priority=priority, id=given)
+            api.pipelines.mutate(point, mutator, priority=priority, id=given)
         elif kind == "wrapper":
             point, priority, given = more
-            api.pipelines.wrap(point, _named(invoke.wrapper(), name), priority=priority, id=given)
+            api.pipelines.wrap(point, wrapper, priority=priority, id=given)
         elif kind == "tool":
             item, policy = more
             fields = {} if self.bound.is_v1 else {"policy": policy}
-            is_idempotent = bool((policy or {}).get("idempotent"))
-            api.tools.register(item, invoke.tool(is_idempotent=is_idempotent), **fields)
+            api.tools.register(item, function.call_tool, **fields)
         else:
             event, is_once = more
             listen = api.events.once if is_once else api.events.on
-            self._ends[key] = listen(event, invoke.listener())
+            self._ends[key] = listen(event, function.tell)
 
     # calling its functions
 
     async def invoke(
         self, key: str, details: _Details, order: JsonObject, asked: AskedOf, on_event: OnEvent | None = None
     ) -> tuple[str, JsonObject]:
-        """Let the host call a function; return the kind and the message of the outcome.
+        """Call a function in the host; return the kind and the message of its outcome.
 
         Raises:
-            HostEndedError: the host has ended meanwhile.
-            ExtensionInitError: it had ended before, and the extension cannot be started again.
+            HostEndedError: the host ended during the call.
+            ExtensionInitError: the host had ended before, and the extension cannot be started again.
             ToolNotFoundError, MiddlewareError: the extension has not registered the function again.
+            PayloadTooLargeError: the order is larger than a message may be.
         """
         start = await self._ready()
         if self._functions.get(key) != details:
@@ -312,21 +320,17 @@ class HostedExtension:
                 f"registered {_shown(details)} again.",
                 suggestion="Register it in `register(api)`.",
             )
-        order = {"does": "invoke", "extension": start.call.id, "function": key, **order}
-        takes = on_event or self._on_event
-        call = start.host.begin(order, takes, lambda: {**self._asked(), **asked()})
-        try:
-            return await asyncio.shield(call.outcome)
-        except asyncio.CancelledError:
-            await start.host.abort(call, {"code": "E_TOOL_CANCELLED", "message": "The call has ended."})
-            raise
-        finally:
-            start.host.forget(call)
+        return await start.host.run(
+            {"does": "invoke", "extension": start.call.id, "function": key, **order},
+            on_event or self._on_event,
+            lambda: {**self._asked(), **asked()},
+            lambda: {"code": "E_TOOL_CANCELLED", "message": "The call has ended."},
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class _HostedFunction:
-    """One function of an extension, in the forms in which it can be registered here."""
+    """One function of an extension in its host."""
 
     extension: HostedExtension
     key: str
@@ -336,85 +340,65 @@ class _HostedFunction:
     def name(self) -> str:
         return f"{self.extension.bound.name}.{self.details[1]}"
 
-    def middleware(self) -> Callable[..., Any]:
-        async def middleware(ctx: Any) -> Any:
-            return await _MiddlewareRun(self, ctx, ctx.next).through("middleware")
-
-        return middleware
-
-    def wrapper(self) -> Callable[..., Any]:
-        async def wrapper(ctx: Any, next: Callable[..., Awaitable[Any]]) -> Any:
-            return await _MiddlewareRun(self, ctx, lambda: next(ctx)).through("wrapper")
-
-        return wrapper
-
-    def mutator(self) -> Callable[..., Any]:
-        async def mutator(ctx: Any) -> Any:
-            return await _MiddlewareRun(self, ctx, None).through("mutator")
-
-        return mutator
-
-    def listener(self) -> Callable[..., Any]:
-        async def listener(event: JsonObject) -> None:
-            kind, message = await self._invoke({"kind": "listener", "event": event})
-            if kind == "error":
-                raise thrown(message["error"])
-
-        return listener
-
-    def tool(self, *, is_idempotent: bool) -> Callable[..., Any]:
-        async def handler(ctx: ToolContext, args: JsonObject) -> Any:
-            order = {"kind": "tool", **order_of(ctx, args)}
-            for runs in range(1, MOST_RUNS + 1):
-                try:
-                    kind, message = await self._invoke(order, partial(asked_of, ctx), partial(on_event, ctx))
-                    break
-                except HostEndedError as error:
-                    may_run_again = is_idempotent or not error.has_begun
-                    if not may_run_again or runs == MOST_RUNS:
-                        raise ToolOutcomeUnknownError(
-                            f"{error.message} The call may have had its effect or not."
-                        ) from error
-            if kind == "error":
-                raise DescribedError(described(message["error"], self.extension.tools.help_url))
-            return Pending(**message["value"]) if kind == "pending" else message["value"]
-
-        return handler
-
-    async def _invoke(
+    async def invoke(
         self, order: JsonObject, asked: AskedOf = dict, on_event: OnEvent | None = None
     ) -> tuple[str, JsonObject]:
         return await self.extension.invoke(self.key, self.details, order, asked, on_event)
 
+    async def tell(self, event: JsonObject) -> None:
+        """Call a listener."""
+        kind, message = await self.invoke({"kind": "listener", "event": event})
+        if kind == "error":
+            raise thrown(message["error"])
+
+    async def call_tool(self, ctx: ToolContext, args: JsonObject) -> Any:
+        """Call the handler of a tool."""
+        *_, policy = self.details
+        is_idempotent = bool((policy or {}).get("idempotent"))
+        order = {"kind": "tool", **order_of(ctx, args)}
+        for runs in range(1, MOST_RUNS + 1):
+            try:
+                kind, message = await self.invoke(order, partial(asked_of, ctx), partial(on_event, ctx))
+                break
+            except HostEndedError as error:
+                may_run_again = is_idempotent or not error.has_begun
+                if not may_run_again or runs == MOST_RUNS:
+                    raise ToolOutcomeUnknownError(
+                        f"{error.message} The call may have had its effect or not."
+                    ) from error
+        if kind == "error":
+            raise DescribedError(described(message["error"], self.extension.tools.help_url))
+        return Pending(**message["value"]) if kind == "pending" else message["value"]
+
 
 @dataclass(eq=False)
 class _MiddlewareRun:
-    """One run of a middleware, a mutator or a wrapper; it ends after what its ``next()`` has begun."""
+    """One run of a middleware, a mutator or a wrapper; it ends after everything inside of it."""
 
     function: _HostedFunction
     ctx: Any
     proceed: Callable[[], Awaitable[Any]] | None
     _tasks: list[asyncio.Task[Any]] = field(default_factory=list)
-    #: what was raised further inside, and what the host was told of it
+    #: the errors from further inside, each with its form on the wire
     _errors: list[tuple[BaseException, JsonObject]] = field(default_factory=list)
     _result: Any = None
 
     async def through(self, kind: str) -> Any:
-        """Return what it answers.
+        """Run the function and return its answer.
 
         Raises:
-            MiddlewareError: it has failed, or its host has ended.
-            Exception: what has come from further inside, or has a code of its own.
+            MiddlewareError: the function failed, or its host ended.
+            Exception: an error from further inside, or one with a code of its own.
         """
         order = {"kind": kind, "data": data_of(self.ctx), "state": state_of(self.ctx)}
         asked: Asked = {"next": self._next, "askModel": self._ask_model}
         function = self.function
         try:
-            outcome = await function.extension.invoke(function.key, function.details, order, lambda: asked)
+            outcome = await function.invoke(order, lambda: asked)
         except HostEndedError as ended:
             await self._inner_ended()
             for error in [task.result().error for task in self._tasks if task.result().error is not None]:
-                raise error from ended  # perhaps of another middleware, which has ended with the host, too
+                raise error from ended  # perhaps of another middleware in the same host
             how_far = " What is further inside of it has run." if self._tasks else ""
             raise MiddlewareError(
                 f"Middleware {function.name} did not end. {ended.message}{how_far}"
@@ -428,7 +412,7 @@ class _MiddlewareRun:
         return self._answer(*outcome)
 
     def _answer(self, kind: str, message: JsonObject) -> Any:
-        if kind == "error":  # what it has returned cannot be sent, or something was not caught
+        if kind == "error":  # its return value is not JSON or too large, or it left an error uncaught
             raise self._failed(thrown(message["error"]))
         answer: JsonObject = message["value"]
         if answer.get("error") is not None:
@@ -449,17 +433,16 @@ class _MiddlewareRun:
         return self._failed(raised)
 
     def _failed(self, raised: ThrownError) -> MiddlewareError:
-        said = f"{type(raised).__name__}: {raised}" if str(raised) else type(raised).__name__
-        failed = MiddlewareError(f"Middleware {self.function.name} raised {said}")
+        failed = MiddlewareError(f"Middleware {self.function.name} raised {_shown_error(raised)}")
         failed.__cause__ = raised
         return failed
 
     async def _next(self, changes: JsonObject) -> JsonObject:
-        """Go on further inside, in a task that outlasts this question."""
+        """Run what is further inside, in a task that outlasts the host's question."""
         take_over(self.ctx, changes)
         assert self.proceed is not None  # noqa: S101 - mutators have no next()
         before = state_of(self.ctx)
-        task = asyncio.ensure_future(self._proceeded(self.proceed))
+        task = asyncio.ensure_future(awaited_outcome(self.proceed()))
         self._tasks.append(task)
         outcome = await asyncio.shield(task)
         now = state_of(self.ctx)
@@ -473,10 +456,6 @@ class _MiddlewareRun:
         self._errors.append((outcome.error, described))
         return {"error": described, "number": len(self._errors) - 1, "state": state}
 
-    @staticmethod
-    async def _proceeded(proceed: Callable[[], Awaitable[Any]]) -> FunctionOutcome[Any]:
-        return await awaited_outcome(proceed())
-
     async def _inner_ended(self) -> None:
         if self._tasks:
             await asyncio.wait(self._tasks)
@@ -489,7 +468,7 @@ class _MiddlewareRun:
 
 
 def _ends_of_register(file: Path, ended: "asyncio.Future[None]") -> Asked:
-    """Return how a host tells that ``register`` has ended."""
+    """Return the functions by which a host reports the end of ``register``."""
 
     async def registered() -> None:
         if not ended.done():
@@ -509,19 +488,9 @@ def _ends_of_register(file: Path, ended: "asyncio.Future[None]") -> Asked:
 
 
 def _retrieve(outcome: "asyncio.Future[Any]") -> None:
-    """Take note that a start has ended with its host: the next call of a function starts it again."""
+    """Mark the error of a start whose host ended as retrieved: the next call of a function restarts it."""
     if not outcome.cancelled():
         outcome.exception()
-
-
-async def _awaited(answer: Awaitable[Any]) -> Any:
-    return await answer
-
-
-def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Give a function the name by which errors know its middleware."""
-    function.__name__ = name
-    return function
 
 
 def _shown(details: _Details) -> str:
@@ -530,8 +499,12 @@ def _shown(details: _Details) -> str:
     return f"{kind} {name} ({what})"
 
 
+def _shown_error(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
 def _is_of_system(error: JsonObject) -> bool:
-    """Return whether a code is not the author's: ENOENT, ERR_INVALID_URL, or E_TOOL of anything else."""
+    """Return whether the author did not choose the code: ENOENT, ERR_INVALID_URL, or the default E_TOOL."""
     code = str(error["code"])
     is_default = code == ToolError.code and error.get("name") != ToolError.__name__
     return (

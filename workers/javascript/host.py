@@ -1,8 +1,8 @@
 """The worker's side of a host: a process of Node or Bun that runs many handlers at once.
 
-It starts below a guard (:mod:`workers.processes.process_guard`): its whole process tree ends with it, and
-with the worker. The messages are those of ``goondan_tasks/node/host.mjs``. Everything here runs on the
-worker's event loop.
+A host runs below a guard (:mod:`workers.processes.process_guard`), so its whole process tree ends with it and
+with the worker. ``goondan_tasks/node/host.mjs`` describes the messages. All code here runs on the worker's
+event loop.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 import structlog
 
 from broker_config import serializer
-from goondan_tasks.errors import ToolError, ToolOutputError
+from goondan_tasks.errors import PayloadTooLargeError, ToolError, ToolOutputError
 from goondan_tasks.failure import describe
 from goondan_tasks.javascript import Runtime, on_channel
 from goondan_tasks.messages import JsonObject
@@ -30,22 +30,26 @@ from workers.processes.programs import Guard, describe_end
 
 logger = structlog.get_logger("goondan.tool")
 
-#: how long a handler that is aborted may take to end before its call ends without it
+#: how long an aborted handler may take to end; after that its call ends without it
 ABORT_SECONDS = 0.8
 #: how long a host may take to answer a ping before it counts as blocked
 PONG_SECONDS = 1.0
+#: bytes of a message, besides those for arguments and outputs: conversations, catalogs, outputs for files
+ROOM_BYTES = 64 * 1_048_576
+#: the longest prefix of a message from a host: the length of its JSON
+_PREFIX_BYTES = 16
 
-#: answers what a handler asks: ``{"runtime.request": …}``
+#: the functions that a handler may ask the worker to call: ``{"runtime.request": …}``
 Asked = Mapping[str, Callable[..., Awaitable[Any]]]
-#: makes that when a handler asks first: few do
+#: makes them when a handler asks for the first time; few handlers do
 AskedOf = Callable[[], Asked]
-#: takes the kind and the body of each message that a running handler causes
+#: receives the kind and the body of each log line and progress report
 OnEvent = Callable[[str, JsonObject], None]
 
 
 @dataclass(frozen=True, slots=True)
 class HostKind:
-    """What makes hosts interchangeable: the bundle, the runtime, what they see."""
+    """What hosts must have in common to be interchangeable."""
 
     root: Path
     runtime: Runtime
@@ -54,14 +58,16 @@ class HostKind:
     memory_mb: int | None = None
     #: whether it runs one call at a time
     is_alone: bool = False
-    #: those of extensions are apart: a tool that ends its host does not take them with it
+    #: extensions have hosts of their own, which no tool can end
     whose: Literal["tool", "extension"] = "tool"
+    #: the limit of a message's JSON, both ways
+    max_message_bytes: int = ROOM_BYTES
 
     def command(self) -> list[str]:
         """Return the command that starts such a host."""
-        argv = self.runtime.command("serve", memory_mb=self.memory_mb)
+        argv = self.runtime.command("serve", str(self.max_message_bytes), memory_mb=self.memory_mb)
         if self.sandbox is not None:
-            # it may be in a home directory, which the sandbox hides, and a link
+            # the program may be a link, and in a home directory, which the sandbox hides
             program, home = Path(argv[0]).resolve(), dict(self.environment).get("HOME")
             argv = self.sandbox.command(
                 [str(program), *argv[1:]], self.sandbox.workdir, home, programs=[program]
@@ -70,7 +76,7 @@ class HostKind:
 
 
 class HostEndedError(Exception):
-    """A host ended before a call in it did."""
+    """A host ended before a call in it."""
 
     def __init__(self, message: str, *, has_begun: bool, was_alone: bool) -> None:
         super().__init__(message)
@@ -89,9 +95,9 @@ class HostCall:
     on_event: OnEvent
     asked: AskedOf
     outcome: "asyncio.Future[tuple[str, JsonObject]]"
-    #: the answer to a ping that was sent before it: without that, the call has not begun
+    #: the answer to a ping that was sent before the call: until it arrives, the call has not begun
     behind: "asyncio.Future[None] | None" = None
-    #: what is done on its behalf belongs to its Turn, its trace and its lines of the log
+    #: ties what is done for the call to its Turn, its trace and its log fields
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
 
 
@@ -106,7 +112,9 @@ class Host(asyncio.Protocol):
         self._help_url = help_url
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        #: the beginning of an incomplete message
         self._rest: list[bytes] = []
+        self._rest_bytes = 0
         self._batch: list[bytes] = []
         self._calls: dict[int, HostCall] = {}
         self._last = 0
@@ -119,8 +127,8 @@ class Host(asyncio.Protocol):
         """Start a host without waiting until it is ready.
 
         Raises:
-            OSError: there are no processes or descriptors left.
-            ConfigError: its sandbox does not work here.
+            OSError: no processes or descriptors are left.
+            ConfigError: the sandbox does not work here.
         """
         ours, theirs = socket.socketpair()
         with contextlib.ExitStack() as undo:
@@ -135,41 +143,64 @@ class Host(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes calls."""
+        """Whether the host accepts calls."""
         return self._transport is not None and not self._transport.is_closing() and not self._reason
 
     @property
     def is_idle(self) -> bool:
-        """Whether no call runs in it."""
+        """Whether the host runs no call."""
         return not self._calls
 
+    async def run(
+        self, order: JsonObject, on_event: OnEvent, asked: AskedOf, reason: Callable[[], JsonObject]
+    ) -> tuple[str, JsonObject]:
+        """Run the handler of ``order`` and return the kind and the message of its outcome.
+
+        ``reason`` makes the error with which the handler is aborted if this is cancelled.
+
+        Raises:
+            HostEndedError: the host ended before the call.
+            PayloadTooLargeError: the order is larger than a message may be.
+        """
+        call = self.begin(order, on_event, asked)
+        try:
+            # a cancel of this must not end the call: its handler has a moment to clean up
+            return await asyncio.shield(call.outcome)
+        except asyncio.CancelledError:
+            await self.abort(call, reason())
+            if self.kind.is_alone and not call.outcome.done():
+                self.stop("was ended with its call")
+            raise
+        finally:
+            self.forget(call)
+
     def begin(self, order: JsonObject, on_event: OnEvent, asked: AskedOf) -> HostCall:
-        """Let the handler of ``order`` begin."""
+        """Start the handler of ``order``; raises PayloadTooLargeError as :meth:`run` does."""
         self._last += 1
         call = HostCall(self._last, on_event, asked, self._loop.create_future())
         call.behind = next(iter(self._pongs.values()), None)
-        self._calls[call.id] = call
         self._send({"t": "call", "id": call.id, **order})
+        self._calls[call.id] = call
         return call
 
     def forget(self, call: HostCall) -> None:
-        """Take no interest in a call any more."""
+        """Ignore further messages of a call."""
         self._calls.pop(call.id, None)
 
     async def abort(self, call: HostCall, error: JsonObject) -> None:
-        """Abort the signal of a call, and wait a moment until its handler has ended.
+        """Abort the signal of a call, and wait up to ``ABORT_SECONDS`` for its handler to end.
 
-        A host that is blocked meanwhile is killed, with all its calls.
+        A host whose event loop is blocked is killed, with all its calls.
         """
         self._send({"t": "abort", "id": call.id, "error": error})
         pong: asyncio.Future[None] = self._loop.create_future()
         self._pongs[call.id] = pong
         self._send({"t": "ping", "id": call.id})
-        # looked at even if this is cancelled once more
+        # a timer, because this may be cancelled again
         self._loop.call_later(PONG_SECONDS, self._kill_if_blocked, pong)
         await asyncio.wait({call.outcome}, timeout=ABORT_SECONDS)
         if call.outcome.done() and not call.outcome.cancelled():
-            call.outcome.exception()  # nobody wants it any more
+            call.outcome.exception()  # mark it as retrieved
 
     def stop(self, reason: str) -> None:
         """End the process and its tree; the calls in it fail with the reason."""
@@ -179,23 +210,35 @@ class Host(asyncio.Protocol):
     # the connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Note the connection."""
+        """Keep the connection."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - of a socket
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Read what the host has sent: lines of JSON, of which the last may be incomplete."""
+        """Handle the complete messages in ``data``, and keep an incomplete last one."""
         *lines, rest = data.split(b"\n")
         if lines:
             lines[0] = b"".join([*self._rest, lines[0]])
-            self._rest = [rest] if rest else []
-            for line in lines:
-                self._receive(line)
-        else:
-            self._rest.append(rest)
+            self._rest, self._rest_bytes = [], 0
+        for line in lines:
+            begin = _BEGIN.match(line)
+            if begin is None or int(begin[1]) != len(line) - begin.start(2):
+                self._disconnect("disturbed its connection to the worker")
+                return
+            self._receive(begin[3].decode(), int(begin[4]), line[begin.start(2) :])
+        self._rest.append(rest)
+        self._rest_bytes += len(rest)
+        if self._rest_bytes > self.kind.max_message_bytes + _PREFIX_BYTES:
+            self._disconnect(f"sent a message of more than {self.kind.max_message_bytes} bytes")
+
+    def _disconnect(self, reason: str) -> None:
+        """End a host of which nothing more can be read."""
+        assert self._transport is not None  # noqa: S101 - it has just been read from
+        self.stop(reason)
+        self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Fail the calls that ran in it, as soon as it is known how the process has ended."""
+        """Fail the calls in the host, once it is known how the process has ended."""
         task = self._loop.create_task(self._end())
         self._asks.add(task)
         task.add_done_callback(self._asks.discard)
@@ -217,10 +260,21 @@ class Host(asyncio.Protocol):
     # messages
 
     def _send(self, message: JsonObject) -> None:
-        """Send a message, in one write with the others of this round of the loop."""
+        """Send a message, in one write with the others of this round of the loop.
+
+        Raises:
+            PayloadTooLargeError: it takes more than ``max_message_bytes``.
+            NotJsonError: it is not JSON.
+        """
+        data = serializer.encode(message, serializer.DEEPEST)
+        if len(data) > self.kind.max_message_bytes:
+            raise PayloadTooLargeError(
+                f"A message to the {self.kind.whose}'s process takes {len(data)} bytes; "
+                f"at most {self.kind.max_message_bytes} are allowed."
+            )
         if not self._batch:
             self._loop.call_soon(self._flush)
-        self._batch.append(serializer.encode(message, serializer.DEEPEST))
+        self._batch.append(data)
 
     def _flush(self) -> None:
         self._batch.append(b"")
@@ -228,17 +282,13 @@ class Host(asyncio.Protocol):
             self._transport.write(b"\n".join(self._batch))
         self._batch = []
 
-    def _receive(self, line: bytes) -> None:
-        begin = _BEGIN.match(line)
-        if begin is None:
-            self.stop("disturbed its connection to the worker")
-            return
-        kind, number = begin[1].decode(), int(begin[2])
+    def _receive(self, kind: str, number: int, data: bytes) -> None:
+        """Handle a message of the call ``number``."""
         try:
-            message = serializer.decode(line)
-        except ValueError as error:
+            message = serializer.decode(data)
+        except serializer.NotJsonError as error:
             told = ToolOutputError(f"What the handler returns is not JSON: {error}.")
-            # a line of the log ends no call
+            # log lines and progress do not end a call
             kind = "error" if kind in {"value", "pending", "ask"} else "unreadable"
             message = {"error": describe(told, help_url=self._help_url).to_wire()}
         if kind == "pong":
@@ -252,7 +302,7 @@ class Host(asyncio.Protocol):
                 logger.log(_LEVELS.get(message.get("level"), 20), str(message.get("event")))
             return
         if kind in {"value", "pending", "error"}:
-            message.setdefault("value", None)  # its toJSON has returned nothing
+            message.setdefault("value", None)  # absent if the value's toJSON returned nothing
             del self._calls[number]
             if not call.outcome.done():
                 call.outcome.set_result((kind, message))
@@ -265,30 +315,35 @@ class Host(asyncio.Protocol):
             call.context.run(call.on_event, kind, message)
 
     async def _answer(self, call: HostCall, message: JsonObject) -> None:
-        """Answer what a handler has asked."""
-        ask = message["ask"]
-        method: Callable[..., Awaitable[Any]] = call.asked().get(message["method"], _unknown)
-        outcome = await awaited_outcome(method(*message["args"]))
-        if isinstance(outcome.error, asyncio.CancelledError):
+        """Call the function that a handler asks for, and send what it returns or raises."""
+        number = message["ask"]
+
+        async def ask() -> Any:
+            method: Callable[..., Awaitable[Any]] = call.asked().get(message["method"], _unknown)
+            return await method(*message["args"])
+
+        outcome = await awaited_outcome(ask())
+        error = outcome.error
+        if isinstance(error, asyncio.CancelledError):
             return
-        answer: JsonObject = {"t": "answer", "ask": ask}
-        if outcome.error is None:
-            answer["value"] = outcome.get()
-        else:
-            answer["error"] = describe(outcome.error, help_url=self._help_url).to_wire()
-        try:
-            self._send(answer)
-        except serializer.NotJsonError as error:
-            wrong = describe(bad_output(outcome.get(), error, "What was asked"), help_url=self._help_url)
-            self._send({"t": "answer", "ask": ask, "error": wrong.to_wire()})
+        if error is None:
+            try:
+                self._send({"t": "answer", "ask": number, "value": outcome.get()})
+                return
+            except serializer.NotJsonError as fault:
+                error = bad_output(outcome.get(), fault, "What was asked")
+            except PayloadTooLargeError as fault:
+                error = fault
+        described = describe(error, help_url=self._help_url).to_wire()
+        self._send({"t": "answer", "ask": number, "error": described})
 
     def _kill_if_blocked(self, pong: "asyncio.Future[None]") -> None:
         if not pong.done():
             self.stop("did not answer any more, and was ended")
 
 
-#: how each message begins: by its kind and the number of its call
-_BEGIN = re.compile(rb'\{"t":"(\w+)","id":(\d+)')
+#: how each message begins: the length of its JSON, its kind, the number of its call
+_BEGIN = re.compile(rb'(\d{1,15}):(\{"t":"(\w+)","id":(\d{1,16}))')
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 

@@ -1,9 +1,9 @@
-"""The contexts of middlewares in a host: what it is told, and what it has changed (003 §6.3; 002 §5.3).
+"""The contexts of middlewares in a host: what the host is sent, and what it changes (003 §6.3; 002 §5.3).
 
-A host gets once what says which call, Step or Turn it is, and each time what has changed of the rest.
+Fields that identify a call, a Step or a Turn are sent once; of the others only changes are sent, each time.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -25,7 +25,7 @@ from workers.javascript.v1_context import plain
 
 _IDS = ("agent_name", "instance_key", "turn_id", "trace_id")
 _OLDER = ("instance", "swarm", "agent", "turn", "effective_config")
-#: the fields of each context that stay as they are, and those that a middleware may change
+#: of each context: the fields that never change, and those that a middleware may change
 _FIELDS: Mapping[type, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ToolCallContext: (("tool_name", "tool_call_id", *_IDS, "step_id", "message"), ("args", "metadata")),
     StepContext: (
@@ -49,21 +49,21 @@ def _fields(ctx: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def data_of(ctx: Any) -> JsonObject:
-    """Return what stays as it is of a context."""
+    """Return the fields of a context that never change."""
     return {
         to_camel(name): told(value) for name in _fields(ctx)[0] if (value := getattr(ctx, name)) is not None
     }
 
 
 def state_of(ctx: Any) -> JsonObject:
-    """Return what a middleware may change of a context."""
+    """Return the fields of a context that a middleware may change."""
     return {to_camel(name): told(getattr(ctx, name)) for name in _fields(ctx)[1]}
 
 
 def told(value: Any) -> Any:
     """Return a value of a context, or a result, as JSON with the specification's names."""
     if isinstance(value, ToolCallResult):
-        return value.to_wire()  # an output that is null is told, too
+        return value.to_wire()  # with an output that is null
     if isinstance(value, Conversation):
         return {
             "baseMessages": plain(list(value.base_messages)),
@@ -75,39 +75,43 @@ def told(value: Any) -> Any:
 
 
 def take_over(ctx: Any, changes: JsonObject) -> None:
-    """Change a context as a middleware in a host has changed it.
+    """Apply to a context the changes that a middleware made in the host.
 
     Raises:
         ValueError: a value is not valid.
     """
     for name, value in changes.items():
-        _TAKE[name](ctx, value)
+        match name:
+            case "toolCatalog":
+                ctx.tool_catalog = _tool_catalog(ctx, value)
+            case "toolCall":
+                given: Any = _of(value, "toolCall").get
+                ctx.tool_call = ToolCall(given("id"), given("name"), given("arguments"))
+            case "toolResult":
+                ctx.tool_result = None if value is None else _older_result(_of(value, "toolResult"))
+            case "messageEvents":
+                for event in value:
+                    ctx.emit_message_event(event)
+            case "args" | "blocks" | "metadata" | "result":
+                setattr(ctx, name, value)
+            case _:
+                raise ValueError(f"ctx.{name} cannot be changed")
 
 
-def _tool_catalog(ctx: Any, value: Any) -> None:
+def _tool_catalog(ctx: Any, value: Any) -> Any:
     if not isinstance(value, list):
-        ctx.tool_catalog = value  # the core says what is wrong with it
-        return
+        return value  # the core reports the error
     known = [(told(item), item) for item in ctx.tool_catalog]
-    ctx.tool_catalog = [_item(ctx, item, known) for item in value]
+    return [_item(ctx, item, known) for item in value]
 
 
 def _item(ctx: Any, item: Any, known: Iterable[tuple[Any, Any]]) -> Any:
-    """Return the item that was told, or what describes a new one."""
+    """Return the known item that ``item`` shows; a new one as it is."""
     same = next((one for shown, one in known if shown == item), None)
     if same is not None or not isinstance(item, dict):
         return item if same is None else same
     left_out = {"tool", "export"} if isinstance(ctx, StepPipelineContext) else set()
     return {name: value for name, value in item.items() if name not in left_out}
-
-
-def _tool_call(ctx: Any, value: Any) -> None:
-    given: Any = _of(value, "toolCall").get
-    ctx.tool_call = ToolCall(given("id"), given("name"), given("arguments"))
-
-
-def _tool_result(ctx: Any, value: Any) -> None:
-    ctx.tool_result = None if value is None else _older_result(_of(value, "toolResult"))
 
 
 def _older_result(value: JsonObject) -> ToolResult:
@@ -124,34 +128,13 @@ def _of(value: Any, name: str) -> JsonObject:
     return value
 
 
-def _message_events(ctx: Any, value: Any) -> None:
-    for event in value:
-        ctx.emit_message_event(event)
-
-
-def _set(name: str) -> Callable[[Any, Any], None]:
-    def take(ctx: Any, value: Any) -> None:
-        setattr(ctx, name, value)
-
-    return take
-
-
-_TAKE: Mapping[str, Callable[[Any, Any], None]] = {
-    "toolCatalog": _tool_catalog,
-    "toolCall": _tool_call,
-    "toolResult": _tool_result,
-    "messageEvents": _message_events,
-    **{name: _set(name) for name in ("args", "blocks", "metadata", "result")},
-}
-
-
 def answer_of(ctx: Any, value: Any, result: Any) -> Any:
-    """Return what a middleware in a host has returned; ``result`` is that of its ``next()``.
+    """Return the value of a middleware in a host; ``result`` is what its ``next()`` returned.
 
-    An object with the fields of a result is one, with all else that ``result`` has.
+    An object with the fields of a result becomes one; ``result`` supplies the ``meta`` that it lacks.
 
     Raises:
-        ValueError: it is not a valid one.
+        ValueError: the object is not a valid result.
     """
     if not isinstance(value, dict):
         return value
@@ -170,9 +153,9 @@ def _result(value: JsonObject, before: Any) -> ToolCallResult:
     error = value.get("error")
     if isinstance(error, dict):
         error = {"code": DefaultError.code, "name": DefaultError.__name__, **error}
-    # the executor fills in whose result it is
+    # the executor fills in the empty fields
     meta = value.get("meta") or kept.get("meta") or dict.fromkeys(_META, "")
     try:
         return ToolCallResult.from_wire({**value, "error": error, "meta": meta})
     except ValidationError as invalid:
-        raise ValueError(f"no result: {faults_of(invalid)}") from invalid
+        raise ValueError(f"not a result: {faults_of(invalid)}") from invalid

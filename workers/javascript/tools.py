@@ -18,16 +18,16 @@ from goondan_tasks.failure import DEFAULT_MESSAGE_LIMIT, DescribedError, fitted_
 from goondan_tasks.javascript import INSTALL, Runtime, find_runtime, missing_runtime
 from goondan_tasks.messages import JsonObject, ToolCallError
 from goondan_tasks.output import Pending
-from goondan_tasks.tool_api import ToolContext
+from goondan_tasks.tool_api import Logger, ToolContext
 from goondan_tasks.v1_api import V1ToolContext
-from workers.javascript.host import Asked, Host, HostCall, HostEndedError, HostKind
+from workers.javascript.host import ROOM_BYTES, Asked, Host, HostEndedError, HostKind
 from workers.javascript.v1_context import v1_asked, v1_data
 from workers.plain_context import wire_of
 from workers.processes.confinement import Confinement
 
-#: how often a call is begun that loses its host, if it is idempotent, or did not get so far
+#: how often a call is started whose host ends, if it is idempotent or has not begun
 MOST_RUNS = 3
-#: how long an idle host is kept that is not shared
+#: how long an idle host is kept that runs one call at a time
 IDLE_SECONDS = 60.0
 
 
@@ -41,15 +41,15 @@ class Hosts:
 
     @property
     def is_empty(self) -> bool:
-        """Whether none runs."""
+        """Whether no host runs."""
         return not self._all
 
     async def shared(self, kind: HostKind, help_url: str) -> Host:
-        """Return the host that all calls of a kind share; a new one if it has ended.
+        """Return the host that all calls of a kind share; start it if none is open.
 
         Raises:
             OSError: no process can be started.
-            ConfigError: its sandbox does not work here.
+            ConfigError: the sandbox does not work here.
         """
         starting = self._shared.get(kind)
         if starting is None or (starting.done() and not _is_open(starting)):
@@ -57,14 +57,14 @@ class Hosts:
         return await asyncio.shield(starting)
 
     async def lent(self, kind: HostKind, help_url: str) -> Host:
-        """Return a host that runs one call, until it is given back; raises as :meth:`shared`."""
+        """Lend a host for one call, until it is given back; raises as :meth:`shared`."""
         while self._idle:
-            place = next((host for host in reversed(self._idle) if host.kind == kind), None)
-            if place is None:
+            host = next((host for host in reversed(self._idle) if host.kind == kind), None)
+            if host is None:
                 break
-            self._idle.remove(place)
-            if place.is_open:
-                return place
+            self._idle.remove(host)
+            if host.is_open:
+                return host
         return await self._start(kind, help_url)
 
     def give_back(self, host: Host) -> None:
@@ -97,7 +97,7 @@ class Hosts:
         return host
 
     def _end_idle(self, host: Host) -> None:
-        with contextlib.suppress(ValueError):  # it is lent, or was in between and has its own timer
+        with contextlib.suppress(ValueError):  # it is lent, or an earlier timer has ended it
             self._idle.remove(host)
             host.stop("was idle")
 
@@ -108,7 +108,7 @@ def _is_open(starting: "asyncio.Task[Host]") -> bool:
 
 @dataclass(frozen=True, slots=True)
 class HostedTools:
-    """Makes the TypeScript and JavaScript tools of one bundle."""
+    """Makes the tools of one bundle that are TypeScript or JavaScript."""
 
     hosts: Hosts
     root: Path
@@ -116,9 +116,11 @@ class HostedTools:
     confinement: Confinement = field(default_factory=Confinement)
     #: the setting ``GOONDAN_JAVASCRIPT``
     runtime: str | None = None
+    #: the limit of a message between worker and host
+    max_message_bytes: int = ROOM_BYTES
 
     def tool(self, bound: BoundTool) -> "HostedTool":
-        """Return a tool as one that runs in a host.
+        """Return a tool that runs in a host.
 
         Raises:
             ToolNotFoundError: there is neither Node nor Bun.
@@ -133,21 +135,22 @@ class HostedTools:
 
 @dataclass(frozen=True, slots=True)
 class HostedTool:
-    """The handler of one export: an async one, to the worker."""
+    """The handler of one export; to the worker it is an async handler."""
 
     bound: BoundTool
     tools: HostedTools
     runtime: Runtime
-    #: by agent, those that share a host: what it sees of the worker's environment does not change
+    #: the shared host by agent; a host's environment never changes
     _hosts: dict[str, Host] = field(default_factory=dict)
 
     async def __call__(self, ctx: ToolContext, args: JsonObject) -> Any:
-        """Run the handler and return what it returned.
+        """Run the handler and return its value.
 
         Raises:
-            DescribedError: what the handler threw.
-            ToolCrashedError: the host ended with this call in it, and no other.
-            ToolOutcomeUnknownError: the host ended, and it is not known how far the call had come.
+            DescribedError: the handler threw an error.
+            ToolCrashedError: the host ended, and this call was the only one in it.
+            ToolOutcomeUnknownError: the host ended, and it is not known how far the call got.
+            PayloadTooLargeError: the order is larger than a message may be.
             ConfigError: a variable that the tool names has no value, or its sandbox does not work here.
             OSError: no process can be started.
         """
@@ -170,15 +173,11 @@ class HostedTool:
         host = self._hosts.get(order["ctx"]["agentName"])
         if host is None or not host.is_open:
             host = await self._host(ctx)
-        call = host.begin(order, partial(on_event, ctx), partial(asked_of, ctx))
         try:
-            # a cancel of this must not end the call: its handler has a moment to clean up
-            outcome, message = await asyncio.shield(call.outcome)
-        except asyncio.CancelledError:
-            await self._abort(host, call, ctx)
-            raise
+            outcome, message = await host.run(
+                order, partial(on_event, ctx), partial(asked_of, ctx), partial(_abort_reason, ctx)
+            )
         finally:
-            host.forget(call)
             if host.kind.is_alone:
                 self.tools.hosts.give_back(host)
         if outcome == "error":
@@ -193,17 +192,9 @@ class HostedTool:
         if kind.is_alone:
             return await hosts.lent(kind, self.tools.help_url)
         host = await hosts.shared(kind, self.tools.help_url)
-        if kind.sandbox is None:  # one that has a sandbox is of one instance
+        if kind.sandbox is None:  # a sandbox belongs to one instance
             self._hosts[ctx.agent_name] = host
         return host
-
-    async def _abort(self, host: Host, call: HostCall, ctx: ToolContext) -> None:
-        told = "The call was cancelled." if ctx.cancelled else "The call is past its limit."
-        await host.abort(
-            call, {"code": "E_TOOL_CANCELLED" if ctx.cancelled else "E_TOOL_TIMEOUT", "message": told}
-        )
-        if host.kind.is_alone and not call.outcome.done():
-            host.stop("was ended with its call")
 
     def _kind(self, ctx: ToolContext) -> HostKind:
         export, confinement = self.bound.export, self.tools.confinement
@@ -215,6 +206,7 @@ class HostedTool:
             confinement.sandbox(self.bound, ctx.workdir),
             export.memory_mb,
             is_alone=export.isolation == "process",
+            max_message_bytes=self.tools.max_message_bytes,
         )
 
     def _order(self, ctx: ToolContext, args: JsonObject) -> JsonObject:
@@ -223,8 +215,14 @@ class HostedTool:
         return {**handler, **order_of(ctx, args, is_alone=export.isolation == "process")}
 
 
+def _abort_reason(ctx: ToolContext) -> JsonObject:
+    if ctx.cancelled:
+        return {"code": "E_TOOL_CANCELLED", "message": "The call was cancelled."}
+    return {"code": "E_TOOL_TIMEOUT", "message": "The call is past its limit."}
+
+
 def order_of(ctx: ToolContext, args: JsonObject, *, is_alone: bool = False) -> JsonObject:
-    """Return what a host needs to know of a call, besides whose handler it is for."""
+    """Return the part of an order that says what the handler is called with."""
     older = {"v1": v1_data(ctx)} if isinstance(ctx, V1ToolContext) else {}
     wire = wire_of(ctx)
     if is_alone:
@@ -233,7 +231,7 @@ def order_of(ctx: ToolContext, args: JsonObject, *, is_alone: bool = False) -> J
 
 
 def described(error: JsonObject, help_url: str, message_limit: int = DEFAULT_MESSAGE_LIMIT) -> ToolCallError:
-    """Return what a handler has thrown as the error of its call."""
+    """Return an error that a handler threw as the error of its call."""
     text = {name: value for name, value in error.items() if isinstance(value, str)}
     code = text.get("code") or ToolError.code
     page = text.get("helpUrl") or (help_url + code if has_page(code) else None)
@@ -250,16 +248,21 @@ def described(error: JsonObject, help_url: str, message_limit: int = DEFAULT_MES
 
 
 def on_event(ctx: ToolContext, kind: str, message: JsonObject) -> None:
-    """Take a line of the log, or progress, of a call."""
+    """Handle a log line or a progress report of a call."""
     if kind == "log":
-        getattr(ctx.logger, str(message["level"]), ctx.logger.info)(message["event"])
+        log_line(ctx.logger, message)
     elif kind == "progress":
-        with contextlib.suppress(ToolError):  # numbers that are none
+        with contextlib.suppress(ToolError):  # not valid numbers
             ctx.progress(*message["args"])
 
 
+def log_line(logger: Logger, message: JsonObject) -> None:
+    """Write a line that code in a host has logged."""
+    getattr(logger, str(message["level"]), logger.info)(str(message["event"]))
+
+
 def asked_of(ctx: ToolContext) -> Asked:
-    """Return what the handler of a call may ask for."""
+    """Return the functions that the handler of a call may ask for."""
 
     async def ask(name: str, *args: Any) -> Any:
         runtime = ctx.runtime

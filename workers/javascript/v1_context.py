@@ -1,4 +1,4 @@
-"""The context of the older version in a host: its data, and the functions behind it (002 §4.3)."""
+"""The v1 ToolContext in a host: its data, and the functions that it offers (002 §4.3)."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -15,12 +15,12 @@ _DATA = ("instance", "swarm", "agent", "turn", "step", "tool_catalog")
 
 
 def v1_data(ctx: V1ToolContext) -> JsonObject:
-    """Return what goes along with a call's order."""
+    """Return the data of the context, which is sent with the order."""
     return {to_camel(name): plain(getattr(ctx, name)) for name in _DATA}
 
 
 def plain(value: Any) -> Any:
-    """Return a view or a resource as JSON with the documents' names; absent fields are left out."""
+    """Return a view or a resource as JSON with the specification's names, without absent fields."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", by_alias=True, exclude_none=True)
     if dataclasses.is_dataclass(value):
@@ -34,27 +34,18 @@ def plain(value: Any) -> Any:
 
 
 def v1_asked(ctx: V1ToolContext) -> Asked:
-    """Return the functions of the context that a handler asks the worker for."""
+    """Return the context's functions that a handler may ask for."""
 
     async def get_access_token(request: Any = None) -> Any:
         return plain(await ctx.oauth.get_access_token(request))
-
-    async def open_changeset(request: Any = None) -> Any:
-        return await ctx.swarm_bundle.open_changeset(request)
-
-    async def commit_changeset(request: Any = None, message: Any = None) -> Any:
-        return await ctx.swarm_bundle.commit_changeset(request, message)
-
-    async def get_active_ref() -> Any:
-        return await ctx.swarm_bundle.get_active_ref()
 
     async def emit(name: str, event: Any = None) -> None:
         ctx.events.emit(name, event)
 
     return {
         "oauth.getAccessToken": get_access_token,
-        "swarmBundle.openChangeset": open_changeset,
-        "swarmBundle.commitChangeset": commit_changeset,
-        "swarmBundle.getActiveRef": get_active_ref,
+        "swarmBundle.openChangeset": lambda request=None: ctx.swarm_bundle.open_changeset(request),
+        "swarmBundle.commitChangeset": lambda *given: ctx.swarm_bundle.commit_changeset(*given),
+        "swarmBundle.getActiveRef": lambda: ctx.swarm_bundle.get_active_ref(),
         "events.emit": emit,
     }

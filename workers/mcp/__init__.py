@@ -1,6 +1,6 @@
-"""MCP servers as a source of tools; this module lists the servers that the process runs, for status reports.
+"""MCP servers as a source of tools. This module lists the servers of this process, for status reports.
 
-It works without the package ``mcp``.
+It does not need the package ``mcp``.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""The config of the extension ``mcp``: an agent's servers, how each is reached, and their secrets."""
+"""The config of the extension ``mcp``: an agent's servers, their addresses or commands, and their secrets."""
 
 import json
 import re
@@ -55,12 +55,12 @@ HeaderName = Annotated[str, AfterValidator(_check_header)]
 class _Server(ResourceModel):
     #: limits each call of the server's tools
     timeout_seconds: RunSeconds | None = None
-    #: the server's names of idempotent tools, or globs of them, besides those with such annotations
+    #: names of idempotent tools, or globs, as the server names them; annotations declare others
     idempotent: Items[NonEmpty] = ()
 
 
 class StdioServer(_Server):
-    """A program that the worker starts and talks to over stdin and stdout.
+    """A program that the worker starts and connects to over stdin and stdout.
 
     ``env`` is added to a minimal environment; the worker's own is not inherited.
     """
@@ -72,7 +72,7 @@ class StdioServer(_Server):
 
 
 class HttpServer(_Server):
-    """A server that is reached over streamable HTTP."""
+    """A server at an address, over streamable HTTP."""
 
     #: many addresses contain a key
     url: Annotated[Text, AfterValidator(_check_url)]
@@ -103,7 +103,7 @@ def read_config(config: JsonObject) -> McpConfig:
     """Read the extension's ``config``.
 
     Raises:
-        ConfigError: it is not valid. The message does not contain values.
+        ConfigError: it is not valid; the message contains no values.
     """
     try:
         return TypeAdapter(McpConfig).validate_python(config)
@@ -112,16 +112,16 @@ def read_config(config: JsonObject) -> McpConfig:
         raise ConfigError(said, suggestion="`servers` maps names to servers.") from error
 
 
-#: a shorter value would blot out ordinary words
+#: shorter values are not masked, since they are often parts of ordinary words
 _SHORTEST = 6
 
 
 class Secrets:
     """Resolves the texts of one server, and masks those that come from outside the YAML.
 
-    All of them are masked in errors and logs. In outputs of tools only credentials are masked, because a
-    value from the environment may be an ordinary setting that appears all over them (a directory, a host).
-    Credentials are values of a ``secretRef``, and of fields and variables that are named as secrets.
+    Errors and logs show none of them. In outputs of tools only credentials are masked, because other values
+    from the environment may be ordinary settings that appear all over an output (a directory, a host).
+    Credentials are the values of a ``secretRef``, and of fields and variables with names of secrets.
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
@@ -130,10 +130,10 @@ class Secrets:
         self._credentials: set[str] = set()
 
     def text(self, text: str | ValueSource, field: str) -> str:
-        """Return the text itself; ``field`` is the name of its field.
+        """Resolve a text; ``field`` is the name of its field.
 
         Raises:
-            ConfigError: no variable of the environment holds it.
+            ConfigError: its environment variable is not set.
         """
         value = resolve_text(text, field, self._environment)
         if not isinstance(text, str):
@@ -141,37 +141,38 @@ class Secrets:
             self._values |= written
             if text.is_credential(field):
                 self._credentials |= written
-                for one in written:  # libraries log what a server sends
+                for one in written:  # libraries may log what a server sends
                     KNOWN_SECRETS.add(one, is_handed_out=True)
         return value
 
     def url(self, url: str | ValueSource) -> str:
-        """Return an address; the parts of a secret address are masked on their own, too.
+        """Resolve an address; the parts of one from outside the YAML are also masked on their own.
 
         Raises:
-            ConfigError: no variable of the environment holds it, or its value is not an address.
+            ConfigError: its environment variable is not set, or the value is not an address.
         """
         value = self.text(url, "url").strip()
         if not is_http_url(value):
             raise ConfigError(
-                "url: the value is not an http address", suggestion="Look at where it is taken from."
+                "url: the value is not an http address",
+                suggestion="Check the variable that holds it.",
             )
         if not isinstance(url, str):
             parts = urlsplit(value)
-            told = (parts.path, parts.query, f"{parts.path}?{parts.query}", parts.netloc)
-            self._values |= {text for text in told if len(text) >= _SHORTEST}
+            texts = (parts.path, parts.query, f"{parts.path}?{parts.query}", parts.netloc)
+            self._values |= {text for text in texts if len(text) >= _SHORTEST}
         return value
 
     def texts(self, texts: Mapping[str, str | ValueSource]) -> dict[str, str]:
-        """Return the texts of a mapping."""
+        """Resolve the texts of a mapping; their fields are its keys."""
         return {name: self.text(text, name) for name, text in texts.items()}
 
     def all(self, texts: Iterable[str | ValueSource], field: str) -> tuple[str, ...]:
-        """Return the texts of a list."""
+        """Resolve the texts of a list."""
         return tuple(self.text(text, field) for text in texts)
 
     def hide(self, text: str) -> str:
-        """Mask each secret, and each line of one, in an error or a log line."""
+        """Mask all values from outside the YAML, and each line of one, in an error or a log line."""
         return masked(text, self._values)
 
     def hide_credentials(self, value: Any) -> Any:

@@ -12,11 +12,10 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
-from types import TracebackType
 from typing import Protocol
 
 from mcp import Client, MCPError
-from mcp.client._transport import TransportStreams
+from mcp.client._transport import Transport
 from mcp.client.session import IncomingMessage
 from mcp.shared.dispatcher import ProgressFnT
 from mcp_types import (
@@ -39,27 +38,16 @@ from workers.mcp.config import HttpServer, Secrets, StdioServer, read_config
 from workers.mcp.tools import ServerTools, Show
 from workers.mcp.transports import Command, HttpTransport, StdioTransport, sent_headers
 
-#: a longer list of tools is cut
+#: further pages of a list of tools are not read
 MOST_PAGES = 100
 
 
-class McpTransport(Protocol):
-    """What carries the messages of one connection."""
+class McpTransport(Transport, Protocol):
+    """Carries the messages of one connection."""
 
     @property
     def end(self) -> str:
         """How the server ended, or an empty string."""
-
-    async def __aenter__(self) -> TransportStreams:
-        """Begin."""
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
-        """End."""
 
 
 #: makes the transport of one connection, which calls back when its input has ended
@@ -77,8 +65,8 @@ class RestartTimes:
     #: between health checks, while no call is running
     idle: float = 30.0
     #: minimum between two reads of the list of tools
-    between_looks: float = 0.1
-    #: before a restart; doubled for each connection that was shorter than ``stable``
+    between_reads: float = 0.1
+    #: before a restart; doubled after each connection that was shorter than ``stable``
     first_pause: float = 0.5
     longest_pause: float = 30.0
     stable: float = 30.0
@@ -91,11 +79,11 @@ class ServerSilentError(Exception):
 
 
 class Connection:
-    """One connection to a server, which always ends with an exception that says why.
+    """One connection to a server; it always ends with an exception that says why.
 
-    Reading the list of tools doubles as the health check, because every version of the protocol has it. It
-    happens after a call was given up unanswered, after a notification that the tools have changed, and at
-    intervals while no call is running: a server that handles one request at a time is silent during a call.
+    Reading the list of tools doubles as the health check, because every version of the protocol has it. The
+    list is read after a call was given up unanswered, after a notification that the tools have changed, and
+    at intervals while no call is running: during one, a server without concurrency is silent.
     """
 
     def __init__(self, open_transport: OpenTransport, patience: RestartTimes) -> None:
@@ -112,7 +100,7 @@ class Connection:
         #: set while no call is running
         self.is_idle = asyncio.Event()
         self.is_idle.set()
-        self._look_wanted = asyncio.Event()
+        self._read_wanted = asyncio.Event()
         #: whether it must answer although calls are running
         self._is_doubted = False
 
@@ -133,8 +121,8 @@ class Connection:
             show(tools)
             stack.push_async_callback(_end, asyncio.get_running_loop().create_task(self._subscribe()))
             while True:
-                await self._until_a_look_is_due()
-                changed = await self._look()
+                await self._until_read_is_due()
+                changed = await self._read()
                 if changed is not None:
                     show(changed)
 
@@ -162,7 +150,7 @@ class Connection:
     def doubt(self) -> None:
         """Request a health check."""
         self._is_doubted = True
-        self._look_wanted.set()
+        self._read_wanted.set()
 
     def reason(self, error: BaseException | None) -> str:
         """Describe why the connection ended, given the exception of :meth:`run`."""
@@ -179,29 +167,29 @@ class Connection:
 
     async def _hear(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):
-            self._look_wanted.set()
+            self._read_wanted.set()
 
     async def _subscribe(self) -> None:
-        """Listen for changes, as the protocol requires since version 2026-07-28."""
+        """Subscribe to changes, as the protocol requires since version 2026-07-28."""
         with contextlib.suppress(MCPError, RuntimeError, TimeoutError):
             async with self._client.listen(tools_list_changed=True) as changes:
                 async for _ in changes:
-                    self._look_wanted.set()
-            self._look_wanted.set()
+                    self._read_wanted.set()
+            self._read_wanted.set()
 
-    async def _until_a_look_is_due(self) -> None:
+    async def _until_read_is_due(self) -> None:
         is_due = False
         while not is_due:
             try:
                 async with asyncio.timeout(self._patience.idle):
-                    is_due = await self._look_wanted.wait()
+                    is_due = await self._read_wanted.wait()
             except TimeoutError:
                 is_due = self.is_idle.is_set()
-        await asyncio.sleep(self._patience.between_looks)
-        self._look_wanted.clear()
+        await asyncio.sleep(self._patience.between_reads)
+        self._read_wanted.clear()
 
-    async def _look(self) -> list[Tool] | None:
-        """Read the list of tools; ``None`` if there was no answer because calls are running."""
+    async def _read(self) -> list[Tool] | None:
+        """Read the list of tools; ``None`` if there was no answer while calls are running."""
         try:
             async with asyncio.timeout(self._patience.answer):
                 tools = await self._tools()
@@ -234,7 +222,7 @@ async def _end(task: asyncio.Task[None]) -> None:
 
 
 #: how long a call that was interrupted by the end of the connection waits for the reason
-LAST_WORDS_SECONDS = 3.0
+REASON_SECONDS = 3.0
 #: how much of an invalid answer's error is shown
 _SHOWN_CHARACTERS = 300
 
@@ -252,11 +240,11 @@ class McpServer:
         hide: Callable[[str], str],
         patience: RestartTimes,
     ) -> None:
-        """``show`` gets each new list of tools; ``hide`` masks secrets in errors."""
+        """``show`` receives each new list of tools; ``hide`` masks secrets in errors."""
         self.name = name
         #: why it is down
         self.reason = "it has not started yet"
-        #: how often it failed or did not start
+        #: how often it failed, failed starts included
         self.failures = 0
         #: set after the first attempt to start, successful or not
         self.is_settled = asyncio.Event()
@@ -313,7 +301,7 @@ class McpServer:
     async def _explain(self, error: MCPError) -> str:
         if error.code == CONNECTION_CLOSED:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LAST_WORDS_SECONDS):
+                async with asyncio.timeout(REASON_SECONDS):
                     await self._is_down.wait()
                     return f"MCP server {self.name!r} was lost during the call: {self.reason}."
         told = self._hide(error.message)
@@ -328,7 +316,7 @@ class McpServer:
         try:
             await asyncio.wait([life])
         except asyncio.CancelledError:
-            self._connection, self.reason = None, "its worker stops"
+            self._connection, self.reason = None, "its worker is stopping"
             if not life.cancelling():  # a second cancel would interrupt the clean-up
                 life.cancel()
             await asyncio.wait([life])
@@ -353,7 +341,7 @@ class McpServer:
 
 
 class McpServers:
-    """The servers in an agent's config, each supervised by a task of its own.
+    """The servers in an agent's config, each supervised by its own task.
 
     Their programs end with this process at the latest.
     """
@@ -368,7 +356,7 @@ class McpServers:
     async def start(self, config: JsonObject) -> None:
         """Start all servers concurrently, and wait up to ``startSeconds`` for their tools.
 
-        Servers that are not ready by then keep starting in the background.
+        Servers that are not ready by then continue to start in the background.
 
         Raises:
             ConfigError: the config is not valid, or a value that it refers to is missing.
@@ -386,13 +374,17 @@ class McpServers:
     async def stop(self) -> None:
         """Stop each server as soon as it has no running call, and wait for its end."""
         self._board.remove(self)
-        servers = [server for server, _ in self._servers]
-        await asyncio.gather(*map(_stop_quiet, servers, self._tasks))
+
+        async def stop(server: McpServer, supervision: asyncio.Task[None]) -> None:
+            await server.quiet()
+            await _end(supervision)
+
+        await asyncio.gather(*map(stop, (server for server, _ in self._servers), self._tasks))
 
     def records(self) -> Iterator[McpServerRecord]:
         """Return the status of each server."""
         for server, tools in self._servers:
-            reason = server.reason
+            reason = server.reason  # before is_up, which another thread may change
             yield McpServerRecord(
                 agent=self._api.agent_name,
                 name=server.name,
@@ -407,7 +399,7 @@ class McpServers:
         tools = ServerTools(self._api, name, spec, secrets)
         server = McpServer(
             name,
-            self._way_to(name, spec, secrets),
+            self._transport_of(name, spec, secrets),
             show=tools.show,
             log=self._api.logger,
             hide=secrets.hide,
@@ -415,7 +407,7 @@ class McpServers:
         )
         return server, tools
 
-    def _way_to(self, name: str, spec: StdioServer | HttpServer, secrets: Secrets) -> OpenTransport:
+    def _transport_of(self, name: str, spec: StdioServer | HttpServer, secrets: Secrets) -> OpenTransport:
         if isinstance(spec, HttpServer):
             url, headers = secrets.url(spec.url), sent_headers(secrets.texts(spec.headers))
             return lambda _on_end: HttpTransport(url, headers)
@@ -424,18 +416,11 @@ class McpServers:
             env=secrets.texts(spec.env),
             cwd=Path(spec.cwd) if spec.cwd else None,
         )
-        log = partial(self._log_line, name)
+
+        def log(line: str) -> None:
+            self._api.logger.debug("mcp.server_said", server=name, line=line)
 
         def open_stdio(on_end: Callable[[], object]) -> McpTransport:
             return StdioTransport(command, on_end=on_end, on_line=log, hide=secrets.hide)
 
         return open_stdio
-
-    def _log_line(self, server: str, line: str) -> None:
-        self._api.logger.debug("mcp.server_said", server=server, line=line)
-
-
-async def _stop_quiet(server: McpServer, supervision: asyncio.Task[None]) -> None:
-    await server.quiet()
-    supervision.cancel()
-    await asyncio.wait([supervision])

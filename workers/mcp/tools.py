@@ -1,4 +1,4 @@
-"""The tools of an MCP server as an agent's: their names, their schemas, and the results of their calls."""
+"""An MCP server's tools as tools of an agent: their names, their schemas, and their results."""
 
 import contextlib
 import hashlib
@@ -20,7 +20,7 @@ from workers.mcp.config import HttpServer, Secrets, StdioServer
 
 #: calls a tool by the server's own name for it
 Call = Callable[[str, JsonObject, ProgressFnT], Awaitable[CallToolResult]]
-#: takes each list of a server's tools, and how they are called
+#: receives each list of a server's tools, and the function that calls them
 Show = Callable[[list[Tool], Call], object]
 
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9-]+")
@@ -28,10 +28,10 @@ _DIGEST_LENGTH = 8
 
 
 def full_names(server: str, tools: Collection[str]) -> dict[str, str]:
-    """Return the server's own name of each tool by its full name, in the order of ``tools``.
+    """Map the full name of each tool to the server's own, in the order of ``tools``.
 
-    Valid names (003 §3.2) stay as they are; others get a readable form with a digest, which is lengthened
-    until it is unique.
+    Valid names (003 §3.2) stay as they are; others get a readable form with a digest that is long enough to
+    be unique.
     """
     parts = {tool: tool for tool in tools if is_name_part(tool)}
     for tool in tools:
@@ -47,7 +47,7 @@ def _readable(tool: str, length: int) -> str:
     return "-".join(filter(None, (_FORBIDDEN.sub("_", tool).strip("_-"), digest)))
 
 
-# Arguments are checked by draft 2020-12 of JSON Schema. Servers write draft-07 too, which means the same
+# Arguments are checked by draft 2020-12 of JSON Schema. Servers also write draft-07, which means the same
 # except for tuples (json-schema.org, "Understanding JSON Schema", release notes of 2020-12) and, before
 # draft-06, limits.
 #: keywords that hold values, not schemas
@@ -56,9 +56,9 @@ _LIMITS = (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))
 
 
 def checkable(schema: JsonObject) -> JsonObject:
-    """Return the schema unchanged if it can check arguments, else translated to the current draft.
+    """Return a schema unchanged if it is valid, else translated to the current draft.
 
-    A schema that is invalid in both accepts any object: the server checks its arguments too.
+    One that is invalid in both accepts any object: the server checks its arguments, too.
     """
     for candidate in (schema, in_current_draft(schema)):
         with contextlib.suppress(SchemaError):
@@ -68,7 +68,7 @@ def checkable(schema: JsonObject) -> JsonObject:
 
 
 def in_current_draft(schema: Any) -> Any:
-    """Return the same schema as draft 2020-12 writes it."""
+    """Return a schema translated to draft 2020-12."""
     if isinstance(schema, list):
         return [in_current_draft(part) for part in schema]
     if not isinstance(schema, dict):
@@ -128,7 +128,7 @@ class ServerTools:
         self._shown: dict[str, Tool] = {}
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of registered tools."""
         return len(self._shown)
 
     def show(self, tools: list[Tool], call: Call) -> None:
@@ -166,11 +166,11 @@ class ServerTools:
             self._shown[full] = tool
 
     def _policy(self, tool: Tool) -> JsonObject:
-        """Return the policy; a server's annotations count like YAML, since a configured server is trusted."""
+        """Return a tool's policy; a configured server is trusted, so its annotations count like YAML."""
         hints = tool.annotations
-        says_so = bool(hints and (hints.read_only_hint or hints.idempotent_hint))
-        declared = any(fnmatchcase(tool.name, glob) for glob in self._spec.idempotent)
-        policy: JsonObject = {"idempotent": says_so or declared}
+        is_annotated = bool(hints and (hints.read_only_hint or hints.idempotent_hint))
+        is_declared = any(fnmatchcase(tool.name, glob) for glob in self._spec.idempotent)
+        policy: JsonObject = {"idempotent": is_annotated or is_declared}
         if self._spec.timeout_seconds is not None:
             policy["timeoutSeconds"] = self._spec.timeout_seconds
         return policy
@@ -180,7 +180,7 @@ def _handler(tool: str, call: Call, secrets: Secrets) -> ToolHandler:
     async def handle(ctx: ToolContext, input: JsonObject) -> Any:
         async def report(progress: float, total: float | None, message: str | None) -> None:
             shown = secrets.hide(message)[:_MESSAGE_CHARACTERS] if message else None
-            with contextlib.suppress(ToolError):  # invalid numbers of a server are ignored
+            with contextlib.suppress(ToolError):  # the server's numbers may be invalid
                 ctx.progress(progress, total, shown)
 
         result = await call(tool, input, report)

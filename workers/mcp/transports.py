@@ -1,8 +1,8 @@
 """The transports of MCP connections: a program's stdin and stdout, or streamable HTTP.
 
-The SDK's ``stdio_client`` ends a server only when asked to; a program started here also ends with its worker,
-``kill -9`` and grandchildren included (:mod:`workers.processes.process_guard`). Messages are lines of JSON
-(MCP 2025-11-25, basic/transports#stdio).
+The SDK's ``stdio_client`` ends a server only on request. A program started here ends with its worker, even
+after ``kill -9``, and so do its grandchildren (:mod:`workers.processes.process_guard`). Messages are lines of
+JSON (MCP 2025-11-25, basic/transports#stdio).
 """
 
 import asyncio
@@ -32,9 +32,9 @@ from goondan_tasks.errors import ConfigError
 from workers.concurrency.threads import on_new_thread
 from workers.processes.programs import GUARD_SECONDS, Guard, child_environment, describe_end, exit_code
 
-# An answer that cannot be read fails its call at once; without that the call would wait for its time limit.
-#: how much of each end of invalid JSON is searched for the id: the rest is the result, and searching millions
-#: of brackets would block the other servers
+# An unreadable answer fails its call at once; otherwise the call would wait for its time limit.
+#: how much of both ends of invalid JSON is searched for the id; searching all of a large result would block
+#: the other servers
 END_BYTES = 1024
 _MEMBER = rb'\s*"(?:[^"\\]|\\.)*+"\s*+:\s*+(?:"(?:[^"\\]|\\.)*+"|[^\s"\[\]{},:]++)\s*+'
 #: the members before and after the result, which are neither objects nor arrays
@@ -43,7 +43,7 @@ _AFTER = re.compile(rb"((?:," + _MEMBER + rb")++)\}\s*\Z")
 
 
 def read_message(line: bytes) -> JSONRPCMessage | None:
-    """Return the message in a line, or for an unreadable answer an error response to its call.
+    """Return the message in a line; for an unreadable answer, an error response to its call.
 
     ``None`` if it is neither. An answer is an object with an ``id``, and a ``result`` or an ``error``.
     """
@@ -53,7 +53,7 @@ def read_message(line: bytes) -> JSONRPCMessage | None:
         content, reason = _without_result(line), str(fault)
     else:
         try:
-            # validate_json would convert all of it for each kind of message that it might be
+            # validate_json would convert the whole line once for each kind of message
             return jsonrpc_message_adapter.validate_python(content, by_name=False)
         except ValidationError:
             reason = "it is not a response of JSON-RPC"
@@ -94,7 +94,7 @@ Streams = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[Sess
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """How to start a server. ``env`` is added to a minimal environment, not to the worker's."""
+    """A server's command. ``env`` is added to a minimal environment, not to the worker's."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -102,7 +102,7 @@ class Command:
 
 
 class StdioTransport:
-    """A server process (``mcp.client.Transport``); its whole tree has ended when the block is left."""
+    """A server process (``mcp.client.Transport``); leaving the block ends its whole tree."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class StdioTransport:
     ) -> None:
         """``on_end`` is called at the end of the server's output, ``on_line`` with each line of its log.
 
-        ``hide`` masks secrets before a line is cut: half a secret would not be recognised.
+        ``hide`` masks secrets in a line before it is cut: half a secret would not be recognised.
         """
         self._command = command
         self._on_end = on_end
@@ -187,7 +187,7 @@ class StdioTransport:
             self.end = self._describe(report.decode())
 
     async def _ended(self) -> bytes:
-        """Return the guard's report; all output has been read by then."""
+        """End the server and return its guard's report; by then all output has been read."""
         ended = asyncio.ensure_future(self._report.read())
         self._stdin.close()
         await asyncio.wait([ended], timeout=STOP_SECONDS)
@@ -203,7 +203,7 @@ class StdioTransport:
         return report
 
     def _abandon(self) -> None:
-        """End the server without waiting, because the waiting task was cancelled."""
+        """End the server without waiting, after a cancel."""
         for task in self._tasks:
             task.cancel()
         for pipe in self._pipes:
@@ -228,7 +228,7 @@ class StdioTransport:
     async def _receive(
         self, stdout: asyncio.StreamReader, received: MemoryObjectSendStream[Incoming]
     ) -> None:
-        """Forward the server's messages; lines that are not messages belong to its log."""
+        """Forward the server's messages; other lines belong to its log."""
         try:
             async with received:
                 while line := await stdout.readline():
@@ -285,10 +285,10 @@ class StdioTransport:
         return asyncio.StreamWriter(transport, protocol, reader, loop)
 
 
-#: limit to connect and to send; an answer may take as long as its call
+#: the limit for connecting and sending; an answer may take as long as its call
 CONNECT_SECONDS = 15.0
 
-#: the characters that the value of a header may have
+#: the characters that are allowed in the value of a header
 _SENT = re.compile(r"[\t\x20-\x7e]*")
 
 
@@ -311,7 +311,7 @@ def sent_headers(headers: Mapping[str, str]) -> dict[str, str]:
 class HttpTransport:
     """A connection over streamable HTTP (``mcp.client.Transport``).
 
-    Redirects are followed only within the server's origin, so that no other host sees ``headers``.
+    Redirects are followed only within the server's origin, so no other host sees ``headers``.
     """
 
     end = ""

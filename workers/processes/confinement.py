@@ -1,4 +1,4 @@
-"""What the programs and isolated handlers of tools get of their worker: variables, files and the network."""
+"""What a tool's programs and isolated handlers may see: environment variables, files and the network."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +11,13 @@ from workers.processes.programs import child_environment
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """The rules of one bundle's tools; without a bundle only a tool's own ``env`` and ``sandbox`` count."""
+    """The rules for one bundle's tools; without a bundle, only a tool's own ``env`` and ``sandbox`` count."""
 
     bundle: Bundle | None = None
     state_root: Path | None = None
 
     def environment(self, agent: str, bound: BoundTool) -> dict[str, str]:
-        """Return the environment of an agent's tool.
+        """Return the environment of a tool of an agent.
 
         Raises:
             ConfigError: a variable that the Tool or the Agent names has no value.
@@ -27,7 +27,7 @@ class Confinement:
         return {**child_environment(), **resolve_variables(named)}
 
     def sandbox(self, bound: BoundTool, workdir: Path) -> Sandbox | None:
-        """Return the sandbox of a tool that asks for one."""
+        """Return the sandbox of a tool; ``None`` if it declares none."""
         if not bound.export.sandbox:
             return None
         root = self.bundle.root if self.bundle else None

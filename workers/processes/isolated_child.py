@@ -1,15 +1,15 @@
 """The child process of isolated tools: it runs the handlers of one entry file, one call at a time.
 
 :mod:`workers.processes.isolation` starts it below a guard (:mod:`workers.processes.process_guard`) with a
-socket as its standard output. An order is one JSON object; the child answers with ``[call, kind, body]``,
-where kind is ``began``, ``log``, ``progress``, and last ``value``, ``pending``, ``error`` or
-``out-of-memory``. What a tool logs is written by the worker, with the call's fields; what it prints goes to
-the worker's standard error as it is.
+socket as its standard output. An order is one JSON object. The child answers with ``[call, kind, body]``,
+where kind is ``began``, ``log``, ``record`` or ``progress``, and last ``value``, ``pending``, ``error`` or
+``out-of-memory``. The worker writes what a tool logs, with the call's fields. What a tool prints goes
+unchanged to the worker's standard error.
 
-The process stays alive between calls, with the state of the handlers' modules. Directory, environment, umask,
-alarm and the SIGTERM handler are restored for each call.
+The process stays alive between calls, and keeps the state of the handlers' modules. Directory, environment,
+umask, alarm and the SIGTERM handler are restored for each call.
 
-It must start quickly: it imports neither Celery, Redis and structlog nor the YAML of bundles.
+To start quickly, it imports neither Celery, Redis and structlog nor the YAML of bundles.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import partial, partialmethod
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -45,14 +45,14 @@ from workers.processes.programs import ProcessRunner, own_environment
 
 _LENGTH = struct.Struct(">Q")
 _CHUNK_BYTES = 1_048_576
-#: a socket refuses a timeout that does not fit into 32 bits of milliseconds
+#: the milliseconds of a socket's timeout must fit into 32 bits
 _LONGEST_WAIT_SECONDS = 3_600.0
 
 
 class ChildChannel:
-    """One end of the socket between worker and child: messages are bytes after their length.
+    """One end of the socket between worker and child; each message is preceded by its length.
 
-    Any thread may send; one thread at a time receives.
+    Any thread may send; one thread at a time may receive.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -81,7 +81,7 @@ class ChildChannel:
         return self._read(length, end)
 
     def is_open(self) -> bool:
-        """Return whether the other end is open; while unread data is left it counts as open."""
+        """Return whether the other end is open, or data is left to read."""
         self._connection.settimeout(0)
         try:
             return bool(self._connection.recv(1, socket.MSG_PEEK))
@@ -117,31 +117,23 @@ class ChildChannel:
 class ChannelLogger:
     """The Logger of a call in the child: the worker writes the lines, with the call's fields.
 
-    ``log`` gets ``[level, event, fields]``.
+    ``log`` receives ``[level, event, fields]``.
     """
 
     def __init__(self, log: Callable[[list[Any]], None]) -> None:
         self._log = log
 
-    def debug(self, event: str, *args: Any, **fields: Any) -> None:
-        """Log for the developer."""
-        self._log(["debug", event % args if args else event, _loggable(fields)])
+    def _write(self, level: str, /, event: str, *args: Any, **fields: Any) -> None:
+        self._log([level, event % args if args else event, _loggable(fields)])
 
-    def info(self, event: str, *args: Any, **fields: Any) -> None:
-        """Log what happened."""
-        self._log(["info", event % args if args else event, _loggable(fields)])
-
-    def warning(self, event: str, *args: Any, **fields: Any) -> None:
-        """Log what may be wrong."""
-        self._log(["warning", event % args if args else event, _loggable(fields)])
-
-    def error(self, event: str, *args: Any, **fields: Any) -> None:
-        """Log what is wrong."""
-        self._log(["error", event % args if args else event, _loggable(fields)])
+    debug = partialmethod(_write, "debug")
+    info = partialmethod(_write, "info")
+    warning = partialmethod(_write, "warning")
+    error = partialmethod(_write, "error")
 
 
 class ChannelHandler(logging.Handler):
-    """Sends what is logged with ``logging``, or structlog, to the worker, as lines of the current call."""
+    """Sends what the tool logs with ``logging`` or structlog to the worker, as lines of the current call."""
 
     def __init__(self, channel: ChildChannel) -> None:
         super().__init__()
@@ -163,7 +155,7 @@ class ChannelHandler(logging.Handler):
             self.handleError(record)
 
     def take_structlog(self) -> None:
-        """Take the lines of structlog, if the entry file has imported it and not configured it."""
+        """Handle structlog's lines too, if the entry file imports it without configuring it."""
         structlog: Any = sys.modules.get("structlog")
         if structlog is not None and not structlog.is_configured():
             structlog.configure(
@@ -178,7 +170,7 @@ class ChannelHandler(logging.Handler):
 
 
 def _loggable(fields: JsonObject) -> JsonObject:
-    """Format the traceback, which only this process has, and replace fields that are not JSON by ``repr``."""
+    """Format the traceback, which only this process has; if a field is not JSON, replace all by ``repr``."""
     if exc_info := fields.pop("exc_info", None):
         error = exc_info if isinstance(exc_info, BaseException) else sys.exception()
         fields["exception"] = "".join(traceback.format_exception(error)).strip()
@@ -191,9 +183,9 @@ def _loggable(fields: JsonObject) -> JsonObject:
 
 @dataclass(frozen=True, slots=True)
 class ProcessState:
-    """Directory, environment, umask and SIGTERM handler: process state that must not leak between calls."""
+    """Directory, environment, umask and SIGTERM handler, which must not leak from call to call."""
 
-    #: a descriptor: the path may lead elsewhere later
+    #: a descriptor, because the path may lead elsewhere later
     directory: int
     environment: dict[str, str]
     umask: int
@@ -208,7 +200,7 @@ class ProcessState:
         return cls(os.open(".", os.O_RDONLY), environment, umask, signal.getsignal(signal.SIGTERM))
 
     def restore(self) -> None:
-        """Restore the state, and cancel a pending alarm."""
+        """Restore the state and cancel a pending alarm."""
         os.fchdir(self.directory)
         environment = os.environ  # noqa: TID251 - restored as it was
         if environment != self.environment:
@@ -220,12 +212,12 @@ class ProcessState:
 
 
 _MEGABYTE = 1_048_576
-#: importing an entry file takes at least this
+#: the least memory that importing an entry file takes
 _LEAST_BYTES = 4 * _MEGABYTE
 
 
 def main(entry: str, memory_mb: str, log_level: str) -> None:
-    """Serve until the worker closes the channel, or SIGTERM."""
+    """Run calls until the worker closes the channel or SIGTERM arrives."""
     channel = _private_channel()
     if memory_mb != "0":
         _limit_memory(int(memory_mb))
@@ -237,7 +229,7 @@ def main(entry: str, memory_mb: str, log_level: str) -> None:
 class Stop(SystemExit):
     """The guard's SIGTERM: the call is past its limit or cancelled, or the child is no longer needed.
 
-    Being a SystemExit, it also leaves an event loop; ``finally`` blocks have one second.
+    As a SystemExit, it also leaves an event loop. ``finally`` blocks have one second.
     """
 
 
@@ -291,7 +283,7 @@ class IsolatedChild:
         self._log.call = order["call"]
         handler = self._handler(order["tool"], order["export"])
         self._log.take_structlog()
-        # what the entry file sets while it is imported is part of the state
+        # saved after the import, so that what the entry file sets is part of the state
         self._state = self._state or ProcessState.now()
         self._state.restore()
         context = self._context(order["context"], order["call"], order["limitSeconds"])
@@ -347,4 +339,4 @@ def _limit_memory(megabytes: int) -> None:
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     limit = min(megabytes * _MEGABYTE, sys.maxsize if most == resource.RLIM_INFINITY else most)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    bytearray(_LEAST_BYTES)  # fail here if there is too little memory, and not obscurely in the import
+    bytearray(_LEAST_BYTES)  # too little memory fails here, rather than obscurely in the import

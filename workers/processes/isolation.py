@@ -39,24 +39,24 @@ CRASH_SECONDS = 2.0
 #: how long an idle child is kept
 IDLE_SECONDS = 60.0
 
-#: the child has its worker's import path; PYTHONPATH would leak into the programs of tools
+#: passes on the worker's import path; PYTHONPATH would leak into the programs of tools
 _PROGRAM = (
     "import sys; sys.path[:] = sys.argv[1].split(':'); "
     "from workers.processes.isolated_child import main; main(*sys.argv[2:])"
 )
 
-#: takes the kind and the body of each message that a running handler causes
+#: receives the kind and the body of each log line and progress report
 OnEvent = Callable[[str, Any], None]
 
 
 @dataclass(frozen=True, slots=True)
 class ChildKind:
-    """What makes children interchangeable: the entry file, the memory limit, what they see."""
+    """What children must have in common to be interchangeable."""
 
     entry: Path
     memory_mb: int | None
     environment: Mapping[str, str] = field(default_factory=child_environment, repr=False)
-    #: of one instance: it has the instance's workdir in it
+    #: contains the workdir of one instance
     sandbox: Sandbox | None = None
 
     def command(self) -> list[str]:
@@ -76,7 +76,7 @@ class Child:
         """Start the child without waiting for it.
 
         Raises:
-            OSError: there are no processes or descriptors left.
+            OSError: no processes or descriptors are left.
         """
         self.kind = kind
         self._calls = 0
@@ -90,7 +90,7 @@ class Child:
         self._has_ended = False
 
     def is_alive(self) -> bool:
-        """Return whether the child is alive; only while it is idle."""
+        """Return whether an idle child is alive."""
         return self._channel.is_open()
 
     def run(self, order: JsonObject, limit_seconds: float, on_event: OnEvent) -> tuple[str, Any]:
@@ -113,7 +113,7 @@ class Child:
             while True:
                 number, kind, body = self._receive(end)
                 if number != self._calls:
-                    continue  # from a thread left behind by an earlier call
+                    continue  # from a thread that an earlier call left behind
                 if kind == "began":
                     end, late = monotonic() + limit_seconds, timed_out(limit_seconds)
                 elif kind in {"value", "pending", "error"}:
@@ -133,9 +133,9 @@ class Child:
         self._guard.break_lifeline()
 
     def end(self, patience_seconds: float = 0.0) -> int | None:
-        """End the child and its tree, wait until they have ended, and return the child's exit code.
+        """End the child and its tree, wait for their end, and return the child's exit code.
 
-        The child first gets ``patience_seconds`` to end. ``None`` if its guard was killed, or if
+        The child first gets ``patience_seconds`` to end by itself. ``None`` if its guard was killed, or if
         the child was ended before.
         """
         if self._has_ended:
@@ -163,12 +163,12 @@ class Children:
     """The children of one worker process, busy and idle."""
 
     def __init__(self, limit: int = 1, idle_seconds: float = IDLE_SECONDS) -> None:
-        #: idle children are ended when there are more than this: the worker's concurrency
+        #: the worker's concurrency; idle children beyond it are ended
         self.limit = limit
         self._idle_seconds = idle_seconds
         self._lock = threading.Lock()
         self._busy = 0
-        #: each idle child with the time since when it is idle, the longest idle first
+        #: each idle child with the time at which it became idle, the longest idle first
         self._idle: list[tuple[float, Child]] = []
         self._closed = threading.Event()
         self._keeper: threading.Thread | None = None
@@ -221,7 +221,7 @@ class Children:
                 self._busy -= 1
 
     def _warm(self, kind: ChildKind) -> Child | None:
-        """Take the most recently used idle child of that kind; end those that were killed meanwhile."""
+        """Take the most recently used idle child of a kind; end those that have been killed."""
         while True:
             with self._lock:
                 place = next((at for at in reversed(self._idle) if at[1].kind == kind), None)
@@ -257,7 +257,7 @@ class Children:
         return sum(begun <= since for begun, _ in self._idle)
 
     def _end_first(self, count: Callable[[], int]) -> None:
-        """End the longest idle children, as many as ``count`` says under the lock."""
+        """End the longest idle children; ``count`` is called under the lock and returns how many."""
         with self._lock:
             number = count()
             ended, self._idle = self._idle[:number], self._idle[number:]
@@ -266,18 +266,26 @@ class Children:
 
 
 @dataclass(frozen=True, slots=True)
-class IsolatedTool:
-    """A tool whose handler runs in a child process, which its limit and a cancel really end."""
+class Isolation:
+    """What the isolated tools of a process share."""
 
-    bound: BoundTool
     children: Children
+    #: base URL of the error pages
     help_url: str
     confinement: Confinement = field(default_factory=Confinement)
+
+
+@dataclass(frozen=True, slots=True)
+class IsolatedTool:
+    """A tool whose handler runs in a child process, which the call's limit and a cancel end."""
+
+    bound: BoundTool
+    isolation: Isolation
 
     def run(
         self, ctx: ToolContext, args: JsonObject, *, limit_seconds: float, cancellation: Cancellation
     ) -> Any:
-        """Run the handler and return what it returned; this blocks.
+        """Run the handler and return its value; this blocks.
 
         When this returns or raises, the handler has ended; unless it returned, so has its process tree.
 
@@ -285,7 +293,8 @@ class IsolatedTool:
             ConfigError: a variable that the tool names has no value.
             ToolTimeoutError: the handler is past its limit.
             ToolCrashedError: the process ended before the handler did.
-            ToolError: the call was cancelled; or :class:`DescribedError`, what the handler raised.
+            DescribedError: the handler raised an error.
+            ToolError: the call was cancelled.
             OSError: no process can be started.
         """
 
@@ -299,18 +308,19 @@ class IsolatedTool:
             elif kind == "progress":
                 ctx.progress(**body)
 
-        environment = self.confinement.environment(ctx.agent_name, self.bound)
-        sandbox = self.confinement.sandbox(self.bound, ctx.workdir)
+        confinement = self.isolation.confinement
+        environment = confinement.environment(ctx.agent_name, self.bound)
+        sandbox = confinement.sandbox(self.bound, ctx.workdir)
         memory_mb = self.bound.export.memory_mb
         kind_of_child = ChildKind(self.bound.entry_path, memory_mb, environment, sandbox)
-        with self.children.lend(kind_of_child) as child:
+        with self.isolation.children.lend(kind_of_child) as child:
             forget = cancellation.on_cancel(child.stop)
             try:
                 kind, body = child.run(self._order(ctx, args, limit_seconds), limit_seconds, on_event)
             finally:
                 forget()
             if cancellation.error is not None:
-                raise cancellation.error  # the handler was quicker, but the child is being ended
+                raise cancellation.error  # the handler ended first, but the child is being ended
         if kind == "error":
             error = _with_hint(ToolCallError.from_wire(body), environment)
             raise DescribedError(error.with_traceback(body["traceback"]) if "traceback" in body else error)
@@ -323,28 +333,14 @@ class IsolatedTool:
             "args": args,
             "limitSeconds": limit_seconds,
             "messageLimit": self.bound.tool.spec.error_message_limit,
-            "helpUrl": self.help_url,
+            "helpUrl": self.isolation.help_url,
             "context": wire_of(ctx),
         }
 
 
 def _with_hint(error: ToolCallError, environment: Mapping[str, str]) -> ToolCallError:
-    """Say how to name a variable, if the handler has looked for one in vain that the worker has."""
+    """Say how to pass on a variable if the handler lacks one that the worker has."""
     name = error.message.strip("'")
     if error.name != "KeyError" or name in environment or name not in own_environment():
         return error
     return error.model_copy(update={"suggestion": f"Name it in 'env' of the Tool or Agent: env: [{name}]."})
-
-
-@dataclass(frozen=True, slots=True)
-class Isolation:
-    """Makes the isolated tools of a process."""
-
-    children: Children
-    #: base URL of the error pages
-    help_url: str
-    confinement: Confinement = field(default_factory=Confinement)
-
-    def tool(self, bound: BoundTool) -> IsolatedTool:
-        """Return the tool as one that runs in a child."""
-        return IsolatedTool(bound, self.children, self.help_url, self.confinement)

@@ -4,18 +4,18 @@
 program's whole tree when the program or the worker ends:
 
 - As a child subreaper (prctl(2)) it becomes the parent of every orphan of the tree, ``setsid`` grandchildren
-  and daemons included. So it has children exactly while something of the tree lives.
+  and daemons included. So it has children exactly as long as a process of the tree lives.
 - Its standard input is a pipe that the worker never writes to and that no other process holds. End of file
-  means that the worker has died, ``kill -9`` included, or that it wants the tree ended.
+  means that the worker has died, even by ``kill -9``, or that it wants the tree to end.
 
-``INPUT_FD`` becomes the program's standard input; -1 stands for none. Into ``REPORT_FD`` go lines: ``pid N``,
+``INPUT_FD`` becomes the program's standard input; -1 stands for none. ``REPORT_FD`` gets lines: ``pid N``,
 then ``error ERRNO`` (the program cannot be started) or ``exit N`` (negative: ended by that signal). The guard
 ends after the tree.
 
-Where there is no prctl(2) and no ``/proc`` (macOS), only the program's own process group is reached: what
-leaves it with ``setsid`` lives on.
+Without prctl(2) and ``/proc`` (macOS) it reaches only the program's own process group: a process that leaves
+the group with ``setsid`` lives on.
 """
-# it is started for each program, and contextlib and pathlib would double the time that takes
+# this is started for each program, and importing contextlib and pathlib would double the time
 # ruff: noqa: PTH123, PTH208, SIM105
 
 import ctypes
@@ -26,9 +26,9 @@ import sys
 import time
 
 TERM_SECONDS = 1.0
-#: after that the guard gives up: processes of another user, or stuck in the kernel, are left
+#: then the guard gives up: what is left belongs to another user, or is stuck in the kernel
 KILL_SECONDS = 5.0
-#: how often to look whether the parent is still the worker, in case a fork of it holds the lifeline open
+#: how often it checks that the worker is still the parent, since a fork of it may hold the lifeline open
 PARENT_CHECK_SECONDS = 1.0
 
 LIFELINE = 0
@@ -39,7 +39,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def main(report: int, given: int, argv: list[str]) -> None:
-    """Run a program to its end, or the worker's, and leave nothing of its tree behind."""
+    """Run a program to its end or the worker's, and leave nothing of its tree behind."""
     worker = os.getppid()
     os.set_inheritable(report, False)
     source = os.open(os.devnull, os.O_RDONLY) if given == NO_INPUT else given
@@ -68,7 +68,7 @@ class Tree:
         self._wakeup = wakeup
 
     def collect(self) -> bool:
-        """Collect the children that have ended; return whether any are left."""
+        """Reap the children that have ended; return whether any are left."""
         try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -80,14 +80,14 @@ class Tree:
             return False
 
     def wait(self, seconds: float, *descriptors: int) -> list[int]:
-        """Wait for a child's end or input, ``seconds`` at most; return the descriptors that have input."""
+        """Wait up to ``seconds`` for a child's end or input; return the descriptors that have input."""
         readable = select.select([self._wakeup, *descriptors], [], [], max(0.0, seconds))[0]
         if self._wakeup in readable:
             os.read(self._wakeup, 512)
         return readable
 
     def end(self) -> None:
-        """Ask every process to end, then kill what is left."""
+        """Ask every process to end, then kill those that are left."""
         kill_at = time.monotonic() + TERM_SECONDS
         if self.collect():
             self.signal(signal.SIGTERM)
@@ -96,12 +96,12 @@ class Tree:
         give_up_at = time.monotonic() + KILL_SECONDS
         while self.collect() and time.monotonic() < give_up_at:
             self.signal(signal.SIGKILL)
-            self.wait(0.01)  # a process that forks faster than one look at /proc is met at the next
+            self.wait(0.01)  # a fork that the last look at /proc missed is killed after the next
         if not IS_LINUX:
             send(signal.SIGKILL, self.program)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to every process of the tree, group by group: none can fork away meanwhile."""
+        """Send a signal to every process of the tree, by groups, so that none can escape by forking."""
         for group in groups() if IS_LINUX else {self.program}:
             send(number, group)
 
@@ -113,7 +113,7 @@ def start(argv: list[str], report: int, source: int) -> int:
         return pid
     try:
         os.setsid()
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # of the parent's thread: the guard has only one
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # sent when the parent's thread ends, of which there is one
         os.dup2(source, LIFELINE)
         for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(ignored_by_python, signal.SIG_DFL)
@@ -125,7 +125,7 @@ def start(argv: list[str], report: int, source: int) -> int:
 
 
 def catch_signals() -> int:
-    """Outlive the signals that a program may send to its parent; return what is readable after any signal."""
+    """Survive signals that a program may send to its parent; return a pipe that any of them writes to."""
     wakeup, written_by_signals = os.pipe()
     os.set_blocking(written_by_signals, False)
     signal.set_wakeup_fd(written_by_signals, warn_on_full_buffer=False)
@@ -137,20 +137,20 @@ def catch_signals() -> int:
 
 
 def prctl(option: int, value: int) -> None:
-    """Set an attribute of this process, where the system knows it."""
+    """Set an attribute of this process, if the system has it."""
     if IS_LINUX:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def let_go_of_output() -> None:
-    """Leave the output to the program alone, so that its end is the end of file."""
+    """Leave the output to the program alone, so that it closes with the program."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
 
 
 def tell(report: int, line: str) -> None:
-    """Report a line to the worker, if it still lives."""
+    """Report a line to the worker, if it is still alive."""
     try:
         os.write(report, f"{line}\n".encode())
     except BrokenPipeError:
@@ -158,7 +158,7 @@ def tell(report: int, line: str) -> None:
 
 
 def send(number: signal.Signals, group: int) -> None:
-    """Send a signal to a process group, which may have ended or belong to another user."""
+    """Send a signal to a process group, unless it has ended or belongs to another user."""
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):
@@ -166,9 +166,9 @@ def send(number: signal.Signals, group: int) -> None:
 
 
 def groups() -> set[int]:
-    """List the process groups below this process, as ``/proc`` shows them.
+    """Return the process groups below this process, from ``/proc``.
 
-    Nothing else is in them: they were made in the sessions of the tree.
+    They contain no other processes, since they were made in the sessions of the tree.
     """
     children: dict[int, list[int]] = {}
     group_of: dict[int, int] = {}
@@ -178,13 +178,13 @@ def groups() -> set[int]:
                 stat = file.read()
         except OSError:  # it has just ended
             continue
-        fields = stat.rpartition(b")")[2].split()  # the program's name before it may hold anything
+        fields = stat.rpartition(b")")[2].split()  # the name in brackets may contain anything
         children.setdefault(int(fields[1]), []).append(pid)
         group_of[pid] = int(fields[2])
     tree = children.get(os.getpid(), [])
     for pid in tree:
         tree += children.get(pid, [])
-    # a child that has not come to its setsid is in the guard's group; 0 and 1 mean more than one group
+    # a child before its setsid is in the guard's group; to killpg, 0 and 1 mean more than one group
     return {group_of[pid] for pid in tree} - {0, 1, os.getpgrp()}
 
 

@@ -1,7 +1,7 @@
 """Programs of tools: each runs below a guard, which ends the program's whole process tree.
 
-:class:`Guard` is the worker's side of a guard process (:mod:`workers.processes.process_guard`), and
-:class:`ProcessRunner` the ``run_process`` of a ToolContext.
+:class:`Guard` is the worker's side of a guard process (:mod:`workers.processes.process_guard`);
+:class:`ProcessRunner` is the ``run_process`` of a ToolContext.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ _GUARD = (sys.executable, "-I", "-S", process_guard.__file__)
 
 
 class Guard:
-    """The guard of one program: the program's whole tree ends with the lifeline or with the worker."""
+    """The guard of one program, whose whole tree ends with the lifeline or with the worker."""
 
     def __init__(
         self,
@@ -52,11 +52,11 @@ class Guard:
         ``stdin`` is a descriptor that the program reads from.
 
         Raises:
-            OSError: the guard cannot be started. If the program cannot be, only the report says so.
+            OSError: the guard cannot be started. A program that cannot be started shows only in the report.
         """
         self._program = argv[0]
         with contextlib.ExitStack() as undo:
-            #: the reading end of what the guard reports
+            #: the reading end of the guard's report
             self.report, reported = os.pipe()
             undo.callback(os.close, self.report)
             try:
@@ -81,15 +81,15 @@ class Guard:
             undo.pop_all()
 
     def break_lifeline(self) -> None:
-        """Make the guard end the tree: SIGTERM, a second later SIGKILL."""
+        """Make the guard end the tree: SIGTERM, and SIGKILL a second later."""
         if self.process.stdin:
             self.process.stdin.close()
         self.process.send_signal(signal.SIGCONT)  # the program may have stopped its guard
 
     def end(self, patience_seconds: float = 0.0) -> int | None:
-        """End the tree, wait until it has ended, and return the program's exit code; see :func:`exit_code`.
+        """End the tree, wait for its end, and return the program's exit code; see :func:`exit_code`.
 
-        The program first gets ``patience_seconds`` to end.
+        The program first gets ``patience_seconds`` to end by itself.
         """
         with self:
             if not self._ends_within(patience_seconds):
@@ -115,7 +115,7 @@ class Guard:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Wait until the guard has ended, and close its pipes."""
+        """Wait for the end of the guard, and close its pipes."""
         try:
             self.process.__exit__(kind, error, traceback)
         finally:
@@ -123,9 +123,9 @@ class Guard:
 
 
 def exit_code(report: str, program: str) -> int | None:
-    """Read a guard's report: the program's exit status, negative if a signal ended it.
+    """Return the exit status in a guard's report; it is negative if a signal ended the program.
 
-    ``None`` if the guard was killed or could not end the program, which is then killed here.
+    ``None`` if the guard was killed, or could not end the program, which is then killed here.
 
     Raises:
         OSError: the program could not be started.
@@ -140,7 +140,7 @@ def exit_code(report: str, program: str) -> int | None:
 
 
 def describe_end(exit_code: int | None) -> str:
-    """Describe how a program ended, given what :func:`exit_code` returned."""
+    """Describe how a program ended, given the value of :func:`exit_code`."""
     if exit_code is None:
         return "was killed together with its guard"
     if exit_code < 0:
@@ -159,11 +159,10 @@ def signal_name(number: int) -> str:
 CHUNK_BYTES = 65_536
 #: the most a pipe holds: /proc/sys/fs/pipe-max-size
 PIPE_BYTES = 1_048_576
-#: a selector's timeout must fit into 32 bits of milliseconds
+#: the milliseconds of a selector's timeout must fit into 32 bits
 LONGEST_WAIT_SECONDS = 3_600.0
 
-
-#: what programs need to know of their user and machine, besides ``LC_*``
+#: variables about the user and the machine that programs need, besides ``LC_*``
 _MACHINE = frozenset({
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LANGUAGE", "TZ", "TMPDIR"),
     *("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE"),
@@ -174,11 +173,11 @@ _MACHINE = frozenset({
 
 def own_environment() -> Mapping[str, str]:
     """Return the environment of this process."""
-    return os.environ  # noqa: TID251 - child_environment decides what programs have of it
+    return os.environ  # noqa: TID251 - child_environment selects what programs get
 
 
 def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return what every program of a tool gets of ``environ`` (default: this process's), and nothing else."""
+    """Return the variables of ``environ`` (default: this process's) that every program of a tool gets."""
     environ = own_environment() if environ is None else environ
     return {name: text for name, text in environ.items() if name in _MACHINE or name.startswith("LC_")}
 
@@ -188,7 +187,7 @@ class ProcessRunner:
     """The :class:`~goondan_tasks.tool_api.RunProcess` of one call; it blocks, in any thread."""
 
     workdir: Path
-    #: when every program ends at the latest (UTC); ``None``: no limit
+    #: when programs end at the latest (UTC); ``None`` for no limit
     deadline: datetime | None = None
     cancellation: Cancellation = field(default_factory=Cancellation)
     #: makes the environment of each program
@@ -207,8 +206,8 @@ class ProcessRunner:
         """Run a program to its end and return the outcome.
 
         ``max_output_bytes`` limits what is kept of stdout and of stderr each. Without ``timeout_seconds``, or
-        with 0 or less, only the call's deadline limits the run. A cancel of the call ends the program. Its
-        descendants are ended with it: SIGTERM, a second later SIGKILL.
+        with 0 or less, only the call's deadline limits the run. A cancel of the call ends the program, too.
+        Its descendants end with it: SIGTERM, and SIGKILL a second later.
 
         Raises:
             ConfigError: a variable that the tool names has no value, or its sandbox does not work here.
@@ -268,7 +267,7 @@ class _Beginning:
         self.is_cut = self.is_cut or len(data) > room
 
     def text(self) -> str:
-        """Decode; a character split by the limit is left out, other undecodable bytes become U+FFFD."""
+        """Decode it without a character that the limit splits; other undecodable bytes become U+FFFD."""
         return getincrementaldecoder("utf-8")("replace").decode(bytes(self.kept), final=not self.is_cut)
 
 
@@ -282,7 +281,7 @@ class _ProgramRun:
         self.timed_out = False
 
     def follow(self, guard: Guard, end: float) -> None:
-        """Read until the guard has ended, and make it end the tree at ``end``."""
+        """Read until the guard has ended; make it end the tree at ``end``."""
         with selectors.DefaultSelector() as selector:
             for source, beginning in (
                 (guard.process.stdout, self.stdout),
@@ -301,7 +300,7 @@ class _ProgramRun:
                     self.timed_out = True
                     end = time.monotonic() + GUARD_SECONDS
                     guard.break_lifeline()
-            # an escaped process may hold a pipe open: read what is there without waiting for end of file
+            # an escaped process may hold a pipe open, so do not wait for the end of file
             _read(selector, 0, PIPE_BYTES)
 
 

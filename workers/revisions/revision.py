@@ -40,7 +40,7 @@ from workers.extensions.state import MemoryState, RedisState
 from workers.instances.outputs import Outputs
 from workers.instances.service import InstanceService
 from workers.instances.workdirs import InstanceWorkdirs, Workdirs
-from workers.javascript.extensions import HostedExtensions
+from workers.javascript.host import ROOM_BYTES
 from workers.javascript.tools import HostedTools, Hosts
 from workers.oauth import WorkerOAuth, make_oauth
 from workers.processes.confinement import Confinement
@@ -351,7 +351,14 @@ def make_registry(settings: Settings, bundle: Bundle, children: Children, hosts:
     """Make the registry of a bundle, system tools included."""
     confinement = Confinement(bundle, settings.state_root_path)
     isolation = Isolation(children, settings.help_url, confinement)
-    hosted = HostedTools(hosts, bundle.root.resolve(), settings.help_url, confinement, settings.javascript)
+    hosted = HostedTools(
+        hosts,
+        bundle.root.resolve(),
+        settings.help_url,
+        confinement,
+        settings.javascript,
+        ROOM_BYTES + 2 * (settings.max_args_bytes + settings.max_output_bytes),
+    )
     is_open = bundle.swarm(settings.swarm).spec.policy.tool_calls.allow == "registry"
     return Registry(bundle, isolation, hosted, system_tools(settings.max_output_bytes), is_open=is_open)
 
@@ -374,8 +381,7 @@ def make_extensions(
     events = EventListeners(event_loop.submit)
     parts = (AgentPipelines(), registry.dynamic, events, store, registry.catalog, v1_api)
     services = ExtensionServices(*parts, oauth=oauth, swarm_bundle_for=swarm_bundle_for)
-    hosted = HostedExtensions(registry.hosted)
-    return ExtensionLoader(bundle, services, event_loop, registry.files, hosted)
+    return ExtensionLoader(bundle, services, event_loop, registry.files, registry.hosted)
 
 
 def make_steps(

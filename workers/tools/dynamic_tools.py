@@ -1,4 +1,4 @@
-"""Tools that extensions register while they run (003 §10)."""
+"""Tools that extensions register at run time (003 §10)."""
 
 import threading
 from collections import OrderedDict
@@ -25,10 +25,10 @@ _ITEM_FIELDS = ("name", "description", "parameters", "source")
 #: the fields of an export that a dynamic tool may have
 _POLICY_FIELDS = ("timeoutSeconds", "idempotent", "maxAttempts", "retry")
 
-#: the instanceKey and the turnId of a Turn of an agent
+#: the instanceKey and the turnId of an agent's Turn
 TurnKey = tuple[str, str]
 
-#: the number of Turns whose tools a process keeps: the latest
+#: how many Turns' tools a process keeps, the latest ones
 MOST_TURNS = 1024
 
 
@@ -44,38 +44,38 @@ class DynamicTool:
     item: CatalogItem
     registered: RegisteredTool
     extension: str
-    #: the Turn in which it was registered, also in a Step or tool call; ``None``: it lasts
+    #: the Turn in which it was registered, perhaps in a Step or tool call; ``None`` for a lasting tool
     turn: TurnKey | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ToolsOfTurn:
-    """The tools that one Turn has registered and unregistered, as far as a process knows."""
+    """The tools registered and unregistered in one Turn, as far as this process knows."""
 
-    #: those whose handlers the process has
+    #: tools whose handlers this process has
     tools: Mapping[str, DynamicTool] = field(default_factory=dict)
-    #: the names of those that earlier Steps have registered in other processes
+    #: names of tools that earlier Steps registered in other processes
     elsewhere: frozenset[str] = frozenset()
-    #: the names that were unregistered in it, and not registered again
+    #: names of tools that were unregistered, and not registered again
     gone: frozenset[str] = frozenset()
-    #: those of them that are not in Redis yet
+    #: those of ``gone`` that are not in Redis yet
     untold: frozenset[str] = frozenset()
 
 
 class DynamicTools:
     """The dynamic tools of every agent that a process serves, in order of registration.
 
-    Tools of MCP servers come last, by name: their servers start in any order, and the model is to see the
-    same catalog in each Step and worker.
+    Tools of MCP servers come last, sorted by name: their servers start in any order, but the model should see
+    the same catalog in each Step and worker.
 
     A tool registered in a Turn belongs to that Turn alone, since its handler may hold a user's token. There
-    it replaces a lasting one of the same name. A tool unregistered in a Turn is gone from that Turn alone;
-    the Turn's other workers learn of that with the next Step.
+    it replaces a lasting tool of the same name. A tool unregistered in a Turn is gone from that Turn alone;
+    the Turn's other workers learn of it with the next Step.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: replaced and never changed, so that they are read without the lock
+        #: the mappings are replaced, never changed, so that they can be read without the lock
         self._lasting: dict[str, Mapping[str, DynamicTool]] = {}
         self._of_turns: OrderedDict[tuple[str, TurnKey], ToolsOfTurn] = OrderedDict()
         #: grows with every change
@@ -85,7 +85,7 @@ class DynamicTools:
 
     @property
     def has_turns(self) -> bool:
-        """Whether any Turn has tools of its own here, or lacks some."""
+        """Whether any Turn has registered or unregistered tools here."""
         return bool(self._of_turns)
 
     def of(self, agent: str, turn: TurnKey | None = None) -> Mapping[str, DynamicTool]:
@@ -93,7 +93,7 @@ class DynamicTools:
         return self._lasting.get(agent, {}) if turn is None else self._of_turn(agent, turn).tools
 
     def shown(self, agent: str, turn: TurnKey | None = None) -> Mapping[str, DynamicTool]:
-        """Return the tools of an agent's next Step, or of the next one of a Turn, by name."""
+        """Return the tools of an agent's next Step, or of a Turn's next Step, by name."""
         if turn is None:
             return self.of(agent)
         own = self._of_turn(agent, turn)
@@ -111,11 +111,11 @@ class DynamicTools:
         return [tool for tools in of_turns for tool in tools.values()]
 
     def find(self, agent: str, name: str, turn: TurnKey | None = None) -> DynamicTool | None:
-        """Return the tool of that name, in a Turn or outside of any."""
+        """Return the tool of that name: a Turn's own, else a lasting one."""
         return self.of(agent, turn).get(name) or self.of(agent).get(name)
 
     def add(self, agent: str, tool: DynamicTool) -> None:
-        """Add a tool; it replaces one of the same name, and comes last."""
+        """Add a tool; it replaces one of the same name and comes last."""
         name = tool.item.name
         with self._lock:
             replaced = self.find(agent, name, tool.turn)
@@ -134,7 +134,7 @@ class DynamicTools:
             logger.warning("tool.replaced", agent=agent, tool=name, of=replaced.extension, by=tool.extension)
 
     def remove(self, agent: str, name: str, turn: TurnKey | None = None) -> bool:
-        """Remove a tool, or hide it from a Turn, lasting or not; return whether there was one."""
+        """Remove a tool, or hide it from a Turn; return whether there was one."""
         with self._lock:
             lasting = dict(self.of(agent))
             if turn is None:
@@ -154,7 +154,7 @@ class DynamicTools:
     def begin_step(
         self, agent: str, turn: TurnKey, *, registered: Iterable[str], gone: Iterable[str]
     ) -> None:
-        """Take over the names that earlier Steps of a Turn have registered and unregistered elsewhere."""
+        """Note the names that earlier Steps of a Turn have registered and unregistered elsewhere."""
         with self._lock:
             own = self._of_turn(agent, turn)
             told = replace(own, elsewhere=frozenset(registered), gone=frozenset())
@@ -228,7 +228,7 @@ def dynamic_tool(
 
 
 def catalog_item(item: CatalogItem | Mapping[str, Any], extension: str) -> CatalogItem:
-    """Return an extension's description of a tool as an item.
+    """Return an extension's description of a tool as a catalog item.
 
     Raises:
         ValueError: it is not valid.
@@ -247,7 +247,7 @@ def catalog_item(item: CatalogItem | Mapping[str, Any], extension: str) -> Catal
 
 
 def without_secrets(item: CatalogItem) -> CatalogItem:
-    """Return an item without secrets: an extension that registers it at run time may have seen a token."""
+    """Return an item without secrets: the extension that registers it may have seen a token."""
     wire = item.to_wire()
     shown = KNOWN_SECRETS.hidden_in_answer(wire)
     return item if shown == wire else CatalogItem.from_wire(shown)
@@ -268,7 +268,7 @@ def _bound(item: CatalogItem, policy: JsonObject, entry_path: Path) -> BoundTool
 
 
 def require_fields(given: Mapping[str, Any], known: Iterable[str], what: str) -> None:
-    """Raise a ValueError for a field that is not known."""
+    """Raise a ValueError for an unknown field."""
     for name in given:
         if name not in known:
             raise ValueError(f"{what} has no field {name!r}. {hint(str(name), list(known))}".strip())
@@ -276,37 +276,36 @@ def require_fields(given: Mapping[str, Any], known: Iterable[str], what: str) ->
 
 @dataclass(frozen=True, slots=True)
 class TurnTools:
-    """The tools that a Step begins with (003 §10.3), before its middlewares change them."""
+    """The tools that a Step starts with (003 §10.3), before its middlewares change them."""
 
     lasting: Sequence[CatalogItem]
-    #: those registered in this Turn, in this worker
+    #: registered in this Turn, in this worker
     here: Mapping[str, DynamicTool]
-    #: those of earlier Steps of this Turn, in any worker
+    #: registered in earlier Steps of this Turn, in any worker
     carried: Sequence[StepTool] = ()
 
     def items(self) -> list[CatalogItem]:
-        """Return the catalog; tools of earlier Steps keep their places in every worker."""
+        """Return the catalog; tools of earlier Steps keep their positions in every worker."""
         lasting = {item.name: item for item in self.lasting}
         carried = {tool.item.name: tool.item for tool in self.carried}
         here = {name: tool.item for name, tool in self.here.items()}
         return list({**lasting, **carried, **here}.values())
 
     def origins(self) -> dict[str, str]:
-        """Return the ids of the earlier Steps that have registered tools, by the tools' names."""
+        """Return, by the tools' names, the ids of the earlier Steps that registered them."""
         return {tool.item.name: tool.step_id for tool in self.carried}
 
     def passed_on(
         self, step_id: str, now: Mapping[str, DynamicTool], gone: Collection[str]
     ) -> list[StepTool]:
-        """Return the tools that the next Step carries, given this worker's and those that are ``gone``."""
+        """Return the tools for the next Step: the carried ones that are not ``gone``, and this worker's."""
         carried = {tool.item.name: tool for tool in self.carried if tool.item.name not in gone}
         here = {
-            name: StepTool(item=tool.item, step_id=self._origin(carried.get(name), tool) or step_id)
+            name: StepTool(
+                item=tool.item,
+                # that of an earlier Step, unless this one has registered the tool again
+                step_id=carried[name].step_id if name in carried and tool is self.here.get(name) else step_id,
+            )
             for name, tool in now.items()
         }
         return list({**carried, **here}.values())
-
-    def _origin(self, carried: StepTool | None, tool: DynamicTool) -> str | None:
-        """Return the earlier Step that has registered a tool, unless this one has registered it again."""
-        is_registered_again = tool is not self.here.get(tool.item.name)
-        return None if carried is None or is_registered_again else carried.step_id

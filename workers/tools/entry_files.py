@@ -1,4 +1,4 @@
-"""The entry files of a bundle, imported once each; an import that hangs blocks no caller forever."""
+"""The entry files of a bundle: each is imported once; an import that hangs blocks no caller forever."""
 
 import threading
 from collections.abc import Callable, Iterable
@@ -17,19 +17,19 @@ from workers.outcome import FunctionOutcome
 
 T = TypeVar("T")
 
-#: what an entry file may take to be imported
+#: the default limit of an import
 IMPORT_SECONDS = 60.0
 
 
 class _Load:
-    """An import on its way."""
+    """An import in progress."""
 
     def __init__(self, load: Callable[[], Any]) -> None:
         self.begun_at = monotonic()
         self.outcome = coming_outcome(load)
 
     def ends(self, seconds: float, cancellation: Cancellation) -> bool:
-        """Wait until it has gone on for so long, or the call is cancelled; return whether it has ended."""
+        """Wait until ``seconds`` after its start, or a cancel of the call; return whether it has ended."""
         cancelled: Future[None] = Future()
         forget = cancellation.on_cancel(lambda: cancelled.set_result(None))
         left = max(self.begun_at + seconds - monotonic(), 0)
@@ -40,9 +40,9 @@ class _Load:
 
 
 class EntryFiles:
-    """Imports each file once, even if it is edited later; one that fails is tried again.
+    """Imports each file once, even if it is edited later; a failed import is tried again.
 
-    ``read`` is one of the readers in :mod:`goondan_tasks.entry`.
+    The parameters ``read`` are readers of :mod:`goondan_tasks.entry`.
     """
 
     def __init__(self, seconds: float = IMPORT_SECONDS) -> None:
@@ -58,14 +58,14 @@ class EntryFiles:
         """Import files in a child process first, with this process's environment.
 
         Raises:
-            EntryError: importing one ends the process, or does not end within ``seconds``.
-            BundleRevisionUnavailableError: no process can be started for now.
+            EntryError: an import ends the process, or takes longer than ``seconds``.
+            BundleRevisionUnavailableError: no process can be started now.
         """
         new = [path for path in dict.fromkeys(paths) if path not in self._tried_out]
         try:
             found = fatal_import(new, seconds=self.seconds)
         except OSError as error:
-            message = f"No process can be started to try the bundle's files out: {error}"
+            message = f"No process can be started to try out the bundle's files: {error}"
             raise BundleRevisionUnavailableError(message, suggestion="Free memory, or processes.") from error
         if found is not None:
             path, problem = found
@@ -76,8 +76,8 @@ class EntryFiles:
         """Import a file before it is needed, and read it.
 
         Raises:
-            EntryError: it cannot be used, takes longer than ``seconds``, or raises anything, ``sys.exit()``
-                included.
+            EntryError: the file cannot be used, takes longer than ``seconds``, or raises anything,
+                ``sys.exit()`` included.
         """
         outcome = self._outcome(path, read, self.seconds, Cancellation())
         if outcome is None:
@@ -92,13 +92,13 @@ class EntryFiles:
     ) -> T:
         """Import a file when a call needs it, and read it.
 
-        The limit counts from the start of the import, perhaps for another call.
+        The limit counts from the start of the import, which may have been for another call.
 
         Raises:
             EntryError: the file is missing, is not Python, or lacks what is read from it.
             ToolTimeoutError: it takes too long.
-            GoondanError: what the call was cancelled with.
-            Exception: whatever the file's own code raises when it is imported.
+            GoondanError: the error that the call was cancelled with.
+            Exception: any error of the file's own code.
         """
         seconds = min(seconds, self.seconds)
         outcome = self._outcome(path, read, seconds, cancellation)
@@ -111,7 +111,7 @@ class EntryFiles:
     def _outcome(
         self, path: Path, read: Callable[[ModuleType], T], seconds: float, cancellation: Cancellation
     ) -> FunctionOutcome[T] | None:
-        """Return the outcome of an import; ``None`` if it takes too long, or the call is cancelled."""
+        """Return the outcome of an import; ``None`` if it takes too long or the call is cancelled."""
         key = (path, read)
         with self._lock:
             load = self._loads.get(key) or self._loads.setdefault(key, _Load(lambda: self._read(path, read)))

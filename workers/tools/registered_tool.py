@@ -1,4 +1,4 @@
-"""Tools ready to run, and those that no YAML declares: the system's own, and an agent as a tool."""
+"""Tools ready to run, and tools that no YAML declares: the system's own, and agents as tools."""
 
 import base64
 from collections.abc import Callable, Sequence
@@ -29,13 +29,13 @@ _THIS = Path(__file__)
 
 @dataclass(frozen=True, slots=True)
 class RegisteredTool:
-    """One function with its declaration; it is called with a context and the arguments."""
+    """A handler with its declaration; it is called with a context and the arguments."""
 
     bound: BoundTool
     handler: Callable[[Any, JsonObject], Any] | IsolatedTool
     arguments: ArgumentSchema
     is_async: bool
-    #: whether its handler, an async one, does nothing but wait: then it needs no slot
+    #: whether the handler, an async one, only waits, and so needs no slot
     only_waits: bool = False
 
 
@@ -65,7 +65,7 @@ def declared_tool(
     version: str = API_VERSION,
     **spec: Any,
 ) -> BoundTool:
-    """Return the one export of a Tool that no YAML declares; errors name it ``called``.
+    """Return the single export of a Tool that no YAML declares; errors name it ``called``.
 
     Raises:
         ValueError: the resource is not valid.
@@ -91,10 +91,10 @@ def system_tool(
     only_waits: bool = False,
     **policy: Any,
 ) -> RegisteredTool:
-    """Make one of the system's own tools: every worker runs them for every agent, and no catalog has them.
+    """Make one of the system's own tools, which every worker runs for every agent and no catalog lists.
 
-    The client calls them over the agent's queue and under the call's instance: claimed, fenced and limited
-    like any call. ``policy`` are further fields of the export.
+    The client calls them over the agent's queue and under the call's instance; they are claimed, fenced and
+    limited like any call. ``policy`` holds further fields of the export.
     """
     parameters = {"properties": properties, "required": required, "additionalProperties": False}
     export = {
@@ -111,8 +111,8 @@ def system_tool(
 
 
 def system_tools(max_output_bytes: int) -> dict[str, RegisteredTool]:
-    """Return the system's tools by full name; none of their outputs exceeds ``max_output_bytes``."""
-    # base64 makes four bytes of three, and must leave room for the rest of the answer
+    """Return the system's tools by full name; their outputs stay below ``max_output_bytes``."""
+    # base64 makes four bytes of three; the rest is for the other fields
     most = max_output_bytes // 2
 
     def read_output(ctx: ToolContext, input: JsonObject) -> JsonObject:
@@ -136,9 +136,9 @@ def system_tools(max_output_bytes: int) -> dict[str, RegisteredTool]:
     return {READ_OUTPUT_TOOL: tool}
 
 
-#: runs of a Turn whose workers die: nothing that they have done is done twice
+#: how often a Turn is run whose workers die; a run repeats nothing that an earlier one has done
 _THINKING_ATTEMPTS = 50
-#: how long a Turn of an agent that thinks may take if the asker does not say
+#: the limit of a thinking agent's Turn if its request has none
 _THINKING_SECONDS = 3_600
 
 
@@ -156,7 +156,7 @@ def bound_agent(bundle: Bundle, agent: str) -> BoundTool | None:
 
 
 def load_agent(bundle: Bundle, agent: str, files: EntryFiles) -> RegisteredTool:
-    """Return an Agent with its ``handle``, or what thinks in its place, ready to run.
+    """Return an Agent as a tool that is ready to run: its ``handle``, or the Turn loop if it thinks.
 
     Raises:
         HandoffError: it has neither.

@@ -14,7 +14,7 @@ from goondan_tasks.schema import compile_schema
 from workers.cancellation import Cancellation
 from workers.handlers import find_handler, is_async_handler
 from workers.javascript.tools import HostedTools
-from workers.processes.isolation import Isolation
+from workers.processes.isolation import IsolatedTool, Isolation
 from workers.tools.dynamic_tools import DynamicTools, TurnKey
 from workers.tools.entry_files import EntryFiles
 from workers.tools.registered_tool import RegisteredTool, bound_agent, load_agent
@@ -23,9 +23,9 @@ from workers.tools.registered_tool import RegisteredTool, bound_agent, load_agen
 class Registry:
     """The tools of a bundle, and those that extensions register at run time.
 
-    An entry file is loaded when one of its tools is first called; an isolated tool's, in another process.
-    ``system_tools`` can be called for every agent and are in no catalog. An agent that handles its events
-    is a tool as well to the ledger.
+    An entry file is loaded when one of its tools is first called; that of an isolated tool, in another
+    process. ``system_tools`` can be called for every agent and are in no catalog. To the ledger an agent that
+    handles its events is a tool, too.
     """
 
     def __init__(
@@ -39,19 +39,19 @@ class Registry:
     ) -> None:
         self.bundle = bundle
         self._isolation = isolation
-        #: those in TypeScript and JavaScript
+        #: tools in TypeScript and JavaScript
         self.hosted = hosted
         self._system_tools = system_tools or {}
-        #: those of extensions
+        #: tools of extensions
         self.dynamic = DynamicTools()
-        #: whether the Swarm's policy lets calls reach every tool, in the catalog or not
+        #: whether the Swarm's policy permits calls of every tool, in the catalog or not
         self.is_open = is_open
         self._declared_items = functools.cache(lambda agent: build_catalog(bundle, agent).items)
         self._tools_of = functools.cache(bundle.bound_tools)
         self._agent_tool = functools.cache(functools.partial(bound_agent, bundle))
         self._registered: dict[tuple[str, str], RegisteredTool] = {}
         self._limits: dict[tuple[str, str], Limits] = {}
-        #: of tools, agents and extensions
+        #: entry files of tools, agents and extensions
         self.files = EntryFiles()
 
     def catalog(self, agent: str) -> Mapping[str, BoundTool] | None:
@@ -67,9 +67,9 @@ class Registry:
         return self.dynamic.version
 
     def items(self, agent: str, turn: TurnKey | None = None) -> tuple[CatalogItem, ...]:
-        """Return the tools that an agent has in this worker now, or in a Turn, as the model sees them.
+        """Return an agent's tools in this worker now, or in a Turn, as the model sees them.
 
-        The declared ones come first, then the dynamic ones in the order of :class:`DynamicTools`.
+        Declared tools come first, then dynamic ones in the order of :class:`DynamicTools`.
 
         Raises:
             AgentNotFoundError: the bundle has no such agent.
@@ -78,7 +78,7 @@ class Registry:
         return self._declared_items(agent) + tuple(tool.item for tool in dynamic)
 
     def is_offered(self, agent: str, name: str) -> bool:
-        """Return whether a tool is in :meth:`items`, without making them."""
+        """Return whether a tool is in :meth:`items`, without building that list."""
         return name in (self.catalog(agent) or ()) or name in self.dynamic.of(agent)
 
     def all_known(self, agent: str) -> Mapping[str, BoundTool]:
@@ -91,8 +91,8 @@ class Registry:
     def known(self, agent: str, name: str, turn: TurnKey | None = None) -> BoundTool | None:
         """Return a tool that this worker can run for the agent, or in one of its Turns.
 
-        It may be any tool of the bundle, declared by the Agent or not (001 §12.1): the guard decides which
-        ones can be called.
+        It may be any tool of the bundle, whether the Agent declares it or not (001 §12.1): the guard decides
+        which ones may be called.
         """
         return self.offered(agent, name, turn) or self.of_bundle(agent, name)
 
@@ -102,10 +102,10 @@ class Registry:
         return self.bound(agent, name) if dynamic is None else dynamic.registered.bound
 
     def bound(self, agent: str, name: str, turn: TurnKey | None = None) -> BoundTool | None:
-        """Return a tool that may be called on behalf of the agent without a Step.
+        """Return a tool that may be called for the agent without a Step.
 
-        It is one that the Agent declares, one of an extension that was registered outside of a Turn, Step or
-        tool call, or one of the system; or any, those of the call's own ``turn`` too, if the policy says so.
+        Those are the tools that the Agent declares, those of extensions registered outside of a Turn, Step or
+        tool call, and the system's; with an open policy all tools, those of the call's ``turn`` included.
         """
         catalog = self.catalog(agent)
         if catalog is None:
@@ -131,9 +131,9 @@ class Registry:
     def limits(self, agent: str, name: str, *, in_step: bool = True) -> Limits | None:
         """Return the limits of a tool of the bundle; ``None`` for any other tool.
 
-        Calls that are refused do not count: those without a Step, of a tool that the agent does not declare.
+        Calls that are refused do not count: those without a Step of a tool that the agent does not declare.
         """
-        # asked each time: a dynamic tool may have replaced it
+        # looked up each time: a dynamic tool may have replaced it
         system = self._system_tools.get(name)
         bound = self.of_bundle(agent, name) if system is None else system.bound
         is_callable = in_step or self.is_open or system or name in (self.catalog(agent) or ())
@@ -146,11 +146,11 @@ class Registry:
         self._system_tools = {**self._system_tools, tool.bound.name: tool}
 
     def handles_events(self, agent: str) -> bool:
-        """Return whether an agent's events are handled here: it has an entry, or thinks."""
+        """Return whether workers handle an agent's events: it has an entry, or thinks."""
         return agent in self.bundle.agents and self._agent_tool(agent) is not None
 
     def ready(self, agent: str, name: str, turn: TurnKey | None = None) -> RegisteredTool | None:
-        """Return a tool that :meth:`known` knows, if :meth:`tool` need not load it."""
+        """Return a known tool if :meth:`tool` does not have to load it."""
         dynamic = self.dynamic.find(agent, name, turn)
         if dynamic is not None:
             return dynamic.registered
@@ -165,16 +165,16 @@ class Registry:
         limit: Callable[[BoundTool], float] = lambda _: math.inf,
         cancellation: Cancellation | None = None,
     ) -> RegisteredTool:
-        """Return a tool that :meth:`known` knows, ready to run; this may block.
+        """Return a known tool, ready to run; this may block.
 
-        Its file may take as long to be imported as the tool's ``limit`` says, in seconds, and no longer
-        than the call is wanted; see :class:`workers.tools.entry_files.EntryFiles`.
+        The import of its file is limited by the tool's ``limit``, in seconds, and ends with a cancel of the
+        call; see :class:`workers.tools.entry_files.EntryFiles`.
 
         Raises:
             ToolNotFoundError: the file exports no handler for it, or its extension has unregistered it.
             ToolTimeoutError: importing the file takes too long.
-            GoondanError: what the call was cancelled with.
-            Exception: whatever the file's own code raises when it is imported.
+            GoondanError: the error that the call was cancelled with.
+            Exception: any error of the file's own code.
         """
         found = self.ready(agent, name, turn)
         if found is not None:
@@ -194,7 +194,7 @@ class Registry:
         if is_javascript(bound.entry_path):
             return RegisteredTool(bound, self.hosted.tool(bound), arguments, is_async=True)
         if bound.export.isolation == "process":
-            return RegisteredTool(bound, self._isolation.tool(bound), arguments, is_async=False)
+            return RegisteredTool(bound, IsolatedTool(bound, self._isolation), arguments, is_async=False)
         handler = find_handler(
             bound.entry_path,
             bound.name,

@@ -1,5 +1,5 @@
-// @goondan/core: the same types. 002 and 003 import a ToolContext of this name from it, each its own: this one
-// has the fields of both. What only one of the two versions has is not there in the other.
+// @goondan/core: the same types. 002 and 003 each import their own ToolContext of this name from it: this one has
+// the fields of both. Fields of only one version are missing at run time in the other.
 
 import type {
   AgentEvent,
@@ -137,7 +137,7 @@ interface PipelineContext {
   metadata: JsonObject;
 }
 
-/** One tool call on its way (002 §5.3). */
+/** One tool call as it passes the pipeline (002 §5.3). */
 export interface ToolCallExecContext extends PipelineContext {
   toolCall: V1ToolCall;
   toolResult?: ToolResult;

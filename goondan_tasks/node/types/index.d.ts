@@ -1,5 +1,5 @@
-// Types for tools and extensions of goondan.ai/v1, under the names of the documents (003, 004).
-// What is ours and not in the documents says so.
+// Types for tools and extensions of goondan.ai/v1, with the names of the specification (003, 004).
+// "Ours" marks additions to the specification.
 
 import type { OAuthApi, SwarmBundleApi } from './core.js';
 
@@ -65,7 +65,7 @@ export interface ExecutionContext {
 
 export interface ToolContext extends ExecutionContext {
   readonly toolCallId: string;
-  /** The assistant message that holds this call. */
+  /** The assistant message that contains this call. */
   readonly message: Message;
   /** The instance's directory: `process.cwd()` is the same while the handler runs. */
   readonly workdir: string;
@@ -79,9 +79,9 @@ export interface ToolContext extends ExecutionContext {
   readonly deadline?: Date;
   /** Ours: where the call can be completed by POST; throws if GOONDAN_PUBLIC_URL is not set. */
   readonly callbackUrl: string;
-  /** Ours: tell the caller that `done` of `total` is done, and what happens now. */
+  /** Ours: report to the caller that `done` of `total` is done, and the current activity. */
   progress(done: number, total?: number | null, message?: string | null): void;
-  /** Ours: what a handler returns whose work goes on elsewhere. */
+  /** Ours: the value to return if the work continues elsewhere. */
   pending(handle: string, output?: JsonValue, options?: { ttlSeconds?: number }): Pending;
 }
 
@@ -205,7 +205,7 @@ export interface ToolCatalogItem {
   source?: ToolSource;
 }
 
-/** What a middleware may do besides what is documented: ours. */
+/** Ours: what a middleware may do beyond the specification. */
 interface MiddlewareContext {
   readonly agentName: string;
   readonly instanceKey: string;

@@ -1,7 +1,7 @@
 -- Change a session's status.
 -- KEYS  session
 -- ARGV  status that it must have, new status, reason, token of the caller
--- Returns 1, or 0 if it has another status, or has expired and would go on; 1 again if sent again with its token.
+-- Returns 1, or 0 if it has another status, or has expired and the new status is not final; 1 again for the same token.
 local facts = redis.call('HMGET', KEYS[1], 'status', 'expires', 'by')
 if facts[1] == ARGV[2] and facts[3] == ARGV[4] then return 1 end
 if facts[1] ~= ARGV[1] then return 0 end

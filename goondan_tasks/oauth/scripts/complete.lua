@@ -1,7 +1,7 @@
--- Store the grant that a session has brought, and complete the session.
+-- Store the grant of a session, and complete the session.
 -- KEYS  session, grant, grants
 -- ARGV  name, document, ttl (ms)
--- Returns 1, or 0 if the session is not being exchanged. It returns 1 again if sent again.
+-- Returns 1, or 0 if the session is not 'exchanging'; 1 again if the same command is sent again.
 local status = redis.call('HGET', KEYS[1], 'status')
 if status == 'completed' then return is_same(KEYS[2], ARGV[2]) end
 if status ~= 'exchanging' then return 0 end

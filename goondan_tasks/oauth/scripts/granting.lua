@@ -1,6 +1,6 @@
 -- Shared by the scripts that store grants.
 
--- Store a grant, and keep it and the list that names it for `ttl` ms from now.
+-- Store a grant; it and the list of grants expire `ttl` ms from now.
 local function put_grant(grant, grants, name, document, ttl)
   local time = redis.call('TIME')
   redis.call('HSET', grant, 'document', document)

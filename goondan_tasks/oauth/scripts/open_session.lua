@@ -1,16 +1,16 @@
--- Store a session, unless a live one asks for the same: then that one gets its resume, too.
+-- Store a session, unless a live one has the same request: then add the resume to that one.
 -- KEYS  session, sessions, sessions of the same app and subject
 -- ARGV  id, document, expires at (ms), kept after that (ms), prefix of the keys of sessions,
---       request, target of the resume, resume (JSON), both '' without any; then the ids of unusable live ones
--- Returns the id of the session to use; if sent again, that of the one it stored.
-local unusable = {}
-for i = 9, #ARGV do unusable[ARGV[i]] = true end
+--       request, target of the resume, resume (JSON), both '' if there is none; then the ids of unreadable live ones
+-- Returns the id of the session to use; the same one if sent again.
+local unreadable = {}
+for i = 9, #ARGV do unreadable[ARGV[i]] = true end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '(' .. now, '+inf')) do
   local live = ARGV[5] .. id
   local facts = redis.call('HMGET', live, 'status', 'request', 'place')
-  if facts[1] == 'pending' and facts[2] == ARGV[6] and not unusable[id] then
+  if facts[1] == 'pending' and facts[2] == ARGV[6] and not unreadable[id] then
     if ARGV[7] ~= '' and facts[3] ~= ARGV[7] then redis.call('HSETNX', live, 'resume:' .. ARGV[7], ARGV[8]) end
     return id
   end

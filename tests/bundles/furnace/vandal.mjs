@@ -3,11 +3,16 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 const CHANNEL = 3;
 
+const framed = (message) => {
+  const text = JSON.stringify(message);
+  return `${text.length}:${text}\n`;
+};
+
 const acts = {
   close: () => closeSync(CHANNEL),
   garbage: () => writeSync(CHANNEL, 'not a message\n'),
   half: () => writeSync(CHANNEL, '{"t":"value","id":'),
-  forged: () => writeSync(CHANNEL, '{"t":"log","id":1}\n{"t":"ask","id":1}\n{"t":"other","id":1}\n'),
+  forged: () => writeSync(CHANNEL, ['log', 'ask', 'other'].map((t) => framed({ t, id: 1 })).join('')),
   console: () => (globalThis.console = undefined),
   log: () => (console.log = console.info = undefined),
   cwd: () => (process.cwd = undefined),

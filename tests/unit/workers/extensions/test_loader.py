@@ -15,7 +15,6 @@ from workers.extensions.events import EventListeners
 from workers.extensions.loader import ExtensionLoader
 from workers.extensions.pipelines import AgentPipelines
 from workers.extensions.state import MemoryState
-from workers.javascript.extensions import HostedExtensions
 from workers.javascript.tools import HostedTools, Hosts
 from workers.processes.isolation import Children, Isolation
 from workers.tools.entry_files import EntryFiles
@@ -78,9 +77,8 @@ class Process:
         services = ExtensionServices(
             self.pipelines, self.registry.dynamic, self.events, MemoryState(), self.registry.catalog, v1_api
         )
-        hosted = HostedExtensions(self.registry.hosted)
         files = EntryFiles(seconds)
-        self.loader = ExtensionLoader(bundle, services, event_loop, files, hosted, seconds)
+        self.loader = ExtensionLoader(bundle, services, event_loop, files, self.registry.hosted, seconds)
 
     def tools(self, agent: str) -> list[str]:
         return [item.name for item in self.registry.items(agent)]

@@ -15,7 +15,7 @@ from goondan_tasks.errors import MiddlewareError, ModelError, ToolError
 from goondan_tasks.extension_api import ExtensionInfo, StepContext, StepResult, ToolCallContext
 from goondan_tasks.messages import Message
 from tests.javascript_runtimes import NAMES, runtime
-from workers.javascript.extensions import HostedExtensions, ThrownError
+from workers.javascript.extensions import ThrownError, register_of
 from workers.javascript.host import HostEndedError
 from workers.javascript.tools import HostedTools, Hosts
 
@@ -88,7 +88,7 @@ def extension(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., N
             tools = HostedTools(hosts, tmp_path, "https://help/", runtime=name)
             bound = BoundExtension("notes", {"colour": "red"}, entry)
             try:
-                await HostedExtensions(tools).register_of(bound)(noted, {"colour": "red"})
+                await register_of(tools, bound)(noted, {"colour": "red"})
                 await test(noted, hosts)
             finally:
                 await hosts.close()

@@ -17,7 +17,7 @@ from workers.mcp.servers import McpServers, RestartTimes
 
 MOODY = Path(__file__).parents[3] / "moody_server.py"
 QUICK = RestartTimes(
-    connect=60, answer=1.5, idle=0.2, first_pause=0.05, longest_pause=0.2, between_looks=0.01, quiet=0
+    connect=60, answer=1.5, idle=0.2, first_pause=0.05, longest_pause=0.2, between_reads=0.01, quiet=0
 )
 #: servers are not asked how they are, so that only what they say by themselves is known
 UNASKED = replace(QUICK, idle=600)

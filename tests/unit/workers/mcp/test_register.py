@@ -43,7 +43,7 @@ def test_a_call_that_runs_when_the_worker_stops_comes_to_its_end(tmp_path: Path)
             await api.tools.registered["moody__echo"].handler(context(progress), {"text": "x"})
         return await nap, raised.value.message
 
-    assert asyncio.run(look()) == ("rested", "MCP server 'moody' is not running: its worker stops.")
+    assert asyncio.run(look()) == ("rested", "MCP server 'moody' is not running: its worker is stopping.")
 
 
 def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ def children() -> Iterator[Children]:
 
 
 def tool(foundry: Bundle, children: Children, name: str) -> IsolatedTool:
-    return Isolation(children, "https://help.example/").tool(foundry.bound_tools("founder")[name])
+    return IsolatedTool(foundry.bound_tools("founder")[name], Isolation(children, "https://help.example/"))
 
 
 def run(isolated: IsolatedTool, workdir: Path, args: Any = None, **given: Any) -> Any:
@@ -124,7 +124,7 @@ def test_a_limit_of_memory_may_be_absurd(foundry: Bundle, children: Children, tm
     def grow(memory_mb: int) -> Any:
         bound = foundry.bound_tools("founder")["small__grows"]
         export = bound.export.model_copy(update={"memory_mb": memory_mb})
-        isolated = Isolation(children, "").tool(replace(bound, export=export))
+        isolated = IsolatedTool(replace(bound, export=export), Isolation(children, ""))
         return run(isolated, tmp_path, {"megabytes": 20})
 
     with pytest.raises(ToolCrashedError, match=r"\(its memoryMb is 1\)"):

@@ -1,0 +1,161 @@
+"""A real host and its connection: messages that are too large, and code that writes or reads them itself."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goondan_tasks.errors import PayloadTooLargeError
+from goondan_tasks.messages import JsonObject
+from tests.javascript_runtimes import NAMES, runtime
+from workers.javascript.host import Host, HostEndedError, HostKind
+from workers.processes.programs import child_environment
+
+MOST = 100_000
+HANDLERS = """
+import { readSync, writeSync } from 'node:fs';
+
+export const handlers = {
+  echoes: (_ctx, input) => input,
+  makes: (_ctx, { size }) => 'x'.repeat(size),
+  asks: async (ctx, { text, times }) => await ctx.runtime.send(text.repeat(times)),
+  misasks: async (ctx) => await ctx.runtime.send(),
+  waits: () => new Promise(() => {}),
+  writes: (_ctx, { text, times }) => {
+    for (let done = 0; done < times; ) {
+      try {
+        writeSync(3, text);
+        done += 1;
+      } catch (error) {
+        if (error.code !== 'EAGAIN') throw error;
+      }
+    }
+  },
+  reads(ctx) {
+    const message = '{"t":"log","id":1,"level":"info","event":"reading"}';
+    writeSync(3, `${message.length}:${message}\\n`);
+    for (;;) {
+      try {
+        readSync(3, Buffer.alloc(10));
+        return new Promise(() => {});
+      } catch {} // nothing has come yet
+    }
+  },
+};
+"""
+
+Run = Callable[..., Awaitable[tuple[str, JsonObject]]]
+
+
+@pytest.fixture(params=NAMES)
+def in_host(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., None]:
+    """Return what passes a test a host, and the function that runs one of ``HANDLERS`` in it."""
+    entry = tmp_path / "entry.mjs"
+    entry.write_text(HANDLERS, "utf-8")
+    environment = tuple(child_environment().items())
+    kind = HostKind(tmp_path, runtime(request.param), environment, max_message_bytes=MOST)
+
+    async def go(test: Callable[[Host, Run, asyncio.Queue[Any]], Awaitable[None]]) -> None:
+        host, seen = await Host.start(kind, "https://help/"), asyncio.Queue[Any]()
+
+        async def send(text: str) -> str:
+            seen.put_nowait(text)
+            return "y" * int(text) if text.isdigit() else "sent"
+
+        def run(name: str, **given: Any) -> Awaitable[tuple[str, JsonObject]]:
+            order = {"entry": str(entry), "export": name, "input": given, "ctx": {"runtime": True}}
+            return host.run(
+                order,
+                lambda _, message: seen.put_nowait(message["event"]),
+                lambda: {"runtime.send": send},
+                lambda: {"message": "cancelled"},
+            )
+
+        try:
+            await test(host, run, seen)
+        finally:
+            host.stop("was ended")
+            await host.ended.wait()
+
+    return lambda test: asyncio.run(go(test))
+
+
+def test_a_value_that_is_too_large_is_the_error_of_its_call_alone(in_host: Callable[..., None]) -> None:
+    async def test(host: Host, run: Run, seen: asyncio.Queue[Any]) -> None:
+        kind, message = await run("makes", size=MOST)
+
+        assert kind == "error"
+        assert message["error"]["code"] == "E_PAYLOAD_TOO_LARGE"
+        assert message["error"]["message"].endswith(f"bytes; at most {MOST} are allowed.")
+        kind, message = await run("makes", size=MOST - 100)
+        assert (kind, len(message["value"])) == ("value", MOST - 100)
+
+    in_host(test)
+
+
+def test_a_question_or_an_answer_that_is_too_large_is_an_error_for_the_handler(
+    in_host: Callable[..., None],
+) -> None:
+    async def test(host: Host, run: Run, seen: asyncio.Queue[Any]) -> None:
+        _, asked = await run("asks", text="x", times=MOST)
+        assert seen.empty()
+        _, answered = await run("asks", text=str(MOST), times=1)
+        assert asked["error"]["code"] == answered["error"]["code"] == "E_PAYLOAD_TOO_LARGE"
+        assert (await run("asks", text="x", times=1))[1]["value"] == "sent"
+
+    in_host(test)
+
+
+def test_a_question_without_its_arguments_is_an_error_for_the_handler(in_host: Callable[..., None]) -> None:
+    async def test(host: Host, run: Run, seen: asyncio.Queue[Any]) -> None:
+        kind, message = await run("misasks")
+        assert (kind, message["error"]["name"]) == ("error", "TypeError")
+
+    in_host(test)
+
+
+def test_an_order_that_is_too_large_is_refused(in_host: Callable[..., None]) -> None:
+    async def test(host: Host, run: Run, seen: asyncio.Queue[Any]) -> None:
+        with pytest.raises(PayloadTooLargeError, match=f"at most {MOST} are allowed"):
+            await run("echoes", text="x" * MOST)
+        assert host.is_idle
+        assert (await run("echoes", text="é"))[1]["value"] == {"text": "é"}
+
+    in_host(test)
+
+
+@pytest.mark.parametrize(
+    ("text", "times", "reason"),
+    [
+        ('{"t":"value","id":1,"value":"', 1, "disturbed its connection to the worker"),
+        ('40:{"t":"value","id":1,"value":"', 1, "disturbed its connection to the worker"),
+        ("\n", 1, "disturbed its connection to the worker"),
+        ("x" * 1_000, MOST // 100, f"sent a message of more than {MOST} bytes"),
+    ],
+)
+def test_a_host_whose_messages_cannot_be_told_apart_is_ended(
+    in_host: Callable[..., None], text: str, times: int, reason: str
+) -> None:
+    async def test(host: Host, run: Run, seen: asyncio.Queue[Any]) -> None:
+        beside = asyncio.ensure_future(run("waits"))
+        with pytest.raises(HostEndedError, match=f"The tool's process {reason}"):
+            await run("writes", text=text, times=times)
+        assert not host.is_open
+        with pytest.raises(HostEndedError, match=reason):
+            await beside
+
+    in_host(test)
+
+
+def test_a_host_that_has_lost_a_part_of_a_message_ends(in_host: Callable[..., None]) -> None:
+    async def test(host: Host, run: Run, seen: asyncio.Queue[Any]) -> None:
+        reading = asyncio.ensure_future(run("reads"))
+        assert await seen.get() == "reading"
+        with pytest.raises(HostEndedError, match="ended with exit status 1"):
+            await run("echoes", text="x")
+        with pytest.raises(HostEndedError):
+            await reading
+
+    in_host(test)
