@@ -164,7 +164,7 @@ def test_a_folder_that_is_too_large_is_not_copied(dev: Dev, monkeypatch: pytest.
 def test_a_folder_in_which_workers_write_is_not_copied(dev: Dev, name: str) -> None:
     settings = dev.settings.model_copy(update={name: dev.folder / "kept"})
 
-    with pytest.raises(BundleRevisionUnavailableError, match=f"holds GOONDAN_{name.upper()}"):
+    with pytest.raises(BundleRevisionUnavailableError, match=f"contains GOONDAN_{name.upper()}"):
         FolderRevisions.of(dev.folder, dev.checked(), settings, dev.redis)
 
 

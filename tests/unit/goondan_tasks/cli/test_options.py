@@ -102,7 +102,7 @@ def test_a_time_may_have_a_unit(text: str, value: float) -> None:
     "text", ["", "soon", "-1", "nan", "inf", "infd", "-7d", "d", "7w", "7D", "1h30m", "7dd", "1e999s"]
 )
 def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="is not a number of seconds"):
+    with pytest.raises(typer.BadParameter, match="is neither a number of seconds"):
         parse_seconds(text)
 
 
