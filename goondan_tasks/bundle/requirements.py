@@ -1,7 +1,7 @@
 """The Python packages that a bundle needs: ``spec.requirements`` of its Tools and its Package (PEP 508).
 
-They are held against what is installed here when a bundle is checked for people. Producers load bundles
-without them: only workers run tools.
+Checks for people compare them with what is installed here. Loading a bundle does not, because producers do
+not run tools.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ class Need(NamedTuple):
 
 
 def needs_of(inventory: Inventory) -> Iterator[Need]:
-    """Yield the requirements that concern this machine; malformed ones have findings of their own."""
+    """Yield the requirements that apply to this machine; malformed ones have their own findings."""
     for declaration in (*inventory.of_kind("Package"), *inventory.of_kind("Tool")):
         for path, text in declaration.items(_REQUIREMENTS):
             try:
@@ -42,12 +42,12 @@ def requirement_findings(inventory: Inventory) -> Iterator[Finding]:
     for declaration, path, requirement in needs_of(inventory):
         if reason := unmet(requirement):
             message = f"the requirement '{written(requirement)}' is not met: {reason}"
-            suggestion = "Install it: `goondan validate --install`, or pip."
+            suggestion = "Install it with `goondan validate --install` or pip."
             yield declaration.error(path, message, suggestion, ConfigCode.PACKAGE_NOT_INSTALLED)
 
 
 def unmet(requirement: Requirement) -> str | None:
-    """Say why a requirement is not met by what is installed, its extras included; ``None`` if it is."""
+    """Return why a requirement, with its extras, is not met by what is installed; ``None`` if it is."""
     return _unmet(requirement, set())
 
 
@@ -69,11 +69,11 @@ def _unmet(requirement: Requirement, seen: set[str]) -> str | None:
 
 
 def _concerns(requirement: Requirement, extra: str = "") -> bool:
-    """Return whether a requirement counts with this Python on this machine."""
+    """Return whether a requirement applies to this Python on this machine."""
     return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
 
 
 def written(requirement: Requirement) -> str:
-    """Write a requirement without its marker, and without its address, which may hold a password."""
+    """Write a requirement without its marker, and without its URL, which may contain a password."""
     extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
     return f"{requirement.name}{extras}{requirement.specifier}"

@@ -43,6 +43,7 @@ from goondan_tasks.instances.table import InstanceInfo
 from goondan_tasks.messages import Message, epoch_milliseconds
 from goondan_tasks.model_messages import told_text
 from goondan_tasks.names import OUTSIDE
+from goondan_tasks.wording import counted
 
 _NO_AGENT = "No agent is known: give --bundle PATH, or start a worker with `goondan worker`."
 _QUEUES: Mapping[str, Callable[[QueueStatus], object]] = {
@@ -268,7 +269,7 @@ def gc(
         return output.write(_plan(planned))
     if leaving and not yes and can_ask(output):
         output.write(_plan(leaving))
-    session.confirm(f"Remove {len(leaving)} instances", is_confirmed=yes or not leaving)
+    session.confirm(f"Remove {counted(len(leaving), 'instance')}", is_confirmed=yes or not leaving)
     numbers, total = count(1), len(leaving)
 
     def watch(_: InstanceRemoval) -> None:
@@ -336,7 +337,7 @@ def _clean_checkouts(session: Session, older_than: float) -> None:
         session.output.note(f"Some checkouts of revisions cannot be removed: {error}")
     else:
         if removed:
-            session.output.note(f"Removed {len(removed)} checkouts of revisions.")
+            session.output.note(f"Removed {counted(len(removed), 'checkout')} of revisions.")
 
 
 def _plan(removals: Sequence[InstanceRemoval]) -> Answer:

@@ -215,15 +215,9 @@ def finding_text(finding: Finding) -> Text:
     """Write a finding as compilers do: place, level, code and message, and below it the suggestion."""
     text = Text(printable(f"{finding.file}:{finding.line}: "))
     text.append(finding.level, style=_STYLES[finding.level])
-    text.append(printable(f" {finding.code} {_what_is_wrong(finding)}"))
+    text.append(printable(f" {finding.code} {finding.subject_and_message}"))
     text.append(printable(f"\n    {finding.suggestion}"), style="dim")
     return text
-
-
-def _what_is_wrong(finding: Finding) -> str:
-    """Write the message after the resource and the path that it is about."""
-    place = " ".join(part for part in (finding.resource, finding.path) if part)
-    return f"{place}: {finding.message}" if place else finding.message
 
 
 def counts(findings: Sequence[Finding]) -> str:
@@ -240,7 +234,7 @@ def _annotation(finding: Finding) -> str:
         return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
     file, code = (data(text).replace(":", "%3A").replace(",", "%2C") for text in (finding.file, finding.code))
-    message = data(f"{_what_is_wrong(finding)}. {finding.suggestion}")
+    message = data(f"{finding.subject_and_message}. {finding.suggestion}")
     return f"::{finding.level} file={file},line={finding.line},title={code}::{message}"
 
 

@@ -64,7 +64,7 @@ from goondan_tasks.ledger.dead_letters import LetterFilter
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import ToolCall, ToolCallResult, wall_clock
 from goondan_tasks.tool_api import REQUEST_TIMEOUT_MS
-from goondan_tasks.wording import duration_text
+from goondan_tasks.wording import counted, duration_text
 
 _WHOLE_ID = 36
 #: the columns that identify a call in every list
@@ -488,7 +488,7 @@ def replay(
         replays = {call_id: client.replay(call_id, again=again) for call_id in whole}
     else:
         count = sum(map(may_be_replayed, _letters(client, agent, wanted)))
-        session.confirm(f"Replay {count} dead letters", is_confirmed=yes or not count)
+        session.confirm(f"Replay {counted(count, 'dead letter')}", is_confirmed=yes or not count)
         replays = client.replay_all(agent, **wanted)
     columns = {"id": itemgetter("id"), "replayed as": itemgetter("replayedBy")}
     wire = [{"id": old, "replayedBy": new.id} for old, new in replays.items()]
@@ -516,7 +516,7 @@ def drop(
         count = len(ids)
     else:
         found = len(_letters(client, agent, wanted))
-        session.confirm(f"Drop {found} dead letters", is_confirmed=yes or not found)
+        session.confirm(f"Drop {counted(found, 'dead letter')}", is_confirmed=yes or not found)
         count = client.drop_all(agent, **wanted)
     session.output.give({"dropped": count}, f"dropped {count}")
 

@@ -8,6 +8,7 @@ from typing import Annotated, TypeVar
 
 import typer
 from redis import Redis
+from rich.text import Text
 
 from broker_config.connections import connect
 from broker_config.keys import Keys
@@ -308,17 +309,21 @@ def _patience(wait: bool, timeout: float | None) -> float | None:
 def _end(activation: Activation, output: Output, patience: float | None) -> None:
     """Report the outcome of a proposal, and exit with an error unless it is as active as was awaited."""
     is_late = patience is not None and not activation.is_everywhere
-    if not output.as_json and activation.status == "failed":
-        told = f"The workers keep the previous revision: {activation.code}: {activation.reason}"
-        output.note(error_text("Not active", told, "Fix the bundle, and commit again."))
-    elif not output.as_json and (behind := activation.behind):
-        output.note(_BEHIND.format(on_one_line(", ".join(behind)), "s" if len(behind) == 1 else ""))
-    elif not output.as_json:
-        output.note(_WAITED if is_late else _TOLD[activation.status])
+    if not output.as_json:
+        output.note(_outcome_text(activation, is_late=is_late))
     if activation.status == "failed":
         raise typer.Exit(CONFIGURATION)
     if is_late:
         raise typer.Exit(WAIT_TIMED_OUT)
+
+
+def _outcome_text(activation: Activation, *, is_late: bool) -> Text | str:
+    if activation.status == "failed":
+        told = f"The workers keep the previous revision: {activation.code}: {activation.reason}"
+        return error_text("Not active", told, "Fix the bundle, and commit again.")
+    if behind := activation.behind:
+        return _BEHIND.format(on_one_line(", ".join(behind)), "s" if len(behind) == 1 else "")
+    return _WAITED if is_late else _TOLD[activation.status]
 
 
 def _show_committed(

@@ -88,8 +88,6 @@ def new_instance() -> str:
 
 @dataclass(slots=True)
 class Chat:
-    """One chat session."""
-
     session: Session
     client: Client
     agent: str

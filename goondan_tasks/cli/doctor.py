@@ -30,7 +30,7 @@ from broker_config.keys import Keys
 from broker_config.settings import PREFIX, Settings, hidden_password
 from goondan_tasks import sandbox
 from goondan_tasks.agent_registry import AgentRegistry, describe_agents
-from goondan_tasks.bundle import Bundle, Finding, inspect_bundle
+from goondan_tasks.bundle import BoundTool, Bundle, Finding, inspect_bundle
 from goondan_tasks.cli.fleet_checks import (
     Check,
     fleet_checks,
@@ -174,7 +174,7 @@ def bundle_check(path: Path | None, findings: Sequence[Finding]) -> Check:
     if not findings:
         return Check("bundle", "ok", str(path))
     errors = sum(finding.level == "error" for finding in findings)
-    message = f"{path}: {errors} errors, {len(findings) - errors} warnings"
+    message = f"{path}: {counted(errors, 'error')}, {counted(len(findings) - errors, 'warning')}"
     return Check("bundle", "problem" if errors else "warning", message, f"goondan validate {path}")
 
 
@@ -222,8 +222,7 @@ def sandbox_check(bundle: Bundle | None) -> Check:
     found = sandbox.fault()
     if found is None:
         return Check("sandbox", "ok", "bubblewrap works")
-    tools = [bundle.bound_tools(agent) for agent in bundle.agents] if bundle else []
-    wanted = [name for bound in tools for name, tool in bound.items() if tool.export.sandbox]
+    wanted = [name for name, tool in _bound_tools(bundle) if tool.export.sandbox]
     if not wanted:
         return Check("sandbox", "ok", f"none, but no tool needs one: {found[0]}")
     return Check("sandbox", "problem", f"{wanted[0]} needs one, but {found[0]}", found[1])
@@ -234,12 +233,17 @@ def javascript_check(bundle: Bundle | None, wanted: str | None) -> Check:
     runtime = find_runtime(wanted)
     if runtime is not None:
         return Check("JavaScript", "ok", f"{runtime.name} {runtime.version} ({runtime.program})")
-    tools = [bundle.bound_tools(agent) for agent in bundle.agents] if bundle else []
-    needing = [name for bound in tools for name, tool in bound.items() if is_javascript(tool.entry_path)]
+    needing = [name for name, tool in _bound_tools(bundle) if is_javascript(tool.entry_path)]
     if not needing and wanted is None:
         return Check("JavaScript", "ok", "neither Node nor Bun, but no tool needs one")
     reason = missing_runtime(wanted)
     return Check("JavaScript", "problem", f"{needing[0]}: {reason}" if needing else reason, INSTALL)
+
+
+def _bound_tools(bundle: Bundle | None) -> Iterator[tuple[str, BoundTool]]:
+    if bundle is not None:
+        for agent in bundle.agents:
+            yield from bundle.bound_tools(agent).items()
 
 
 def latency_check(milliseconds: float) -> Check:

@@ -8,7 +8,7 @@ from goondan_tasks.agent_registry import AgentRecord, McpServerRecord, WorkerRec
 from goondan_tasks.client.status import AgentState, AgentStatus, UnfetchedMail
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.revisions.active import RevisionState
-from goondan_tasks.wording import duration_text
+from goondan_tasks.wording import counted, duration_text
 
 Level = Literal["ok", "warning", "problem"]
 
@@ -172,7 +172,8 @@ def _mcp_server_check(title: str, records: Mapping[str, McpServerRecord]) -> Che
     if not down:
         tools = max(record.tools for record in records.values())
         times = sum(record.failures for record in records.values())
-        return Check(title, "ok", f"{tools} tools; {f'lost {times} times' if times else 'never lost'}")
+        losses = f"lost {counted(times, 'time')}" if times else "never lost"
+        return Check(title, "ok", f"{counted(tools, 'tool')}; {losses}")
     worker, record = next(iter(down.items()))
     share = f"{len(down)} of {len(records)} workers; in " if len(records) > 1 else ""
     remedy = "Fix the server, or its command, address or environment in the extension's config."

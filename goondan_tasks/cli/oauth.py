@@ -32,6 +32,7 @@ from goondan_tasks.oauth.manager import (
 from goondan_tasks.oauth.records import AuthSession, ConsentError, OAuthError, Resume, grant_name
 from goondan_tasks.oauth.store import OAuthStore, UnreadableRecord
 from goondan_tasks.process import is_loopback, listening
+from goondan_tasks.wording import counted
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp  # an extra
@@ -106,7 +107,7 @@ def rotate_key(session: Session) -> None:
         keys.rotate()
     with _opened_store(session) as store:
         count = store.encrypt_again()
-    text = f"encrypted {count} records with the key {keys.current.id}"
+    text = f"encrypted {counted(count, 'record')} with the key {keys.current.id}"
     session.output.give({"keyId": keys.current.id, "encryptedAgain": count}, text)
 
 

@@ -45,7 +45,7 @@ from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import epoch_milliseconds
 from goondan_tasks.names import MODEL_TOOLS
 from goondan_tasks.trace import Attempt, CallStory, Excerpt, RelatedCall, Trace, TraceNode, TraceSummary
-from goondan_tasks.wording import duration_text, tokens_text
+from goondan_tasks.wording import counted, duration_text, tokens_text
 
 #: the least width of the tree; a call that is wider has its columns on the next line
 _TREE_WIDTH = 36
@@ -55,12 +55,15 @@ _TOKENS = "tokens"
 #: deeper calls show their depth as a number: their lines would fill the screen
 DEEPEST = 12
 
+#: the most children that ``show`` lists; ``goondan trace`` draws all
+MOST_CHILDREN = 20
+
 _GOES_ON, _ENDS = "│  ", "   "
 
 #: types of an event that say no more than its kind
 _PLAIN_TYPES = {None, "agent.request", "agent.send"}
 
-
+Fact = tuple[str, object]
 Since = Annotated[float | None, seconds_option("Only calls of the last S seconds, or 10m, 2h.")]
 Until = Annotated[float | None, seconds_option("Only calls queued at least S seconds ago, or 10m, 2h.")]
 
@@ -144,13 +147,6 @@ def _duration_of(record: CallRecord) -> str | None:
     if record.claimed_at is None or record.finished_at is None:
         return None
     return duration_text((record.finished_at - record.claimed_at) / 1000)
-
-
-#: the most children that ``show`` lists; ``goondan trace`` draws all
-MOST_CHILDREN = 20
-
-
-Fact = tuple[str, object]
 
 
 @takes_client
@@ -479,7 +475,7 @@ def _waiting_facts(story: CallStory) -> Iterator[Fact]:
     if story.limits:
         yield "limits", ", ".join(story.limits)
     if story.ahead is not None:
-        yield "ahead of it there", "no call" if not story.ahead else f"{story.ahead} calls"
+        yield "ahead of it there", counted(story.ahead, "call")
     if story.progress is not None:
         yield "progress", progress_text(story.progress)
     if story.expires_at is not None:

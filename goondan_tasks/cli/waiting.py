@@ -1,6 +1,5 @@
 """What the terminal shows while a call or a Turn runs, and while ``--watch`` repeats an answer."""
 
-import contextlib
 import json
 import math
 import signal
@@ -51,7 +50,7 @@ from goondan_tasks.events import is_event
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import ToolCallResult, wall_clock
 from goondan_tasks.output import Progress
-from goondan_tasks.wording import duration_text
+from goondan_tasks.wording import counted, duration_text
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -145,11 +144,13 @@ def give(look: Callable[[], Answer], output: Output, every: float | None) -> Non
     first = look()
     if every is None:
         return output.write(first)
-    show = _draw if Screen().is_terminal and not output.as_json else _write
+    answers = _found(first, look, every)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with contextlib.suppress(KeyboardInterrupt):
-            return show(_found(first, look, every), output, every)
+        with suppress(KeyboardInterrupt):
+            if Screen().is_terminal and not output.as_json:
+                return _draw(answers, every)
+            return _write(answers, output)
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -201,12 +202,12 @@ def _state_text(client: Client, record: CallRecord, agent: str) -> str:
     missing = _missing(status, record, agent)
     if status is None or missing:
         return missing
-    queue, workers = status.queue, len(status.workers)
+    queue = status.queue
     if record.waiting_for is not None:
         return f"{_limit(record)}: {queue.waiting_for_limit} wait for limits"
     name = events_queue(agent) if is_event(record.call) else queue.queue
-    count = f"{workers} worker{'' if workers == 1 else 's'}"
-    return f"queued on {name}: {queue.backlog} waiting, {queue.running} running, {count}"
+    load = f"{queue.backlog} waiting, {queue.running} running, {counted(len(status.workers), 'worker')}"
+    return f"queued on {name}: {load}"
 
 
 def _status_of(client: Client, agent: str) -> AgentStatus | None:
@@ -240,7 +241,7 @@ def _found(first: Answer, look: Callable[[], Answer], every: float) -> _Found:
         yield found
 
 
-def _write(answers: _Found, output: Output, _every: float) -> None:
+def _write(answers: _Found, output: Output) -> None:
     lines = replace(output, is_compact=True)
     for number, answer in enumerate(answers):
         if isinstance(answer, BrokerUnreachableError):
@@ -251,7 +252,7 @@ def _write(answers: _Found, output: Output, _every: float) -> None:
         lines.write(answer)
 
 
-def _draw(answers: _Found, _output: Output, every: float) -> None:
+def _draw(answers: _Found, every: float) -> None:
     """Draw the newest answer; during an outage show the reason above it."""
     from rich.live import Live
 
