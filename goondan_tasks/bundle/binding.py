@@ -255,13 +255,13 @@ def _bind(
         resource, root = target.resource, scope.root_of(target)
         if isinstance(resource, model) and use.overrides:
             changed, found = _overridden(resource, use.overrides, root, scope)
-            faults += _below((*path, "overrides"), found)
+            faults += _prefixed((*path, "overrides"), found)
             yield changed, root
         else:
             yield resource if isinstance(resource, model) else None, root
 
 
-def _below(path: FieldPath, faults: Iterable[FieldFault]) -> list[FieldFault]:
+def _prefixed(path: FieldPath, faults: Iterable[FieldFault]) -> list[FieldFault]:
     return [FieldFault((*path, *fault.path), fault.error) for fault in faults]
 
 
@@ -314,7 +314,7 @@ def _export_faults(tool: ToolResource) -> Iterator[FieldFault]:
             message = f"duplicate export '{export.name}'"
             error = FieldError(message, "Rename one.", ConfigCode.DUPLICATE_NAME)
             yield FieldFault((*place, "name"), error)
-        yield from _below((*place, "parameters"), parameter_faults(export.parameters))
+        yield from _prefixed((*place, "parameters"), parameter_faults(export.parameters))
 
 
 def parameter_faults(parameters: JsonObject | None) -> Iterator[FieldFault]:
@@ -366,7 +366,7 @@ def scope_faults(
     A Tool without scopes (``None``) has the app's; its exports must not have any.
     """
     for scope in scopes_beyond(tool_scopes or (), app_scopes):
-        yield FieldFault(("spec", "auth", "scopes"), _beyond(scope, app_scopes, f"OAuthApp/{app}"))
+        yield FieldFault(("spec", "auth", "scopes"), _scope_error(scope, app_scopes, f"OAuthApp/{app}"))
     for export, scopes in export_scopes.items():
         path: FieldPath = ("spec", "exports", export, "auth", "scopes")
         if tool_scopes is None:
@@ -374,7 +374,7 @@ def scope_faults(
             yield FieldFault(path, error)
             continue
         for scope in scopes_beyond(scopes, tool_scopes):
-            yield FieldFault(path, _beyond(scope, tool_scopes, f"Tool/{tool}"))
+            yield FieldFault(path, _scope_error(scope, tool_scopes, f"Tool/{tool}"))
 
 
 def _scopes(owner: Any) -> list[str] | None:
@@ -384,6 +384,6 @@ def _scopes(owner: Any) -> list[str] | None:
     return [scope for scope in scopes if isinstance(scope, str) and scope]
 
 
-def _beyond(scope: str, allowed: Iterable[str], owner: str) -> FieldError:
+def _scope_error(scope: str, allowed: Iterable[str], owner: str) -> FieldError:
     suggestion = hint(scope, sorted(set(allowed)), "Tools and exports can narrow scopes, not widen them.")
     return FieldError(f"the scope '{scope[:80]}' is not among those of {owner}", suggestion)

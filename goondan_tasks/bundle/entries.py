@@ -192,12 +192,12 @@ def read_typed_inventory(
         unique = [entry for entry in dict.fromkeys(wanted) if entry not in records]
         read = partial(import_entries, deadline=deadline)
         if cache is None:
-            told = read(unique)
+            imported = read(unique)
         else:
             # with a cache, only entries of Tools are imported
             tools = [entry.file for entry in unique]
-            told = cache.records(tools, lambda missing: read([Entry("tool", file) for file in missing]))
-        records |= zip(unique, told, strict=True)
+            imported = cache.records(tools, lambda missing: read([Entry("tool", file) for file in missing]))
+        records |= zip(unique, imported, strict=True)
     typed: dict[int, Declaration] = {}
     for name, file in files.items():
         tool = inventory.by_name["Tool", name]
@@ -438,7 +438,7 @@ class _Child:
     process: "subprocess.Popen[bytes]"
     #: the pipe from which its records are read
     pipe: int
-    _ours: contextlib.ExitStack
+    _resources: contextlib.ExitStack
 
     @classmethod
     def start(cls, *, as_here: bool) -> Self:
@@ -452,12 +452,13 @@ class _Child:
             "PYTHONDONTWRITEBYTECODE": "1",
             "LANG": "C.UTF-8",
         }
-        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
-            folder = ours.enter_context(tempfile.TemporaryDirectory())
-            printed = None if as_here else ours.enter_context(tempfile.TemporaryFile())
+        with contextlib.ExitStack() as resources, contextlib.ExitStack() as child_ends:
+            folder = resources.enter_context(tempfile.TemporaryDirectory())
+            printed = None if as_here else resources.enter_context(tempfile.TemporaryFile())
             (reader, writer), (life, lifeline) = os.pipe(), os.pipe()
-            for stack, descriptor in ((ours, reader), (ours, lifeline), (theirs, writer), (theirs, life)):
-                stack.callback(os.close, descriptor)
+            for stack, descriptors in ((resources, (reader, lifeline)), (child_ends, (writer, life))):
+                for descriptor in descriptors:
+                    stack.callback(os.close, descriptor)
             limits = [str(writer), str(life), "0" if as_here else str(MAX_WRITTEN), _javascript()]
             process = subprocess.Popen(
                 [*_PROBE, *limits],
@@ -469,7 +470,7 @@ class _Child:
                 pass_fds=[writer, life],
                 start_new_session=True,
             )
-            return cls(process, reader, ours.pop_all())
+            return cls(process, reader, resources.pop_all())
 
     def begin(self, entries: Sequence[Entry]) -> None:
         """Send the child its entries."""
@@ -481,7 +482,7 @@ class _Child:
 
     def close(self) -> None:
         """Kill its process group, and remove its files."""
-        with self._ours, self.process, contextlib.suppress(ProcessLookupError):
+        with self._resources, self.process, contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
 

@@ -33,7 +33,7 @@ def needs_of(inventory: Inventory) -> Iterator[Need]:
                 requirement = Requirement(text)
             except (InvalidRequirement, TypeError):
                 continue
-            if _concerns(requirement):
+            if _applies(requirement):
                 yield Need(declaration, path, requirement)
 
 
@@ -41,7 +41,7 @@ def requirement_findings(inventory: Inventory) -> Iterator[Finding]:
     """Yield the requirements that are not met here."""
     for declaration, path, requirement in needs_of(inventory):
         if reason := unmet(requirement):
-            message = f"the requirement '{written(requirement)}' is not met: {reason}"
+            message = f"the requirement '{requirement_text(requirement)}' is not met: {reason}"
             suggestion = "Install it with `goondan validate --install` or pip."
             yield declaration.error(path, message, suggestion, ConfigCode.PACKAGE_NOT_INSTALLED)
 
@@ -62,18 +62,18 @@ def _unmet(requirement: Requirement, seen: set[str]) -> str | None:
     for extra in requirement.extras:
         for text in found.requires or ():
             needed = Requirement(text)
-            is_of_extra = _concerns(needed, extra) and not _concerns(needed)
+            is_of_extra = _applies(needed, extra) and not _applies(needed)
             if is_of_extra and str(needed) not in seen and (reason := _unmet(needed, seen)):
                 return reason
     return None
 
 
-def _concerns(requirement: Requirement, extra: str = "") -> bool:
+def _applies(requirement: Requirement, extra: str = "") -> bool:
     """Return whether a requirement applies to this Python on this machine."""
     return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
 
 
-def written(requirement: Requirement) -> str:
+def requirement_text(requirement: Requirement) -> str:
     """Write a requirement without its marker, and without its URL, which may contain a password."""
     extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
     return f"{requirement.name}{extras}{requirement.specifier}"

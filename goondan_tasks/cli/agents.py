@@ -34,7 +34,7 @@ from goondan_tasks.cli.output import (
     show_progress,
 )
 from goondan_tasks.cli.session import Session, can_ask, chosen_agents, takes_client, takes_session
-from goondan_tasks.cli.waiting import call_text, give
+from goondan_tasks.cli.waiting import call_text, write_or_watch
 from goondan_tasks.client import Client
 from goondan_tasks.client.status import AgentState, AgentStatus, QueueStatus
 from goondan_tasks.errors import BrokerUnreachableError, InstanceNotFoundError
@@ -137,7 +137,7 @@ def queues(session: Session, client: Client, agent: OfAgent = None, watch: Watch
         document = [row.model_dump(by_alias=True) for row in rows]
         return replace(found, document=document, notes=(*found.notes, *losses))
 
-    return give(look, session.output, watch)
+    return write_or_watch(look, session.output, watch)
 
 
 @takes_client
@@ -155,7 +155,7 @@ def agents(session: Session, client: Client, watch: Watch = None) -> None:
         troubles = (_trouble(status) for status in statuses if status.state is AgentState.CRASH_LOOP)
         return replace(found, notes=(*found.notes, *troubles))
 
-    return give(look, session.output, watch)
+    return write_or_watch(look, session.output, watch)
 
 
 @takes_session

@@ -29,7 +29,7 @@ from goondan_tasks.bundle.bundle import inspect_resources
 from goondan_tasks.bundle.entries import has_auto_exports
 from goondan_tasks.bundle.inventory import Inventory, name_error, read_inventory
 from goondan_tasks.bundle.json_schema import bundle_schema
-from goondan_tasks.bundle.requirements import needs_of, unmet, written
+from goondan_tasks.bundle.requirements import needs_of, requirement_text, unmet
 from goondan_tasks.bundle.resources import ToolExport, ToolResource
 from goondan_tasks.cli.options import BundleArgument, Install, argument, flag, option, this_bundle
 from goondan_tasks.cli.output import CONFIGURATION, Output, on_one_line, printable
@@ -184,7 +184,7 @@ def install_requirements(bundle: Path, output: Output) -> None:
         ConfigError: there is no pip, or it fails.
     """
     needed = [need.requirement for need in needs_of(read_inventory(bundle)[0])]
-    missing = [written(one) for one in needed if unmet(one)]
+    missing = [requirement_text(one) for one in needed if unmet(one)]
     if not missing:
         return output.note(f"{bundle}: every requirement is met" if needed else f"{bundle}: no requirements")
     names = ", ".join(missing)
@@ -365,7 +365,7 @@ def init(
     if len(chosen) > 1:
         raise typer.BadParameter("choose only one of --tool, --typescript, --agent and --mcp.")
     kind = _KINDS[chosen[0] if chosen else "tool"]
-    texts = _texts(kind, _name_of(directory) if name is None else _usable(name))
+    texts = _texts(kind, _derived_name(directory) if name is None else _checked_name(name))
     files = [directory / path for path in texts]
     _write(dict(zip(files, texts.values(), strict=True)))
     place = shlex.quote(str(directory))
@@ -400,14 +400,14 @@ def _texts(kind: _Kind, name: str) -> dict[str, str]:
     return {**texts, _SCHEMA_FILE: json.dumps(bundle_schema()) + "\n"}
 
 
-def _name_of(directory: Path) -> str:
+def _derived_name(directory: Path) -> str:
     made = re.sub(r"[^a-z0-9._-]+", "-", Path(os.path.abspath(directory)).name.lower()).strip("._-")  # noqa: PTH100
     if name_error("Package", made) is not None:
         raise typer.BadParameter(f"{str(directory)!r} gives no valid name; choose one with --name.")
     return made
 
 
-def _usable(name: str) -> str:
+def _checked_name(name: str) -> str:
     if error := name_error("Package", name):
         raise typer.BadParameter(f"{error.message}. {error.suggestion}")
     return name

@@ -33,7 +33,7 @@ from goondan_tasks.cli.options import (
     option,
     parse_input,
     parse_json,
-    parse_some_seconds,
+    parse_positive_seconds,
     seconds_option,
 )
 from goondan_tasks.cli.output import (
@@ -52,7 +52,7 @@ from goondan_tasks.cli.output import (
     on_one_line,
     pretty,
     show_progress,
-    tell,
+    write_failure,
 )
 from goondan_tasks.cli.session import Session, takes_client
 from goondan_tasks.cli.waiting import progress_text, show_turn, wait_for_result
@@ -130,7 +130,7 @@ def request(
     origin: Origin = None,
     timeout: Annotated[
         float,
-        seconds_option("Wait at most S seconds, then tell the agent to stop.", parser=parse_some_seconds),
+        seconds_option("Wait at most S seconds, then tell the agent to stop.", parser=parse_positive_seconds),
     ] = REQUEST_TIMEOUT_MS / 1000,
     detach: Annotated[bool, flag("Print the request's id and do not wait.", "--async")] = False,
 ) -> None:
@@ -153,12 +153,12 @@ def request(
     except (WaitTimeout, HandoffTimeoutError) as error:
         if isinstance(error, WaitTimeout):
             client.call_off(pending)
-        _tell_failure(asked, not_answered(asked, timeout), output)
+        _report_unanswered(asked, not_answered(asked, timeout), output)
         raise typer.Exit(WAIT_TIMED_OUT) from error
     if (reason := result.error) is not None:
         named = reason if output.as_json else reason.model_copy(update={"message": named_message(reason)})
         failed = handoff_error(named)
-        _tell_failure(asked, failed, output)
+        _report_unanswered(asked, failed, output)
         raise typer.Exit(WAIT_TIMED_OUT if isinstance(failed, HandoffTimeoutError) else FAILED)
     if output.as_json:
         return output.document(request_result(result).to_wire())
@@ -201,7 +201,7 @@ def result(session: Session, client: Client, call_id: CallId, timeout: Timeout =
             answer = pending.result(0)
         except WaitTimeout:
             progress = "" if record.progress is None else f", {progress_text(record.progress)}"
-            facts = f"{_name_of(record)}, queued {local_time(record.queued_at)}{progress}"
+            facts = f"{_call_name(record)}, queued {local_time(record.queued_at)}{progress}"
             return session.output.give(record.to_wire(), f"{record.state_text(wall_clock())}: {facts}")
     show_result(answer, session.output)
     return _end_with(answer)
@@ -252,7 +252,7 @@ def cancel(session: Session, client: Client, call_id: CallId) -> None:
     client.cancel(found)
     record = client.record(found)
     ending = "cancelled" if record.status == "done" else "its worker was told to end it"
-    session.output.give(record.to_wire(), f"{_name_of(record)}: {ending}")
+    session.output.give(record.to_wire(), f"{_call_name(record)}: {ending}")
 
 
 @takes_client
@@ -277,7 +277,7 @@ def resolve(
         client.fail(found, error)
     record = client.record(found)
     ending = "completed" if record.status == "done" else "will be completed as soon as its handler returns"
-    session.output.give(record.to_wire(), f"{_name_of(record)}: {ending}")
+    session.output.give(record.to_wire(), f"{_call_name(record)}: {ending}")
 
 
 @takes_client
@@ -388,17 +388,17 @@ def _end_with(result: ToolCallResult) -> None:
         raise typer.Exit(FAILED)
 
 
-def _tell_failure(asked: ToolCall, failed: HandoffError, output: Output) -> None:
+def _report_unanswered(asked: ToolCall, failed: HandoffError, output: Output) -> None:
     """Report why there is no answer, and the id of the request."""
     failure = {**describe_failure(failed), "correlationId": asked.correlation_id}
     if "suggestion" in failure:  # it is written for the code of agents
         failure["suggestion"] = failure["suggestion"].replace("`async: true`", "--async")
-    tell(failure, output, label=failed.code)
+    write_failure(failure, output, label=failed.code)
     if not output.as_json:
         output.note(f"See it with: goondan trace {asked.correlation_id}")
 
 
-def _name_of(record: CallRecord) -> str:
+def _call_name(record: CallRecord) -> str:
     return f"{record.call.tool_name} of {record.call.agent_name}"
 
 

@@ -72,14 +72,14 @@ Timeout = Annotated[float | None, seconds_option("Wait at most S seconds. Defaul
 
 Found = TypeVar("Found")
 
-_TOLD = {
+_OUTCOMES = {
     "active": "Active: new Steps run it.",
     "superseded": "Superseded: another revision was proposed after it.",
     "unfollowed": "No worker follows the revisions of this bundle; workers run this one when they start.",
     "proposed": "Proposed: a worker that loads it makes it active; check with `goondan changeset active`.",
 }
-_WAITED = "Not active yet: no worker has loaded it in time. Check again with `goondan changeset active`."
-_BEHIND = "Active, but {} still run{} another revision; `goondan doctor` shows which, the logs say why."
+_NOT_LOADED = "Not active yet: no worker has loaded it in time. Check again with `goondan changeset active`."
+_SOME_BEHIND = "Active, but {} still run{} another revision; `goondan doctor` shows which, the logs say why."
 
 
 @takes_session
@@ -210,7 +210,7 @@ def activate(
         followers.ask(lambda revisions: revisions.propose(change))
         activation = followers.outcome(ref, patience)
     session.output.give(activation.to_wire(), ref)
-    _end(activation, session.output, patience)
+    _report_outcome(activation, session.output, patience)
     if activation.status == "unfollowed":
         raise typer.Exit(CONFIGURATION)
 
@@ -306,7 +306,7 @@ def _patience(wait: bool, timeout: float | None) -> float | None:
     return (_TIMEOUT_SECONDS if timeout is None else timeout) if wait else None
 
 
-def _end(activation: Activation, output: Output, patience: float | None) -> None:
+def _report_outcome(activation: Activation, output: Output, patience: float | None) -> None:
     """Report the outcome of a proposal, and exit with an error unless it is as active as was awaited."""
     is_late = patience is not None and not activation.is_everywhere
     if not output.as_json:
@@ -322,8 +322,8 @@ def _outcome_text(activation: Activation, *, is_late: bool) -> Text | str:
         told = f"The workers keep the previous revision: {activation.code}: {activation.reason}"
         return error_text("Not active", told, "Fix the bundle, and commit again.")
     if behind := activation.behind:
-        return _BEHIND.format(on_one_line(", ".join(behind)), "s" if len(behind) == 1 else "")
-    return _WAITED if is_late else _TOLD[activation.status]
+        return _SOME_BEHIND.format(on_one_line(", ".join(behind)), "s" if len(behind) == 1 else "")
+    return _NOT_LOADED if is_late else _OUTCOMES[activation.status]
 
 
 def _show_committed(
@@ -345,25 +345,25 @@ def _show_committed(
         except (BrokerUnreachableError, ConfigError) as error:
             warning = f"Whether the workers run it is unknown: {error}"
     if output.as_json:
-        told = {"activation": activation.to_wire()} if activation else {}
-        output.document({**result.model_copy(update={"warning": warning}).to_wire(), **told})
+        outcome = {"activation": activation.to_wire()} if activation else {}
+        output.document({**result.model_copy(update={"warning": warning}).to_wire(), **outcome})
     elif warning is not None:
         remedy = "When they can be reached, run `goondan changeset activate`."
         output.note(error_text("Warning", warning, remedy))
     if activation is not None:
-        _end(activation, output, patience)
+        _report_outcome(activation, output, patience)
 
 
 def _states(state: RevisionState) -> Iterator[tuple[object, ...]]:
-    yield "active", state.active, *_who(state.change), None
+    yield "active", state.active, *_provenance(state.change), None
     if state.proposed is not None:
-        yield "proposed", state.proposed.new_ref, *_who(state.proposed), None
+        yield "proposed", state.proposed.new_ref, *_provenance(state.proposed), None
     if (failed := state.failed) is not None:
         when = local_time(epoch_milliseconds(failed.timestamp))
         yield "failed", failed.ref, when, None, failed.worker, f"{failed.code}: {failed.reason}"
 
 
-def _who(change: RevisionChange | None) -> tuple[object, object, object]:
+def _provenance(change: RevisionChange | None) -> tuple[object, object, object]:
     """Return the time, the changeset and the author of a proposal."""
     if change is None:
         return None, None, None

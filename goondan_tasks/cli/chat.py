@@ -15,8 +15,8 @@ from rich.text import Text
 from broker_config import serializer
 from broker_config.connections import retrying
 from goondan_tasks.cli.calls import Agent, login
-from goondan_tasks.cli.options import Auth, Origin, flag, name_option, parse_some_seconds, seconds_option
-from goondan_tasks.cli.output import Screen, describe_failure, pretty, printable, tell
+from goondan_tasks.cli.options import Auth, Origin, flag, name_option, parse_positive_seconds, seconds_option
+from goondan_tasks.cli.output import Screen, describe_failure, pretty, printable, write_failure
 from goondan_tasks.cli.session import Session, can_ask, takes_client
 from goondan_tasks.cli.waiting import TurnView, ending_text
 from goondan_tasks.client import Client, PendingCall, ToolAnswered, ToolCalled, TurnEnded, TurnEvent
@@ -59,7 +59,7 @@ def chat(
         seconds_option(
             "Tell the agent to stop when a Turn has taken S seconds.",
             "--timeout",
-            parser=parse_some_seconds,
+            parser=parse_positive_seconds,
         ),
     ] = TURN_SECONDS,
 ) -> None:
@@ -121,7 +121,9 @@ class Chat:
                 case "/help":
                     self._say(_HELP)
                 case command if re.fullmatch(r"/\w+", command):
-                    self._tell({"code": "E_USAGE", "message": f"There is no command {command}; see /help."})
+                    self._write_failure(
+                        {"code": "E_USAGE", "message": f"There is no command {command}; see /help."}
+                    )
                 case _:
                     self._turn(_json_or_text(line) if self.session.output.as_json else line)
         self._say(f"Continue with: goondan chat {self.agent} --instance {self.instance}")
@@ -146,10 +148,10 @@ class Chat:
             self.session.output.note(Text(printable(text), style="dim"))
 
     def _fail(self, error: GoondanError) -> None:
-        self._tell(describe_failure(error))
+        self._write_failure(describe_failure(error))
 
-    def _tell(self, failure: JsonObject) -> None:
-        tell(failure, replace(self.session.output, is_compact=True), label=failure["code"])
+    def _write_failure(self, failure: JsonObject) -> None:
+        write_failure(failure, replace(self.session.output, is_compact=True), label=failure["code"])
 
     def _turn(self, input: Any) -> None:
         """Ask the agent, show its Turn, and ask about calls in it that wait for an approval."""

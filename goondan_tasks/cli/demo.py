@@ -205,8 +205,8 @@ def _story(client: Client, screen: Screen, *, is_scripted: bool) -> JsonObject:
     call, pending = client.ask("planner", TASK, timeout=TIMEOUT_SECONDS, instance_key=instance_key)
     _wrapped(screen, f"To the planner: {TASK}", "  ")
     with screen.status("The swarm works"):
-        for news in news_of(client, call.correlation_id):
-            _show_news(screen, news)
+        for event in swarm_events(client, call.correlation_id):
+            _show_event(screen, event)
     done, trace = pending.result(TIMEOUT_SECONDS), client.trace(call.correlation_id)
     _check(done.error is None, f"the swarm answered with an error: {done.error}")
     if is_scripted:  # a real model may do it in another way
@@ -251,7 +251,7 @@ def _wrapped(screen: Screen, text: str, indent: str) -> None:
     screen.say(textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=indent))
 
 
-class News(NamedTuple):
+class SwarmEvent(NamedTuple):
     """A call or request was made, or with a result: it has ended."""
 
     node: TraceNode
@@ -267,42 +267,42 @@ class News(NamedTuple):
         return self.node.finished_at or "", -self.node.depth
 
 
-def news_of(client: Client, correlation_id: str) -> Iterator[News]:
+def swarm_events(client: Client, correlation_id: str) -> Iterator[SwarmEvent]:
     """Yield what happens in a request, in order of time, until it has ended."""
     pending = client.pending(correlation_id)
-    told: set[tuple[str, bool]] = set()
+    seen: set[tuple[str, bool]] = set()
     has_ended = False
     while not has_ended:
         with contextlib.suppress(WaitTimeout):
             pending.result(LOOK_SECONDS)
             has_ended = True
         happened = [
-            one for one in _events(client, correlation_id) if (one.node.id, one.result is None) not in told
+            one for one in _events(client, correlation_id) if (one.node.id, one.result is None) not in seen
         ]
-        told.update((one.node.id, one.result is None) for one in happened)
+        seen.update((one.node.id, one.result is None) for one in happened)
         yield from sorted(happened, key=lambda one: one.order)
 
 
-def _events(client: Client, correlation_id: str) -> Iterator[News]:
+def _events(client: Client, correlation_id: str) -> Iterator[SwarmEvent]:
     path: list[TraceNode] = []
     for node in client.trace(correlation_id).nodes:
         del path[node.depth :]
         asker = path[-1].agent if path else None
         path.append(node)
-        yield News(node, asker)
+        yield SwarmEvent(node, asker)
         if node.finished_at is not None:
-            yield News(node, asker, client.pending(node.id).result())
+            yield SwarmEvent(node, asker, client.pending(node.id).result())
 
 
-def _show_news(screen: Screen, news: News) -> None:
+def _show_event(screen: Screen, event: SwarmEvent) -> None:
     """Show a handoff, its answer, or how a tool call has ended."""
-    node, result = news.node, news.result
+    node, result = event.node, event.result
     is_call = node.kind == "call"
     if result is None and is_call:
         return
     is_thought = node.tool.startswith(MODEL_TOOLS)
     what = f"{node.agent} thinks" if is_thought else node.tool if is_call else node.agent
-    handoff = f"{news.asker or OUTSIDE} {'→' if result is None else '←'} {what}"
+    handoff = f"{event.asker or OUTSIDE} {'→' if result is None else '←'} {what}"
     line = Text("  " * (node.depth + 1)).append(what if is_call else handoff, "" if is_call else "bold cyan")
     if result is not None:
         line.pad_right(max(1, WHAT_WIDTH - line.cell_len))

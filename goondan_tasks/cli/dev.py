@@ -162,7 +162,7 @@ class FolderCheck(contextlib.AbstractContextManager["FolderCheck"]):
         self.passed = CheckedBundle(bundle, agents)
         return self.passed
 
-    def get_ready(self) -> None:
+    def prepare(self) -> None:
         """Prepare for the next check."""
         with contextlib.suppress(OSError):  # too many processes: the next check tries again
             self._prober.start_ahead()
@@ -245,7 +245,7 @@ class _Dev:
             elif self._pending_ref is not None and self._revisions is not None:
                 self._report(self._revisions.activation(self._pending_ref))
             else:
-                self._check.get_ready()
+                self._check.prepare()
 
     def _report(self, activation: Activation) -> None:
         """Report once whether the workers have loaded a change."""
@@ -288,7 +288,7 @@ class _Dev:
             self._is_valid = True
         elif (checked := self._checked()) is None:
             return
-        elif not revisions.may_become(checked, self._settings):
+        elif not revisions.accepts(checked, self._settings):
             self._restart("The bundle has another workspace or changeset policy")
         else:
             self._ref = self._pending_ref = revisions.offer(stop)

@@ -159,11 +159,11 @@ def mail_check(mail: UnfetchedMail) -> Check:
 
 def mcp_server_checks(workers: Iterable[WorkerRecord]) -> Iterator[Check]:
     """Check each MCP server of each agent, as its workers report it."""
-    told: defaultdict[tuple[str, str], dict[str, McpServerRecord]] = defaultdict(dict)
+    reported: defaultdict[tuple[str, str], dict[str, McpServerRecord]] = defaultdict(dict)
     for worker in workers:
         for server in worker.mcp_servers:
-            told[server.agent, server.name][worker.name] = server
-    for (agent, name), records in sorted(told.items()):
+            reported[server.agent, server.name][worker.name] = server
+    for (agent, name), records in sorted(reported.items()):
         yield _mcp_server_check(f"MCP server {name} of {agent}", records)
 
 

@@ -144,7 +144,7 @@ class FolderRevisions:
         """
         return str(_repeated(self._followed.checkouts.source.current))
 
-    def may_become(self, checked: CheckedBundle, settings: Settings) -> bool:
+    def accepts(self, checked: CheckedBundle, settings: Settings) -> bool:
         """Return whether workers that follow these revisions can load a bundle."""
         is_committed = are_committed(checked.bundle, settings)
         return (checked.workspace, is_committed) == (self._workspace, self._is_committed)

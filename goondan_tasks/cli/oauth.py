@@ -12,7 +12,7 @@ from broker_config.connections import connect
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.cli.options import Address, Port, argument, flag, name_option, option
 from goondan_tasks.cli.output import Output, listing
-from goondan_tasks.cli.servers import announced
+from goondan_tasks.cli.servers import announced_socket
 from goondan_tasks.cli.session import Interruption, Session, chosen_agents, require_broker, takes_session
 from goondan_tasks.client import Client
 from goondan_tasks.client.known_agents import broker_errors
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from goondan_tasks.oauth.consent import Callback
 
 _LOOK_SECONDS = 0.5
-_OVER = frozenset({"completed", "failed", "expired"})
+_FINAL = frozenset({"completed", "failed", "expired"})
 _NO_APP = "The bundle has no OAuthApp: declare a resource of that kind."
 _NO_GRANT = "No user has given consent; ask for it with `goondan oauth login APP --subject S`."
 
@@ -123,7 +123,7 @@ def serve(session: Session, port: Port = None, address: Address = None) -> None:
         opened(session) as (_, callback),
         Interruption().listening(),
         Maintenance(callback).running(),
-        announced(session, address, port, "") as server,
+        announced_socket(session, address, port, "") as server,
     ):
         serve(make_app(callback), server)
 
@@ -285,7 +285,7 @@ def _wait(store: OAuthStore, session_id: str) -> AuthSession:
             session = store.session(session_id)
             if session is None:
                 raise ConsentError("The session no longer exists.", code="session_not_found")
-            if session.status in _OVER:
+            if session.status in _FINAL:
                 return session
     raise typer.Exit(interruption.exit_code)
 

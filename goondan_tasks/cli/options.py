@@ -46,7 +46,7 @@ def parse_seconds(given: str | float) -> float:
     return value
 
 
-def parse_some_seconds(given: str | float) -> float:
+def parse_positive_seconds(given: str | float) -> float:
     """Read a time as :func:`parse_seconds` does; 0 is refused."""
     if value := parse_seconds(given):
         return value
@@ -96,7 +96,7 @@ def parse_input(text: str) -> Any:
         return content
 
 
-def require_some_text(text: str | None) -> str | None:
+def require_text(text: str | None) -> str | None:
     """Refuse an empty name, which an unset shell variable leaves."""
     if text == "":
         raise typer.BadParameter("is empty: write at least one character, or leave the option out.")
@@ -216,7 +216,7 @@ def option(metavar: str, help: str, *names: str, **more: Any) -> Any:
 
 def name_option(metavar: str, help: str, *names: str) -> Any:
     """Declare an option whose value must not be empty."""
-    return option(metavar, help, *names, callback=require_some_text)
+    return option(metavar, help, *names, callback=require_text)
 
 
 def seconds_option(help: str, *names: str, parser: Callable[[str], float] = parse_seconds) -> Any:

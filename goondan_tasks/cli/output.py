@@ -346,7 +346,7 @@ def reported(command: Command) -> Command:
             raise typer.Exit(BROKEN_PIPE) from None
         except _EXPECTED as error:
             failure = describe_failure(error)
-            tell(failure, Output(as_json=bool(arguments.get("as_json"))))
+            write_failure(failure, Output(as_json=bool(arguments.get("as_json"))))
             raise typer.Exit(exit_code_of(failure["code"])) from error
 
     return run
@@ -370,7 +370,7 @@ def failure_text(failure: JsonObject, label: str = "Error") -> Text:
     return error_text(label, failure["message"], failure.get("suggestion"), failure.get("helpUrl"))
 
 
-def tell(failure: JsonObject, output: Output, *, label: str = "Error") -> None:
+def write_failure(failure: JsonObject, output: Output, *, label: str = "Error") -> None:
     """Write a failure: for people to stderr after its label, for programs to stdout."""
     output.document({"error": failure}) if output.as_json else output.note(failure_text(failure, label))
 

@@ -52,7 +52,7 @@ SECTIONS = {
         "chat": CommandPlace("chat:chat", "Talk to an agent in the terminal."),
         "call": CommandPlace("calls:call", "Call an agent's tool and print the result."),
         "request": CommandPlace("calls:request", "Ask an agent and print its answer."),
-        "send": CommandPlace("calls:send", "Send an agent an event, without an answer."),
+        "send": CommandPlace("calls:send", "Send an agent an event that it does not answer."),
         "cancel": CommandPlace("calls:cancel", "Cancel a queued or running call."),
         "resolve": CommandPlace("calls:resolve", "Complete a pending call with an output or an error."),
         "approvals list": CommandPlace("calls:list_approvals", "List the calls that wait for an approval."),

@@ -164,7 +164,7 @@ def mcp_server(
     if not http:
         return serve_stdio(served)
     app = make_app(served, settings, address or settings.http_host)
-    with Interruption().listening(), announced(session, address, port, PATH) as server:
+    with Interruption().listening(), announced_socket(session, address, port, PATH) as server:
         return serve(app, server, partial(end, served))
 
 
@@ -181,7 +181,7 @@ def callbacks(session: Session, client: Client, port: Port = None, address: Addr
     settings = session.settings
     require_broker(settings)
     configure_logging(settings)
-    with Interruption().listening(), announced(session, address, port, "/callbacks") as server:
+    with Interruption().listening(), announced_socket(session, address, port, "/callbacks") as server:
         if settings.public_url is None:
             session.output.note("GOONDAN_PUBLIC_URL is not set here; workers need it to build the URLs.")
         serve(make_app(AsyncClient(client), settings), server)
@@ -240,7 +240,9 @@ def flower(
 
 
 @contextlib.contextmanager
-def announced(session: Session, address: str | None, port: int | None, path: str) -> Iterator[socket.socket]:
+def announced_socket(
+    session: Session, address: str | None, port: int | None, path: str
+) -> Iterator[socket.socket]:
     """Yield a socket that listens for HTTP, and report its URL.
 
     Raises:

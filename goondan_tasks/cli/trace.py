@@ -38,7 +38,7 @@ from goondan_tasks.cli.output import (
     on_one_line,
 )
 from goondan_tasks.cli.session import Session, takes_client, takes_session
-from goondan_tasks.cli.waiting import give, progress_text
+from goondan_tasks.cli.waiting import progress_text, write_or_watch
 from goondan_tasks.client import Client
 from goondan_tasks.errors import CallNotFoundError
 from goondan_tasks.ledger.record import CallRecord
@@ -97,10 +97,10 @@ def calls(
     ] = None,
     watch: Watch = None,
 ) -> None:
-    """List the most recent calls, newest first; `goondan show ID` shows all about one.
+    """List the most recent calls, newest first; `goondan show ID` shows everything about one.
 
-    Filters search the 1000 most recent calls of the given time. A call takes one line: cells that do not fit
-    are cut, and a narrow terminal omits year, instance and worker.
+    Filters search the 1000 most recent calls between --since and --until. A call takes one line: cells that
+    do not fit are cut, and a narrow terminal omits year, instance and worker.
     """
     is_narrowed = any(one is not None for one in (status, tool, instance))
 
@@ -139,7 +139,7 @@ def calls(
             is_cut=True,
         )
 
-    return give(look, session.output, watch)
+    return write_or_watch(look, session.output, watch)
 
 
 def _duration_of(record: CallRecord) -> str | None:
@@ -195,9 +195,9 @@ def trace(
         return Answer(found.to_wire(), trace_text(found, width=Screen().width, limit=limit))
 
     with session.client() as client:
-        name, first = _found(client, correlation_id)
+        name, first = _find_trace(client, correlation_id)
         found_traces = itertools.chain([first], iter(lambda: client.trace(name), None))
-        return give(look, session.output, watch)
+        return write_or_watch(look, session.output, watch)
 
 
 @takes_client
@@ -211,8 +211,8 @@ def traces(
 ) -> None:
     """List the traces of the most recent calls, newest first; `goondan trace ID` draws one.
 
-    The 1000 most recent calls of the given time are grouped by their traceId. A trace has the state of a call
-    that has not ended, or else that of its first call.
+    The 1000 most recent calls between --since and --until are grouped by their traceId. A trace has the state
+    of a call that has not ended, or else that of its first call.
     """
     columns: Columns[TraceSummary] = {
         "began": lambda one: session.output.time(epoch_milliseconds(one.began_at)),
@@ -236,7 +236,7 @@ def traces(
             is_cut=True,
         )
 
-    return give(look, session.output, watch)
+    return write_or_watch(look, session.output, watch)
 
 
 def trace_text(trace: Trace, *, width: int, limit: int) -> Text:
@@ -313,7 +313,7 @@ class _Layout:
         return (" " * begin + "·" * wait + "█" * run)[:_BAR_WIDTH].ljust(_BAR_WIDTH)
 
 
-def _found(client: Client, text: str) -> tuple[str, Trace]:
+def _find_trace(client: Client, text: str) -> tuple[str, Trace]:
     """Find a trace by its correlationId or traceId, or by a call's id or its beginning."""
     try:
         return text, client.trace(text)

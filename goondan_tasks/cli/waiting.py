@@ -29,7 +29,7 @@ from goondan_tasks.cli.output import (
     named_message,
     on_one_line,
     printable,
-    tell,
+    write_failure,
 )
 from goondan_tasks.client import (
     AnswerRestarted,
@@ -62,7 +62,7 @@ TICK_SECONDS = 0.5
 PATIENCE_SECONDS = 1.0
 _BAR_WIDTH = 24
 
-_Found = Iterator[Answer | BrokerUnreachableError]
+_Answers = Iterator[Answer | BrokerUnreachableError]
 
 
 def wait_for_result(
@@ -83,14 +83,14 @@ def wait_for_result(
                 line.show(pending.id)
     except (KeyboardInterrupt, BrokerUnreachableError):
         line.stop()
-        tell_of_stop(pending.id)
+        note_stopped_waiting(pending.id)
         raise
     finally:
         line.stop()
     return result
 
 
-def tell_of_stop(call_id: str) -> None:
+def note_stopped_waiting(call_id: str) -> None:
     """Say that the call goes on, though this command no longer waits for it."""
     Output().note(
         f"Stopped waiting; the call goes on. See it with: goondan result {call_id}, "
@@ -134,8 +134,8 @@ class WaitingLine:
             self._status = None
 
 
-def give(look: Callable[[], Answer], output: Output, every: float | None) -> None:
-    """Write what ``look`` finds: once, or ``every`` so many seconds until Ctrl-C.
+def write_or_watch(look: Callable[[], Answer], output: Output, every: float | None) -> None:
+    """Write what ``look`` finds: once, or every ``every`` seconds until Ctrl-C.
 
     A terminal shows the newest answer in place; anything else gets one answer after the other, programs one
     line of JSON each. Errors of the first look are raised. A later outage of Redis is reported, and the watch
@@ -144,7 +144,7 @@ def give(look: Callable[[], Answer], output: Output, every: float | None) -> Non
     first = look()
     if every is None:
         return output.write(first)
-    answers = _found(first, look, every)
+    answers = _answers(first, look, every)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with suppress(KeyboardInterrupt):
@@ -229,7 +229,7 @@ def _missing(status: AgentStatus | None, record: CallRecord, agent: str) -> str:
     return f"no worker serves agent {agent!r}; start one with: goondan worker --agent {agent}"
 
 
-def _found(first: Answer, look: Callable[[], Answer], every: float) -> _Found:
+def _answers(first: Answer, look: Callable[[], Answer], every: float) -> _Answers:
     yield first
     while True:
         time.sleep(every)
@@ -241,18 +241,18 @@ def _found(first: Answer, look: Callable[[], Answer], every: float) -> _Found:
         yield found
 
 
-def _write(answers: _Found, output: Output) -> None:
+def _write(answers: _Answers, output: Output) -> None:
     lines = replace(output, is_compact=True)
     for number, answer in enumerate(answers):
         if isinstance(answer, BrokerUnreachableError):
-            tell(describe_failure(answer), lines)
+            write_failure(describe_failure(answer), lines)
             continue
         if number and answer.content is not None and not output.as_json:
             output.print("")
         lines.write(answer)
 
 
-def _draw(answers: _Found, every: float) -> None:
+def _draw(answers: _Answers, every: float) -> None:
     """Draw the newest answer; during an outage show the reason above it."""
     from rich.live import Live
 
@@ -420,7 +420,7 @@ def show_turn(client: Client, follower: TurnFollower, agent: str) -> tuple[ToolC
                 with retrying(math.inf):
                     view.show(event)
     except (KeyboardInterrupt, BrokerUnreachableError):
-        tell_of_stop(follower.event_id)
+        note_stopped_waiting(follower.event_id)
         raise
     except HandoffError:
         if follower.result is None:

@@ -173,9 +173,9 @@ def test_workers_cannot_become_those_of_another_workspace_or_policy(dev: Dev) ->
     moved = replace(checked, agents=[checked.agents[0].model_copy(update={"workspace": "lair"})])
     write(dev.folder, {"goondan.yaml": FILES["goondan.yaml"] + ALLOWED})
 
-    assert dev.revisions.may_become(checked, dev.settings)
-    assert not dev.revisions.may_become(moved, dev.settings)
-    assert not dev.revisions.may_become(dev.checked(), dev.settings)
+    assert dev.revisions.accepts(checked, dev.settings)
+    assert not dev.revisions.accepts(moved, dev.settings)
+    assert not dev.revisions.accepts(dev.checked(), dev.settings)
 
 
 def test_a_commit_that_its_maker_proposes_is_waited_for(
