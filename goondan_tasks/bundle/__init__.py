@@ -1,6 +1,6 @@
-"""Bundles: YAML resources and the files they point to, read, checked and indexed.
+"""Bundles: YAML resources and the files they name, read, checked and indexed.
 
-The modules are imported when a name is first asked for: a producer that has no bundle needs none of them.
+A module is imported when one of its names is first used: a producer without a bundle needs none of them.
 """
 
 import importlib

@@ -1,6 +1,6 @@
-"""What an Agent's ``spec.tools`` and ``spec.extensions`` resolve to, its overrides applied.
+"""Resolves an Agent's ``spec.tools`` and ``spec.extensions``, and applies its overrides.
 
-References lead to this bundle first, then to the built-in package ``@goondan/base``.
+References are looked up in this bundle first, then in the built-in package ``@goondan/base``.
 """
 
 import copy
@@ -33,7 +33,7 @@ from goondan_tasks.wording import FieldPath, hint
 BASE_PACKAGE = "@goondan/base"
 #: the built-in extension that an Agent with ``requiredTools`` gets
 REQUIRED_TOOLS_GUARD = "required-tools-guard"
-# named, not imported: producers know the built-in tools without the workers' code
+# named, not imported: producers read the built-in tools without the workers' code
 _BASE_MODULE = "workers.builtin"
 _FLAGS = ("idempotent", "serial", "requires_approval")
 _Resource = TypeVar("_Resource", ToolResource, ExtensionResource)
@@ -49,13 +49,13 @@ def base_package_root() -> Path | None:
     return Path(locations[0]) if locations else None
 
 
-#: reads the built-in package once per process: it ships with the code and does not change
+# once per process: the built-in package ships with the code and does not change
 _read_once = functools.lru_cache(maxsize=8)(read_inventory)
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A bundle and the built-in package, which is read when a reference leads there."""
+    """A bundle and the built-in package, which is read when a reference needs it."""
 
     own: Inventory
     base_root: Path | None
@@ -65,13 +65,13 @@ class Scope:
         return _read_once(self.base_root)[0] if self.base_root else None
 
     def resolve(self, ref: Ref, kind: str) -> Declaration:
-        """Return the resource that ``ref`` names, where one of ``kind`` is expected.
+        """Return the resource that ``ref`` names, which must be of ``kind``.
 
         Raises:
-            FieldError: it has another kind, or does not exist.
+            FieldError: it is of another kind, or does not exist.
         """
         if ref.kind != kind:
-            message = f"'{ref}' leads to another kind than {kind}"
+            message = f"'{ref}' does not refer to a resource of kind {kind}"
             raise FieldError(message, f"Write '{kind}/<name>'.", ConfigCode.INVALID_REF)
         for package in self._packages(ref.package):
             found = package.find(kind, ref.name)
@@ -82,19 +82,19 @@ class Scope:
         raise FieldError(f"there is no '{ref}'", suggestion, ConfigCode.REF_NOT_FOUND)
 
     def targets(self, use: Use, kind: str) -> list[Declaration]:
-        """Return the resources that an item of ``tools`` or ``extensions`` means, in order of declaration.
+        """Return the resources that an item of ``tools`` or ``extensions`` selects, in order of declaration.
 
-        A name that this bundle does not have is looked up in the built-in package; labels alone select from
-        this bundle.
+        A name that this bundle lacks is looked up in the built-in package; labels alone select only from this
+        bundle.
 
         Raises:
-            FieldError: they have another kind, or do not exist.
+            FieldError: they are of another kind, or do not exist.
         """
         target = use.target
         if isinstance(target, Ref):
             return [self.resolve(target, kind)]
         if target.kind not in (None, kind):
-            message = f"the selector asks for another kind than {kind}"
+            message = f"the selector does not select the kind {kind}"
             raise FieldError(message, f"Write 'kind: {kind}'.", ConfigCode.INVALID_REF)
         found = [self.resolve(Ref(kind, target.name), kind)] if target.name else self.own.of_kind(kind)
         labels = [one.value(("metadata", "labels")) for one in found]
@@ -109,7 +109,7 @@ class Scope:
         return matching
 
     def root_of(self, declaration: Declaration) -> Path:
-        """Return the folder that the paths in a declaration start from."""
+        """Return the folder that paths in a declaration start from."""
         own = self.own.find(declaration.kind, declaration.name) is declaration
         return self.own.root if own or self.base is None else self.base.root
 
@@ -129,13 +129,13 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class BoundTool:
-    """One function that may be called, with everything that is declared about it."""
+    """A function that may be called, with its full declaration."""
 
-    #: ``{tool}__{export}``; of an older Tool, the export's own name (002 §3.2)
+    #: ``{tool}__{export}``, or the export's own name for an older Tool (002 §3.2)
     name: str
-    #: the Tool it belongs to, the Agent's overrides applied
+    #: its Tool, with the Agent's overrides
     tool: ToolResource
-    #: its export; run policies that it does not set are the Tool's
+    #: its export, with the Tool's run policies as defaults
     export: ToolExport
     #: absolute
     entry_path: Path
@@ -151,11 +151,11 @@ class BoundExtension:
     """An Extension as one Agent uses it."""
 
     name: str
-    #: the Extension's own, with the Agent's changes
+    #: the Extension's config, with the Agent's changes
     config: JsonObject
     #: absolute
     entry_path: Path
-    #: whether it gets the older api
+    #: whether its code gets the older api
     is_v1: bool = False
 
 
@@ -165,12 +165,12 @@ class ToolBinding:
 
     tools: dict[str, BoundTool] = field(default_factory=dict)
     faults: list[FieldFault] = field(default_factory=list)
-    #: whether every reference led to a valid Tool
+    #: whether every reference names a valid Tool
     is_complete: bool = True
 
 
 def bind_tools(agent: Declaration, scope: Scope) -> ToolBinding:
-    """Resolve the references and selectors of ``spec.tools``; of several uses of a Tool the last counts."""
+    """Resolve ``spec.tools``; of several uses of the same Tool the last counts."""
     binding = ToolBinding()
     chosen: dict[str, tuple[ToolResource, Path, FieldPath]] = {}
     for path, use in _uses(agent, "tools"):
@@ -183,7 +183,7 @@ def bind_tools(agent: Declaration, scope: Scope) -> ToolBinding:
         for bound in bound_exports(tool, root):
             first = binding.tools.setdefault(bound.name, bound)
             if first.tool is not tool:
-                # only exports of older Tools can have the same full name (002 §3.2)
+                # only exports of older Tools can share a full name (002 §3.2)
                 tools = f"'Tool/{first.tool.name}' and 'Tool/{tool.name}'"
                 suggestion = "Rename one of the two exports, or use one of the two Tools."
                 message = f"{tools} both export '{first.name}'"
@@ -205,20 +205,22 @@ def bound_exports(tool: ToolResource, root: Path) -> Iterator[BoundTool]:
 
 
 def bind_extensions(agent: Declaration, scope: Scope) -> tuple[dict[str, BoundExtension], list[FieldFault]]:
-    """Resolve ``spec.extensions`` in declared order; of several uses of an Extension the last counts.
+    """Resolve ``spec.extensions``; of several uses of the same Extension the last counts.
 
-    An Agent with ``requiredTools`` that handles its events itself gets the built-in guard as well.
+    An Agent with ``requiredTools`` whose events workers handle also gets the built-in guard.
     """
     bound: dict[str, BoundExtension] = {}
     faults: list[FieldFault] = []
     uses = list(_uses(agent, "extensions"))
-    resource = agent.resource if isinstance(agent.resource, AgentResource) else None
-    is_guarded = resource is not None and resource.handles_events and scope.base is not None
-    required = list(resource.spec.required_tools) if resource is not None and is_guarded else []
-    guard = (("spec", "requiredTools"), Use(Ref("Extension", REQUIRED_TOOLS_GUARD)))
-    for path, use in [*uses, guard] if required else uses:
-        if use is guard[1] and REQUIRED_TOOLS_GUARD in bound:
-            continue
+    guard = Use(Ref("Extension", REQUIRED_TOOLS_GUARD))
+    required: list[str] = []
+    if isinstance(agent.resource, AgentResource) and agent.resource.handles_events and scope.base is not None:
+        required += agent.resource.spec.required_tools
+    if required:
+        uses.append((("spec", "requiredTools"), guard))
+    for path, use in uses:
+        if use is guard and REQUIRED_TOOLS_GUARD in bound:
+            continue  # the Agent declares it itself
         for extension, root in _bind(ExtensionResource, use, path, scope, faults):
             if extension is not None:
                 config = copy.deepcopy({**extension.spec.config, **(use.config or {})})
@@ -235,14 +237,14 @@ def _uses(agent: Declaration, name: str) -> Iterator[tuple[FieldPath, Use]]:
         try:
             yield path, parse_use(raw)
         except FieldError:
-            # the check of the Agent's fields reports it
+            # reported by the check of the Agent's fields
             continue
 
 
 def _bind(
     model: type[_Resource], use: Use, path: FieldPath, scope: Scope, faults: list[FieldFault]
 ) -> Iterator[tuple[_Resource | None, Path]]:
-    """Yield each resource that ``use`` means, changed by it, and its folder; ``None`` for an invalid one."""
+    """Yield each resource that ``use`` selects, with its overrides, and its folder; ``None`` if invalid."""
     try:
         targets = scope.targets(use, model.__name__.removesuffix("Resource"))
     except FieldError as error:
@@ -253,20 +255,20 @@ def _bind(
         resource, root = target.resource, scope.root_of(target)
         if isinstance(resource, model) and use.overrides:
             changed, found = _overridden(resource, use.overrides, root, scope)
-            faults += _below((*path, "overrides"), found)
+            faults += _prefixed((*path, "overrides"), found)
             yield changed, root
         else:
             yield resource if isinstance(resource, model) else None, root
 
 
-def _below(path: FieldPath, faults: Iterable[FieldFault]) -> list[FieldFault]:
+def _prefixed(path: FieldPath, faults: Iterable[FieldFault]) -> list[FieldFault]:
     return [FieldFault((*path, *fault.path), fault.error) for fault in faults]
 
 
 def _overridden(
     resource: _Resource, overrides: JsonObject, root: Path, scope: Scope
 ) -> tuple[_Resource | None, list[FieldFault]]:
-    """Return the resource as the Agent wants it, and the errors in that, by path in the resource."""
+    """Return the resource with the overrides, and the errors in it, by path in the resource."""
     data = merged(resource.model_dump(by_alias=True, exclude_unset=True), overrides)
     try:
         changed = type(resource).model_validate(data)
@@ -275,13 +277,13 @@ def _overridden(
     faults: list[FieldFault] = []
     if changed.name != resource.name:
         message = f"overrides cannot rename the {resource.kind}"
-        renamed = FieldError(message, "Remove the name from them.")
+        renamed = FieldError(message, "Remove the name from the overrides.")
         faults.append(FieldFault(("metadata", "name"), renamed))
     if changed.spec.entry != resource.spec.entry and (misplaced := entry_error(changed.spec.entry, root)):
         faults.append(FieldFault(("spec", "entry"), misplaced))
     if isinstance(changed, ToolResource):
         if not changed.spec.exports:
-            automatic = FieldError("overrides cannot leave the exports to the entry", "List them.")
+            automatic = FieldError("overrides cannot set the exports to auto", "List the exports.")
             faults.append(FieldFault(("spec", "exports"), automatic))
         if changed.spec.exports != resource.spec.exports:
             faults += _export_faults(changed)
@@ -292,7 +294,7 @@ def _overridden(
 
 
 def merged(original: Any, changes: Any) -> Any:
-    """Lay ``changes`` over ``original`` (RFC 7396): objects merge, a null removes, all else replaces."""
+    """Merge ``changes`` into ``original`` (RFC 7396): objects merge, null removes, the rest replaces."""
     if not isinstance(changes, dict):
         return changes
     result = dict(original) if isinstance(original, dict) else {}
@@ -312,11 +314,11 @@ def _export_faults(tool: ToolResource) -> Iterator[FieldFault]:
             message = f"duplicate export '{export.name}'"
             error = FieldError(message, "Rename one.", ConfigCode.DUPLICATE_NAME)
             yield FieldFault((*place, "name"), error)
-        yield from _below((*place, "parameters"), parameter_faults(export.parameters))
+        yield from _prefixed((*place, "parameters"), parameter_faults(export.parameters))
 
 
 def parameter_faults(parameters: JsonObject | None) -> Iterator[FieldFault]:
-    """Yield the error in the ``parameters`` of an export, if they are not a valid JSON Schema."""
+    """Yield the error in an export's ``parameters``, if they are not a valid JSON Schema."""
     try:
         compile_schema(parameters)
     except SchemaError as error:
@@ -327,8 +329,8 @@ def parameter_faults(parameters: JsonObject | None) -> Iterator[FieldFault]:
 def tool_auth_faults(tool: str, spec: Any, scope: Scope) -> Iterator[FieldFault]:
     """Yield the errors in ``auth`` of an older Tool's ``spec`` and of its exports (002 §2.3).
 
-    Scopes only narrow: an export's are among its Tool's, and those among the OAuthApp's. Values of a wrong
-    type have a finding of their own, and are skipped here.
+    Scopes can only narrow: an export's must be among its Tool's, and those among the OAuthApp's. Values of a
+    wrong type have their own finding, and are skipped here.
     """
     auth, exports = member(spec, "auth"), member(spec, "exports")
     app: Declaration | None = None
@@ -346,7 +348,7 @@ def tool_auth_faults(tool: str, spec: Any, scope: Scope) -> Iterator[FieldFault]
         for index, export in enumerate(exports if isinstance(exports, list) else ())
         if (scopes := _scopes(member(export, "auth"))) is not None
     }
-    # without an app there is nothing to compare the Tool's scopes with
+    # without an app, the Tool's scopes cannot be compared
     allowed = tool_scopes if app is None else _scopes(app.value(("spec",)))
     yield from scope_faults(allowed or (), tool_scopes, narrowed, app=app.name if app else "", tool=tool)
 
@@ -361,10 +363,10 @@ def scope_faults(
 ) -> Iterator[FieldFault]:
     """Yield the errors in the ``auth.scopes`` of a Tool and, by index, of its exports.
 
-    A Tool without scopes of its own (``None``) has the app's, and its exports may have none.
+    A Tool without scopes (``None``) has the app's; its exports must not have any.
     """
     for scope in scopes_beyond(tool_scopes or (), app_scopes):
-        yield FieldFault(("spec", "auth", "scopes"), _beyond(scope, app_scopes, f"OAuthApp/{app}"))
+        yield FieldFault(("spec", "auth", "scopes"), _scope_error(scope, app_scopes, f"OAuthApp/{app}"))
     for export, scopes in export_scopes.items():
         path: FieldPath = ("spec", "exports", export, "auth", "scopes")
         if tool_scopes is None:
@@ -372,7 +374,7 @@ def scope_faults(
             yield FieldFault(path, error)
             continue
         for scope in scopes_beyond(scopes, tool_scopes):
-            yield FieldFault(path, _beyond(scope, tool_scopes, f"Tool/{tool}"))
+            yield FieldFault(path, _scope_error(scope, tool_scopes, f"Tool/{tool}"))
 
 
 def _scopes(owner: Any) -> list[str] | None:
@@ -382,6 +384,6 @@ def _scopes(owner: Any) -> list[str] | None:
     return [scope for scope in scopes if isinstance(scope, str) and scope]
 
 
-def _beyond(scope: str, allowed: Iterable[str], owner: str) -> FieldError:
-    suggestion = hint(scope, sorted(set(allowed)), "An export or a Tool can narrow scopes, not widen them.")
+def _scope_error(scope: str, allowed: Iterable[str], owner: str) -> FieldError:
+    suggestion = hint(scope, sorted(set(allowed)), "Tools and exports can narrow scopes, not widen them.")
     return FieldError(f"the scope '{scope[:80]}' is not among those of {owner}", suggestion)

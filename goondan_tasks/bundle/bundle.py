@@ -1,11 +1,11 @@
-"""A bundle that can be used, with valid resources and resolved references; how it is loaded and checked.
+"""Loads and checks a bundle: valid resources with resolved references.
 
-:func:`load_bundle` is for programs that start: it imports no entry files but those with ``@tool`` functions,
-which declare exports. :func:`inspect_bundle` is for people (``goondan validate``): it reports warnings too,
-and imports all entries. Both import in child processes.
+:func:`load_bundle` is for programs: of the entry files it imports only those with ``@tool`` functions, which
+declare exports. :func:`inspect_bundle` is for people (``goondan validate``): it also reports warnings and
+imports all entries. Both import in child processes.
 
 The rules beyond the types of fields (000 §7.9 and §12.5.7, 002 §12.1, 003 §2.3, §4.2 and §13, DESIGN §3 and
-§6) read the YAML's own values, not the validated resources: a type error in one field hides no other finding.
+§6) check the values in the YAML, not the validated resources, so that a type error hides no other finding.
 """
 
 import math
@@ -83,12 +83,12 @@ RESERVED_PARAMETERS = frozenset({
     *("client_id", "client_secret", "redirect_uri", "response_type", "scope", "state"),
     *("code_challenge", "code_challenge_method", "request", "request_uri"),
 })  # fmt: skip
-#: the fields that a flow of an OAuthApp needs
+#: the fields that each flow of an OAuthApp needs
 _FLOW_FIELDS: Mapping[str, tuple[FieldPath, ...]] = {
     "authorizationCode": (("spec", "endpoints", "authorizationUrl"), ("spec", "redirect", "callbackPath")),
     "deviceCode": (("spec", "endpoints", "deviceAuthorizationUrl"),),
 }
-#: fields of the older version that have no effect here, and what to do instead
+#: fields of the older version without effect, and what to do instead
 _WITHOUT_EFFECT: Mapping[str, Mapping[FieldPath, str]] = {
     "Agent": {("spec", "hooks"): "Write an Extension that registers with api.pipelines."},
     "Swarm": {
@@ -102,11 +102,11 @@ _WITHOUT_EFFECT: Mapping[str, Mapping[FieldPath, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """The resources of a bundle by name, in order of files and documents."""
+    """A valid bundle: its resources by name, in order of files and documents."""
 
     #: the folder that the paths in resources start from; absolute
     root: Path
-    #: the bundle's own folder, of which ``root`` may be a checkout
+    #: the bundle's own folder; ``root`` may be a checkout of it
     home: Path
     package: PackageResource | None
     tools: Mapping[str, ToolResource]
@@ -122,13 +122,13 @@ class Bundle:
     _extensions: Mapping[str, tuple[BoundExtension, ...]] = field(repr=False)
 
     def swarm(self, name: str | None = None) -> SwarmResource:
-        """Return a Swarm: the one called ``name``, else the only one, else ``default``, else all agents.
+        """Return the Swarm called ``name``, or by default the only one, ``default``, or all agents.
 
         Raises:
             ConfigError: there is no such Swarm, or no agent at all.
         """
         if name is not None and name not in self.swarms:
-            suggestion = hint(name, self.swarms, "Leave the Swarm out, or declare it.")
+            suggestion = hint(name, self.swarms, "Leave out the Swarm, or declare it.")
             message = f"The bundle has no Swarm '{name}'."
             raise ConfigError(message, code=ConfigCode.REF_NOT_FOUND, suggestion=suggestion)
         if name is None and len(self.swarms) == 1:
@@ -171,7 +171,7 @@ class Bundle:
         return self._bound[agent]
 
     def bound_extensions(self, agent: str) -> tuple[BoundExtension, ...]:
-        """Return an agent's extensions in the order in which it declares them.
+        """Return an agent's extensions in declared order.
 
         Raises:
             AgentNotFoundError: the bundle has no such agent.
@@ -180,7 +180,7 @@ class Bundle:
         return self._extensions[agent]
 
     def agents_with_commands(self) -> tuple[str, ...]:
-        """Return the agents that may run any command: those with the built-in ``bash``."""
+        """Return the agents that can run any command: those with the built-in ``bash``."""
         root = base_package_root()
         return tuple(
             agent
@@ -189,7 +189,7 @@ class Bundle:
         )
 
     def all_tools(self) -> Mapping[str, BoundTool]:
-        """Return the registry: every tool of the bundle, and the built-in ones that its agents use."""
+        """Return the registry: every tool of the bundle, and the built-in tools that its agents use."""
         return self._registry
 
     def _check_agent(self, agent: str) -> None:
@@ -202,7 +202,7 @@ def load_bundle(path: Path) -> Bundle:
     """Load the bundle in a directory or a single file.
 
     Raises:
-        BundleError: the bundle has errors; all findings are in the exception.
+        BundleError: the bundle has errors; the exception has all findings.
     """
     bundle, findings = inspect_bundle(path, import_entries=False)
     if bundle is None:
@@ -219,8 +219,8 @@ def inspect_bundle(
 ) -> tuple[Bundle | None, list[Finding]]:
     """Return the bundle, if it has no errors, and every finding, sorted by file and line.
 
-    ``base_root`` is the folder of the built-in package, by default the installed one. Entries that have
-    ``records`` are not imported again, and those that are imported get one.
+    ``base_root`` is the folder of the built-in package, by default the installed one. Entries with a record
+    in ``records`` are not imported again; the records of the others are added to it.
     """
     return inspect_resources(path, import_entries=import_entries, base_root=base_root, records=records)[:2]
 
@@ -234,20 +234,20 @@ def inspect_resources(
     base_root: Path | None = None,
     records: Records | None = None,
 ) -> tuple[Bundle | None, list[Finding], Scope]:
-    """Do what :func:`inspect_bundle` does, and return the resources as they are declared, too.
+    """Do the same as :func:`inspect_bundle`, and also return the declared resources.
 
-    ``import_seconds`` limits how long all entries together may take. Without ``import_typed`` no code is run:
+    ``import_seconds`` limits the import of all entries together. Without ``import_typed`` no code is run, and
     the bundle lacks the Tools with ``exports: auto``.
     """
     deadline = math.inf if import_seconds is None else time.monotonic() + import_seconds
     records = {} if records is None else records
     imports: Imports = "all" if import_entries else "typed" if import_typed else "none"
-    cache = ExportCache.of_user() if imports == "typed" else None  # a check sees for itself
+    cache = ExportCache.of_user() if imports == "typed" else None  # a check imports everything itself
     inventory, findings = read_typed_inventory(path, records, deadline, imports=imports, cache=cache)
     scope = Scope(inventory, base_root or base_package_root())
     findings += bundle_findings(scope)
     if import_entries:
-        # only now: it takes 50 ms to import, which producers and workers do without
+        # imported here: it takes 50 ms, which producers and workers do without
         from goondan_tasks.bundle.requirements import requirement_findings
 
         findings += [
@@ -271,7 +271,7 @@ def _bundle(scope: Scope) -> Bundle:
         resources = (declaration.resource for declaration in own.declarations)
         return MappingProxyType({item.name: item for item in resources if isinstance(item, model)})
 
-    # the bundle's own tools, as declared, take precedence over those that agents changed
+    # the bundle's own tools, as declared, take precedence over those with an agent's overrides
     registry = {tool.name: tool for tools in bound.values() for tool in tools.values()}
     registry |= {
         tool.name: tool for one in of(ToolResource).values() for tool in bound_exports(one, own.root)
@@ -295,7 +295,7 @@ def _bundle(scope: Scope) -> Bundle:
 
 
 def bundle_findings(scope: Scope) -> list[Finding]:
-    """Check every declaration of the bundle; invalid ones as far as possible."""
+    """Check every declaration of the bundle, invalid ones as far as possible."""
     findings = list(_unused_agents(scope))
     for declaration in scope.own.declarations:
         if declaration.kind in _RULES:
@@ -353,7 +353,7 @@ def _parameter_findings(tool: Declaration, path: FieldPath) -> Iterator[Finding]
 
 
 def _policy_findings(tool: Declaration, export: FieldPath) -> Iterator[Finding]:
-    """Check the run policies that need each other, where the export or its Tool sets them."""
+    """Check the run policies that depend on each other, wherever they are set: on the export or its Tool."""
 
     def place(name: str) -> FieldPath:
         own = (*export, name)
@@ -363,11 +363,11 @@ def _policy_findings(tool: Declaration, export: FieldPath) -> Iterator[Finding]:
         suggestion = "Add 'idempotent: true', or remove 'retry'."
         yield tool.error(place("retry"), "only an idempotent export may be retried", suggestion)
     if tool.value(place("memoryMb")) is not None and tool.value(place("isolation")) != "process":
-        message = "'memoryMb' needs a process of its own"
+        message = "'memoryMb' works only in a process of its own"
         yield tool.warning(place("memoryMb"), message, "Add 'isolation: process'.")
     if tool.value(place("sandbox")) in (True, "strict") and tool.value(place("isolation")) != "process":
-        message = "'sandbox' holds for the programs of ctx.run_process only: the handler runs in the worker"
-        yield tool.warning(place("sandbox"), message, "Add 'isolation: process', if the handler may do harm.")
+        message = "'sandbox' covers only the programs of ctx.run_process: the handler runs in the worker"
+        yield tool.warning(place("sandbox"), message, "Add 'isolation: process' if the handler may do harm.")
     properties = member(tool.value((*export, "parameters")), "properties")
     for path, name in tool.items(place("idempotencyKey")) if isinstance(properties, dict) else ():
         if isinstance(name, str) and name not in properties:
@@ -398,22 +398,22 @@ def _thinking_findings(agent: Declaration, scope: Scope) -> Iterator[Finding]:
         yield from _ref_findings(agent, path, "Model", scope)
         model = scope.own.find("Model", _ref_name(agent, path) or "")
         if model is not None and model.is_v1 and not agent.is_v1:
-            message = f"{model.label} is of the older version, which cannot be asked"
+            message = f"{model.label} is of the older version, which workers cannot ask"
             yield agent.error(path, message, "Migrate it: goondan migrate.")
     thinks = agent.value(_MODEL_REF) is not None and agent.value(ENTRY) is None and not agent.is_v1
     if thinks and agent.value(("spec", "workdir")) == "local":
-        message = "conversations stand in the instance's directory, so each machine has others"
-        suggestion = "Remove 'workdir', and give all workers of the Agent one GOONDAN_STATE_ROOT."
+        message = "conversations are in the instance's directory, so each machine would have its own"
+        suggestion = "Remove 'workdir', and give all workers of the Agent the same GOONDAN_STATE_ROOT."
         yield agent.warning(("spec", "workdir"), message, suggestion)
 
 
 def _sandbox_findings(scope: Scope) -> Iterator[Finding]:
-    """Yield the Agents whose tools need a sandbox, where this machine has none."""
+    """Yield the Agents whose tools need a sandbox, if this machine has none."""
     for agent in scope.own.of_kind("Agent"):
         wanted = [name for name, tool in bind_tools(agent, scope).tools.items() if tool.export.sandbox]
         found = sandbox.fault() if wanted else None
         if found is not None:
-            message = f"the tool '{wanted[0]}' needs a sandbox, and there is none on this machine: {found[0]}"
+            message = f"the tool '{wanted[0]}' needs a sandbox, but this machine has none: {found[0]}"
             yield agent.error(("spec", "tools"), message, found[1])
 
 
@@ -453,7 +453,7 @@ def _connection_findings(connection: Declaration, scope: Scope) -> Iterator[Find
     if connection.is_v1:
         return
     connector = scope.own.find("Connector", _ref_name(connection, ("spec", "connectorRef")) or "")
-    # without a name, the only Swarm is meant
+    # without a name, the only Swarm counts
     name, swarms = _ref_name(connection, ("spec", "swarmRef")), scope.own.of_kind("Swarm")
     is_only = name is None and len(swarms) == 1
     swarm = swarms[0] if is_only else scope.own.find("Swarm", DEFAULT_SWARM if name is None else name)
@@ -465,7 +465,7 @@ def _connection_findings(connection: Declaration, scope: Scope) -> Iterator[Find
 def _rule_findings(
     connection: Declaration, rule: FieldPath, events: set[str], swarm: Declaration | None, scope: Scope
 ) -> Iterator[Finding]:
-    """Check where a rule leads, and that its Connector emits the event that it is for."""
+    """Check the agent of a rule, and that the Connector emits the event that the rule matches."""
     yield from _member_findings(connection, (*rule, "route", "agentRef"), swarm, scope)
     event = connection.value((*rule, "match", "event"))
     if isinstance(event, str) and events and event not in events:
@@ -476,7 +476,9 @@ def _rule_findings(
 
 def _not_run(declaration: Declaration) -> Finding:
     message = f"nothing runs a {declaration.kind} here: it is checked and kept"
-    suggestion = "Receive the events in your own program and pass them on with client.send or client.request."
+    suggestion = (
+        "Receive the events in your own program, and pass them on with client.send or client.request."
+    )
     return declaration.warning(("kind",), message, suggestion)
 
 
@@ -484,12 +486,12 @@ def _dependency_findings(package: Declaration, _: Scope) -> Iterator[Finding]:
     for name in package.resource.spec.dependencies if isinstance(package.resource, PackageResource) else ():
         if name != BASE_PACKAGE:
             message = f"the package '{name[:80]}' is not installed: only {BASE_PACKAGE} is built in"
-            path, suggestion = ("spec", "dependencies", name), "Copy what you use of it into this bundle."
+            path, suggestion = ("spec", "dependencies", name), "Copy what you use from it into this bundle."
             yield package.warning(path, message, suggestion, ConfigCode.PACKAGE_NOT_INSTALLED)
 
 
 def _oauth_app_findings(app: Declaration, _: Scope) -> Iterator[Finding]:
-    """Yield the fields that an OAuthApp's flow lacks, and options that contradict the flow or the subject."""
+    """Yield the fields that an OAuthApp's flow lacks, and options that contradict flow or subject."""
     flow = app.value(("spec", "flow"))
     for path in _FLOW_FIELDS.get(flow, ()) if isinstance(flow, str) else ():
         if app.value(path) is None:
@@ -498,11 +500,11 @@ def _oauth_app_findings(app: Declaration, _: Scope) -> Iterator[Finding]:
     mode = app.value(("spec", "subjectMode"))
     is_known = app.value((*_GOONDAN, "subject")) is not None
     is_anyone = app.value((*_GOONDAN, "anyone")) is True
-    # an account can only be compared with a known subject (000 §12.5.6 rule 5)
+    # an account can be compared only with a known subject (000 §12.5.6 rule 5)
     if mode == "global" and not is_known and not is_anyone:
-        message = "with subjectMode 'global' nothing says whose account may consent"
+        message = "subjectMode 'global' does not say whose account may consent"
         suggestion = (
-            "Add options.goondan.subject, such as slack:team:{team.id}, to be compared with the Turn's "
+            "Add options.goondan.subject, such as slack:team:{team.id}, which is compared with the Turn's "
             "subject; or options.goondan.anyone: true, if any account will do."
         )
         yield app.error(("spec", "subjectMode"), message, suggestion)
@@ -514,11 +516,11 @@ def _oauth_app_findings(app: Declaration, _: Scope) -> Iterator[Finding]:
     for name in options if isinstance(options, dict) else ():
         if name.lower() in RESERVED_PARAMETERS:
             message = f"the option '{name}' is reserved"
-            yield app.error((*_OPTIONS, name), message, "Remove it: the flow sets it.")
+            yield app.error((*_OPTIONS, name), message, "Remove it: the flow sets this parameter.")
 
 
 def _ref_findings(declaration: Declaration, path: FieldPath, kind: str, scope: Scope) -> Iterator[Finding]:
-    """Yield a finding if the reference at ``path`` leads nowhere; a malformed one has its own."""
+    """Yield a finding if the reference at ``path`` leads nowhere; a malformed one has its own finding."""
     try:
         ref = parse_ref(declaration.value(path))
     except FieldError:
@@ -532,7 +534,7 @@ def _ref_findings(declaration: Declaration, path: FieldPath, kind: str, scope: S
 def _member_findings(
     declaration: Declaration, path: FieldPath, swarm: Declaration | None, scope: Scope
 ) -> Iterator[Finding]:
-    """Check that the reference at ``path`` leads to an Agent, and to one of the Swarm's."""
+    """Check that the reference at ``path`` names an Agent of the Swarm."""
     dangling = list(_ref_findings(declaration, path, "Agent", scope))
     yield from dangling
     agent = _ref_name(declaration, path)

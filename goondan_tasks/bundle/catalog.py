@@ -1,9 +1,9 @@
-"""The Tool Catalog: what one agent may call, in the forms that models and their providers expect (003 §11).
+"""The Tool Catalog: the tools that an agent may call, in the forms that providers of models expect (003 §11).
 
 OpenAI and Anthropic require ``type: object`` and refuse ``anyOf``, ``oneOf``, ``allOf``, ``not``, ``enum``
-and ``$ref`` at the top of a tool's schema. A schema that can be written as one plain object is; any other is
-shown unchanged below one property, ``arguments``. Both accept exactly the arguments of the original, and
-:func:`original_arguments` removes the property again.
+and ``$ref`` at the top of a tool's schema. A schema is rewritten as one plain object if possible; any other
+is wrapped, unchanged, in the property ``arguments``. Both forms accept exactly the arguments of the original;
+:func:`original_arguments` unwraps the property.
 """
 
 import hashlib
@@ -30,20 +30,20 @@ _NOTES = frozenset({
     *("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"),
     *("$comment", "$schema"),
 })  # fmt: skip
-#: name a schema, so that a copy of it would be ambiguous
+#: keywords that name a schema, so that a copy of it would be ambiguous
 _IDENTITIES = ("$id", "$anchor", "$dynamicAnchor")
-#: what two schemas may both say and still be written as one
+#: keywords that schemas may have and still be merged into one
 _MERGEABLE = frozenset({"type", "properties", "required"})
-#: hold values, not schemas
+#: keywords that hold values, not schemas
 _DATA = frozenset({"const", "default", "enum", "examples"})
-#: hold schemas by names that mean nothing else
+#: keywords that hold schemas by name
 _MAPS = frozenset({"properties", "patternProperties", "dependentSchemas", "dependencies", *_DEFINITIONS})
 
 
 def provider_schema(parameters: JsonObject | None) -> JsonObject:
-    """Return parameters as a schema that providers accept, valid for the same arguments.
+    """Return an equivalent of ``parameters`` that providers accept.
 
-    :func:`original_arguments` converts arguments for it back.
+    :func:`original_arguments` converts its arguments back.
     """
     plain = _plain(parameters or {})
     if plain is not None:
@@ -52,9 +52,9 @@ def provider_schema(parameters: JsonObject | None) -> JsonObject:
 
 
 def original_arguments(parameters: JsonObject | None, args: Any) -> Any:
-    """Return a model's arguments for :func:`provider_schema` as arguments of ``parameters``.
+    """Convert a model's arguments for :func:`provider_schema` to arguments of ``parameters``.
 
-    A model that has left out the property ``arguments`` is understood too.
+    A model may have left out the property ``arguments``.
     """
     if not (isinstance(args, dict) and len(args) == 1) or _plain(parameters or {}) is not None:
         return args
@@ -63,7 +63,7 @@ def original_arguments(parameters: JsonObject | None, args: Any) -> Any:
 
 
 def _plain(schema: JsonObject) -> JsonObject | None:
-    """Return the schema as one object without a refused keyword, or ``None`` if that would change it."""
+    """Return the schema as one object without refused keywords; ``None`` if that would change it."""
     is_object = schema.get("type") == "object"
     if is_object and not _REFUSED & schema.keys():
         return schema
@@ -78,7 +78,7 @@ def _plain(schema: JsonObject) -> JsonObject | None:
 
 
 def _parts(node: Any, root: JsonObject, seen: tuple[str, ...]) -> list[JsonObject] | None:
-    """Return the schemas that all have to hold, without ``$ref`` and ``allOf``; ``None`` if unclear."""
+    """Return the schemas that a node combines by ``$ref`` and ``allOf``; ``None`` if they are unclear."""
     if node is True:
         return []
     if not isinstance(node, dict) or (seen and any(name in node for name in _IDENTITIES)):
@@ -100,7 +100,7 @@ def _parts(node: Any, root: JsonObject, seen: tuple[str, ...]) -> list[JsonObjec
 
 
 def _merged(parts: list[JsonObject]) -> JsonObject | None:
-    """Write schemas that all have to hold as one, if joining their properties is enough."""
+    """Merge schemas that must all hold, if joining their properties is enough; otherwise ``None``."""
     notes: JsonObject = {}
     for part in parts:
         notes = {**{key: value for key, value in part.items() if key in _NOTES}, **notes}
@@ -116,14 +116,14 @@ def _merged(parts: list[JsonObject]) -> JsonObject | None:
     properties: JsonObject = {}
     for name, schema in itertools.chain.from_iterable(rule.get("properties", {}).items() for rule in rules):
         other = properties.get(name, schema)
-        is_same = json.dumps(other) == json.dumps(schema)  # to Python 1 and true are the same
+        is_same = json.dumps(other) == json.dumps(schema)  # in Python 1 == True
         properties[name] = schema if is_same else {"allOf": [other, schema]}
     required = dict.fromkeys(itertools.chain.from_iterable(rule.get("required", ()) for rule in rules))
     return {**notes, "properties": properties, **({"required": list(required)} if required else {})}
 
 
 def _wrapped(schema: JsonObject) -> JsonObject:
-    """Return an object whose one property is the schema; definitions stay where references point."""
+    """Return an object whose only property is the schema; definitions stay where references point."""
     name = _wrapper_name(schema)
 
     def move(reference: str) -> str:
@@ -135,12 +135,12 @@ def _wrapped(schema: JsonObject) -> JsonObject:
     described = {"description": schema["description"]} if "description" in schema else {}
     hoisted: JsonObject = {}
     inner = schema
-    if "$id" not in schema:  # else its references are its own
+    if "$id" not in schema:  # with one, references are relative to it
         moved = _with_references(schema, move)
         hoisted = {key: moved[key] for key in ("$schema", *_DEFINITIONS) if key in moved}
         inner = {key: part for key, part in moved.items() if key not in hoisted}
     if "type" not in inner and not _refers_to_root(schema, deeper_only=False):
-        inner = {"type": "object", **inner}  # says nothing new: arguments are an object
+        inner = {"type": "object", **inner}  # changes nothing: arguments are an object
     return {
         "type": "object",
         **described,
@@ -152,7 +152,7 @@ def _wrapped(schema: JsonObject) -> JsonObject:
 
 
 def _wrapper_name(schema: JsonObject) -> str:
-    """Return a name that no property of the schema has, which marks wrapped arguments."""
+    """Return a name for wrapped arguments that no property of the schema has."""
     taken = {name for node in nodes_of(schema) for name in node}
     return next(name for n in itertools.count() if (name := WRAPPER + "_" * n) not in taken)
 
@@ -162,9 +162,9 @@ def _is_definition(pointer: str) -> bool:
 
 
 def _refers_to_root(schema: JsonObject, *, deeper_only: bool) -> bool:
-    """Return whether a reference leads to what a change of the root would change.
+    """Return whether a reference points to a part of the schema that a rewrite would change.
 
-    ``deeper_only``: the root itself stays equivalent, so only what leads into it, not to it, counts.
+    With ``deeper_only`` a reference to the root itself does not count, because the root stays equivalent.
     """
     found: list[str] = []
 
@@ -180,7 +180,7 @@ def _refers_to_root(schema: JsonObject, *, deeper_only: bool) -> bool:
 
 
 def _with_references(schema: Any, change: Callable[[str], str]) -> Any:
-    """Return a schema with its references changed, but those below an ``$id``, which are relative to that."""
+    """Return a schema with changed references, except those under an ``$id``, which are relative to it."""
     if isinstance(schema, list):
         return [_with_references(part, change) for part in schema]
     if not isinstance(schema, dict) or "$id" in schema:
@@ -198,7 +198,7 @@ def _with_changed(key: str, part: Any, change: Callable[[str], str]) -> Any:
     return _with_references(part, change)
 
 
-#: what OpenAI and Anthropic accept as the name of a tool
+#: the names of tools that OpenAI and Anthropic accept
 _PROVIDER_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_-]")
 _DIGEST_LENGTH = 8
@@ -232,13 +232,12 @@ class CatalogItem(WireModel):
 class ToolCatalog(Sequence[CatalogItem]):
     """The tools of one Step; of two with the same name, the last.
 
-    The order stays the same, so that providers can cache the prompt.
+    The order is stable, so that providers can cache the prompt.
     """
 
     items: tuple[CatalogItem, ...]
 
     def __post_init__(self) -> None:
-        """Keep one item of each name."""
         object.__setattr__(self, "items", tuple(self._by_name.values()))
 
     @cached_property
@@ -247,7 +246,7 @@ class ToolCatalog(Sequence[CatalogItem]):
 
     @cached_property
     def _original(self) -> dict[str, str]:
-        """The full names by provider names: allowed ones stay, others get a digest, longer if it is taken."""
+        """Full names by provider name; a forbidden name is shortened and gets a digest."""
         mapping = {name: name for name in self._by_name if _PROVIDER_NAME.fullmatch(name)}
         for name in [name for name in self._by_name if name not in mapping]:
             digest = hashlib.sha256(name.encode("utf-8", "backslashreplace")).hexdigest()
@@ -279,18 +278,17 @@ class ToolCatalog(Sequence[CatalogItem]):
         return self._by_name.get(name)
 
     def provider_name(self, name: str) -> str:
-        """Return the name a provider gets; one that it forbids becomes a short one (DESIGN §6)."""
+        """Return a tool's name for providers; one that they forbid is shortened (DESIGN §6)."""
         return self._provided.get(name, name)
 
     def original_name(self, provider_name: str) -> str:
-        """Return the full name behind a provider's; what the catalog does not know stays as it is."""
+        """Return the full name for a provider's name; an unknown one is returned as it is."""
         return self._original.get(provider_name, provider_name)
 
     def original_args(self, provider_name: str, args: Any) -> Any:
-        """Return the arguments that a tool takes, given those with which a provider's model has called it.
+        """Convert the arguments of a model's call to those that the tool takes.
 
-        A schema that providers refuse reaches the model below one property, ``arguments``; args of any other
-        tool stay as they are.
+        They differ if the tool's schema had to be wrapped in the property ``arguments``.
         """
         item = self._by_name.get(self.original_name(provider_name))
         return args if item is None else original_arguments(item.parameters, args)
@@ -300,16 +298,16 @@ class ToolCatalog(Sequence[CatalogItem]):
         return [item.to_wire() for item in self.items]
 
     def to_openai(self) -> list[JsonObject]:
-        """Return the ``tools`` of OpenAI's chat completions; :meth:`original_args` reads what comes back."""
+        """Return ``tools`` for OpenAI's chat completions; :meth:`original_args` converts arguments back."""
         functions = (self._described(one, parameters=provider_schema(one.parameters)) for one in self.items)
         return [{"type": "function", "function": function} for function in functions]
 
     def to_anthropic(self) -> list[JsonObject]:
-        """Return the ``tools`` of Anthropic's messages; :meth:`original_args` reads what comes back."""
+        """Return ``tools`` for Anthropic's messages; :meth:`original_args` converts arguments back."""
         return [self._described(item, input_schema=provider_schema(item.parameters)) for item in self.items]
 
     def to_mcp(self) -> list[JsonObject]:
-        """Return the ``tools`` of an MCP ``tools/list`` result; MCP takes full names, any object schema."""
+        """Return ``tools`` for an MCP ``tools/list`` result; MCP takes full names and any object schema."""
         empty: JsonObject = {"type": "object", "properties": {}}
         return [
             {**self._described(item, inputSchema={**empty, **(item.parameters or {})}), "name": item.name}

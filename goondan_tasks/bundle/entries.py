@@ -1,10 +1,9 @@
 """The files that resources name: where they must be, and whether they can be imported (003 §13; DESIGN §6).
 
-Entries are imported in child processes with limits: a working directory of their own, a time limit per file,
-and a process group that is killed afterwards and when this process ends. One child imports one file after the
-other, as a worker does, and another one continues where it ends. The check of a bundle gives them no
-environment of ours and caps what they print or write; the trial of what a worker is about to import has its
-environment.
+Entries are imported in child processes with their own working directory, a time limit per file, and a process
+group that is killed afterwards or when this process ends. A child imports one file after the other, as a
+worker does; if it ends early, another one continues. The check of a bundle passes no environment to them and
+limits what they print or write; the trial before a worker's own import passes the worker's environment.
 """
 
 import contextlib
@@ -38,14 +37,14 @@ from goondan_tasks.wording import FieldPath, hint
 
 ENTRY: FieldPath = ("spec", "entry")
 EXPORTS: FieldPath = ("spec", "exports")
-#: an entry without this text has no typed functions that could complete the exports in YAML
+#: an entry without a match has no typed functions, which could complete the exports in YAML
 _DECORATOR = re.compile(rb"^[ \t]*@([\w.]+\.)?tool\b", re.M)
-#: what a file may take to be imported: as long as in a worker, or running revisions could not be changed
+#: how long the import of a file may take; the same as in a worker, so that running revisions can be changed
 FILE_SECONDS = 60.0
-#: what the interpreter may take to start on a busy machine
+#: how long the interpreter may take to start on a busy machine
 START_SECONDS = 60.0
 MAX_RECORD = 1_048_576
-#: bytes that importing may print or write to a file when a bundle is checked
+#: bytes that an import may print or write to a file when a bundle is checked
 MAX_WRITTEN = 1_048_576
 
 _LANGUAGES = {
@@ -56,7 +55,7 @@ _LANGUAGES = {
     ".tsx": "TypeScript with JSX",
     ".jsx": "JavaScript with JSX",
 }
-#: what an interpreter may load beside an entry, by suffix and by name
+#: files that an interpreter may load beside an entry, by suffix and by name
 _LOADABLE = {".py", ".pyc", ".pyd", ".so", ".dylib", ".node", ".wasm", *javascript.SUFFIXES, *_LANGUAGES}
 _LOADER_FILES = {"package.json", "tsconfig.json", "jsconfig.json", "bunfig.toml"}
 _KINDS: Mapping[str, EntryKind] = {"Tool": "tool", "Agent": "agent", "Extension": "extension"}
@@ -65,7 +64,7 @@ _TOO_LATE = "all entry files of the bundle together take too long to import"
 
 
 def is_code(path: str) -> bool:
-    """Return whether a file, by its name, may be run or imported as code, or decides what is."""
+    """Return whether a file, by its name, may be run or imported as code, or configures that."""
     name = PurePosixPath(path.lower())
     return name.suffix in _LOADABLE or name.name in _LOADER_FILES
 
@@ -81,8 +80,8 @@ def entry_path_findings(declaration: Declaration, root: Path, *, is_run: bool = 
     error = entry_error(entry, root) if is_run else _path_error("entry", entry, root)
     if error is None and declaration.kind == "Agent" and javascript.is_javascript(entry):
         error = FieldError(
-            f"the entry '{entry}' is TypeScript or JavaScript; those of Agents are Python",
-            "Write a .py file with `async def handle(ctx, event)`; tools and extensions may be either.",
+            f"the entry '{entry}' is TypeScript or JavaScript, but entries of Agents are Python",
+            "Write a .py file with `async def handle(ctx, event)`; only Tools and Extensions may be either.",
         )
     if error is not None:
         yield declaration.finding(ENTRY, error)
@@ -103,7 +102,7 @@ def text_file_findings(declaration: Declaration, path: FieldPath, root: Path) ->
 
 
 def entry_file(declaration: Declaration, root: Path) -> Path | None:
-    """Return the resolved entry file, or ``None`` if ``spec.entry`` does not lead to one."""
+    """Return the resolved entry file; ``None`` if ``spec.entry`` does not lead to one."""
     entry = declaration.value(ENTRY)
     if not isinstance(entry, str) or not entry or entry_error(entry, root):
         return None
@@ -111,7 +110,7 @@ def entry_file(declaration: Declaration, root: Path) -> Path | None:
 
 
 def entry_error(entry: str, root: Path) -> FieldError | None:
-    """Say why ``entry`` does not lead to code inside ``root`` that can be run; ``None`` if it does."""
+    """Return why ``entry`` does not lead to code inside ``root`` that can run; ``None`` if it does."""
     language = _LANGUAGES.get(PurePosixPath(entry).suffix.lower())
     if language and not _place_error("entry", entry):
         return FieldError(
@@ -141,13 +140,13 @@ def _place_error(field: str, name: str) -> FieldError | None:
 
 
 def _path_error(field: str, name: str, root: Path) -> FieldError | None:
-    """Say why the path in ``field`` does not lead to a file inside ``root``; ``None`` if it does."""
+    """Return why the path in ``field`` does not lead to a file inside ``root``; ``None`` if it does."""
     if error := _place_error(field, name):
         return error
     try:
         file = (root / name).resolve(strict=True)
     except (OSError, RuntimeError) as missing:
-        reason = getattr(missing, "strerror", None) or "a circle of links"
+        reason = getattr(missing, "strerror", None) or "a loop of links"
         message = f"the {field} '{name[:200]}' cannot be found ({reason})"
         suggestion = f"Create it, or correct the path; it starts from {root}."
         return FieldError(message, suggestion, ConfigCode.ENTRY_NOT_FOUND)
@@ -164,9 +163,9 @@ def _misplaced(message: str) -> FieldError:
     return FieldError(message, suggestion, ConfigCode.ENTRY_NOT_FOUND)
 
 
-#: the records of entries that were imported
+#: the records of imported entries
 Records = dict[Entry, ProbeRecord]
-#: which entries are imported to read a bundle; ``typed``: those whose ``@tool`` functions declare exports
+#: the entries to import when a bundle is read; ``typed``: those whose ``@tool`` functions declare exports
 Imports = Literal["none", "typed", "all"]
 
 
@@ -180,9 +179,10 @@ def read_typed_inventory(
 ) -> tuple[Inventory, list[Finding]]:
     """Read a package, with the exports that the ``@tool`` functions of its Tools declare.
 
-    Entries that have no record yet, here or in the ``cache`` of those of Tools, are imported in a child
-    process, until ``deadline`` by time.monotonic, and get one. What YAML says of an export counts before its
-    function. If it ``imports`` none, Tools with ``exports: auto`` have no resource, others what YAML says.
+    Entries without a record, in ``records`` or in the ``cache`` for Tools, are imported in a child process
+    until ``deadline`` (by time.monotonic), and their records are added. Fields of an export in YAML override
+    its function's. With ``imports="none"``, Tools with ``exports: auto`` have no resource, and others only
+    what YAML declares.
     """
     inventory, findings = read_inventory(path)
     files = typed_entries(inventory)
@@ -192,12 +192,12 @@ def read_typed_inventory(
         unique = [entry for entry in dict.fromkeys(wanted) if entry not in records]
         read = partial(import_entries, deadline=deadline)
         if cache is None:
-            told = read(unique)
+            imported = read(unique)
         else:
-            # no others are wanted with one
+            # with a cache, only entries of Tools are imported
             tools = [entry.file for entry in unique]
-            told = cache.records(tools, lambda missing: read([Entry("tool", file) for file in missing]))
-        records |= zip(unique, told, strict=True)
+            imported = cache.records(tools, lambda missing: read([Entry("tool", file) for file in missing]))
+        records |= zip(unique, imported, strict=True)
     typed: dict[int, Declaration] = {}
     for name, file in files.items():
         tool = inventory.by_name["Tool", name]
@@ -214,7 +214,7 @@ def read_typed_inventory(
 
 
 def typed_entries(inventory: Inventory) -> dict[str, Path]:
-    """Return the entry files whose ``@tool`` functions declare exports, by the name of their Tool."""
+    """Return the entry files whose ``@tool`` functions declare exports, by the name of the Tool."""
     return {
         tool.name: file
         for tool in inventory.of_kind("Tool")
@@ -223,7 +223,7 @@ def typed_entries(inventory: Inventory) -> dict[str, Path]:
 
 
 def has_auto_exports(tool: Declaration) -> bool:
-    """Return whether YAML leaves a Tool's exports to its entry, those it has by now included."""
+    """Return whether a Tool's YAML says ``exports: auto``, also once they have been read."""
     spec = tool.document.node.parts.get("spec")
     exports = spec and spec.parts.get("exports")
     return exports is not None and exports.data == AUTO and not tool.is_v1
@@ -240,7 +240,7 @@ def _is_typed(tool: Declaration, file: Path) -> bool:
 
 
 def _typed(tool: Declaration, record: ProbeRecord, inventory: Inventory) -> tuple[Declaration, list[Finding]]:
-    """Return a Tool with the exports of its entry's functions, and what is wrong with them."""
+    """Return a Tool with the exports of its entry's functions, and the errors in them."""
     if record.problem is not None:
         return replace(tool, resource=None), [_import_finding(tool, record, inventory)]
     exports: Any = list(record.exports.values())
@@ -248,8 +248,8 @@ def _typed(tool: Declaration, record: ProbeRecord, inventory: Inventory) -> tupl
         exports = tool.value(EXPORTS)
         exports = [_completed(item, record) for item in exports] if isinstance(exports, list) else exports
     elif plain := [name for name in record.handlers if name not in record.exports]:
-        suggestion = "Write @tool before it, or list the exports in YAML."
-        message = f"nothing declares the export of the handler '{plain[0][:80]}'"
+        suggestion = "Decorate it with @tool, or list the exports in YAML."
+        message = f"the handler '{plain[0][:80]}' does not declare its export"
         return replace(tool, resource=None), [tool.error(EXPORTS, message, suggestion)]
     node = tool.document.node
     data = {**node.data, "spec": {**node.data["spec"], "exports": exports}}
@@ -277,7 +277,7 @@ def _entries(inventory: Inventory) -> Iterator[tuple[Declaration, Entry]]:
 
 
 def entry_findings(inventory: Inventory, records: Records) -> Iterator[Finding]:
-    """Yield what is wrong with the entries; the handlers of a Tool are compared with its exports."""
+    """Yield the errors in the entries; a Tool's handlers are compared with its exports."""
     for declaration, entry in _entries(inventory):
         record = records[entry]
         if record.problem is not None:
@@ -316,16 +316,16 @@ def import_entries(
 ) -> list[ProbeRecord]:
     """Import each entry in a child process and return a record for each, in order.
 
-    ``deadline``, by time.monotonic, is for all of them together.
+    ``deadline``, by time.monotonic, is for all entries together.
     """
     records = list(_records(entries, seconds, deadline, partial(_Child.start, as_here=False)))
     return records + [ProbeRecord(problem=_TOO_LATE)] * (len(entries) - len(records))
 
 
 def fatal_import(files: Sequence[Path], *, seconds: float = FILE_SECONDS) -> tuple[Path, str] | None:
-    """Import files as this process would; return the first that ends it, or does not end, and how.
+    """Import files as this process would; return the first that ends the process or hangs, and how.
 
-    An exception does not count as that. Files after the first such file are not imported.
+    An exception does not count. Files after the first such file are not imported.
 
     Raises:
         OSError: no process can be started.
@@ -340,13 +340,13 @@ def fatal_import(files: Sequence[Path], *, seconds: float = FILE_SECONDS) -> tup
 
 
 class Prober:
-    """Does what :func:`import_entries` does, with a child that was started ahead: its start takes longest."""
+    """Does the same as :func:`import_entries`, with a child that was started ahead, which takes longest."""
 
     def __init__(self) -> None:
         self._spare: _Child | None = None
 
     def start_ahead(self) -> None:
-        """Start the child of the next check, if there is none."""
+        """Start the child for the next check, if there is none."""
         self._spare = self._spare or _Child.start(as_here=False)
 
     def import_entries(self, entries: Sequence[Entry]) -> list[ProbeRecord]:
@@ -379,16 +379,16 @@ def _records(
 def _child_records(
     process: subprocess.Popen[bytes], lines: Iterator[bytes], wanted: int
 ) -> Iterator[ProbeRecord]:
-    """Yield the records of a child's first files; the last one may say how the child ended."""
+    """Yield the records of a child's first files; the last record may say how the child ended."""
     count = -1
     try:
         for count, line in enumerate(lines):
-            if count == 0:  # says that the child is ready
+            if count == 0:  # the child is ready
                 continue
             try:
                 record = ProbeRecord.model_validate_json(line)
             except ValidationError:
-                record = ProbeRecord(problem="importing the file disturbs the check", is_last=True)
+                record = ProbeRecord(problem="importing the file interferes with the check", is_last=True)
             yield record
             if record.is_last or count == wanted:
                 return
@@ -402,7 +402,7 @@ def _lines(pipe: int, seconds: float, last: float) -> Iterator[bytes]:
     """Yield the lines that a child writes.
 
     Raises:
-        TimeoutError: importing a file, or all files, takes too long.
+        TimeoutError: the import of one file, or of all files, takes too long.
     """
     deadline = time.monotonic() + START_SECONDS
     rest = b""
@@ -425,7 +425,7 @@ def _ending(process: subprocess.Popen[bytes]) -> str:
     try:
         status = process.wait(timeout=1)
     except subprocess.TimeoutExpired:
-        return "importing the file cuts the connection of the check"
+        return "importing the file cuts the connection to the check"
     if status < 0:
         return f"importing the file ends the process by {signal.Signals(-status).name}"
     return f"importing the file ends the process with exit status {status}"
@@ -436,14 +436,14 @@ class _Child:
     """A child process that waits for its entries."""
 
     process: "subprocess.Popen[bytes]"
-    #: where it writes its records
+    #: the pipe from which its records are read
     pipe: int
-    _ours: contextlib.ExitStack
+    _resources: contextlib.ExitStack
 
     @classmethod
     def start(cls, *, as_here: bool) -> Self:
-        """Start one, with this process's environment or none of it; raises OSError."""
-        # Python needs this to find the same modules as here; nothing else is passed on but what is asked for
+        """Start a child, with this process's environment or none of it; raises OSError."""
+        # with PYTHONPATH the child finds the same modules as this process
         path = os.pathsep.join(str(Path(entry or ".").resolve()) for entry in sys.path)
         environment = {
             **(os.environ if as_here else {}),  # noqa: TID251 - what a worker imports may read any of it
@@ -452,12 +452,13 @@ class _Child:
             "PYTHONDONTWRITEBYTECODE": "1",
             "LANG": "C.UTF-8",
         }
-        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
-            folder = ours.enter_context(tempfile.TemporaryDirectory())
-            printed = None if as_here else ours.enter_context(tempfile.TemporaryFile())
+        with contextlib.ExitStack() as resources, contextlib.ExitStack() as child_ends:
+            folder = resources.enter_context(tempfile.TemporaryDirectory())
+            printed = None if as_here else resources.enter_context(tempfile.TemporaryFile())
             (reader, writer), (life, lifeline) = os.pipe(), os.pipe()
-            for stack, descriptor in ((ours, reader), (ours, lifeline), (theirs, writer), (theirs, life)):
-                stack.callback(os.close, descriptor)
+            for stack, descriptors in ((resources, (reader, lifeline)), (child_ends, (writer, life))):
+                for descriptor in descriptors:
+                    stack.callback(os.close, descriptor)
             limits = [str(writer), str(life), "0" if as_here else str(MAX_WRITTEN), _javascript()]
             process = subprocess.Popen(
                 [*_PROBE, *limits],
@@ -469,24 +470,24 @@ class _Child:
                 pass_fds=[writer, life],
                 start_new_session=True,
             )
-            return cls(process, reader, ours.pop_all())
+            return cls(process, reader, resources.pop_all())
 
     def begin(self, entries: Sequence[Entry]) -> None:
-        """Tell it what to import."""
+        """Send the child its entries."""
         line = json.dumps([(kind, str(file)) for kind, file in entries])
         assert self.process.stdin is not None  # noqa: S101 - it was requested
-        with contextlib.suppress(BrokenPipeError):  # it has ended, which is seen when it is read
+        with contextlib.suppress(BrokenPipeError):  # it has ended; reading its records shows that
             self.process.stdin.write(line.encode() + b"\n")
             self.process.stdin.close()
 
     def close(self) -> None:
-        """Kill its process group, and remove what it has written."""
-        with self._ours, self.process, contextlib.suppress(ProcessLookupError):
+        """Kill its process group, and remove its files."""
+        with self._resources, self.process, contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
 
 def _javascript() -> str:
-    """Return the setting ``GOONDAN_JAVASCRIPT``; empty without it, or if the settings cannot be used."""
+    """Return the setting ``GOONDAN_JAVASCRIPT``; empty if it is not set or the settings are invalid."""
     with contextlib.suppress(SettingsError):
         return Settings.load().javascript or ""
     return ""

@@ -1,8 +1,8 @@
-"""What the imports of typed entries have told, kept for the next load: a child takes a fifth of a second.
+"""Caches the records of typed entries for the next load: importing them in a child takes 0.2 s.
 
-A record counts as long as no file has changed that the import has read: the modules, wherever they are, and
-whatever else it has opened. The time of change (``ctime``) tells, which no program can set back. A record of
-another user is not trusted, nor one that others may write; a damaged one counts as missing.
+A record is valid until a file changes that the import has read: a module, wherever it is, or any other file
+that it opened. Changes show in ``ctime``, which no program can set back. A record of another user, or one
+that others can write, is not trusted; a damaged one counts as missing.
 """
 
 import contextlib
@@ -22,9 +22,9 @@ from broker_config.settings import Settings, SettingsError
 from goondan_tasks.atomic_file import write_whole
 from goondan_tasks.entry import MAX_PATHS, ProbeRecord
 
-#: a file that has changed so lately may change again without another time of change
+#: a file that changed this recently may change again with the same ``ctime``
 SETTLED_SECONDS = 2.0
-#: how long a record counts
+#: how long a record is valid
 KEPT_SECONDS = 30 * 86_400.0
 _MOST_BYTES = 4 * MAX_PATHS
 
@@ -37,13 +37,13 @@ class _Kept(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ExportCache:
-    """The records of this user in one directory."""
+    """This user's records in one directory."""
 
     folder: Path
 
     @classmethod
     def of_user(cls) -> Self | None:
-        """Return the one below ``GOONDAN_CACHE_DIR``; ``None`` if the settings name no place."""
+        """Return the cache in ``GOONDAN_CACHE_DIR``; ``None`` if the settings have no directory."""
         try:
             return cls(Settings.load().cache_path / "exports")
         except (SettingsError, RuntimeError):  # a user without a home
@@ -52,7 +52,7 @@ class ExportCache:
     def records(
         self, files: Sequence[Path], import_files: Callable[[Sequence[Path]], Sequence[ProbeRecord]]
     ) -> list[ProbeRecord]:
-        """Return a record for each file, in order; those that are not kept are imported."""
+        """Return a record for each file, in order; import files without a valid record."""
         found = {file: self._read(file) for file in files}
         missing = [file for file, record in found.items() if record is None]
         for file, record in zip(missing, import_files(missing), strict=True):
@@ -83,7 +83,7 @@ class ExportCache:
             return
         files = {path: state for path, (state, _) in states.items()}
         kept = _Kept(record=record.model_copy(update={"files": ()}), files=files)
-        with contextlib.suppress(OSError):  # a disk that is full, or not ours, only costs time
+        with contextlib.suppress(OSError):  # without a cache, only time is lost
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_whole(self._place(file), kept.model_dump_json().encode(), mode=0o600)
             for old in self.folder.glob("*.json"):
@@ -91,13 +91,13 @@ class ExportCache:
                     old.unlink()
 
     def _place(self, file: Path) -> Path:
-        """Return the record's place: another interpreter, or other places of modules, are another record."""
+        """Return the path of a record, which depends on the interpreter and its ``sys.path`` too."""
         named = "\0".join([str(file), sys.executable, *sys.path]).encode("utf-8", "surrogateescape")
         return self.folder / f"{hashlib.sha256(named).hexdigest()[:32]}.json"
 
 
 def _state_of(path: str) -> tuple[str, float]:
-    """Return what tells a version of a file from any other, and when it has changed; nothing of no file."""
+    """Return an identifier of a file's version, and its ``ctime``; an empty one if it is no file."""
     try:
         found = Path(path).stat()
     except (OSError, ValueError):  # a NUL in the path

@@ -1,12 +1,12 @@
-"""The values that fields of resources hold: the base model, references, ValueSources and checked scalars.
+"""The types of resource fields: the base model, references, ValueSources and checked scalars.
 
-A reference has a form of the specification: ``"Tool/bash"``; ``{kind, name, package?}``; ``{ref: <either>}``;
-in a list also ``{selector: {kind?, name?, matchLabels?}, overrides?: {spec?, metadata?}}`` (002 appendix A;
-DESIGN §6 for ``overrides``).
+A reference has one of the specification's forms: ``"Tool/bash"``; ``{kind, name, package?}``;
+``{ref: <either>}``; in a list also ``{selector: {kind?, name?, matchLabels?}, overrides?: {spec?,
+metadata?}}`` (002 appendix A; DESIGN §6 for ``overrides``).
 
-A ValueSource may take a value from the environment: ``{value: …}``, ``{valueFrom: {env: NAME}}`` or
+A ValueSource is ``{value: …}``, ``{valueFrom: {env: NAME}}`` or
 ``{valueFrom: {secretRef: {ref: "Secret/<name>", key: …}}}``. Secrets come from the environment too, under the
-names of :func:`secret_variables`. Only :func:`resolve_value` reads it.
+names of :func:`secret_variables`. Only :func:`resolve_value` reads the environment.
 """
 
 import os
@@ -37,10 +37,10 @@ from goondan_tasks.schema import member
 from goondan_tasks.wording import hint, shown
 
 _REF_FORMS = 'Write "<Kind>/<name>", such as "Tool/bash", or {kind: …, name: …}.'
-#: by the unit of a :data:`Rate`
+#: the length of a period, by the unit of a :data:`Rate`
 RATE_PERIODS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000}
 _NOT_ALPHANUMERIC = re.compile(r"[^A-Z0-9]+")
-#: how the names of variables begin that hold settings of the worker, and secrets
+#: the prefixes of variables with the worker's settings, and with secrets
 SETTINGS = "GOONDAN_"
 SECRETS = ("GOONDAN_SECRET_", "SECRET_")
 _CAMEL_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -50,7 +50,7 @@ _CAMEL_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 class Ref:
     kind: str
     name: str
-    #: the package that has it; ``None`` means this bundle
+    #: the package that declares it; ``None`` means this bundle
     package: str | None = None
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Every resource that has this kind, this name and these labels; what is not given matches all."""
+    """Selects resources by kind, name and labels; a part that is not given matches all."""
 
     kind: str | None = None
     name: str | None = None
@@ -80,7 +80,7 @@ class Selector:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """An item of ``tools`` or ``extensions``: the resources an Agent uses, and its changes to them."""
+    """An item of ``tools`` or ``extensions``: the resources that an Agent uses, and its changes to them."""
 
     target: Ref | Selector
     #: merged into each selected resource; a null removes the field (DESIGN §6)
@@ -100,7 +100,7 @@ def parse_ref(raw: Any) -> Ref:
     """Read a reference to one resource.
 
     Raises:
-        FieldError: it has none of the forms.
+        FieldError: it is not a reference.
     """
     if isinstance(raw, dict) and "ref" in raw:
         _only(raw, "ref")
@@ -119,7 +119,7 @@ def parse_use(raw: Any) -> Use:
     """Read an item of ``tools`` or ``extensions``.
 
     Raises:
-        FieldError: it has none of the forms.
+        FieldError: it is neither a reference nor a selector.
     """
     if not isinstance(raw, dict):
         return Use(parse_ref(raw))
@@ -172,7 +172,7 @@ def _refuse(message: str, suggestion: str) -> NoReturn:
 
 
 class ResourceModel(BaseModel):
-    """A part of a resource: frozen, camelCase in YAML, and strict about unknown fields."""
+    """The base of resources and their parts: frozen, camelCase in YAML, without unknown fields."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -185,7 +185,7 @@ class ResourceModel(BaseModel):
 
 
 def check_tool_part(name: str) -> str:
-    """Check the name of a Tool or an export (003 §3.2, DESIGN §6).
+    """Check the name of a Tool or export (003 §3.2, DESIGN §6).
 
     Raises:
         FieldError: it cannot be part of ``{tool}__{export}``.
@@ -195,14 +195,14 @@ def check_tool_part(name: str) -> str:
     if SEPARATOR in name:
         suggestion = f"Use a single '_' or '-': '{SEPARATOR}' separates the Tool from the export."
     elif "." in name:
-        suggestion = "Only the older version allows dots: the Tool is the namespace, the export the rest."
+        suggestion = "Dots are for the older version only: here the Tool is the namespace of the export."
     else:
         suggestion = "Use letters, digits, '-' and '_'; begin with a letter or digit, end without '_'."
     raise FieldError(f"'{name[:80]}' is not a valid name", suggestion, ConfigCode.INVALID_NAME)
 
 
 def checked(accepts: Callable[[str], object], what: str, suggestion: str) -> AfterValidator:
-    """Return the check of a text: one that ``accepts`` refuses is not ``what`` it must be."""
+    """Return a validator that refuses a text that is not ``what`` it should be, as ``accepts`` decides."""
 
     def check(text: str) -> str:
         if accepts(text):
@@ -213,12 +213,12 @@ def checked(accepts: Callable[[str], object], what: str, suggestion: str) -> Aft
 
 
 def _parse_dependencies(raw: Any) -> dict[str, str]:
-    """Read versions by package name, written as a mapping or as a list of ``{name, version}``."""
+    """Read versions by package name from a mapping or a list of ``{name, version}``."""
     if isinstance(raw, list) and all(isinstance(member(item, "name"), str) for item in raw):
         raw = {item["name"]: item.get("version") for item in raw}
     if isinstance(raw, dict) and all(isinstance(version, str) for version in raw.values()):
         return raw
-    raise FieldError("the dependencies have a wrong form", "Write {<package>: '<version>'}.")
+    raise FieldError("the dependencies are malformed", "Write {<package>: '<version>'}.")
 
 
 def _check_requirement(text: str) -> str:
@@ -237,7 +237,7 @@ def _fields_schema(required: tuple[str, ...], **fields: JsonObject) -> JsonObjec
 
 
 def _ref_schema(**config: JsonObject) -> JsonObject:
-    """Return the JSON Schema of what :func:`parse_ref` reads; with more fields beside a reference."""
+    """Return the JSON Schema of what :func:`parse_ref` reads; ``config`` adds fields to the objects."""
     text: JsonObject = {"type": "string", "pattern": "^[^/]+/[^/]+$"}
     named = {name: {"type": "string", "minLength": 1} for name in ("kind", "name", "package")}
     fields = {**named, "apiVersion": {}}
@@ -260,11 +260,11 @@ def _use_schema() -> JsonObject:
 
 
 NonEmpty = Annotated[str, Field(min_length=1)]
-#: a package of Python, by PEP 508
+#: a Python package, by PEP 508
 Requirement = Annotated[str, AfterValidator(_check_requirement)]
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-#: how long a run may take: at most what a call may ask for
+#: how long a run may take; the limit is the same as for a call
 RunSeconds = Annotated[float, Field(gt=0, le=LONGEST_RUN_SECONDS)]
 ExportName = Annotated[str, AfterValidator(check_tool_part)]
 #: a count per second, minute or hour: ``10/s``, ``100/m``, ``5/h``
@@ -331,7 +331,7 @@ class ValueSource(ResourceModel):
         return self
 
     def is_credential(self, field: str) -> bool:
-        """Return whether the value is a secret: by a ``secretRef``, or by a name, its field's included."""
+        """Return whether the value is a secret: from a ``secretRef``, or by the name of variable or field."""
         where = self.value_from
         if where is None:
             return is_named_as_secret(field)
@@ -345,15 +345,15 @@ def _read_text(raw: Any) -> str | ValueSource:
         return ValueSource.model_validate(raw)
     if isinstance(raw, str):
         return raw
-    raise FieldError("this is neither text nor {valueFrom: …}", "Quote numbers and words such as true.")
+    raise FieldError("must be text or {valueFrom: …}", "Quote numbers and words such as true.")
 
 
 def _read_variables(raw: Any) -> Any:
-    """Read a list of names as the variables of this process that have them, and check the names."""
+    """Check the names of variables; read a list of names as variables of this process."""
     names = list(raw) if isinstance(raw, list | dict) else []
     for name in names:
         if not isinstance(name, str) or not name or {"=", "\0"} & set(name):
-            raise FieldError(f"{shown(name)} is not the name of a variable", "Write it as in API_KEY.")
+            raise FieldError(f"{shown(name)} is not the name of a variable", "Write a name such as API_KEY.")
     return {name: {"valueFrom": {"env": name}} for name in names} if isinstance(raw, list) else raw
 
 
@@ -362,14 +362,14 @@ def _check_source(text: str | ValueSource) -> str | ValueSource:
     if name is not None and name.startswith(SETTINGS) and not name.startswith(SECRETS[0]):
         raise FieldError(
             f"{name[:80]} is a setting of the worker, which programs do not get",
-            f"Give programs a variable of their own, or a secret: {SECRETS[0]}….",
+            f"Use another variable, or one for secrets: {SECRETS[0]}….",
         )
     return text
 
 
-#: a text that may be a secret
+#: text that may be a secret
 Text = Annotated[str | ValueSource, PlainValidator(_read_text, json_schema_input_type=str | ValueSource)]
-#: variables for programs by name; may be written as a list of names, of variables that the worker has
+#: variables for programs by name; YAML may have a list of names, which the worker's environment must have
 Variables = Annotated[
     dict[str, Annotated[Text, AfterValidator(_check_source)]],
     BeforeValidator(_read_variables, json_schema_input_type=dict[str, str | ValueSource] | list[str]),
@@ -377,19 +377,19 @@ Variables = Annotated[
 
 
 def resolve_text(text: str | ValueSource, field: str, environment: Mapping[str, str] | None = None) -> str:
-    """Return the text itself; ``field`` is the name of its field.
+    """Return the text; ``field`` is the name of its field.
 
     Raises:
-        ConfigError: no variable of the environment holds it.
+        ConfigError: no environment variable has it.
     """
     return text if isinstance(text, str) else str(resolve_value(text, field, environment))
 
 
 def resolve_variables(named: Mapping[str, str | ValueSource]) -> dict[str, str]:
-    """Return variables for a tool's programs; the secrets among them are masked in results and logs.
+    """Return the variables for a tool's programs; secrets among them are masked in results and logs.
 
     Raises:
-        ConfigError: no variable of the environment holds one.
+        ConfigError: no environment variable has one of the values.
     """
     texts = {name: resolve_text(source, name) for name, source in named.items()}
     for name, source in named.items():
@@ -399,10 +399,10 @@ def resolve_variables(named: Mapping[str, str | ValueSource]) -> dict[str, str]:
 
 
 def resolve_value(source: ValueSource, field: str = "", environment: Mapping[str, str] | None = None) -> Any:
-    """Return the value. ``field`` is the name of the field that holds the source, such as ``apiKey``.
+    """Return the value; ``field`` is the name of the source's field, such as ``apiKey``.
 
     Raises:
-        ConfigError: no environment variable holds it.
+        ConfigError: no environment variable has it.
     """
     origin = source.value_from
     if origin is None:
@@ -410,7 +410,7 @@ def resolve_value(source: ValueSource, field: str = "", environment: Mapping[str
     names = [str(origin.env)]
     if origin.secret_ref is not None:
         names = secret_variables(origin.secret_ref.ref.partition("/")[2], origin.secret_ref.key, field)
-    # by definition a ValueSource reads the environment (facts of 000 §6.5)
+    # a ValueSource is defined to read the environment (000 §6.5)
     variables = os.environ if environment is None else environment  # noqa: TID251
     for name in names:
         if variables.get(name, "").strip():
@@ -418,17 +418,17 @@ def resolve_value(source: ValueSource, field: str = "", environment: Mapping[str
     raise ConfigError(
         f"None of the environment variables {', '.join(names)} has a value.",
         code=ConfigCode.REF_NOT_FOUND,
-        suggestion=f"Set {names[0]} where this runs; goondan dev reads .env beside the bundle too.",
+        suggestion=f"Set {names[0]} where this runs; goondan dev also reads .env beside the bundle.",
     )
 
 
 def secret_variables(name: str, key: str, field: str) -> list[str]:
-    """Return the variables that may hold a secret, the most specific one first."""
+    """Return the names of variables that may have a secret, the most specific first."""
     secret, key, field = map(_upper_snake, (name, key, field))
     wanted = dict.fromkeys((f"{secret}_{key}", f"{secret}_{field}", secret))
     return [prefix + part for prefix in SECRETS for part in wanted if not part.endswith("_")]
 
 
 def _upper_snake(text: str) -> str:
-    """Write a name as environment variables are written: ``apiKey`` becomes ``API_KEY``."""
+    """Write a name like an environment variable: ``apiKey`` becomes ``API_KEY``."""
     return _NOT_ALPHANUMERIC.sub("_", _CAMEL_HUMP.sub("_", text).upper()).strip("_")

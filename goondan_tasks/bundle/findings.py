@@ -1,7 +1,7 @@
-"""Findings: what is wrong with a bundle, with file, line, code and suggestion (002 §12.1, 003 §13).
+"""Findings: errors and warnings about a bundle, with file, line, code and suggestion (002 §12.1, 003 §13).
 
-The codes are those of the specification (``E_CONFIG_*``). It has none for an entry file that exists but does
-not define what its resource needs; such a file gets ``E_CONFIG_SCHEMA_INVALID`` as well.
+The codes are those of the specification (``E_CONFIG_*``). It has none for an entry file that lacks what its
+resource needs; that is ``E_CONFIG_SCHEMA_INVALID`` too.
 """
 
 import copy
@@ -20,11 +20,11 @@ from goondan_tasks.errors import ConfigError
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.redaction import is_named_as_secret
 from goondan_tasks.schema import member
-from goondan_tasks.wording import FieldPath, hint, shown
+from goondan_tasks.wording import FieldPath, counted, hint, shown
 
 Level = Literal["error", "warning"]
 
-#: findings reported at once; a text of 1 MiB can hold 300,000 faults
+#: the most findings in one report; a text of 1 MiB can hold 300,000 faults
 MAX_FINDINGS = 1000
 
 
@@ -46,7 +46,7 @@ class ConfigCode(StrEnum):
 
 
 class FieldError(ValueError):
-    """A wrong value without its place: validators raise it, and findings are made of it."""
+    """An error in a value, without its place. Validators raise it, and it becomes a finding."""
 
     def __init__(self, message: str, suggestion: str, code: ConfigCode = ConfigCode.SCHEMA_INVALID) -> None:
         super().__init__(message)
@@ -58,13 +58,13 @@ class FieldError(ValueError):
 class FieldFault(NamedTuple):
     path: FieldPath
     error: FieldError
-    #: a warning if the resource can be used without the field
+    #: ``warning`` if the resource can be used without the field
     level: Level = "error"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One error or warning, and its place."""
+    """An error or warning, and its place."""
 
     level: Level
     code: str
@@ -72,16 +72,20 @@ class Finding:
     file: str
     #: from 1
     line: int
-    #: inside the resource, such as ``spec.exports[1].name``; empty for a whole file or resource
+    #: in the resource, such as ``spec.exports[1].name``; empty for a whole file or resource
     path: str
-    #: such as ``Tool/bash``; empty if the document does not name it
+    #: such as ``Tool/bash``; empty if the document does not name one
     resource: str
     suggestion: str
 
     def __str__(self) -> str:
-        what = " ".join(part for part in (self.resource, self.path) if part)
-        place = f"{self.file}:{self.line}: {self.level} {self.code}"
-        return f"{place} {what}: {self.message}" if what else f"{place} {self.message}"
+        return f"{self.file}:{self.line}: {self.level} {self.code} {self.subject_and_message}"
+
+    @property
+    def subject_and_message(self) -> str:
+        """The message after the resource and the path that it is about."""
+        subject = " ".join(part for part in (self.resource, self.path) if part)
+        return f"{subject}: {self.message}" if subject else self.message
 
     def to_wire(self) -> JsonObject:
         """Return the finding as ``goondan validate --format json`` prints it (DESIGN §3)."""
@@ -89,24 +93,24 @@ class Finding:
 
 
 class BundleError(ConfigError):
-    """The bundle cannot be used; ``findings`` holds every error and warning."""
+    """The bundle has errors; ``findings`` has all errors and warnings."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         errors = [finding for finding in findings if finding.level == "error"]
         lines = "\n".join(f"  {error}" for error in errors)
-        super().__init__(f"The bundle has {len(errors)} error(s):\n{lines}", code=errors[0].code)
+        super().__init__(f"The bundle has {counted(len(errors), 'error')}:\n{lines}", code=errors[0].code)
         self.suggestion = errors[0].suggestion if len(errors) == 1 else type(self).suggestion
         self.findings = tuple(findings)
 
 
 def in_order(findings: Sequence[Finding]) -> list[Finding]:
-    """Sort findings by file and line without duplicates; of thousands keep the first errors."""
+    """Sort findings by file and line, without duplicates; keep at most :data:`MAX_FINDINGS`, errors first."""
     unique = sorted(dict.fromkeys(findings), key=_place)
     kept = sorted(unique, key=lambda finding: finding.level)[:MAX_FINDINGS]
     if len(kept) == len(unique):
         return unique
     more = f"{len(unique) - len(kept)} more findings are not shown"
-    kept.append(replace(kept[-1], message=more, suggestion="Correct the others first."))
+    kept.append(replace(kept[-1], message=more, suggestion="Fix the others first."))
     return sorted(kept, key=_place)
 
 
@@ -116,34 +120,34 @@ def _place(finding: Finding) -> tuple[str, int]:
 
 #: fields of the older version, and what replaced them (003 appendix B)
 OLDER_FIELDS = {
-    "runtime": "Remove it: the suffix of the entry says what runs it.",
-    "auth": "Remove it: Extensions reach OAuth through api.oauth and offer it as tools.",
+    "runtime": "Remove it: the suffix of the entry decides what runs it.",
+    "auth": "Remove it: Extensions get tokens from api.oauth and offer tools that use them.",
     "triggers": "Remove it: a Connector's events are routed by its Connection.",
     "hooks": "Remove it: write an Extension that registers a middleware.",
     "entrypoint": "Use 'entryAgent' instead.",
     "liveConfig": "Remove it: edit the bundle and restart, or use changesets.",
     "queueMode": "Remove it: events of one instance are always handled in order.",
 }
-#: suggestions for the types of pydantic's errors
+#: suggestions by pydantic's type of error
 _SUGGESTIONS = {
     "string_type": "Quote it if it looks like a number or a word such as true.",
-    "int_type": "Write digits alone, such as 4: no quotes, no unit.",
-    "float_type": "Write it as 30 or 0.5: no quotes, no unit.",
-    "bool_type": "Write one of these words, without quotes.",
-    "tuple_type": "Write one '- item' a line.",
-    "dict_type": "Write one 'field: value' a line.",
-    "model_type": "Write one 'field: value' a line.",
+    "int_type": "Write only digits, such as 4: no quotes, no unit.",
+    "float_type": "Write a number such as 30 or 0.5: no quotes, no unit.",
+    "bool_type": "Write true or false, without quotes.",
+    "tuple_type": "Write one '- item' per line.",
+    "dict_type": "Write one 'field: value' per line.",
+    "model_type": "Write one 'field: value' per line.",
     "too_short": "Add an item, or remove the list.",
     "string_too_short": "Write at least one character.",
 }
 
 
 def field_faults(error: ValidationError, model: type[BaseModel], data: Any) -> Iterator[FieldFault]:
-    """Yield a fault for each error that ``model`` found in ``data``, in the terms of the YAML."""
+    """Yield a fault, in the terms of the YAML, for each error that ``model`` found in ``data``."""
     for details in error.errors(include_url=False):
         path: FieldPath = details["loc"]
         value = functools.reduce(member, map(str, path), data)
-        # pydantic counts only the valid items; each other one has an error of its own
+        # pydantic counts only valid items; each invalid one has its own error
         if details["type"] == "too_short" and value:
             continue
         is_older = details["type"] == "extra_forbidden" and path[0] == "spec" and path[-1] in OLDER_FIELDS
@@ -167,7 +171,7 @@ def _field_error(details: ErrorDetails, model: type[BaseModel], value: Any) -> F
 
 
 def unknown_field(name: str, known: list[str]) -> FieldError:
-    """Return the error of a field that is not among the ``known`` ones."""
+    """Return the error for a field that is not among the ``known`` ones."""
     if name in OLDER_FIELDS:
         return FieldError(f"'{name}' was removed in goondan.ai/v1", OLDER_FIELDS[name])
     if name == "changesets":
@@ -176,7 +180,7 @@ def unknown_field(name: str, known: list[str]) -> FieldError:
 
 
 def _known_fields(model: type[BaseModel], path: FieldPath) -> list[str]:
-    """Return the YAML names of the fields that the model at ``path`` has."""
+    """Return the YAML names of the fields of the model at ``path``."""
     for step in path:
         if isinstance(step, str):
             fields = {field.alias: field.annotation for field in model.model_fields.values()}
@@ -197,5 +201,5 @@ def without(data: JsonObject, paths: Iterable[FieldPath]) -> JsonObject:
     rest = copy.deepcopy(data)
     for path in paths:
         owner: Any = functools.reduce(member, map(str, path[:-1]), rest)
-        owner.pop(path[-1], None)  # an alias puts the same object in several places
+        owner.pop(path[-1], None)  # with an alias, one object is in several places
     return rest

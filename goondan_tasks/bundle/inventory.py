@@ -1,8 +1,8 @@
-"""What the files of a package declare: one resource per document, valid or not, with the line of every field.
+"""The declarations in a package's files: a resource per document, valid or not, with the line of each field.
 
 A file belongs to a bundle if its basename is one of the specification's (``goondan.yaml``, ``tools.yaml``,
-…), or if one of its documents has an ``apiVersion`` of ours. So a bundle may name its files freely, and the
-YAML of other programs beside it (a compose file, a workflow) is never checked.
+…), or if one of its documents has an ``apiVersion`` of ours. So files may have any name, and the YAML of
+other programs (a compose file, a workflow) is never checked.
 """
 
 import codecs
@@ -40,15 +40,15 @@ _KINDS_IN_NAMES = ("model", "agent", "tool", "extension", "connector", "connecti
 _BASENAMES = {"goondan", "resources", *_KINDS_IN_NAMES, *(f"{kind}s" for kind in _KINDS_IN_NAMES)}
 _SKIPPED_FOLDERS = {"dist", "node_modules"}
 _OURS = re.compile(r"(goondan\.ai|agents\.example\.io)/")
-#: an ``apiVersion`` of ours in a text that cannot be parsed; comments do not count
+#: an ``apiVersion`` of ours in a text that cannot be parsed; not in a comment
 _OURS_IN_TEXT = re.compile(r"^[^#\r\n]*?api[-_]?version[^#]{0,40}?" + _OURS.pattern, re.M | re.I)
-#: UTF-32's begins with UTF-16's
+# UTF-32's mark begins with UTF-16's
 _OTHER_ENCODINGS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
 
-#: the model of a resource, by its version and its kind
+#: the models of resources, by version and kind
 MODELS = {API_VERSION: RESOURCE_MODELS, V1_API_VERSION: V1_RESOURCE_MODELS}
 _NAME: FieldPath = ("metadata", "name")
-#: by kind: what accepts a name, and the suggestion if it does not
+#: by kind: a function that accepts names, and the suggestion for others
 _NAME_RULES: Mapping[str, tuple[Callable[[str], object], str]] = {
     "": (
         re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?").fullmatch,
@@ -56,7 +56,7 @@ _NAME_RULES: Mapping[str, tuple[Callable[[str], object], str]] = {
     ),
     "Agent": (
         is_agent_name,
-        "Use lower-case letters, digits and '-', 63 at most; begin with a letter or digit; not 'client'.",
+        "Use at most 63 lower-case letters, digits and '-'; begin with a letter or digit; not 'client'.",
     ),
     "Package": (
         re.compile(r"(@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]{0,213}").fullmatch,
@@ -71,7 +71,7 @@ def is_document_name(path: str) -> bool:
 
 
 def bundle_files(path: Path) -> list[Path]:
-    """Return the bundle's files: ``path`` itself, or those under it, ``goondan.yaml`` first."""
+    """Return the bundle's files: ``path`` itself, or the files under it with ``goondan.yaml`` first."""
     if not path.is_dir():
         return [path]
     return sorted(_candidates(path), key=lambda file: (file.stem != "goondan", str(file)))
@@ -89,12 +89,12 @@ def _candidates(root: Path) -> Iterator[Path]:
 
 
 def _has_resource(file: Path) -> bool:
-    """Return whether the file declares a resource, or would if it could be read."""
+    """Return whether the file declares a resource, or seems to and cannot be parsed."""
     try:
         data = _first_bytes(file, MAX_BYTES)
     except OSError:
         return False
-    # Latin text in UTF-16 or UTF-32 remains once the NULs are removed
+    # without its NULs, Latin text in UTF-16 or UTF-32 can be read
     text = data.decode("utf-8-sig", "replace").replace("\0", "")
     if _OURS.search(text) is None:
         return False
@@ -104,7 +104,7 @@ def _has_resource(file: Path) -> bool:
 
 
 def _has_our_version(data: Any) -> bool:
-    """Return whether a document, or an item of one that is a list, has an ``apiVersion`` of ours.
+    """Return whether a document, or an item of a list, has an ``apiVersion`` of ours.
 
     A misspelt key counts, so that the check of the resource reports it.
     """
@@ -117,7 +117,7 @@ def _has_our_version(data: Any) -> bool:
 
 
 def read_text(file: Path) -> tuple[str, list[TextFault]]:
-    """Return the text of a file, or the reason why it cannot be read."""
+    """Return the text of a file, and the faults that keep it from being read."""
     try:
         data = _first_bytes(file, MAX_BYTES + 1)
     except OSError as error:
@@ -126,7 +126,7 @@ def read_text(file: Path) -> tuple[str, list[TextFault]]:
     if len(data) > MAX_BYTES:
         message, suggestion = "the file is larger than 1 MiB", "Split it into several files."
         return "", [TextFault(1, FieldError(message, suggestion, ConfigCode.FILE_TOO_LARGE))]
-    # without a byte order mark, every second byte of Latin text is NUL
+    # every second byte of Latin text in UTF-16 is NUL, also without a byte order mark
     if data.startswith(_OTHER_ENCODINGS) or b"\0" in data[:2]:
         return "", [parse_fault(1, "the file is UTF-16 or UTF-32, not UTF-8", "Save it as UTF-8.")]
     try:
@@ -137,9 +137,9 @@ def read_text(file: Path) -> tuple[str, list[TextFault]]:
 
 
 def _first_bytes(file: Path, limit: int) -> bytes:
-    # a pipe or a device would never end
+    # a pipe or device may never end
     if not file.is_file():
-        raise FileNotFoundError(2, "no such file" if not file.exists() else "this is not a regular file")
+        raise FileNotFoundError(2, "no such file" if not file.exists() else "not a regular file")
     with file.open("rb") as stream:
         return stream.read(limit)
 
@@ -155,7 +155,7 @@ class Declaration:
 
     @property
     def label(self) -> str:
-        """The resource as findings name it: ``Tool/bash``."""
+        """The name of the resource in findings: ``Tool/bash``."""
         return f"{self.kind}/{self.name}" if self.kind and self.name else self.kind
 
     @property
@@ -164,11 +164,11 @@ class Declaration:
         return bool(self.value(("apiVersion",)) == V1_API_VERSION)
 
     def value(self, path: FieldPath) -> Any:
-        """Return the YAML's value at ``path``, or ``None``."""
+        """Return the value at ``path`` in the YAML, or ``None``."""
         return functools.reduce(member, map(str, path), self.document.data)
 
     def items(self, path: FieldPath) -> Iterator[tuple[FieldPath, Any]]:
-        """Yield the items of the list at ``path``, each with its own path; nothing if it is not a list."""
+        """Yield the items of the list at ``path``, each with its path; nothing if it is not a list."""
         items = self.value(path)
         for index, item in enumerate(items if isinstance(items, list) else ()):
             yield (*path, index), item
@@ -198,7 +198,7 @@ class Declaration:
 
 
 def declare(document: Document) -> tuple[Declaration | None, list[Finding]]:
-    """Read the resource of a document; ``None`` if the document does not have a known kind."""
+    """Read the resource of a document; ``None`` if its kind is unknown."""
     data = document.data
     if not isinstance(data, dict):
         message, suggestion = f"{shown(data)} is not a resource", "Write apiVersion, kind, metadata and spec."
@@ -220,7 +220,7 @@ def declare(document: Document) -> tuple[Declaration | None, list[Finding]]:
         return None, [*findings, named.error(("kind",), message, suggestion, ConfigCode.UNKNOWN_KIND)]
     name_error = _name_error(named)
     findings += [named.finding(_NAME, name_error)] if name_error else []
-    # an unsupported version has a finding of its own, and the fields are checked anyway
+    # the fields of an unsupported version are checked anyway
     version = V1_API_VERSION if named.is_v1 else API_VERSION
     resource, faults = _read(model, {**data, "apiVersion": version})
     findings += [named.finding(*fault) for fault in faults if fault.path != _NAME]
@@ -229,7 +229,7 @@ def declare(document: Document) -> tuple[Declaration | None, list[Finding]]:
 
 
 def _read(model: type[Resource], data: JsonObject) -> tuple[Resource | None, list[FieldFault]]:
-    """Validate a resource, leaving out the fields that are only warnings."""
+    """Validate a resource without the fields that are only warnings."""
     try:
         return model.model_validate(data), []
     except ValidationError as error:
@@ -248,7 +248,7 @@ def _name_error(named: Declaration) -> FieldError | None:
     if not isinstance(name, str) or not name:
         message = "'name' is required" if name is None else f"the name must be text, not {shown(name)}"
         return FieldError(message, "Add 'name: …'; quote it if needed.", ConfigCode.INVALID_NAME)
-    # the name of an older Tool is not part of the name that the model sees
+    # models do not see the name of an older Tool
     if named.kind == "Tool" and not named.is_v1:
         try:
             check_tool_part(name)
@@ -259,7 +259,7 @@ def _name_error(named: Declaration) -> FieldError | None:
 
 
 def name_error(kind: str, name: str) -> FieldError | None:
-    """Return why a resource of a kind, a Tool apart, cannot have a name; ``None`` if it can."""
+    """Return why a resource of a kind other than Tool cannot have a name; ``None`` if it can."""
     accepts, suggestion = _NAME_RULES.get(kind, _NAME_RULES[""])
     if accepts(name):
         return None
@@ -268,13 +268,13 @@ def name_error(kind: str, name: str) -> FieldError | None:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    #: the folder that paths in resources start from, as it was given
+    #: the folder that paths in resources start from, as given
     folder: Path
     #: the same folder, absolute and without links
     root: Path
-    #: all of them, in order of files and documents
+    #: in order of files and documents
     declarations: tuple[Declaration, ...]
-    #: by kind and name; of two with the same, the first
+    #: by kind and name; of duplicates the first
     by_name: Mapping[tuple[str, str], Declaration]
 
     def find(self, kind: str, name: str) -> Declaration | None:
@@ -286,7 +286,7 @@ class Inventory:
 
 
 def read_inventory(path: Path) -> tuple[Inventory, list[Finding]]:
-    """Read a package: a file, or a directory with all files under it that belong to a bundle."""
+    """Read a package: a file, or all files under a directory that belong to a bundle."""
     found: list[Declaration] = []
     findings: list[Finding] = []
     for file in bundle_files(path):

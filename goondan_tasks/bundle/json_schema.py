@@ -1,7 +1,6 @@
-"""The JSON Schema of a bundle's documents, for editors: fields, their types and their words.
+"""The JSON Schema of a bundle's documents, for editors, made from the models of the resources.
 
-It is made from the models of the resources. What lies beyond one value, such as whether a reference leads
-anywhere, is for ``goondan validate`` to say.
+It covers fields and their types; ``goondan validate`` checks the rest, such as references.
 """
 
 import re
@@ -15,14 +14,14 @@ from goondan_tasks.bundle.resources import API_VERSION, V1_API_VERSION, Resource
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.typed_tools import UntitledSchema
 
-#: what every editor knows; later drafts are known to some
+#: the draft that every editor supports
 DRAFT = "http://json-schema.org/draft-07/schema#"
-#: where the specification says it, which is of no use in an editor
+#: references to the specification, which are of no use in an editor
 _SOURCE = re.compile(r" \([^()]*(§|appendix|our fields)[^()]*\)")
 
 
 class _Schema(UntitledSchema):
-    """Without the default null, which nobody is to write."""
+    """Omits the default null, which users should not write."""
 
     def default_schema(self, schema: Any) -> JsonObject:
         made = super().default_schema(schema)
@@ -30,7 +29,7 @@ class _Schema(UntitledSchema):
 
 
 def bundle_schema() -> JsonObject:
-    """Return the JSON Schema of one document; its ``kind`` and ``apiVersion`` decide which fields it has."""
+    """Return the JSON Schema of a document, whose ``kind`` and ``apiVersion`` decide its fields."""
     models = {model for of_version in MODELS.values() for model in of_version.values()}
     ordered = sorted(models, key=lambda model: model.__name__)
     refs, made = models_json_schema([(model, "validation") for model in ordered], schema_generator=_Schema)
@@ -49,7 +48,7 @@ def bundle_schema() -> JsonObject:
 
 
 def _conditions() -> Iterator[tuple[JsonObject, type[Resource]]]:
-    """Yield what makes a document one of a model; any other version counts as the current one."""
+    """Yield the condition for each model; any other version counts as the current one."""
     older = {"const": V1_API_VERSION}
     for version, is_version in ((API_VERSION, {"not": older}), (V1_API_VERSION, older)):
         for kind, model in MODELS[version].items():

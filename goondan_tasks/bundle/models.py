@@ -1,7 +1,7 @@
-"""What is told of Models by the library that asks them, where it is installed (the extra ``models``).
+"""Checks Models with the library that asks them, if it is installed (the extra ``models``).
 
-It takes a second to import, so only people are told: ``goondan validate``, ``dev`` and ``doctor``, and it is
-asked only about what is not said here.
+It takes a second to import, so only ``goondan validate``, ``dev`` and ``doctor`` check, and they import it
+only for what this module does not know.
 """
 
 import re
@@ -25,14 +25,14 @@ LIBRARY = "pydantic_ai"
 _PROVIDER: FieldPath = ("spec", "provider")
 _OPTIONS: FieldPath = ("spec", "options")
 _PARAMS: FieldPath = ("spec", "modelConfig", "params")
-#: the providers of the extra ``models``, and the package that each is in
+#: the packages of the providers in the extra ``models``
 PROVIDER_PACKAGES = {
     "openai": "openai",
     "openai-chat": "openai",
     "openai-responses": "openai",
     "anthropic": "anthropic",
 }
-#: parameters of any provider
+#: the parameters of all providers
 COMMON_PARAMETERS = {
     "frequency_penalty",
     "max_tokens",
@@ -46,18 +46,18 @@ COMMON_PARAMETERS = {
     "top_p",
 }
 _EXTRA = re.compile(r"pydantic-ai-slim\[[\w-]+\]")
-#: the beginning of a parameter of one provider, which is the name of a module too
+#: the prefix of a provider's own parameters, which is also the name of its module
 _FAMILY = re.compile(r"([a-z]+)_")
 
 
 def missing_package(error: ImportError) -> str:
-    """Return what installs the package of a provider, as the library says it in its error."""
+    """Return the command that installs the package of a provider, from the library's error."""
     named = _EXTRA.search(str(error))
     return f"pip install '{named[0] if named else 'pydantic-ai-slim[…]'}'"
 
 
 def model_findings(scope: Scope) -> Iterator[Finding]:
-    """Yield what keeps the Models of a bundle from being asked here, and parameters that nothing reads."""
+    """Yield what keeps Models from being asked here, and parameters that nothing reads."""
     models = [one for one in scope.own.of_kind("Model") if isinstance(one.resource, ModelResource)]
     agents = scope.own.of_kind("Agent")
     thinking = [one for one in agents if isinstance(one.resource, AgentResource) and one.resource.thinks]
@@ -82,7 +82,7 @@ def _key_findings(model: Declaration) -> Iterator[Finding]:
     try:
         resolve_value(key, "apiKey") if key else None
     except ConfigError as error:
-        suggestion = "Set one for the workers; in this process there is none."
+        suggestion = "Set one for the workers; this process has none."
         yield model.warning(("spec", "apiKey"), error.message, suggestion, ConfigCode.REF_NOT_FOUND)
 
 
@@ -117,7 +117,7 @@ def _parameter_findings(declaration: Declaration, path: FieldPath) -> Iterator[F
 
 
 def _known_parameters(name: str) -> set[str]:
-    """Return the parameters of every provider, and those of the one whose a parameter's name begins with."""
+    """Return the parameters of all providers, and those of the provider that the prefix of a name tells."""
     from pydantic_ai.settings import ModelSettings
 
     known, family = set(ModelSettings.__annotations__), _FAMILY.match(name)
@@ -126,7 +126,7 @@ def _known_parameters(name: str) -> set[str]:
         try:
             found = vars(import_module(module))
         except ImportError:
-            # its package is not installed: what is its own cannot be known
+            # its package is not installed, so its own parameters are unknown
             return known | {name}
         for kind, value in found.items():
             known |= set(value.__annotations__) if kind.endswith("ModelSettings") else set()

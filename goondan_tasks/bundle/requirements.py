@@ -1,7 +1,7 @@
 """The Python packages that a bundle needs: ``spec.requirements`` of its Tools and its Package (PEP 508).
 
-They are held against what is installed here when a bundle is checked for people. Producers load bundles
-without them: only workers run tools.
+Checks for people compare them with what is installed here. Loading a bundle does not, because producers do
+not run tools.
 """
 
 from collections.abc import Iterator
@@ -26,14 +26,14 @@ class Need(NamedTuple):
 
 
 def needs_of(inventory: Inventory) -> Iterator[Need]:
-    """Yield the requirements that concern this machine; malformed ones have findings of their own."""
+    """Yield the requirements that apply to this machine; malformed ones have their own findings."""
     for declaration in (*inventory.of_kind("Package"), *inventory.of_kind("Tool")):
         for path, text in declaration.items(_REQUIREMENTS):
             try:
                 requirement = Requirement(text)
             except (InvalidRequirement, TypeError):
                 continue
-            if _concerns(requirement):
+            if _applies(requirement):
                 yield Need(declaration, path, requirement)
 
 
@@ -41,13 +41,13 @@ def requirement_findings(inventory: Inventory) -> Iterator[Finding]:
     """Yield the requirements that are not met here."""
     for declaration, path, requirement in needs_of(inventory):
         if reason := unmet(requirement):
-            message = f"the requirement '{written(requirement)}' is not met: {reason}"
-            suggestion = "Install it: `goondan validate --install`, or pip."
+            message = f"the requirement '{requirement_text(requirement)}' is not met: {reason}"
+            suggestion = "Install it with `goondan validate --install` or pip."
             yield declaration.error(path, message, suggestion, ConfigCode.PACKAGE_NOT_INSTALLED)
 
 
 def unmet(requirement: Requirement) -> str | None:
-    """Say why a requirement is not met by what is installed, its extras included; ``None`` if it is."""
+    """Return why a requirement, with its extras, is not met by what is installed; ``None`` if it is."""
     return _unmet(requirement, set())
 
 
@@ -62,18 +62,18 @@ def _unmet(requirement: Requirement, seen: set[str]) -> str | None:
     for extra in requirement.extras:
         for text in found.requires or ():
             needed = Requirement(text)
-            is_of_extra = _concerns(needed, extra) and not _concerns(needed)
+            is_of_extra = _applies(needed, extra) and not _applies(needed)
             if is_of_extra and str(needed) not in seen and (reason := _unmet(needed, seen)):
                 return reason
     return None
 
 
-def _concerns(requirement: Requirement, extra: str = "") -> bool:
-    """Return whether a requirement counts with this Python on this machine."""
+def _applies(requirement: Requirement, extra: str = "") -> bool:
+    """Return whether a requirement applies to this Python on this machine."""
     return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
 
 
-def written(requirement: Requirement) -> str:
-    """Write a requirement without its marker, and without its address, which may hold a password."""
+def requirement_text(requirement: Requirement) -> str:
+    """Write a requirement without its marker, and without its URL, which may contain a password."""
     extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
     return f"{requirement.name}{extras}{requirement.specifier}"

@@ -1,4 +1,4 @@
-"""The resources of a bundle as their YAML declares them (001 §12, 003 §2 and §4; 000 §7.9; DESIGN §3).
+"""The resources of a bundle as declared in YAML (001 §12, 003 §2 and §4; 000 §7.9; DESIGN §3).
 
 Tool, Agent, Swarm, Extension, Package, OAuthApp and Model run. Connector and Connection are checked and kept.
 """
@@ -33,22 +33,22 @@ from goondan_tasks.messages import JsonObject
 from goondan_tasks.process import is_loopback
 
 API_VERSION = "goondan.ai/v1"
-#: the older version, whose resources may stand beside current ones (DESIGN §6)
+#: the older version, whose resources may be mixed with current ones (DESIGN §6)
 V1_API_VERSION = "agents.example.io/v1alpha1"
 DEFAULT_SWARM = "default"
-#: in place of a Tool's exports: those that the functions of its entry declare
+#: as a Tool's exports: those that the functions of its entry declare
 AUTO = "auto"
 
 #: RFC 6749 §3.3
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 _PATH = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]*)+")
-#: text with at least one {claim}, whose parts are separated by dots
+#: text with at least one {claim}
 _TEMPLATE = re.compile(r"[^{}]*(\{[^{}\s]+\}[^{}]*)+")
 _NO_URL_CHARACTER = re.compile(r"[\x00-\x20\x7f-\uffff\\]")
 
 
 def _check_server_url(url: str) -> str:
-    """Check the URL of a model's server, which may be plain http on a network of one's own."""
+    """Check the URL of a model's server; plain http is allowed, for private networks."""
     parts = _split(url)
     if parts.scheme not in ("http", "https"):
         raise FieldError(
@@ -76,7 +76,7 @@ class Resource(ResourceModel):
 
     @property
     def is_v1(self) -> bool:
-        """Whether it has the older version: then its code gets the older context and api (002)."""
+        """Whether it is of the older version, so that its code gets the older context and api (002)."""
         return self.api_version == V1_API_VERSION
 
 
@@ -91,7 +91,7 @@ class Retry(ResourceModel):
 
 
 class RunPolicy(ResourceModel):
-    """How an export is run (DESIGN §3, our fields). ``None`` takes the Tool's value, then the default."""
+    """How an export is run (DESIGN §3, our fields). ``None`` means the Tool's value, or else the default."""
 
     timeout_seconds: RunSeconds | None = None
     idempotent: bool | None = None
@@ -99,15 +99,15 @@ class RunPolicy(ResourceModel):
     retry: Retry | None = None
     isolation: Literal["process"] | None = None
     memory_mb: Positive | None = None
-    #: whether programs and an isolated handler are kept from other files and processes, and the network
+    #: whether programs and an isolated handler are cut off from other files, processes and the network
     sandbox: Literal[True, False, "strict"] | None = None
-    #: what programs and isolated handlers get of the worker's environment, besides a minimal one
+    #: variables for programs and isolated handlers, added to a minimal environment
     env: Variables | None = None
     max_concurrency: Positive | None = None
     rate_limit: Rate | None = None
-    #: the arguments by which two calls count as the same
+    #: the arguments that make two calls the same
     idempotency_key: Annotated[tuple[NonEmpty, ...], Field(strict=False, min_length=1)] | None = None
-    #: one at a time per instance
+    #: whether calls run one at a time per instance
     serial: bool | None = None
     requires_approval: bool | None = None
 
@@ -124,7 +124,7 @@ class ToolSpec(RunPolicy):
     """An entry file, its exports, and the defaults of their run policies (003 §2.2)."""
 
     entry: NonEmpty
-    #: the packages that the entry imports
+    #: the Python packages that the entry imports
     requirements: Items[Requirement] = ()
     error_message_limit: Positive = DEFAULT_MESSAGE_LIMIT
     #: empty for ``auto``, until they are read from the entry
@@ -147,9 +147,9 @@ class ModelConfiguration(ResourceModel):
     """The model that an Agent thinks with."""
 
     model_ref: OneRef
-    #: of each request, such as ``temperature``, ``maxTokens`` and ``topP``; above the Model's ``options``
+    #: of each request, such as ``temperature`` and ``maxTokens``; they override the Model's ``options``
     params: JsonObject = Field(default_factory=dict)
-    #: Models that are asked, in this order, when one cannot be reached or is over its limits
+    #: Models to ask, in this order, when one cannot be reached or is over its limits
     fallback_refs: Items[OneRef] = ()
 
     @property
@@ -191,11 +191,11 @@ class AgentSpec(ResourceModel):
     entry: NonEmpty | None = None
     idempotent: bool = False
     workdir: Literal["shared", "local"] = "shared"
-    #: for all its tools; a tool's own variables stand above them
+    #: for all its tools; a tool's own variables override them
     env: Variables = Field(default_factory=dict)
     #: ``None`` allows what its Swarm allows
     changesets: AgentChangesets | None = None
-    #: JSON Schema of the answers of an Agent that thinks
+    #: the JSON Schema of answers of an Agent that thinks
     output_schema: JsonObject | None = None
 
 
@@ -205,7 +205,7 @@ class AgentResource(Resource):
 
     @property
     def thinks(self) -> bool:
-        """Whether workers handle its events with its model: it has one, and no code of its own."""
+        """Whether workers handle its events with its model: it has one, but no entry."""
         return not self.is_v1 and self.spec.configuration is not None and self.spec.entry is None
 
     @property
@@ -223,13 +223,13 @@ class ToolCallPolicy(ResourceModel):
 
 
 class ChangesetPolicy(ResourceModel):
-    """Whether agents may propose changes of the bundle."""
+    """Whether agents may propose changes to the bundle."""
 
     enabled: bool = False
     apply_at: Items[NonEmpty] = ("step.config",)
     allowed: AllowedFiles = Field(default_factory=AllowedFiles)
     emit_revision_changed_event: bool = False
-    #: whether agents may also change what protects: see :mod:`goondan_tasks.changesets.check`
+    #: whether agents may also change policies: see :mod:`goondan_tasks.changesets.check`
     allow_policy_changes: bool = False
 
 
@@ -243,7 +243,7 @@ class ShutdownPolicy(ResourceModel):
 
 
 class BudgetPolicy(ResourceModel):
-    """How many tokens an agent that thinks may use, those it reads and those it writes."""
+    """How many tokens an agent that thinks may use, input and output together."""
 
     tokens_per_turn: Positive | None = None
     tokens_per_instance: Positive | None = None
@@ -259,7 +259,7 @@ class SwarmPolicy(ResourceModel):
 
 
 class SwarmSpec(ResourceModel):
-    """The agents that work together, and the one that gets work from outside."""
+    """Agents that work together, and the one that gets work from outside."""
 
     entry_agent: OneRef
     agents: Annotated[tuple[OneRef, ...], Field(strict=False, min_length=1)]
@@ -285,15 +285,15 @@ class ExtensionResource(Resource):
 
 
 class PackageSpec(ResourceModel):
-    """The bundle as a package that is published and depended on."""
+    """The bundle as a package that can be published and depended on."""
 
     version: NonEmpty | None = None
     description: str | None = None
     license: str | None = None
     access: NonEmpty | None = None
-    #: versions by package name; may be written as a list of ``{name, version}``
+    #: versions by package name; YAML may have a list of ``{name, version}``
     dependencies: Dependencies = Field(default_factory=dict)
-    #: the packages of Python that its entries import
+    #: the Python packages that its entries import
     requirements: Items[Requirement] = ()
     values: JsonObject = Field(default_factory=dict)
     dist: Items[NonEmpty] = ()
@@ -305,7 +305,7 @@ class PackageResource(Resource):
 
 
 class KeptSpec(ResourceModel):
-    """A specification whose other fields belong to programs outside this project."""
+    """A spec whose further fields belong to programs outside this project."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -313,21 +313,21 @@ class KeptSpec(ResourceModel):
 class ModelSpec(ResourceModel):
     """A language model behind an API (001 §12.2); the last four fields are ours."""
 
-    #: as the library of the extra ``models`` names it, such as ``openai``, ``openai-chat`` and ``anthropic``
+    #: as the library of the extra ``models`` names it: ``openai``, ``openai-chat``, ``anthropic``, …
     provider: NonEmpty
     model: NonEmpty
     api_key: ValueSource | None = None
-    #: of a server that speaks the provider's protocol, such as vLLM or Ollama
+    #: the URL of a server with the provider's protocol, such as vLLM or Ollama
     base_url: Annotated[str, AfterValidator(_check_server_url)] | None = None
     #: the defaults of ``modelConfig.params``
     options: JsonObject = Field(default_factory=dict)
-    #: requests at a time, of all workers
+    #: concurrent requests of all workers
     max_concurrency: Positive | None = None
-    #: requests, of all workers
+    #: requests of all workers
     rate_limit: Rate | None = None
-    #: tokens in and out, of all workers
+    #: input and output tokens of all workers
     tokens_per_minute: Positive | None = None
-    #: of one request
+    #: the limit of one request
     timeout_seconds: RunSeconds = 120.0
 
 
@@ -337,14 +337,14 @@ class ModelResource(Resource):
 
 
 class ConnectorEvent(KeptSpec):
-    """A kind of event that a Connector emits, and the properties by which rules route it."""
+    """A type of event that a Connector emits, and the properties that rules can match."""
 
     name: NonEmpty
     properties: JsonObject = Field(default_factory=dict)
 
 
 class ConnectorSpec(KeptSpec):
-    """A file that turns events of the outside world into AgentEvents."""
+    """A file that turns outside events into AgentEvents."""
 
     entry: NonEmpty
     events: Items[ConnectorEvent] = ()
@@ -356,18 +356,18 @@ class ConnectorResource(Resource):
 
 
 class IngressMatch(ResourceModel):
-    """The event and properties for which a rule applies."""
+    """The event and properties to which a rule applies."""
 
     event: NonEmpty | None = None
     properties: JsonObject = Field(default_factory=dict)
 
 
 class IngressRoute(ResourceModel):
-    """The agent and the instance that an event goes to; by default the Swarm's entry agent."""
+    """The agent, by default the Swarm's entry agent, and the instance that an event goes to."""
 
     agent_ref: OneRef | None = None
     instance_key: NonEmpty | None = None
-    #: the event's property that is the key, after the prefix
+    #: the event's property that is the key; the prefix goes before it
     instance_key_property: NonEmpty | None = None
     instance_key_prefix: str | None = None
 
@@ -380,7 +380,7 @@ class IngressRoute(ResourceModel):
 
 
 class IngressRule(ResourceModel):
-    """Where events go; the first rule that matches counts, and one without ``match`` matches all."""
+    """Where events go. The first matching rule counts; a rule without ``match`` matches all."""
 
     match: IngressMatch = Field(default_factory=IngressMatch)
     route: IngressRoute = Field(default_factory=IngressRoute)
@@ -404,10 +404,10 @@ class ConnectionResource(Resource):
 
 
 def _check_url(url: str) -> str:
-    """Check the URL of an endpoint (RFC 6749 §3.1, §3.2 on fragments and TLS; RFC 8252 §8.3 on loopback)."""
+    """Check an endpoint's URL (RFC 6749 §3.1, §3.2 on fragments and TLS; RFC 8252 §8.3 on loopback)."""
     parts = _split(url)
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
-        suggestion = "Write https://…; http is for this machine alone (127.0.0.1)."
+        suggestion = "Write https://…; http is only for this machine (127.0.0.1)."
         raise FieldError(f"'{url[:80]}' must be an https URL", suggestion)
     if parts.username is not None or parts.password is not None:
         suggestion = "Write the client's id and secret under 'client'."
@@ -439,7 +439,7 @@ def _split(url: str) -> SplitResult:
 
 EndpointUrl = Annotated[str, AfterValidator(_check_url)]
 OAuthScope = Annotated[
-    str, checked(_SCOPE.fullmatch, "a scope", "Write one scope an item, without spaces and quotes.")
+    str, checked(_SCOPE.fullmatch, "a scope", "Write one scope per item, without spaces and quotes.")
 ]
 UrlPath = Annotated[
     str, checked(_PATH.fullmatch, "a path", "Begin it with '/', such as /oauth/callback; no query.")
@@ -472,23 +472,23 @@ class OAuthRedirect(ResourceModel):
     """The URL to which the provider sends the user back."""
 
     callback_path: UrlPath
-    #: stands before the path; by default ``GOONDAN_PUBLIC_URL``
+    #: comes before the path; by default ``GOONDAN_PUBLIC_URL``
     base_url: Annotated[str, AfterValidator(_check_base_url)] | None = None
 
 
 class GoondanOptions(ResourceModel):
-    """How a provider differs from others, as far as this program has to know."""
+    """How a provider differs from others."""
 
     #: the subject that a token belongs to, built from the provider's claims
     subject: SubjectTemplate | None = None
-    #: of ``subjectMode: global``: any account may give the first consent for the subject
+    #: with ``subjectMode: global``: whether any account may give the first consent for the subject
     anyone: bool = False
-    #: how the client authenticates (RFC 6749 §2.3.1); the specification puts the secret into the form
+    #: how the client authenticates (RFC 6749 §2.3.1); the specification has the secret in the form
     client_auth: Literal["client_secret_post", "client_secret_basic"] = "client_secret_post"
 
 
 class OAuthOptions(ResourceModel):
-    """Texts are added to the authorization URL's query; other values are notes for people."""
+    """Options of a provider: strings are added to the authorization URL's query, others are notes."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -518,7 +518,7 @@ class OAuthAppResource(Resource):
 
 
 def scopes_beyond(wanted: Iterable[str], allowed: Iterable[str]) -> tuple[str, ...]:
-    """Return the scopes that are wanted and not allowed, each once, in order."""
+    """Return the wanted scopes that are not allowed, each once, in order."""
     known = set(allowed)
     return tuple(dict.fromkeys(scope for scope in wanted if scope not in known))
 

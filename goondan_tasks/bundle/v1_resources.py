@@ -1,7 +1,7 @@
 """The resources of the older version of the format, ``agents.example.io/v1alpha1`` (002 §2, §3).
 
-They extend the current classes by what the older version adds or calls by another name. Fields without effect
-are accepted with a warning (:mod:`goondan_tasks.bundle.bundle`). Our own fields are allowed in them too.
+They extend the current classes with what the older version adds or names differently. Fields without effect
+are accepted with a warning (:mod:`goondan_tasks.bundle.bundle`). Our own fields are allowed too.
 """
 
 import re
@@ -63,7 +63,7 @@ def _check_runtime(runtime: Any) -> Any:
 
 def _refuse_isolation(isolation: Any) -> None:
     if isolation is not None:
-        message = "the older context needs its worker and does not work in a process of its own"
+        message = "the older context needs its worker, and does not work in a separate process"
         raise FieldError(message, "Remove it, or rewrite the Tool for goondan.ai/v1.")
 
 
@@ -73,7 +73,7 @@ def _check_prompts(prompts: Prompts) -> Prompts:
     return prompts
 
 
-#: ``python`` is ours; the file decides, this says what its author expects
+#: ``python`` is ours; it has no effect, because the file decides
 Runtime = Annotated[Literal["node", "python"], BeforeValidator(_check_runtime)]
 #: isolation needs the current context
 NoIsolation = Annotated[None, BeforeValidator(_refuse_isolation)]
@@ -92,7 +92,7 @@ class V1ToolAuth(V1ExportAuth):
 
 
 class V1ToolExport(ToolExport):
-    """One function that the model may call, under exactly this name (002 §3.1)."""
+    """A function that the model may call by exactly this name (002 §3.1)."""
 
     name: Annotated[str, AfterValidator(_check_export_name)]
     auth: V1ExportAuth | None = None
@@ -131,7 +131,7 @@ class V1LifecyclePolicy(LifecyclePolicy):
 
 
 class V1SwarmPolicy(SwarmPolicy):
-    """The rules of a Swarm; the last three are kept, without effect."""
+    """The policy of a Swarm; the last three fields are kept, without effect."""
 
     lifecycle: V1LifecyclePolicy = Field(default_factory=V1LifecyclePolicy)
     #: events of one instance are always handled in order
@@ -166,7 +166,7 @@ class V1ModelSpec(KeptSpec):
 
 
 class V1ModelResource(Resource):
-    """A model that the Agent's producer calls: workers do nothing with it."""
+    """A model that the Agent's producer calls; workers do not use it."""
 
     kind: Literal["Model"]
     spec: V1ModelSpec

@@ -1,8 +1,8 @@
-"""YAML text as documents in which every value knows its line.
+"""Parses YAML into documents whose values have line numbers.
 
-The text is read event by event, so hostile input (deep nesting, aliases that multiply) is refused before it
-costs anything. Scalars follow the core schema of YAML 1.2 (§10.3.2): ``no``, ``22:22``, ``1_000`` and
-dates are strings. Tags of programming languages are refused.
+The text is read event by event, so hostile input (deep nesting, aliases that multiply) is refused at little
+cost. Scalars follow the core schema of YAML 1.2 (§10.3.2): ``no``, ``22:22``, ``1_000`` and dates are
+strings. Tags of programming languages are refused.
 """
 
 import math
@@ -19,7 +19,8 @@ from goondan_tasks.wording import FieldPath
 
 MAX_DOCUMENTS = 100
 MAX_DEPTH = 64
-#: values that all aliases of one file may stand for together
+_TOO_DEEP = (f"nested deeper than {MAX_DEPTH} levels", "Flatten the document.")
+#: the most values that all aliases of a file may expand to
 MAX_ALIASED = 10_000
 
 # libyaml, where PyYAML was built with it, is ten times faster and yields the same events
@@ -63,21 +64,21 @@ def parse_fault(line: int, message: str, suggestion: str) -> TextFault:
 
 @dataclass(slots=True)
 class Node:
-    """A value with its line and its text; the node of a field has the line of its key."""
+    """A value with its line and the extent of its text; a field has the line of its key."""
 
     data: Any
     line: int
-    #: the parser's event that begins it; an alias has the data of its anchor
+    #: the parser's event that begins it; for an alias, ``data`` is that of its anchor
     event: Any
-    #: where its text ends: an index in the parser's units
+    #: where its text ends, as an index in the parser's units
     end: int
-    #: its fields or items, those of aliases and merges included
+    #: its fields or items, with those of aliases and merges
     parts: Mapping[str | int, "Node"] = field(default_factory=dict)
-    #: the fields of a mapping as written: the event of each key, and the value
+    #: the fields of a mapping as written: the event of each key, and its value
     pairs: Sequence[tuple[Any, "Node"]] = ()
-    #: values it consists of, aliases written out
+    #: the number of its values, aliases expanded
     size: int = 1
-    #: levels below it
+    #: the levels below it
     height: int = 0
 
 
@@ -90,11 +91,11 @@ class Document:
 
     @property
     def data(self) -> Any:
-        """The document as plain dicts, lists and scalars."""
+        """The document as dicts, lists and scalars."""
         return self.node.data
 
     def line_of(self, path: FieldPath) -> int:
-        """Return the line of the value at ``path``, or of the last part of it that exists."""
+        """Return the line of the value at ``path``, or of the last part of the path that exists."""
         node = self.node
         for step in path:
             if step not in node.parts:
@@ -104,7 +105,7 @@ class Document:
 
 
 def parse_documents(text: str, file: str) -> tuple[list[Document], list[TextFault]]:
-    """Read the documents of ``text`` up to the first syntax error; empty documents are left out."""
+    """Parse the documents of ``text`` up to the first syntax error, without empty ones."""
     composer = Composer(text)
     documents: list[Document] = []
     fatal: list[TextFault] = []
@@ -127,11 +128,13 @@ def parse_documents(text: str, file: str) -> tuple[list[Document], list[TextFaul
 def syntax_fault(error: yaml.MarkedYAMLError, text: str) -> TextFault:
     """Return the syntax error that a YAML library reports in ``text``, with the line to correct."""
     problem = error.problem or error.context or "this is not YAML"
-    # an unclosed quote is found at the end of the text, but has to be closed near where it opened
+    # an unclosed quote is reported at the end of the text, but is to be corrected where it opens
     unclosed = "end of stream" in problem
     mark = (unclosed and error.context_mark) or error.problem_mark or error.context_mark
     # a missing end is reported after the last line
     line = min(mark.line if mark else 0, text.rstrip().count("\n"))
+    if "maximum nesting depth" in problem:  # libyaml 0.2.6 has a limit too, and reads ahead of the events
+        return parse_fault(line + 1, *_TOO_DEEP)
     context = f"{error.context}, " if error.context and error.problem else ""
     suggestion = "Correct the syntax; check indentation, colons and quotes."
     if "\t" in "".join(text.splitlines()[line : line + 1]):
@@ -161,7 +164,7 @@ def plain_scalar(text: str) -> Scalar:
 
 
 class Composer:
-    """Builds the nodes of a text; :attr:`faults` holds the errors that leave the rest readable."""
+    """Builds the nodes of a text; :attr:`faults` has the errors after which the rest can be read."""
 
     def __init__(self, text: str, loader: Any = _LOADER) -> None:
         self.faults: list[TextFault] = []
@@ -173,7 +176,7 @@ class Composer:
         """Yield the root of each document.
 
         Raises:
-            Unreadable: the text nests or repeats itself too much, or uses a feature that JSON lacks.
+            Unreadable: the text nests or repeats too much, or uses a feature that JSON lacks.
             yaml.MarkedYAMLError: the text is not YAML.
         """
         for event in self._events:
@@ -192,7 +195,7 @@ class Composer:
         if isinstance(event, yaml.ScalarEvent):
             node = Node(self._scalar(event, line), line, event, end)
         elif depth == MAX_DEPTH:
-            raise Unreadable(line, f"nested deeper than {MAX_DEPTH} levels", "Flatten the document.")
+            raise Unreadable(line, *_TOO_DEEP)
         elif isinstance(event, yaml.MappingStartEvent):
             node = self._mapping(event, line, depth + 1)
         else:
@@ -280,10 +283,9 @@ def _line(event: Any) -> int:
 
 
 def _end(start: Any, end: Any, values: Sequence[Node]) -> int:
-    """Return where a collection ends; the parser ends one in block style behind the comments after it."""
+    """Return where a collection ends; the parser puts the end of block style after later comments."""
     return values[-1].end if values and not start.flow_style else int(end.end_mark.index)
 
 
 def _measure(nodes: Sequence[Node]) -> tuple[int, int]:
-    """Return the size and the height of a collection."""
     return 1 + sum(node.size for node in nodes), 1 + max((node.height for node in nodes), default=0)

@@ -1,4 +1,4 @@
-"""Agents and their instances: ``queues``, ``agents``, ``catalog``, ``shutdown``, ``instances`` and ``gc``."""
+"""Agents and instances: ``queues``, ``agents``, ``catalog``, ``shutdown``, ``instances`` and ``gc``."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -34,7 +34,7 @@ from goondan_tasks.cli.output import (
     show_progress,
 )
 from goondan_tasks.cli.session import Session, can_ask, chosen_agents, takes_client, takes_session
-from goondan_tasks.cli.waiting import call_text, give
+from goondan_tasks.cli.waiting import call_text, write_or_watch
 from goondan_tasks.client import Client
 from goondan_tasks.client.status import AgentState, AgentStatus, QueueStatus
 from goondan_tasks.errors import BrokerUnreachableError, InstanceNotFoundError
@@ -43,6 +43,7 @@ from goondan_tasks.instances.table import InstanceInfo
 from goondan_tasks.messages import Message, epoch_milliseconds
 from goondan_tasks.model_messages import told_text
 from goondan_tasks.names import OUTSIDE
+from goondan_tasks.wording import counted
 
 _NO_AGENT = "No agent is known: give --bundle PATH, or start a worker with `goondan worker`."
 _QUEUES: Mapping[str, Callable[[QueueStatus], object]] = {
@@ -55,7 +56,7 @@ _QUEUES: Mapping[str, Callable[[QueueStatus], object]] = {
     "oldest": lambda row: None if row.oldest_seconds is None else f"{row.oldest_seconds:.0f} s",
     "workers": lambda row: row.workers,
 }
-#: columns that come only where there is something in them
+#: columns that are shown only if they are not empty
 _RARE: Mapping[str, Callable[[QueueStatus], int]] = {
     "lost": lambda status: status.lost,
     "mailboxes": lambda status: status.mailboxes,
@@ -63,11 +64,11 @@ _RARE: Mapping[str, Callable[[QueueStatus], int]] = {
 }
 _FILES = {
     "here": None,
-    "kept": "stay, other agents work there",
+    "kept": "kept: other agents work there",
     "absent": "none here",
     "elsewhere": "not below this state root",
     "removed": "removed",
-    "left": "not all could be removed",
+    "left": "could not all be removed",
 }
 _AGENTS: Columns[AgentStatus] = {
     "agent": lambda status: status.record.name,
@@ -92,12 +93,12 @@ _REMOVALS: Columns[InstanceRemoval] = {
     "files": lambda removal: removal.path if removal.files == "here" else _FILES[removal.files],
     "stays because": lambda removal: removal.reason,
 }
-#: the counter is renewed after so many removals
+#: the progress is updated after this many removals
 _STEP = 10
 
 
 class CatalogFormat(StrEnum):
-    """How a catalog is written: for people, or as the JSON of the specification or a provider."""
+    """The form of a catalog: a table for people, or the JSON of the specification or of a provider."""
 
     TABLE = "table"
     JSON = "json"
@@ -117,12 +118,12 @@ _WRITERS: dict[CatalogFormat, Callable[[ToolCatalog], Any]] = {
 def queues(session: Session, client: Client, agent: OfAgent = None, watch: Watch = None) -> None:
     """Show the state of every agent's queue: what waits, what runs, how many workers serve it.
 
-    A call is running from when a worker has claimed it until it ends. A worker runs --concurrency calls at
-    once, each in a slot; it may have claimed a few more that are next, and calls that wait for another agent
-    hold no slot, so running can be more than the slots of all workers.
+    A call is running from its claim by a worker until it ends. A worker runs --concurrency calls at once,
+    each in a slot. It may have claimed a few more to run next, and calls that wait for another agent hold no
+    slot, so there can be more running calls than slots.
 
-    Lost calls, mailboxes and dead letters have columns where there are any. On a narrow terminal the queues'
-    names are left out: they are the agents' behind "agent.".
+    Columns for lost calls, mailboxes and dead letters appear only if there are any. A narrow terminal omits
+    the names of the queues, which are "agent." and the agent's name.
     """
     if agent is not None:
         client.catalog(agent)
@@ -136,15 +137,15 @@ def queues(session: Session, client: Client, agent: OfAgent = None, watch: Watch
         document = [row.model_dump(by_alias=True) for row in rows]
         return replace(found, document=document, notes=(*found.notes, *losses))
 
-    return give(look, session.output, watch)
+    return write_or_watch(look, session.output, watch)
 
 
 @takes_client
 def agents(session: Session, client: Client, watch: Watch = None) -> None:
     """List the agents that can be called: those of the bundle, and those that workers have announced.
 
-    Their state is running, idle, starting, crashLoopBackOff or none: there is no worker.
-    On a narrow terminal swarm and workspace are left out.
+    The state is running, idle, starting, crashLoopBackOff, or none if there is no worker. A narrow terminal
+    omits swarm and workspace.
     """
 
     def look() -> Answer:
@@ -154,7 +155,7 @@ def agents(session: Session, client: Client, watch: Watch = None) -> None:
         troubles = (_trouble(status) for status in statuses if status.state is AgentState.CRASH_LOOP)
         return replace(found, notes=(*found.notes, *troubles))
 
-    return give(look, session.output, watch)
+    return write_or_watch(look, session.output, watch)
 
 
 @takes_session
@@ -163,11 +164,12 @@ def catalog(
     agent: Annotated[
         str, argument("AGENT", "The agent whose tools are printed.", autocompletion=complete_agent)
     ],
-    form: Annotated[CatalogFormat, flag("How to write them.", "--format")] = CatalogFormat.TABLE,
+    form: Annotated[CatalogFormat, flag("The form of the catalog.", "--format")] = CatalogFormat.TABLE,
 ) -> None:
-    """Print an agent's Tool Catalog: from the bundle, or as its workers announced it if none is set.
+    """Print an agent's Tool Catalog: from the bundle, or as its workers announced it if no bundle is set.
 
-    An agent with extensions may have more tools than its bundle says: those are asked for as well."""
+    Tools that extensions add are not declared in the bundle: they come from the workers.
+    """
     tools = _catalog(session, agent)
     document = _WRITERS.get(form, ToolCatalog.to_wire)(tools)
     if form is not CatalogFormat.TABLE:
@@ -181,30 +183,32 @@ def shutdown(
     session: Session,
     client: Client,
     agent: Annotated[
-        str | None, option("A", "The agent whose workers are to drain.", autocompletion=complete_agent)
+        str | None, option("A", "The agent whose workers drain.", autocompletion=complete_agent)
     ] = None,
-    worker: Annotated[str | None, option("NAME", "The one worker, as `goondan agents` names it.")] = None,
-    reason: Annotated[str, option("TEXT", "The reason for their logs.")] = "",
+    worker: Annotated[
+        str | None, option("NAME", "The worker to drain, as `goondan agents` names it.")
+    ] = None,
+    reason: Annotated[str, option("TEXT", "The reason, for the workers' logs.")] = "",
 ) -> None:
-    """Ask the workers of an agent, or one worker, to drain as they do on SIGTERM, within seconds.
+    """Ask the workers of an agent, or one worker, to drain as on SIGTERM; they notice within seconds.
 
-    A worker of several agents goes on for the others. Where an orchestrator or a platform keeps workers
-    running, new ones take their place: a restart in order.
+    A worker of several agents keeps serving the others. If an orchestrator or a platform replaces workers,
+    this is an orderly restart.
     """
     if bool(agent) == bool(worker):
-        raise typer.BadParameter("Name either an agent (--agent) or a worker (--worker).")
+        raise typer.BadParameter("give either --agent or --worker.")
     if worker is not None and worker not in {one.name for one in client.workers()}:
-        raise typer.BadParameter(f"There is no worker {worker!r}; `goondan agents` names them.")
+        raise typer.BadParameter(f"there is no worker {worker!r}; `goondan agents` lists the workers.")
     asked = [one.name for one in client.shutdown(agent, worker, reason)]
     session.output.give({"asked": asked}, "\n".join(asked) or "There is no worker to ask.")
 
 
 @takes_client
 def list_instances(session: Session, client: Client, agent: OfAgent = None) -> None:
-    """List the instances, the one used last first."""
+    """List the instances, the most recently used first."""
     output, found = session.output, client.instances(agent)
     if not found and agent is not None:
-        client.catalog(agent)  # raises for an unknown agent, whose name is misspelt
+        client.catalog(agent)  # raises for an unknown agent
     output.write(instances_table(found, output))
 
 
@@ -220,7 +224,7 @@ def instances_table(found: Sequence[InstanceInfo], output: Output) -> Answer:
         "works in": lambda info: info.cwd,
         "instance": lambda info: info.instance_key,
     }
-    none = "There are no instances: the first call or event makes one."
+    none = "There are no instances: the first call or event creates one."
     wire = InstanceInfo.to_wire
     return listing(found, columns, wire=wire, none=none, unbroken="instance", spare={"created"})
 
@@ -233,7 +237,7 @@ def delete_instance(
     agent: OfAgent = None,
     yes: Yes = False,
 ) -> None:
-    """Delete an instance with its files, unless calls or events of it are queued, waiting or running."""
+    """Delete an instance and its files, unless it has calls or events that are queued, waiting or running."""
     if can_ask(session.output) and not yes:
         session.output.write(_plan(client.delete_instance(key, agent, dry_run=True)))
     session.confirm(f"Delete instance {key!r}", is_confirmed=yes)
@@ -246,15 +250,15 @@ def gc(
     client: Client,
     older_than: Annotated[float, seconds_option("Those unused for S seconds, or 90s, 15m, 12h, 7d.")],
     unlisted: Annotated[
-        bool, flag("Also directories unknown to Redis, if nothing in them has changed.", "--unlisted")
+        bool, flag("Also directories unknown to Redis, if unchanged for as long.", "--unlisted")
     ] = False,
     dry_run: Annotated[bool, flag("Only show what would be removed.", "--dry-run")] = False,
     yes: Yes = False,
 ) -> None:
-    """Remove the instances that have been unused for long, with their files below this state root.
+    """Remove instances that have long been unused, with their files below this state root.
 
-    Those with calls or events that are queued, waiting or running stay. Checkouts of bundle revisions on
-    this machine (GOONDAN_CACHE_DIR) that have been unused for as long are removed too.
+    Instances with calls or events that are queued, waiting or running stay. Checkouts of bundle revisions on
+    this machine (in GOONDAN_CACHE_DIR) that have been unused for as long are removed too.
     """
     output = session.output
     if not dry_run:
@@ -265,7 +269,7 @@ def gc(
         return output.write(_plan(planned))
     if leaving and not yes and can_ask(output):
         output.write(_plan(leaving))
-    session.confirm(f"Remove {len(leaving)} instances", is_confirmed=yes or not leaving)
+    session.confirm(f"Remove {counted(len(leaving), 'instance')}", is_confirmed=yes or not leaving)
     numbers, total = count(1), len(leaving)
 
     def watch(_: InstanceRemoval) -> None:
@@ -297,7 +301,7 @@ def _catalog(session: Session, agent: str) -> ToolCatalog:
     settings = session.settings
     if settings.bundle is None:
         return _announced(session, agent)
-    from goondan_tasks.bundle import build_catalog  # the commands beside this one do without YAML
+    from goondan_tasks.bundle import build_catalog  # slow: it loads YAML
 
     bundle = session.bundle()
     [name] = chosen_agents(bundle, settings.swarm, [agent])
@@ -308,7 +312,7 @@ def _catalog(session: Session, agent: str) -> ToolCatalog:
         with reporting_outages():
             return _announced(session, name)
     except BrokerUnreachableError as error:
-        session.output.note(f"Without the tools of the agent's extensions: {error.message}")
+        session.output.note(f"Tools of the agent's extensions are missing: {error.message}")
         return declared
 
 
@@ -318,27 +322,26 @@ def _announced(session: Session, agent: str) -> ToolCatalog:
 
 
 def _arguments(item: CatalogItem) -> str:
-    """Name the arguments; optional ones in brackets."""
+    """List the arguments, optional ones in brackets."""
     parameters = item.parameters or {}
     required = parameters.get("required") or []
     return " ".join(name if name in required else f"[{name}]" for name in parameters.get("properties") or {})
 
 
 def _clean_checkouts(session: Session, older_than: float) -> None:
-    # the commands beside this one do without git
-    from goondan_tasks.revisions.checkouts import clean_checkouts
+    from goondan_tasks.revisions.checkouts import clean_checkouts  # slow: it loads git's modules
 
     try:
         removed = clean_checkouts(session.settings.cache_path, older_than)
     except OSError as error:
-        session.output.note(f"Not all checkouts of revisions can be removed: {error}")
+        session.output.note(f"Some checkouts of revisions cannot be removed: {error}")
     else:
         if removed:
-            session.output.note(f"Removed {len(removed)} checkouts of revisions.")
+            session.output.note(f"Removed {counted(len(removed), 'checkout')} of revisions.")
 
 
 def _plan(removals: Sequence[InstanceRemoval]) -> Answer:
-    """Tell what would be removed, and from where; and what would not be, and why."""
+    """List what would be removed and from where, and what would stay and why."""
     return listing(removals, _REMOVALS, wire=InstanceRemoval.to_wire, none="There is nothing to remove.")
 
 
@@ -357,7 +360,7 @@ def _note_of(removal: InstanceRemoval) -> str:
     return f"files of instance {name}: {_FILES[removal.files]}{place}"
 
 
-#: characters of a tool's result, or of the model's reasoning, that are shown
+#: the most characters of a tool's result, or of a model's reasoning, that are shown
 LONGEST_PART = 300
 
 
@@ -366,15 +369,13 @@ def show_instance(
     session: Session,
     client: Client,
     key: Annotated[str, argument("KEY", "The instance.")],
-    messages: Annotated[
-        bool, flag("Show what was said in it, by the agents that think.", "--messages")
-    ] = False,
+    messages: Annotated[bool, flag("Show the conversations of its agents that think.", "--messages")] = False,
     agent: OfAgent = None,
 ) -> None:
     """Show an instance: its agents, or with --messages their conversations.
 
-    Those are files in the instance's directory: this works where the state root is, say on the worker's
-    machine. People get results of tools shortened, programs (--json) get all.
+    Conversations are files in the instance's directory, so --messages works only where the state root is, for
+    example on the worker's machine. Results of tools are shortened, except with --json.
     """
     found = [info for info in client.instances(agent) if info.instance_key == key]
     if not found:
@@ -397,13 +398,13 @@ def show_instance(
         for message in all_of:
             _show(message, output)
     if not any(said.values()):
-        output.note("There are no messages: agents that think have them, after their first Turn.")
+        output.note("There are no messages: only agents that think have some, after their first Turn.")
     return None
 
 
 def _show(message: Message, output: Output) -> None:
     role, at = str(message.data.get("role")), message.created_at
-    with suppress(ValueError):  # an extension may have written it
+    with suppress(ValueError):  # an extension may have written something else
         at = local_time(epoch_milliseconds(at))
     output.print(Text().append(on_one_line(role), style="bold").append(f"  {on_one_line(at)}", style="dim"))
     content = message.data.get("content")

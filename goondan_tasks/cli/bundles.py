@@ -1,4 +1,4 @@
-"""Bundles on disk: ``init`` writes one, ``validate``, ``schema`` and ``migrate``."""
+"""Commands for bundles on disk: ``init``, ``validate``, ``schema`` and ``migrate``."""
 
 import codecs
 import errno
@@ -29,7 +29,7 @@ from goondan_tasks.bundle.bundle import inspect_resources
 from goondan_tasks.bundle.entries import has_auto_exports
 from goondan_tasks.bundle.inventory import Inventory, name_error, read_inventory
 from goondan_tasks.bundle.json_schema import bundle_schema
-from goondan_tasks.bundle.requirements import needs_of, unmet, written
+from goondan_tasks.bundle.requirements import needs_of, requirement_text, unmet
 from goondan_tasks.bundle.resources import ToolExport, ToolResource
 from goondan_tasks.cli.options import BundleArgument, Install, argument, flag, option, this_bundle
 from goondan_tasks.cli.output import CONFIGURATION, Output, on_one_line, printable
@@ -38,15 +38,15 @@ from goondan_tasks.instances.earlier import earlier_workspace
 from goondan_tasks.migration import migrate_bundle
 from goondan_tasks.wording import counted
 
-#: comments, and then a directive such as ``%YAML 1.2``
+#: a directive such as ``%YAML 1.2``, after comments
 _DIRECTIVE_FIRST = re.compile(r"(?:[ \t]*(?:#[^\r\n]*)?[\r\n])*%")
 _STYLES = {"error": "bold red", "warning": "bold yellow"}
-#: safe from the current directory
+#: ``-P``: no module is imported from the current directory
 _PIP = (sys.executable, "-P", "-m", "pip")
 
 
 class FindingFormat(StrEnum):
-    """How findings are written; ``github`` is the form of annotations in a workflow's log."""
+    """The form of findings; ``github`` is that of annotations in a workflow."""
 
     TEXT = "text"
     JSON = "json"
@@ -55,14 +55,14 @@ class FindingFormat(StrEnum):
 
 def validate(
     bundle: BundleArgument = None,
-    strict: Annotated[bool, flag("Let warnings fail too.", "--strict")] = False,
-    form: Annotated[FindingFormat | None, flag("How to write the findings.", "--format")] = None,
+    strict: Annotated[bool, flag("Treat warnings as errors.", "--strict")] = False,
+    form: Annotated[FindingFormat | None, flag("The form of the findings.", "--format")] = None,
     install: Install = False,
     as_json: Annotated[bool, flag("The same as --format json.", "--json")] = False,
 ) -> None:
-    """Check a bundle, its references and its entry files; print all findings at once.
+    """Check a bundle, its references and its entry files; print all findings.
 
-    Ends with 3 if there is an error (with --strict: or a warning), else with 0.
+    The exit code is 3 if there is an error (with --strict also for a warning), otherwise 0.
     """
     if as_json and form not in {None, FindingFormat.JSON}:
         raise typer.BadParameter("--json goes only with --format json.")
@@ -94,14 +94,14 @@ def validate(
 
 
 def _workspace_text(bundle: Bundle, settings: Settings) -> str:
-    """Say which workspace a bundle lives in, and where earlier versions had it, until it is used."""
+    """Name the bundle's workspace, and until that is used also the one of earlier versions."""
     text = f"workspace: {bundle.workspace_name(settings.workspace)}"
     earlier = earlier_workspace(bundle, settings)
     return text if earlier is None or earlier.is_past else f"{text}\n{earlier.message}\n{earlier.remedy}"
 
 
 def _auto_exports(inventory: Inventory) -> Iterator[tuple[str, ToolExport]]:
-    """Yield the exports that no YAML lists, by full name: what a model sees of the functions of entries."""
+    """Yield by full name the exports that entries declare, as models see them."""
     for tool in inventory.of_kind("Tool"):
         if has_auto_exports(tool) and isinstance(tool.resource, ToolResource):
             for bound in bound_exports(tool.resource, inventory.root):
@@ -109,7 +109,7 @@ def _auto_exports(inventory: Inventory) -> Iterator[tuple[str, ToolExport]]:
 
 
 def _signature(name: str, export: ToolExport) -> str:
-    """Write an export in a line, such as ``notes__find(word: string, limit?: integer)  Finds notes``."""
+    """Write an export in one line, such as ``notes__find(word: string, limit?: integer)  Finds notes``."""
     parameters = export.parameters or {}
     required = parameters.get("required", ())
     arguments = ", ".join(
@@ -133,23 +133,23 @@ def _type(schema: Any) -> str:
     return str(schema.get("type", "any"))
 
 
-def schema(as_json: Annotated[bool, flag("The same: it is JSON anyway.", "--json")] = False) -> None:
+def schema(as_json: Annotated[bool, flag("No effect: the output is always JSON.", "--json")] = False) -> None:
     """Print the JSON Schema of a bundle's YAML, for editors.
 
-    It knows the fields of all kinds and their types; what else may be wrong `goondan validate` finds.
+    It covers the fields of all kinds and their types; `goondan validate` finds other errors.
     """
     Output(as_json=True).document(bundle_schema())
 
 
 def migrate(
     bundle: BundleArgument = None,
-    write: Annotated[bool, flag("Write the files in place.", "--write")] = False,
+    write: Annotated[bool, flag("Rewrite the files in place.", "--write")] = False,
     as_json: Annotated[bool, flag("Print the files and findings as one JSON document.", "--json")] = False,
 ) -> None:
-    """Rewrite a bundle's older resources for today's version of the format; comments and order stay.
+    """Rewrite a bundle's older resources for the current format; comments and order stay.
 
-    Without --write the whole bundle is printed as one file. Resources that cannot be rewritten stay as they
-    are and are reported; then it ends with 3, else with 0. Python files are never changed.
+    Without --write the whole bundle is printed as one file. Resources that cannot be rewritten are reported
+    and left as they are; the exit code is then 3, otherwise 0. Python files are never changed.
     """
     path = _bundle_of(bundle)
     migration = migrate_bundle(path)
@@ -176,23 +176,22 @@ def migrate(
 
 
 def install_requirements(bundle: Path, output: Output) -> None:
-    """Install what a bundle's ``spec.requirements`` name into this Python, unless all of it is there.
+    """Install the packages of a bundle's ``spec.requirements`` into this Python, unless all are installed.
 
-    What pip says goes to stderr as it comes. All of them are given to pip, so that it finds versions that fit
-    together.
+    pip gets the whole list, to find versions that fit together. Its output goes to stderr.
 
     Raises:
-        ConfigError: there is no pip, or it could not install them.
+        ConfigError: there is no pip, or it fails.
     """
     needed = [need.requirement for need in needs_of(read_inventory(bundle)[0])]
-    missing = [written(one) for one in needed if unmet(one)]
+    missing = [requirement_text(one) for one in needed if unmet(one)]
     if not missing:
         return output.note(f"{bundle}: every requirement is met" if needed else f"{bundle}: no requirements")
     names = ", ".join(missing)
     output.note(f"Installing {names} into {sys.prefix}")
     failed = functools.partial(ConfigError, code=PACKAGE_NOT_INSTALLED)
     if importlib.util.find_spec("pip") is None:
-        hint = f"Install them otherwise, or pip first: {sys.executable} -m ensurepip"
+        hint = f"Install them in another way, or install pip: {sys.executable} -m ensurepip"
         raise failed(f"There is no pip in {sys.prefix} to install {names}.", suggestion=hint)
     command = [*_PIP, "install", "--disable-pip-version-check", *map(str, needed)]
     with subprocess.Popen(
@@ -202,8 +201,8 @@ def install_requirements(bundle: Path, output: Output) -> None:
             output.note(line.rstrip())
     if pip.returncode:
         raise failed(
-            f"pip could not install {names}: it ended with {pip.returncode}.",
-            suggestion="Read what it says above; correct spec.requirements, or this Python's environment.",
+            f"pip could not install {names}: it exited with status {pip.returncode}.",
+            suggestion="See its output above; correct spec.requirements, or this Python's environment.",
         )
     return importlib.invalidate_caches()
 
@@ -213,18 +212,12 @@ def _bundle_of(given: Path | None) -> Path:
 
 
 def finding_text(finding: Finding) -> Text:
-    """Write a finding as compilers do: place, level, code, what is wrong, and below what to do."""
+    """Write a finding as compilers do: place, level, code and message, and below it the suggestion."""
     text = Text(printable(f"{finding.file}:{finding.line}: "))
     text.append(finding.level, style=_STYLES[finding.level])
-    text.append(printable(f" {finding.code} {_what_is_wrong(finding)}"))
+    text.append(printable(f" {finding.code} {finding.subject_and_message}"))
     text.append(printable(f"\n    {finding.suggestion}"), style="dim")
     return text
-
-
-def _what_is_wrong(finding: Finding) -> str:
-    """Write the message behind the resource and the path that it is about."""
-    place = " ".join(part for part in (finding.resource, finding.path) if part)
-    return f"{place}: {finding.message}" if place else finding.message
 
 
 def counts(findings: Sequence[Finding]) -> str:
@@ -235,23 +228,23 @@ def counts(findings: Sequence[Finding]) -> str:
 
 
 def _annotation(finding: Finding) -> str:
-    """Write a workflow command; in its values ``%``, line ends, ``:`` and ``,`` have codes of their own."""
+    """Write a workflow command of GitHub, with its own escapes for ``%``, line ends, ``:`` and ``,``."""
 
     def data(text: str) -> str:
         return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
     file, code = (data(text).replace(":", "%3A").replace(",", "%2C") for text in (finding.file, finding.code))
-    message = data(f"{_what_is_wrong(finding)}. {finding.suggestion}")
+    message = data(f"{finding.subject_and_message}. {finding.suggestion}")
     return f"::{finding.level} file={file},line={finding.line},title={code}::{message}"
 
 
 def one_text(files: Mapping[Path, str]) -> str:
-    """Join the files of a bundle, each behind its name; a text that is alone stays as it is."""
+    """Join the files of a bundle, each after its name; a single file stays as it is."""
     if len(files) == 1:
         return next(iter(files.values()))
     parts: list[str] = []
     for file, text in files.items():
-        # a directive must follow an end mark, and that a document, which may be empty
+        # a directive must follow an end mark, which must follow a document, if only an empty one
         border = "---\n...\n" if _DIRECTIVE_FIRST.match(text) else "---\n"
         line_end = "" if text.endswith(("\n", "\r")) else "\n"
         parts.append(f"{border if parts else ''}# {on_one_line(str(file))}\n{text}{line_end}")
@@ -259,10 +252,10 @@ def one_text(files: Mapping[Path, str]) -> str:
 
 
 def _replace_files(texts: Mapping[Path, str]) -> None:
-    """Write all files or none, each with the mode and the byte order mark that it has; links stay.
+    """Write all files or none; each keeps its mode and byte order mark, and links stay.
 
     Raises:
-        ConfigError: one of them cannot be written; those that were have their old text again.
+        ConfigError: one of them cannot be written; the others are restored.
     """
     leftovers: set[Path] = set()
     prepared: list[tuple[Path, Path, Path, Path]] = []
@@ -270,7 +263,7 @@ def _replace_files(texts: Mapping[Path, str]) -> None:
         for file, text in texts.items():
             with _refusal(file):
                 target = file.resolve()
-                # root may write any file; the owner's permissions count anyway
+                # root can write any file, but the mode counts for root too
                 if not target.stat().st_mode & 0o222 or not os.access(target, os.W_OK):
                     raise PermissionError(errno.EACCES, "it is read-only")
                 old = target.read_bytes()
@@ -304,8 +297,8 @@ def _put_back(file: Path, target: Path, kept: Path, leftovers: set[Path]) -> Non
     except OSError as error:
         leftovers.discard(kept)
         raise ConfigError(
-            f"{file} is rewritten, another file cannot be, and it cannot be put back: {_reason(error)}.",
-            suggestion=f"Its old text is in {kept}; move it back by hand.",
+            f"{file} was rewritten, but another file cannot be, and it cannot be restored: {_reason(error)}.",
+            suggestion=f"Its old text is in {kept}; move that back by hand.",
         ) from error
 
 
@@ -325,22 +318,22 @@ def _reason(error: OSError) -> str:
 
 
 _STARTER = Path(__file__).parent / "starter"
-#: what the files of :data:`_STARTER` have in place of the bundle's name
+#: stands for the bundle's name in the files of :data:`_STARTER`
 _NAME = "my-swarm"
 _SCHEMA_FILE = ".goondan/schema.json"
-#: of tools and extensions in TypeScript, and where editors find them by the ``tsconfig.json``
+#: the types for TypeScript, and where ``tsconfig.json`` says that they are
 _TYPES, _TYPES_FOLDER = Path(javascript.__file__).with_name("node") / "types", ".goondan/types"
-#: tells editors where the schema is, of one document
+#: tells editors where the schema of a document is
 _EDITOR_LINE = f"# yaml-language-server: $schema={_SCHEMA_FILE}\n"
 
 
 class _Kind(NamedTuple):
-    """A bundle to write: the folders of its files, and what to type next."""
+    """A kind of bundle: the folders of its files, and what to type next."""
 
     folders: tuple[str, ...]
-    #: while ``goondan dev`` runs
+    #: typed while ``goondan dev`` runs
     call: str
-    #: before it
+    #: typed before it
     needs: tuple[str, ...] = ()
 
 
@@ -357,24 +350,22 @@ _KINDS: Mapping[str, _Kind] = {
 
 
 def init(
-    directory: Annotated[
-        Path, argument("DIR", "The directory to write; created if it does not exist.")
-    ] = Path(),
-    tool: Annotated[bool, flag("An agent with a typed tool; the default.", "--tool")] = False,
-    typescript: Annotated[bool, flag("An agent with a tool in TypeScript.", "--typescript")] = False,
-    agent: Annotated[bool, flag("Also agents that act by themselves.", "--agent")] = False,
-    mcp: Annotated[bool, flag("An agent with the tools of an MCP server.", "--mcp")] = False,
-    name: Annotated[str | None, option("NAME", "The bundle's name; else made from the directory's.")] = None,
+    directory: Annotated[Path, argument("DIR", "The directory to write to; created if missing.")] = Path(),
+    tool: Annotated[bool, flag("Write an agent with a typed tool; the default.", "--tool")] = False,
+    typescript: Annotated[bool, flag("Write an agent with a tool in TypeScript.", "--typescript")] = False,
+    agent: Annotated[bool, flag("Also write agents that act by themselves.", "--agent")] = False,
+    mcp: Annotated[bool, flag("Write an agent with the tools of an MCP server.", "--mcp")] = False,
+    name: Annotated[str | None, option("NAME", "The bundle's name. Default: the directory's.")] = None,
     install: Install = False,
     as_json: Annotated[bool, flag("Print one JSON document on stdout.", "--json")] = False,
 ) -> None:
-    """Write a small bundle that runs, and a test of it. Existing files are never overwritten."""
+    """Write a small bundle that runs, with a test. Existing files are never overwritten."""
     flags = {"tool": tool, "typescript": typescript, "agent": agent, "mcp": mcp}
     chosen = [kind for kind, is_chosen in flags.items() if is_chosen]
     if len(chosen) > 1:
-        raise typer.BadParameter("choose one of --tool, --typescript, --agent and --mcp.")
+        raise typer.BadParameter("choose only one of --tool, --typescript, --agent and --mcp.")
     kind = _KINDS[chosen[0] if chosen else "tool"]
-    texts = _texts(kind, _name_of(directory) if name is None else _usable(name))
+    texts = _texts(kind, _derived_name(directory) if name is None else _checked_name(name))
     files = [directory / path for path in texts]
     _write(dict(zip(files, texts.values(), strict=True)))
     place = shlex.quote(str(directory))
@@ -409,14 +400,14 @@ def _texts(kind: _Kind, name: str) -> dict[str, str]:
     return {**texts, _SCHEMA_FILE: json.dumps(bundle_schema()) + "\n"}
 
 
-def _name_of(directory: Path) -> str:
+def _derived_name(directory: Path) -> str:
     made = re.sub(r"[^a-z0-9._-]+", "-", Path(os.path.abspath(directory)).name.lower()).strip("._-")  # noqa: PTH100
     if name_error("Package", made) is not None:
-        raise typer.BadParameter(f"{str(directory)!r} makes no name for a bundle: choose one with --name.")
+        raise typer.BadParameter(f"{str(directory)!r} gives no valid name; choose one with --name.")
     return made
 
 
-def _usable(name: str) -> str:
+def _checked_name(name: str) -> str:
     if error := name_error("Package", name):
         raise typer.BadParameter(f"{error.message}. {error.suggestion}")
     return name
@@ -427,11 +418,11 @@ def _write(texts: Mapping[Path, str]) -> None:
 
     Raises:
         ConfigError: one cannot be written.
-        typer.BadParameter: one is there already.
+        typer.BadParameter: one exists already.
     """
     try:
         if present := [str(file) for file in texts if os.path.lexists(file)]:
-            raise typer.BadParameter(f"{', '.join(present)} is there already; nothing has been written.")
+            raise typer.BadParameter(f"{', '.join(present)} exists already; nothing was written.")
         with ExitStack() as undo:
             for file, text in texts.items():
                 file.parent.mkdir(parents=True, exist_ok=True)

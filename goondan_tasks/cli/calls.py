@@ -1,4 +1,4 @@
-"""Calls and requests: submit, wait, cancel, resolve, approve; replay or drop those that are dead letters."""
+"""Commands for calls and requests: submit, wait, cancel, resolve, approve; replay and drop dead letters."""
 
 import getpass
 import json
@@ -33,7 +33,7 @@ from goondan_tasks.cli.options import (
     option,
     parse_input,
     parse_json,
-    parse_some_seconds,
+    parse_positive_seconds,
     seconds_option,
 )
 from goondan_tasks.cli.output import (
@@ -52,7 +52,7 @@ from goondan_tasks.cli.output import (
     on_one_line,
     pretty,
     show_progress,
-    tell,
+    write_failure,
 )
 from goondan_tasks.cli.session import Session, takes_client
 from goondan_tasks.cli.waiting import progress_text, show_turn, wait_for_result
@@ -64,10 +64,10 @@ from goondan_tasks.ledger.dead_letters import LetterFilter
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import ToolCall, ToolCallResult, wall_clock
 from goondan_tasks.tool_api import REQUEST_TIMEOUT_MS
-from goondan_tasks.wording import duration_text
+from goondan_tasks.wording import counted, duration_text
 
 _WHOLE_ID = 36
-#: which call it is, in every list of calls
+#: the columns that identify a call in every list
 CALL_COLUMNS: Columns[CallRecord] = {
     "agent": lambda record: record.call.agent_name,
     "tool": lambda record: record.call.tool_name,
@@ -75,10 +75,10 @@ CALL_COLUMNS: Columns[CallRecord] = {
 }
 
 
-Agent = Annotated[str, argument("AGENT", "The agent that handles it.", autocompletion=complete_agent)]
+Agent = Annotated[str, argument("AGENT", "The agent to ask.", autocompletion=complete_agent)]
 Input = Annotated[Any, argument("INPUT", "Plain text, JSON text, @FILE, or - for stdin.", parser=parse_input)]
 EventType = Annotated[str | None, option("TYPE", "The event's type.", "--type")]
-By = Annotated[str | None, option("NAME", "The person who decides; default: your login name.")]
+By = Annotated[str | None, option("NAME", "The person who decides. Default: your login name.")]
 
 
 @takes_client
@@ -94,7 +94,7 @@ def call(
     turn: Annotated[str | None, name_option("T", "The Turn the call belongs to.")] = None,
     tool_call_id: Annotated[
         str | None,
-        name_option("TOOL_CALL_ID", "The call's id: with the same id it is the same call.", "--id"),
+        name_option("TOOL_CALL_ID", "The call's id: the same id is the same call.", "--id"),
     ] = None,
     auth: Auth = None,
     origin: Origin = None,
@@ -103,10 +103,10 @@ def call(
 ) -> None:
     """Call an agent's tool and print the result.
 
-    Ends with 0 if the tool answers ok (or pending), with 1 if it answers with an error.
+    The exit code is 0 if the result is ok or pending, 1 if it is an error.
     """
     if detach and timeout is not None:
-        raise typer.BadParameter("--timeout limits the waiting, and --detach does not wait.")
+        raise typer.BadParameter("--timeout does not go with --detach, which does not wait.")
     fields = CallFields(
         instance_key=instance, turn_id=turn, tool_call_id=tool_call_id, auth=auth, origin=origin
     )
@@ -130,13 +130,13 @@ def request(
     origin: Origin = None,
     timeout: Annotated[
         float,
-        seconds_option("Wait S seconds at most; the agent is then told to stop.", parser=parse_some_seconds),
+        seconds_option("Wait at most S seconds, then tell the agent to stop.", parser=parse_positive_seconds),
     ] = REQUEST_TIMEOUT_MS / 1000,
     detach: Annotated[bool, flag("Print the request's id and do not wait.", "--async")] = False,
 ) -> None:
     """Ask an agent and print its answer.
 
-    Ends with 0 if the agent answers, with 1 if it fails, with 4 if it does not answer in time.
+    The exit code is 0 if the agent answers, 1 if it fails, 4 if it does not answer in time.
     """
     output, is_shown = session.output, False
     fields = EventFields(instance_key=instance, event_type=event_type, auth=auth, origin=origin)
@@ -153,12 +153,12 @@ def request(
     except (WaitTimeout, HandoffTimeoutError) as error:
         if isinstance(error, WaitTimeout):
             client.call_off(pending)
-        _tell_failure(asked, not_answered(asked, timeout), output)
+        _report_unanswered(asked, not_answered(asked, timeout), output)
         raise typer.Exit(WAIT_TIMED_OUT) from error
     if (reason := result.error) is not None:
         named = reason if output.as_json else reason.model_copy(update={"message": named_message(reason)})
         failed = handoff_error(named)
-        _tell_failure(asked, failed, output)
+        _report_unanswered(asked, failed, output)
         raise typer.Exit(WAIT_TIMED_OUT if isinstance(failed, HandoffTimeoutError) else FAILED)
     if output.as_json:
         return output.document(request_result(result).to_wire())
@@ -177,9 +177,9 @@ def send(
     auth: Auth = None,
     origin: Origin = None,
 ) -> None:
-    """Give an agent an event and print the id for `goondan trace` and `goondan result`.
+    """Send an agent an event and print its id, for `goondan trace` and `goondan result`.
 
-    Ends with 0 as soon as the event is in the agent's mailbox.
+    The exit code is 0 as soon as the event is in the agent's mailbox.
     """
     fields = EventFields(instance_key=instance, event_type=event_type, auth=auth, origin=origin)
     sent = client.send(agent, input, **fields)
@@ -188,9 +188,9 @@ def send(
 
 @takes_client
 def result(session: Session, client: Client, call_id: CallId, timeout: Timeout = None) -> None:
-    """Print a call's result; if there is none yet, its current state.
+    """Print a call's result, or its current state if there is no result yet.
 
-    Does not wait unless --timeout is given. Ends with 1 if the tool answered with an error.
+    It waits only with --timeout. The exit code is 1 if the result is an error.
     """
     pending = client.pending(whole_id(client, call_id))
     record = client.record(pending.id)
@@ -201,7 +201,7 @@ def result(session: Session, client: Client, call_id: CallId, timeout: Timeout =
             answer = pending.result(0)
         except WaitTimeout:
             progress = "" if record.progress is None else f", {progress_text(record.progress)}"
-            facts = f"{_name_of(record)}, queued {local_time(record.queued_at)}{progress}"
+            facts = f"{_call_name(record)}, queued {local_time(record.queued_at)}{progress}"
             return session.output.give(record.to_wire(), f"{record.state_text(wall_clock())}: {facts}")
     show_result(answer, session.output)
     return _end_with(answer)
@@ -212,15 +212,15 @@ def output(
     session: Session,
     client: Client,
     call_id: CallId,
-    offset: Annotated[int, option("N", "Begin with this byte.", min=0)] = 0,
+    offset: Annotated[int, option("N", "Start at byte N.", min=0)] = 0,
     timeout: Timeout = None,
 ) -> None:
-    """Write a call's output to stdout: all of it, as JSON text, however large it is.
+    """Write a call's full output to stdout as JSON text, however large it is.
 
-    With --json it is part of a document that also has the call's id and the size of the output.
+    With --json the output is part of a document, beside the call's id and the size of the output.
     """
     if offset and session.output.as_json:
-        raise typer.BadParameter("a part is not a JSON document; leave out --json or --offset.")
+        raise typer.BadParameter("--offset does not go with --json: part of an output is no JSON document.")
     found = client.output(whole_id(client, call_id))
     began = time.monotonic()
 
@@ -244,15 +244,15 @@ def output(
 
 @takes_client
 def cancel(session: Session, client: Client, call_id: CallId) -> None:
-    """Cancel a call, queued or running: its result will be E_TOOL_CANCELLED.
+    """Cancel a queued or running call: it ends with E_TOOL_CANCELLED.
 
     A queued call never runs; a running one ends within a second.
     """
     found = whole_id(client, call_id)
     client.cancel(found)
     record = client.record(found)
-    ending = "cancelled" if record.status == "done" else "its worker is told to end it"
-    session.output.give(record.to_wire(), f"{_name_of(record)}: {ending}")
+    ending = "cancelled" if record.status == "done" else "its worker was told to end it"
+    session.output.give(record.to_wire(), f"{_call_name(record)}: {ending}")
 
 
 @takes_client
@@ -261,14 +261,14 @@ def resolve(
     client: Client,
     call_id: CallId,
     value: Annotated[str | None, argument("VALUE", "JSON text, @FILE, or - for stdin.")] = None,
-    error: Annotated[str | None, option("TEXT", "End the call with an error that says so.")] = None,
+    error: Annotated[str | None, option("TEXT", "End the call with an error that has this message.")] = None,
 ) -> None:
-    """Complete a pending call with its output, VALUE, or with an error.
+    """Complete a pending call with VALUE as its output, or with an error.
 
-    Ends with 2 if it was completed before, if it has expired, or if it is not pending.
+    The exit code is 2 if the call is not pending: it was completed before, or it has expired.
     """
     if (value is None) == (error is None):
-        raise typer.BadParameter("a call ends either with VALUE or with --error.")
+        raise typer.BadParameter("give either VALUE or --error.")
     completion = None if value is None else parse_json(value)
     found = whole_id(client, call_id)
     if error is None:
@@ -277,7 +277,7 @@ def resolve(
         client.fail(found, error)
     record = client.record(found)
     ending = "completed" if record.status == "done" else "will be completed as soon as its handler returns"
-    session.output.give(record.to_wire(), f"{_name_of(record)}: {ending}")
+    session.output.give(record.to_wire(), f"{_call_name(record)}: {ending}")
 
 
 @takes_client
@@ -305,7 +305,7 @@ def list_approvals(session: Session, client: Client, agent: OfAgent = None) -> N
 
 @takes_client
 def approve(session: Session, client: Client, ids: CallIds, by: By = None) -> None:
-    """Approve calls that wait for it: they run."""
+    """Approve calls that wait for an approval: they run."""
     _decide(session, client, ids, by, "approve", client.approve)
 
 
@@ -314,10 +314,10 @@ def deny(
     session: Session,
     client: Client,
     ids: CallIds,
-    reason: Annotated[str, option("TEXT", "Why they are denied.")] = "",
+    reason: Annotated[str, option("TEXT", "Why the calls are denied.")] = "",
     by: By = None,
 ) -> None:
-    """Deny calls that wait for an approval: they end with E_APPROVAL_DENIED, which says why and by whom."""
+    """Deny calls that wait for an approval: they end with E_APPROVAL_DENIED, a reason and a name."""
     _decide(session, client, ids, by, "deny", lambda call_id, who: client.deny(call_id, reason, who))
 
 
@@ -340,10 +340,10 @@ def _decide(
 
 
 def whole_id(client: Client, text: str) -> str:
-    """Return the id that begins with ``text``; an unknown one is returned as it is.
+    """Return the id of the recent call that begins with ``text``; ``text`` itself if there is none.
 
     Raises:
-        typer.BadParameter: several recent calls begin so.
+        typer.BadParameter: several recent calls begin with it.
     """
     if not SHORTEST_ID <= len(text) < _WHOLE_ID:
         return text
@@ -356,7 +356,7 @@ def whole_id(client: Client, text: str) -> str:
 
 
 def show_result(result: ToolCallResult, output: Output) -> None:
-    """Print a result: for programs the record as it is on the wire."""
+    """Print a result; programs get it as it is on the wire."""
     if output.as_json:
         return output.document(result.to_wire())
     output.note(_headline(result, result.tool_name))
@@ -374,7 +374,7 @@ def show_result(result: ToolCallResult, output: Output) -> None:
 
 
 def _headline(result: ToolCallResult, name: str) -> Text:
-    """Say in one line how a call ended, what it was, which worker ran it and for how long."""
+    """Write a call's status, name, duration, worker and id in one line."""
     meta = result.meta
     duration = None if meta.duration_ms is None else duration_text(meta.duration_ms / 1000)
     handle = None if result.handle is None else f"handle {result.handle}"
@@ -388,17 +388,17 @@ def _end_with(result: ToolCallResult) -> None:
         raise typer.Exit(FAILED)
 
 
-def _tell_failure(asked: ToolCall, failed: HandoffError, output: Output) -> None:
-    """Say why there is no answer, and which id finds the request."""
+def _report_unanswered(asked: ToolCall, failed: HandoffError, output: Output) -> None:
+    """Report why there is no answer, and the id of the request."""
     failure = {**describe_failure(failed), "correlationId": asked.correlation_id}
-    if "suggestion" in failure:  # written for agents' code
+    if "suggestion" in failure:  # it is written for the code of agents
         failure["suggestion"] = failure["suggestion"].replace("`async: true`", "--async")
-    tell(failure, output, label=failed.code)
+    write_failure(failure, output, label=failed.code)
     if not output.as_json:
         output.note(f"See it with: goondan trace {asked.correlation_id}")
 
 
-def _name_of(record: CallRecord) -> str:
+def _call_name(record: CallRecord) -> str:
     return f"{record.call.tool_name} of {record.call.agent_name}"
 
 
@@ -407,7 +407,7 @@ def styled_state(state: str) -> Text:
 
 
 def login() -> str:
-    """Return the name of the person at the terminal."""
+    """Return the login name; empty if there is none."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a user id without a name, as in containers
@@ -416,11 +416,11 @@ def login() -> str:
 
 Letters = Annotated[
     list[str] | None,
-    argument("IDS", "The calls; else those of a filter, or --all.", autocompletion=complete_call),
+    argument("IDS", "The ids of the calls; or else give a filter or --all.", autocompletion=complete_call),
 ]
 OlderThan = Annotated[float | None, seconds_option("Only those that died at least S seconds ago.")]
 NewerThan = Annotated[float | None, seconds_option("Only those that died at most S seconds ago.")]
-All = Annotated[bool, flag("All of them.", "--all")]
+All = Annotated[bool, flag("Take all dead letters.", "--all")]
 
 
 @takes_client
@@ -432,7 +432,7 @@ def list_letters(
     older_than: OlderThan = None,
     newer_than: NewerThan = None,
 ) -> None:
-    """List the calls whose every run killed its worker, and the messages without a call."""
+    """List the calls that killed their worker in every run, and the messages without a call."""
     output = session.output
     letters = _letters(client, agent, LetterFilter(tool=tool, older_than=older_than, newer_than=newer_than))
     columns: Columns[CallRecord] = {
@@ -452,7 +452,7 @@ def show_letter(session: Session, client: Client, call_id: CallId) -> None:
     output, letter = session.output, client.dead_letter(whole_id(client, call_id))
     result = client.pending(letter.id).result(0)
     if output.as_json:
-        # what lets the call act for a user is not for display
+        # auth lets the call act for a user, and is not displayed
         call = letter.call.model_copy(update={"auth": None}).to_wire()
         return output.document({**letter.to_wire(), "call": call, "result": result.to_wire()})
     facts = {**letter.to_wire(), "args": json.dumps(letter.call.args, ensure_ascii=False)}
@@ -471,24 +471,24 @@ def replay(
     newer_than: NewerThan = None,
     everything: All = False,
     again: Annotated[
-        bool, flag("Replay calls, named by their ids, that were replayed before.", "--again")
+        bool, flag("Also replay calls that were replayed before; goes with IDS.", "--again")
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Submit calls again, each as a new call that does the same; its result names the old one.
+    """Submit dead letters again, each as a new call, whose result names the old one.
 
     A call that was replayed before is refused. By its id, any call that ended with an error can be replayed.
     """
     wanted = LetterFilter(tool=tool, older_than=older_than, newer_than=newer_than)
     _require_choice(ids, agent, wanted, everything=everything)
     if again and not ids:
-        raise typer.BadParameter("--again goes with ids.")
+        raise typer.BadParameter("--again goes with IDS.")
     if ids:
         whole = [whole_id(client, call_id) for call_id in ids]
         replays = {call_id: client.replay(call_id, again=again) for call_id in whole}
     else:
         count = sum(map(may_be_replayed, _letters(client, agent, wanted)))
-        session.confirm(f"Replay {count} dead letters", is_confirmed=yes or not count)
+        session.confirm(f"Replay {counted(count, 'dead letter')}", is_confirmed=yes or not count)
         replays = client.replay_all(agent, **wanted)
     columns = {"id": itemgetter("id"), "replayed as": itemgetter("replayedBy")}
     wire = [{"id": old, "replayedBy": new.id} for old, new in replays.items()]
@@ -507,7 +507,7 @@ def drop(
     everything: All = False,
     yes: Yes = False,
 ) -> None:
-    """Drop dead letters: they are no longer listed, and their results stay."""
+    """Drop dead letters: they are no longer listed, but their results stay."""
     wanted = LetterFilter(tool=tool, older_than=older_than, newer_than=newer_than)
     _require_choice(ids, agent, wanted, everything=everything)
     if ids:
@@ -516,7 +516,7 @@ def drop(
         count = len(ids)
     else:
         found = len(_letters(client, agent, wanted))
-        session.confirm(f"Drop {found} dead letters", is_confirmed=yes or not found)
+        session.confirm(f"Drop {counted(found, 'dead letter')}", is_confirmed=yes or not found)
         count = client.drop_all(agent, **wanted)
     session.output.give({"dropped": count}, f"dropped {count}")
 
@@ -524,7 +524,7 @@ def drop(
 def _letters(client: Client, agent: str | None, wanted: LetterFilter) -> list[CallRecord]:
     found = client.dead_letters(agent, None, **wanted)
     if not found and agent is not None:
-        client.catalog(agent)  # raises for an unknown agent, whose name is misspelt
+        client.catalog(agent)  # raises for an unknown agent
     return found
 
 
@@ -533,4 +533,4 @@ def _require_choice(
 ) -> None:
     is_filtered = everything or any(value is not None for value in (agent, *wanted.values()))
     if bool(ids) == is_filtered:
-        raise typer.BadParameter("name calls by their ids, or by a filter such as --agent, or --all.")
+        raise typer.BadParameter("give the ids of calls, a filter such as --agent, or --all.")

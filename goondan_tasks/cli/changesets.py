@@ -1,4 +1,4 @@
-"""``goondan changeset`` and ``goondan rollback``: changes of a bundle, and what the workers make of them."""
+"""``goondan changeset`` and ``goondan rollback``: change a bundle, and see its workers load the change."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -8,6 +8,7 @@ from typing import Annotated, TypeVar
 
 import typer
 from redis import Redis
+from rich.text import Text
 
 from broker_config.connections import connect
 from broker_config.keys import Keys
@@ -53,34 +54,32 @@ from goondan_tasks.revisions.active import (
 )
 from goondan_tasks.revisions.checkouts import RevisionSource
 
-#: how long a worker may take to load a revision
+#: how long commands wait for the workers by default
 _TIMEOUT_SECONDS = 60.0
-#: the length of a ref on a narrow terminal; git takes fewer digits for a commit, too
+#: the length of a ref on a narrow terminal; git accepts abbreviated commits
 _SHORT_REF = len("git:") + 12
 
 ChangesetId = Annotated[str, argument("ID", "The changeset.")]
 Reason = Annotated[str, option("TEXT", "The reason for the change.", "--message", "-m")]
 Message = Annotated[str, option("TEXT", "The message of the commit.", "--message", "-m")]
 ActingAgent = Annotated[
-    str | None, option("A", "Act as this agent, within what the policy allows it.", "--agent")
+    str | None, option("A", "Act as agent A, within what the policy allows it.", "--agent")
 ]
 Wait = Annotated[
-    bool, flag("Wait until all live workers run the revision, or one cannot load it.", "--wait/--no-wait")
+    bool, flag("Wait until all live workers run the revision, or one fails to load it.", "--wait/--no-wait")
 ]
-Timeout = Annotated[
-    float | None, seconds_option("Wait S seconds at most; default: 60. The proposal remains.")
-]
+Timeout = Annotated[float | None, seconds_option("Wait at most S seconds. Default: 60. The proposal stays.")]
 
 Found = TypeVar("Found")
 
-_TOLD = {
-    "active": "Active: Steps that open now run it.",
-    "superseded": "Another revision was proposed after it.",
-    "unfollowed": "No worker follows the revisions of this bundle: workers run it when they start.",
-    "proposed": "Proposed: a worker that loads it makes it active; `goondan changeset active` shows when.",
+_OUTCOMES = {
+    "active": "Active: new Steps run it.",
+    "superseded": "Superseded: another revision was proposed after it.",
+    "unfollowed": "No worker follows the revisions of this bundle; workers run this one when they start.",
+    "proposed": "Proposed: a worker that loads it makes it active; check with `goondan changeset active`.",
 }
-_WAITED = "Not active yet: no worker has loaded it in time. `goondan changeset active` shows how it goes on."
-_BEHIND = "Active, but {} run{} another revision still; `goondan doctor` shows which, their logs say why."
+_NOT_LOADED = "Not active yet: no worker has loaded it in time. Check again with `goondan changeset active`."
+_SOME_BEHIND = "Active, but {} still run{} another revision; `goondan doctor` shows which, the logs say why."
 
 
 @takes_session
@@ -92,7 +91,7 @@ def open_(
     """Open a changeset, and print its id and the directory in which to edit the bundle.
 
     The bundle must be in a git repository. Without --agent no policy limits the files: the user of this
-    command may write the repository anyway.
+    command can write to the repository anyway.
     """
     with _git_errors():
         changeset = _changesets(session.settings).open(_principal(session.settings, agent), message)
@@ -103,7 +102,7 @@ def open_(
 
 @takes_session
 def diff(session: Session, changeset_id: ChangesetId) -> None:
-    """Print what a changeset changes, as git does."""
+    """Print the diff of a changeset, as git does."""
     with _git_errors():
         text = _changesets(session.settings).diff(changeset_id)
     if session.output.as_json:
@@ -120,9 +119,9 @@ def commit(
     wait: Wait = True,
     timeout: Timeout = None,
 ) -> None:
-    """Commit a changeset. The workers run what is committed from their next Steps on.
+    """Commit a changeset. The workers run the new revision from their next Steps on.
 
-    Ends with 2 if there is no such changeset, with 3 if the changed bundle is not valid.
+    The exit code is 2 if there is no such changeset, 3 if the changed bundle is not valid.
     """
     patience = _patience(wait, timeout)
     with _git_errors(), _followers(session.settings) as followers:
@@ -158,7 +157,7 @@ def list_open(session: Session) -> None:
         "directory": "workdir",
         "changeset": "changesetId",
     }
-    none = "No changeset is open: `goondan changeset open` begins one."
+    none = "No changeset is open; open one with `goondan changeset open`."
     session.output.write(listing(found, columns, none=none, unbroken="changeset"))
 
 
@@ -184,7 +183,7 @@ def log(
 
 @takes_session
 def active(session: Session) -> None:
-    """Show which revision the workers run, which is proposed, and which could not be loaded, and why."""
+    """Show the revision that the workers run, the one proposed, and the one that failed to load, and why."""
     with _followers(session.settings) as followers:
         state = followers.ask(ActiveRevision.state)
     if state is None:
@@ -196,13 +195,13 @@ def active(session: Session) -> None:
 @takes_session
 def activate(
     session: Session,
-    revision: Annotated[str | None, argument("ID", "A revision; else the branch's last commit.")] = None,
+    revision: Annotated[str | None, argument("ID", "A revision. Default: the branch's last commit.")] = None,
     wait: Wait = True,
     timeout: Timeout = None,
 ) -> None:
     """Propose a revision that was committed without a changeset, or that was active before.
 
-    Ends with 3 if no worker can load it or none follows revisions, with 4 if none has loaded it in time.
+    The exit code is 3 if it cannot be loaded or no worker follows revisions, 4 if it is not loaded in time.
     """
     patience = _patience(wait, timeout)
     with _git_errors(), _followers(session.settings) as followers:
@@ -211,7 +210,7 @@ def activate(
         followers.ask(lambda revisions: revisions.propose(change))
         activation = followers.outcome(ref, patience)
     session.output.give(activation.to_wire(), ref)
-    _end(activation, session.output, patience)
+    _report_outcome(activation, session.output, patience)
     if activation.status == "unfollowed":
         raise typer.Exit(CONFIGURATION)
 
@@ -220,12 +219,12 @@ def activate(
 def rollback(
     session: Session,
     ref: Annotated[
-        str, argument("REF", "git:<commit>, its first digits, or any name of a commit such as HEAD~1.")
+        str, argument("REF", "git:<commit>, its first digits, or any name of a commit, such as HEAD~1.")
     ],
     wait: Wait = True,
     timeout: Timeout = None,
 ) -> None:
-    """Commit the bundle as it was at REF. Nothing is lost: what came since stays in the history."""
+    """Commit the bundle as it was at REF. Later commits stay in the history."""
     patience = _patience(wait, timeout)
     with _git_errors(), _followers(session.settings) as followers:
         result = _changesets(session.settings, followers).roll_back(ref)
@@ -233,7 +232,7 @@ def rollback(
 
 
 class Followers:
-    """The workers that follow the bundle's revisions; once Redis is away, it is not asked again."""
+    """The workers that follow the bundle's revisions; after one failure Redis is not asked again."""
 
     def __init__(self, settings: Settings, redis: Redis) -> None:
         self._settings, self._redis = settings, redis
@@ -241,11 +240,11 @@ class Followers:
         self._away: BrokerUnreachableError | None = None
 
     def ask(self, act: Callable[[ActiveRevision], Found]) -> Found:
-        """Return what ``act`` returns for the record of the active revision.
+        """Call ``act`` with the record of the active revision, and return its result.
 
         Raises:
             BrokerUnreachableError: Redis cannot be reached.
-            ConfigError: the bundle is not valid, as it stands on disk.
+            ConfigError: the bundle on disk is not valid.
         """
         if self._away is not None:
             raise self._away
@@ -258,11 +257,11 @@ class Followers:
             raise
 
     def announce(self, committed: Committed) -> None:
-        """Propose what was committed; raises as :meth:`ask`."""
+        """Propose a commit; raises as :meth:`ask` does."""
         self.ask(lambda revision: propose_commit(revision, committed))
 
     def locks(self) -> tuple[CommitLock, ...]:
-        """Return the lock that the machines share; none if Redis is away, or the bundle has no name now."""
+        """Return the lock that all machines share; none without Redis, or if the bundle is not valid."""
         try:
             self.ask(ActiveRevision.state)
         except (BrokerUnreachableError, ConfigError):
@@ -270,9 +269,9 @@ class Followers:
         return (partial(redis_lock, self._redis, self._keys.commit_lock(encoded(self._workspace))),)
 
     def outcome(self, ref: str, patience: float | None) -> Activation:
-        """Wait so many seconds until all live workers run what is proposed; raises as :meth:`ask`.
+        """Wait at most ``patience`` seconds until all live workers run a revision; raises as :meth:`ask`.
 
-        Without workers, and of a revision that cannot be loaded, it waits no longer.
+        It does not wait without workers, or once the revision has failed to load.
         """
         registry = AgentRegistry(self._redis, self._keys)
 
@@ -301,37 +300,41 @@ def _followers(settings: Settings) -> Iterator[Followers]:
 
 
 def _patience(wait: bool, timeout: float | None) -> float | None:
-    """Return how many seconds to wait for a proposal; ``None`` for not at all."""
+    """Return how many seconds to wait for a proposal; ``None`` means not to wait."""
     if not wait and timeout is not None:
-        raise typer.BadParameter("--timeout limits the waiting, and --no-wait does not wait.")
+        raise typer.BadParameter("--timeout does not go with --no-wait.")
     return (_TIMEOUT_SECONDS if timeout is None else timeout) if wait else None
 
 
-def _end(activation: Activation, output: Output, patience: float | None) -> None:
-    """Report the outcome of a proposal, and end the command if it is not active as it should be."""
+def _report_outcome(activation: Activation, output: Output, patience: float | None) -> None:
+    """Report the outcome of a proposal, and exit with an error unless it is as active as was awaited."""
     is_late = patience is not None and not activation.is_everywhere
-    if not output.as_json and activation.status == "failed":
-        told = f"The workers stay with the revision before: {activation.code}: {activation.reason}"
-        output.note(error_text("Not active", told, "Correct the bundle, and commit again."))
-    elif not output.as_json and (behind := activation.behind):
-        output.note(_BEHIND.format(on_one_line(", ".join(behind)), "s" if len(behind) == 1 else ""))
-    elif not output.as_json:
-        output.note(_WAITED if is_late else _TOLD[activation.status])
+    if not output.as_json:
+        output.note(_outcome_text(activation, is_late=is_late))
     if activation.status == "failed":
         raise typer.Exit(CONFIGURATION)
     if is_late:
         raise typer.Exit(WAIT_TIMED_OUT)
 
 
+def _outcome_text(activation: Activation, *, is_late: bool) -> Text | str:
+    if activation.status == "failed":
+        told = f"The workers keep the previous revision: {activation.code}: {activation.reason}"
+        return error_text("Not active", told, "Fix the bundle, and commit again.")
+    if behind := activation.behind:
+        return _SOME_BEHIND.format(on_one_line(", ".join(behind)), "s" if len(behind) == 1 else "")
+    return _NOT_LOADED if is_late else _OUTCOMES[activation.status]
+
+
 def _show_committed(
     result: CommitResult | RollbackResult, followers: Followers, output: Output, patience: float | None
 ) -> None:
-    """Show what was committed, and what the workers make of it; end the command if they cannot load it."""
+    """Show a commit and whether the workers run it; exit with an error if they cannot."""
     summary, warning, activation = result.summary, result.warning, None
     if not output.as_json and summary is not None:
         output.print(f"{result.new_ref}")
         if summary.is_empty:
-            output.note("Nothing was changed: no new revision was made.")
+            output.note("Nothing has changed, so there is no new revision.")
         kinds = {"M": summary.files_changed, "A": summary.files_added, "D": summary.files_deleted}
         for letter, paths in kinds.items():
             for path in paths:
@@ -340,28 +343,28 @@ def _show_committed(
         try:
             activation = followers.outcome(f"{result.new_ref}", patience)
         except (BrokerUnreachableError, ConfigError) as error:
-            warning = f"Its outcome is unknown: {error}"
+            warning = f"Whether the workers run it is unknown: {error}"
     if output.as_json:
-        told = {"activation": activation.to_wire()} if activation else {}
-        output.document({**result.model_copy(update={"warning": warning}).to_wire(), **told})
+        outcome = {"activation": activation.to_wire()} if activation else {}
+        output.document({**result.model_copy(update={"warning": warning}).to_wire(), **outcome})
     elif warning is not None:
-        remedy = "`goondan changeset activate` tells them, when they can be reached."
+        remedy = "When they can be reached, run `goondan changeset activate`."
         output.note(error_text("Warning", warning, remedy))
     if activation is not None:
-        _end(activation, output, patience)
+        _report_outcome(activation, output, patience)
 
 
 def _states(state: RevisionState) -> Iterator[tuple[object, ...]]:
-    yield "active", state.active, *_who(state.change), None
+    yield "active", state.active, *_provenance(state.change), None
     if state.proposed is not None:
-        yield "proposed", state.proposed.new_ref, *_who(state.proposed), None
+        yield "proposed", state.proposed.new_ref, *_provenance(state.proposed), None
     if (failed := state.failed) is not None:
         when = local_time(epoch_milliseconds(failed.timestamp))
         yield "failed", failed.ref, when, None, failed.worker, f"{failed.code}: {failed.reason}"
 
 
-def _who(change: RevisionChange | None) -> tuple[object, object, object]:
-    """Return when it was proposed, from which changeset, and by whom."""
+def _provenance(change: RevisionChange | None) -> tuple[object, object, object]:
+    """Return the time, the changeset and the author of a proposal."""
     if change is None:
         return None, None, None
     who = f"{change.agent_name} ({change.instance_key})" if change.agent_name else None
@@ -369,7 +372,7 @@ def _who(change: RevisionChange | None) -> tuple[object, object, object]:
 
 
 def _source(settings: Settings) -> RevisionSource:
-    """Return where the revisions of the chosen bundle come from: it, or this directory."""
+    """Return the source of revisions of the chosen bundle, by default this directory."""
     return RevisionSource.of(chosen_bundle(settings), settings.bundle_remote)
 
 
@@ -380,7 +383,7 @@ def _changesets(settings: Settings, followers: Followers | None = None) -> Chang
 
 
 def _principal(settings: Settings, agent: str | None) -> Principal:
-    """Return the person at the command line, whose changesets are beside the instances, not in the bundle."""
+    """Return who acts: a person or ``agent``, whose changesets are beside the instances."""
     rules = UNRESTRICTED
     if agent is not None:
         bundle = load_bundle(chosen_bundle(settings))
@@ -391,7 +394,7 @@ def _principal(settings: Settings, agent: str | None) -> Principal:
 
 @contextlib.contextmanager
 def _git_errors() -> Iterator[None]:
-    """Let a file that cannot be read or written be a failure like git's own."""
+    """Report an OSError as an error of git."""
     try:
         yield
     except OSError as error:

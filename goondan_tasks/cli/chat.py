@@ -15,8 +15,8 @@ from rich.text import Text
 from broker_config import serializer
 from broker_config.connections import retrying
 from goondan_tasks.cli.calls import Agent, login
-from goondan_tasks.cli.options import Auth, Origin, flag, name_option, parse_some_seconds, seconds_option
-from goondan_tasks.cli.output import Screen, describe_failure, pretty, printable, tell
+from goondan_tasks.cli.options import Auth, Origin, flag, name_option, parse_positive_seconds, seconds_option
+from goondan_tasks.cli.output import Screen, describe_failure, pretty, printable, write_failure
 from goondan_tasks.cli.session import Session, can_ask, takes_client
 from goondan_tasks.cli.waiting import TurnView, ending_text
 from goondan_tasks.client import Client, PendingCall, ToolAnswered, ToolCalled, TurnEnded, TurnEvent
@@ -38,11 +38,11 @@ from goondan_tasks.messages import JsonObject
 TURN_SECONDS = 3600.0
 
 _HELP = """\
-/new       begin a new instance: the agent forgets what was said
+/new       start a new instance: the agent forgets the conversation
 /instance  show the instance
-/help      show this
-/quit      end, as Ctrl-D does
-Ctrl-C cancels the Turn that runs."""
+/help      show this help
+/quit      end, like Ctrl-D
+Ctrl-C cancels the running Turn."""
 
 
 @takes_client
@@ -50,23 +50,23 @@ def chat(
     session: Session,
     client: Client,
     agent: Agent,
-    instance: Annotated[str | None, name_option("K", "Go on in this instance; default: a new one.")] = None,
-    reasoning: Annotated[bool, flag("Show what the model thinks, if it tells.", "--reasoning")] = False,
+    instance: Annotated[str | None, name_option("K", "Continue in instance K. Default: a new one.")] = None,
+    reasoning: Annotated[bool, flag("Show the model's reasoning, if it reports any.", "--reasoning")] = False,
     auth: Auth = None,
     origin: Origin = None,
     limit: Annotated[
         float,
         seconds_option(
-            "A Turn may take S seconds; the agent is then told to stop.",
+            "Tell the agent to stop when a Turn has taken S seconds.",
             "--timeout",
-            parser=parse_some_seconds,
+            parser=parse_positive_seconds,
         ),
     ] = TURN_SECONDS,
 ) -> None:
-    """Talk to an agent: its text as it comes, tool calls as they run, approvals asked in place.
+    """Talk to an agent: see its text and tool calls as they come, and decide about approvals.
 
-    Ctrl-C cancels the Turn that runs, Ctrl-D or /quit ends. Off a terminal each line of stdin is an input,
-    and stdout gets what the agent says; with --json all events, one on a line.
+    Ctrl-C cancels the running Turn; Ctrl-D or /quit ends. Off a terminal each line of stdin is an input, and
+    stdout gets what the agent says, or with --json all events, one per line.
     """
     client.catalog(agent)  # raises for an unknown agent
     if isinstance(sys.stdin, io.TextIOWrapper):
@@ -88,8 +88,6 @@ def new_instance() -> str:
 
 @dataclass(slots=True)
 class Chat:
-    """One session."""
-
     session: Session
     client: Client
     agent: str
@@ -97,16 +95,16 @@ class Chat:
     fields: EventFields
     limit: float
     reasoning: bool
-    #: the calls that the person was asked about
+    #: the calls for which approval was asked
     asked: set[str] = field(default_factory=set)
 
     @property
     def is_with_person(self) -> bool:
-        """Whether a person types on a terminal, and reads there."""
+        """Whether a person types and reads on a terminal."""
         return can_ask(self.session.output) and sys.stdout.isatty()
 
     def run(self) -> None:
-        self._say(f"{self.agent} in instance {self.instance} · /help tells more, Ctrl-D ends")
+        self._say(f"{self.agent} in instance {self.instance} · /help for help, Ctrl-D to end")
         if self.is_with_person:
             self._decide(None)
         for line in self._lines():
@@ -123,16 +121,18 @@ class Chat:
                 case "/help":
                     self._say(_HELP)
                 case command if re.fullmatch(r"/\w+", command):
-                    self._tell({"code": "E_USAGE", "message": f"There is no command {command}; try /help."})
+                    self._write_failure(
+                        {"code": "E_USAGE", "message": f"There is no command {command}; see /help."}
+                    )
                 case _:
                     self._turn(_json_or_text(line) if self.session.output.as_json else line)
-        self._say(f"Go on with: goondan chat {self.agent} --instance {self.instance}")
+        self._say(f"Continue with: goondan chat {self.agent} --instance {self.instance}")
 
     def _lines(self) -> Iterator[str]:
         if not self.is_with_person:
             yield from (line.removesuffix("\n") for line in sys.stdin or ())
             return
-        with suppress(ImportError):  # it brings line editing and a history
+        with suppress(ImportError):  # for line editing and a history
             import readline  # noqa: F401
         while True:
             try:
@@ -141,20 +141,20 @@ class Chat:
                 self.session.output.note("")
                 return
             except KeyboardInterrupt:
-                self._say("\nCtrl-D ends")
+                self._say("\nPress Ctrl-D to end.")
 
     def _say(self, text: str) -> None:
         if not self.session.output.as_json:
             self.session.output.note(Text(printable(text), style="dim"))
 
     def _fail(self, error: GoondanError) -> None:
-        self._tell(describe_failure(error))
+        self._write_failure(describe_failure(error))
 
-    def _tell(self, failure: JsonObject) -> None:
-        tell(failure, replace(self.session.output, is_compact=True), label=failure["code"])
+    def _write_failure(self, failure: JsonObject) -> None:
+        write_failure(failure, replace(self.session.output, is_compact=True), label=failure["code"])
 
     def _turn(self, input: Any) -> None:
-        """Ask the agent, show its Turn, and ask about the calls in it that wait for an approval."""
+        """Ask the agent, show its Turn, and ask about calls in it that wait for an approval."""
         fields = EventFields(instance_key=self.instance, **self.fields)
         try:
             _, follower = self.client.following(self.agent, input, timeout=self.limit, **fields)
@@ -165,10 +165,7 @@ class Chat:
         return None
 
     def _follow(self, follower: TurnFollower, agent: str, call: "_DecidedCall | None" = None) -> bool:
-        """Show a Turn until its end; return whether it has come to one.
-
-        Neither an error nor Ctrl-C ends the session.
-        """
+        """Show a Turn; return whether it has ended. Neither an error nor Ctrl-C ends the session."""
         live = Screen() if sys.stdout.isatty() else None
         shown = TurnView(self.client, agent, live=live, reasoning=self.reasoning)
         try:
@@ -206,7 +203,7 @@ class Chat:
             self._say(tokens)
 
     def _decide(self, event_id: str | None) -> None:
-        """Ask about the calls that wait for an approval, and show how the agent goes on."""
+        """Ask about the calls that wait for an approval, and show how the agent continues."""
         try:
             waiting = [record for record in self._waiting(event_id) if record.id not in self.asked]
         except GoondanError as error:
@@ -217,7 +214,7 @@ class Chat:
         return None
 
     def _waiting(self, event_id: str | None) -> list[CallRecord]:
-        """Return the calls of this instance that wait, and those of the agents that a Turn has asked."""
+        """Return the waiting calls of this instance, and of other agents in a Turn's trace."""
         found, trace_id = self.client.approvals(), None
         if found and event_id is not None:
             with suppress(CallNotFoundError):
@@ -256,23 +253,23 @@ class Chat:
 
 @dataclass(slots=True)
 class _DecidedCall:
-    """A call on which a person has decided, until the agent is told how it has ended."""
+    """A call that a person has decided about, until its agent gets the result."""
 
     client: Client
     record: CallRecord
     is_shown: bool = False
     has_ended: bool = False
-    #: whether it was run, and is now to be completed from outside
+    #: whether it has run and now waits for completion from outside
     comes_later: bool = False
 
     def look(self, event_id: str) -> str:
-        """Return how far the event is that tells the agent; the call may still run."""
+        """Return the state of the event that brings the agent the result; the call may still run."""
         with suppress(CallNotFoundError):
             return self.client.look(event_id)
         return "queued"
 
     def events(self) -> Iterator[TurnEvent]:
-        """Yield the call, and its result as soon as there is one."""
+        """Yield the call once, and its result once there is one."""
         call, call_id = self.record.call, self.record.id
         if not self.is_shown:
             self.is_shown = True
@@ -284,7 +281,7 @@ class _DecidedCall:
                 yield ToolAnswered.of(result, 0)
 
     def cancel(self) -> bool:
-        """Cancel the call; return whether it had not ended."""
+        """Cancel the call; return whether it was still open."""
         with suppress(CallClosedError, CallNotFoundError):
             self.client.cancel(self.record.id)
             return True

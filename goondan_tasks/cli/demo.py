@@ -1,7 +1,7 @@
-"""``goondan demo``: the example swarm at work, on a Redis and workers of its own, one for each agent.
+"""``goondan demo``: the example swarm at work on a private Redis, with a worker for each agent.
 
-Its agents think: by default a script answers in place of a model. One task for the swarm, a few mistakes, and
-the trace of it all; what happens is shown while it happens.
+Its agents think; by default a script answers in place of a model. The demo shows one task for the swarm as it
+proceeds, a few mistakes, and the trace of the task.
 """
 
 import contextlib
@@ -35,22 +35,22 @@ CONCURRENCY = 4
 TIMEOUT_SECONDS = 45.0
 LOOK_SECONDS = 0.05
 
-#: of the output without a terminal
+#: the widths of the output and of its first column, without a terminal
 WIDTH, WHAT_WIDTH = 80, 34
 
 OUTSIDE = "you"
 TASK = "Write a module that counts the words of files. Write its test and run it. Then review the style."
-#: says which model the swarm thinks with
+#: names the model that the swarm thinks with
 MODEL_VARIABLE = "GOONDAN_DEMO_MODEL"
 
-#: calls that must fail: agent, tool, arguments, and the code of the error
+#: calls that must fail: agent, tool, arguments, and error code
 MISTAKES = (
     ("planner", "bash__exec", {"command": "ls"}, "E_TOOL_NOT_IN_CATALOG"),
     ("coder", "bash__exec", {"cmd": "ls"}, "E_TOOL_INVALID_ARGS"),
     ("coder", "file-system__read", {"path": "../../../../etc/passwd"}, "E_PATH_OUTSIDE_WORKDIR"),
 )
 
-#: what a person wants to know of each tool's output, and of each agent's answer
+#: the gist of each tool's output, and of each agent's answer
 _GISTS: dict[str, Callable[[Any], str]] = {
     "plan__outline": lambda out: f"steps: {len(out['steps'])}",
     "python-project__scaffold": lambda out: " ".join(out["files"]),
@@ -65,9 +65,9 @@ _GISTS: dict[str, Callable[[Any], str]] = {
 
 
 class UnexpectedResult(GoondanError):  # noqa: N818 - it is the result that is unexpected
-    """Something in the demo did not end as it should."""
+    """Part of the demo did not end as it should."""
 
-    suggestion = "Run `goondan doctor`; if nothing is wrong there, this is a defect: please report it."
+    suggestion = "Run `goondan doctor`; if it finds nothing, this is a bug: please report it."
 
 
 def demo(
@@ -75,19 +75,19 @@ def demo(
     model: Annotated[
         str | None,
         typer.Option(
-            help="The model to think with: PROVIDER:MODEL, or the URL of a server that speaks OpenAI's chat "
-            "completions, #MODEL behind it. By default a script answers.",
+            help="The model to think with: PROVIDER:MODEL, or URL#MODEL of a server with OpenAI's chat "
+            "completions. By default a script answers.",
             envvar=MODEL_VARIABLE,
             metavar="MODEL",
         ),
     ] = None,
 ) -> None:
-    """Show the example swarm at work: embedded Redis, a worker for each agent, handoffs, their trace."""
+    """Show the example swarm at work: a private Redis, a worker for each agent, handoffs, their trace."""
     screen = Screen(stderr=as_json)
     try:
         report = _run(screen, model)
     except KeyboardInterrupt:
-        screen.say("Stopped; everything has ended.")
+        screen.say("Stopped. Nothing is left running.")
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
         Output(as_json).document(report)
@@ -96,7 +96,7 @@ def demo(
 def _run(screen: Screen, model: str | None) -> JsonObject:
     began = time.monotonic()
     here = Path(__file__).parent
-    # inside the installed package, or in the source tree
+    # in the installed package, or in the source tree
     places = (root / "examples" / "coding-swarm" for root in (here.parent, here.parents[1]))
     example = next(place for place in places if place.is_dir())
     screen.say(f"Starting a private Redis, and a worker for each agent of\n{example} …")
@@ -108,7 +108,7 @@ def _run(screen: Screen, model: str | None) -> JsonObject:
         started = time.monotonic()
         for worker in stack.client.workers():
             screen.say(f"  {', '.join(worker.agents):<10} process {worker.pid}")
-        screen.say(f"They take work after {started - began:.1f} s.")
+        screen.say(f"They are ready after {started - began:.1f} s.")
         report = _story(stack.client, screen, is_scripted=model is None)
         ended = time.monotonic()
     durations = {"start": started - began, "work": ended - started, "stop": time.monotonic() - ended}
@@ -127,7 +127,7 @@ def _run(screen: Screen, model: str | None) -> JsonObject:
 
 
 class DemoStack(LocalStack):
-    """A stack with a copy of the example, which is removed with it, whose agents think with another model."""
+    """A stack with a temporary copy of the example, whose agents think with the given model."""
 
     def __init__(self, example: Path, model: JsonObject, **options: Any) -> None:
         super().__init__(example, **options)
@@ -143,22 +143,22 @@ class DemoStack(LocalStack):
 
 @contextlib.contextmanager
 def _model_spec(example: Path, model: str | None, screen: Screen) -> Iterator[JsonObject]:
-    """Yield the spec of the model that the agents think with; for the script, while it is served."""
+    """Yield the spec of the model that the agents think with; serve the script meanwhile."""
     if model is not None:
         screen.say(f"The agents think with {model}.")
         yield _real_model(model)
         return
-    screen.say("The agents think; a script answers in place of a model, on loopback.")
-    screen.say(f"A real one: {MODEL_VARIABLE}=openai:… and its key, or a server's URL.")
+    screen.say("The agents think; in place of a model, a script answers on loopback.")
+    screen.say(f"For a real model set {MODEL_VARIABLE}=openai:… and its key, or a server's URL.")
     with _script(example / "scripted_model.py") as url:
         yield {"provider": "openai-chat", "model": "scripted", "baseUrl": url, "apiKey": {"value": "none"}}
 
 
 def _real_model(model: str) -> JsonObject:
-    """Return the spec of a Model that ``GOONDAN_DEMO_MODEL`` names.
+    """Return the spec of the Model that the option names.
 
     Raises:
-        ConfigError: it is neither PROVIDER:MODEL nor a URL, or the server names no model.
+        ConfigError: it is neither PROVIDER:MODEL nor a URL, or the server does not list its models.
     """
     if not model.startswith(("http://", "https://")):
         provider, _, name = model.partition(":")
@@ -175,7 +175,7 @@ def _real_model(model: str) -> JsonObject:
                 name = json.load(answer)["data"][0]["id"]
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise ConfigError(
-                f"{url} does not say which models it has: {error}", suggestion=f"Name one: {url}#NAME."
+                f"{url} does not list its models: {error}", suggestion=f"Name one: {url}#NAME."
             ) from error
     return {"provider": "openai-chat", "model": name, "baseUrl": url, "apiKey": {"value": "none"}}
 
@@ -195,24 +195,26 @@ def _script(file: Path) -> Iterator[str]:
 
 
 def _story(client: Client, screen: Screen, *, is_scripted: bool) -> JsonObject:
-    """Ask the example swarm, as a program outside of it would; return the report.
+    """Give the example swarm its task, as a program outside of it would; return the report.
 
     Raises:
         UnexpectedResult: something did not end as it should.
     """
     instance_key = f"demo-{uuid.uuid4().hex[:4]}"
-    _chapter(screen, "One request; planner, coder and reviewer hand the work to each other")
+    _chapter(screen, "One request: planner, coder and reviewer hand the work to each other")
     call, pending = client.ask("planner", TASK, timeout=TIMEOUT_SECONDS, instance_key=instance_key)
     _wrapped(screen, f"To the planner: {TASK}", "  ")
     with screen.status("The swarm works"):
-        for news in news_of(client, call.correlation_id):
-            _show_news(screen, news)
+        for event in swarm_events(client, call.correlation_id):
+            _show_event(screen, event)
     done, trace = pending.result(TIMEOUT_SECONDS), client.trace(call.correlation_id)
     _check(done.error is None, f"the swarm answered with an error: {done.error}")
-    if is_scripted:  # what a real model makes of the task is its own affair
+    if is_scripted:  # a real model may do it in another way
         _check("2 tests pass" in done.output and "round 2" in done.output, "two rounds, two tests pass")
         _check(all(node.state == "ok" for node in trace.nodes), "every call and handoff succeeds")
-        _check({node.agent for node in trace.nodes} == {"planner", "coder", "reviewer"}, "each has its part")
+        _check(
+            {node.agent for node in trace.nodes} == {"planner", "coder", "reviewer"}, "all agents take part"
+        )
 
     _chapter(screen, "The answer")
     _wrapped(screen, str(done.output), "  ")
@@ -230,7 +232,7 @@ def _story(client: Client, screen: Screen, *, is_scripted: bool) -> JsonObject:
 def _mistake(
     client: Client, screen: Screen, instance_key: str, agent: str, tool: str, args: JsonObject, code: str
 ) -> JsonObject:
-    """Make a call that must fail; show and return the error that it is answered with."""
+    """Make a call that must fail; show and return its error."""
     error = client.call(agent, tool, args, timeout=TIMEOUT_SECONDS, instance_key=instance_key).error
     if error is None or error.code != code:
         raise UnexpectedResult(f"{tool} should have answered {code}")
@@ -249,8 +251,8 @@ def _wrapped(screen: Screen, text: str, indent: str) -> None:
     screen.say(textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=indent))
 
 
-class News(NamedTuple):
-    """A call or request was made; or, with a result, it has ended."""
+class SwarmEvent(NamedTuple):
+    """A call or request was made, or with a result: it has ended."""
 
     node: TraceNode
     #: the agent that made it; ``None`` if it came from outside
@@ -259,48 +261,48 @@ class News(NamedTuple):
 
     @property
     def order(self) -> tuple[str, int]:
-        """When it happened; of the same moment, an answer comes after the calls that it used."""
+        """The sort key: by time; at the same moment an answer comes after the calls that it used."""
         if self.result is None:
             return self.node.queued_at, self.node.depth
         return self.node.finished_at or "", -self.node.depth
 
 
-def news_of(client: Client, correlation_id: str) -> Iterator[News]:
-    """Yield what happens to a request, in order of time, until it has ended."""
+def swarm_events(client: Client, correlation_id: str) -> Iterator[SwarmEvent]:
+    """Yield what happens in a request, in order of time, until it has ended."""
     pending = client.pending(correlation_id)
-    told: set[tuple[str, bool]] = set()
+    seen: set[tuple[str, bool]] = set()
     has_ended = False
     while not has_ended:
         with contextlib.suppress(WaitTimeout):
             pending.result(LOOK_SECONDS)
             has_ended = True
         happened = [
-            one for one in _events(client, correlation_id) if (one.node.id, one.result is None) not in told
+            one for one in _events(client, correlation_id) if (one.node.id, one.result is None) not in seen
         ]
-        told.update((one.node.id, one.result is None) for one in happened)
+        seen.update((one.node.id, one.result is None) for one in happened)
         yield from sorted(happened, key=lambda one: one.order)
 
 
-def _events(client: Client, correlation_id: str) -> Iterator[News]:
+def _events(client: Client, correlation_id: str) -> Iterator[SwarmEvent]:
     path: list[TraceNode] = []
     for node in client.trace(correlation_id).nodes:
         del path[node.depth :]
         asker = path[-1].agent if path else None
         path.append(node)
-        yield News(node, asker)
+        yield SwarmEvent(node, asker)
         if node.finished_at is not None:
-            yield News(node, asker, client.pending(node.id).result())
+            yield SwarmEvent(node, asker, client.pending(node.id).result())
 
 
-def _show_news(screen: Screen, news: News) -> None:
-    """Show that work was handed over, that it came back, or how a tool call has ended."""
-    node, result = news.node, news.result
+def _show_event(screen: Screen, event: SwarmEvent) -> None:
+    """Show a handoff, its answer, or how a tool call has ended."""
+    node, result = event.node, event.result
     is_call = node.kind == "call"
     if result is None and is_call:
         return
     is_thought = node.tool.startswith(MODEL_TOOLS)
     what = f"{node.agent} thinks" if is_thought else node.tool if is_call else node.agent
-    handoff = f"{news.asker or OUTSIDE} {'→' if result is None else '←'} {what}"
+    handoff = f"{event.asker or OUTSIDE} {'→' if result is None else '←'} {what}"
     line = Text("  " * (node.depth + 1)).append(what if is_call else handoff, "" if is_call else "bold cyan")
     if result is not None:
         line.pad_right(max(1, WHAT_WIDTH - line.cell_len))
@@ -320,7 +322,7 @@ def _gist(what: str, output: Any, *, is_thought: bool) -> str:
         return ", ".join(names) or "answers"
     try:
         return _GISTS.get(what, str)(output)
-    except (LookupError, TypeError):  # a model may call a tool in a way of its own
+    except (LookupError, TypeError):  # a model may have called it in another way
         return str(output)
 
 

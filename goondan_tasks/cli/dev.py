@@ -1,4 +1,4 @@
-"""``goondan dev``: an orchestrator, a Redis, a watcher and Flower."""
+"""``goondan dev``: Redis, an orchestrator, Flower, and a watch on the bundle."""
 
 import contextlib
 import hashlib
@@ -56,11 +56,11 @@ from goondan_tasks.revisions.active import Activation
 _FLOWER_PORTS = range(FLOWER_PORT, FLOWER_PORT + 100)
 _PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:([^/@\s]+)@")
 _OWN_NAME, _NARROWEST = "dev", 15
-#: what makes workers restart that run the folder itself; and all others: a process has its variables for life
+#: a change of these files restarts workers that run the folder itself
 _CODE = {".py", ".yaml", ".yml", *javascript.SUFFIXES}
 _COLORS = ("cyan", "yellow", "green", "magenta", "blue", "bright_cyan", "bright_yellow", "bright_magenta")
 
-#: the orchestrator's events that dev shows; the workers' own lines cover the others
+#: the orchestrator's events that dev shows; the workers' own lines show the others
 _EVENTS = {
     "orchestrator.worker_crashed": (
         "a worker of {agent} has crashed ({crashes} in a row), next start {next_start}"
@@ -78,20 +78,20 @@ def dev(
     context: typer.Context,
     path: BundleArgument = None,
     concurrency: Concurrency = 8,
-    with_flower: Annotated[bool, flag("Run Flower too.", "--flower/--no-flower")] = True,
+    with_flower: Annotated[bool, flag("Also run Flower.", "--flower/--no-flower")] = True,
     install: Install = False,
     verbose: Verbose = False,
 ) -> None:
     """Run Redis, a worker for every agent and Flower, until Ctrl-C.
 
-    When the bundle changes it is checked, and its workers take it while they are at work: calls that run end
-    with the code that they have begun with. While it has errors the workers go on as before. Without
-    --redis-url or GOONDAN_REDIS_URL a private Redis runs, whose data, password and port are kept in
-    GOONDAN_STATE_ROOT for the next time. Variables in a file .env beside the bundle are added to the
+    When the bundle changes, it is checked and the workers load it without a restart; running calls finish
+    with the code they began with. While the bundle has errors, the workers keep the last valid version.
+    Without --redis-url or GOONDAN_REDIS_URL a private Redis runs, whose data, password and port are kept in
+    GOONDAN_STATE_ROOT for the next start. Variables in a file .env beside the bundle are added to the
     environment.
     """
     if path is not None and context.params["bundle"] is not None:
-        raise typer.BadParameter("name the bundle once: as BUNDLE, or with --bundle.")
+        raise typer.BadParameter("give the bundle either as BUNDLE or with --bundle.")
     require_extra("all", "celery", "flower", "httpx2", "watchfiles")
     bundle = path.absolute() if path else chosen_bundle(session.settings)
     screen, interruption = DevScreen(), Interruption()
@@ -122,35 +122,35 @@ def dev(
             for changed in changes_of(bundle, settings.state_root_path, interruption.asked):
                 if own is not None and own.process.poll() is not None:
                     own.launch()
-                    screen.say("Redis had ended. It runs again, with its address and its data.")
+                    screen.say("Redis had exited. It runs again, with the same address and data.")
                 running.look()
                 if packages.have_changed():
                     running.restart("Other Python packages are installed")
                 elif changed or running.is_behind:
                     running.follow(changed, interruption.asked)
             screen.say(
-                f"Stopping: running calls have {settings.grace_seconds:g} s; again Ctrl-C ends them now."
+                f"Stopping: running calls have {settings.grace_seconds:g} s; another Ctrl-C ends them now."
             )
             running.orchestrator.stop()
     raise typer.Exit(interruption.exit_code)
 
 
 class FolderCheck(contextlib.AbstractContextManager["FolderCheck"]):
-    """Checks a bundle again and again; a first time when it is made.
+    """Checks a bundle repeatedly; the first time in the constructor.
 
     Raises:
-        ConfigError: the bundle has errors, or no such Swarm.
+        ConfigError: the bundle has errors, or lacks the Swarm.
     """
 
     def __init__(self, path: Path, settings: Settings, screen: "DevScreen") -> None:
         self.path = path
         self._settings, self._screen = settings, screen
         self._prober = Prober()
-        #: the bundle when it was without errors last
+        #: the last version without errors
         self.passed = self.run()
 
     def run(self) -> CheckedBundle:
-        """Show every finding, and describe the agents of the Swarm; raises ConfigError."""
+        """Check the bundle: show every warning, and describe the agents; raises ConfigError."""
         entries = bundle_entries(self.path)
         records = dict(zip(entries, self._prober.import_entries(entries), strict=True))
         bundle, findings = inspect_bundle(self.path, records=records)
@@ -162,7 +162,7 @@ class FolderCheck(contextlib.AbstractContextManager["FolderCheck"]):
         self.passed = CheckedBundle(bundle, agents)
         return self.passed
 
-    def get_ready(self) -> None:
+    def prepare(self) -> None:
         """Prepare for the next check."""
         with contextlib.suppress(OSError):  # too many processes: the next check tries again
             self._prober.start_ahead()
@@ -172,7 +172,7 @@ class FolderCheck(contextlib.AbstractContextManager["FolderCheck"]):
 
 
 class _Dev:
-    """The workers of a bundle, which an orchestrator keeps, and Flower; :meth:`serve` starts workers."""
+    """Flower, and the workers of a bundle, which an orchestrator keeps running."""
 
     def __init__(
         self,
@@ -190,18 +190,19 @@ class _Dev:
             lambda agent: self._start(f"worker {agent}", worker_command(agent)),
             patience_of(self._settings, check.passed.bundle),
         )
-        #: ``None`` if workers run the folder itself, and are restarted for each change
+        #: ``None`` if the workers run the folder itself and are restarted for each change
         self._revisions: FolderRevisions | None = None
-        #: the one that was offered last; and as long as it is not known what workers have made of it
+        #: the revision that was offered last
         self._ref: str | None = None
-        self._untold: str | None = None
+        #: the same, until its outcome was shown
+        self._pending_ref: str | None = None
         self.orchestrator = self._orchestrator_of(())
         self._is_ready = self._is_valid = True
-        #: whether a change could not be offered, because Redis was away
+        #: whether a change could not be offered because Redis was unreachable
         self.is_behind = False
 
     def serve(self) -> None:
-        """Start workers of the bundle as it was checked last; the previous ones finish their calls."""
+        """Start workers for the last valid bundle; the previous ones finish their calls."""
         path, checked = self._check.path, self._check.passed
         self.orchestrator = self._orchestrator_of(checked.agents)
         with contextlib.suppress(RedisError, BrokerUnreachableError):
@@ -215,15 +216,15 @@ class _Dev:
         self._environment = self._session.environment(bundle=path, **self.mode)
         self.orchestrator.restart()
         self.orchestrator.look()
-        self._is_ready, self._untold = False, None
+        self._is_ready, self._pending_ref = False, None
 
     @property
     def mode(self) -> dict[str, object]:
-        """The settings with which workers take changes in place."""
+        """The settings that make workers load changes without a restart."""
         return {"dev": "on"} if self._revisions is not None else {}
 
     def start_flower(self) -> str | None:
-        """Start Flower on the first free port and return its URL, ``None`` if none is free."""
+        """Start Flower on the first free port and return its URL; ``None`` if none is free."""
         port = next((port for port in _FLOWER_PORTS if why_not_free(LOOPBACK, port) is None), None)
         if port is None:
             return None
@@ -234,33 +235,33 @@ class _Dev:
         return f"http://{LOOPBACK}:{port}"
 
     def look(self) -> None:
-        """Restart what has ended, and say once when every agent has a worker, or all workers run a change."""
+        """Restart workers that have ended; report once when all agents are served or a change is loaded."""
         self.orchestrator.look()
         with contextlib.suppress(RedisError, ValueError):
             if not self._is_ready:
                 self._is_ready = self.orchestrator.are_served()
                 if self._is_ready:
                     self._screen.say("Ready: every agent has a worker.")
-            elif self._untold is not None and self._revisions is not None:
-                self._tell(self._revisions.activation(self._untold))
+            elif self._pending_ref is not None and self._revisions is not None:
+                self._report(self._revisions.activation(self._pending_ref))
             else:
-                self._check.get_ready()
+                self._check.prepare()
 
-    def _tell(self, activation: Activation) -> None:
-        """Say once what the workers have made of a change."""
+    def _report(self, activation: Activation) -> None:
+        """Report once whether the workers have loaded a change."""
         if activation.status == "active" and self.orchestrator.are_served(activation.ref):
-            self._screen.say("The bundle has changed; the workers have taken it.")
+            self._screen.say("The bundle has changed; the workers have loaded it.")
         elif activation.status == "failed":
             why = f"{activation.code}: {activation.reason}"
             self._screen.say(
-                f"The bundle has changed, and cannot be loaded; the workers go on as before.\n{why}"
+                f"The bundle has changed, but cannot be loaded; the workers keep the last version.\n{why}"
             )
         elif activation.status in {"active", "proposed"}:
             return
-        self._untold = None
+        self._pending_ref = None
 
     def follow(self, changed: Collection[Path], stop: threading.Event) -> None:
-        """Offer a changed bundle to the workers, unless it has errors; restart them if they must be."""
+        """Offer a changed bundle to the workers, unless it has errors; restart them if necessary."""
         revisions, self.is_behind = self._revisions, False
         if self._has_other_variables(changed):
             self.restart("The bundle's variables have changed")
@@ -268,14 +269,14 @@ class _Dev:
             try:
                 self._offer(revisions, stop)
             except (GoondanError, ValueError) as error:
-                self.restart(f"The bundle has changed, and cannot be taken in place ({error})")
+                self.restart(f"The bundle has changed, and cannot be loaded without a restart ({error})")
             except RedisError:
                 self.is_behind = True
         elif any(path.suffix in _CODE for path in changed):
             self.restart("The bundle has changed")
 
     def _has_other_variables(self, changed: Collection[Path]) -> bool:
-        """Return whether workers may lack variables: theirs are for life, and entries may read files."""
+        """Return whether the workers' environment is out of date: a process keeps its variables for life."""
         if any(path.name.startswith(VARIABLES) and not path.is_dir() for path in changed):
             return True
         return self._environment != self._session.environment(bundle=self._check.path, **self.mode)
@@ -283,14 +284,14 @@ class _Dev:
     def _offer(self, revisions: FolderRevisions, stop: threading.Event) -> None:
         if revisions.current() == self._ref:
             if not self._is_valid:
-                self._screen.say("The bundle is valid again, as the workers run it.")
+                self._screen.say("The bundle is valid again: it is what the workers run.")
             self._is_valid = True
         elif (checked := self._checked()) is None:
             return
-        elif not revisions.may_become(checked, self._settings):
-            self._restart("The bundle has another workspace, or another policy for changesets")
+        elif not revisions.accepts(checked, self._settings):
+            self._restart("The bundle has another workspace or changeset policy")
         else:
-            self._ref = self._untold = revisions.offer(stop)
+            self._ref = self._pending_ref = revisions.offer(stop)
             self.orchestrator = self._orchestrator_of(checked.agents)
             self.orchestrator.restart(is_whole=False)
             self.orchestrator.look()
@@ -301,17 +302,17 @@ class _Dev:
             self._restart(reason)
 
     def _restart(self, reason: str) -> None:
-        self._screen.say(f"{reason}: the workers are restarted.")
+        self._screen.say(f"{reason}: restarting the workers.")
         self.serve()
 
     def _checked(self) -> CheckedBundle | None:
-        """Check the bundle; ``None`` if it has errors, which are shown."""
+        """Check the bundle; show its errors and return ``None`` if it has any."""
         self._is_valid = False
         try:
             add_variables(self._check.path)
             checked = self._check.run()
         except ConfigError as error:
-            text = "The bundle has changed, and is not valid; the workers go on as before."
+            text = "The bundle has changed, but is not valid; the workers keep the last version."
             self._screen.say(f"{text}\n{error.message}")
             return None
         self._is_valid = True
@@ -332,7 +333,7 @@ class _Dev:
 
 
 class DevScreen:
-    """Shows on stderr what dev does, and its processes' lines behind their names; it is thread-safe."""
+    """Shows on stderr what dev does, and the output of its processes with their names; thread-safe."""
 
     def __init__(self) -> None:
         self._screen = Screen(stderr=True)
@@ -341,7 +342,7 @@ class DevScreen:
         self._width = _NARROWEST
 
     def line(self, name: str, text: str | Text) -> None:
-        """Write text from a process, each line behind the process's name."""
+        """Write text from a process, with the process's name before each line."""
         content = text if isinstance(text, Text) else Text(printable(KNOWN_SECRETS.hidden_in_log(text)))
         with self._lock:
             self._width = max(self._width, len(name))
@@ -354,7 +355,7 @@ class DevScreen:
         self.line(_OWN_NAME, text)
 
     def debug(self, event: str, *_: Any, **fields: Any) -> None:
-        """Write an event that the orchestrator logs, if its workers' own lines do not show it."""
+        """Show an event that the orchestrator logs, unless the workers' own lines show it."""
         if event in _EVENTS:
             self.say(_EVENTS[event].format(**fields))
 
@@ -370,11 +371,11 @@ class DevScreen:
         mode: Mapping[str, object],
         is_own_redis: bool,
     ) -> None:
-        """Write where everything is, and what to paste into another terminal, the settings ``mode`` too."""
+        """Show where everything is, and the export line for other terminals, ``mode`` included."""
         self.say(f"Redis:  {settings.redis_url}")
-        if not is_own_redis:  # the line of another dev, pasted before into this terminal
+        if not is_own_redis:  # set by the export line of another dev, perhaps
             self.say("        not a private one: from --redis-url or GOONDAN_REDIS_URL;")
-            self.say("        workers of other bundles there take calls of agents with the same name")
+            self.say("        workers of other bundles there take calls to agents with the same names")
         if flower_url:
             self.say(f"Flower: {flower_url}")
         files = instances_directory(settings.state_root_path, encoded(workspace))
@@ -391,10 +392,10 @@ class DevScreen:
 def add_variables(bundle: Path) -> list[str]:
     """Add the variables in the ``.env`` beside a bundle to the environment; return the names of those added.
 
-    Secrets among them, by their names or as passwords in URLs, are masked from now on.
+    Values with the name of a secret, and passwords in URLs, are masked from now on.
 
     Raises:
-        ConfigError: the file cannot be read; the message has nothing of what stands in it.
+        ConfigError: the file cannot be read; the message quotes nothing of its content.
     """
     file = (bundle if bundle.is_dir() else bundle.parent) / VARIABLES
     # a directory of this name is a virtual environment
@@ -414,12 +415,12 @@ def add_variables(bundle: Path) -> list[str]:
 
 @contextlib.contextmanager
 def _dev_redis(settings: Settings, bundle: Path) -> Iterator[tuple[Settings, EmbeddedRedis | None]]:
-    """Yield settings whose Redis answers, and that Redis if it is a private one, which ends with the block.
+    """Yield settings whose Redis answers, and that Redis if it is private; it ends with the block.
 
     Raises:
-        BrokerUnreachableError: the Redis that was named does not answer.
+        BrokerUnreachableError: the Redis in the settings does not answer.
         EmbeddedRedisError: the private one does not start.
-        ConfigError: there is no place for its data.
+        ConfigError: the state root cannot hold its data.
     """
     if "redis_url" in settings.model_fields_set:
         require_broker(settings)
@@ -440,9 +441,9 @@ def _dev_redis(settings: Settings, bundle: Path) -> Iterator[tuple[Settings, Emb
 
 
 def _start_kept_redis(directory: Path) -> EmbeddedRedis:
-    """Start a Redis with the data, the password and, if it is still free, the port of the last time.
+    """Start a Redis with the data, the password and, if it is free, the port of the last start.
 
-    A URL that was copied into another terminal stays valid.
+    So a URL that was copied into another terminal stays valid.
     """
     kept = directory / "port"
     port = None
@@ -457,7 +458,7 @@ def _start_kept_redis(directory: Path) -> EmbeddedRedis:
 
 
 def _end_dead_workers(fleet: Fleet) -> None:
-    """Settle what workers of this machine leave that were killed, perhaps with an earlier dev."""
+    """Clean up after workers of this machine that were killed, perhaps with an earlier dev."""
     for worker in fleet.workers():
         if worker.is_process(worker.pid):
             try:

@@ -29,11 +29,8 @@ from broker_config.embedded import RedisBinaryNotFound, find_redis_server
 from broker_config.keys import Keys
 from broker_config.settings import PREFIX, Settings, hidden_password
 from goondan_tasks import sandbox
-from goondan_tasks.agent_registry import (
-    AgentRegistry,
-    describe_agents,
-)
-from goondan_tasks.bundle import Bundle, Finding, inspect_bundle
+from goondan_tasks.agent_registry import AgentRegistry, describe_agents
+from goondan_tasks.bundle import BoundTool, Bundle, Finding, inspect_bundle
 from goondan_tasks.cli.fleet_checks import (
     Check,
     fleet_checks,
@@ -45,10 +42,7 @@ from goondan_tasks.cli.fleet_checks import (
 from goondan_tasks.cli.options import flag
 from goondan_tasks.cli.output import BROKER_UNREACHABLE, CONFIGURATION, OK, printable
 from goondan_tasks.cli.session import Session, require_other_broker, takes_session
-from goondan_tasks.client.status import (
-    read_agents,
-    read_unfetched_mail,
-)
+from goondan_tasks.client.status import read_agents, read_unfetched_mail
 from goondan_tasks.errors import PACKAGE_NOT_INSTALLED, BrokerUnreachableError
 from goondan_tasks.instances.earlier import EarlierWorkspace, earlier_workspace
 from goondan_tasks.javascript import INSTALL, find_runtime, is_javascript, missing_runtime
@@ -56,18 +50,18 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.wording import closest, counted
 
-#: what the delivery of calls was measured and hardened with
+#: the release with which the delivery of calls was tested and measured
 CELERY = "5.7"
-#: of maxmemory; with noeviction a full server refuses every write
+#: the share of maxmemory that counts as full; with noeviction a full server refuses every write
 FULL = 0.85
 SLOW_MILLISECONDS = 20.0
 CLOCK_SECONDS = 1.0
-#: a producer that works at a Turn for so long is asked for, too
+#: a mailbox whose events have waited for this long gets a warning, even if a producer works at a Turn
 UNFETCHED_SECONDS = 300.0
 
-#: how often the latency is measured, how many keys are looked at, how many of another program are named
+#: how often latency is measured, how many keys are sampled, how many foreign keys are named
 _TRIPS, _SAMPLED_KEYS, _NAMED = 5, 2000, 3
-#: separates the name of a queue from a priority
+#: separates a queue's name from its priority
 _PRIORITY_MARK = "\x06\x16"
 _PACKAGES = ("goondan-workers", "celery", "kombu", "redis", "flower")
 _REMEDY = "Start Redis, or set GOONDAN_REDIS_URL; behind a firewall, open the port for this machine."
@@ -78,12 +72,12 @@ Info = Mapping[str, Any]
 
 @takes_session
 def doctor(
-    session: Session, strict: Annotated[bool, flag("Let warnings fail too.", "--strict")] = False
+    session: Session, strict: Annotated[bool, flag("Treat warnings as problems.", "--strict")] = False
 ) -> None:
-    """Check this machine, Redis, the workers and the bundle; say what to correct.
+    """Check this machine, Redis, the workers and the bundle; say what to fix.
 
-    Ends with 5 if Redis cannot be reached, with 3 if there is another problem (with --strict: or a warning),
-    else with 0.
+    The exit code is 5 if Redis cannot be reached, 3 for any other problem (with --strict also for a warning),
+    otherwise 0.
     """
     settings = session.settings
     bundle, findings = inspect_bundle(settings.bundle) if settings.bundle else (None, [])
@@ -144,46 +138,48 @@ def _version_of(package: str) -> str:
 
 
 def embedded_redis_check() -> Check:
-    """Check whether `goondan dev`, `goondan demo` and LocalStack find a Redis server to start."""
+    """Check that `goondan dev`, `goondan demo` and LocalStack find a Redis server to start."""
     try:
         return Check("embedded Redis", "ok", str(find_redis_server()))
     except RedisBinaryNotFound as error:
-        return Check("embedded Redis", "warning", "no demo, no dev", str(error))
+        return Check("embedded Redis", "warning", "demo and dev cannot start one", str(error))
 
 
 def settings_check(unread: Sequence[str], known: Sequence[str]) -> Check:
-    """Check whether every GOONDAN_ variable is a setting: a misspelt one has no effect."""
+    """Check that every GOONDAN_ variable is a setting; a misspelt one has no effect."""
     if not unread:
-        return Check("settings", "ok", "every GOONDAN_ variable is one")
+        return Check("settings", "ok", "every GOONDAN_ variable is known")
     remedies = []
     for name in unread:
-        # without the common prefix, which would make all of them alike
+        # without the prefix, which makes all names alike
         meant = closest(name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in known])
-        remedies.append(f"Remove {name}." if meant is None else f"Write {PREFIX}{meant} for {name}.")
+        remedies.append(f"Remove {name}." if meant is None else f"Rename {name} to {PREFIX}{meant}.")
     return Check("settings", "warning", f"not read: {', '.join(unread)}", " ".join(remedies))
 
 
 def state_root_check(root: Path) -> Check:
-    """Check whether a worker could write the state root, or make it."""
+    """Check that a worker can write or create the state root."""
     nearest = next(place for place in (root, *root.parents) if place.exists())
     if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
-        return Check("state root", "ok", f"{root}{'' if nearest == root else ' (made by the first worker)'}")
+        return Check(
+            "state root", "ok", f"{root}{'' if nearest == root else ' (created by the first worker)'}"
+        )
     remedy = "Make it writable for the workers' user, or set GOONDAN_STATE_ROOT to another directory."
     return Check("state root", "problem", f"{nearest} cannot be written", remedy)
 
 
 def bundle_check(path: Path | None, findings: Sequence[Finding]) -> Check:
     if path is None:
-        return Check("bundle", "ok", "none is set; producers go by what workers announce")
+        return Check("bundle", "ok", "none is set; producers use what workers announce")
     if not findings:
         return Check("bundle", "ok", str(path))
     errors = sum(finding.level == "error" for finding in findings)
-    message = f"{path}: {errors} errors, {len(findings) - errors} warnings"
+    message = f"{path}: {counted(errors, 'error')}, {counted(len(findings) - errors, 'warning')}"
     return Check("bundle", "problem" if errors else "warning", message, f"goondan validate {path}")
 
 
 def requirements_check(path: Path | None, findings: Sequence[Finding]) -> list[Check]:
-    """Check whether the packages that the bundle requires are installed here; nothing is said if all are."""
+    """Check that the packages that the bundle requires are installed; empty if all are."""
     missing = (one for one in findings if one.code == PACKAGE_NOT_INSTALLED)
     unmet = [one.message for one in missing if one.path.startswith("spec.requirements")]
     remedy = f"goondan validate --install {path}"
@@ -191,19 +187,19 @@ def requirements_check(path: Path | None, findings: Sequence[Finding]) -> list[C
 
 
 def workspace_check(settings: Settings, bundle: Bundle | None) -> list[Check]:
-    """Tell which workspace the bundle lives in, and what decides that."""
+    """Name the bundle's workspace, and what determines it."""
     if bundle is None:
         return []
-    why = f"by its folder, {bundle.home}: machines that have it elsewhere need a Package or GOONDAN_WORKSPACE"
+    why = f"from its folder, {bundle.home}: machines with another path need a Package or GOONDAN_WORKSPACE"
     if settings.workspace:
-        why = "by GOONDAN_WORKSPACE or --workspace"
+        why = "from GOONDAN_WORKSPACE or --workspace"
     elif bundle.package:
-        why = "by its Package"
+        why = "from its Package"
     return [Check("workspace", "ok", f"{bundle.workspace_name(settings.workspace)}, {why}")]
 
 
 def earlier_workspace_check(found: EarlierWorkspace | None) -> list[Check]:
-    """Name the workspace of earlier versions; a warning until the bundle has instances in its own."""
+    """Name the workspace of earlier versions; a warning until the new workspace has instances."""
     if found is None:
         return []
     return [Check("earlier workspace", "ok" if found.is_past else "warning", found.message, found.remedy)]
@@ -217,7 +213,7 @@ def oauth_key_check(settings: Settings, bundle: Bundle | None) -> list[Check]:
         return [Check("OAuth key", "ok", "GOONDAN_OAUTH_KEY")]
     agents = bundle.agents_with_commands()
     readers = f", which commands of {', '.join(agents)} can read" if agents else ""
-    remedy = "Set GOONDAN_OAUTH_KEY: docs/how-to/oauth.md says how to keep the key of the file."
+    remedy = "Set GOONDAN_OAUTH_KEY; docs/how-to/oauth.md says how to keep using the file's key."
     return [Check("OAuth key", "warning", f"the file {settings.oauth_key_path}{readers}", remedy)]
 
 
@@ -226,72 +222,76 @@ def sandbox_check(bundle: Bundle | None) -> Check:
     found = sandbox.fault()
     if found is None:
         return Check("sandbox", "ok", "bubblewrap works")
-    tools = [bundle.bound_tools(agent) for agent in bundle.agents] if bundle else []
-    wanted = [name for bound in tools for name, tool in bound.items() if tool.export.sandbox]
+    wanted = [name for name, tool in _bound_tools(bundle) if tool.export.sandbox]
     if not wanted:
-        return Check("sandbox", "ok", f"none, and no tool asks for one: {found[0]}")
-    return Check("sandbox", "problem", f"{wanted[0]} asks for one, but {found[0]}", found[1])
+        return Check("sandbox", "ok", f"none, but no tool needs one: {found[0]}")
+    return Check("sandbox", "problem", f"{wanted[0]} needs one, but {found[0]}", found[1])
 
 
 def javascript_check(bundle: Bundle | None, wanted: str | None) -> Check:
-    """Check what runs TypeScript and JavaScript here; a problem if an entry of the bundle needs it."""
+    """Check which runtime runs TypeScript and JavaScript here; none is a problem if an entry needs it."""
     runtime = find_runtime(wanted)
     if runtime is not None:
         return Check("JavaScript", "ok", f"{runtime.name} {runtime.version} ({runtime.program})")
-    tools = [bundle.bound_tools(agent) for agent in bundle.agents] if bundle else []
-    needing = [name for bound in tools for name, tool in bound.items() if is_javascript(tool.entry_path)]
+    needing = [name for name, tool in _bound_tools(bundle) if is_javascript(tool.entry_path)]
     if not needing and wanted is None:
-        return Check("JavaScript", "ok", "neither Node nor Bun, and no tool asks for one")
+        return Check("JavaScript", "ok", "neither Node nor Bun, but no tool needs one")
     reason = missing_runtime(wanted)
     return Check("JavaScript", "problem", f"{needing[0]}: {reason}" if needing else reason, INSTALL)
 
 
+def _bound_tools(bundle: Bundle | None) -> Iterator[tuple[str, BoundTool]]:
+    if bundle is not None:
+        for agent in bundle.agents:
+            yield from bundle.bound_tools(agent).items()
+
+
 def latency_check(milliseconds: float) -> Check:
-    """Check how long one trip takes; a call makes about four."""
-    message = f"one trip takes {milliseconds:.1f} ms"
+    """Check how long a round trip takes; a call makes about four."""
+    message = f"a round trip takes {milliseconds:.1f} ms"
     if milliseconds < SLOW_MILLISECONDS:
         return Check("latency", "ok", message)
     return Check("latency", "warning", message, "Run workers and producers near their Redis.")
 
 
 def clock_check(difference_seconds: float) -> Check:
-    """Check how far this machine's clock is from the server's, which decides."""
+    """Check how far this machine's clock is from Redis's, which deadlines use."""
     if abs(difference_seconds) <= CLOCK_SECONDS:
         return Check("clock", "ok", "this machine and Redis agree on the time")
     way = "ahead of" if difference_seconds > 0 else "behind"
     message = f"this machine is {abs(difference_seconds):.0f} s {way} Redis"
-    remedy = "Synchronize the clocks (NTP): deadlines go by Redis, times in logs by this machine."
+    remedy = "Synchronize the clocks (NTP): deadlines use the time of Redis, logs that of this machine."
     return Check("clock", "warning", message, remedy)
 
 
 def neighbour_check(keys: Iterable[str], namespace: str, *, is_sample: bool) -> Check:
-    """Check whether another program keeps keys in the same database."""
-    # ours, and those that Celery makes for us; Celery's default queue is not ours
+    """Check that no other program keeps keys in the same database."""
+    # ours and those of our Celery; Celery's default queue is not ours
     starts = (f"{namespace}:", "agent.", "celery-task-meta-", "unacked", "_kombu.")
     found = sorted(keys)
     foreign = [
         key for key in found if not (key.startswith(starts) or "celery.pidbox" in key or "celeryev" in key)
     ]
-    scope = f"the {len(found)} keys looked at" if is_sample else f"{len(found)} keys"
+    scope = f"{len(found)} sampled keys" if is_sample else f"{len(found)} keys"
     if not foreign:
         return Check("database", "ok", f"only ours among {scope}")
     message = f"{len(foreign)} of {scope} belong to another program, such as {_quoted(foreign)}"
-    remedy = "Give each system a database of its own: redis://host:6379/1."
+    remedy = "Give each system its own database: redis://host:6379/1."
     return Check("database", "warning", message, remedy)
 
 
 def priority_checks(keys: Iterable[str]) -> list[Check]:
-    """Check whether calls lie in queues of another priority (kombu/transport/redis.py: its ``sep``).
+    """Check that no calls lie in the queues of priorities (``sep`` in kombu/transport/redis.py).
 
-    A Celery program that gives a priority makes them; workers read the plain queues alone.
+    A Celery program that sets a priority creates these queues; workers read only the plain ones.
     """
     unread = sorted(key for key in keys if key.startswith("agent.") and _PRIORITY_MARK in key)
     if not unread:
         return []
-    message = f"no worker reads the queues of a priority: {_quoted(unread)}"
+    message = f"no worker reads the queues of priorities: {_quoted(unread)}"
     remedy = (
-        "Give messages no priority, or set broker_transport_options = {'priority_steps': [0]} in the program "
-        "that sends them; LMOVE brings what is there into the plain queue."
+        "Send messages without a priority, or set broker_transport_options = {'priority_steps': [0]} in the "
+        "program that sends them; LMOVE moves what is there to the plain queue."
     )
     return [Check("priorities", "problem", message, remedy)]
 
@@ -301,7 +301,7 @@ def _quoted(keys: Sequence[str]) -> str:
 
 
 def server_checks(info: Info) -> list[Check]:
-    """Check whether the server is fit for a broker, by its INFO, which managed servers allow too."""
+    """Check that the server is fit as a broker, from its INFO, which managed servers allow too."""
     number = str(info.get("redis_version", "0"))
     name = "Valkey" if info.get("server_name") == "valkey" else "Redis"
     limit = int(info.get("maxmemory", 0))
@@ -321,7 +321,7 @@ def _server_faults(info: Info, sound: Mapping[str, str]) -> Iterator[Check]:
     if not is_supported(str(info.get("redis_version"))):
         yield Check("version", "problem", f"{sound['version']} is too old", f"Use {SERVERS}.")
     if info.get("cluster_enabled"):
-        remedy = "Use a single server, or one with a replica; a queue cannot be spread over a cluster."
+        remedy = "Use a single server, with or without a replica; a queue cannot be spread over a cluster."
         yield Check("role", "problem", "the server is part of a Redis Cluster", remedy)
     elif info.get("role", "master") != "master":
         yield Check("role", "problem", "the server is a read-only replica", "Use the URL of its master.")
@@ -334,7 +334,7 @@ def _server_faults(info: Info, sound: Mapping[str, str]) -> Iterator[Check]:
         remedy = "Set `appendonly yes` in redis.conf, and now: redis-cli CONFIG SET appendonly yes."
         yield Check("persistence", "warning", "no append-only file: a restart loses accepted calls", remedy)
     elif info.get("aof_last_write_status", "ok") != "ok":
-        remedy = "Look at the server's log and the space on its disk."
+        remedy = "Check the server's log and its disk space."
         yield Check("persistence", "problem", "the append-only file cannot be written", remedy)
     if 0 < FULL * int(info.get("maxmemory", 0)) < int(info.get("used_memory", 0)):
         remedy = "Raise maxmemory, or lower GOONDAN_RESULT_TTL_SECONDS; a full server accepts no call."
@@ -396,7 +396,7 @@ def _writes_check(redis: Redis) -> Check:
 
 
 def _measured(redis: Redis) -> tuple[float, float]:
-    """Return how long a trip takes, in ms, and how far this machine's clock is ahead, in seconds."""
+    """Return how long a round trip takes, in ms, and how far this machine's clock is ahead, in seconds."""
     redis.ping()
     trips, differences = [], []
     for _ in range(_TRIPS):
@@ -409,7 +409,7 @@ def _measured(redis: Redis) -> tuple[float, float]:
 
 
 def _some_keys(redis: Redis) -> tuple[set[str], bool]:
-    """Return names of keys, and whether there are more."""
+    """Return a sample of keys, and whether there are more."""
     found: set[str] = set()
     cursor = -1
     while cursor != 0 and len(found) < _SAMPLED_KEYS:

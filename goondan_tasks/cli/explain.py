@@ -1,4 +1,4 @@
-"""``goondan explain``: the page about an error, without a network."""
+"""``goondan explain``: the page about an error, without network access."""
 
 import re
 from typing import Annotated
@@ -15,13 +15,13 @@ _LINK = re.compile(r"\[([^\]]+)\]\([^)\s]+\)")
 
 def explain(
     code: Annotated[
-        str | None, argument("CODE", "Such as E_TOOL_TIMEOUT; without it all are listed.")
+        str | None, argument("CODE", "An error code, such as E_TOOL_TIMEOUT. Default: list all codes.")
     ] = None,
     as_json: Annotated[bool, flag("Print one JSON document on stdout.", "--json")] = False,
 ) -> None:
     """Print what an error means, why it happens and what to do about it.
 
-    Ends with 2 if there is no page about CODE.
+    The exit code is 2 if CODE is unknown.
     """
     texts = {name: page.read_text(encoding="utf-8") for name, page in error_pages().items()}
     output = Output(as_json)

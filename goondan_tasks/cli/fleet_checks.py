@@ -1,4 +1,4 @@
-"""Checks of the agents and workers that Redis knows, for ``goondan doctor``; and what a check is."""
+"""Checks of the agents and workers that Redis knows, for ``goondan doctor``."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,13 +8,13 @@ from goondan_tasks.agent_registry import AgentRecord, McpServerRecord, WorkerRec
 from goondan_tasks.client.status import AgentState, AgentStatus, UnfetchedMail
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.revisions.active import RevisionState
-from goondan_tasks.wording import duration_text
+from goondan_tasks.wording import counted, duration_text
 
 Level = Literal["ok", "warning", "problem"]
 
 
 class Check(NamedTuple):
-    """What was looked at, how it is, and what to do unless it is ``ok``."""
+    """The result of a check, and what to do unless it is ``ok``."""
 
     name: str
     level: Level
@@ -33,10 +33,10 @@ def fleet_checks(
     *,
     statuses: Iterable[AgentStatus] = (),
 ) -> list[Check]:
-    """Check whether every agent has workers, and whether these belong together.
+    """Check that every agent has workers, and that these fit together.
 
-    ``agents`` are those of our bundle, if there is one; ``announced`` are those of the workers;
-    ``statuses`` have the state of their queues and starts.
+    ``agents`` are those of the bundle, if there is one; ``announced`` are those of the workers; ``statuses``
+    hold the state of their queues and of crashing workers.
     """
     if not agents:
         return [Check("agents", "warning", "none is known", "Set GOONDAN_BUNDLE, or start a worker.")]
@@ -64,19 +64,19 @@ def _workers_check(agent: str, workers: Iterable[WorkerRecord], status: AgentSta
 
 
 def loss_checks(statuses: Iterable[AgentStatus]) -> Iterator[Check]:
-    """Warn of calls that were lost with their workers and that nothing has moved on yet."""
+    """Warn of calls that were lost with their workers and not recovered yet."""
     for status in statuses:
         if status.queue.losses:
             agent = status.record.name
             remedy = (
-                "The next worker, or producer that waits, runs them again, or ends them with "
-                f"E_TOOL_OUTCOME_UNKNOWN. Start one: goondan worker --agent {agent}"
+                "The next worker, or a producer that waits for them, reruns them or ends them with "
+                f"E_TOOL_OUTCOME_UNKNOWN. Start a worker: goondan worker --agent {agent}"
             )
             yield Check(f"calls of {agent}", "warning", status.queue.losses, remedy)
 
 
 def _grouped(rows: Iterable[tuple[str, str, str]]) -> dict[str, dict[str, list[str]]]:
-    """Group the names of workers by agent, and then by what they have to have in common."""
+    """Group the names of workers by agent, then by the property that they should share."""
     found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for agent, common, worker in rows:
         found[agent][common].append(worker)
@@ -84,18 +84,18 @@ def _grouped(rows: Iterable[tuple[str, str, str]]) -> dict[str, dict[str, list[s
 
 
 def _system_checks(workers: Iterable[WorkerRecord]) -> Iterator[Check]:
-    """Warn of agents whose name two systems have: their calls are in one queue."""
+    """Warn of agents whose name two systems use: their calls share a queue."""
     systems = _grouped(
         (agent, f"swarm {worker.swarm} in workspace {worker.workspace}", worker.name)
         for worker in workers
         if worker.swarm
         for agent in worker.agents
     )
-    remedy = "Give each system a database of its own: GOONDAN_REDIS_URL=redis://HOST:6379/1."
+    remedy = "Give each system its own database: GOONDAN_REDIS_URL=redis://HOST:6379/1."
     for agent, found in systems.items():
         if len(found) > 1:
             named = "; ".join(f"{system} ({', '.join(names)})" for system, names in found.items())
-            message = f"workers of {len(found)} share its queue: {named}"
+            message = f"workers of {len(found)} systems share its queue: {named}"
             yield Check(f"systems of {agent}", "warning", message, remedy)
 
 
@@ -107,11 +107,11 @@ def _place_checks(agents: Mapping[str, AgentRecord], workers: Iterable[WorkerRec
         for agent in worker.agents
         if worker.workspace and agent in agents
     )
-    remedy = "Give both the same Package or GOONDAN_WORKSPACE: without either, the bundle's folder decides."
+    remedy = "Give both the same Package or GOONDAN_WORKSPACE; without these the bundle's folder decides."
     for agent, found in places.items():
         ours, [theirs, *others] = agents[agent].workspace, found
-        if theirs != ours and not others:  # of several, the systems are warned of
-            message = f"{ours} by this bundle, {theirs} by its workers: {', '.join(found[theirs])}"
+        if theirs != ours and not others:  # several are reported as systems
+            message = f"{ours} for this bundle, but {theirs} for its workers: {', '.join(found[theirs])}"
             yield Check(f"workspace of {agent}", "warning", message, remedy)
 
 
@@ -122,8 +122,8 @@ def _state_root_checks(workers: Iterable[WorkerRecord]) -> list[Check]:
         for agent in set(worker.agents) - set(worker.local_workdir)
     )
     remedy = (
-        "Put GOONDAN_STATE_ROOT of all of them on one shared volume, "
-        "or give the Agent `workdir: local` if it may work on separate files."
+        "Put the GOONDAN_STATE_ROOT of all of them on one shared volume, "
+        "or give the Agent `workdir: local` if its workers may use separate files."
     )
     checks = []
     for agent, by_root in roots.items():
@@ -141,29 +141,29 @@ def _catalog_checks(
     remedy = "Restart the workers with this bundle, or set GOONDAN_BUNDLE to theirs."
     for name in {agent: None for worker in workers for agent in worker.agents if agent in agents}:
         theirs = announced.get(name)
-        # workers with the same bundle announce this; the tools of extensions are not in it
+        # workers with the same bundle announce the same, apart from the tools of extensions
         if theirs is not None and theirs.catalog != agents[name].with_dynamic_tools(theirs).catalog:
             yield Check(f"catalog of {name}", "warning", message, remedy)
 
 
 def mail_check(mail: UnfetchedMail) -> Check:
-    """Warn of an agent without an entry whose events wait, while no producer receives them."""
+    """Warn that events for an agent without an entry wait, and no producer receives them."""
     many = "1 mailbox" if mail.mailboxes == 1 else f"{mail.mailboxes} mailboxes"
-    message = f"events wait in {many}, for {duration_text(mail.seconds)}, and no producer fetches them"
+    message = f"events have waited in {many} for {duration_text(mail.seconds)}, and no producer fetches them"
     remedy = (
         f"Run a producer that calls client.receive({mail.agent!r}), or give the Agent an entry, so that its "
-        "workers handle them; else they expire."
+        "workers handle the events; otherwise they expire."
     )
     return Check(f"events of {mail.agent}", "warning", message, remedy)
 
 
 def mcp_server_checks(workers: Iterable[WorkerRecord]) -> Iterator[Check]:
-    """Check each MCP server of each agent, by what its workers say of it."""
-    told: defaultdict[tuple[str, str], dict[str, McpServerRecord]] = defaultdict(dict)
+    """Check each MCP server of each agent, as its workers report it."""
+    reported: defaultdict[tuple[str, str], dict[str, McpServerRecord]] = defaultdict(dict)
     for worker in workers:
         for server in worker.mcp_servers:
-            told[server.agent, server.name][worker.name] = server
-    for (agent, name), records in sorted(told.items()):
+            reported[server.agent, server.name][worker.name] = server
+    for (agent, name), records in sorted(reported.items()):
         yield _mcp_server_check(f"MCP server {name} of {agent}", records)
 
 
@@ -172,17 +172,18 @@ def _mcp_server_check(title: str, records: Mapping[str, McpServerRecord]) -> Che
     if not down:
         tools = max(record.tools for record in records.values())
         times = sum(record.failures for record in records.values())
-        return Check(title, "ok", f"{tools} tools; {f'lost {times} times' if times else 'never lost'}")
+        losses = f"lost {counted(times, 'time')}" if times else "never lost"
+        return Check(title, "ok", f"{counted(tools, 'tool')}; {losses}")
     worker, record = next(iter(down.items()))
     share = f"{len(down)} of {len(records)} workers; in " if len(records) > 1 else ""
-    remedy = "Correct the server, or its command, address or environment in the extension's config."
+    remedy = "Fix the server, or its command, address or environment in the extension's config."
     return Check(title, "warning", f"down in {share}{worker}: {record.reason}", remedy)
 
 
 def revision_checks(
     states: Mapping[str, RevisionState], agents: Mapping[str, AgentRecord], workers: Sequence[WorkerRecord]
 ) -> Iterator[Check]:
-    """Check whether the workers of each workspace in which revisions are followed run the same one."""
+    """Check that the workers of each workspace that follows revisions run the same one."""
     for workspace, state in states.items():
         inside = {name for name, record in agents.items() if record.workspace == workspace}
         own = [worker for worker in workers if inside.intersection(worker.agents)]
@@ -191,23 +192,23 @@ def revision_checks(
 
 def _revision_checks(name: str, state: RevisionState, workers: Iterable[WorkerRecord]) -> Iterator[Check]:
     others = [
-        f"{worker.name} runs {worker.bundle_ref or 'what it started with'}"
+        f"{worker.name} runs {worker.bundle_ref or 'the bundle it started with'}"
         for worker in workers
         if worker.bundle_ref != state.active
     ]
     if others:
         remedy = (
-            "A worker takes a moment to follow. One that does not cannot get it: its log says why; "
-            "GOONDAN_BUNDLE_REMOTE must name a remote that has it."
+            "A worker takes a moment to follow. If one does not, its log says why; "
+            "GOONDAN_BUNDLE_REMOTE must name a remote that has the revision."
         )
         yield Check(name, "warning", f"{state.active} is active, but {', '.join(others)}", remedy)
     else:
         yield Check(name, "ok", f"{state.active} is active")
     if (proposed := state.proposed) is not None:
         message = f"{proposed.new_ref} was proposed at {proposed.timestamp}, and no worker has loaded it"
-        remedy = "Start a worker, or look at the logs of those that run."
+        remedy = "Start a worker, or check the logs of the running ones."
         yield Check("proposed revision", "warning", message, remedy)
     if (failed := state.failed) is not None and failed.ref != state.active:
         place = f"by {failed.worker} at {failed.timestamp}: {failed.code}: {failed.reason}"
-        remedy = f"Correct the bundle and commit it; {state.active} goes on."
+        remedy = f"Fix the bundle and commit it; {state.active} stays active."
         yield Check("failed revision", "warning", f"{failed.ref} could not be loaded {place}", remedy)

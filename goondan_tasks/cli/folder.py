@@ -1,4 +1,4 @@
-"""The folder that ``goondan dev`` watches: its changes, and what it holds, as revisions for workers."""
+"""The folder that ``goondan dev`` watches: its changes, and its content as revisions for the workers."""
 
 import contextlib
 import os
@@ -31,25 +31,25 @@ T = TypeVar("T")
 
 #: the file with variables beside a bundle
 VARIABLES = ".env"
-#: how often dev looks
+#: how often dev looks for changes
 TICK_SECONDS = 0.2
-#: how long no package may come or go before an installation counts as over
+#: an installation counts as over when no package has come or gone for this long
 INSTALL_SECONDS = 2.0
-#: a larger folder is not copied for each change
+#: a larger folder is not copied on each change
 MOST_BYTES = 256 * 1024 * 1024
-#: how many checkouts of the folder are kept: calls that wait may have been submitted for an older one
+#: how many checkouts of the folder are kept, for waiting calls that were submitted for an older one
 MOST_CHECKOUTS = 20
-#: how long a commit may take from the first file that it changes here to its proposal
+#: how long a commit may take from its first change of the folder to its proposal
 COMMIT_SECONDS = 2.0
 
 
 def changes_of(bundle: Path, state_root: Path, stop: threading.Event) -> Iterator[Collection[Path]]:
-    """Yield several times a second which files of the bundle have changed, until ``stop`` is set."""
+    """Yield the changed files of the bundle, several times a second until ``stop`` is set."""
     from watchfiles import watch  # an extra
 
     found = watch(
         bundle if bundle.is_dir() else bundle.parent,
-        watch_filter=None,  # what a filter of its own drops, the watch would wait for without a word
+        watch_filter=None,  # with its own filter it does not yield for changes that this drops
         stop_event=stop,
         debounce=round(TICK_SECONDS * 1000),
         rust_timeout=round(TICK_SECONDS * 1000),
@@ -61,7 +61,7 @@ def changes_of(bundle: Path, state_root: Path, stop: threading.Event) -> Iterato
 
 
 def files_that_matter(state_root: Path) -> "Callable[[Change, str], bool]":
-    """Return what tells content and variables from what tools write, caches and editors' own files."""
+    """Return a filter for content and variables, without caches, editors' files and what tools write."""
     from watchfiles import DefaultFilter  # an extra
 
     ignored = [*DefaultFilter.ignore_dirs, *NO_CONTENT]
@@ -72,14 +72,14 @@ def files_that_matter(state_root: Path) -> "Callable[[Change, str], bool]":
 
     def matters(change: "Change", path: str) -> bool:
         folder, name = os.path.split(path)
-        # no content, but `goondan dev` reads it
+        # not part of a bundle's content, but read by dev
         return is_content(change, os.path.join(folder, "env") if name == VARIABLES else path)  # noqa: PTH118
 
     return matters
 
 
 class InstalledPackages:
-    """The Python packages that are installed where this process finds them."""
+    """The Python packages that this process can import."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -87,7 +87,7 @@ class InstalledPackages:
         self._seen_at = clock()
 
     def have_changed(self) -> bool:
-        """Return once whether others are installed; while an installation seems to go on, they are not."""
+        """Return once whether packages have changed; during an installation they have not yet."""
         found = _installed()
         if found != self._seen:
             self._seen, self._seen_at = found, self._clock()
@@ -116,7 +116,7 @@ class CheckedBundle:
 
 @dataclass(frozen=True, slots=True)
 class FolderRevisions:
-    """What the folder of a bundle holds, as revisions that the workers of dev follow."""
+    """The content of a bundle's folder, as revisions that the workers of dev follow."""
 
     _followed: FollowedBundle
     _record: ActiveRevision
@@ -127,11 +127,11 @@ class FolderRevisions:
 
     @classmethod
     def of(cls, path: Path, checked: CheckedBundle, settings: Settings, redis: Redis) -> Self:
-        """Return those of the bundle at ``path``.
+        """Return the revisions of the bundle at ``path``.
 
         Raises:
             ConfigError: its repository cannot be used.
-            BundleRevisionUnavailableError: its folder cannot be read, or is not to be copied.
+            BundleRevisionUnavailableError: its folder cannot be read, or should not be copied.
         """
         is_committed = are_committed(checked.bundle, settings)
         followed = FollowedBundle.of(path, settings, by_content=not is_committed)
@@ -141,20 +141,20 @@ class FolderRevisions:
         return cls(followed, record, AgentRegistry(redis, keys), workspace, is_committed)
 
     def current(self) -> str:
-        """Return the ref of what the folder holds.
+        """Return the ref of the folder's content.
 
         Raises:
             BundleRevisionUnavailableError, GitError: it cannot be read.
         """
         return str(_repeated(self._followed.checkouts.source.current))
 
-    def may_become(self, checked: CheckedBundle, settings: Settings) -> bool:
-        """Return whether workers that follow these revisions can take a bundle."""
+    def accepts(self, checked: CheckedBundle, settings: Settings) -> bool:
+        """Return whether workers that follow these revisions can load a bundle."""
         is_committed = are_committed(checked.bundle, settings)
         return (checked.workspace, is_committed) == (self._workspace, self._is_committed)
 
     def offer(self, stop: threading.Event | None = None) -> str:
-        """Have the workers take what the folder holds; return its ref.
+        """Offer the folder's content to the workers; return its ref.
 
         Raises:
             BundleRevisionUnavailableError, GitError: the folder cannot be read or copied.
@@ -168,7 +168,7 @@ class FolderRevisions:
         if state is not None and self._has_followers():
             self._record.propose(RevisionChange(new_ref=ref, timestamp=iso_time(wall_clock())))
             return ref
-        if state is not None:  # of an earlier dev: its files may be gone
+        if state is not None:  # from an earlier dev, whose files may be gone
             self._record.end(state)
         self._record.begin(ref)
         return ref
@@ -178,7 +178,7 @@ class FolderRevisions:
         return any(one.bundle_ref and one.workspace == self._workspace for one in workers)
 
     def activation(self, ref: str) -> Activation:
-        """Return what the workers have made of a ref; raises RedisError and ValueError."""
+        """Return whether the workers run a ref; raises RedisError and ValueError."""
         activation = Activation.of(ref, self._record.state())
         if activation.reason is None:
             return activation
@@ -187,7 +187,7 @@ class FolderRevisions:
         return activation.model_copy(update={"reason": activation.reason.replace(theirs, ours)})
 
     def _is_proposed(self, ref: str, stop: threading.Event) -> bool:
-        """Return whether the maker of a commit proposes it: that is done after the folder has changed."""
+        """Return whether a commit is proposed by its maker, which happens after the folder has changed."""
         for _ in range(round(COMMIT_SECONDS / TICK_SECONDS)):
             state = self._record.state()
             if state is None:
@@ -199,7 +199,7 @@ class FolderRevisions:
         return False
 
     def _checked_out(self) -> str:
-        """Check the folder out, and return the ref."""
+        """Check out the folder, and return the ref."""
         checkouts = self._followed.checkouts
         checkout = _repeated(lambda: checkouts.open(checkouts.source.current()))
         checkout.close()
@@ -213,10 +213,10 @@ class FolderRevisions:
 
 
 def _require_copyable(folder: Path, settings: Settings) -> None:
-    """Raise BundleRevisionUnavailableError if a folder is not to be copied for each change."""
+    """Raise BundleRevisionUnavailableError if a folder should not be copied on each change."""
     for name, place in (("STATE_ROOT", settings.state_root_path), ("CACHE_DIR", settings.cache_path)):
         if place.resolve().is_relative_to(folder):
-            message = f"The folder of the bundle, {folder}, holds GOONDAN_{name}, {place}."
+            message = f"The folder of the bundle, {folder}, contains GOONDAN_{name}, {place}."
             raise BundleRevisionUnavailableError(message, suggestion="Set it to a directory elsewhere.")
     if sum(found.size for found in content_files(folder)) > MOST_BYTES:
         message = f"The folder of the bundle, {folder}, has more than {MOST_BYTES >> 20} MB."
@@ -224,7 +224,7 @@ def _require_copyable(folder: Path, settings: Settings) -> None:
 
 
 def _repeated(read: Callable[[], T]) -> T:
-    """Read a folder, again if a file of it was just being edited."""
+    """Read a folder; retry, because a file may have been written meanwhile."""
     for _ in range(ATTEMPTS - 1):
         with contextlib.suppress(BundleRevisionUnavailableError):
             return read()

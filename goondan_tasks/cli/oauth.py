@@ -1,4 +1,4 @@
-"""``goondan oauth``: tokens for tools, and the consents they need. No token is ever printed."""
+"""``goondan oauth``: tokens for tools, and the consents behind them. No token is ever printed."""
 
 import contextlib
 import webbrowser
@@ -12,7 +12,7 @@ from broker_config.connections import connect
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.cli.options import Address, Port, argument, flag, name_option, option
 from goondan_tasks.cli.output import Output, listing
-from goondan_tasks.cli.servers import announced
+from goondan_tasks.cli.servers import announced_socket
 from goondan_tasks.cli.session import Interruption, Session, chosen_agents, require_broker, takes_session
 from goondan_tasks.client import Client
 from goondan_tasks.client.known_agents import broker_errors
@@ -32,6 +32,7 @@ from goondan_tasks.oauth.manager import (
 from goondan_tasks.oauth.records import AuthSession, ConsentError, OAuthError, Resume, grant_name
 from goondan_tasks.oauth.store import OAuthStore, UnreadableRecord
 from goondan_tasks.process import is_loopback, listening
+from goondan_tasks.wording import counted
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp  # an extra
@@ -39,11 +40,11 @@ if TYPE_CHECKING:
     from goondan_tasks.oauth.consent import Callback
 
 _LOOK_SECONDS = 0.5
-_OVER = frozenset({"completed", "failed", "expired"})
+_FINAL = frozenset({"completed", "failed", "expired"})
 _NO_APP = "The bundle has no OAuthApp: declare a resource of that kind."
-_NO_GRANT = "No user has granted anything: `goondan oauth login APP --subject S` asks for a consent."
+_NO_GRANT = "No user has given consent; ask for it with `goondan oauth login APP --subject S`."
 
-Subject = typer.Option(metavar="S", help="Whose consent, such as slack:user:T111:U234567.")
+Subject = typer.Option(metavar="S", help="The subject who consents, such as slack:user:T111:U234567.")
 
 
 @takes_session
@@ -66,9 +67,9 @@ def apps(session: Session) -> None:
 
 @takes_session
 def grants(session: Session) -> None:
-    """List the consents that users have given, damaged records last.
+    """List the consents that users have given, unreadable records last.
 
-    On a narrow terminal the names of records are left out.
+    A narrow terminal omits the names of records.
     """
     unreadable: list[UnreadableRecord] = []
     with _opened_store(session) as store:
@@ -82,7 +83,7 @@ def grants(session: Session) -> None:
 def sessions(session: Session) -> None:
     """List the pending consent requests and those of the last hour, unreadable ones last.
 
-    On a narrow terminal scopes are left out.
+    A narrow terminal omits the scopes.
     """
     unreadable: list[UnreadableRecord] = []
     with _opened_store(session) as store:
@@ -91,22 +92,22 @@ def sessions(session: Session) -> None:
         known = one.summary.to_wire() if one.summary else {}
         found += [{"id": one.name, **known, **_why(one)}]
     columns = ("oauthApp", "subject", "requestedScopes", "status", "expiresAt", "id")
-    none = "No consent is asked for."
+    none = "There are no consent requests."
     _show(session.output, found, columns, none=none, spare="requestedScopes", unreadable=unreadable)
 
 
 @takes_session
 def rotate_key(session: Session) -> None:
-    """Encrypt every record with the first key of GOONDAN_OAUTH_KEY, or with a new one in the key file.
+    """Encrypt every record with the first key of GOONDAN_OAUTH_KEY, or with a new key in the key file.
 
-    The keys before it still decrypt: no process has to be stopped.
+    Older keys still decrypt, so no process has to stop.
     """
     keys = open_keys(session.settings)
     if isinstance(keys, KeyFile):
         keys.rotate()
     with _opened_store(session) as store:
         count = store.encrypt_again()
-    text = f"{count} records are encrypted again, with the key {keys.current.id}"
+    text = f"encrypted {counted(count, 'record')} with the key {keys.current.id}"
     session.output.give({"keyId": keys.current.id, "encryptedAgain": count}, text)
 
 
@@ -122,7 +123,7 @@ def serve(session: Session, port: Port = None, address: Address = None) -> None:
         opened(session) as (_, callback),
         Interruption().listening(),
         Maintenance(callback).running(),
-        announced(session, address, port, "") as server,
+        announced_socket(session, address, port, "") as server,
     ):
         serve(make_app(callback), server)
 
@@ -130,18 +131,18 @@ def serve(session: Session, port: Port = None, address: Address = None) -> None:
 @takes_session
 def revoke(
     session: Session,
-    app: Annotated[str, argument("APP", "The OAuthApp; or the name of a grant or a session.")],
+    app: Annotated[str, argument("APP", "The OAuthApp, or the name of a grant or session.")],
     subject: Annotated[str | None, Subject] = None,
 ) -> None:
-    """Revoke a subject's grant, at the provider too if the bundle says where.
+    """Revoke a subject's grant; also at the provider, if the bundle has its revokeUrl.
 
-    With a record's name (sha256:…, as-…) remove that grant or session, whether it can be read or not.
+    Given the name of a record (sha256:… or as-…), remove that grant or session, even if it is unreadable.
     """
     with extra("oauth"):  # optional: only now
         from goondan_tasks.oauth.provider import Provider
     if subject is None and not app.startswith(("sha256:", "as-")):
         raise typer.BadParameter(
-            "revoke takes an APP and --subject, or the name of a grant (sha256:…) or session (as-…)."
+            "give APP and --subject, or the name of a grant (sha256:…) or session (as-…)."
         )
     with _opened_store(session) as store:
         if subject is None:
@@ -151,7 +152,7 @@ def revoke(
             is_told = revoke_grant(store, Provider(), wall_clock, oauth_app=app, subject=subject, app=known)
         except OAuthStoreError:
             return _remove(session.output, store, grant_name(app, subject))
-    told = "the provider knows" if is_told else "the provider was not told: revoke it there, too"
+    told = "the provider was told" if is_told else "the provider was not told: revoke it there too"
     return session.output.give({"revoked": True, "providerTold": is_told}, f"revoked; {told}")
 
 
@@ -160,18 +161,20 @@ def login(
     session: Session,
     app: Annotated[str | None, argument("APP", "The OAuthApp.")] = None,
     subject: Annotated[str | None, Subject] = None,
-    scope: Annotated[list[str] | None, option("SCOPE", "One of the app's scopes; else all of them.")] = None,
-    agent: Annotated[str | None, option("A", "The agent to tell with auth.granted.")] = None,
+    scope: Annotated[
+        list[str] | None, option("SCOPE", "A scope of the app; repeatable. Default: all.")
+    ] = None,
+    agent: Annotated[str | None, option("A", "The agent that gets the event auth.granted.")] = None,
     instance: Annotated[str | None, name_option("K", "The instance of that agent.")] = None,
-    no_browser: Annotated[bool, flag("Only print the link.", "--no-browser")] = False,
+    no_browser: Annotated[bool, flag("Print the link, but do not open it.", "--no-browser")] = False,
 ) -> None:
-    """Ask a user for consent: print a link, open it, and wait for at most ten minutes."""
+    """Ask a user for consent: print a link, open it, and wait at most ten minutes."""
     if app is None or subject is None:
-        hint = "The bundle says which apps there are: give --bundle PATH, or set GOONDAN_BUNDLE."
+        hint = "To list the apps of a bundle, give --bundle PATH or set GOONDAN_BUNDLE."
         if session.settings.bundle is not None:
             names = sorted(apps_of(session.bundle().oauth_apps))
             hint = f"The bundle's apps: {', '.join(names)}." if names else _NO_APP
-        raise typer.BadParameter(f"login takes an APP and --subject. {hint}")
+        raise typer.BadParameter(f"give APP and --subject. {hint}")
     if instance is not None and agent is None:
         raise typer.BadParameter("--instance goes with --agent.")
     with extra("oauth"):  # optional: only now
@@ -180,7 +183,7 @@ def login(
     configure_logging(session.settings)
     with opened(session) as (bundle, callback):
         store, known = callback.store, callback.apps.get(app)
-        # read as a tool's request is read
+        # parsed like a request of a tool
         request = parse_request(
             callback.apps,
             {"kind": "OAuthApp", "name": app},
@@ -192,7 +195,7 @@ def login(
         manager = make_manager(callback.apps, store, public_url=callback.public_url, clock=callback.clock)
         required = manager.consent.begin(request.app, request.subject, request.scopes, resume)
         begun = store.session(required.auth_session_id)
-        place = begun.redirect_uri if begun else None  # an earlier link leads where it did
+        place = begun.redirect_uri if begun else None  # an earlier link keeps its own redirect
         with _received_here(make_app(callback), place, session.output), Maintenance(callback).running():
             session.output.note(f"{required.message}\n{required.authorization_url}")
             if not no_browser:
@@ -210,12 +213,12 @@ def login(
 
 @contextlib.contextmanager
 def opened(session: Session) -> "Iterator[tuple[Bundle, Callback]]":
-    """Yield the bundle, and what receives the consents and wakes agents, for the length of a ``with`` block.
+    """Yield the bundle, and the callback that receives consents and wakes agents.
 
     Raises:
         BrokerUnreachableError: Redis cannot be reached.
         ConfigError: there is no bundle, or it is not valid.
-        OAuthStoreError: the keys of the store are not those of its grants.
+        OAuthStoreError: the keys do not decrypt the store's grants.
     """
     from goondan_tasks.oauth.consent import Callback, public_url_of  # an extra, as in login
 
@@ -234,7 +237,7 @@ def opened(session: Session) -> "Iterator[tuple[Bundle, Callback]]":
 
 
 def resume_of(bundle: Bundle, swarm: str | None, agent: str | None, instance: str) -> Resume | None:
-    """Return the agent to notify of the consent: the same as if its worker had asked.
+    """Return the agent to notify of the consent, as if its worker had asked for it.
 
     Raises:
         AgentNotFoundError: the Swarm has no such agent.
@@ -247,7 +250,7 @@ def resume_of(bundle: Bundle, swarm: str | None, agent: str | None, instance: st
 
 @contextlib.contextmanager
 def _opened_store(session: Session) -> Iterator[OAuthStore]:
-    """Open the store for the length of a ``with`` block; one in files needs no Redis."""
+    """Yield the store; one in files needs no Redis."""
     settings = session.settings
     if settings.oauth_store == "redis":
         require_broker(settings)
@@ -257,7 +260,7 @@ def _opened_store(session: Session) -> Iterator[OAuthStore]:
 
 @contextlib.contextmanager
 def _received_here(app: "ASGIApp", place: str | None, output: Output) -> Iterator[None]:
-    """Serve the callback if it is on this machine, unless another server listens there."""
+    """Serve the callback at ``place`` if that is on this machine and free."""
     from goondan_tasks.http import served  # an extra, as in login
 
     parts = urlsplit(place or "")
@@ -268,21 +271,21 @@ def _received_here(app: "ASGIApp", place: str | None, output: Output) -> Iterato
                 resources.enter_context(served(app, server))
             except OSError as error:
                 output.note(
-                    f"The link leads back to {place}. It has to be `goondan oauth serve` that listens there, "
-                    f"for this command cannot: {error.strerror or error}."
+                    f"The link leads back to {place}, where this command cannot listen "
+                    f"({error.strerror or error}); `goondan oauth serve` must be running there."
                 )
         yield
 
 
 def _wait(store: OAuthStore, session_id: str) -> AuthSession:
-    """Wait until the session has ended; it expires after some minutes."""
+    """Wait until the session ends; it expires after some minutes."""
     interruption = Interruption()
     with interruption.listening():
         while not interruption.asked.wait(_LOOK_SECONDS):
             session = store.session(session_id)
             if session is None:
-                raise ConsentError("The session is gone.", code="session_not_found")
-            if session.status in _OVER:
+                raise ConsentError("The session no longer exists.", code="session_not_found")
+            if session.status in _FINAL:
                 return session
     raise typer.Exit(interruption.exit_code)
 
@@ -292,11 +295,11 @@ def _remove(output: Output, store: OAuthStore, name: str) -> None:
     is_session = name.startswith("as-")
     if not store.forget(name):
         kind = "session" if is_session else "grant"
-        suggestion = f"`goondan oauth {kind}s` lists them all."
+        suggestion = f"`goondan oauth {kind}s` lists them."
         raise OAuthError(f"There is no {kind} {name}.", code=f"{kind}_not_found", suggestion=suggestion)
     if is_session:
         return output.give({"removed": True}, "removed; its link no longer works")
-    text = "removed; the provider was not told: revoke it there, too"
+    text = "removed; the provider was not told: revoke it there too"
     return output.give({"removed": True, "providerTold": False}, text)
 
 
@@ -320,7 +323,7 @@ def _show(
     spare: str = "",
     unreadable: Sequence[UnreadableRecord] = (),
 ) -> None:
-    """List records; a note, for programs too, says what to do about the first one that cannot be read."""
+    """List records; a note on stderr says what to do about the first unreadable one."""
     for one in unreadable[:1]:
         output.note(f"{one.error.message} {one.error.suggestion}")
     fields = {column: column for column in columns}

@@ -1,4 +1,4 @@
-"""Parsers for values on the command line, what the shell completes, and the options that commands share."""
+"""Parsers for command-line values, shell completion, and the options that commands share."""
 
 import math
 import sys
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from broker_config.settings import Settings
 
 
-#: far above any limit of a payload: a file that never ends is refused, not read
+#: far above any payload limit; stops the reading of a file that never ends
 MAX_BYTES = 64 * 1024 * 1024
-#: how many of the most recent calls filters and beginnings of ids search
+#: how many recent calls are searched by filters and for the beginning of an id
 SEARCHED = 1000
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -28,12 +28,12 @@ _DEFAULT_INTERVAL = 2.0
 
 
 def parse_seconds(given: str | float) -> float:
-    """Read a number of seconds from 0 on; with a unit also ``90s``, ``15m``, ``12h``, ``7d``.
+    """Read a number of seconds, 0 or more, or a time such as ``90s``, ``15m``, ``12h`` or ``7d``.
 
     Raises:
-        typer.BadParameter: it is not one.
+        typer.BadParameter: it is neither.
     """
-    text = str(given)  # an option's default comes as the number that it is
+    text = str(given)  # an option's default is a number
     factor = _UNITS.get(text[-1:])
     try:
         value = float(text if factor is None else text[:-1]) * (factor or 1)
@@ -41,20 +41,20 @@ def parse_seconds(given: str | float) -> float:
         value = math.nan
     if not 0 <= value < math.inf:
         raise typer.BadParameter(
-            f"{text!r} is not a number of seconds from 0 on, nor a time such as 90s, 15m, 12h or 7d."
+            f"{text!r} is neither a number of seconds (0 or more) nor a time such as 90s, 15m, 12h or 7d."
         )
     return value
 
 
-def parse_some_seconds(given: str | float) -> float:
-    """Read seconds as :func:`parse_seconds` does, but above 0."""
+def parse_positive_seconds(given: str | float) -> float:
+    """Read a time as :func:`parse_seconds` does; 0 is refused."""
     if value := parse_seconds(given):
         return value
     raise typer.BadParameter("must be above 0.")
 
 
 def parse_interval(given: str | float) -> float:
-    """Read how long ``--watch`` waits between two looks, in seconds; an empty text is the default."""
+    """Read the seconds between two updates of ``--watch``; an empty text means the default."""
     seconds = parse_seconds(given) if given != "" else _DEFAULT_INTERVAL
     if not 0.1 <= seconds <= _UNITS["d"]:
         raise typer.BadParameter(f"must be from 0.1 to {_UNITS['d']} seconds (a day).")
@@ -96,15 +96,15 @@ def parse_input(text: str) -> Any:
         return content
 
 
-def require_some_text(text: str | None) -> str | None:
-    """Refuse an empty name, such as that of a shell's variable which is not set."""
+def require_text(text: str | None) -> str | None:
+    """Refuse an empty name, which an unset shell variable leaves."""
     if text == "":
-        raise typer.BadParameter("it is empty: write one character at least, or leave the option out.")
+        raise typer.BadParameter("is empty: write at least one character, or leave the option out.")
     return text
 
 
 def this_bundle() -> Path:
-    """Return this directory if it has a ``goondan.yaml``: other YAML is not taken for a bundle.
+    """Return the current directory if it has a ``goondan.yaml``; other YAML does not make it a bundle.
 
     Raises:
         ConfigError: it has none.
@@ -135,20 +135,19 @@ def _content(text: str) -> str:
         raise typer.BadParameter(f"{name} cannot be read: {error.strerror or error}.") from error
 
 
-# A completion only reads, runs no code of the bundle and does not wait for Redis: what cannot be read is not
-# suggested. It imports what it needs when it is asked for, because every command declares its completions.
+# A completion runs no code of the bundle and does not wait for Redis; what cannot be read is not suggested.
+# Every command declares its completions, so they import what they need when they run.
 
 #: how many calls are suggested
 _CALLS = 30
 
 
 def complete_agent(ctx: typer.Context) -> list[str]:
-    """Suggest agents."""
     return list(_tools_by_agent(ctx))
 
 
 def complete_tool(ctx: typer.Context) -> list[str]:
-    """Suggest the tools of the agent that stands before; without one, those of all."""
+    """Suggest the tools of the agent given before; without one, the tools of all agents."""
     tools, agent = _tools_by_agent(ctx), ctx.params.get("agent")
     if isinstance(agent, str):
         return list(tools.get(agent, ()))
@@ -156,7 +155,7 @@ def complete_tool(ctx: typer.Context) -> list[str]:
 
 
 def complete_call(ctx: typer.Context) -> list[tuple[str, str]]:
-    """Suggest the ids of the most recent calls, each with what it is."""
+    """Suggest the ids of the most recent calls, each with its agent, tool and status."""
     from goondan_tasks.client import Client
     from goondan_tasks.errors import GoondanError
 
@@ -169,14 +168,13 @@ def complete_call(ctx: typer.Context) -> list[tuple[str, str]]:
 def _tools_by_agent(ctx: typer.Context) -> dict[str, Sequence[str]]:
     with suppress(ValueError):
         settings = _settings(ctx)
-        # the tools of extensions, and typed ones, are known from workers alone
+        # only workers know typed tools and the tools of extensions
         return {**dict(_declared(settings)), **dict(_announced(settings))}
     return {}
 
 
 def _declared(settings: "Settings") -> Iterator[tuple[str, Sequence[str]]]:
     from goondan_tasks.bundle.bundle import inspect_resources
-    from goondan_tasks.cli.options import this_bundle
     from goondan_tasks.errors import ConfigError
 
     with suppress(ConfigError, OSError):
@@ -199,7 +197,7 @@ def _announced(settings: "Settings") -> Iterator[tuple[str, Sequence[str]]]:
 
 
 def _settings(ctx: typer.Context) -> "Settings":
-    """Return the settings with the options that stand before; raises SettingsError, a ValueError."""
+    """Return the settings with the options given before; raises SettingsError, a ValueError."""
     from broker_config.settings import Settings
 
     given = {name: ctx.params.get(name) for name in ("redis_url", "bundle", "swarm", "workspace")}
@@ -207,18 +205,18 @@ def _settings(ctx: typer.Context) -> "Settings":
 
 
 def argument(metavar: str, help: str, **more: Any) -> Any:
-    """Declare an argument; ``more`` is what :class:`typer.Argument` takes besides."""
+    """Declare an argument; ``more`` is passed to :class:`typer.Argument`."""
     return typer.Argument(metavar=metavar, help=help, **more)
 
 
 def option(metavar: str, help: str, *names: str, **more: Any) -> Any:
-    """Declare an option with a value; without ``names`` it is named as its parameter."""
+    """Declare an option with a value; without ``names`` it is named after its parameter."""
     return typer.Option(*names, metavar=metavar, help=help, **more)
 
 
 def name_option(metavar: str, help: str, *names: str) -> Any:
     """Declare an option whose value must not be empty."""
-    return option(metavar, help, *names, callback=require_some_text)
+    return option(metavar, help, *names, callback=require_text)
 
 
 def seconds_option(help: str, *names: str, parser: Callable[[str], float] = parse_seconds) -> Any:
@@ -235,50 +233,52 @@ CallId = Annotated[
     str,
     argument(
         "ID",
-        "The call's id, as `goondan calls` lists it, or its first 8 characters or more.",
+        "The call's id from `goondan calls`, or at least its first 8 characters.",
         autocompletion=complete_call,
     ),
 ]
-CallIds = Annotated[list[str], argument("IDS", "The calls.", autocompletion=complete_call)]
+CallIds = Annotated[list[str], argument("IDS", "The ids of the calls.", autocompletion=complete_call)]
 OfAgent = Annotated[
-    str | None, option("A", "Only those of this agent.", "--agent", autocompletion=complete_agent)
+    str | None, option("A", "Only those of agent A.", "--agent", autocompletion=complete_agent)
 ]
 OfTool = Annotated[
     str | None,
-    option("GLOB", "Only those of tools such as 'image__*'.", "--tool", autocompletion=complete_tool),
+    option(
+        "GLOB", "Only those of matching tools, such as 'image__*'.", "--tool", autocompletion=complete_tool
+    ),
 ]
 ServedAgents = Annotated[
     list[str] | None,
-    option("A", "An agent; repeatable. Default: all.", "--agent", autocompletion=complete_agent),
+    option("A", "An agent to serve; repeatable. Default: all.", "--agent", autocompletion=complete_agent),
 ]
-Concurrency = Annotated[int, option("N", "Calls at once in a worker.", min=1, max=10_000)]
-Install = Annotated[bool, flag("Install its spec.requirements with pip, into this Python.", "--install")]
+Concurrency = Annotated[int, option("N", "Calls that a worker runs at once.", min=1, max=10_000)]
+Install = Annotated[bool, flag("First install its spec.requirements with pip.", "--install")]
 Verbose = Annotated[bool, flag("Log at level debug.", "--verbose", "-v")]
 Yes = Annotated[bool, flag("Do not ask first.", "--yes")]
-Timeout = Annotated[float | None, seconds_option("Wait S seconds at most; the call goes on after that.")]
+Timeout = Annotated[float | None, seconds_option("Wait at most S seconds; the call itself goes on.")]
 Watch = Annotated[
     float | None,
     option(
         "[SECONDS]",
-        f"Repeat every so many seconds, by default {_DEFAULT_INTERVAL:g}, until Ctrl-C.",
+        f"Repeat until Ctrl-C, every {_DEFAULT_INTERVAL:g} seconds or as often as given.",
         "--watch",
         parser=parse_interval,
     ),
 ]
-Instance = Annotated[str | None, name_option("K", "The instance; default: default.")]
+Instance = Annotated[str | None, name_option("K", "The instance. Default: default.")]
 Auth = Annotated[
     Any,
     option(
         "JSON",
-        'The Turn\'s auth, an object: JSON text, @FILE, or -, such as \'{"subjects": {"user": "U1"}}\'.',
+        'The Turn\'s auth: a JSON object, @FILE, or -, such as \'{"subjects": {"user": "U1"}}\'.',
         parser=parse_object,
     ),
 ]
-Origin = Annotated[
-    Any, option("JSON", "The Turn's origin, an object: JSON text, @FILE, or -.", parser=parse_object)
-]
+Origin = Annotated[Any, option("JSON", "The Turn's origin: a JSON object, @FILE, or -.", parser=parse_object)]
 BundleArgument = Annotated[
-    Path | None, argument("BUNDLE", "A directory or file; else GOONDAN_BUNDLE, else this directory.")
+    Path | None, argument("BUNDLE", "A directory or file. Default: GOONDAN_BUNDLE, else this directory.")
 ]
-Port = Annotated[int | None, option("P", "The port to listen on; else GOONDAN_HTTP_PORT.", min=0, max=65_535)]
-Address = Annotated[str | None, option("HOST", "The address to listen on; else GOONDAN_HTTP_HOST.")]
+Port = Annotated[
+    int | None, option("P", "The port to listen on. Default: GOONDAN_HTTP_PORT.", min=0, max=65_535)
+]
+Address = Annotated[str | None, option("HOST", "The address to listen on. Default: GOONDAN_HTTP_HOST.")]

@@ -1,8 +1,8 @@
-"""What a command writes and how it ends: one renderer for answers and errors, for people and for programs.
+"""The output and exit codes of commands: answers and errors, for people and for programs.
 
 An answer goes to stdout, everything else to stderr. With ``--json`` stdout gets one JSON document, for an
-error ``{"error": {"code", "message", "suggestion", "helpUrl"}}``. Two failures belong to the command line
-alone and have no page: ``E_USAGE`` and ``E_WAIT_TIMEOUT``.
+error ``{"error": {"code", "message", "suggestion", "helpUrl"}}``. Two codes exist only on the command line
+and have no page: ``E_USAGE`` and ``E_WAIT_TIMEOUT``.
 """
 
 import codecs
@@ -32,20 +32,20 @@ from goondan_tasks.messages import JsonObject, ToolCallError, epoch_milliseconds
 OK = 0
 #: the tool answered with an error
 FAILED = 1
-#: the command line, or what it names: no such call, one that has ended, arguments too large, a conflict
+#: the command line or what it names: an unknown or ended call, arguments too large, a conflict
 USAGE = 2
-#: the bundle, a setting, or an unknown agent
+#: an invalid bundle or setting, or an unknown agent
 CONFIGURATION = 3
 WAIT_TIMED_OUT = 4
 BROKER_UNREACHABLE = 5
 INTERRUPTED = 130
-#: the reader of our output is gone; what a shell reports for a program that SIGPIPE ended
+#: the reader of our output is gone; the status that a shell reports for SIGPIPE
 BROKEN_PIPE = 141
 
 _BY_CODE = {
     code: exit_code
     for exit_code, codes in {
-        # E_TOOL_INVALID_ARGS as an exception; a result with this code is a tool's error as any other
+        # E_TOOL_INVALID_ARGS as an exception; in a result it is a tool's error like any other
         USAGE: "E_USAGE E_CALL_NOT_FOUND E_CALL_NOT_REPLAYABLE E_CALL_CLOSED E_CALL_NOT_PENDING "
         "grant_not_found E_INSTANCE_NOT_FOUND E_INSTANCE_BUSY E_PAYLOAD_TOO_LARGE E_TOOL_CALL_CONFLICT "
         "E_TOOL_INVALID_ARGS CHANGESET_NOT_FOUND",
@@ -56,11 +56,11 @@ _BY_CODE = {
     for code in codes.split()
 }
 
-#: the beginning of a call's id that a command takes for the whole one
+#: characters of a call's id that a command takes in place of the whole id
 SHORTEST_ID = 8
 #: a table in a pipe or a file is as wide as its content
 _UNLIMITED = 10_000
-#: a narrower terminal wraps lines itself
+#: on a narrower terminal we do not wrap: it wraps lines itself
 _NARROWEST = 80
 #: a narrower terminal gets shortened ids and times
 _ROOMY = 120
@@ -68,14 +68,14 @@ _ROOMY = 120
 _EXPECTED = (GoondanError, WaitTimeout, SettingsError, EmbeddedRedisError)
 _REMEDY = "Correct it in the environment, or give the option of that name."
 
-#: the page that a URL leads to
+#: the code at the end of the URL of an error's page
 _CODE_AT_END = re.compile(r"[A-Z]+(_[A-Z]+)+$")
 
 _GENERAL = (HandoffError, ToolError)
-#: codes of exceptions without a code of their own, whose message alone may be no more than a key's name
+#: for exceptions without a code of their own; their message alone may be just a key's name
 _GENERAL_CODES, _GENERAL_NAMES = {kind.code for kind in _GENERAL}, {kind.__name__ for kind in _GENERAL}
 
-#: of a call's state, wherever it is shown
+#: by the state of a call
 STATE_STYLES = {
     "ok": "green",
     "error": "red",
@@ -90,7 +90,7 @@ STATE_STYLES = {
 Command = Callable[..., None]
 Content = Table | Text | str
 Item = TypeVar("Item")
-#: the headings of a table, and how each cell is read: a function, or the name of a field of JSON
+#: by heading, what reads a cell: a function, or the name of a JSON field
 Columns = Mapping[str, Callable[[Item], object] | str]
 
 
@@ -99,7 +99,7 @@ def exit_code_of(error_code: str) -> int:
 
 
 class Screen(Console):
-    """A console for plain text: no markup, no guessed highlights; off a terminal as wide as the content."""
+    """A console for plain text, without markup or highlighting; off a terminal as wide as its content."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, markup=False, highlight=False, emoji=False)
@@ -107,37 +107,37 @@ class Screen(Console):
         self.width = max(self.columns, _NARROWEST)
 
     def say(self, content: Content) -> None:
-        """Write text unwrapped and safe for the terminal; a table as wide as the screen."""
+        """Write text unwrapped and safe for the terminal, or a table as wide as the screen."""
         if not isinstance(content, Table):
             return self.print(_safe(content), soft_wrap=True)
         self.fit(content)
         with self.capture() as table:
             self.print(content)
-        # rich fills the last column up with blanks
+        # rich pads the last column
         return self.out("\n".join(line.rstrip() for line in table.get().splitlines()))
 
     def fit(self, content: object) -> None:
-        """Take the width of the terminal, however narrow, for a table whose rows take one line each."""
+        """Use the terminal's own width, however narrow, if the rows of a table take one line each."""
         is_cut = isinstance(content, Table) and all(one.overflow == "ellipsis" for one in content.columns)
         self.width = self.columns if is_cut else max(self.columns, _NARROWEST)
 
     def on_broken_pipe(self) -> NoReturn:
-        """Leave it to :func:`reported`, which ends the program quietly."""
+        """Raise it to :func:`reported`, which ends the program quietly."""
         raise
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a command has found, for programs and for people; a command with ``--watch`` gives many."""
+    """What a command has found, for programs and for people; with ``--watch`` there are many."""
 
     document: Any
-    #: ``None`` where there is nothing to show
+    #: ``None`` if there is nothing to show
     content: Content | None
     #: notes for people, on stderr
     notes: tuple[str, ...] = ()
 
     def drawn(self) -> Group:
-        """Return all of it as one thing to draw on a terminal."""
+        """Return content and notes as one thing to draw on a terminal."""
         content = () if self.content is None else (_safe(self.content),)
         return Group(*content, *(Text(printable(note)) for note in self.notes))
 
@@ -147,16 +147,16 @@ class Output:
     """The answer as a table or text for people, or as one JSON document for programs."""
 
     as_json: bool = False
-    #: each document on a line of its own, for a reader of several
+    #: whether each document takes one line
     is_compact: bool = False
 
     @property
     def is_narrow(self) -> bool:
-        """Whether stdout is a terminal on which whole ids leave too little room beside them."""
+        """Whether stdout is a terminal that is too narrow for whole ids."""
         return Screen().width < _ROOMY
 
     def write(self, answer: Answer) -> None:
-        """Write an answer as a document for programs, or as content and notes for people."""
+        """Write an answer: its document for programs, or its content and notes for people."""
         if self.as_json:
             return self.document(answer.document)
         if answer.content is not None:
@@ -166,18 +166,17 @@ class Output:
         return None
 
     def give(self, document: Any, content: Content | None, *notes: str) -> None:
-        """Write an answer that is made for this one purpose."""
         self.write(Answer(document, content, notes))
 
     def document(self, document: Any) -> None:
-        # a stdout that cannot hold every character gets escapes, which say the same
+        # a stdout that cannot encode every character gets escapes
         is_unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
         indent = None if self.is_compact else 2
         sys.stdout.write(json.dumps(document, indent=indent, ensure_ascii=not is_unicode) + "\n")
         sys.stdout.flush()
 
     def stream(self, parts: Iterable[bytes]) -> None:
-        """Write UTF-8 text to stdout byte by byte; on a terminal, made safe for it."""
+        """Write UTF-8 text to stdout byte by byte; a terminal gets it with escapes."""
         raw: BinaryIO | None = getattr(sys.stdout, "buffer", None)
         if raw is None or sys.stdout.isatty():
             for text in codecs.iterdecode(parts, "utf-8", "replace"):
@@ -193,16 +192,16 @@ class Output:
         Screen().say(content)
 
     def note(self, content: Content) -> None:
-        """Write something on stderr that is not part of the answer."""
+        """Write a note, which is not part of the answer, to stderr."""
         Screen(stderr=True).say(content)
 
     def time(self, milliseconds: int | None) -> str | None:
-        """Write a time for a table: without its year where the screen is narrow."""
+        """Write a time for a table; on a narrow screen without the year."""
         text = None if milliseconds is None else local_time(milliseconds)
         return text and text.partition("-")[2] if self.is_narrow else text
 
     def call_id(self, text: str | None) -> str | None:
-        """Write a call's id for a table: as much of it as a command takes where the screen is narrow."""
+        """Write a call's id for a table; on a narrow screen its first characters."""
         return text and text[: SHORTEST_ID if self.is_narrow else None]
 
 
@@ -216,9 +215,9 @@ def listing(
     spare: Collection[str] = (),
     is_cut: bool = False,
 ) -> Answer:
-    """Answer with a list: a table (see :func:`make_table`), or the note ``none`` if it is empty.
+    """Return a list as an answer: a table (see :func:`make_table`), or the note ``none`` if it is empty.
 
-    A program gets what ``wire`` makes of each item, by default the item itself.
+    ``wire`` converts an item for programs; by default they get the item itself.
     """
     found = list(items)
     document = found if wire is None else [wire(item) for item in found]
@@ -231,7 +230,7 @@ def listing(
 
 
 def _field(name: str) -> Callable[[Any], object]:
-    """Return what writes a field of JSON for people: a list's items in a row, a time by the local clock."""
+    """Return a function that reads a JSON field for people: lists as words, times as local time."""
 
     def read(item: JsonObject) -> object:
         value = item.get(name)
@@ -252,9 +251,9 @@ def make_table(
 ) -> Table:
     """Make a table: numbers are right-aligned, ``None`` is a dash.
 
-    Where the screen is narrow, ``spare`` columns are left out, and cells continue on the next line, except
-    those of columns that are ``unbroken``: an id, say, is to be copied. With ``is_cut`` each row takes one
-    line, and what has no room in it ends with an ellipsis.
+    On a narrow screen ``spare`` columns are left out, and cells wrap, except in ``unbroken`` columns, such as
+    ids that are to be copied. With ``is_cut`` each row takes one line, and cells that do not fit end with an
+    ellipsis.
     """
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     is_narrow = Output().is_narrow
@@ -276,13 +275,13 @@ def make_table(
     for row in filled:
         cells = [_cell(value) for value in row]
         for cell in cells if is_cut else ():
-            cell.no_wrap = True  # the column may still become narrower
+            cell.no_wrap = True  # the column may still be narrowed
         table.add_row(*cells)
     return table
 
 
 def printable(text: str) -> str:
-    """Write control characters, bidi overrides and lone surrogates as escapes; line breaks and tabs stay.
+    """Escape control characters, bidi overrides and lone surrogates, but not line breaks and tabs.
 
     The output of a tool or of another program must not control the reader's terminal.
     """
@@ -293,12 +292,12 @@ def printable(text: str) -> str:
 
 
 def on_one_line(text: str) -> str:
-    """Escape line breaks too: a name in a row must not forge another row."""
+    """Escape like :func:`printable`, line breaks too: a name must not forge another row."""
     return printable(text.replace("\n", "\\n"))
 
 
 def pretty(value: Any) -> str:
-    """Write a text as it is, anything else as indented JSON."""
+    """Write a string as it is, anything else as indented JSON."""
     return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
 
 
@@ -307,14 +306,14 @@ def local_time(milliseconds: int) -> str:
 
 
 def show_progress(done: int, total: int, unit: str = "", *, is_last: bool) -> None:
-    """Renew a line with numbers on stderr, if that is a terminal."""
+    """Update a line with numbers on stderr, if that is a terminal."""
     if sys.stderr.isatty():
         sys.stderr.write(f"{done:,} of {total:,}{unit}{chr(10) if is_last else chr(13)}")
         sys.stderr.flush()
 
 
 def error_text(label: str, message: str, suggestion: str | None, help_url: str | None = None) -> Text:
-    """Write an error behind its label, each hint on a line of its own."""
+    """Write an error after its label, with each hint on its own line."""
     text = Text().append(printable(f"{label}: "), style="bold red").append(printable(message))
     for hint, value in (("What to do", suggestion), ("More", help_url and _more(help_url))):
         if value is not None:
@@ -323,38 +322,38 @@ def error_text(label: str, message: str, suggestion: str | None, help_url: str |
 
 
 def _more(url: str) -> str:
-    """Say where more is told: a page of ours is here, too."""
+    """Name the page about an error; our own pages are installed too."""
     code = _CODE_AT_END.search(url)
     return f"goondan explain {code[0]}, or {url}" if code and code[0] in error_pages() else url
 
 
 def named_message(error: ToolCallError) -> str:
-    """Return the message, behind the class of an exception without a code: ``KeyError: 'path'``."""
+    """Return the message, prefixed with the class of an exception without a code: ``KeyError: 'path'``."""
     is_named = error.code in _GENERAL_CODES and error.name not in _GENERAL_NAMES
     return f"{error.name}: {error.message}" if is_named else error.message
 
 
 def reported(command: Command) -> Command:
-    """Make ``command`` report its failures in words and with the right exit code, never with a traceback."""
+    """Make ``command`` report its expected failures as messages, with the right exit code."""
 
     @functools.wraps(command)
     def run(**arguments: Any) -> None:
         try:
             command(**arguments)
         except BrokenPipeError:
-            # the interpreter flushes stdout again at exit: nothing more may fail
+            # the interpreter flushes stdout at exit, which must not fail again
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(BROKEN_PIPE) from None
         except _EXPECTED as error:
             failure = describe_failure(error)
-            tell(failure, Output(as_json=bool(arguments.get("as_json"))))
+            write_failure(failure, Output(as_json=bool(arguments.get("as_json"))))
             raise typer.Exit(exit_code_of(failure["code"])) from error
 
     return run
 
 
 def describe_failure(error: Exception) -> JsonObject:
-    """Return ``code`` and ``message`` of an expected error, and what helps."""
+    """Return an expected error as its JSON: code, message and hints."""
     if isinstance(error, WaitTimeout):
         return {"code": "E_WAIT_TIMEOUT", "message": str(error), "callId": error.call_id}
     known = ConfigError(str(error), suggestion=_REMEDY) if isinstance(error, SettingsError) else error
@@ -371,13 +370,13 @@ def failure_text(failure: JsonObject, label: str = "Error") -> Text:
     return error_text(label, failure["message"], failure.get("suggestion"), failure.get("helpUrl"))
 
 
-def tell(failure: JsonObject, output: Output, *, label: str = "Error") -> None:
-    """Write a failure: for people to stderr behind its label, for programs to stdout."""
+def write_failure(failure: JsonObject, output: Output, *, label: str = "Error") -> None:
+    """Write a failure: for people to stderr after its label, for programs to stdout."""
     output.document({"error": failure}) if output.as_json else output.note(failure_text(failure, label))
 
 
 def help_url() -> str:
-    """Return where the pages about errors are, even if the other settings are wrong."""
+    """Return the URL of the pages about errors, even if other settings are invalid."""
     try:
         return Settings.load().help_url
     except SettingsError:

@@ -1,6 +1,6 @@
-"""The program ``goondan``: finds the command, runs it, and ends as DESIGN "Commands" says.
+"""The ``goondan`` program: finds the command, runs it, and exits as DESIGN "Commands" says.
 
-Nothing is imported before a command is asked for: ``goondan --help`` must be quick.
+A command's module is imported when the command runs, so that ``goondan --help`` stays quick.
 """
 
 import gc
@@ -22,7 +22,7 @@ _PROGRAM = "goondan"
 _PACKAGE = "goondan-workers"
 _SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 _QUOTED = re.compile("'([^']*)'")
-#: the usage error of arguments that a command does not take, each of which may be an agent's name
+#: the usage error for unexpected arguments, which may be agents' names
 _EXTRA = re.compile(r"Got unexpected extra argument\(s\) \(([a-z0-9-]+(?: [a-z0-9-]+)*)\)")
 
 
@@ -33,65 +33,65 @@ class CommandPlace(NamedTuple):
     summary: str
 
 
-#: every command by what people want, as the help lists them; those of a group behind its name
+#: the commands by section of the help; a subcommand is listed with its group's name
 SECTIONS = {
-    "Begin": {
+    "Get started": {
         "demo": CommandPlace("demo:demo", "See the example swarm at work on a private Redis."),
         "init": CommandPlace("bundles:init", "Write a small bundle to start from, with a test."),
         "dev": CommandPlace("dev:dev", "Run Redis, workers and Flower; reload on change."),
-        "explain": CommandPlace("explain:explain", "Print the page about an error."),
+        "explain": CommandPlace("explain:explain", "Explain an error code."),
     },
     "Run workers": {
         "worker": CommandPlace("servers:worker", "Run a worker for one or more agents."),
-        "orchestrator": CommandPlace("servers:orchestrator", "Keep a worker for every agent that needs one."),
+        "orchestrator": CommandPlace("servers:orchestrator", "Start and stop workers as agents need them."),
         "shutdown": CommandPlace(
-            "agents:shutdown", "Ask an agent's workers, or one worker, to drain and end."
+            "agents:shutdown", "Ask an agent's workers, or one worker, to drain and exit."
         ),
     },
     "Call tools and agents": {
         "chat": CommandPlace("chat:chat", "Talk to an agent in the terminal."),
         "call": CommandPlace("calls:call", "Call an agent's tool and print the result."),
         "request": CommandPlace("calls:request", "Ask an agent and print its answer."),
-        "send": CommandPlace("calls:send", "Tell an agent something, without an answer."),
-        "cancel": CommandPlace("calls:cancel", "Cancel a call, queued or running."),
+        "send": CommandPlace("calls:send", "Send an agent an event that it does not answer."),
+        "cancel": CommandPlace("calls:cancel", "Cancel a queued or running call."),
         "resolve": CommandPlace("calls:resolve", "Complete a pending call with an output or an error."),
         "approvals list": CommandPlace("calls:list_approvals", "List the calls that wait for an approval."),
-        "approvals approve": CommandPlace("calls:approve", "Let calls run."),
-        "approvals deny": CommandPlace("calls:deny", "End calls with E_APPROVAL_DENIED."),
-        "callbacks serve": CommandPlace("servers:callbacks", "Serve the addresses of ctx.callback_url."),
+        "approvals approve": CommandPlace("calls:approve", "Approve calls: they run."),
+        "approvals deny": CommandPlace("calls:deny", "Deny calls: they end with E_APPROVAL_DENIED."),
+        "callbacks serve": CommandPlace("servers:callbacks", "Serve the URLs of ctx.callback_url."),
     },
-    "Look at calls": {
+    "Inspect calls": {
         "result": CommandPlace("calls:result", "Print a call's result, or its current state."),
-        "output": CommandPlace("calls:output", "Write the whole output of a call, however large."),
+        "output": CommandPlace("calls:output", "Write a call's full output, however large."),
         "calls": CommandPlace("trace:calls", "List the most recent calls."),
-        "show": CommandPlace("trace:show", "Tell the story of one call, whatever its state."),
-        "trace": CommandPlace("trace:trace", "Draw the calls and handoffs that belong together."),
+        "show": CommandPlace("trace:show", "Show everything that is known about one call."),
+        "trace": CommandPlace("trace:trace", "Draw the tree of related calls and handoffs."),
         "traces": CommandPlace("trace:traces", "List the traces of the most recent calls."),
         "dead-letters list": CommandPlace("calls:list_letters", "List the dead letters."),
         "dead-letters show": CommandPlace(
-            "calls:show_letter", "Show one, with its arguments and its result."
+            "calls:show_letter", "Show a dead letter with its arguments and its result."
         ),
-        "dead-letters replay": CommandPlace("calls:replay", "Submit calls again, as new ones."),
-        "dead-letters drop": CommandPlace("calls:drop", "Forget dead letters."),
+        "dead-letters replay": CommandPlace("calls:replay", "Submit dead letters again, as new calls."),
+        "dead-letters drop": CommandPlace("calls:drop", "Drop dead letters; their results stay."),
     },
-    "Look at the swarm": {
+    "Inspect the swarm": {
         "agents": CommandPlace("agents:agents", "List the agents that can be called."),
         "catalog": CommandPlace("agents:catalog", "Print the tools that an agent may call."),
         "queues": CommandPlace("agents:queues", "Show the state of every agent's queue."),
-        "instances list": CommandPlace("agents:list_instances", "List the instances; the default."),
-        "instances show": CommandPlace("agents:show_instance", "Show an instance, or what was said in it."),
-        "instances delete": CommandPlace("agents:delete_instance", "Delete an instance with its files."),
-        "gc": CommandPlace("agents:gc", "Remove instances that have been unused for long."),
-        "doctor": CommandPlace("doctor:doctor", "Check Redis, workers and bundle; say what to correct."),
+        "instances list": CommandPlace("agents:list_instances", "List the instances (the default)."),
+        "instances show": CommandPlace("agents:show_instance", "Show an instance, or its conversations."),
+        "instances delete": CommandPlace("agents:delete_instance", "Delete an instance and its files."),
+        "gc": CommandPlace("agents:gc", "Remove instances that have long been unused."),
+        "doctor": CommandPlace("doctor:doctor", "Check Redis, workers and bundle; say what to fix."),
         "metrics": CommandPlace("servers:metrics", "Serve metrics of all queues to Prometheus."),
-        "flower": CommandPlace("servers:flower", "Run the web monitor, set up for agents."),
+        "flower": CommandPlace("servers:flower", "Run Flower, the web monitor, set up for agents."),
     },
     "Change a bundle": {
-        "validate": CommandPlace("bundles:validate", "Check a bundle: every finding at once."),
+        "validate": CommandPlace("bundles:validate", "Check a bundle and print all findings."),
         "schema": CommandPlace("bundles:schema", "Print the JSON Schema of a bundle's YAML."),
-        "migrate": CommandPlace("bundles:migrate", "Rewrite a bundle for today's version of the format."),
+        "migrate": CommandPlace("bundles:migrate", "Rewrite a bundle for the current format."),
         "changeset open": CommandPlace("changesets:open_", "Open a changeset, and print its directory."),
-        "changeset diff": CommandPlace("changesets:diff", "Print what a changeset changes."),
+        "changeset diff": CommandPlace("changesets:diff", "Print a changeset as a diff."),
         "changeset commit": CommandPlace(
             "changesets:commit", "Commit a changeset, and propose the revision."
         ),
@@ -100,33 +100,33 @@ SECTIONS = {
         "changeset log": CommandPlace("changesets:log", "List the commits of the bundle."),
         "changeset active": CommandPlace("changesets:active", "Show which revision the workers run."),
         "changeset activate": CommandPlace("changesets:activate", "Propose a revision to the workers."),
-        "rollback": CommandPlace("changesets:rollback", "Bring an earlier revision of the bundle back."),
+        "rollback": CommandPlace("changesets:rollback", "Restore an earlier revision of the bundle."),
     },
     "Connect": {
         "mcp-server": CommandPlace("servers:mcp_server", "Serve an agent's tools to MCP clients."),
         "oauth apps": CommandPlace("oauth:apps", "List the OAuthApps of the bundle."),
         "oauth grants": CommandPlace("oauth:grants", "List the consents that users have given."),
-        "oauth sessions": CommandPlace("oauth:sessions", "List the pending and recent consent requests."),
+        "oauth sessions": CommandPlace("oauth:sessions", "List pending and recent consent requests."),
         "oauth login": CommandPlace("oauth:login", "Ask a user for consent, in a browser."),
         "oauth serve": CommandPlace("oauth:serve", "Serve the callbacks of all OAuthApps."),
         "oauth revoke": CommandPlace("oauth:revoke", "Revoke a grant, or remove a record."),
-        "oauth rotate-key": CommandPlace("oauth:rotate_key", "Encrypt the store with another key."),
+        "oauth rotate-key": CommandPlace("oauth:rotate_key", "Encrypt the store with a new key."),
     },
 }
 COMMANDS = {name: place for commands in SECTIONS.values() for name, place in commands.items()}
 
 GROUPS = {
     "approvals": "List, approve or deny calls that wait for an approval.",
-    "callbacks": "Let pending calls be completed over HTTP.",
+    "callbacks": "Complete pending calls over HTTP.",
     "dead-letters": "List, show, replay or drop calls that killed their workers.",
-    "instances": "List the instances of agents, show or delete one.",
-    "oauth": "Tokens for tools: grants, consents, callbacks, keys.",
-    "changeset": "Propose a change of a bundle that runs, and commit it.",
+    "instances": "List, show or delete the instances of agents.",
+    "oauth": "Manage tokens for tools: grants, consents, callbacks, keys.",
+    "changeset": "Change a bundle while workers run it.",
 }
 
-#: what a group runs if no sub-command is named
+#: the subcommand that a group runs if none is given
 _DEFAULTS = {"instances": "list"}
-#: options without a value that may precede a subcommand
+#: options without a value, which may precede a subcommand
 _HELP = {"-h", "--help"}
 _FLAGS = {"--json", "--yes", "--all", "--messages", "--again", "--wait", "--no-wait", "--no-browser", *_HELP}
 
@@ -135,12 +135,12 @@ class LazyGroup(TyperGroup):
     """Imports a command's module when the command is run or completed; ``--help`` imports none."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names in the order of the table, groups among the commands."""
+        """Return the names of commands and groups in the order of the table."""
         names = dict.fromkeys(path.partition(" ")[0] for path in COMMANDS)
         return list(names) if ctx.parent is None else super().list_commands(ctx)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands to the help, those of the program by sections."""
+        """Write the commands to the help; those of the program in sections."""
         if ctx.parent is not None:
             return super().format_commands(ctx, formatter)
         width = max(map(len, self.commands))
@@ -154,11 +154,11 @@ class LazyGroup(TyperGroup):
         return None
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; options of a subcommand may precede it."""
+        """Parse the arguments; a subcommand's options may precede it."""
         return super().parse_args(ctx, args if ctx.parent is None else self._command_first(args))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command; a misspelt one gets a "did you mean"."""
+        """Find the command; suggest one for a misspelt name."""
         if ctx.parent is not None and not ctx.resilient_parsing and args[0] not in self.commands:
             ctx.fail(f"COMMAND {_not_one_of(args[0], list(self.commands))}")
         name, command, rest = super().resolve_command(ctx, args)
@@ -176,25 +176,25 @@ class LazyGroup(TyperGroup):
 
 
 class WordedCommand(TyperCommand):
-    """A command whose usage errors say what a value must be, and suggest the word that was likely meant."""
+    """A command whose usage errors say what a value must be, and suggest the closest word."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         """Read the command line.
 
         Raises:
-            typer.BadParameter: an argument or option does not take its value.
+            typer.BadParameter: a value does not fit its argument or option.
         """
         try:
             return super().make_context(*args, **kwargs)
         except typer.BadParameter as error:
             faults = getattr(error.__cause__, "errors", None)
-            if faults is not None:  # typer's cause is pydantic's, which --help need not import
+            if faults is not None:  # the cause is pydantic's, which --help does not import
                 fault_text = _imported("broker_config.value_faults:fault_text")
                 error.message = "; ".join(_words(fault_text(fault, shows_value=True)) for fault in faults())
             raise
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; of agents that should be options, say so."""
+        """Parse the arguments; an agent given as an argument gets a hint at ``--agent``."""
         try:
             return super().parse_args(ctx, with_values(args, self.params))
         except typer.TyperException as error:
@@ -206,10 +206,10 @@ class WordedCommand(TyperCommand):
 
 
 def with_values(words: Sequence[str], parameters: Sequence[Any]) -> list[str]:
-    """Return the words of a command line, each option whose value may be missing as one: ``--watch=5``.
+    """Return the words of a command line, with each optional value joined to its option: ``--watch=5``.
 
-    Typer has no such options. Ours have a metavar in brackets. If the command has arguments, the word after
-    the option is one of those, and a value needs the ``=``.
+    Typer has no options with optional values; ours have a metavar in brackets. If the command has arguments,
+    the word after such an option is one of them, and a value needs the ``=``.
     """
     options = (one for one in parameters if one.param_type_name == "option")
     names = {name for one in options if (one.metavar or "").startswith("[") for name in one.opts}
@@ -227,8 +227,8 @@ def with_values(words: Sequence[str], parameters: Sequence[Any]) -> list[str]:
 
 
 def load_command(name: str) -> Any:
-    """Import a command, and have it report its failures."""
-    # by its name too: it knows errors of the settings and of Redis, which --help need not wait for
+    """Import a command, and make it report its failures."""
+    # imported by name too: its module knows the errors of settings and Redis, which --help does without
     reported = _imported("goondan_tasks.cli.output:reported")
     single = typer.Typer(rich_markup_mode=None, add_completion=False)
     single.command(name.rpartition(" ")[2], cls=WordedCommand, context_settings=_SETTINGS)(
@@ -241,7 +241,7 @@ def load_command(name: str) -> Any:
 
 
 def make_app() -> typer.Typer:
-    """Make the application: every command's name and summary, and none of the commands themselves."""
+    """Make the application with the names and summaries of all commands; none is imported."""
     app = _make_group(callback=_goondan)
     groups: dict[str, typer.Typer] = {}
     for path, place in COMMANDS.items():
@@ -255,7 +255,7 @@ def make_app() -> typer.Typer:
 
 def main() -> NoReturn:
     """Run this process's command line, and end the process."""
-    # closed streams are replaced, and characters that cannot be encoded are written as escapes
+    # a closed stream is replaced; what cannot be encoded is written as an escape
     sys.stdout, sys.stderr = sys.stdout or io.StringIO(), sys.stderr or io.StringIO()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -264,14 +264,14 @@ def main() -> NoReturn:
     command = typer.main.get_command(make_app())
     try:
         sys.exit(command.main(prog_name=_PROGRAM, standalone_mode=not as_json))
-    except typer.TyperException as error:  # a usage error, which typer prints itself
+    except typer.TyperException as error:  # a usage error; without --json typer prints it
         described = {"code": "E_USAGE", "message": " ".join(error.format_message().split())}
         sys.stdout.write(json.dumps({"error": described}, indent=2) + "\n")
         sys.exit(error.exit_code)
 
 
 def _make_group(**options: Any) -> typer.Typer:
-    # plain help: rich's needs its Markdown and its tracebacks, and twice the time
+    # plain help: rich's takes twice the time
     return typer.Typer(
         rich_markup_mode=None, cls=LazyGroup, no_args_is_help=True, context_settings=_SETTINGS, **options
     )
@@ -294,7 +294,7 @@ def _goondan(
 
 
 def _not_imported() -> None:
-    """Take the place of a command in the help: its module is imported when it runs."""
+    """Stand in for a command whose module is imported when it runs."""
 
 
 def _imported(place: str) -> Any:
@@ -303,7 +303,7 @@ def _imported(place: str) -> Any:
 
 
 def _words(text: str) -> str:
-    """Write typer's own "is not one of" as all the others are written."""
+    """Write typer's own "is not one of" in our wording."""
     if " is not one of " not in text:
         return f"{text}."
     given, *choices = _QUOTED.findall(text)

@@ -1,4 +1,4 @@
-"""Commands that run until Ctrl-C: workers, the orchestrator, and servers for other programs."""
+"""Commands that run until Ctrl-C: workers, the orchestrator, and servers."""
 
 import contextlib
 import os
@@ -47,14 +47,14 @@ from goondan_tasks.revisions.bootstrap import Bootstrap, require_followable
 
 LOOPBACK = "127.0.0.1"
 FLOWER_PORT = 5555
-#: how often the orchestrator looks
+#: how often the orchestrator checks its agents
 LOOK_SECONDS = 0.5
 _METRICS_PORT = 9464
 #: a node's name is part of keys and of Flower's pages
 _LONGEST_LABEL = 60
-#: safe from the current directory
+#: ``-P``: no module is imported from the current directory
 _FLOWER = (sys.executable, "-P", "-m", "goondan_tasks.flower_program")
-#: Flower's own choice lacks the arguments and the result; a call is the keyword argument of its task
+#: Flower's default lacks arguments and results; a call is a keyword argument of its task
 _TASK_COLUMNS = "name,state,kwargs,result,worker,runtime,received,uuid"
 
 
@@ -64,7 +64,7 @@ def worker(
 ) -> None:
     """Run a worker for one or more agents until SIGTERM or Ctrl-C.
 
-    Calls that run then get GOONDAN_GRACE_SECONDS to end.
+    Running calls then have GOONDAN_GRACE_SECONDS to end.
     """
     require_extra("worker", "celery", "httpx2")
     from goondan_tasks.celery import run_worker  # an extra
@@ -76,7 +76,7 @@ def worker(
     if bootstrap.ref is None:
         require_followable(bootstrap.bundle, path, settings)
     require_broker(settings)
-    # the process id makes the name unique on this host
+    # the process id makes it unique on this host
     name = f"{node_label(agents)}-{os.getpid()}"
     if session.output.as_json:
         session.output.document({"worker": name, "agents": agents, "concurrency": concurrency})
@@ -91,15 +91,15 @@ def orchestrator(
     session: Session,
     agent: ServedAgents = None,
     idle_seconds: Annotated[
-        float, seconds_option("Stop a worker that has been idle for S s.")
+        float, seconds_option("Stop a worker that has been idle for S seconds.")
     ] = IDLE_SECONDS,
     concurrency: Concurrency = 8,
     verbose: Verbose = False,
 ) -> None:
-    """Start a worker for each agent when something waits for it, and stop it when it has been idle.
+    """Start a worker for an agent when work waits for it, and stop the worker when it has been idle.
 
-    Workers that were started otherwise count, and are left alone. Any number of orchestrators may run. With
-    the first SIGTERM or Ctrl-C its workers drain, with the second they are killed.
+    Workers that others have started count too, and are left alone. Several orchestrators may run. The first
+    SIGTERM or Ctrl-C drains its workers, the second kills them.
     """
     require_extra("worker", "celery", "httpx2")
     settings, output = session.settings, session.output
@@ -139,17 +139,17 @@ def mcp_server(
     session: Session,
     client: Client,
     agent: Annotated[str, option("A", "The agent whose tools are served.", autocompletion=complete_agent)],
-    http: Annotated[bool, flag("Serve streamable HTTP at /mcp, not stdio.", "--http")] = False,
+    http: Annotated[bool, flag("Serve streamable HTTP at /mcp instead of stdio.", "--http")] = False,
     port: Port = None,
     address: Address = None,
     instance: Annotated[
-        str | None, name_option("K", "The instance of every call; else each MCP session has its own.")
+        str | None, name_option("K", "The instance of every call. Default: one for each MCP session.")
     ] = None,
 ) -> None:
     """Let MCP clients list an agent's tools and call them on its workers.
 
-    By default over stdin and stdout, as clients start servers themselves; it ends with stdin. What a client
-    waits for is cancelled when the client cancels it, closes stdin or ends its session.
+    By default it serves stdin and stdout, for clients that start servers themselves, until stdin closes. A
+    call is cancelled when the client cancels it, closes stdin or ends its session.
     """
     if not http and (port is not None or address is not None):
         raise typer.BadParameter("--port and --address go with --http.")
@@ -164,16 +164,16 @@ def mcp_server(
     if not http:
         return serve_stdio(served)
     app = make_app(served, settings, address or settings.http_host)
-    with Interruption().listening(), announced(session, address, port, PATH) as server:
+    with Interruption().listening(), announced_socket(session, address, port, PATH) as server:
         return serve(app, server, partial(end, served))
 
 
 @takes_client
 def callbacks(session: Session, client: Client, port: Port = None, address: Address = None) -> None:
-    """Serve the addresses that tools get from ctx.callback_url, until Ctrl-C.
+    """Serve the URLs that tools get from ctx.callback_url, until Ctrl-C.
 
-    POST {"output": …} or {"error": {"message": …}} to one completes its call, once. Workers make the
-    addresses of their GOONDAN_PUBLIC_URL, which must lead here.
+    A POST of {"output": …} or {"error": {"message": …}} to a URL completes its call, once. Workers build the
+    URLs from their GOONDAN_PUBLIC_URL, which must lead here.
     """
     with extra("serve"):  # optional: only now
         from goondan_tasks.callbacks import make_app
@@ -181,9 +181,9 @@ def callbacks(session: Session, client: Client, port: Port = None, address: Addr
     settings = session.settings
     require_broker(settings)
     configure_logging(settings)
-    with Interruption().listening(), announced(session, address, port, "/callbacks") as server:
+    with Interruption().listening(), announced_socket(session, address, port, "/callbacks") as server:
         if settings.public_url is None:
-            session.output.note("GOONDAN_PUBLIC_URL is not set here; workers need it to make addresses.")
+            session.output.note("GOONDAN_PUBLIC_URL is not set here; workers need it to build the URLs.")
         serve(make_app(AsyncClient(client).complete_with_token, settings), server)
 
 
@@ -191,13 +191,13 @@ def callbacks(session: Session, client: Client, port: Port = None, address: Addr
 def metrics(
     session: Session,
     port: Annotated[
-        int | None, option("P", "Else GOONDAN_METRICS_PORT, else 9464.", min=0, max=65_535)
+        int | None, option("P", "Default: GOONDAN_METRICS_PORT, else 9464.", min=0, max=65_535)
     ] = None,
     address: Address = None,
 ) -> None:
-    """Serve backlog, running, workers and crash loops of every agent to Prometheus, until Ctrl-C.
+    """Serve metrics of every agent to Prometheus, until Ctrl-C: backlog, running, workers, crash loops.
 
-    `goondan orchestrator` serves the same if GOONDAN_METRICS_PORT is set.
+    `goondan orchestrator` serves the same metrics if GOONDAN_METRICS_PORT is set.
     """
     settings = session.settings
     require_broker(settings)
@@ -215,12 +215,12 @@ def flower(
     address: Annotated[str, option("HOST", "The address to listen on.")] = LOOPBACK,
     options: Annotated[
         list[str] | None,
-        argument("OPTIONS", "Flower's own options, after --: -- --basic-auth=user:password."),
+        argument("OPTIONS", "Options for Flower itself: -- --basic-auth=user:password."),
     ] = None,
 ) -> None:
-    """Run Flower: workers, tasks, results and the length of every agent's queue, in a browser.
+    """Run Flower, which shows workers, tasks, results and queue lengths in a browser.
 
-    Its REST API answers 401 unless --basic-auth or --auth is set, or FLOWER_UNAUTHENTICATED_API=true.
+    Its REST API answers 401 unless --basic-auth, --auth or FLOWER_UNAUTHENTICATED_API=true is set.
     """
     require_extra("cli", "flower")
     settings = session.settings
@@ -231,8 +231,8 @@ def flower(
     _require_free(address, port)
     _announce(session, "Flower", f"http://{f'[{address}]' if ':' in address else address}:{port}")
     if address != LOOPBACK:
-        session.output.note("Anyone who reaches it sees calls and stops workers, unless --basic-auth is set.")
-    # of Flower's own options a later one wins
+        session.output.note("Without --basic-auth, anyone who reaches it can see calls and stop workers.")
+    # the user's options come later and win
     ours = (f"--tasks_columns={_TASK_COLUMNS}", f"--address={address}", f"--port={port}")
     celery = ("--app", "goondan_tasks", "--quiet", "flower")
     command = [*_FLOWER, *celery, *ours, f"--logging={settings.log_level}", *(options or ())]
@@ -240,11 +240,13 @@ def flower(
 
 
 @contextlib.contextmanager
-def announced(session: Session, address: str | None, port: int | None, path: str) -> Iterator[socket.socket]:
-    """Listen for HTTP for the length of a ``with`` block, and say at which URL.
+def announced_socket(
+    session: Session, address: str | None, port: int | None, path: str
+) -> Iterator[socket.socket]:
+    """Yield a socket that listens for HTTP, and report its URL.
 
     Raises:
-        typer.BadParameter: nothing can listen there.
+        typer.BadParameter: it cannot listen there.
     """
     host = address or session.settings.http_host
     chosen = session.settings.http_port if port is None else port
@@ -259,10 +261,10 @@ def announced(session: Session, address: str | None, port: int | None, path: str
 
 @contextlib.contextmanager
 def metrics_server(session: Session, port: int, address: str | None = None) -> Iterator[str]:
-    """Serve the metrics for the length of a ``with`` block; yield their URL.
+    """Serve the metrics within a ``with`` block; yield their URL.
 
     Raises:
-        typer.BadParameter: nothing can listen there.
+        typer.BadParameter: it cannot listen there.
         ConfigError: the extra ``cli`` is not installed.
     """
     with extra("cli"):  # optional: only now
@@ -274,7 +276,7 @@ def metrics_server(session: Session, port: int, address: str | None = None) -> I
 
 
 def why_not_free(address: str, port: int) -> str | None:
-    """Say why no server can listen on ``port``, ``None`` if one can."""
+    """Return why no server can listen on ``port``; ``None`` if one can."""
     try:
         with listening(address, port):
             return None
@@ -288,7 +290,7 @@ def _require_free(address: str, port: int) -> None:
 
 
 def _no_listener(address: str, port: int, reason: str) -> typer.BadParameter:
-    return typer.BadParameter(f"Nothing can listen on {address} port {port}: {reason}.")
+    return typer.BadParameter(f"cannot listen on {address} port {port}: {reason}.")
 
 
 def _announce(session: Session, what: str, url: str) -> None:

@@ -1,4 +1,4 @@
-"""What most commands need: settings, a client, the bundle, its agents, the broker, signals."""
+"""What commands share: settings, the client, the bundle and its agents, checks of the broker, signals."""
 
 import contextlib
 import functools
@@ -30,29 +30,29 @@ if TYPE_CHECKING:
 
 Own = ParamSpec("Own")
 
-RedisUrl = Annotated[str | None, option("URL", "The Redis to use; else GOONDAN_REDIS_URL.")]
-BundlePath = Annotated[Path | None, option("PATH", "The bundle; else GOONDAN_BUNDLE.")]
-SwarmName = Annotated[str | None, option("NAME", "The Swarm of the bundle; else GOONDAN_SWARM.")]
+RedisUrl = Annotated[str | None, option("URL", "The Redis to use. Default: GOONDAN_REDIS_URL.")]
+BundlePath = Annotated[Path | None, option("PATH", "The bundle. Default: GOONDAN_BUNDLE.")]
+SwarmName = Annotated[str | None, option("NAME", "The Swarm of the bundle. Default: GOONDAN_SWARM.")]
 WorkspaceName = Annotated[
-    str | None, name_option("NAME", "The workspace; else GOONDAN_WORKSPACE.", "--workspace")
+    str | None, name_option("NAME", "The workspace. Default: GOONDAN_WORKSPACE.", "--workspace")
 ]
 AsJson = Annotated[bool, flag("Print one JSON document on stdout, logs on stderr.", "--json")]
 
 _CONNECT_SECONDS = 4
-#: what kombu raises for a URL that it cannot use: no such transport, no such option
+#: what kombu raises for an unknown transport or option in a URL
 _UNUSABLE = (KeyError, TypeError, ValueError)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What one run of a command works with."""
+    """The settings and the output of one run of a command."""
 
     settings: Settings
     output: Output
 
     def client(self) -> Client:
-        """Return a client for these settings, to be used in a ``with`` block.
+        """Return a client for these settings, for use in a ``with`` block.
 
         Raises:
             ConfigError: the bundle is not valid.
@@ -60,10 +60,10 @@ class Session:
         return Client(self.settings, self.bundle() if self.settings.bundle else None)
 
     def bundle(self) -> "Bundle":
-        """Load the bundle that is set.
+        """Load the bundle that the settings name.
 
         Raises:
-            ConfigError: none is set, or it is not valid.
+            ConfigError: they name none, or it is not valid.
         """
         if self.settings.bundle is None:
             raise ConfigError("There is no bundle.", suggestion="Give --bundle PATH, or set GOONDAN_BUNDLE.")
@@ -72,48 +72,48 @@ class Session:
         return load_bundle(self.settings.bundle)
 
     def environment(self, **overrides: object) -> dict[str, str]:
-        """Return the environment of a child process that is to have these settings."""
+        """Return an environment that gives a child process these settings."""
         settings = self.settings
         ours = {"redis_url": settings.redis_url, "broker_url": settings.broker_url or None}
         named = {"swarm": settings.swarm, "workspace": settings.workspace}
         return Settings.environment(**{**ours, **named, **overrides})
 
     def confirm(self, question: str, *, is_confirmed: bool) -> None:
-        """Go on if the person agrees.
+        """Ask for confirmation.
 
         Raises:
-            typer.BadParameter: there is no person to ask.
-            typer.Abort: the person does not agree.
+            typer.BadParameter: there is nobody to ask.
+            typer.Abort: the answer is no.
         """
         if is_confirmed:
             return
         if not can_ask(self.output):
-            raise typer.BadParameter(f"{question}: say --yes, there is no terminal to ask on.")
+            raise typer.BadParameter(f"{question}: there is no terminal to ask on; give --yes to confirm.")
         typer.confirm(f"{question}?", abort=True, err=True)
 
 
 def can_ask(output: Output) -> bool:
-    """Return whether there is a person to ask."""
+    """Return whether a person at a terminal can answer a question."""
     return not output.as_json and sys.stdin is not None and sys.stdin.isatty()
 
 
 def chosen_settings(
     redis_url: str | None, bundle: Path | None, swarm: str | None, workspace: str | None
 ) -> Settings:
-    """Read the settings; the options of the command line win over the environment.
+    """Load the settings; options of the command line override the environment.
 
     Raises:
-        SettingsError: a variable has a value that cannot be used.
+        SettingsError: a variable has an invalid value.
     """
     settings = Settings.load(redis_url=redis_url, bundle=bundle, swarm=swarm, workspace=workspace)
     if settings.oauth_key is not None:
         close_to_other_processes()
-    # it is meant for the messages too, whatever GOONDAN_BROKER_URL says
+    # --redis-url is for the messages too, whatever GOONDAN_BROKER_URL says
     return settings if redis_url is None else settings.model_copy(update={"broker_url": redis_url})
 
 
 def takes_session(command: Callable[Concatenate[Session, Own], None]) -> Callable[..., None]:
-    """Give a command the options that all commands share; it gets them as its first argument."""
+    """Add the shared options to a command, which gets a :class:`Session` as its first argument."""
 
     def run(
         *,
@@ -133,9 +133,9 @@ def takes_session(command: Callable[Concatenate[Session, Own], None]) -> Callabl
 
 
 def takes_client(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the shared options, and a client that is connected while it runs.
+    """Add the shared options to a command, which gets a session and a connected client.
 
-    A command with a ``timeout`` goes on through an outage of Redis until that is over.
+    A command with a ``timeout`` keeps trying through an outage of Redis until the timeout ends.
     """
 
     def run(session: Session, **own: Any) -> None:
@@ -152,7 +152,7 @@ def takes_client(command: Callable[..., None]) -> Callable[..., None]:
 def _with_parameters(
     run: Callable[..., None], command: Callable[..., None], parameters: Sequence[inspect.Parameter]
 ) -> Callable[..., None]:
-    """Let ``run`` look to typer like ``command``, with these parameters."""
+    """Make ``run`` look like ``command`` to typer, with these parameters."""
     functools.update_wrapper(run, command)
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -160,16 +160,16 @@ def _with_parameters(
 
 
 def chosen_bundle(settings: Settings) -> Path:
-    """Return the bundle's absolute path: the one that is set, else this directory if it is one.
+    """Return the absolute path of the bundle in the settings, or else of the current directory.
 
     Raises:
-        ConfigError: neither.
+        ConfigError: none is set, and the current directory is not a bundle.
     """
     return (settings.bundle or this_bundle()).absolute()
 
 
 def chosen_agents(bundle: "Bundle", swarm: str | None, wanted: Sequence[str]) -> tuple[str, ...]:
-    """Return the agents of the Swarm that are ``wanted``, each once; all if none is named.
+    """Return the Swarm's agents that are ``wanted``, each once; by default all.
 
     Raises:
         AgentNotFoundError: the Swarm has no such agent.
@@ -188,9 +188,9 @@ def chosen_agents(bundle: "Bundle", swarm: str | None, wanted: Sequence[str]) ->
 
 
 def require_broker(settings: Settings) -> None:
-    """Check that Redis answers and is new enough, and that the broker answers too if it is another one.
+    """Check that Redis answers and is recent enough, and that a separate broker answers.
 
-    Done before something is started that could not report this as clearly.
+    Commands check this before they start something that would report it less clearly.
 
     Raises:
         BrokerUnreachableError: one of them does not answer, or Redis is too old.
@@ -206,7 +206,7 @@ def require_broker(settings: Settings) -> None:
 
 
 def require_other_broker(url: str) -> None:
-    """Check that a broker of any kind that kombu knows answers.
+    """Check that a broker answers, of any kind that kombu knows.
 
     Raises:
         BrokerUnreachableError: it does not.
@@ -225,20 +225,20 @@ def require_other_broker(url: str) -> None:
 
 
 class Interruption:
-    """Whether this process was asked to stop, by Ctrl-C, SIGTERM or the end of its terminal."""
+    """Notes when this process is asked to stop: by Ctrl-C, SIGTERM or the end of its terminal."""
 
     def __init__(self) -> None:
-        #: is set with the first signal
+        #: set by the first signal
         self.asked = threading.Event()
-        #: how a shell counts a program that the signal ended: 130 for Ctrl-C
+        #: the status that a shell reports for the signal: 130 for Ctrl-C
         self.exit_code = 0
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Take the signals for the length of a ``with`` block.
+        """Handle the signals within a ``with`` block.
 
         Raises:
-            KeyboardInterrupt: with the second signal; of SIGHUP, a terminal's end may send two.
+            KeyboardInterrupt: on the second signal, SIGHUP apart: the end of a terminal may send two.
         """
         taken = (number for number in _SIGNALS if number != signal.SIGHUP or sighup_ends_process())
         before = {number: signal.signal(number, self._on_signal) for number in taken}

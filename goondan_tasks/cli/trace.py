@@ -1,4 +1,4 @@
-"""Looking at calls: ``calls`` and ``traces`` list them, ``show`` tells of one, ``trace`` draws a tree."""
+"""Commands that show calls: ``calls`` and ``traces`` list, ``show`` describes one, ``trace`` draws a tree."""
 
 import itertools
 from collections import Counter
@@ -38,35 +38,38 @@ from goondan_tasks.cli.output import (
     on_one_line,
 )
 from goondan_tasks.cli.session import Session, takes_client, takes_session
-from goondan_tasks.cli.waiting import give, progress_text
+from goondan_tasks.cli.waiting import progress_text, write_or_watch
 from goondan_tasks.client import Client
 from goondan_tasks.errors import CallNotFoundError
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import epoch_milliseconds
 from goondan_tasks.names import MODEL_TOOLS
 from goondan_tasks.trace import Attempt, CallStory, Excerpt, RelatedCall, Trace, TraceNode, TraceSummary
-from goondan_tasks.wording import duration_text, tokens_text
+from goondan_tasks.wording import counted, duration_text, tokens_text
 
-#: the least width of the tree; a wider call has its columns on the next line
+#: the least width of the tree; a call that is wider has its columns on the next line
 _TREE_WIDTH = 36
-#: the wanted width of the timeline, and what a name in the headline may take
+#: the widths of the timeline, and of the name in the headline
 _BAR_WIDTH, _NAME_WIDTH = 20, 60
 _TOKENS = "tokens"
-#: deeper calls have their depth as a number instead: lines would take the whole screen
+#: deeper calls show their depth as a number: their lines would fill the screen
 DEEPEST = 12
+
+#: the most children that ``show`` lists; ``goondan trace`` draws all
+MOST_CHILDREN = 20
 
 _GOES_ON, _ENDS = "│  ", "   "
 
-#: names of an event without a type of its own: its kind says the same
+#: types of an event that say no more than its kind
 _PLAIN_TYPES = {None, "agent.request", "agent.send"}
 
-
+Fact = tuple[str, object]
 Since = Annotated[float | None, seconds_option("Only calls of the last S seconds, or 10m, 2h.")]
 Until = Annotated[float | None, seconds_option("Only calls queued at least S seconds ago, or 10m, 2h.")]
 
 
 class Status(StrEnum):
-    """A status of calls, or a state: those that wait are queued, lost ones running, ok and error done."""
+    """A status or state of calls: waiting calls are queued, lost ones running, ok and error done."""
 
     QUEUED = "queued"
     WAITING = "waiting"
@@ -86,7 +89,7 @@ def calls(
     agent: OfAgent = None,
     limit: Annotated[int, option("N", "Show at most N calls.", min=1, max=SEARCHED)] = 20,
     tool: OfTool = None,
-    instance: Annotated[str | None, option("K", "Only those of this instance.")] = None,
+    instance: Annotated[str | None, option("K", "Only those of instance K.")] = None,
     since: Since = None,
     until: Until = None,
     status: Annotated[
@@ -94,10 +97,10 @@ def calls(
     ] = None,
     watch: Watch = None,
 ) -> None:
-    """List the most recent calls, the newest first; `goondan show ID` tells all of one.
+    """List the most recent calls, newest first; `goondan show ID` shows everything about one.
 
-    Filters look through the 1000 most recent ones of the time. A call takes one line: what has no room is
-    cut, and on a narrow terminal year, instance and worker are left out.
+    Filters search the 1000 most recent calls between --since and --until. A call takes one line: cells that
+    do not fit are cut, and a narrow terminal omits year, instance and worker.
     """
     is_narrowed = any(one is not None for one in (status, tool, instance))
 
@@ -136,28 +139,21 @@ def calls(
             is_cut=True,
         )
 
-    return give(look, session.output, watch)
+    return write_or_watch(look, session.output, watch)
 
 
 def _duration_of(record: CallRecord) -> str | None:
-    """Return how long the call's last run took, from its claim on."""
+    """Return how long the call's last run took since its claim."""
     if record.claimed_at is None or record.finished_at is None:
         return None
     return duration_text((record.finished_at - record.claimed_at) / 1000)
 
 
-#: how many children are listed; ``goondan trace`` draws all
-MOST_CHILDREN = 20
-
-
-Fact = tuple[str, object]
-
-
 @takes_client
 def show(session: Session, client: Client, call_id: CallId) -> None:
-    """Tell the story of one call: what was asked, how it stands or has ended, its attempts, what it caused.
+    """Show everything about one call: its arguments, state, attempts and error, and the calls it caused.
 
-    Ends with 0 whatever the call's state is; `goondan result ID` ends with 1 for an error.
+    The exit code is 0 whatever the call's state; that of `goondan result ID` is 1 for an error.
     """
     story = client.describe(whole_id(client, call_id))
     output = session.output
@@ -171,7 +167,7 @@ def show(session: Session, client: Client, call_id: CallId) -> None:
         output.print("")
         output.print(error_text(error.code, named_message(error), error.suggestion, error.help_url))
         where = f"the log of {story.worker}" if story.worker else "the worker's log"
-        output.print(f"Traceback: not kept with the call; if a handler raised it, {where} has it.")
+        output.print(f"Traceback: not kept with the call. If a handler raised the error, it is in {where}.")
     if story.children:
         output.print("")
         _show_children(story, output)
@@ -185,23 +181,23 @@ def trace(
         str,
         argument(
             "CORRELATION_ID",
-            "The correlationId; or the id of a call, its first 8 characters or more, or a traceId.",
+            "A correlationId, a traceId, or a call's id or at least its first 8 characters.",
             autocompletion=complete_call,
         ),
     ],
     limit: Annotated[int, option("N", "Draw at most N calls.", min=1)] = 200,
     watch: Watch = None,
 ) -> None:
-    """Draw the tree of calls and handoffs that caused one another, with states and times."""
+    """Draw the tree of calls and handoffs that caused each other, with states and times."""
 
     def look() -> Answer:
         found = next(found_traces)
         return Answer(found.to_wire(), trace_text(found, width=Screen().width, limit=limit))
 
     with session.client() as client:
-        name, first = _found(client, correlation_id)
+        name, first = _find_trace(client, correlation_id)
         found_traces = itertools.chain([first], iter(lambda: client.trace(name), None))
-        return give(look, session.output, watch)
+        return write_or_watch(look, session.output, watch)
 
 
 @takes_client
@@ -213,10 +209,10 @@ def traces(
     until: Until = None,
     watch: Watch = None,
 ) -> None:
-    """List the traces of the most recent calls, the newest first; `goondan trace ID` draws one.
+    """List the traces of the most recent calls, newest first; `goondan trace ID` draws one.
 
-    The 1000 most recent calls of the time are put together by their traceId. The state is that of a call
-    which has not ended, or else that of the first one.
+    The 1000 most recent calls between --since and --until are grouped by their traceId. A trace has the state
+    of a call that has not ended, or else that of its first call.
     """
     columns: Columns[TraceSummary] = {
         "began": lambda one: session.output.time(epoch_milliseconds(one.began_at)),
@@ -240,11 +236,11 @@ def traces(
             is_cut=True,
         )
 
-    return give(look, session.output, watch)
+    return write_or_watch(look, session.output, watch)
 
 
 def trace_text(trace: Trace, *, width: int, limit: int) -> Text:
-    """Draw at most ``limit`` calls in lines of ``width`` characters; only a long name makes one longer."""
+    """Draw at most ``limit`` calls in lines of ``width`` characters; only a long name makes a line longer."""
     nodes = trace.nodes[:limit]
     drawn = list(zip(nodes, _guides([node.depth for node in trace.nodes]), _labels(nodes), strict=False))
     longest = max(cell_len(before + label) for _, (before, _), label in drawn)
@@ -262,7 +258,7 @@ class _Layout:
     """The width of the columns, the short names of the workers, and the time axis of the bars."""
 
     tree: int
-    #: the width of a further column; 0 if no model was asked
+    #: the width of that column; 0 if no model was asked
     tokens: int
     has_bars: bool
     workers: Mapping[str, str]
@@ -291,7 +287,7 @@ class _Layout:
         return columns.append(f" {tokens:>{self.tokens}}") if self.tokens else columns
 
     def line(self, left: Text, right: Text, below: str = "") -> Text:
-        """Put a call and its columns on one line, or on two if the call is too long."""
+        """Write a call and its columns on one line, or on two if the call is too long."""
         gap = self.tree - left.cell_len
         if gap < 0:
             left.append(f"\n{below:{self.tree}}", style="dim")
@@ -309,7 +305,7 @@ class _Layout:
         return facts.append(f"  {self._bar(node)}", style="blue") if self.has_bars else facts
 
     def _bar(self, node: TraceNode) -> str:
-        """Draw ``·`` for waiting, ``█`` for running: at least one character."""
+        """Draw waiting as ``·`` and running as ``█``; at least one character."""
         queued, started, ended = (round((moment - self.first) * self.scale) for moment in _span(node))
         begin = min(queued, _BAR_WIDTH - 1)
         run = max(0 if node.running_seconds is None else 1, ended - started)
@@ -317,8 +313,8 @@ class _Layout:
         return (" " * begin + "·" * wait + "█" * run)[:_BAR_WIDTH].ljust(_BAR_WIDTH)
 
 
-def _found(client: Client, text: str) -> tuple[str, Trace]:
-    """Find a trace by its correlationId or traceId, or by the id of a call or its beginning."""
+def _find_trace(client: Client, text: str) -> tuple[str, Trace]:
+    """Find a trace by its correlationId or traceId, or by a call's id or its beginning."""
     try:
         return text, client.trace(text)
     except CallNotFoundError:
@@ -329,16 +325,16 @@ def _found(client: Client, text: str) -> tuple[str, Trace]:
 
 
 def _span(node: TraceNode) -> tuple[float, float, float]:
-    """Return when a call was queued, began to run and ended, in ms; until now if it goes on."""
+    """Return when a call was queued, began to run and ended, in ms; now if it has not ended."""
     queued = epoch_milliseconds(node.queued_at)
     started = queued + node.waiting_seconds * 1000
     return queued, started, started + (node.running_seconds or 0) * 1000
 
 
 def _guides(depths: Sequence[int]) -> list[tuple[str, str]]:
-    """Return for each entry, given by its depth, what stands before it and before the lines below it.
+    """Return, for each entry's depth, the lines of the tree before the entry and before its notes.
 
-    The tree is walked from its end, where it is known which lines go on.
+    The tree is walked backwards: only from its end is it known which lines go on.
     """
     found = []
     goes_on: list[bool] = []
@@ -368,7 +364,7 @@ def _headline(trace: Trace, width: int) -> Text:
     for state, style in STATE_STYLES.items():
         if states[state]:
             line.append(" · ").append(f"{states[state]} {state}", style=style)
-    # those of a Turn are the sum of its requests, which may have expired
+    # an event has the sum of its requests to models, which may have expired
     usage = sum((Counter(node.usage) for node in trace.nodes if node.kind == "call"), Counter[str]())
     if usage:
         tokens = f"tokens {tokens_text(usage)}"
@@ -377,7 +373,7 @@ def _headline(trace: Trace, width: int) -> Text:
 
 
 def _labels(nodes: Iterable[TraceNode]) -> Iterator[str]:
-    """Name what was called; a tool that an agent calls itself is shown without the agent."""
+    """Name what was called; an agent's own tool call is shown without the agent."""
     path: list[TraceNode] = []
     for node in nodes:
         del path[node.depth :]
@@ -399,7 +395,7 @@ def _columns(state: str, waited: str, ran: str, worker: str, call_id: str) -> Te
 
 
 def _notes(node: TraceNode) -> Iterator[tuple[str, str]]:
-    """Yield what else is to be said of a call, each with its style."""
+    """Yield the notes on a call, each with its style."""
     if node.error is not None:
         yield f"{node.error.code}: {node.error.message}", "red"
     lost = None
@@ -420,7 +416,7 @@ def _notes(node: TraceNode) -> Iterator[tuple[str, str]]:
 def _footer(trace: Trace, shown: int, workers: Mapping[str, str]) -> Iterator[Text]:
     more = len(trace.nodes) - shown
     if more:
-        yield Text(f"… and {more:,} more; --limit shows more of them, --json all")
+        yield Text(f"… and {more:,} more; see them with --limit, or all with --json")
     if trace.expired:
         yield Text(f"{trace.expired:,} more have expired", style="dim")
     for name, label in workers.items():
@@ -445,11 +441,11 @@ def _facts(story: CallStory) -> Iterator[Fact]:
     yield from _waiting_facts(story)
     yield "runs left", _runs_left(story)
     if story.retries:
-        yield "failed and tried again", story.retries
+        yield "failed and retried", story.retries
     if story.deadline is not None:
         yield "deadline", _time(story.deadline)
     if story.timeout_seconds is not None:
-        yield "time limit of a run", duration_text(story.timeout_seconds)
+        yield "time limit per run", duration_text(story.timeout_seconds)
     if story.output is not None:
         yield "output", _excerpt_text(story.output)
     if story.output_file is not None:
@@ -462,7 +458,7 @@ def _facts(story: CallStory) -> Iterator[Fact]:
         ("tokens", usage or None),
         ("handle", story.handle),
         ("approved by", story.approved_by),
-        ("ended in its worker's place by", story.settled_by),
+        ("ended for its worker by", story.settled_by),
         ("replays", story.replay_of),
         ("replayed as", story.replayed_by),
         ("caused by", caused_by),
@@ -475,11 +471,11 @@ def _facts(story: CallStory) -> Iterator[Fact]:
 
 
 def _waiting_facts(story: CallStory) -> Iterator[Fact]:
-    """Yield what an open call waits for, or how far it has come."""
+    """Yield what an open call waits for, or its progress."""
     if story.limits:
         yield "limits", ", ".join(story.limits)
     if story.ahead is not None:
-        yield "before it there", "no call" if not story.ahead else f"{story.ahead} calls"
+        yield "ahead of it there", counted(story.ahead, "call")
     if story.progress is not None:
         yield "progress", progress_text(story.progress)
     if story.expires_at is not None:

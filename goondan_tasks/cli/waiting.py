@@ -1,6 +1,5 @@
-"""What the terminal shows while a call or a Turn goes on, and while ``--watch`` renews an answer."""
+"""What the terminal shows while a call or a Turn runs, and while ``--watch`` repeats an answer."""
 
-import contextlib
 import json
 import math
 import signal
@@ -30,7 +29,7 @@ from goondan_tasks.cli.output import (
     named_message,
     on_one_line,
     printable,
-    tell,
+    write_failure,
 )
 from goondan_tasks.client import (
     AnswerRestarted,
@@ -51,31 +50,31 @@ from goondan_tasks.events import is_event
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import ToolCallResult, wall_clock
 from goondan_tasks.output import Progress
-from goondan_tasks.wording import duration_text
+from goondan_tasks.wording import counted, duration_text
 
 if TYPE_CHECKING:
     from rich.status import Status
 
 
-#: how often the line on the terminal is renewed
+#: how often the line on the terminal is updated
 TICK_SECONDS = 0.5
-#: how long a call may wait without workers before a note says so
+#: how long a call waits before a note says that it cannot run
 PATIENCE_SECONDS = 1.0
 _BAR_WIDTH = 24
 
-_Found = Iterator[Answer | BrokerUnreachableError]
+_Answers = Iterator[Answer | BrokerUnreachableError]
 
 
 def wait_for_result(
     client: Client, pending: PendingCall, *, agent: str, timeout: float | None
 ) -> ToolCallResult:
-    """Wait for the result, also through an outage of Redis, and show the call's state on stderr.
+    """Wait for the result, through outages of Redis too, and show the call's state on stderr.
 
-    A terminal gets one line that is renewed; anything else one note, if the call cannot run yet.
+    A terminal gets one line that is updated; anything else gets one note, if the call cannot run yet.
 
     Raises:
         BrokerUnreachableError: Redis cannot be reached after ``timeout`` seconds.
-        WaitTimeout: it did not come within ``timeout`` seconds; the call goes on.
+        WaitTimeout: there is no result after ``timeout`` seconds; the call goes on.
     """
     began, line = monotonic(), WaitingLine(client, agent)
     try:
@@ -84,15 +83,15 @@ def wait_for_result(
                 line.show(pending.id)
     except (KeyboardInterrupt, BrokerUnreachableError):
         line.stop()
-        tell_of_stop(pending.id)
+        note_stopped_waiting(pending.id)
         raise
     finally:
         line.stop()
     return result
 
 
-def tell_of_stop(call_id: str) -> None:
-    """Say that a call goes on that is no longer waited for."""
+def note_stopped_waiting(call_id: str) -> None:
+    """Say that the call goes on, though this command no longer waits for it."""
     Output().note(
         f"Stopped waiting; the call goes on. See it with: goondan result {call_id}, "
         f"end it with: goondan cancel {call_id}"
@@ -100,7 +99,7 @@ def tell_of_stop(call_id: str) -> None:
 
 
 class WaitingLine:
-    """Shows on stderr what a call waits for, and for how long this was made."""
+    """Shows on stderr what a call waits for, and how long this command has waited."""
 
     def __init__(self, client: Client, agent: str) -> None:
         self._client = client
@@ -111,7 +110,7 @@ class WaitingLine:
         self._status: Status | None = None
 
     def show(self, call_id: str) -> None:
-        """Renew the line on a terminal; elsewhere write one note, if the call cannot run yet."""
+        """Update the line on a terminal; elsewhere write one note, if the call cannot run yet."""
         waited = monotonic() - self._began
         if self._is_on_terminal:
             self.write(_status_line(self._client, self._client.record(call_id), self._agent, waited))
@@ -131,26 +130,27 @@ class WaitingLine:
     def stop(self) -> None:
         if self._status is not None:
             self._status.stop()
-            # one that is started again would erase as many lines as it had, whatever was written since
+            # not reused: started again it would erase as many lines as it had, also those written since
             self._status = None
 
 
-def give(look: Callable[[], Answer], output: Output, every: float | None) -> None:
-    """Write what ``look`` finds: once, or again every so many seconds until Ctrl-C.
+def write_or_watch(look: Callable[[], Answer], output: Output, every: float | None) -> None:
+    """Write what ``look`` finds: once, or every ``every`` seconds until Ctrl-C.
 
-    A terminal shows the newest answer in place; anything else gets them one after the other, programs
-    as one line of JSON each. The first look raises as it would alone. A later outage of the broker is
-    reported, and the watch goes on when it is over. SIGTERM, as ``timeout`` sends it, ends a watch as
-    Ctrl-C does: with the cursor back.
+    A terminal shows the newest answer in place; anything else gets one answer after the other, programs one
+    line of JSON each. Errors of the first look are raised. A later outage of Redis is reported, and the watch
+    goes on after it. SIGTERM, which ``timeout`` sends, ends a watch like Ctrl-C and restores the cursor.
     """
     first = look()
     if every is None:
         return output.write(first)
-    show = _draw if Screen().is_terminal and not output.as_json else _write
+    answers = _answers(first, look, every)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with contextlib.suppress(KeyboardInterrupt):
-            return show(_found(first, look, every), output, every)
+        with suppress(KeyboardInterrupt):
+            if Screen().is_terminal and not output.as_json:
+                return _draw(answers, every)
+            return _write(answers, output)
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -162,13 +162,13 @@ def progress_text(progress: Progress) -> str:
 
 
 def _status() -> "Status":
-    from rich.status import Status  # rich's live displays are slow to import, and a pipe has none
+    from rich.status import Status  # slow to import, and a pipe does not need it
 
     return Status("", console=Screen(stderr=True))
 
 
 def _result_in_time(pending: PendingCall, began: float, timeout: float | None) -> ToolCallResult | None:
-    """Wait for one tick; ``None`` if there is no result yet."""
+    """Wait for one tick; return ``None`` if there is no result yet."""
     rest = TICK_SECONDS if timeout is None else min(TICK_SECONDS, timeout - (monotonic() - began))
     try:
         return pending.result(max(0.0, rest))
@@ -188,7 +188,7 @@ def _status_line(client: Client, record: CallRecord, agent: str, waited: float) 
     if progress.total is not None:
         from rich.progress_bar import ProgressBar
 
-        # without a total above 0 the bar would never be full
+        # with a total of 0 the bar would never be full
         completed = progress.done if progress.total else 1
         cells.append(ProgressBar(total=progress.total or 1, completed=completed, width=_BAR_WIDTH))
     row.add_row(*cells, Text(progress_text(progress)))
@@ -202,12 +202,12 @@ def _state_text(client: Client, record: CallRecord, agent: str) -> str:
     missing = _missing(status, record, agent)
     if status is None or missing:
         return missing
-    queue, workers = status.queue, len(status.workers)
+    queue = status.queue
     if record.waiting_for is not None:
         return f"{_limit(record)}: {queue.waiting_for_limit} wait for limits"
     name = events_queue(agent) if is_event(record.call) else queue.queue
-    count = f"{workers} worker{'' if workers == 1 else 's'}"
-    return f"queued on {name}: {queue.backlog} waiting, {queue.running} running, {count}"
+    load = f"{queue.backlog} waiting, {queue.running} running, {counted(len(status.workers), 'worker')}"
+    return f"queued on {name}: {load}"
 
 
 def _status_of(client: Client, agent: str) -> AgentStatus | None:
@@ -219,9 +219,9 @@ def _limit(record: CallRecord) -> str:
 
 
 def _missing(status: AgentStatus | None, record: CallRecord, agent: str) -> str:
-    """Say what is missing before the call goes on; empty if nothing is."""
+    """Return what the call lacks to run; empty if nothing."""
     if status is not None and is_event(record.call) and not status.record.has_entry:
-        return f"no producer has fetched it yet: {agent} has no entry, so one has to call Client.receive"
+        return f"no producer has fetched it yet: {agent} has no entry, so a producer must call Client.receive"
     if status is not None and status.workers:
         return ""
     if status is not None and status.is_orchestrated:
@@ -229,7 +229,7 @@ def _missing(status: AgentStatus | None, record: CallRecord, agent: str) -> str:
     return f"no worker serves agent {agent!r}; start one with: goondan worker --agent {agent}"
 
 
-def _found(first: Answer, look: Callable[[], Answer], every: float) -> _Found:
+def _answers(first: Answer, look: Callable[[], Answer], every: float) -> _Answers:
     yield first
     while True:
         time.sleep(every)
@@ -241,19 +241,19 @@ def _found(first: Answer, look: Callable[[], Answer], every: float) -> _Found:
         yield found
 
 
-def _write(answers: _Found, output: Output, _every: float) -> None:
+def _write(answers: _Answers, output: Output) -> None:
     lines = replace(output, is_compact=True)
     for number, answer in enumerate(answers):
         if isinstance(answer, BrokerUnreachableError):
-            tell(describe_failure(answer), lines)
+            write_failure(describe_failure(answer), lines)
             continue
         if number and answer.content is not None and not output.as_json:
             output.print("")
         lines.write(answer)
 
 
-def _draw(answers: _Found, _output: Output, every: float) -> None:
-    """Draw the newest answer; during an outage, above it, the reason why there is no newer one."""
+def _draw(answers: _Answers, every: float) -> None:
+    """Draw the newest answer; during an outage show the reason above it."""
     from rich.live import Live
 
     screen = Screen()
@@ -266,14 +266,14 @@ def _draw(answers: _Found, _output: Output, every: float) -> None:
                 seen_at = local_time(round(wall_clock())).partition(" ")[2]
             else:
                 trouble = (failure_text(describe_failure(answer)),)
-            screen.columns = Screen().columns  # the window may have been made larger
+            screen.columns = Screen().columns  # the window may have been resized
             screen.fit(content)
-            # what does not fit is cut off below
+            # the heading comes first: what does not fit is cut off at the end
             heading = Text(f"as of {seen_at} · every {every:g} s · Ctrl-C ends", style="dim")
             live.update(Group(heading, *trouble, drawn), refresh=True)
 
 
-#: characters of a call's arguments that are shown, and of its error
+#: the most characters of a call's arguments, and of its error, that are shown
 LONGEST_ARGS = 80
 LONGEST_ERROR = 200
 
@@ -281,7 +281,8 @@ LONGEST_ERROR = 200
 class TurnView:
     """Shows one Turn: text on ``live`` as it comes, or with ``None`` on stdout when it is complete.
 
-    All else is on stderr: a line for each tool call that has ended, and on a terminal what is waited for.
+    Everything else goes to stderr: a line for each tool call that has ended, and on a terminal what the Turn
+    waits for.
     """
 
     def __init__(
@@ -296,20 +297,20 @@ class TurnView:
         self._output = Output()
         self._line = WaitingLine(client, agent)
         self._live = live
-        #: whether ``live`` is where the answer goes, too
+        #: whether the answer goes to ``live`` too
         self._is_answer = is_answer
         self._reasoning = reasoning
         self._columns = Screen(stderr=True).columns
         self._call_id = ""
         #: what the model has said in this Step
         self._said = ""
-        #: the style of the text that the cursor is behind; ``None`` at the beginning of a line
+        #: the style of the text on the line that has begun; ``None`` at the beginning of a line
         self._written: str | None = None
-        #: the calls that run, and since when
+        #: the running calls, and when they began
         self._calls: dict[str, tuple[ToolCalled, float]] = {}
 
     def show(self, event: TurnEvent | None) -> None:
-        """Show an event; ``None`` is a while without one."""
+        """Show an event; ``None`` means that none has come for a while."""
         match event:
             case None:
                 self._wait()
@@ -322,7 +323,7 @@ class TurnView:
                 self._write(event.text, style="dim italic")
             case AnswerRestarted():
                 self._said = ""
-                self._note(Text("the answer begins again:", style="dim"))
+                self._note(Text("the answer starts over:", style="dim"))
             case ToolCalled():
                 self._end_text()
                 self._calls[event.call_id] = event, time.monotonic()
@@ -333,7 +334,7 @@ class TurnView:
                 self.close()
 
     def has_shown(self, answer: Any) -> bool:
-        """Return whether an answer stands where answers go, and not a part of it, as when Redis was away."""
+        """Return whether all of an answer was shown where answers go; parts are lost while Redis is away."""
         if self._live is None or not self._is_answer:
             return False
         if isinstance(answer, str):
@@ -343,12 +344,12 @@ class TurnView:
         return False
 
     def close(self) -> None:
-        """End what was begun on the screen."""
+        """End what has begun on the screen."""
         self._line.stop()
         self._end_line()
 
     def _write(self, text: str, style: str) -> None:
-        """Write text as it comes; what is written in another style begins on a line of its own."""
+        """Write text as it comes; text in another style begins a new line."""
         if self._live is None:
             return
         self._line.stop()
@@ -363,7 +364,7 @@ class TurnView:
         self._written = None
 
     def _end_text(self) -> None:
-        """End the text of a Step that goes on with tool calls."""
+        """End the text of a Step that continues with tool calls."""
         self._end_line()
         if self._live is None and self._said.strip():
             self._output.print(self._said)
@@ -375,13 +376,13 @@ class TurnView:
         self._output.note(content)
 
     def _wait(self) -> None:
-        """Show on the line what is waited for."""
+        """Show on the line what the Turn waits for."""
         if self._written is not None:
             return None
         if not self._calls:
             try:
                 return self._line.show(self._call_id)
-            except CallNotFoundError:  # the Turn after an approved call has not begun
+            except CallNotFoundError:  # after an approved call, its Turn has not begun yet
                 return self._line.stop()
         call, began = next(iter(self._calls.values()))
         more = f" and {len(self._calls) - 1} more" if len(self._calls) > 1 else ""
@@ -405,11 +406,11 @@ class TurnView:
 
 
 def show_turn(client: Client, follower: TurnFollower, agent: str) -> tuple[ToolCallResult, bool]:
-    """Show a Turn on the terminal; return its result, and whether stdout has its answer already.
+    """Show a Turn on the terminal; return its result, and whether its answer is on stdout already.
 
     Raises:
         HandoffTimeoutError: it has not ended in time.
-        BrokerUnreachableError: Redis could not be reached until then.
+        BrokerUnreachableError: Redis could not be reached in that time.
     """
     is_answer = sys.stdout.isatty()
     view = TurnView(client, agent, live=Screen(stderr=not is_answer), is_answer=is_answer)
@@ -419,7 +420,7 @@ def show_turn(client: Client, follower: TurnFollower, agent: str) -> tuple[ToolC
                 with retrying(math.inf):
                     view.show(event)
     except (KeyboardInterrupt, BrokerUnreachableError):
-        tell_of_stop(follower.event_id)
+        note_stopped_waiting(follower.event_id)
         raise
     except HandoffError:
         if follower.result is None:
@@ -429,14 +430,14 @@ def show_turn(client: Client, follower: TurnFollower, agent: str) -> tuple[ToolC
 
 
 def call_text(tool: str, args: Any, room: int = LONGEST_ARGS) -> str:
-    """Write a tool call in one line, its arguments shortened to ``room`` columns of a terminal at most."""
+    """Write a tool call in one line, with its arguments cut to at most ``room`` columns of a terminal."""
     text = Text("" if args in (None, {}) else on_one_line(json.dumps(args, ensure_ascii=False)))
     text.truncate(min(max(room, 1), LONGEST_ARGS), overflow="ellipsis")
     return f"{on_one_line(tool)} {text.plain}".rstrip()
 
 
 def ending_text(event: TurnEnded) -> str | None:
-    """Write the tokens of a Turn, how long it took and why it has ended; ``None`` if it has used none."""
+    """Write a Turn's tokens, duration and the reason for its end; ``None`` if it used no tokens."""
     usage = event.usage
     if not usage:
         return None

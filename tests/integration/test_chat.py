@@ -136,7 +136,7 @@ def test_text_and_tool_calls_are_shown_as_they_come(chat: Terminal) -> None:
     chat.wait_for("instance chat-")
     chat.wait_for("> ")
     chat.type("\x04")
-    chat.wait_for("Go on with: goondan chat coder --instance chat-")
+    chat.wait_for("Continue with: goondan chat coder --instance chat-")
     assert chat.process.wait(PATIENCE) == 0
 
 

@@ -189,11 +189,11 @@ def test_workers_take_a_change_in_place_and_no_fault(bundle: Path) -> None:
         worker = dev.worker_pid()
         (bundle / "say.py").write_text(TOOL % "goodbye", encoding="utf-8")
         wait_until(lambda: dev.say() == "goodbye", PATIENCE)
-        wait_until(lambda: dev.has_said("the workers have taken it"), PATIENCE)
+        wait_until(lambda: dev.has_said("the workers have loaded it"), PATIENCE)
 
         (bundle / "goondan.yaml").write_text(BUNDLE.replace("kind: Agent", "kind: Aget"), encoding="utf-8")
         wait_until(lambda: dev.has_said("E_CONFIG_UNKNOWN_KIND"), PATIENCE)
-        assert dev.has_said("is not valid; the workers go on as before")
+        assert dev.has_said("is not valid; the workers keep the last version")
         (bundle / "goondan.yaml").write_text("a: [", encoding="utf-8")
         wait_until(lambda: dev.has_said("goondan.yaml:1"), PATIENCE)
         (bundle / "goondan.yaml").write_text(BUNDLE, encoding="utf-8")
@@ -235,7 +235,7 @@ def test_a_call_that_runs_ends_with_the_code_that_it_has_begun_with(bundle: Path
         wait_until(lambda: old.status() == "running", PATIENCE)
 
         (bundle / "say.py").write_text(TOOL % "new", encoding="utf-8")
-        wait_until(lambda: dev.has_said("the workers have taken it"), PATIENCE)
+        wait_until(lambda: dev.has_said("the workers have loaded it"), PATIENCE)
         wait_until(lambda: dev.say() == "new", PATIENCE)
         assert old.status() == "running"
         gate.touch()
@@ -264,7 +264,7 @@ def test_what_only_workers_cannot_load_leaves_them_as_they_are(bundle: Path) -> 
         fails = "import os\nassert 'MARK' not in os.environ, 'no luck'\n"
         (bundle / "say.py").write_text(fails + TOOL % "new", encoding="utf-8")
 
-        wait_until(lambda: dev.has_said("cannot be loaded; the workers go on as before"), PATIENCE)
+        wait_until(lambda: dev.has_said("cannot be loaded; the workers keep the last version"), PATIENCE)
         wait_until(lambda: dev.has_said(f"{bundle}/say.py:2: importing the file raises"), PATIENCE)
         assert dev.say() == "hello"
         (bundle / "say.py").write_text(TOOL % "new", encoding="utf-8")
@@ -276,7 +276,7 @@ def test_workers_restart_for_their_variables_and_for_a_folder_that_is_too_large(
     with running(bundle, "--no-flower") as dev:
         first = dev.worker_pid()
         (bundle / ".env").write_text("KEY=value\n", encoding="utf-8")
-        wait_until(lambda: dev.has_said("variables have changed: the workers are restarted"), PATIENCE)
+        wait_until(lambda: dev.has_said("variables have changed: restarting the workers"), PATIENCE)
         wait_until(lambda: not runs(first), PATIENCE)
         assert dev.say() == "hello"
 
@@ -402,7 +402,7 @@ def test_a_redis_that_dies_runs_again_where_it_was(bundle: Path) -> None:
 
         os.kill(server, signal.SIGKILL)
 
-        wait_until(lambda: dev.has_said("Redis had ended. It runs again"), PATIENCE)
+        wait_until(lambda: dev.has_said("Redis had exited. It runs again"), PATIENCE)
         assert dev.say() == "hello"
         assert sum("Redis cannot be reached" in line for line in dev.lines) <= 1
 

@@ -230,7 +230,7 @@ def test_the_command_shows_dynamic_tools_and_without_redis_the_declared_ones(ate
 
     assert "weather__get" in {item["name"] for item in shown.document}
     assert "weather__get" not in {item["name"] for item in declared.document}
-    assert "Without the tools of the agent's extensions" in declared.stderr
+    assert "Tools of the agent's extensions are missing" in declared.stderr
 
 
 def test_a_tool_registered_in_a_call_is_not_reached_without_a_step(client: Client) -> None:

@@ -82,7 +82,9 @@ def test_without_one_the_second_machine_is_refused_and_its_producer_follows_the_
         told = goondan("doctor", "--json", env=env)
     assert workspaces == {folder_workspace(bundle)}
     [check] = [check for check in told.document["checks"] if check["name"] == "workspace of coder"]
-    assert check["message"].startswith(f"{folder_workspace(copy)} by this bundle, {folder_workspace(bundle)}")
+    assert check["message"].startswith(
+        f"{folder_workspace(copy)} for this bundle, but {folder_workspace(bundle)}"
+    )
 
 
 def test_files_of_earlier_versions_are_named_and_can_be_gone_on_with(tmp_path: Path) -> None:
@@ -104,7 +106,7 @@ def test_files_of_earlier_versions_are_named_and_can_be_gone_on_with(tmp_path: P
         chosen = goondan("doctor", "--workspace", "default", env=env)
 
     where = f"directories of instances in {old.parents[1]} (1)"
-    assert f"workspace: {folder_workspace(bundle)}, by its folder, {bundle}: " in first.stdout
+    assert f"workspace: {folder_workspace(bundle)}, from its folder, {bundle}: " in first.stdout
     assert (
         f"warning  earlier workspace: Workspace 'default' of an earlier version still exists: {where}."
         in (first.stdout)
@@ -115,5 +117,5 @@ def test_files_of_earlier_versions_are_named_and_can_be_gone_on_with(tmp_path: P
     assert "--workspace default" in validated.stderr
     [check] = [check for check in later.document["checks"] if check["name"] == "earlier workspace"]
     assert check["level"] == "ok"
-    assert "workspace: default, by GOONDAN_WORKSPACE or --workspace" in chosen.stdout
+    assert "workspace: default, from GOONDAN_WORKSPACE or --workspace" in chosen.stdout
     assert "earlier workspace" not in chosen.stdout

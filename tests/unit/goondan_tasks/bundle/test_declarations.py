@@ -109,7 +109,7 @@ def test_a_number_with_a_unit_or_quotes_is_told_how_to_write_it(tmp_path: Path, 
     (finding,) = found_in(write(tmp_path, {"goondan.yaml": text}))
 
     assert finding.message.startswith("must be a number, not")
-    assert finding.suggestion == "Write it as 30 or 0.5: no quotes, no unit."
+    assert finding.suggestion == "Write a number such as 30 or 0.5: no quotes, no unit."
 
 
 def test_an_unknown_field_suggests_the_one_that_was_meant(tmp_path: Path) -> None:

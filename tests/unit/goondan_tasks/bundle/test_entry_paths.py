@@ -111,5 +111,5 @@ def test_the_entry_of_an_agent_is_python(tmp_path: Path, entry: str) -> None:
 
     (finding,) = found_in(write(tmp_path, files))
 
-    assert "those of Agents are Python" in finding.message
+    assert "entries of Agents are Python" in finding.message
     assert finding.path == "spec.entry"

@@ -108,7 +108,7 @@ def test_overrides_change_auto_exports_as_those_in_yaml(tmp_path: Path) -> None:
 
     assert (say.description, say.timeout_seconds) == ("Mine.", 5)
     [refused] = found_in(bundle(tmp_path, agent=AGENT.replace('"Tool/echo"', use % "{ exports: auto }")))
-    assert refused.message == "overrides cannot leave the exports to the entry"
+    assert refused.message == "overrides cannot set the exports to auto"
 
 
 def test_entries_without_typed_functions_are_not_imported_when_a_bundle_is_loaded(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_without_imports_a_tool_with_auto_exports_is_missing_and_nothing_is_run(
         (
             "handlers = {'say': print}\n",
             ("goondan.yaml", 7),
-            "nothing declares the export of the handler 'say'",
+            "the handler 'say' does not declare its export",
         ),
         (TYPED.replace("=3", "='x'"), ("goondan.yaml", 7), 'must be a number, not "x"'),
         (

@@ -365,7 +365,7 @@ def test_without_a_terminal_nothing_is_removed_unless_confirmed(
     refused = goondan(*command, *form)
 
     assert refused.exit_code == 2
-    assert "say --yes" in refused.stdout + refused.stderr
+    assert "give --yes" in refused.stdout + refused.stderr
     assert all(asked["dry_run"] for asked in client.asked)
 
 

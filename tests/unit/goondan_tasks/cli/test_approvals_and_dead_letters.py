@@ -164,7 +164,7 @@ def test_off_a_terminal_many_must_be_confirmed_beforehand(action: str, client: F
     refused = goondan("dead-letters", action, "--all")
 
     assert refused.exit_code == 2
-    assert "say --yes" in refused.stderr
+    assert "give --yes" in refused.stderr
     assert len(client.records) == 3
     assert goondan("dead-letters", action, "--tool", "*", "--yes").exit_code == 0
 

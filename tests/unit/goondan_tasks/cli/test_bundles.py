@@ -187,7 +187,10 @@ def test_what_cannot_be_installed_is_an_error_with_what_pip_says(needy: Path) ->
 
     assert refused.exit_code == 3
     assert refused.document["error"]["code"] == "E_CONFIG_PACKAGE_NOT_INSTALLED"
-    assert refused.document["error"]["message"] == "pip could not install needed-thing>=7: it ended with 1."
+    assert (
+        refused.document["error"]["message"]
+        == "pip could not install needed-thing>=7: it exited with status 1."
+    )
     assert "No matching distribution found" in refused.stderr
 
 

@@ -10,7 +10,7 @@ from tests.unit.goondan_tasks.cli.invoke import goondan
     ("status", "said"),
     [
         ("queued", "bash__exec of coder: cancelled\n"),
-        ("running", "bash__exec of coder: its worker is told to end it\n"),
+        ("running", "bash__exec of coder: its worker was told to end it\n"),
     ],
 )
 def test_a_call_is_cancelled(client: FakeClient, status: str, said: str) -> None:

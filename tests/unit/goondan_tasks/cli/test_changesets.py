@@ -163,7 +163,7 @@ def test_the_first_digits_of_a_revision_are_enough_if_they_mean_one(bundle: GitB
 
     assert (too_short.exit_code, "There is no revision" in too_short.stderr) == (1, True)
     assert rolled_back.stdout.splitlines() == [f"git:{bundle.head}", "M prompts/coder.md"]
-    assert "Nothing was changed" in again.stderr
+    assert "Nothing has changed" in again.stderr
 
 
 def test_a_changeset_that_changes_nothing_says_so(bundle: GitBundle) -> None:
@@ -174,7 +174,7 @@ def test_a_changeset_that_changes_nothing_says_so(bundle: GitBundle) -> None:
 
     assert f"goondan changeset diff|commit|discard {changeset_id}" in shown.stderr
     assert (committed.exit_code, committed.stdout) == (0, f"git:{bundle.head}\n")
-    assert "Nothing was changed" in committed.stderr
+    assert "Nothing has changed" in committed.stderr
 
 
 def test_the_log_has_the_time_of_the_clock_on_the_wall(bundle: GitBundle) -> None:
@@ -335,7 +335,7 @@ def test_a_worker_that_stays_behind_is_named(
 
     expected = {"status": "active", "ref": f"git:{commit}", "behind": ["stuck"]}
     assert (late.exit_code, late.document) == (4, expected)
-    assert told.stderr.startswith("Active, but stuck runs another revision still; `goondan doctor`")
+    assert told.stderr.startswith("Active, but stuck still runs another revision; `goondan doctor`")
     assert (not_waited_for.exit_code, not_waited_for.document) == (0, expected)
 
 

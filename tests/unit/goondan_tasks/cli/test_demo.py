@@ -2,7 +2,7 @@
 
 from typing import Any, cast
 
-from goondan_tasks.cli.demo import news_of
+from goondan_tasks.cli.demo import swarm_events
 from goondan_tasks.client import Client
 from goondan_tasks.errors import WaitTimeout
 from goondan_tasks.messages import iso_time
@@ -53,7 +53,7 @@ class FakeClient:
 
 
 def test_everything_is_told_once_in_the_order_in_which_it_happened() -> None:
-    news = list(news_of(cast(Client, FakeClient()), "order-7"))
+    news = list(swarm_events(cast(Client, FakeClient()), "order-7"))
 
     assert [(one.asker, one.node.id, one.result) for one in news] == [
         (None, "plan", None),

@@ -164,7 +164,7 @@ def test_a_folder_that_is_too_large_is_not_copied(dev: Dev, monkeypatch: pytest.
 def test_a_folder_in_which_workers_write_is_not_copied(dev: Dev, name: str) -> None:
     settings = dev.settings.model_copy(update={name: dev.folder / "kept"})
 
-    with pytest.raises(BundleRevisionUnavailableError, match=f"holds GOONDAN_{name.upper()}"):
+    with pytest.raises(BundleRevisionUnavailableError, match=f"contains GOONDAN_{name.upper()}"):
         FolderRevisions.of(dev.folder, dev.checked(), settings, dev.redis)
 
 
@@ -173,9 +173,9 @@ def test_workers_cannot_become_those_of_another_workspace_or_policy(dev: Dev) ->
     moved = replace(checked, agents=[checked.agents[0].model_copy(update={"workspace": "lair"})])
     write(dev.folder, {"goondan.yaml": FILES["goondan.yaml"] + ALLOWED})
 
-    assert dev.revisions.may_become(checked, dev.settings)
-    assert not dev.revisions.may_become(moved, dev.settings)
-    assert not dev.revisions.may_become(dev.checked(), dev.settings)
+    assert dev.revisions.accepts(checked, dev.settings)
+    assert not dev.revisions.accepts(moved, dev.settings)
+    assert not dev.revisions.accepts(dev.checked(), dev.settings)
 
 
 def test_a_commit_that_its_maker_proposes_is_waited_for(

@@ -52,7 +52,7 @@ def test_a_variable_that_is_not_a_setting_is_told_with_the_one_that_was_meant() 
 
     assert check.level == "warning"
     assert check.message == "not read: GOONDAN_REDIS_ULR, GOONDAN_XYZ"
-    assert check.remedy == "Write GOONDAN_REDIS_URL for GOONDAN_REDIS_ULR. Remove GOONDAN_XYZ."
+    assert check.remedy == "Rename GOONDAN_REDIS_ULR to GOONDAN_REDIS_URL. Remove GOONDAN_XYZ."
     assert doctor.settings_check([], known).level == "ok"
 
 
@@ -235,9 +235,7 @@ def test_keys_of_another_program_are_a_warning() -> None:
     check = neighbour_check([*OURS, "celery", "other:call:1", "session:1", "zz"], "shop", is_sample=True)
 
     assert check.level == "warning"
-    assert check.message.startswith(
-        "4 of the 11 keys looked at belong to another program, such as 'celery', "
-    )
+    assert check.message.startswith("4 of 11 sampled keys belong to another program, such as 'celery', ")
 
 
 AGENTS = {"coder": agent("coder", "bash__exec"), "planner": agent("planner")}
@@ -291,7 +289,7 @@ def test_one_agent_of_two_systems_is_a_warning_with_the_workers_of_each() -> Non
 
     assert (check.name, check.level) == ("systems of coder", "warning")
     assert check.message == (
-        "workers of 2 share its queue: "
+        "workers of 2 systems share its queue: "
         "swarm coding in workspace shop (a); swarm coding in workspace other (b)"
     )
     assert faults(worker("a", ("coder", "planner"), **ours), worker("b", ("coder",), **ours)) == []
@@ -303,7 +301,7 @@ def test_workers_in_another_workspace_than_the_bundles_are_a_warning() -> None:
     check, _ = faults(elsewhere)
 
     assert (check.name, check.level) == ("workspace of coder", "warning")
-    assert check.message == "shop by this bundle, desk-0a1b2c3d by its workers: a"
+    assert check.message == "shop for this bundle, but desk-0a1b2c3d for its workers: a"
     assert faults(elsewhere.model_copy(update={"workspace": "shop"})) == []
 
 
@@ -315,10 +313,10 @@ def test_the_workspace_is_named_with_what_decides_it(tmp_path: Path) -> None:
         return [check.message for check in doctor.workspace_check(settings, bundle)]
 
     assert told(Settings.load(), None) == []
-    assert told(Settings.load(), example) == ["coding-swarm, by its Package"]
-    assert told(Settings.load(workspace="x"), example) == ["x, by GOONDAN_WORKSPACE or --workspace"]
+    assert told(Settings.load(), example) == ["coding-swarm, from its Package"]
+    assert told(Settings.load(workspace="x"), example) == ["x, from GOONDAN_WORKSPACE or --workspace"]
     [by_folder] = told(Settings.load(), bundle)
-    assert by_folder.startswith(f"{bundle.workspace_name()}, by its folder, {tmp_path}/desk: ")
+    assert by_folder.startswith(f"{bundle.workspace_name()}, from its folder, {tmp_path}/desk: ")
 
 
 @pytest.mark.parametrize(("is_past", "level"), [(False, "warning"), (True, "ok")])
@@ -481,7 +479,7 @@ def test_those_that_run_another_one_are_named() -> None:
     ]
     [check] = revision_checks({"den": RevisionState(active="r1")}, IN_WORKSPACES, workers)
     assert check.level == "warning"
-    assert check.message == "r1 is active, but two runs r0, old runs what it started with"
+    assert check.message == "r1 is active, but two runs r0, old runs the bundle it started with"
 
 
 def test_what_is_proposed_and_what_has_failed_is_said() -> None:

@@ -17,7 +17,7 @@ from tests.unit.goondan_tasks.cli.invoke import goondan
         (("gc", "--older-than", "1d", "--dry-run"), "There is nothing to remove."),
         (("queues",), "start a worker"),
         (("agents",), "start a worker"),
-        (("oauth", "sessions"), "No consent is asked for"),
+        (("oauth", "sessions"), "There are no consent requests"),
         (("oauth", "grants"), "goondan oauth login"),
     ],
 )

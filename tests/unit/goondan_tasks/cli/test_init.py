@@ -137,7 +137,7 @@ def test_a_file_that_is_there_is_not_overwritten(name: str, tmp_path: Path) -> N
     refused = goondan("init", str(tmp_path), "--agent")
 
     assert refused.exit_code == 2
-    assert f"{tmp_path / name} is there already; nothing has been written" in refused.stderr
+    assert f"{tmp_path / name} exists already; nothing was written" in refused.stderr
     assert files_in(tmp_path) == {name}
     assert (tmp_path / name).read_text(encoding="utf-8") == "mine"
 
@@ -153,7 +153,7 @@ def test_a_second_time_nothing_is_written(tmp_path: Path) -> None:
 def test_two_kinds_at_once_are_a_usage_error(tmp_path: Path) -> None:
     refused = goondan("init", str(tmp_path / "new"), "--agent", "--mcp")
 
-    assert (refused.exit_code, "choose one of" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "choose only one of" in refused.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("blocked", ["file", "bundle/.goondan"])

@@ -134,7 +134,7 @@ def test_an_old_text_that_cannot_be_put_back_is_kept_and_told(
 
     [kept] = texts(two_older).keys() - before.keys()
     assert (failed.exit_code, kept.read_bytes()) == (3, before[first])
-    assert "goondan.yaml is rewritten, another file cannot be, and it cannot be put back" in failed.stderr
+    assert "another file cannot be, and it cannot be restored" in failed.stderr
     assert kept.name in "".join(failed.stderr.split())
 
 

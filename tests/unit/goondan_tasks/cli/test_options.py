@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from goondan_tasks.cli import options
-from goondan_tasks.cli.options import parse_json, parse_seconds, parse_some_seconds
+from goondan_tasks.cli.options import parse_json, parse_positive_seconds, parse_seconds
 
 
 @pytest.mark.parametrize(
@@ -102,15 +102,15 @@ def test_a_time_may_have_a_unit(text: str, value: float) -> None:
     "text", ["", "soon", "-1", "nan", "inf", "infd", "-7d", "d", "7w", "7D", "1h30m", "7dd", "1e999s"]
 )
 def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="is not a number of seconds"):
+    with pytest.raises(typer.BadParameter, match="is neither a number of seconds"):
         parse_seconds(text)
 
 
 @pytest.mark.parametrize("text", ["0", "0s", 0.0])
 def test_who_must_wait_cannot_wait_for_no_time_at_all(text: str | float) -> None:
     with pytest.raises(typer.BadParameter, match="above 0"):
-        parse_some_seconds(text)
+        parse_positive_seconds(text)
 
 
 def test_any_other_time_can_be_waited_for() -> None:
-    assert parse_some_seconds("2m") == 120
+    assert parse_positive_seconds("2m") == 120

@@ -48,7 +48,9 @@ def test_the_help_lists_commands_by_sections_and_a_group_once() -> None:
         title: list(dict.fromkeys(name.partition(" ")[0] for name in commands))
         for title, commands in SECTIONS.items()
     }
-    words = [line.split()[0] for line in shown.partition("Begin:")[2].splitlines() if line.startswith("  ")]
+    words = [
+        line.split()[0] for line in shown.partition("Get started:")[2].splitlines() if line.startswith("  ")
+    ]
     assert words == [name for names in sections.values() for name in names]
     assert len(set(words)) == len(words)
     places = [shown.index(f"\n{title}:\n") for title in SECTIONS]
@@ -96,13 +98,19 @@ def test_an_option_of_another_command_of_the_group_is_refused() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("call", "coder", "bash__exec", "--detach", "--timeout", "5"), "--detach does not wait"),
+        (
+            ("call", "coder", "bash__exec", "--detach", "--timeout", "5"),
+            "does not go with --detach",
+        ),
         (("validate", "--json", "--format", "github"), "--json goes only with"),
         (("oauth", "login", "app", "--subject", "U1", "--instance", "k"), "--instance goes with --agent"),
-        (("dev", "a", "--bundle", "b"), "name the bundle once"),
-        (("rollback", "HEAD~1", "--no-wait", "--timeout", "5"), "--no-wait does not wait"),
-        (("changeset", "commit", "c1", "--no-wait", "--timeout", "5"), "--no-wait does not wait"),
-        (("changeset", "activate", "--no-wait", "--timeout", "5"), "--no-wait does not wait"),
+        (("dev", "a", "--bundle", "b"), "give the bundle either as BUNDLE or with --bundle"),
+        (("rollback", "HEAD~1", "--no-wait", "--timeout", "5"), "does not go with --no-wait"),
+        (
+            ("changeset", "commit", "c1", "--no-wait", "--timeout", "5"),
+            "does not go with --no-wait",
+        ),
+        (("changeset", "activate", "--no-wait", "--timeout", "5"), "does not go with --no-wait"),
     ],
 )
 def test_options_that_would_have_no_effect_together_are_refused(

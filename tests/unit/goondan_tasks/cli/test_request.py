@@ -98,7 +98,7 @@ def test_empty_name_is_a_usage_error(client: FakeClient, command: tuple[str, ...
     done = goondan(*command, "")
 
     assert (done.exit_code, client.submitted) == (2, [])
-    assert f"'{command[-1]}': it is empty" in done.stderr
+    assert f"'{command[-1]}': is empty" in done.stderr
 
 
 @pytest.mark.parametrize("option", ["--agent", "--worker"])
@@ -106,4 +106,4 @@ def test_shutdown_without_a_target_is_a_usage_error(client: FakeClient, option: 
     done = goondan("shutdown", option, "")
 
     assert done.exit_code == 2
-    assert "Name either an agent" in done.stderr
+    assert "give either --agent or --worker" in done.stderr

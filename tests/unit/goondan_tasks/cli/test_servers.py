@@ -63,7 +63,7 @@ def test_opening_it_to_others_gives_a_warning(started: Started) -> None:
     told = goondan("flower", "--address", "::1", "--json")
 
     assert told.document == {"url": "http://[::1]:5555"}
-    assert "Anyone who reaches it" in told.stderr
+    assert "anyone who reaches it" in told.stderr
 
 
 def test_the_bundle_is_checked_and_handed_on(started: Started, tmp_path: Path) -> None:

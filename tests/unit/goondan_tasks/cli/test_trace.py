@@ -227,7 +227,7 @@ def test_what_is_more_than_the_limit_is_counted() -> None:
     *_, last, more, _ = lines(build_trace("c-1", calls), limit=201)
 
     assert last.startswith("├─ bash__exec")
-    assert more == "… and 9,800 more; --limit shows more of them, --json all"
+    assert more == "… and 9,800 more; see them with --limit, or all with --json"
 
 
 def test_calls_that_are_deep_down_have_their_depth_as_a_number() -> None:
