@@ -17,10 +17,10 @@ TIMEOUT_SECONDS = 600
 OPEN: JsonObject = {
     "name": "swarm-bundle__open-changeset",
     "description": (
-        "Begin to change the swarm itself: its prompts, tools and configuration. The answer names a "
+        "Begin to change the swarm itself: its prompts, tools and configuration. The answer has a "
         "changesetId and a workdir, a directory with the bundle's files. Edit them there; "
         "hint.bundleRootInWorkdir is the bundle's folder in it, hint.recommendedFiles say what may be "
-        "changed, and hint.warning, if it is there, what is wrong with them already. The swarm "
+        "changed, and hint.warning, if present, says what is already wrong with them. The swarm "
         "itself does not change until the changeset is committed."
     ),
     "parameters": {
@@ -33,14 +33,14 @@ COMMIT: JsonObject = {
     "name": "swarm-bundle__commit-changeset",
     "description": (
         "Commit a changeset. With status ok it is committed and proposed, and its directory is gone: it is "
-        "active from the next step on, unless the workers cannot load it; then they stay with what they run. "
+        "active from the next step on, unless the workers cannot load it and keep the bundle that they run. "
         "With rejected (not allowed, or the changed bundle is not valid), conflict (others have changed the "
         "same lines) or failed, error says why; the directory stays: correct it and commit again."
     ),
     "parameters": {
         "type": "object",
         "properties": {
-            "changesetId": {"type": "string", "minLength": 1, "description": "As open-changeset has told it"},
+            "changesetId": {"type": "string", "minLength": 1, "description": "The id from open-changeset"},
             "message": {"type": "string", "description": "What was changed, and why"},
         },
         "required": ["changesetId"],
