@@ -142,7 +142,6 @@ class BoundTool:
 
     @property
     def is_v1(self) -> bool:
-        """Whether its handler gets the older context."""
         return self.tool.is_v1
 
 

@@ -265,7 +265,6 @@ def _completed(item: Any, record: ProbeRecord) -> Any:
 
 
 def bundle_entries(path: Path) -> list[Entry]:
-    """Return the entries of a bundle, each once."""
     return list(dict.fromkeys(entry for _, entry in _entries(read_inventory(path)[0])))
 
 
@@ -473,7 +472,6 @@ class _Child:
             return cls(process, reader, resources.pop_all())
 
     def begin(self, entries: Sequence[Entry]) -> None:
-        """Send the child its entries."""
         line = json.dumps([(kind, str(file)) for kind, file in entries])
         assert self.process.stdin is not None  # noqa: S101 - it was requested
         with contextlib.suppress(BrokenPipeError):  # it has ended; reading its records shows that

@@ -250,7 +250,6 @@ def _ref_schema(**config: JsonObject) -> JsonObject:
 
 
 def _use_schema() -> JsonObject:
-    """Return the JSON Schema of what :func:`parse_use` reads."""
     text: JsonObject = {"type": "string", "minLength": 1}
     labels = {"type": "object", "additionalProperties": {"type": "string"}}
     selector = {**_fields_schema((), kind=text, name=text, matchLabels=labels), "minProperties": 1}

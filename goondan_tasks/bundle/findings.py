@@ -171,7 +171,6 @@ def _field_error(details: ErrorDetails, model: type[BaseModel], value: Any) -> F
 
 
 def unknown_field(name: str, known: list[str]) -> FieldError:
-    """Return the error for a field that is not among the ``known`` ones."""
     if name in OLDER_FIELDS:
         return FieldError(f"'{name}' was removed in goondan.ai/v1", OLDER_FIELDS[name])
     if name == "changesets":

@@ -38,7 +38,6 @@ def needs_of(inventory: Inventory) -> Iterator[Need]:
 
 
 def requirement_findings(inventory: Inventory) -> Iterator[Finding]:
-    """Yield the requirements that are not met here."""
     for declaration, path, requirement in needs_of(inventory):
         if reason := unmet(requirement):
             message = f"the requirement '{requirement_text(requirement)}' is not met: {reason}"

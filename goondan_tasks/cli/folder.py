@@ -199,7 +199,6 @@ class FolderRevisions:
         return False
 
     def _checked_out(self) -> str:
-        """Check out the folder, and return the ref."""
         checkouts = self._followed.checkouts
         checkout = _repeated(lambda: checkouts.open(checkouts.source.current()))
         checkout.close()

@@ -205,7 +205,6 @@ def _settings(ctx: typer.Context) -> "Settings":
 
 
 def argument(metavar: str, help: str, **more: Any) -> Any:
-    """Declare an argument; ``more`` is passed to :class:`typer.Argument`."""
     return typer.Argument(metavar=metavar, help=help, **more)
 
 
@@ -220,12 +219,10 @@ def name_option(metavar: str, help: str, *names: str) -> Any:
 
 
 def seconds_option(help: str, *names: str, parser: Callable[[str], float] = parse_seconds) -> Any:
-    """Declare an option whose value is a time."""
     return option("S", help, *names, parser=parser)
 
 
 def flag(help: str, *names: str) -> Any:
-    """Declare an option without a value."""
     return typer.Option(*names, help=help)
 
 
