@@ -10,6 +10,7 @@ BENCH_READY := $(VENV)/.bench-ready
 SOURCES := broker_config goondan_start.py goondan_tasks workers
 # Two processes more than cores, since the tests of processes wait most of their time, and at most 5: some tests have
 # deadlines. Files go in their order: the long ones, which start workers, come before the short ones of tests/unit.
+# The types are checked beside the tests, and what mypy says comes last.
 PROCESSES := $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); [ $$n -ge 3 ] && echo 5 || echo $$((n + 2)))
 
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
@@ -23,9 +24,12 @@ help: ## list the targets
 demo: $(READY) ## run the example swarm on a private Redis: a task goes from agent to agent, every step on screen
 	@$(BIN)/goondan demo
 
-test: $(READY) lint types contracts ## everything CI checks: lint, types, contracts, tests
+test: $(READY) lint contracts ## everything CI checks: lint, types, contracts, tests
 	@$(BIN)/python -m compileall -q $(SOURCES)
-	@$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@said=$$(mktemp); $(BIN)/python -m mypy >$$said 2>&1 & types=$$!; \
+	trap 'kill $$types 2>/dev/null; rm -f $$said' EXIT; trap 'exit 130' INT TERM; status=0; \
+	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS) || status=$$?; \
+	wait $$types || status=1; cat $$said; exit $$status
 
 pythons: $(READY) ## the unit tests with every other Python that is supported, where this machine has it
 	@own=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); status=0; \

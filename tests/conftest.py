@@ -1,5 +1,6 @@
 """What every test gets: the check of the rules it shows, short tracebacks in what is logged, and patience."""
 
+import gc
 import signal
 import sys
 from collections.abc import Generator, Iterator
@@ -9,8 +10,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
-from broker_config.process_group import ProcessGroup
-from tests.forked_programs import Nursery, forked_programs, start_in_group
+from tests.forked_programs import Nursery, forked_programs
 
 pytest_plugins = ["tests.requirements.plugin"]
 
@@ -30,18 +30,24 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Keep the tests' bytecode even where Python keeps none: compiling them takes half of the collection."""
+    """Keep the tests' bytecode even where Python keeps none: compiling them takes half of the collection.
+
+    Garbage is not looked for meanwhile, nor ever among the thousands of tests that stay.
+    """
     kept, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
+        gc.enable()
         sys.dont_write_bytecode = kept
 
 
 @pytest.fixture(scope="session", autouse=True)
 def forked() -> Iterator[None]:
-    """Fork workers of stacks, and commands, from a process that has imported everything."""
-    with forked_programs(), mock.patch.object(ProcessGroup, "start", start_in_group):
+    """Fork our programs from a process that has imported everything."""
+    with forked_programs():
         yield
 
 

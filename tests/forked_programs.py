@@ -1,30 +1,44 @@
-"""Workers and commands forked from a process that has imported everything: a start takes a fifth of the time.
+"""Our programs forked from a process that has imported everything: a start takes a fifth of the time.
 
-The fork runs the command line it was given, in its own directory, environment, process group and streams, and
-is a child of the process that asked for it. Two things differ from a program that was started: its modules
-are imported already, and ``/proc`` shows the command line and the environment of the process that forks.
-Tests that are about either use the fixture ``fresh_programs``. Outside Linux nothing is forked.
+Whoever starts ``python -m goondan_tasks`` in the tests gets a fork. It runs the command line that was given,
+in its own directory, environment, process group and streams, and is a child of the process that asked for it.
+What starts workers itself (``goondan dev``, the orchestrator, pytest) gets a process to fork from too.
+
+Two things differ from a program that was started: its modules are imported already, and ``/proc`` shows the
+command line and the environment of the process that forks (:mod:`tests.processes` knows). Tests that are
+about either use the fixture ``fresh_programs``. On a terminal, and outside Linux, nothing is forked.
 """
 
+import atexit
 import ctypes
+import fcntl
+import gc
 import importlib
+import io
 import json
 import os
+import runpy
+import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
 from unittest import mock
-
-from broker_config.process_group import ProcessGroup
 
 _PR_SET_CHILD_SUBREAPER = 36
 #: variables that Python or its C library reads as it starts, or while it imports
 _READ_AT_START = ("PYTHON", "LANG", "LC_", "LD_", "TZ")
+#: the one of them that a fork heeds
+_UNBUFFERED = "PYTHONUNBUFFERED"
+#: what may be run as ``python -m``
+_OURS = {"goondan_tasks", "goondan_tasks.flower_program", "pytest", "tests.integration.oauth.asker"}
+#: those that start some of ours themselves: modules, or commands of ``goondan``
+_STARTERS = {"pytest", "demo", "dev", "orchestrator"}
 #: what a worker that is ready has imported
 _IMPORTED = (
     "billiard.pool",
@@ -39,36 +53,50 @@ _IMPORTED = (
     "kombu.transport.redis",
     "workers.tasks",
 )
+#: signals that may be ignored from the start, and what Python makes of them otherwise
+_SIGNALS: dict[int, Any] = {signal.SIGHUP: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
 #: the bytes of a length, or of a process id
 _NUMBER = 8
+#: the most descriptors that are sent, and a number above those that programs are given
+_DESCRIPTORS, _ABOVE = 8, 200
+#: the descriptor of a file in memory that holds a fork's environment, in the form that ``/proc`` has
+ENVIRONMENT = 199
 
 
 @contextmanager
 def forked_programs(*imported: str) -> Iterator[None]:
-    """Fork workers of stacks, and commands, during a ``with`` block; ``imported`` are more modules."""
-    with closing(Nursery(*imported)) as nursery, mock.patch.object(Nursery, "current", nursery):
+    """Fork our programs during a ``with`` block; ``imported`` are more modules for them."""
+    with (
+        closing(Nursery(*imported)) as nursery,
+        mock.patch.object(Nursery, "current", nursery),
+        mock.patch.object(subprocess.Popen, "_execute_child", _execute_child),
+    ):
         yield
 
 
-def start(argv: Sequence[str], *, env: Mapping[str, str], **options: Any) -> "subprocess.Popen[Any]":
-    """Do what ``subprocess.Popen`` does, with a fork if the program is one of ours."""
-    if Nursery.current is not None and Nursery.current.may_fork(argv, env):
-        return _Forked(Nursery.current, argv, env=env, **options)
-    return subprocess.Popen(argv, env=env, **options)
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A program to fork: its first three descriptors are its streams, the others keep their numbers."""
 
+    argv: list[str]
+    cwd: str
+    env: dict[str, str]
+    descriptors: list[int]
+    group: int
+    is_session: bool
+    #: the signals that the program is to ignore, as whoever starts it does
+    ignored: list[int]
 
-def start_in_group(
-    group: ProcessGroup,
-    argv: Sequence[str],
-    *,
-    cwd: Path | None = None,
-    env: Mapping[str, str] | None = None,
-    output: IO[bytes] | int = subprocess.DEVNULL,
-) -> "subprocess.Popen[bytes]":
-    """Do what ``ProcessGroup.start`` does, with a fork if the program is one of ours."""
-    streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
-    variables = os.environ if env is None else env
-    return start(argv, env=variables, cwd=cwd, process_group=group._anchor.pid, **streams)
+    @property
+    def module(self) -> str:
+        """What ``python -m`` runs; empty if the command line is another."""
+        words = self.argv[2:] if self.argv[1:2] == ["-P"] else self.argv[1:]
+        return words[1] if self.argv[0] == sys.executable and words[:1] == ["-m"] else ""
+
+    @property
+    def words(self) -> list[str]:
+        """The arguments of the module."""
+        return self.argv[self.argv.index(self.module) + 1 :]
 
 
 class Nursery:
@@ -84,23 +112,49 @@ class Nursery:
         self._orders: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
-    def may_fork(self, argv: Sequence[str], env: Mapping[str, str]) -> bool:
-        """Return whether this is a command line of ours, for an interpreter that starts as this one did."""
-        program = [word for word in argv[:4] if word != "-P"][:3]
-        is_ours = program == [sys.executable, "-m", "goondan_tasks"]
-        return sys.platform == "linux" and is_ours and _at_start(env) == _at_start(self._environment)
+    @classmethod
+    def within(cls, environment: Mapping[str, str]) -> "Nursery":
+        """Fork a nursery of its own from a program that has not begun."""
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            os.setpgid(0, 0)  # what is told the program's group is not for it
+            with Path(os.devnull).open("r+b") as nowhere:
+                for number, source in enumerate((theirs.fileno(), nowhere.fileno(), nowhere.fileno())):
+                    os.dup2(source, number)
+            theirs.close()
+            _serve(environment)
+            os._exit(0)
+        theirs.close()
+        nursery = cls()
+        nursery._environment = dict(environment)
+        nursery._orders = ours
+        atexit.register(os.waitpid, pid, 0)  # the program leaves nothing, as it does where nothing is forked
+        atexit.register(ours.close)
+        return nursery
 
-    def fork(self, order: Mapping[str, Any], streams: Sequence[int]) -> int:
+    def may_fork(self, order: Order) -> bool:
+        """Return whether this is a command line of ours, for an interpreter that starts as this one did."""
+        return (
+            sys.platform == "linux"
+            and order.module in _OURS
+            and _at_start(order.env) == _at_start(self._environment)
+            and not any(map(os.isatty, order.descriptors))
+        )
+
+    def fork(self, order: Order) -> int:
         """Return the process id of a new child of this process.
 
         A child whose parent ends goes to the next subreaper above, here for so long as that takes.
         """
-        text = json.dumps(order).encode()
+        fields = {name: getattr(order, name) for name in Order.__slots__}
+        text = json.dumps(fields).encode()
         with self._lock:
             orders = self._orders = self._orders or self._launch()
             _be_subreaper(True)
             try:
-                socket.send_fds(orders, [len(text).to_bytes(_NUMBER, "big")], list(streams))
+                socket.send_fds(orders, [len(text).to_bytes(_NUMBER, "big")], order.descriptors)
                 orders.sendall(text)
                 pid = int.from_bytes(orders.recv(_NUMBER), "big")
             finally:
@@ -116,7 +170,8 @@ class Nursery:
             self._last_words()
 
     def _last_words(self) -> bytes:
-        assert self._process is not None
+        if self._process is None:
+            return b""
         self._process.kill()
         return self._process.communicate()[0]
 
@@ -135,33 +190,37 @@ class Nursery:
         return ours
 
 
-class _Forked(subprocess.Popen[Any]):
-    """A child that ``Popen`` has not started, and that is like any other from there on."""
+_start_afresh: Any = getattr(subprocess.Popen, "_execute_child")  # noqa: B009 - typeshed does not know it
 
-    _close_pipe_fds: Any
 
-    def __init__(self, nursery: Nursery, argv: Sequence[str], **options: Any) -> None:
-        self._nursery = nursery
-        self._order = {
-            "argv": list(argv),
-            "cwd": str(options.get("cwd") or Path.cwd()),
-            "env": dict(options["env"]),
-            "group": options.get("process_group"),
-        }
-        super().__init__(argv, **options)
-
-    def _execute_child(self, *given: Any) -> None:
-        pipes = given[10:16]  # the pairs of stdin, stdout and stderr
-        theirs = (pipes[0], pipes[3], pipes[5])
-        self.pid = self._nursery.fork(
-            self._order, [number if one == -1 else one for number, one in enumerate(theirs)]
+def _execute_child(popen: Any, args: Any, *given: Any) -> None:
+    """Do what ``Popen._execute_child`` does, in Python 3.11 to 3.14; fork if the program is one of ours."""
+    executable, before, _, passed, cwd, env, _, _, shell, *pipes = given[:15]
+    _, gid, gids, uid, umask, is_session, group = given[15:]
+    is_plain = (executable, before, shell, gid, gids, uid, umask) == (None, None, False, None, None, None, -1)
+    if Nursery.current is not None and is_plain and isinstance(args, list | tuple):
+        streams = [number if pipe == -1 else pipe for number, pipe in enumerate(pipes[n] for n in (0, 3, 5))]
+        order = Order(
+            list(map(os.fsdecode, args)),
+            os.fsdecode(cwd or Path.cwd()),
+            dict(os.environ if env is None else env),
+            [*streams, *passed],
+            group,
+            is_session,
+            [number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_IGN],
         )
-        self._child_created = True
-        self._close_pipe_fds(*pipes)
+        if Nursery.current.may_fork(order):
+            popen.pid = Nursery.current.fork(order)
+            popen._child_created = True
+            popen._close_pipe_fds(*pipes)
+            return
+    _start_afresh(popen, args, *given)
 
 
 def _at_start(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if name.startswith(_READ_AT_START)}
+    return {
+        name: value for name, value in env.items() if name.startswith(_READ_AT_START) and name != _UNBUFFERED
+    }
 
 
 def _be_subreaper(wanted: bool) -> None:
@@ -169,49 +228,84 @@ def _be_subreaper(wanted: bool) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-def _serve() -> None:
-    """Fork a program for each order on stdin, and answer with its process id."""
-    for name in sys.argv[1:]:
-        importlib.import_module(name)
+def _serve(environment: Mapping[str, str]) -> None:
+    """Fork a program for each order on stdin; ``environment`` is what this process was started with."""
     orders = socket.socket(fileno=0)
     while True:
-        length, streams, *_ = socket.recv_fds(orders, _NUMBER, 3)
+        length, descriptors, *_ = socket.recv_fds(orders, _NUMBER, _DESCRIPTORS)
         if not length:
             return
-        order = json.loads(orders.recv(int.from_bytes(length, "big"), socket.MSG_WAITALL))
+        order = Order(**json.loads(orders.recv(int.from_bytes(length, "big"), socket.MSG_WAITALL)))
         told, tell = os.pipe()
         parent = os.fork()
         if parent == 0:
             if os.fork() == 0:
                 os.close(told)
-                _become(order, streams, tell)
+                _become(order, descriptors, tell, environment)
             os._exit(0)
-        for number in (tell, *streams):
+        for number in (tell, *descriptors):
             os.close(number)
         os.waitpid(parent, 0)
         with os.fdopen(told, "rb") as answer:
             orders.sendall(answer.read() or bytes(_NUMBER))
 
 
-def _become(order: Mapping[str, Any], streams: Sequence[int], tell: int) -> None:
-    """Run a command line as ``python -m goondan_tasks`` does."""
-    if order["group"] is not None:
-        os.setpgid(0, order["group"])
-    os.chdir(order["cwd"])
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-        os.close(stream)
+def _become(order: Order, descriptors: Sequence[int], tell: int, environment: Mapping[str, str]) -> None:
+    """Run a command line as ``python -m`` does."""
+    if order.is_session:
+        os.setsid()
+    elif order.group >= 0:
+        os.setpgid(0, order.group)
+    os.chdir(order.cwd)
     os.write(tell, os.getpid().to_bytes(_NUMBER, "big"))
     os.close(tell)
+    _take(descriptors, [0, 1, 2, *order.descriptors[3:]])
+    for number, handler in _SIGNALS.items():
+        signal.signal(number, signal.SIG_IGN if number in order.ignored else handler)
     os.environ.clear()
-    os.environ.update(order["env"])
-    argv = order["argv"]
-    sys.orig_argv[:] = argv
-    sys.argv[1:] = argv[argv.index("goondan_tasks") + 1 :]
-    if "-P" not in argv[:2]:
-        sys.path += [order["cwd"]] * 2  # as goondan_start.put_current_directory_last leaves it
-    importlib.import_module("goondan_start").main()
+    os.environ.update(order.env)
+    is_unbuffered = bool(order.env.get(_UNBUFFERED))
+    sys.stdout = io.TextIOWrapper(
+        open(1, "wb", 0 if is_unbuffered else -1, closefd=False),  # noqa: SIM115 - a number, kept
+        encoding=sys.__stdout__.encoding if sys.__stdout__ else "utf-8",
+        errors=sys.__stdout__.errors if sys.__stdout__ else None,
+        write_through=is_unbuffered,
+    )
+    with open(os.memfd_create("environment"), "wb") as file:  # noqa: PTH123 - a number
+        file.write(b"".join(os.fsencode(f"{name}={value}\0") for name, value in order.env.items()))
+        file.flush()
+        os.dup2(file.fileno(), ENVIRONMENT, inheritable=False)
+    if _STARTERS & {order.module, *order.words[:1]}:
+        Nursery.current = Nursery.within(environment)
+        setattr(subprocess.Popen, "_execute_child", _execute_child)  # noqa: B010 - as above
+    sys.orig_argv[:] = order.argv
+    sys.argv[1:] = order.words
+    is_safe = "-P" in order.argv[:2]
+    if order.module == "goondan_tasks":
+        sys.path += (
+            [] if is_safe else [order.cwd] * 2
+        )  # as goondan_start.put_current_directory_last leaves it
+        importlib.import_module("goondan_start").main()
+    else:
+        sys.path[:0] = [] if is_safe else [order.cwd]
+        runpy.run_module(order.module, run_name="__main__", alter_sys=True)
+    sys.exit()
+
+
+def _take(descriptors: Sequence[int], numbers: Sequence[int]) -> None:
+    """Give each descriptor its number, where it is inherited as it was by the program that asked."""
+    aside = [fcntl.fcntl(one, fcntl.F_DUPFD, _ABOVE) for one in descriptors]
+    for one in descriptors:
+        os.close(one)
+    for one, number in zip(aside, numbers, strict=True):
+        os.dup2(one, number)
+        os.close(one)
 
 
 if __name__ == "__main__":
-    _serve()
+    gc.disable()
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
+    gc.freeze()  # no fork looks for garbage among what they share
+    gc.enable()
+    _serve(dict(os.environ))

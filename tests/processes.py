@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.forked_programs import ENVIRONMENT
+
 PARENT = 1
 SESSION = 3
 
@@ -39,7 +41,9 @@ def _running() -> Iterator[tuple[int, list[str]]]:
 
 
 def _environment(pid: int) -> list[bytes]:
+    forked = Path(f"/proc/{pid}/fd/{ENVIRONMENT}")
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        is_forked = forked.is_symlink() and forked.readlink().name.startswith("memfd:environment")
+        return (forked if is_forked else Path(f"/proc/{pid}/environ")).read_bytes().split(b"\0")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return []

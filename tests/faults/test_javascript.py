@@ -24,7 +24,7 @@ from tests.javascript_runtimes import NAMES, runtime
 from tests.processes import with_environment
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("fresh_programs")]
+pytestmark = pytest.mark.faults
 
 FURNACE = Path(__file__).parent.parent / "bundles" / "furnace"
 AGENT = "stoker"

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from tests import forked_programs
-
 PROGRAM = (sys.executable, "-m", "goondan_tasks")
 #: what a server may take to end
 SERVER_SECONDS = 60
@@ -45,7 +43,7 @@ def goondan(
     stdin: str | None = None,
 ) -> Done:
     """Run a command and wait for its end; no command may print a traceback."""
-    with forked_programs.start(
+    with subprocess.Popen(
         [*PROGRAM, *arguments],
         env=env,
         cwd=cwd,

@@ -13,8 +13,6 @@ from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, start
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.usefixtures("fresh_programs")
-
 EXAMPLE = Path(__file__).parents[2] / "examples" / "coding-swarm"
 PATIENCE = 60
 

@@ -13,8 +13,6 @@ from goondan_tasks.testing import LocalStack
 from tests.processes import runs, with_environment
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.usefixtures("fresh_programs")
-
 BUNDLE = Path(__file__).parents[2] / "examples" / "coding-swarm"
 TASK = {"task": "Write it. Review it."}
 
@@ -53,11 +51,9 @@ def test_a_call_is_answered_by_a_worker_of_the_stack_and_not_by_the_callers_own_
 
 
 def test_the_environment_reaches_the_workers(stack: LocalStack) -> None:
-    for worker in stack.workers:
-        variables = subprocess.run(
-            ["ps", "eww", "-o", "command=", str(worker.pid)], capture_output=True, text=True, check=True
-        ).stdout.split()
-        assert {"FROM_OUTSIDE=handed_on", "ADDED=too"} <= set(variables)
+    workers = {worker.pid for worker in stack.workers}
+    assert workers <= set(with_environment("FROM_OUTSIDE=handed_on"))
+    assert workers <= set(with_environment("ADDED=too"))
 
 
 def test_only_variables_with_our_prefix_are_settings_of_the_client() -> None:
