@@ -149,7 +149,7 @@ def settlement_claim(call_id: str, taker: str, token: str, answer: Sequence[Any]
     if word == b"closed":
         raise CallClosedError(f"Call {call_id} has its final result, or was completed before.")
     if word == b"other":
-        raise CallNotPendingError(f"Call {call_id} does not wait for this: {_STATES[row[0]]}.")
+        raise CallNotPendingError(f"Call {call_id} is not waiting for this: {_STATES[row[0]]}.")
     claim = swept_claim([call_id.encode(), *row], taker, token) if row else None
     if claim is None:
         raise CallNotFoundError(f"No call {call_id!r}: it is unknown, expired or cannot be read.")

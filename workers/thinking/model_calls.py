@@ -156,7 +156,7 @@ class ModelTool:
         model = self.provider.resource
         most = model.spec.tokens_per_minute
         end = time.monotonic() + 2 * MINUTE
-        while most is not None and await asyncio.to_thread(self._tokens_used) >= most:
+        while most is not None and await asyncio.to_thread(patiently, self._tokens_used) >= most:
             if time.monotonic() > end:
                 raise ModelRateLimitError(f"Model {model.name!r} is limited to {most} tokens a minute.")
             ctx.logger.info("model.waits_for_tokens", model=model.name, tokens_per_minute=most)

@@ -1,14 +1,19 @@
-"""Requests to models as calls: which Model is asked."""
+"""Requests to models as calls: which Model is asked, and when."""
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import fakeredis
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
+from broker_config.keys import Keys
 from goondan_tasks.errors import ConfigError
-from workers.thinking.model_calls import Models
+from workers.thinking.model_calls import Models, ModelTool
 from workers.thinking.model_request import ModelRequest
+from workers.turns import steps
 
 
 def test_a_model_that_the_bundle_does_not_have_is_named_with_the_nearest(tmp_path: Path) -> None:
@@ -18,3 +23,23 @@ def test_a_model_that_the_bundle_does_not_have_is_named_with_the_nearest(tmp_pat
         asyncio.run(models.ask_first(["smal"], ModelRequest("", ()), step=0, event_id=""))
     assert caught.value.code == "E_CONFIG_REF_NOT_FOUND"
     assert "small" in (caught.value.suggestion or "")
+
+
+def test_a_request_waits_for_redis_before_its_tokens_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "PAUSE_SECONDS", 0)
+    spec: Any = SimpleNamespace(tokens_per_minute=20)
+    provider: Any = SimpleNamespace(resource=SimpleNamespace(name="small", spec=spec))
+    with fakeredis.FakeRedis() as redis:
+        answers = iter([RedisConnectionError("away"), redis.time()])
+
+        def time() -> tuple[int, int]:
+            answer = next(answers)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(redis, "time", time)
+        tool = ModelTool(provider, redis, Keys())
+        nothing: Any = None
+        asyncio.run(tool._wait_for_tokens(nothing))
+    assert next(answers, None) is None
