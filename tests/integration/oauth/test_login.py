@@ -84,10 +84,8 @@ def test_a_login_says_if_another_program_listens_where_the_link_leads(tmp_path: 
             said = login.stderr.readline()
             login.terminate()
 
-    assert (
-        f"leads back to http://127.0.0.1:{env['GOONDAN_HTTP_PORT']}{CALLBACK}, where this command cannot listen"
-        in said
-    )
+    callback = f"http://127.0.0.1:{env['GOONDAN_HTTP_PORT']}{CALLBACK}"
+    assert f"leads back to {callback}, where this command cannot listen" in said
 
 
 def test_login_ends_with_the_providers_code_if_the_user_says_no(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Requests to models as calls: which Model is asked, and when."""
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,9 +31,9 @@ def test_a_request_waits_for_redis_before_its_tokens_are_counted(monkeypatch: py
     spec: Any = SimpleNamespace(tokens_per_minute=20)
     provider: Any = SimpleNamespace(resource=SimpleNamespace(name="small", spec=spec))
     with fakeredis.FakeRedis() as redis:
-        answers = iter([RedisConnectionError("away"), redis.time()])
+        answers: Iterator[Any] = iter([RedisConnectionError("away"), redis.time()])
 
-        def time() -> tuple[int, int]:
+        def time() -> Any:
             answer = next(answers)
             if isinstance(answer, Exception):
                 raise answer
