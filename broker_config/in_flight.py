@@ -41,7 +41,7 @@ class Reservation:
     sent_at: float
 
 
-class Reservations:
+class ReservationFactory:
     """Makes the reservations of one consumer."""
 
     def __init__(self) -> None:

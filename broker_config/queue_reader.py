@@ -24,7 +24,7 @@ from redis import Redis
 from redis.connection import Connection
 from redis.exceptions import NoScriptError, RedisError
 
-from broker_config.in_flight import SLEEP_SECONDS, Reservation, Reservations
+from broker_config.in_flight import SLEEP_SECONDS, Reservation, ReservationFactory
 from broker_config.queues import WAKE_UP_SUFFIX, wake_up_key
 from broker_config.scripts import ClaimOnReserve, Script, ScriptCall, answer_of, packet, send_all
 
@@ -67,7 +67,7 @@ class QueueReader:
         #: Redis's id of the connection; 0 if the user may not ask for it
         self._client_id = 0
         self._is_waiting = False
-        self._reservations = Reservations()
+        self._reservations = ReservationFactory()
         #: the queues that may hold messages, in the order in which they are read
         self._hot: dict[str, None] = {}
         self._looked_at = 0.0

@@ -32,7 +32,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from broker_config import serializer
 from broker_config.connections import require_writable
-from broker_config.in_flight import BATCH, SLEEP_SECONDS, InFlight, Reservations
+from broker_config.in_flight import BATCH, SLEEP_SECONDS, InFlight, ReservationFactory
 from broker_config.queues import WAKE_UP_SUFFIX, wake_up_key
 from broker_config.scripts import ScriptCall, answer_of, exchange, packet
 from broker_config.task_message import read_envelope
@@ -121,7 +121,7 @@ class Channel(kombu_redis.Channel):
         self._commands: Redis = self._create_client()
         # not connected yet: if that failed here, the poller would already have a half-built channel
         self._connection = self._commands.connection_pool.make_connection()
-        self._reservations = Reservations()
+        self._reservations = ReservationFactory()
         self.in_flight = InFlight(self._run)
         #: called for data that is not a message, with its queue, the data and the reason
         self.on_no_message: Callable[[str, bytes, str], object] = _log_no_message
