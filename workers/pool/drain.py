@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from time import monotonic
 from typing import Any
@@ -58,6 +59,9 @@ class Drain(bootsteps.StartStopStep):
         self._thread: threading.Thread | None = None
         self._end: float | None = None
         self._has_begun = False
+        #: tells extensions that the worker stops, while its calls end
+        self._listener: threading.Thread | None = None
+        self._listen_until = 0.0
         # asked now: Celery installs its own handler later, which restarts the program
         self._sighup_ends_process = sighup_ends_process()
         super().__init__(consumer, **options)
@@ -96,18 +100,14 @@ class Drain(bootsteps.StartStopStep):
         grace = runtime.settings.grace_seconds
         self._end = monotonic() + grace
         logger.info("worker.draining", signal=signal.Signals(number).name, grace_seconds=grace)
-        self._tell_extensions(runtime)
+        self._listen_until = monotonic() + LISTEN_SECONDS
+        stop = partial(runtime.revisions.stop, LISTEN_SECONDS)
+        self._listener = threading.Thread(target=stop, name="goondan-stopping", daemon=True)
+        self._listener.start()
         self._consumer.hub.call_soon(self._begin)
         _later(grace + LATEST_SECONDS, self._stop_at_latest)
         if not (_is_busy(runtime, self._consumer.pool) or runtime.delivery.result_writer.retries):
             _later(TURN_SECONDS, self._stop_unless_begun)
-
-    def _tell_extensions(self, runtime: WorkerRuntime) -> None:
-        """Emit the event to extensions; one that does not return is not waited for."""
-        listener = threading.Thread(target=runtime.revisions.stop, args=[LISTEN_SECONDS])
-        listener.daemon = True
-        listener.start()
-        listener.join(LISTEN_SECONDS)
 
     def _begin(self) -> None:
         self._has_begun = True
@@ -135,10 +135,14 @@ class Drain(bootsteps.StartStopStep):
             _stop()
 
     def _may_end(self, runtime: WorkerRuntime) -> bool:
-        """Return whether no OAuth refresh is in flight: a provider that rotates tokens would lose one.
+        """Return whether extensions have handled the event, and no OAuth refresh is in flight.
 
-        No more of them begin; those that have begun may outlast the grace period.
+        A provider that rotates tokens would lose one. No more refreshes begin; those that have begun may
+        outlast the grace period.
         """
+        is_heard = self._listener is None or not self._listener.is_alive()
+        if not is_heard and monotonic() < self._listen_until:
+            return False
         longest = (self._end or monotonic()) + LONGEST_SECONDS
         return runtime.refreshes.close() or monotonic() >= longest
 

@@ -1,6 +1,7 @@
 """What a signal begins, without a worker around it."""
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from time import monotonic
 from types import SimpleNamespace
@@ -104,10 +105,12 @@ class _Retries:
         """Nothing waits to be run again."""
 
 
-def signalled(consumer: Consumer) -> Drain:
+def signalled(consumer: Consumer, *, is_heard: bool = True) -> Drain:
     drain = Drain(cast(Any, consumer))
     drain._on_signal(signal.SIGTERM, None)
     drain._wait()  # which its thread does
+    if is_heard:
+        heard(drain)
     return drain
 
 
@@ -119,6 +122,46 @@ def test_a_worker_that_has_nothing_to_do_stops_with_the_next_turn_of_its_loop(co
 
     assert state.should_stop == EX_OK
     assert not consumer.app.amqp.queues.consume_from
+
+
+def heard(drain: Drain) -> None:
+    """Wait until extensions have handled that the worker stops."""
+    assert drain._listener is not None
+    drain._listener.join(10)
+
+
+def listen_until(go_on: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let extensions hear of the stop until the event is set."""
+    revisions = vars(drain_module)["process_runtime"]().revisions
+    monkeypatch.setattr(revisions, "stop", lambda seconds: go_on.wait(10))
+
+
+def test_calls_are_given_back_while_extensions_hear_of_the_stop_and_the_worker_waits_for_them(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    listen_until(go_on, monkeypatch)
+    drain = signalled(consumer, is_heard=False)
+    consumer.turn()
+    assert consumer.app.amqp.queues.consume_from == {}
+    consumer.turn()
+    assert state.should_stop is None
+    go_on.set()
+    heard(drain)
+    consumer.turn()
+    assert state.should_stop == EX_OK
+
+
+def test_an_extension_that_does_not_end_is_not_waited_for_longer_than_its_time(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain_module, "LISTEN_SECONDS", 0.0)
+    go_on = threading.Event()
+    listen_until(go_on, monkeypatch)
+    signalled(consumer, is_heard=False)
+    consumer.turn()
+    assert state.should_stop == EX_OK
+    go_on.set()
 
 
 def test_a_call_that_was_being_delivered_when_the_signal_came_is_waited_for(consumer: Consumer) -> None:
