@@ -13,7 +13,8 @@ from broker_config import serializer
 from broker_config.connections import milliseconds_of, redis_time
 from broker_config.keys import Keys
 from broker_config.queues import call_queue, events_queue
-from goondan_tasks.agent_registry import AgentRecord, CrashBackoff, CrashBackoffs, WorkerRecord
+from goondan_tasks.agent_registry import AgentRecord, WorkerRecord
+from goondan_tasks.crash_backoff import CrashBackoff, CrashBackoffs
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.losses import losses_of_agents
 from goondan_tasks.messages import JsonObject, WireModel

@@ -2,7 +2,7 @@
 
 An agent needs a worker if calls or events wait for it and no live worker serves it, whether an orchestrator
 started that worker or not. Several orchestrators may manage the same agents. Each claims a start in Redis
-(:class:`~goondan_tasks.agent_registry.CrashBackoff`) and then reads the agent registry again, so that only
+(:class:`~goondan_tasks.crash_backoff.CrashBackoff`) and then reads the agent registry again, so that only
 one worker is started. Workers outlive their orchestrator; the next one finds them in the agent registry.
 """
 
@@ -27,18 +27,12 @@ from broker_config.in_flight import LeftMessages
 from broker_config.queues import call_queue, events_queue
 from broker_config.scripts import Script, ScriptCall
 from broker_config.settings import Settings
-from goondan_tasks.agent_registry import (
-    AgentRecord,
-    AgentRegistry,
-    BackoffRules,
-    CrashBackoff,
-    CrashBackoffs,
-    WorkerRecord,
-)
+from goondan_tasks.agent_registry import AgentRecord, AgentRegistry, WorkerRecord
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.calls import Run, dispatch_for, draft_call
 from goondan_tasks.client.pending_call import Sweeper
 from goondan_tasks.client.status import QueueStatus, read_backlogs
+from goondan_tasks.crash_backoff import BackoffRules, CrashBackoff, CrashBackoffs
 from goondan_tasks.errors import AgentUnavailableError, BrokerUnreachableError, GoondanError
 from goondan_tasks.ledger.dead_letters import batches
 from goondan_tasks.ledger.ledger import Ledger, sweep_seconds

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from broker_config.keys import Keys
-from goondan_tasks.agent_registry import BackoffRules, CrashBackoff, CrashBackoffs
+from goondan_tasks.crash_backoff import BackoffRules, CrashBackoff, CrashBackoffs
 
 BACKOFF = BackoffRules()
 START_MS = 30_000

@@ -4,9 +4,9 @@ import urllib.request
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from goondan_tasks.agent_registry import CrashBackoff
 from goondan_tasks.call_counts import CallCounts, CountedCall, WorkerCounts
 from goondan_tasks.client.status import AgentStatus
+from goondan_tasks.crash_backoff import CrashBackoff
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.metrics import AgentMetrics, ReadCounts, serving
 from goondan_tasks.names import DELEGATE_TOOL, EVENT_TOOL

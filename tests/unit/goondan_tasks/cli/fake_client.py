@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self, cast
 
 from broker_config.settings import Settings
-from goondan_tasks.agent_registry import AgentRecord, CrashBackoff, WorkerRecord
+from goondan_tasks.agent_registry import AgentRecord, WorkerRecord
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.call_counts import WorkerCounts
 from goondan_tasks.calls import CallDraft
 from goondan_tasks.client.pending_call import CallOutput
 from goondan_tasks.client.status import AgentStatus, QueueStatus
+from goondan_tasks.crash_backoff import CrashBackoff
 from goondan_tasks.errors import (
     AgentNotFoundError,
     CallClosedError,

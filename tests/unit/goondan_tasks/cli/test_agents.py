@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.agent_registry import CrashBackoff
 from goondan_tasks.bundle import build_catalog, load_bundle
 from goondan_tasks.cli import agents, session
 from goondan_tasks.client.status import QueueStatus
+from goondan_tasks.crash_backoff import CrashBackoff
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
 from goondan_tasks.messages import JsonObject

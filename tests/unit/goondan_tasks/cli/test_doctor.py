@@ -8,7 +8,7 @@ import pytest
 
 from broker_config.embedded import RedisBinaryNotFound
 from broker_config.settings import Settings
-from goondan_tasks.agent_registry import AgentRecord, CrashBackoff, McpServerRecord, WorkerRecord
+from goondan_tasks.agent_registry import AgentRecord, McpServerRecord, WorkerRecord
 from goondan_tasks.bundle import Bundle, inspect_bundle, load_bundle
 from goondan_tasks.cli import doctor
 from goondan_tasks.cli.doctor import (
@@ -20,6 +20,7 @@ from goondan_tasks.cli.doctor import (
 )
 from goondan_tasks.cli.fleet_checks import Check, fleet_checks, mcp_server_checks, revision_checks
 from goondan_tasks.client.status import AgentStatus
+from goondan_tasks.crash_backoff import CrashBackoff
 from goondan_tasks.instances.earlier import EarlierWorkspace
 from goondan_tasks.revisions.active import RevisionChange, RevisionFailure, RevisionState
 from tests.oauth_server.apps import app_document
