@@ -25,7 +25,7 @@ from goondan_tasks.messages import JsonObject
 from goondan_tasks.output import bad_output
 from goondan_tasks.sandbox import Sandbox
 from workers.outcome import awaited_outcome
-from workers.processes.isolation import CRASH_SECONDS
+from workers.processes.isolation import CRASH_SECONDS, ROOM_BYTES
 from workers.processes.programs import Guard, describe_end
 
 logger = structlog.get_logger("goondan.tool")
@@ -34,8 +34,6 @@ logger = structlog.get_logger("goondan.tool")
 ABORT_SECONDS = 0.8
 #: how long a host may take to answer a ping before it counts as blocked
 PONG_SECONDS = 1.0
-#: bytes of a message, besides those for arguments and outputs: conversations, catalogs, outputs for files
-ROOM_BYTES = 64 * 1_048_576
 #: the longest prefix of a message from a host: the length of its JSON
 _PREFIX_BYTES = 16
 

@@ -20,10 +20,11 @@ from goondan_tasks.messages import JsonObject, ToolCallError
 from goondan_tasks.output import Pending
 from goondan_tasks.tool_api import Logger, ToolContext
 from goondan_tasks.v1_api import V1ToolContext
-from workers.javascript.host import ROOM_BYTES, Asked, Host, HostEndedError, HostKind
+from workers.javascript.host import Asked, Host, HostEndedError, HostKind
 from workers.javascript.v1_context import v1_asked, v1_data
 from workers.plain_context import wire_of
 from workers.processes.confinement import Confinement
+from workers.processes.isolation import ROOM_BYTES
 
 #: how often a call is started whose host ends, if it is idempotent or has not begun
 MOST_RUNS = 3

@@ -34,7 +34,7 @@ from time import monotonic
 from typing import Any
 
 from broker_config import serializer
-from goondan_tasks.errors import GoondanError
+from goondan_tasks.errors import GoondanError, PayloadTooLargeError, ToolCrashedError
 from goondan_tasks.failure import describe, traceback_text
 from goondan_tasks.messages import JsonObject, Message
 from goondan_tasks.output import encoded_output, pending_of, report_of
@@ -55,8 +55,9 @@ class ChildChannel:
     Any thread may send; one thread at a time may receive.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, max_message_bytes: float = inf) -> None:
         self._connection = connection
+        self._max_message_bytes = max_message_bytes
         self._sending = threading.Lock()
 
     def send(self, message: bytes, end: float = inf) -> None:
@@ -76,8 +77,14 @@ class ChildChannel:
         Raises:
             TimeoutError: ``end`` has come.
             ConnectionError: the other end is closed.
+            ToolCrashedError: the message is larger than ``max_message_bytes``.
         """
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size, end))
+        if length > self._max_message_bytes:
+            raise ToolCrashedError(
+                f"The tool's process sends a message of {length} bytes; "
+                f"at most {self._max_message_bytes} are allowed."
+            )
         return self._read(length, end)
 
     def is_open(self) -> bool:
@@ -261,6 +268,11 @@ class IsolatedChild:
     def _answer(self, order: JsonObject) -> bytes:
         outcome = outcome_of(partial(self._answer_with_value, order))
         call, error = order["call"], outcome.error
+        if error is None and len(outcome.get()) > order["maxMessageBytes"]:
+            error = PayloadTooLargeError(
+                f"The output takes {len(outcome.get())} bytes; "
+                f"at most {order['maxMessageBytes']} are allowed from an isolated handler."
+            )
         if error is None or isinstance(error, Stop):
             return outcome.get()
         if isinstance(error, MemoryError):

@@ -38,6 +38,8 @@ START_SECONDS = 60.0
 CRASH_SECONDS = 2.0
 #: how long an idle child is kept
 IDLE_SECONDS = 60.0
+#: bytes of a message, besides those for arguments and outputs: conversations, catalogs, outputs for files
+ROOM_BYTES = 64 * 1_048_576
 
 #: passes on the worker's import path; PYTHONPATH would leak into the programs of tools
 _PROGRAM = (
@@ -58,6 +60,8 @@ class ChildKind:
     environment: Mapping[str, str] = field(default_factory=child_environment, repr=False)
     #: contains the workdir of one instance
     sandbox: Sandbox | None = None
+    #: the limit of a message from the child
+    max_message_bytes: int = ROOM_BYTES
 
     def command(self) -> list[str]:
         """Return the command that starts such a child."""
@@ -86,7 +90,7 @@ class Child:
             # the guard closes its standard output, so the channel ends with the child
             self._guard = Guard(kind.command(), stdout=theirs.fileno(), stderr=None, env=kind.environment)
             undo.pop_all()
-        self._channel = ChildChannel(ours)
+        self._channel = ChildChannel(ours, kind.max_message_bytes)
         self._has_ended = False
 
     def is_alive(self) -> bool:
@@ -273,6 +277,8 @@ class Isolation:
     #: base URL of the error pages
     help_url: str
     confinement: Confinement = field(default_factory=Confinement)
+    #: the limit of a message from a child
+    max_message_bytes: int = ROOM_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +318,8 @@ class IsolatedTool:
         environment = confinement.environment(ctx.agent_name, self.bound)
         sandbox = confinement.sandbox(self.bound, ctx.workdir)
         memory_mb = self.bound.export.memory_mb
-        kind_of_child = ChildKind(self.bound.entry_path, memory_mb, environment, sandbox)
+        most = self.isolation.max_message_bytes
+        kind_of_child = ChildKind(self.bound.entry_path, memory_mb, environment, sandbox, most)
         with self.isolation.children.lend(kind_of_child) as child:
             forget = cancellation.on_cancel(child.stop)
             try:
@@ -332,6 +339,7 @@ class IsolatedTool:
             "export": self.bound.export.name,
             "args": args,
             "limitSeconds": limit_seconds,
+            "maxMessageBytes": self.isolation.max_message_bytes,
             "messageLimit": self.bound.tool.spec.error_message_limit,
             "helpUrl": self.isolation.help_url,
             "context": wire_of(ctx),

@@ -40,11 +40,10 @@ from workers.extensions.state import MemoryState, RedisState
 from workers.instances.outputs import Outputs
 from workers.instances.service import InstanceService
 from workers.instances.workdirs import InstanceWorkdirs, Workdirs
-from workers.javascript.host import ROOM_BYTES
 from workers.javascript.tools import HostedTools, Hosts
 from workers.oauth import WorkerOAuth, make_oauth
 from workers.processes.confinement import Confinement
-from workers.processes.isolation import Children, Isolation
+from workers.processes.isolation import ROOM_BYTES, Children, Isolation
 from workers.results import Suspension
 from workers.thinking.model_calls import model_tool
 from workers.thinking.turn import Thinking
@@ -350,14 +349,15 @@ class RevisionFactory:
 def make_registry(settings: Settings, bundle: Bundle, children: Children, hosts: Hosts) -> Registry:
     """Make the registry of a bundle, system tools included."""
     confinement = Confinement(bundle, settings.state_root_path)
-    isolation = Isolation(children, settings.help_url, confinement)
+    most = ROOM_BYTES + 2 * (settings.max_args_bytes + settings.max_output_bytes)
+    isolation = Isolation(children, settings.help_url, confinement, most)
     hosted = HostedTools(
         hosts,
         bundle.root.resolve(),
         settings.help_url,
         confinement,
         settings.javascript,
-        ROOM_BYTES + 2 * (settings.max_args_bytes + settings.max_output_bytes),
+        most,
     )
     is_open = bundle.swarm(settings.swarm).spec.policy.tool_calls.allow == "registry"
     return Registry(bundle, isolation, hosted, system_tools(settings.max_output_bytes), is_open=is_open)

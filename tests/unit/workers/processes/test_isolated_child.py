@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from goondan_tasks.errors import ToolCrashedError
 from workers.processes.isolated_child import ChannelLogger, ChildChannel, ProcessState
 
 
@@ -75,6 +76,17 @@ def test_a_closed_end_is_told(ends: tuple[ChildChannel, ChildChannel]) -> None:
         near.receive()
     with pytest.raises(ConnectionError):
         near.send(b"anybody there?")
+
+
+def test_a_message_beyond_the_limit_is_refused_before_it_is_read() -> None:
+    near, connection = socket.socketpair()
+    far = ChildChannel(connection, max_message_bytes=10)
+    with near:
+        near.sendall(b"\0" * 7 + b"\x0a" + b"ten bytes!" + b"\x10" + b"\0" * 7)
+        assert far.receive() == b"ten bytes!"
+        with pytest.raises(ToolCrashedError, match="at most 10 are allowed"):
+            far.receive()
+    far.close()
 
 
 def test_half_a_message_is_not_a_message() -> None:

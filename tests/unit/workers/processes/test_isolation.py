@@ -148,6 +148,20 @@ def test_a_child_that_breaks_the_protocol_has_crashed(
     assert run(tool(foundry, children, "apart__echo"), tmp_path, {"n": 1}) == {"n": 1}
 
 
+def test_an_output_beyond_the_limit_of_messages_is_an_error_and_the_child_stays(
+    foundry: Bundle, children: Children, tmp_path: Path
+) -> None:
+    isolation = Isolation(children, "", max_message_bytes=1_000)
+    echo, pid = (
+        IsolatedTool(foundry.bound_tools("founder")[f"apart__{name}"], isolation) for name in ("echo", "pid")
+    )
+    first = run(pid, tmp_path)
+    with pytest.raises(DescribedError, match="at most 1000 are allowed") as raised:
+        run(echo, tmp_path, {"text": "x" * 1_000})
+    assert raised.value.code == "E_PAYLOAD_TOO_LARGE"
+    assert run(pid, tmp_path) == first
+
+
 def test_a_thread_that_a_call_left_behind_does_not_log_into_the_next(
     foundry: Bundle, children: Children, tmp_path: Path
 ) -> None:
