@@ -1,6 +1,7 @@
 """The events of this process and their listeners (``api.events``), and the current call."""
 
 import inspect
+import itertools
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
@@ -174,26 +175,28 @@ class EventListeners:
 
     def stop(self, seconds: float) -> None:
         """Tell all extensions that the worker is stopping, and wait up to ``seconds`` for them."""
-        keys = [key for key in list(self._listeners) if key[1] in {WORKER_STOPPING, EXTENSION_UNLOADING}]
-        wait([future for agent, name in keys for future in self.emit(agent, name)], timeout=seconds)
+        agents = dict.fromkeys(agent for agent, _ in list(self._listeners))
+        self._tell(agents, (WORKER_STOPPING, EXTENSION_UNLOADING), seconds)
 
     def unload(self, agents: Collection[str], seconds: float) -> None:
-        """Tell agents' extensions that they are unloaded, and wait up to ``seconds`` for them.
+        """Tell agents' extensions that they are unloaded, and wait up to ``seconds`` for them."""
+        self._tell(agents, (EXTENSION_UNLOADING,), seconds)
 
-        Each listener runs on its own thread, so that one that hangs does not keep others from cleaning up.
-        """
-        ended = [
-            self._call_on_thread(one, seconds)
-            for agent in agents
-            for one in self._listeners.get((agent, EXTENSION_UNLOADING), ())
-        ]
-        wait(ended, timeout=seconds)
+    def _tell(self, agents: Collection[str], names: Collection[str], seconds: float) -> None:
+        """Call the listeners, each extension's on a thread of its own: one that hangs delays no other."""
+        by_extension: dict[tuple[str, str], list[_Registration]] = {}
+        for agent, name in itertools.product(agents, names):
+            for one in self._listeners.get((agent, name), ()):
+                by_extension.setdefault((agent, one.extension), []).append(one)
+        wait([self._call_on_thread(found, seconds) for found in by_extension.values()], timeout=seconds)
 
-    def _call_on_thread(self, one: _Registration, seconds: float) -> "Future[None]":
+    def _call_on_thread(self, listeners: Collection[_Registration], seconds: float) -> "Future[None]":
         ended: Future[None] = Future()
 
         def call() -> None:
-            wait(self._call(one, {}), timeout=seconds)
+            for one in listeners:
+                if not one.is_once or self._remove(one):
+                    wait(self._call(one, {}), timeout=seconds)
             ended.set_result(None)
 
         on_new_thread(call)
