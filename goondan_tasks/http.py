@@ -1,4 +1,4 @@
-"""The HTTP servers: which requests they accept, and running an application with uvicorn.
+"""Running an application with uvicorn, and which requests ``goondan mcp serve`` accepts.
 
 Needs the extra ``serve``.
 """
