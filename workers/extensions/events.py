@@ -1,7 +1,6 @@
 """The events of this process and their listeners (``api.events``), and the current call."""
 
 import inspect
-import itertools
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
@@ -9,6 +8,7 @@ from concurrent.futures import Future, wait
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
+from time import monotonic
 from typing import Any
 
 import structlog
@@ -174,29 +174,34 @@ class EventListeners:
             call()
 
     def stop(self, seconds: float) -> None:
-        """Tell all extensions that the worker is stopping, and wait up to ``seconds`` for them."""
-        agents = dict.fromkeys(agent for agent, _ in list(self._listeners))
-        self._tell(agents, (WORKER_STOPPING, EXTENSION_UNLOADING), seconds)
+        """Tell all extensions that the worker is stopping, and wait up to ``seconds`` for them.
+
+        Their last event follows when they have handled this one, after half the time at the latest.
+        """
+        agents, end = dict.fromkeys(agent for agent, _ in list(self._listeners)), monotonic() + seconds
+        stopping = self._tell(agents, WORKER_STOPPING, seconds)
+        wait(stopping, timeout=seconds / 2)
+        unloading = self._tell(agents, EXTENSION_UNLOADING, seconds)
+        wait(stopping + unloading, timeout=max(0.0, end - monotonic()))
 
     def unload(self, agents: Collection[str], seconds: float) -> None:
         """Tell agents' extensions that they are unloaded, and wait up to ``seconds`` for them."""
-        self._tell(agents, (EXTENSION_UNLOADING,), seconds)
+        wait(self._tell(agents, EXTENSION_UNLOADING, seconds), timeout=seconds)
 
-    def _tell(self, agents: Collection[str], names: Collection[str], seconds: float) -> None:
-        """Call the listeners, each extension's on a thread of its own: one that hangs delays no other."""
-        by_extension: dict[tuple[str, str], list[_Registration]] = {}
-        for agent, name in itertools.product(agents, names):
-            for one in self._listeners.get((agent, name), ()):
-                by_extension.setdefault((agent, one.extension), []).append(one)
-        wait([self._call_on_thread(found, seconds) for found in by_extension.values()], timeout=seconds)
+    def _tell(self, agents: Collection[str], name: str, seconds: float) -> "list[Future[None]]":
+        """Call each listener on a thread of its own, so that one that hangs keeps no other from the event."""
+        return [
+            self._call_on_thread(one, seconds)
+            for agent in agents
+            for one in self._listeners.get((agent, name), ())
+            if not one.is_once or self._remove(one)
+        ]
 
-    def _call_on_thread(self, listeners: Collection[_Registration], seconds: float) -> "Future[None]":
+    def _call_on_thread(self, one: _Registration, seconds: float) -> "Future[None]":
         ended: Future[None] = Future()
 
         def call() -> None:
-            for one in listeners:
-                if not one.is_once or self._remove(one):
-                    wait(self._call(one, {}), timeout=seconds)
+            wait(self._call(one, {}), timeout=seconds)
             ended.set_result(None)
 
         on_new_thread(call)
