@@ -349,6 +349,8 @@ class Repository:
         sees only the paths that we change, and those in their way. So no other path changes, even where git
         would take a removal and an addition for a rename.
         """
+        if theirs == base:  # the usual case: nothing else was committed meanwhile
+            return ours, set()
         sides = [self.entries(tree) for tree in (base, ours, theirs)]
         changed = changes_between(sides[0], sides[1]).keys()
         inside = {parent for path in changed for parent in parents(path)}
