@@ -4,6 +4,7 @@ import gc
 import signal
 import sys
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -44,6 +45,23 @@ def pytest_collection() -> Generator[None, object, object]:
         sys.dont_write_bytecode = kept
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spread the files that wait for processes among those of tests/unit, which compute, so no core is idle.
+
+    The last fifth computes only: a file that waits must not begin when all others have ended.
+    """
+    groups: dict[bool, dict[Path, None]] = {True: {}, False: {}}
+    for item in items:
+        groups["unit" in item.path.parts].setdefault(item.path)
+    place = {
+        path: index / len(paths) * (1.0 if computes else 0.8)
+        for computes, paths in groups.items()
+        for index, path in enumerate(paths)
+    }
+    items.sort(key=lambda item: place[item.path])
+
+
 @pytest.fixture(scope="session", autouse=True)
 def forked() -> Iterator[None]:
     """Fork our programs from a process that has imported everything."""
@@ -54,5 +72,5 @@ def forked() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def fresh_programs() -> Iterator[None]:
     """Start them as programs: the file's tests are about that, or look at them through ``/proc``."""
-    with mock.patch.object(Nursery, "current", None):
+    with mock.patch.object(Nursery, "current", ()):
         yield

@@ -3,6 +3,7 @@
 Whoever starts ``python -m goondan_tasks`` in the tests gets a fork. It runs the command line that was given,
 in its own directory, environment, process group and streams, and is a child of the process that asked for it.
 What starts workers itself (``goondan dev``, the orchestrator, pytest) gets a process to fork from too.
+The child processes that check entry files are forked from another one, which has imported what they import.
 
 Two things differ from a program that was started: its modules are imported already, and ``/proc`` shows the
 command line and the environment of the process that forks (:mod:`tests.processes` knows). Tests that are
@@ -23,7 +24,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,12 +36,14 @@ _PR_SET_CHILD_SUBREAPER = 36
 _READ_AT_START = ("PYTHON", "LANG", "LC_", "LD_", "TZ")
 #: the one of them that a fork heeds
 _UNBUFFERED = "PYTHONUNBUFFERED"
-#: what may be run as ``python -m``
+#: the module of the child process that imports entry files for a check
+_ENTRY = "goondan_tasks.entry"
+#: what may be run as ``python -m``, but for that
 _OURS = {"goondan_tasks", "goondan_tasks.flower_program", "pytest", "tests.integration.oauth.asker"}
 #: those that start some of ours themselves: modules, or commands of ``goondan``
 _STARTERS = {"pytest", "demo", "dev", "orchestrator"}
 #: what a worker that is ready has imported
-_IMPORTED = (
+_WORKER = (
     "billiard.pool",
     "broker_config.transport",
     "celery.app.log",
@@ -53,6 +56,8 @@ _IMPORTED = (
     "kombu.transport.redis",
     "workers.tasks",
 )
+#: how the command lines begin that may be forked: an interpreter's options, up to the module
+_BEGINNINGS = (["-m"], ["-P", "-m"], ["-P", "-X", "utf8", "-m"])
 #: signals that may be ignored from the start, and what Python makes of them otherwise
 _SIGNALS: dict[int, Any] = {signal.SIGHUP: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
 #: the bytes of a length, or of a process id
@@ -67,8 +72,9 @@ ENVIRONMENT = 199
 def forked_programs(*imported: str) -> Iterator[None]:
     """Fork our programs during a ``with`` block; ``imported`` are more modules for them."""
     with (
-        closing(Nursery(*imported)) as nursery,
-        mock.patch.object(Nursery, "current", nursery),
+        closing(Nursery(_OURS, (*_WORKER, *imported), os.environ)) as programs,
+        closing(Nursery({_ENTRY}, [_ENTRY])) as entries,
+        mock.patch.object(Nursery, "current", (programs, entries)),
         mock.patch.object(subprocess.Popen, "_execute_child", _execute_child),
     ):
         yield
@@ -90,8 +96,8 @@ class Order:
     @property
     def module(self) -> str:
         """What ``python -m`` runs; empty if the command line is another."""
-        words = self.argv[2:] if self.argv[1:2] == ["-P"] else self.argv[1:]
-        return words[1] if self.argv[0] == sys.executable and words[:1] == ["-m"] else ""
+        begin = next((words for words in _BEGINNINGS if self.argv[1 : len(words) + 1] == words), None)
+        return self.argv[len(begin) + 1] if begin and self.argv[0] == sys.executable else ""
 
     @property
     def words(self) -> list[str]:
@@ -100,14 +106,20 @@ class Order:
 
 
 class Nursery:
-    """The process that forks; it is started when it is first needed."""
+    """A process that forks ``modules`` and has imported others; it is started when it is first needed.
 
-    #: the one that is used now, if any is
-    current: ClassVar["Nursery | None"] = None
+    Without an ``environment`` it has that of the first program that it may fork.
+    """
 
-    def __init__(self, *imported: str) -> None:
+    #: those that are used now
+    current: ClassVar[tuple["Nursery", ...]] = ()
+
+    def __init__(
+        self, modules: Iterable[str], imported: Iterable[str], environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._modules = frozenset(modules)
         self._imported = imported
-        self._environment = dict(os.environ)
+        self._environment = dict(environment or {})
         self._lock = threading.Lock()
         self._orders: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -127,8 +139,7 @@ class Nursery:
             _serve(environment)
             os._exit(0)
         theirs.close()
-        nursery = cls()
-        nursery._environment = dict(environment)
+        nursery = cls(_OURS, (), environment)
         nursery._orders = ours
         atexit.register(os.waitpid, pid, 0)  # the program leaves nothing, as it does where nothing is forked
         atexit.register(ours.close)
@@ -136,11 +147,11 @@ class Nursery:
 
     def may_fork(self, order: Order) -> bool:
         """Return whether this is a command line of ours, for an interpreter that starts as this one did."""
-        return (
-            sys.platform == "linux"
-            and order.module in _OURS
-            and _at_start(order.env) == _at_start(self._environment)
-            and not any(map(os.isatty, order.descriptors))
+        if sys.platform != "linux" or order.module not in self._modules:
+            return False
+        self._environment = self._environment or order.env
+        return _at_start(order.env) == _at_start(self._environment) and not any(
+            map(os.isatty, order.descriptors)
         )
 
     def fork(self, order: Order) -> int:
@@ -179,7 +190,7 @@ class Nursery:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", __file__, *_IMPORTED, *self._imported],
+                [sys.executable, "-P", __file__, *self._imported],
                 cwd="/",
                 env=self._environment,
                 stdin=theirs.fileno(),
@@ -198,7 +209,7 @@ def _execute_child(popen: Any, args: Any, *given: Any) -> None:
     executable, before, _, passed, cwd, env, _, _, shell, *pipes = given[:15]
     _, gid, gids, uid, umask, is_session, group = given[15:]
     is_plain = (executable, before, shell, gid, gids, uid, umask) == (None, None, False, None, None, None, -1)
-    if Nursery.current is not None and is_plain and isinstance(args, list | tuple):
+    if Nursery.current and is_plain and isinstance(args, list | tuple):
         streams = [number if pipe == -1 else pipe for number, pipe in enumerate(pipes[n] for n in (0, 3, 5))]
         order = Order(
             list(map(os.fsdecode, args)),
@@ -209,8 +220,9 @@ def _execute_child(popen: Any, args: Any, *given: Any) -> None:
             is_session,
             [number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_IGN],
         )
-        if Nursery.current.may_fork(order):
-            popen.pid = Nursery.current.fork(order)
+        nursery = next((one for one in Nursery.current if one.may_fork(order)), None)
+        if nursery is not None:
+            popen.pid = nursery.fork(order)
             popen._child_created = True
             popen._close_pipe_fds(*pipes)
             return
@@ -276,7 +288,7 @@ def _become(order: Order, descriptors: Sequence[int], tell: int, environment: Ma
         file.flush()
         os.dup2(file.fileno(), ENVIRONMENT, inheritable=False)
     if _STARTERS & {order.module, *order.words[:1]}:
-        Nursery.current = Nursery.within(environment)
+        Nursery.current = (Nursery.within(environment),)
         setattr(subprocess.Popen, "_execute_child", _execute_child)  # noqa: B010 - as above
     sys.orig_argv[:] = order.argv
     sys.argv[1:] = order.words
@@ -286,6 +298,8 @@ def _become(order: Order, descriptors: Sequence[int], tell: int, environment: Ma
             [] if is_safe else [order.cwd] * 2
         )  # as goondan_start.put_current_directory_last leaves it
         importlib.import_module("goondan_start").main()
+    elif order.module == _ENTRY:
+        importlib.import_module(_ENTRY).main(order.words)
     else:
         sys.path[:0] = [] if is_safe else [order.cwd]
         runpy.run_module(order.module, run_name="__main__", alter_sys=True)
