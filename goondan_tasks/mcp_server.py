@@ -111,6 +111,8 @@ class ToolCalls:
         self._agent = agent
         self._help_url = help_url
         self._waiting: set[str] = set()
+        #: how many calls are not answered; those that are being submitted have no id yet
+        self._unanswered = 0
         self._all_answered = asyncio.Event()
         self._all_answered.set()
         self._is_closing = False
@@ -123,16 +125,21 @@ class ToolCalls:
         ``report`` gets the progress. Cancelling this cancels the call.
         """
         call_id = None
+        self._unanswered += 1
+        self._all_answered.clear()
         try:
             # shielded, since cancelling the call needs its id
             with anyio.CancelScope(shield=True):
                 call = await self._client.submit(self._agent, tool, args, **fields)
             call_id = call.id
             self._waiting.add(call_id)
-            self._all_answered.clear()
             return call_tool_result(await self._with_content(await self._followed(call, report)))
         except GoondanError as error:
             return refused(error, self._help_url, call_id)
+        finally:
+            self._unanswered -= 1
+            if not self._unanswered:
+                self._all_answered.set()
 
     async def cancel_all(self) -> None:
         """Cancel all running and future calls, and wait until they are answered.
@@ -156,8 +163,6 @@ class ToolCalls:
             raise
         finally:
             self._waiting.discard(call.id)
-            if not self._waiting:
-                self._all_answered.set()
 
     async def _with_content(self, result: ToolCallResult) -> ToolCallResult:
         """Return a result with its whole output, if that is content stored in a file."""

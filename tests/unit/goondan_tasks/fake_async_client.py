@@ -1,5 +1,6 @@
 """An AsyncClient without a broker: it answers what a test has put into it."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -58,6 +59,9 @@ class FakeAsyncClient:
     looks: int = 0
     #: is called with each look at the catalog
     on_look: Callable[["FakeAsyncClient"], None] = lambda _: None
+    #: lets calls be submitted
+    may_submit: asyncio.Event | None = None
+    cancelled: list[str] = field(default_factory=list)
 
     @property
     def as_client(self) -> AsyncClient:
@@ -78,8 +82,14 @@ class FakeAsyncClient:
     async def submit(self, agent: str, tool: str, args: Any, **fields: Any) -> FakeCall:
         """Take a call."""
         self._require_broker()
+        if self.may_submit is not None:
+            await self.may_submit.wait()
         self.submitted.append({"agent": agent, "tool": tool, "args": args, **fields})
         return FakeCall(CALL_ID, list(self.outcomes), list(self.told))
+
+    async def cancel(self, call_id: str) -> None:
+        """Take a cancel."""
+        self.cancelled.append(call_id)
 
     async def read_output(self, _: str, offset: int = 0, *, timeout: float | None = None) -> OutputPart:
         """Return the next part of what a large output's file holds."""

@@ -11,7 +11,7 @@ from mcp_types import JSONRPCNotification, JSONRPCResponse
 
 from goondan_tasks import mcp_server
 from goondan_tasks.errors import BrokerUnreachableError, OutputGoneError, WaitTimeout
-from goondan_tasks.mcp_server import AgentServer, EventMemory, SessionEvents
+from goondan_tasks.mcp_server import AgentServer, EventMemory, SessionEvents, ToolCalls
 from goondan_tasks.messages import JsonObject, ToolCallResult
 from goondan_tasks.output import Progress, ProgressReport
 from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, META, result
@@ -271,6 +271,23 @@ def test_a_stream_that_has_its_answer_ends_with_it() -> None:
     assert replayed(store, first) == ([NEWS, ANSWER], None)
     assert replayed(store, second) == ([ANSWER], None)
     assert replayed(store, third) == ([], None)
+
+
+def test_a_call_that_is_being_submitted_at_the_end_is_cancelled_too() -> None:
+    async def end_amid_a_submission() -> list[str]:
+        fake = FakeAsyncClient(outcomes=[result(output=1)], may_submit=asyncio.Event())
+        assert fake.may_submit is not None
+        calls = ToolCalls(fake.as_client, "coder", "")
+        running = asyncio.create_task(calls.run("a__b", {}))
+        await asyncio.sleep(0)  # it is submitted now
+        ending = asyncio.create_task(calls.cancel_all())
+        await asyncio.sleep(0)
+        assert not ending.done()
+        fake.may_submit.set()
+        await asyncio.gather(running, ending)
+        return fake.cancelled
+
+    assert asyncio.run(end_amid_a_submission()) == [CALL_ID]
 
 
 def test_another_session_is_told_nothing() -> None:
