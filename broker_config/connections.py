@@ -16,8 +16,10 @@ from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 from redis import Redis
+from redis import __version__ as driver_version
 from redis.backoff import ExponentialBackoff
 from redis.connection import AbstractConnection
+from redis.driver_info import DriverInfo
 from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -190,6 +192,8 @@ def connect(
         client = Redis.from_url(
             url,
             client_name=name,
+            # each connection would look its version up among the installed packages, which takes over 1 ms
+            driver_info=DriverInfo(lib_version=driver_version),
             socket_timeout=timeout_seconds,
             socket_connect_timeout=min(timeout_seconds, CONNECT_TIMEOUT_SECONDS),
             **keepalive,

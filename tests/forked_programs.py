@@ -31,6 +31,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
 
+from pydantic import BaseModel
+
 _PR_SET_CHILD_SUBREAPER = 36
 #: variables that Python or its C library reads as it starts, or while it imports
 _READ_AT_START = ("PYTHON", "LANG", "LC_", "LD_", "TZ")
@@ -45,15 +47,22 @@ _STARTERS = {"pytest", "demo", "dev", "orchestrator"}
 #: what a worker that is ready has imported
 _WORKER = (
     "billiard.pool",
+    "broker_config.broker_connection",
     "broker_config.transport",
+    "celery.app.control",
+    "celery.app.events",
     "celery.app.log",
     "celery.apps.worker",
+    "celery.worker.autoscale",
     "celery.worker.components",
     "celery.worker.consumer",
+    "celery.worker.strategy",
     "goondan_tasks.celery",
     "goondan_tasks.cli.program",
     "goondan_tasks.cli.servers",
     "kombu.transport.redis",
+    "workers.lifecycle",
+    "workers.mcp",
     "workers.tasks",
 )
 #: how the command lines begin that may be forked: an interpreter's options, up to the module
@@ -316,10 +325,18 @@ def _take(descriptors: Sequence[int], numbers: Sequence[int]) -> None:
         os.close(one)
 
 
+def _complete_models(parent: type[BaseModel]) -> None:
+    """Build what models put off until they are first used."""
+    for model in parent.__subclasses__():
+        model.model_rebuild(raise_errors=False)
+        _complete_models(model)
+
+
 if __name__ == "__main__":
     gc.disable()
     for name in sys.argv[1:]:
         importlib.import_module(name)
+    _complete_models(BaseModel)
     gc.freeze()  # no fork looks for garbage among what they share
     gc.enable()
     _serve(dict(os.environ))
