@@ -8,10 +8,10 @@ BENCH_READY := $(VENV)/.bench-ready
 
 # The tests start hundreds of processes, which need not compile these again where Python keeps no bytecode.
 SOURCES := broker_config goondan_start.py goondan_tasks workers
-# Two processes more than cores, since the tests of processes wait most of their time, and at most 5: some tests have
-# deadlines. Files go in their order: the long ones, which start workers, come before the short ones of tests/unit.
+# Three processes more than cores, since the tests of processes wait most of their time, and at most 5: some tests have
+# deadlines. Files go in the order of tests/conftest.py, which spreads those that wait among those that compute.
 # The types are checked beside the tests, and what mypy says comes last.
-PROCESSES := $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); [ $$n -ge 3 ] && echo 5 || echo $$((n + 2)))
+PROCESSES := $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); [ $$n -ge 2 ] && echo 5 || echo 4)
 
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 
