@@ -206,7 +206,7 @@ class Work:
         is_over = threading.Event()
 
         def again(method: Callable[[], None]) -> None:
-            while not is_over.is_set():
+            while not is_over.wait(0.01):
                 method()
                 self.rounds[method.__name__] += 1
 

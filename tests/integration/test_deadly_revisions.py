@@ -55,7 +55,7 @@ class Load:
 
     def _run(self) -> None:
         calls = [{"agentName": agent, "toolName": "skin__colour"} for agent in ("newt", "lizard")] * 4
-        while not self._ended.is_set():
+        while not self._ended.wait(0.05):
             self.results += [call.result(timeout=60) for call in self._client.submit_many(calls)]
 
 

@@ -63,7 +63,7 @@ def test_no_call_is_lost_or_fails_while_revisions_change(machines: Machines) -> 
     is_over = threading.Event()
 
     def produce() -> None:
-        while not is_over.is_set():
+        while not is_over.wait(0.05):
             calls = [{"agentName": "lizard", "toolName": "skin__colour"}] * 20
             results.extend(call.result(30) for call in machines.client.submit_many(calls))
 
@@ -312,7 +312,7 @@ def test_what_one_machine_cannot_load_is_run_by_the_others_until_it_can(
     is_over = threading.Event()
 
     def produce() -> None:
-        while not is_over.is_set():
+        while not is_over.wait(0.05):
             calls = [{"agentName": "lizard", "toolName": "skin__colour"}] * 20
             results.extend(call.result(30) for call in machines.client.submit_many(calls))
 

@@ -38,7 +38,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
 
 
 class Load:
-    """Calls of a tool, a few at a time, without a break."""
+    """Calls of a tool, a few at a time, again and again."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -61,7 +61,7 @@ class Load:
 
     def _run(self) -> None:
         calls = [{"agentName": "clerk", "toolName": "text__lines", "args": {"text": TEXT}}] * 8
-        while not self._ended.is_set():
+        while not self._ended.wait(0.05):
             self.results += [call.result(timeout=60) for call in self._client.submit_many(calls)]
 
 
