@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 
-# The tests start hundreds of processes, which need not compile these again where Python keeps no bytecode.
+# The tests start hundreds of processes, which need not compile these again where Python keeps no bytecode. In a new clone
+# the tests themselves are collected once before, so that one process compiles them and not each.
 SOURCES := broker_config goondan_start.py goondan_tasks workers
 # Three processes more than cores, since the tests of processes wait most of their time, and at most 5: some tests have
 # deadlines. Files go in the order of tests/conftest.py, which spreads those that wait among those that compute.
@@ -28,6 +29,7 @@ test: $(READY) lint contracts ## everything CI checks: lint, types, contracts, t
 	@$(BIN)/python -m compileall -q $(SOURCES)
 	@said=$$(mktemp); $(BIN)/python -m mypy >$$said 2>&1 & types=$$!; \
 	trap 'kill $$types 2>/dev/null; rm -f $$said' EXIT; trap 'exit 130' INT TERM; status=0; \
+	test -d tests/__pycache__ || $(BIN)/python -m pytest --collect-only -q >/dev/null 2>&1 || true; \
 	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS) || status=$$?; \
 	wait $$types || status=1; cat $$said; exit $$status
 
