@@ -1,5 +1,6 @@
 """The types of tools in TypeScript: the compiler takes the documents' examples, and finds mistakes."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -57,17 +58,19 @@ def test_the_documents_extensions_compile_with_the_api_of_their_version(started:
     assert compile_all(started) == ""
 
 
-@pytest.mark.parametrize(
-    ("line", "fault"),
-    [
-        ("ctx.oauth;", "Property 'oauth' does not exist"),
-        ("ctx.runtime.catalog();", "'ctx.runtime' is possibly 'undefined'"),
-        ("return new Date();", "Type 'Date' is not assignable"),
-        ("ctx.workdir = '';", "read-only property"),
-    ],
-)
-def test_the_compiler_finds_what_a_handler_must_not_do(started: Path, line: str, fault: str) -> None:
-    tool = started / "tools" / "text.ts"
-    tool.write_text(tool.read_text("utf-8").replace("    ctx.logger", f"    {line}\n    ctx.logger"), "utf-8")
+def test_the_compiler_finds_what_a_handler_must_not_do(started: Path) -> None:
+    faults = {
+        "ctx.oauth;": "Property 'oauth' does not exist",
+        "ctx.runtime.catalog();": "'ctx.runtime' is possibly 'undefined'",
+        "return new Date();": "Type 'Date' is not assignable",
+        "ctx.workdir = '';": "read-only property",
+    }
+    tool = (started / "tools" / "text.ts").read_text("utf-8")
+    for number, line in enumerate(faults):
+        text = tool.replace("    ctx.logger", f"    {line}\n    ctx.logger")
+        (started / "tools" / f"fault-{number}.ts").write_text(text, "utf-8")
 
-    assert fault in compile_all(started)
+    said = compile_all(started)
+
+    for number, fault in enumerate(faults.values()):
+        assert re.search(rf"tools/fault-{number}\.ts.*(\n .*)*{re.escape(fault)}", said), said
