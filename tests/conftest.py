@@ -69,6 +69,14 @@ def forked() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def hangups() -> Iterator[None]:
+    """Let SIGHUP do what it does by default: `nohup make test` ignores it, as all that it starts."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.fixture(scope="module")
 def fresh_programs() -> Iterator[None]:
     """Start them as programs: the file's tests are about that, or look at them through ``/proc``."""

@@ -255,6 +255,7 @@ def test_the_command_line_denies_a_call(yard: Yard) -> None:
     assert "ops" in error.message
 
 
+@pytest.mark.usefixtures("hangups")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_it_ends_in_order_when_it_is_asked_to(yard: Yard, number: signal.Signals) -> None:
     env = environment(redis_url=yard.stack.redis_url)

@@ -168,6 +168,7 @@ def test_an_unknown_agent_is_refused_with_the_one_that_was_meant() -> None:
     assert refused.value.suggestion == "Did you mean 'planner'? Its agents are: planner, coder, reviewer."
 
 
+@pytest.mark.usefixtures("hangups")
 @pytest.mark.parametrize(
     ("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
@@ -214,6 +215,7 @@ def test_under_nohup_the_end_of_the_terminal_asks_for_nothing() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.usefixtures("hangups")
 def test_a_terminal_that_hangs_up_twice_ends_nothing_at_once() -> None:
     interruption = Interruption()
 
