@@ -1,12 +1,21 @@
-"""Looking at processes from outside, through ``/proc``."""
+"""Processes of a test's own, and looking at others from outside, through ``/proc``."""
 
+import multiprocessing
 from collections.abc import Iterator
+from multiprocessing.pool import Pool
 from pathlib import Path
 
 from tests.forked_programs import ENVIRONMENT
 
 PARENT = 1
 SESSION = 3
+
+
+def process_pool(count: int, module: str) -> Pool:
+    """Return processes that are forked from one which has imported the test's module."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([module])
+    return context.Pool(count)
 
 
 def runs(pid: int) -> bool:

@@ -1,6 +1,5 @@
 """Two changesets at once."""
 
-import multiprocessing
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ from goondan_tasks.changesets import changesets as changesets_module
 from goondan_tasks.changesets.api import CommitResult
 from goondan_tasks.revisions.git import Branch
 from tests.git_bundle import FILES, GitBundle, OpenChangeset, make_bundle, open_changeset
+from tests.processes import process_pool
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_of_two_processes_with_one_file_one_commits_and_one_is_told(
 ) -> None:
     for number, changeset in enumerate(pair):
         changeset.write({"prompts/coder.md": f"one\n{number}\nthree\n"})
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
+    with process_pool(2, __name__) as pool:
         given = [(bundle.folder, changeset.changeset_id) for changeset in pair]
         results = [
             CommitResult.model_validate_json(text) for text in pool.map(_commit_in_a_process, given, 1)
@@ -179,7 +179,7 @@ def test_many_processes_at_once_lose_no_commit(bundle: GitBundle, tmp_path: Path
     opened = [open_changeset(bundle.changesets(), tmp_path / "work") for _ in range(6)]
     for number, changeset in enumerate(opened):
         changeset.write({f"prompts/{number}.md": "new\n"})
-    with multiprocessing.get_context("spawn").Pool(3) as pool:
+    with process_pool(3, __name__) as pool:
         given = [(bundle.folder, changeset.changeset_id) for changeset in opened]
         results = [
             CommitResult.model_validate_json(text) for text in pool.map(_commit_in_a_process, given, 1)

@@ -1,7 +1,6 @@
 """Checkouts of revisions."""
 
 import fcntl
-import multiprocessing
 import os
 import shutil
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from goondan_tasks.entry import handlers_in, import_entry
 from goondan_tasks.errors import BundleRevisionUnavailableError
 from goondan_tasks.revisions.checkouts import BundleRef, Checkouts, RevisionSource, clean_checkouts
 from tests.git_bundle import FILES, GitBundle, git, make_bundle
+from tests.processes import process_pool
 from tests.unit.goondan_tasks.bundle.writing import write
 
 DAY = 86_400.0
@@ -233,8 +233,7 @@ def test_checkout_that_is_cleaned_while_it_is_opened_is_made_again(
 
 def test_many_processes_share_one_checkout(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "repo")
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(4) as pool:
+    with process_pool(4, __name__) as pool:
         seen = pool.map(_names, [(bundle.folder, tmp_path / "cache", bundle.head)] * 8)
 
     assert seen == [["echo.py", "goondan.yaml", "prompts"]] * 8
