@@ -18,8 +18,9 @@ class Notebook:
         return str(self._path)
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return all notes, in the order in which they were left."""
-        return [json.loads(line) for line in self._path.read_text("utf-8").splitlines()]
+        """Return all whole notes, in the order in which they were left."""
+        whole = self._path.read_bytes().rpartition(b"\n")[0]
+        return [json.loads(line) for line in whole.splitlines()]
 
     def told(self) -> list[Any]:
         """Return what the notes say."""

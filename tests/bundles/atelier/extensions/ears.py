@@ -1,5 +1,6 @@
 """Listens, and writes down what it hears of an instance."""
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -11,9 +12,12 @@ def register(api):
     def broken(event):
         raise RuntimeError("deaf")
 
+    one_at_a_time = asyncio.Lock()
+
     async def noted(event):
-        heard = await api.state.get("heard", [], instance_key=event["of"])
-        await api.state.set("heard", [*heard, event["tool"]], instance_key=event["of"])
+        async with one_at_a_time:
+            heard = await api.state.get("heard", [], instance_key=event["of"])
+            await api.state.set("heard", [*heard, event["tool"]], instance_key=event["of"])
 
     async def stopping(event):
         if "STOP_FILE" in os.environ:
