@@ -1,4 +1,4 @@
-"""Running an application with uvicorn, and which requests ``goondan mcp serve`` accepts.
+"""Running an application with uvicorn, and which requests ``goondan mcp-server`` accepts.
 
 Needs the extra ``serve``.
 """
