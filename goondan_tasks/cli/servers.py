@@ -83,6 +83,7 @@ def worker(
     level = "debug" if verbose else settings.log_level
     os.environ.update(session.environment(bundle=path, log_level=level))  # noqa: TID251 - Celery's app reads it
     queues = [queue.name for queue in declared_queues(agents)]
+    bootstrap.hand_over(path)
     run_worker(f"{name}@%h", queues, concurrency=concurrency, log_level=level)
 
 

@@ -28,6 +28,8 @@ logger = structlog.get_logger(__name__)
 
 #: how often the check-out of a folder that is being edited is tried
 ATTEMPTS = 3
+#: what this process has read already and begins with, by path
+_handed_over: "dict[Path, Bootstrap]" = {}
 
 
 def changed_workspace(before: Bundle, after: Bundle, swarm: str | None) -> str | None:
@@ -172,12 +174,14 @@ class Bootstrap:
     checkout: Checkout | None = None
 
     @classmethod
-    def of(cls, path: Path, settings: Settings) -> Self:
+    def of(cls, path: Path, settings: Settings) -> "Bootstrap":
         """Return the bundle at ``path``; if it is not valid, the active revision of its workspace.
 
         Raises:
             BundleError: it is not valid, and no revision is active, or that one cannot be loaded.
         """
+        if path in _handed_over:
+            return _handed_over.pop(path)
         try:
             return cls(load_bundle(path))
         except BundleError as error:
@@ -186,6 +190,10 @@ class Bootstrap:
                 raise
             logger.warning("bundle.folder_not_valid", runs=instead.ref, reason=error.message)
             return instead
+
+    def hand_over(self, path: Path) -> None:
+        """Let the worker that starts in this process begin with this, instead of reading ``path`` again."""
+        _handed_over[path] = self
 
     @classmethod
     def _active(cls, path: Path, settings: Settings) -> Self | None:
@@ -209,6 +217,8 @@ def bootstrap_bundle(path: Path, settings: Settings) -> Bundle:
 
     If possible none of its code is run; then the Tools with ``exports: auto`` may be missing.
     """
+    if path in _handed_over:
+        return _handed_over[path].bundle
     bundle, _, _ = inspect_resources(path, import_entries=False, import_typed=False)
     if bundle is not None:
         return bundle

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from broker_config.options import declared_queues
+from broker_config.settings import Settings
 from goondan_tasks import celery
 from goondan_tasks.cli import servers
 from goondan_tasks.cli.servers import node_label
+from goondan_tasks.revisions import bootstrap
+from goondan_tasks.revisions.bootstrap import Bootstrap
 from tests.unit.goondan_tasks.cli.invoke import goondan
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "coding-swarm"
@@ -50,6 +53,15 @@ def test_it_runs_a_worker_on_the_agents_queues(started: list[Started]) -> None:
     [one] = started
     assert one.queues == ["agent.coder", "agent.coder.events", "agent.planner", "agent.planner.events"]
     assert one.concurrency == 3
+
+
+def test_the_worker_begins_with_the_bundle_that_was_read_for_its_agents(
+    started: list[Started], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goondan("worker", "--agent", "coder")
+
+    monkeypatch.setattr(bootstrap, "load_bundle", lambda path: pytest.fail(f"{path} was read again"))
+    assert "coder" in Bootstrap.of(EXAMPLE, Settings()).bundle.agents
 
 
 def test_its_name_tells_agents_and_process_so_that_workers_of_one_host_differ(started: list[Started]) -> None:

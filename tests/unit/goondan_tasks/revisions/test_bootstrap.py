@@ -80,3 +80,16 @@ def test_without_redis_the_folder_is_refused(bundle: GitBundle, tmp_path: Path) 
     spoil(bundle)
     with pytest.raises(BundleError, match="Agent/fox"):
         Bootstrap.of(bundle.folder, settings("redis://127.0.0.1:1/0", tmp_path))
+
+
+def test_what_was_handed_over_is_what_the_process_begins_with_once(
+    redis_url: str, bundle: GitBundle, tmp_path: Path
+) -> None:
+    chosen = settings(redis_url, tmp_path)
+    read = Bootstrap.of(bundle.folder, chosen)
+
+    read.hand_over(bundle.folder)
+
+    assert bootstrap_bundle(bundle.folder, chosen) is read.bundle
+    assert Bootstrap.of(bundle.folder, chosen) is read
+    assert Bootstrap.of(bundle.folder, chosen) is not read
