@@ -16,6 +16,7 @@ from goondan_tasks.calls import Run
 from goondan_tasks.conversation import Conversation, ConversationFiles
 from goondan_tasks.errors import HandoffError, ToolTimeoutError
 from goondan_tasks.events import event_of, is_event
+from goondan_tasks.extension_api import ToolCallContext
 from goondan_tasks.messages import JsonObject, ToolCall, assistant_message_wire, iso_time
 from goondan_tasks.names import STEP_TOOL, callback_url
 from goondan_tasks.tool_api import AgentRuntime, ToolContext
@@ -33,11 +34,10 @@ from workers.progress_reporter import ProgressReporter
 from workers.thinking.turn import Thinking
 from workers.tools.registered_tool import RegisteredTool
 from workers.turns.turns import TurnState
-from workers.v1.conversions import Shown
 from workers.v1.services import RunEventBus
 
 #: makes the context of a v1 tool from today's; it may block
-OlderContext = Callable[[BoundTool, ToolCall, ToolContext, Shown | None], V1ToolContext]
+OlderContext = Callable[[BoundTool, ToolCall, ToolContext, ToolCallContext | None], V1ToolContext]
 
 _NOTHING: dict[str, Any] = {}
 
@@ -108,12 +108,12 @@ class ContextFactory:
         services: RunServices,
         *,
         limit_seconds: float,
-        shown: Shown | None = None,
+        around: ToolCallContext | None = None,
     ) -> Any:
         """Make the ToolContext or AgentContext of a run that begins now, and its workdir on first use.
 
-        A v1 tool gets a V1ToolContext (002 §4.3) with what functions around it have been ``shown``. Opening a
-        Step for a producer takes only the call.
+        A v1 tool gets a V1ToolContext (002 §4.3), made with the context of the functions ``around`` it.
+        Opening a Step for a producer takes only the call.
 
         It may block as long as :meth:`InstanceWorkdirs.open` does.
 
@@ -129,7 +129,7 @@ class ContextFactory:
             return self._agent_context(run, services, workdir, deadline=deadline, is_async=tool.is_async)
         context = self._tool_context(run, tool, services, workdir, deadline=deadline)
         if tool.bound.is_v1:
-            return self.older(tool.bound, call, context, shown)
+            return self.older(tool.bound, call, context, around)
         return context
 
     def wire(

@@ -66,10 +66,8 @@ from workers.tools.dynamic_tools import turn_of
 from workers.tools.registered_tool import RegisteredTool
 from workers.tools.registry import Registry
 from workers.turns.catalog_guard import CatalogGuard
-from workers.turns.pipeline import Layer, Shape, compose
+from workers.turns.pipeline import Layer, MiddlewareServices
 from workers.turns.turns import Turns
-from workers.v1.chains import CallWay, CallWayServices, V1CallContext
-from workers.v1.conversions import Shown
 
 logger = structlog.get_logger(__name__)
 
@@ -102,12 +100,12 @@ class _Attempt:
     only_waits: bool = False
     #: whether it is a tool call, which extensions are told of
     is_told: bool = False
-    #: whether it calls a v1 tool
-    is_v1: bool = False
-    #: what functions of v1 extensions around the call have been shown
-    shown: Shown | None = None
-    #: the context that a v1 tool was called with
-    older_context: Any = None
+    #: whether the output of an error describes it, too, as in the older version
+    repeats_errors: bool = False
+    #: the context of the middlewares around the call
+    around: ToolCallContext | None = None
+    #: the context that the handler was called with
+    context: Any = None
 
     @property
     def is_past_limit(self) -> bool:
@@ -166,14 +164,13 @@ class Executor:
             cause = services.cancellation.error or outcome.error
             result = self._failed(run, cause, attempt.message_limit, attempt.started_at)
         if result.status == "error":
-            mirrored = with_error_in_output if attempt.is_v1 else with_error_in_output_by_name
+            mirrored = with_error_in_output if attempt.repeats_errors else with_error_in_output_by_name
             result = mirrored(result)
         turn = services.turn
         if turn.usage:
             reason = turn.finish_reason or (None if result.error is None else "error")
             result = with_meta(result, usage=dict(turn.usage), finish_reason=reason)
-        if attempt.is_v1:
-            self.contexts.let_go(attempt.older_context)
+        self.contexts.let_go(attempt.context)
         services.reporter.flush()
         if attempt.is_told:
             tell_completed(self.events, run.call, result)
@@ -186,7 +183,7 @@ class Executor:
         bound = self.guard.admit(run.call, attempt.watch)
         attempt.message_limit = bound.tool.spec.error_message_limit
         attempt.is_told = bound.tool.name != SYSTEM_TOOL
-        attempt.is_v1 = bound.is_v1
+        attempt.repeats_errors = bound.is_v1
         if attempt.is_told:
             tell_called(self.events, run.call)
             result = await self._through_middlewares(attempt, bound)
@@ -244,23 +241,16 @@ class Executor:
     @property
     def _stamp(self) -> Stamp:
         """The versions that change whenever extensions change what happens around calls."""
-        pipelines = self.pipelines
-        return (
-            pipelines.ranks.version,
-            pipelines.v1.with_calls,
-            self.events.version,
-            self.registry.dynamic.version,
-        )
+        return self.pipelines.ranks.version, self.events.version, self.registry.dynamic.version
 
     def wire(self, job: Job, *, limit_seconds: float) -> JsonObject:
         """Make the context of a plain call for a handler in another process; this may block."""
         return self.contexts.wire(job.read(), job.id, job.token, job.queued_at, limit_seconds=limit_seconds)
 
     def _made_plan(self, agent: str, name: str, stamp: Stamp) -> Plan | None:
-        pipelines, events, registry = self.pipelines, self.events, self.registry
+        events, registry = self.events, self.registry
         if (
-            pipelines.layers(agent, "toolCall")
-            or agent in pipelines.v1.with_calls
+            self.pipelines.are_around_calls(agent)
             or events.has(agent, TOOL_CALLED)
             or events.has(agent, TOOL_COMPLETED)
             or registry.dynamic.has_turns
@@ -342,41 +332,28 @@ class Executor:
     async def _through_middlewares(self, attempt: _Attempt, bound: BoundTool) -> ToolCallResult:
         """Run the handler inside the agent's middlewares."""
         run, services = attempt.run, attempt.services
-        layers = self.pipelines.layers(run.call.agent_name, "toolCall")
-        is_v1 = run.call.agent_name in self.pipelines.v1.with_calls
-        if not (layers or is_v1):
-            return self._outcome(run, await self._handle(attempt, run.call.args), attempt.started_at)
 
         async def core(context: ToolCallContext) -> ToolCallResult:
+            attempt.around = context
             return self._outcome(run, await self._handle(attempt, context.args), attempt.started_at)
-
-        async def v1_core(context: V1CallContext) -> ToolCallResult:
-            attempt.shown = context.shown
-            return await core(context)
 
         def shape(answer: Any) -> ToolCallResult:
             if isinstance(answer, ToolCallResult):
                 return self._adopted(attempt, answer)
             return self._outcome(run, _require_json(answer), attempt.started_at)
 
-        functions = layers
-        if is_v1:
-            way = self._v1_way(attempt, shape)
-            call, functions = way.composed(layers, v1_core), (*way.pre, *layers, *way.post)
-        else:
-            call = compose(layers, core, on_thread=services.on_thread, shape=shape)
+        def failed(error: BaseException) -> ToolCallResult:
+            return self._failed(run, error, attempt.message_limit, attempt.started_at)
+
+        of_run = MiddlewareServices(services.cancellation, services.on_thread, shape, failed)
+        wrapped = self.pipelines.around_call(run, of_run, core)
+        if wrapped is None:
+            return self._outcome(run, await self._handle(attempt, run.call.args), attempt.started_at)
+        call, functions = wrapped
         result: ToolCallResult = await self._limited(
             attempt, bound, functions, partial(call, _tool_call_context(run))
         )
         return result
-
-    def _v1_way(self, attempt: _Attempt, shape: Shape) -> CallWay:
-        def failed(error: BaseException) -> ToolCallResult:
-            return self._failed(attempt.run, error, attempt.message_limit, attempt.started_at)
-
-        services = attempt.services
-        way_services = CallWayServices(services.cancellation, services.on_thread, shape, failed)
-        return self.pipelines.v1.call_way(attempt.run, way_services)
 
     async def _limited(
         self, attempt: _Attempt, bound: BoundTool, layers: Sequence[Layer], call: Callable[[], Awaitable[Any]]
@@ -410,9 +387,9 @@ class Executor:
         limit = attempt.limit_seconds = self.contexts.limit_seconds(run, tool.bound)
         attempt.started_at = attempt.mark_started()
         # the limit counts from here
-        context = self.contexts.make(run, tool, services, limit_seconds=limit, shown=attempt.shown)
-        if attempt.is_v1:
-            attempt.older_context = context
+        attempt.context = context = self.contexts.make(
+            run, tool, services, limit_seconds=limit, around=attempt.around
+        )
         if isinstance(tool.handler, IsolatedTool):
             handle = partial(tool.handler.run, limit_seconds=limit, cancellation=services.cancellation)
             return self._detector(*names).timed(partial(handle, context, arguments))

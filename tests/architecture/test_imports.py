@@ -34,7 +34,6 @@ OLDER_VERSION = ("workers.v1", "goondan_tasks.v1_api", "goondan_tasks.bundle.v1_
 OLDER_VERSION_SEAMS = {
     "goondan_tasks.bundle.inventory",
     "workers.contexts",
-    "workers.executor",
     "workers.extensions.pipelines",
     "workers.javascript.middleware_context",
     "workers.javascript.tools",

@@ -1,11 +1,20 @@
 """The middlewares of the agents that a worker serves."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any, get_args
 
-from goondan_tasks.extension_api import Middleware, Point
-from workers.turns.pipeline import Layer, Ranks, function_name, require_function
-from workers.v1.chains import EXEC, V1Chains, exec_middleware, require_point
+from goondan_tasks.calls import Run
+from goondan_tasks.extension_api import Middleware, Point, ToolCallContext
+from workers.turns.pipeline import (
+    Core,
+    Layer,
+    MiddlewareServices,
+    Ranks,
+    compose,
+    function_name,
+    require_function,
+)
+from workers.v1.chains import V1Chains
 
 
 class AgentPipelines:
@@ -17,7 +26,7 @@ class AgentPipelines:
 
     def __init__(self) -> None:
         self.ranks: Ranks[Point, Layer] = Ranks()
-        self.v1 = V1Chains()
+        self.v1 = V1Chains(self.ranks)
 
     def layers(self, agent: str, point: Point) -> tuple[Layer, ...]:
         return self.ranks.of(agent, point)
@@ -36,27 +45,22 @@ class AgentPipelines:
         require_function(middleware, 1, "(ctx); ctx.next() runs the next layer")
         self.ranks.add(agent, point, Layer(function_name(extension, middleware), middleware), priority)
 
-    def wrap(
-        self,
-        agent: str,
-        point: str,
-        function: Callable[[Any, Any], Any],
-        *,
-        extension: str,
-        priority: int = 0,
-        name: str | None = None,
-    ) -> None:
-        """Put a function of the older version around ``toolCall.exec``; lower priorities are further out.
+    def around_call(
+        self, run: Run, services: MiddlewareServices, core: Core[Any]
+    ) -> tuple[Core[ToolCallContext], Sequence[Layer]] | None:
+        """Wrap ``core`` in what the agent's extensions have put around its tool calls, if there is any.
 
-        Raises:
-            ValueError: it is another point.
-            TypeError: it is not a function of ``(ctx, next)``, or its priority is not an integer.
+        Return the functions that this calls, too.
         """
-        require_point(point, (EXEC,))
-        require_function(function, 2, "(ctx, next); next(ctx) runs the next layer")
-        layer = Layer(function_name(extension, function, name), exec_middleware(function))
-        self.ranks.add(agent, "toolCall", layer, priority)
-        self.v1.with_calls |= {agent}
+        layers, older = self.layers(run.call.agent_name, "toolCall"), self.v1.around_call(run, services)
+        if older is not None:
+            return older.composed(layers, core), (*older.pre, *layers, *older.post)
+        if not layers:
+            return None
+        return compose(layers, core, on_thread=services.on_thread, shape=services.shape), layers
+
+    def are_around_calls(self, agent: str) -> bool:
+        return bool(self.layers(agent, "toolCall")) or agent in self.v1.with_calls
 
     def clear(self, agent: str) -> None:
         for point in get_args(Point):

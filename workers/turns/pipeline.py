@@ -15,6 +15,8 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from goondan_tasks.entry import takes
 from goondan_tasks.errors import GoondanError, MiddlewareError
 from goondan_tasks.extension_api import Middleware, Onion, StepContext
+from goondan_tasks.messages import ToolCallResult
+from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import (
     EventLoopThread,
     RunOnThread,
@@ -39,6 +41,19 @@ AroundStep = Callable[[Core[StepContext]], Core[StepContext]]
 
 #: converts the answer of a middleware for the layer outside of it; may raise
 Shape = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class MiddlewareServices:
+    """What the middlewares around one tool call need of its run."""
+
+    #: once set, no further function is called
+    cancellation: Cancellation
+    on_thread: RunOnThread
+    #: makes a result from the return value of a layer
+    shape: Shape
+    #: makes a result from an exception
+    failed: Callable[[BaseException], ToolCallResult]
 
 
 def _unchanged(answer: Any) -> Any:

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from goondan_tasks.calls import Run
 from goondan_tasks.errors import MiddlewareError
-from goondan_tasks.extension_api import Middleware, StepContext, StepResult, ToolCallContext, TurnContext
+from goondan_tasks.extension_api import (
+    Middleware,
+    Point,
+    StepContext,
+    StepResult,
+    ToolCallContext,
+    TurnContext,
+)
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.v1_api import StepPipelineContext, ToolCallExecContext, ToolResult, V1CatalogItem
 from goondan_tasks.v1_api import ToolCall as V1Call
@@ -29,9 +36,9 @@ from workers.turns.pipeline import (
     AroundStep,
     Core,
     Layer,
+    MiddlewareServices,
     OnError,
     Ranks,
-    Shape,
     blame,
     compose,
     function_name,
@@ -221,19 +228,6 @@ async def _proceed(context: V1CallContext, own: ToolCallExecContext, given: Any 
 
 
 @dataclass(frozen=True, slots=True)
-class CallWayServices:
-    """The executor's functions for the chains of one call."""
-
-    #: once set, no further function is called
-    cancellation: Cancellation
-    on_thread: RunOnThread
-    #: makes a result from the return value of a layer
-    shape: Shape
-    #: makes a result from an exception
-    failed: Callable[[BaseException], ToolCallResult]
-
-
-@dataclass(frozen=True, slots=True)
 class CallWay:
     """The functions around one tool call."""
 
@@ -241,10 +235,10 @@ class CallWay:
     contexts: "Views"
     pre: Sequence[Mutator]
     post: Sequence[Mutator]
-    services: CallWayServices
+    services: MiddlewareServices
 
-    def composed(self, layers: Sequence[Layer], core: Core[V1CallContext]) -> Core[ToolCallContext]:
-        """Wrap ``core`` in ``layers``, with the chains before and after them.
+    def composed(self, layers: Sequence[Layer], core: Core[Any]) -> Core[ToolCallContext]:
+        """Wrap ``core`` in ``layers``, with the chains before and after them; it gets a V1CallContext.
 
         If a function of a chain fails, the call ends with a MiddlewareError that names it.
         """
@@ -382,11 +376,12 @@ class TurnWay:
 
 
 class V1Chains:
-    """The mutators of every agent."""
+    """The functions of every agent's older extensions; those that wrap calls are among the ``layers``."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: Ranks[Point, Layer]) -> None:
         #: makes their contexts; set by :func:`workers.revisions.revision.make_executor`
         self.made_by: Views | None = None
+        self._layers = layers
         self._ranks: Ranks[str, Mutator] = Ranks()
         #: the agents with older functions around their tool calls, ``toolCall.exec`` included
         self.with_calls: frozenset[str] = frozenset()
@@ -417,14 +412,40 @@ class V1Chains:
         self._ranks.add(agent, point, mutator, priority)
         if point in ("toolCall.pre", "toolCall.post"):
             self.with_calls |= {agent}
+            self._layers.version += 1  # what happens around calls has changed
+
+    def wrap(
+        self,
+        agent: str,
+        point: str,
+        function: Callable[[Any, Any], Any],
+        *,
+        extension: str,
+        priority: int = 0,
+        name: str | None = None,
+    ) -> None:
+        """Put a function of ``extension`` around ``toolCall.exec``; lower priorities are further out.
+
+        Raises:
+            ValueError: it is another point.
+            TypeError: it is not a function of ``(ctx, next)``, or its priority is not an integer.
+        """
+        require_point(point, (EXEC,))
+        require_function(function, 2, "(ctx, next); next(ctx) runs the next layer")
+        layer = Layer(function_name(extension, function, name), exec_middleware(function))
+        self.with_calls |= {agent}
+        self._layers.add(agent, "toolCall", layer, priority)
 
     def clear(self, agent: str) -> None:
         for point in MUTATOR_POINTS:
             self._ranks.clear(agent, point)
         self.with_calls -= {agent}
 
-    def call_way(self, run: Run, services: CallWayServices) -> CallWay:
+    def around_call(self, run: Run, services: MiddlewareServices) -> CallWay | None:
+        """Return the functions around a tool call, if any."""
         agent = run.call.agent_name
+        if agent not in self.with_calls:
+            return None
         pre, post = self.mutators(agent, "toolCall.pre"), self.mutators(agent, "toolCall.post")
         return CallWay(run, self.contexts(), pre, post, services)
 

@@ -38,7 +38,7 @@ class V1Pipelines:
         self, point: str, function: Callable[[Any, Any], Any], *, priority: int = 0, id: str | None = None
     ) -> None:
         agent, extension = self.owner.agent, self.owner.extension
-        self.pipelines.wrap(agent, point, function, extension=extension, priority=priority, name=id)
+        self.pipelines.v1.wrap(agent, point, function, extension=extension, priority=priority, name=id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from goondan_tasks.bundle.resources import (
     SwarmResource,
 )
 from goondan_tasks.calls import identity_of
+from goondan_tasks.extension_api import ToolCallContext
 from goondan_tasks.messages import AgentEvent, JsonObject, ToolCall, assistant_message
 from goondan_tasks.model_messages import asking_message, llm_messages, tool_message
 from goondan_tasks.steps import PastCall, TurnHistory
@@ -39,6 +40,7 @@ from workers.extensions.services import SwarmBundleService
 from workers.tools.dynamic_tools import TurnKey, turn_of
 from workers.tools.registry import Registry
 from workers.turns.steps import Steps
+from workers.v1.chains import V1CallContext
 from workers.v1.conversions import Shown, v1_call, v1_result
 from workers.v1.services import ConsoleLogger, RunEventBus, ToolAuth, V1OAuth, V1SwarmBundle
 
@@ -60,18 +62,19 @@ class Views:
         self._config = functools.cache(lambda agent: effective_config(bundle, swarm, bundle.agents[agent]))
 
     def tool_context(
-        self, bound: BoundTool, call: ToolCall, run: ToolContext, shown: Shown | None = None
+        self, bound: BoundTool, call: ToolCall, run: ToolContext, around: ToolCallContext | None = None
     ) -> V1ToolContext:
         """Return the context of a tool's handler, made from the one of a current tool, ``run``.
 
-        ``shown`` is what the functions around the handler saw. Without it, Redis is read for a call that
-        belongs to a Step, which blocks.
+        ``around`` is the context of the functions around the handler. Without older ones among them, Redis is
+        read for a call that belongs to a Step, which blocks.
 
         Raises:
             ToolNotInCatalogError: the call's Step has expired.
             ToolTimeoutError: Redis was away for too long.
         """
-        shown, services = shown or self.shown(call), self._services
+        shown = around.shown if isinstance(around, V1CallContext) else self.shown(call)
+        services = self._services
         current = {one.name: getattr(run, one.name) for one in fields(run)}
         return V1ToolContext(
             **{**current, "logger": ConsoleLogger(run.logger)},

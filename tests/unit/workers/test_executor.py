@@ -266,7 +266,7 @@ def test_no_handler_begins_once_a_plain_middleware_took_so_long_that_its_call_is
     ran: list[Any] = []
     add_tool(worker, lambda ctx, input: ran.append(input))
     if is_on_loop:
-        worker.pipelines.wrap("chef", "toolCall.exec", passes, extension="around", priority=-1)
+        worker.pipelines.v1.wrap("chef", "toolCall.exec", passes, extension="around", priority=-1)
     if version == "today":
         worker.pipelines.register("chef", "toolCall", slow, extension="slow")
     else:

@@ -19,7 +19,7 @@ from goondan_tasks.v1_api import ToolError as V1Error
 from workers.cancellation import Cancellation
 from workers.concurrency.threads import on_new_thread
 from workers.extensions.pipelines import AgentPipelines
-from workers.v1.chains import CallWayServices
+from workers.turns.pipeline import MiddlewareServices
 from workers.v1.conversions import Shown, v1_call
 
 CALL = new_call("coder", "slack.postMessage", {"text": "hi"}, {"tool_call_id": "call_1", "turn_id": "t"})
@@ -61,7 +61,7 @@ class Call:
         self.pipelines.v1.mutate("coder", point, function, extension="ext", priority=priority, name=name)
 
     def wrap(self, function: Any, priority: int = 0) -> None:
-        self.pipelines.wrap("coder", "toolCall.exec", function, extension="ext", priority=priority)
+        self.pipelines.v1.wrap("coder", "toolCall.exec", function, extension="ext", priority=priority)
 
     def result(self, handler: Handler) -> ToolCallResult:
         """Return what comes of the call; the handler is given the arguments."""
@@ -75,10 +75,10 @@ class Call:
         def failed(error: BaseException) -> ToolCallResult:
             return RUN.failed(describe(error, help_url="https://help/"), None)
 
-        way = self.pipelines.v1.call_way(
-            RUN, CallWayServices(self.cancellation, on_new_thread, shape, failed)
-        )
-        go = way.composed(self.pipelines.layers("coder", "toolCall"), core)
+        services = MiddlewareServices(self.cancellation, on_new_thread, shape, failed)
+        wrapped = self.pipelines.around_call(RUN, services, core)
+        assert wrapped is not None
+        go, _ = wrapped
         return asyncio.run(go(ToolCallContext(CALL.tool_name, CALL.tool_call_id, CALL.args)))  # type: ignore[arg-type]
 
 

@@ -20,6 +20,7 @@ from goondan_tasks.v1_api import (
     V1CatalogItem,
 )
 from workers.concurrency.event_loop import drive
+from workers.turns.pipeline import Ranks
 from workers.v1.chains import Mutator, V1Chains, around_step
 
 ITEM = CatalogItem(name="a.b", description="A.", source=ToolSource(type="config", name="a"))
@@ -60,7 +61,7 @@ def gone(*before: Any, after: Any = ()) -> dict[str, Any]:
 
 
 def test_without_functions_nothing_is_put_around_a_step() -> None:
-    assert V1Chains().around_step(new_call("coder", STEP_TOOL, {}, {}), context()) is None
+    assert V1Chains(Ranks()).around_step(new_call("coder", STEP_TOOL, {}, {}), context()) is None
 
 
 def test_unchanged_item_is_the_same_object() -> None:

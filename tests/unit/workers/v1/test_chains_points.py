@@ -24,7 +24,7 @@ def refusal_of_mutate(point: Any, function: Any = same, **options: Any) -> str:
 
 def refusal_of_wrap(point: Any, function: Any = around, **options: Any) -> str:
     with pytest.raises((ValueError, TypeError)) as caught:
-        AgentPipelines().wrap("coder", point, function, extension="ext", **options)
+        AgentPipelines().v1.wrap("coder", point, function, extension="ext", **options)
     return str(caught.value)
 
 
@@ -42,7 +42,7 @@ def test_points_and_agents_do_not_mix_and_are_forgotten_together() -> None:
     pipelines = AgentPipelines()
     for point in MUTATOR_POINTS:
         pipelines.v1.mutate("coder", point, same, extension="ext")
-    pipelines.wrap("coder", "toolCall.exec", around, extension="ext")
+    pipelines.v1.wrap("coder", "toolCall.exec", around, extension="ext")
 
     assert len(pipelines.v1.mutators("coder", *MUTATOR_POINTS)) == len(MUTATOR_POINTS)
     assert pipelines.v1.mutators("planner", *MUTATOR_POINTS) == ()

@@ -166,7 +166,7 @@ def test_exec_function_sees_the_effective_configuration_and_the_catalog_of_the_s
         seen.append((ctx.effective_config, ctx.tool_catalog, ctx.tool_result))
         return result
 
-    forecaster.steps.pipelines.wrap("forecaster", "toolCall.exec", look, extension="look")
+    forecaster.steps.pipelines.v1.wrap("forecaster", "toolCall.exec", look, extension="look")
     step = forecaster.step()
     with capture_logs():
         forecaster.run(forecaster.new("dome.turn", step, {"degrees": 5}))
