@@ -12,6 +12,7 @@ from rich.text import Text
 
 from broker_config.connections import reporting_outages
 from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog
+from goondan_tasks.cli.live_output import call_text, write_or_watch
 from goondan_tasks.cli.options import (
     OfAgent,
     Watch,
@@ -34,7 +35,6 @@ from goondan_tasks.cli.output import (
     show_progress,
 )
 from goondan_tasks.cli.session import Session, can_ask, chosen_agents, takes_client, takes_session
-from goondan_tasks.cli.waiting import call_text, write_or_watch
 from goondan_tasks.client import Client
 from goondan_tasks.client.status import AgentState, AgentStatus, QueueStatus
 from goondan_tasks.errors import BrokerUnreachableError, InstanceNotFoundError

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from broker_config import serializer
 from goondan_tasks.calls import CallFields
+from goondan_tasks.cli.live_output import progress_text, show_turn, wait_for_result
 from goondan_tasks.cli.options import (
     SEARCHED,
     Auth,
@@ -55,7 +56,6 @@ from goondan_tasks.cli.output import (
     write_failure,
 )
 from goondan_tasks.cli.session import Session, takes_client
-from goondan_tasks.cli.waiting import progress_text, show_turn, wait_for_result
 from goondan_tasks.client import Client, PendingCall
 from goondan_tasks.client.submitter import may_be_replayed
 from goondan_tasks.errors import HandoffError, HandoffTimeoutError, WaitTimeout

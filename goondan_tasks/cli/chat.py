@@ -15,10 +15,10 @@ from rich.text import Text
 from broker_config import serializer
 from broker_config.connections import retrying
 from goondan_tasks.cli.calls import Agent, login
+from goondan_tasks.cli.live_output import TurnView, ending_text
 from goondan_tasks.cli.options import Auth, Origin, flag, name_option, parse_positive_seconds, seconds_option
 from goondan_tasks.cli.output import Screen, describe_failure, pretty, printable, write_failure
 from goondan_tasks.cli.session import Session, can_ask, takes_client
-from goondan_tasks.cli.waiting import TurnView, ending_text
 from goondan_tasks.client import Client, PendingCall, ToolAnswered, ToolCalled, TurnEnded, TurnEvent
 from goondan_tasks.client.turn_events import TurnFollower
 from goondan_tasks.errors import (

@@ -13,6 +13,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from goondan_tasks.cli.calls import CALL_COLUMNS, styled_state, whole_id
+from goondan_tasks.cli.live_output import progress_text, write_or_watch
 from goondan_tasks.cli.options import (
     SEARCHED,
     CallId,
@@ -38,7 +39,6 @@ from goondan_tasks.cli.output import (
     on_one_line,
 )
 from goondan_tasks.cli.session import Session, takes_client, takes_session
-from goondan_tasks.cli.waiting import progress_text, write_or_watch
 from goondan_tasks.client import Client
 from goondan_tasks.errors import CallNotFoundError
 from goondan_tasks.ledger.record import CallRecord

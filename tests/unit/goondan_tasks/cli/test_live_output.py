@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 from rich.status import Status
 
-from goondan_tasks.cli import waiting
+from goondan_tasks.cli import live_output
 from goondan_tasks.cli.output import Screen
 from goondan_tasks.client.status import QueueStatus
 from goondan_tasks.errors import BrokerUnreachableError, WaitTimeout
@@ -37,7 +37,7 @@ QUEUE = QueueStatus(agent="coder", queue="agent.coder", backlog=3, running=2, wa
 def wait(client: FakeClient, waits: int, timeout: float | None = None) -> str:
     """Wait for a call whose result is there after ``waits`` attempts; return its status."""
     pending = FakePendingCall(result(), waits)
-    answer = waiting.wait_for_result(client, pending, agent="coder", timeout=timeout)  # type: ignore[arg-type]
+    answer = live_output.wait_for_result(client, pending, agent="coder", timeout=timeout)  # type: ignore[arg-type]
     return answer.status
 
 
@@ -62,7 +62,7 @@ def test_waiting_ends_after_the_timeout_and_says_how_long_it_was(client: FakeCli
 def test_off_a_terminal_it_is_said_once_that_no_worker_is_there(
     client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(waiting, "PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(live_output, "PATIENCE_SECONDS", 0)
     client.worker_records = [worker(agents=("planner",))]
 
     wait(client, 5)
@@ -76,7 +76,7 @@ def test_off_a_terminal_it_is_said_once_that_no_worker_is_there(
 def test_no_hint_to_start_a_worker_where_an_orchestrator_runs(
     client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(waiting, "PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(live_output, "PATIENCE_SECONDS", 0)
     client.worker_records, client.is_orchestrated = [], True
 
     wait(client, 5)
@@ -88,7 +88,7 @@ def test_no_hint_to_start_a_worker_where_an_orchestrator_runs(
 def test_off_a_terminal_nothing_is_said_while_a_worker_is_there(
     client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(waiting, "PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(live_output, "PATIENCE_SECONDS", 0)
 
     wait(client, 5)
 
@@ -98,7 +98,7 @@ def test_off_a_terminal_nothing_is_said_while_a_worker_is_there(
 def test_off_a_terminal_it_is_said_once_that_the_call_waits_for_a_limit(
     client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(waiting, "PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(live_output, "PATIENCE_SECONDS", 0)
     client.records = [record(waiting_for="rate:notes__find")]
 
     wait(client, 5)
@@ -123,7 +123,7 @@ def test_off_a_terminal_it_is_said_once_that_the_call_waits_for_a_limit(
 def test_on_a_terminal_it_is_said_where_the_call_stands(
     standing: dict[str, object], shown: str, client: FakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "wall_clock", lambda: NOW + 60_000.0)
+    monkeypatch.setattr(live_output, "wall_clock", lambda: NOW + 60_000.0)
     client.records = [record(**standing)]  # type: ignore[arg-type]
     client.figures = {"coder": QUEUE}
     lines = status_lines(client, monkeypatch)
@@ -136,7 +136,7 @@ def test_on_a_terminal_the_line_is_shown_though_the_first_look_comes_late(
 ) -> None:
     client.figures, shown = {"coder": QUEUE}, list[str]()
     monkeypatch.setattr(Status, "start", lambda _: shown.append("shown"))
-    monkeypatch.setattr(waiting, "TICK_SECONDS", 0.0)  # every look is late
+    monkeypatch.setattr(live_output, "TICK_SECONDS", 0.0)  # every look is late
 
     status_lines(client, monkeypatch)
 
@@ -148,7 +148,7 @@ def test_on_a_terminal_a_call_that_tells_its_progress_gets_a_bar(
 ) -> None:
     told = Progress(done=3, total=10, message="page\n3", updated_at="2026-02-01T10:00:00.000Z")
     client.records = [record(status="running", worker="coder-7@host", attempt=1, progress=told)]
-    monkeypatch.setattr(waiting, "wall_clock", lambda: NOW + 5_000.0)
+    monkeypatch.setattr(live_output, "wall_clock", lambda: NOW + 5_000.0)
 
     [row, _] = status_lines(client, monkeypatch)
     Screen().print(row)
@@ -198,7 +198,7 @@ def status_lines(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> list[st
     """Wait twice on a terminal, and return what its status line showed."""
     shown: list[str] = []
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr(waiting, "monotonic", lambda: 0.0)
+    monkeypatch.setattr(live_output, "monotonic", lambda: 0.0)
     monkeypatch.setattr(Status, "update", lambda _, text: shown.append(text))
     wait(client, 2)
     return shown

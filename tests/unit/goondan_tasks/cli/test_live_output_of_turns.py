@@ -9,8 +9,8 @@ import pytest
 from rich.cells import cell_len
 from rich.text import Text
 
+from goondan_tasks.cli.live_output import TurnView, WaitingLine
 from goondan_tasks.cli.output import Screen
-from goondan_tasks.cli.waiting import TurnView, WaitingLine
 from goondan_tasks.client import TextDelta, ToolAnswered, ToolCalled
 from tests.unit.goondan_tasks.cli.fake_client import FakeClient
 
