@@ -11,6 +11,8 @@ from broker_config.settings import REDIS_SCHEMES, Settings
 if TYPE_CHECKING:
     from kombu import Queue
 
+#: how many calls a worker runs at once by default
+CONCURRENCY = 8
 _DATABASE = re.compile(r"(?:^|&)db=([0-9]+)")
 
 
@@ -67,7 +69,7 @@ def celery_options(settings: Settings, agent_names: Iterable[str]) -> dict[str, 
         "worker_send_task_events": settings.events == "on",
         "worker_pool": "workers.pool.pool:CallPool",
         "worker_consumer": "workers.pool.consumer:Consumer",
-        "worker_concurrency": 8,
+        "worker_concurrency": CONCURRENCY,
         "worker_prefetch_multiplier": 1,  # reserve for free slots only, to leave work to idle workers
         "worker_enable_prefetch_count_reduction": False,  # surplus messages are returned by the pool
         "worker_hijack_root_logger": False,

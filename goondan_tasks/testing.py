@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Self
 
 from broker_config.embedded import EmbeddedRedis
+from broker_config.options import CONCURRENCY
 from broker_config.process_group import ProcessGroup, end_processes
 from broker_config.settings import PREFIX, Settings
 from goondan_tasks.bundle import load_bundle
@@ -61,7 +62,7 @@ class LocalStack:
         bundle: Path | str,
         agents: Iterable[str] | None = None,
         workers: int = 1,
-        concurrency: int = 8,
+        concurrency: int = CONCURRENCY,
         *,
         environment: Mapping[str, str] | None = None,
         apart: bool = False,
@@ -117,7 +118,7 @@ class LocalStack:
         self._resources.close()
 
     def start_worker(
-        self, agents: Iterable[str] | None = None, concurrency: int = 8
+        self, agents: Iterable[str] | None = None, concurrency: int = CONCURRENCY
     ) -> "subprocess.Popen[bytes]":
         """Start one more worker, by default for the stack's agents, and wait until it consumes.
 

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from broker_config.connections import connect
 from broker_config.embedded import EmbeddedRedis, PortInUse
+from broker_config.options import CONCURRENCY
 from broker_config.process_group import ProcessGroup
 from broker_config.settings import Settings, SettingsError
 from goondan_tasks import javascript
@@ -77,7 +78,7 @@ def dev(
     session: Session,
     context: typer.Context,
     path: BundleArgument = None,
-    concurrency: Concurrency = 8,
+    concurrency: Concurrency = CONCURRENCY,
     with_flower: Annotated[bool, flag("Also run Flower.", "--flower/--no-flower")] = True,
     install: Install = False,
     verbose: Verbose = False,

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from broker_config.connections import connect
-from broker_config.options import declared_queues
+from broker_config.options import CONCURRENCY, declared_queues
 from broker_config.settings import hidden_password
 from goondan_tasks.agent_registry import describe_agents
 from goondan_tasks.bundle import load_bundle
@@ -60,7 +60,10 @@ _TASK_COLUMNS = "name,state,kwargs,result,worker,runtime,received,uuid"
 
 @takes_session
 def worker(
-    session: Session, agent: ServedAgents = None, concurrency: Concurrency = 8, verbose: Verbose = False
+    session: Session,
+    agent: ServedAgents = None,
+    concurrency: Concurrency = CONCURRENCY,
+    verbose: Verbose = False,
 ) -> None:
     """Run a worker for one or more agents until SIGTERM or Ctrl-C.
 
@@ -94,7 +97,7 @@ def orchestrator(
     idle_seconds: Annotated[
         float, seconds_option("Stop a worker that has been idle for S seconds.")
     ] = IDLE_SECONDS,
-    concurrency: Concurrency = 8,
+    concurrency: Concurrency = CONCURRENCY,
     verbose: Verbose = False,
 ) -> None:
     """Start a worker for an agent when work waits for it, and stop the worker when it has been idle.
