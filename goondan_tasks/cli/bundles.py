@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
+import yaml
 from rich.text import Text
 
 from broker_config.settings import Settings
@@ -29,12 +30,14 @@ from goondan_tasks.bundle.bundle import inspect_resources
 from goondan_tasks.bundle.entries import has_auto_exports
 from goondan_tasks.bundle.inventory import Inventory, name_error, read_inventory
 from goondan_tasks.bundle.json_schema import bundle_schema
+from goondan_tasks.bundle.models import PROVIDER_PACKAGES
 from goondan_tasks.bundle.requirements import needs_of, requirement_text, unmet
 from goondan_tasks.bundle.resources import ToolExport, ToolResource
 from goondan_tasks.cli.options import BundleArgument, Install, argument, flag, option, this_bundle
 from goondan_tasks.cli.output import CONFIGURATION, Output, on_one_line, printable
 from goondan_tasks.errors import PACKAGE_NOT_INSTALLED, ConfigError
 from goondan_tasks.instances.earlier import earlier_workspace
+from goondan_tasks.messages import JsonObject
 from goondan_tasks.migration import migrate_bundle
 from goondan_tasks.wording import counted
 
@@ -320,6 +323,8 @@ def _reason(error: OSError) -> str:
 _STARTER = Path(__file__).parent / "starter"
 #: stands for the bundle's name in the files of :data:`_STARTER`
 _NAME = "my-swarm"
+#: stands for the spec of the model of ``--model``, in this file
+_MODEL_SPEC, _MODEL_FILE = "{ provider: openai, model: gpt-5 }", "assistant.yaml"
 _SCHEMA_FILE = ".goondan/schema.json"
 #: the types for TypeScript, and where ``tsconfig.json`` says that they are
 _TYPES, _TYPES_FOLDER = Path(javascript.__file__).with_name("node") / "types", ".goondan/types"
@@ -341,6 +346,7 @@ _KINDS: Mapping[str, _Kind] = {
     "tool": _Kind(("tool",), """goondan call writer text__uppercase '{"text": "hello"}'"""),
     "typescript": _Kind(("typescript",), """goondan call writer text__uppercase '{"text": "hello"}'"""),
     "agent": _Kind(("tool", "agent"), "goondan request editor 'hello agents'"),
+    "model": _Kind(("tool", "model"), "goondan chat assistant", ("pip install 'goondan-workers[models]'",)),
     "mcp": _Kind(
         ("mcp",),
         """goondan call clerk time__get_current_time '{"timezone": "Asia/Seoul"}'""",
@@ -354,29 +360,38 @@ def init(
     tool: Annotated[bool, flag("Write an agent with a typed tool; the default.", "--tool")] = False,
     typescript: Annotated[bool, flag("Write an agent with a tool in TypeScript.", "--typescript")] = False,
     agent: Annotated[bool, flag("Also write agents that act by themselves.", "--agent")] = False,
+    model: Annotated[
+        str | None,
+        option("MODEL", "Also write an agent that thinks with this model: PROVIDER:MODEL, or URL#MODEL."),
+    ] = None,
     mcp: Annotated[bool, flag("Write an agent with the tools of an MCP server.", "--mcp")] = False,
     name: Annotated[str | None, option("NAME", "The bundle's name. Default: the directory's.")] = None,
     install: Install = False,
     as_json: Annotated[bool, flag("Print one JSON document on stdout.", "--json")] = False,
 ) -> None:
     """Write a small bundle that runs, with a test. Existing files are never overwritten."""
-    flags = {"tool": tool, "typescript": typescript, "agent": agent, "mcp": mcp}
+    flags = {"tool": tool, "typescript": typescript, "agent": agent, "model": model is not None, "mcp": mcp}
     chosen = [kind for kind, is_chosen in flags.items() if is_chosen]
     if len(chosen) > 1:
-        raise typer.BadParameter("choose only one of --tool, --typescript, --agent and --mcp.")
+        raise typer.BadParameter("choose only one of --tool, --typescript, --agent, --model and --mcp.")
     kind = _KINDS[chosen[0] if chosen else "tool"]
     texts = _texts(kind, _derived_name(directory) if name is None else _checked_name(name))
+    spec = {} if model is None else model_spec(model)
+    if spec:
+        written = yaml.safe_dump(spec, default_flow_style=True, sort_keys=False, width=1_000)
+        texts[_MODEL_FILE] = texts[_MODEL_FILE].replace(_MODEL_SPEC, written.strip())
     files = [directory / path for path in texts]
     _write(dict(zip(files, texts.values(), strict=True)))
     place = shlex.quote(str(directory))
     dev, test = f"goondan dev {place}", f"python -m pytest {place}"
     text = "\n".join(f"wrote {printable(str(file))}" for file in files)
-    first = "\n".join(f"  {step}" for step in (*kind.needs, dev))
+    needs = [*kind.needs, *_key_step(spec)]
+    first = "\n".join(f"  {step}" for step in (*needs, dev))
     note = (
         f"Next:\n{first}\n"
         f"In another terminal, after the export line that dev prints:\n  {kind.call}\nThe test:\n  {test}"
     )
-    steps = [*kind.needs, dev, kind.call, test]
+    steps = [*needs, dev, kind.call, test]
     if install:
         install_requirements(directory, Output(as_json))
     document = {"bundle": str(directory), "files": [str(file) for file in files], "next": steps}
@@ -398,6 +413,40 @@ def _texts(kind: _Kind, name: str) -> dict[str, str]:
         if path.endswith(".yaml"):
             texts[path] = _EDITOR_LINE + text.replace("---\n", f"---\n{_EDITOR_LINE}")
     return {**texts, _SCHEMA_FILE: json.dumps(bundle_schema()) + "\n"}
+
+
+def _key_step(spec: JsonObject) -> list[str]:
+    """Return the command that sets the key of a model's provider, if its variable is known."""
+    package = PROVIDER_PACKAGES.get(spec.get("provider", ""))
+    return [] if package is None or "baseUrl" in spec else [f"export {package.upper()}_API_KEY=…"]
+
+
+def model_spec(model: str) -> JsonObject:
+    """Return the spec of the Model that an option names.
+
+    Raises:
+        ConfigError: it is neither PROVIDER:MODEL nor a URL, or the server does not list its models.
+    """
+    if not model.startswith(("http://", "https://")):
+        provider, _, name = model.partition(":")
+        if not name:
+            raise ConfigError(
+                f"{model!r} is not a model.",
+                suggestion="Write openai:gpt-5, or a server's URL, as in http://127.0.0.1:8000/v1#NAME.",
+            )
+        return {"provider": provider, "model": name}
+    url, _, name = model.partition("#")
+    if not name:
+        import urllib.request  # only here: it takes 20 ms
+
+        try:
+            with urllib.request.urlopen(f"{url}/models", timeout=10) as answer:  # noqa: S310 - http, see above
+                name = json.load(answer)["data"][0]["id"]
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise ConfigError(
+                f"{url} does not list its models: {error}", suggestion=f"Name one: {url}#NAME."
+            ) from error
+    return {"provider": "openai-chat", "model": name, "baseUrl": url, "apiKey": {"value": "none"}}
 
 
 def _derived_name(directory: Path) -> str:

@@ -11,7 +11,6 @@ import shutil
 import textwrap
 import threading
 import time
-import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ import typer
 from rich.text import Text
 
 from goondan_tasks.bundle.resources import API_VERSION
+from goondan_tasks.cli.bundles import model_spec
 from goondan_tasks.cli.options import flag
 from goondan_tasks.cli.output import INTERRUPTED, Output, Screen, on_one_line
 from goondan_tasks.cli.trace import trace_text
@@ -146,38 +146,12 @@ def _model_spec(example: Path, model: str | None, screen: Screen) -> Iterator[Js
     """Yield the spec of the model that the agents think with; serve the script meanwhile."""
     if model is not None:
         screen.say(f"The agents think with {model}.")
-        yield _real_model(model)
+        yield model_spec(model)
         return
     screen.say("The agents think; in place of a model, a script answers on loopback.")
     screen.say(f"For a real model set {MODEL_VARIABLE}=openai:… and its key, or a server's URL.")
     with _script(example / "scripted_model.py") as url:
         yield {"provider": "openai-chat", "model": "scripted", "baseUrl": url, "apiKey": {"value": "none"}}
-
-
-def _real_model(model: str) -> JsonObject:
-    """Return the spec of the Model that the option names.
-
-    Raises:
-        ConfigError: it is neither PROVIDER:MODEL nor a URL, or the server does not list its models.
-    """
-    if not model.startswith(("http://", "https://")):
-        provider, _, name = model.partition(":")
-        if not name:
-            raise ConfigError(
-                f"{model!r} is not a model.",
-                suggestion="Write openai:gpt-5, or a server's URL, as in http://127.0.0.1:8000/v1#NAME.",
-            )
-        return {"provider": provider, "model": name}
-    url, _, name = model.partition("#")
-    if not name:
-        try:
-            with urllib.request.urlopen(f"{url}/models", timeout=10) as answer:  # noqa: S310 - http, see above
-                name = json.load(answer)["data"][0]["id"]
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            raise ConfigError(
-                f"{url} does not list its models: {error}", suggestion=f"Name one: {url}#NAME."
-            ) from error
-    return {"provider": "openai-chat", "model": name, "baseUrl": url, "apiKey": {"value": "none"}}
 
 
 @contextlib.contextmanager

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic.alias_generators import to_snake
 
+from goondan_tasks.bundle import load_bundle
 from tests.docs.pages import page
 from tests.unit.goondan_tasks.cli.invoke import goondan
 
@@ -17,6 +19,7 @@ KINDS = {
     (): TOOL,
     ("--tool",): TOOL,
     ("--agent",): {*TOOL, "agents.yaml", "agents/counter.py", "agents/editor.py", "test_agents.py"},
+    ("--model=openai:gpt-5",): {*TOOL, "assistant.yaml"},
     ("--mcp",): {"goondan.yaml", "test_time.py", ".goondan/schema.json"},
 }
 
@@ -114,6 +117,41 @@ def test_programs_get_the_files_and_the_next_commands(tmp_path: Path) -> None:
         ["goondan", "call", "clerk"],
         ["python", "-m", "pytest"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("model", "spec", "key"),
+    [
+        ("anthropic:claude-x", {"provider": "anthropic", "model": "claude-x"}, ["ANTHROPIC_API_KEY=…"]),
+        ("openai-chat:gpt-5", {"provider": "openai-chat", "model": "gpt-5"}, ["OPENAI_API_KEY=…"]),
+        ("mistral:any", {"provider": "mistral", "model": "any"}, []),
+        (
+            "http://127.0.0.1:1/v1#qwen3: 'x' #2",
+            {"provider": "openai-chat", "model": "qwen3: 'x' #2", "baseUrl": "http://127.0.0.1:1/v1"},
+            [],
+        ),
+    ],
+)
+def test_an_agent_thinks_with_the_model_that_is_named(
+    model: str, spec: dict[str, str], key: list[str], tmp_path: Path
+) -> None:
+    made = goondan("init", str(tmp_path / "new"), "--model", model, "--json").document
+
+    bundle = load_bundle(tmp_path / "new")
+    written = bundle.models["llm"].spec
+    assert {name: getattr(written, to_snake(name)) for name in spec} == spec
+    assert bundle.agents["assistant"].thinks
+    assert [step.partition(" ")[2] for step in made["next"] if step.startswith("export")] == key
+    assert "goondan chat assistant" in made["next"]
+
+
+@pytest.mark.parametrize("model", ["", "gpt-5", "openai:", "http://127.0.0.1:1/v1"])
+def test_a_model_that_is_not_named_is_told_and_nothing_is_written(model: str, tmp_path: Path) -> None:
+    refused = goondan("init", str(tmp_path / "new"), "--model", model)
+
+    assert refused.exit_code == 3
+    assert "What to do: " in refused.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_a_directory_it_is_this_one_which_may_have_other_files(
