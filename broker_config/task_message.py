@@ -19,6 +19,8 @@ from typing import Any, Protocol
 from broker_config import serializer
 from broker_config.serializer import quote
 
+#: the header ``origin`` of messages whose calls have a record; that of plain Celery names a process and host
+ORIGIN = "goondan"
 #: values of body_encoding that mean plain text
 _PLAIN = ("", "utf-8")
 
@@ -151,7 +153,7 @@ class TaskMessage:
     shadow: str | None = None
     #: the arguments as Flower shows them
     kwargsrepr: str = ""
-    origin: str = "goondan"
+    origin: str = ORIGIN
     root_id: str | None = None
     parent_id: str | None = None
     #: the W3C trace context header, for systems that join the trace

@@ -12,6 +12,7 @@ from broker_config.queues import (
     TOOL_CALL_TASK,
     agent_of,
 )
+from broker_config.task_message import ORIGIN
 from goondan_tasks.celery import app
 from goondan_tasks.errors import GoondanError
 from goondan_tasks.ledger.record import Verdict
@@ -56,7 +57,8 @@ def _carry_out(task: Any, wire: Any) -> None:
     """
     runtime, worker = process_runtime(), task.request.hostname
     queue, traceparent = task.request.delivery_info["routing_key"], task.request.get("traceparent")
-    incoming = Incoming(task.request.id, queue, wire, task.name, traceparent)
+    was_stored = task.request.get("origin") == ORIGIN
+    incoming = Incoming(task.request.id, queue, wire, task.name, traceparent, was_stored=was_stored)
     if incoming.is_shutdown:
         note_shutdown(runtime, incoming.wire)
     elif not incoming.is_only_told:

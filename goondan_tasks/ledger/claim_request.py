@@ -60,6 +60,8 @@ class ClaimRequest:
     token: str = field(default_factory=new_token)
     #: ``time.monotonic()`` before anything was sent: the lease began after it
     asked_at: float = field(default_factory=time.monotonic)
+    #: whether the call was stored when it was queued: without a record it has ended, and is not claimed
+    was_stored: bool = False
 
     def claim(self, answer: Sequence[Any]) -> Claim:
         """Read the answer of ``claim.lua``.

@@ -175,11 +175,11 @@ class Ledger(CallRecords):
         """Claim an event for one run, if it is the first in its mailbox (``claim_event.lua``)."""
         claim, call = self.claim(request), request.call
         queue = queue_of(call)
-        unattended = int(not is_handled_here)
+        flags = int(not is_handled_here), int(request.was_stored)
         return ScriptCall(
             self._scripts.claim_event,
             [*claim.keys, queue, wake_up_key(queue)],
-            [*claim.arguments, self.keys.prefix, mailbox_of(call), message, unattended],
+            [*claim.arguments, self.keys.prefix, mailbox_of(call), message, *flags],
             request.claim,
         )
 

@@ -14,6 +14,7 @@ _MADE_OF = {
     "fetch": ("ttl", "tracing", "numbers", "mailboxes", "claiming", "fetch"),
     "release_events": ("ttl", "mailboxes", "release_events"),
     "renew": ("ttl", "mailboxes", "renew"),
+    "release": ("ttl", "release"),
     "finish": ("finishing", "finish"),
     "suspend": ("ttl", "suspend"),
     "resolve": ("numbers", "resolve"),

@@ -6,13 +6,14 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from goondan_tasks.client import Client
-from goondan_tasks.errors import AgentUnavailableError
+from goondan_tasks.errors import AgentUnavailableError, CallNotFoundError
 from goondan_tasks.testing import LocalStack
 from tests.integration.conftest import WORKSHOP
 from tests.integration.crew import Crew
@@ -236,3 +237,33 @@ def test_celerys_own_pools_carry_calls_too(
     assert [result.output["n"] for result in results[:10]] == list(range(10))
     assert cancelled.error is not None
     assert cancelled.error.code == "E_TOOL_CANCELLED"
+
+
+def is_forgotten(client: Client, call_id: str) -> bool:
+    try:
+        client.pending(call_id).status()
+    except CallNotFoundError:
+        return True
+    return False
+
+
+def test_a_call_that_has_ended_is_not_run_when_its_record_expires_before_its_message(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    environment = {"GOONDAN_RESULT_TTL_SECONDS": "1", "GOONDAN_QUEUE_TIMEOUT_SECONDS": "1"}
+    with LocalStack(WORKSHOP, workers=0, environment=environment) as stack:
+        client = stack.client
+        commands = [f"echo {name} >> {ran}" for name in ("cancelled", "expired", "in time")]
+        cancelled, expired = [
+            client.submit("smith", "bash__exec", {"command": command}) for command in commands[:2]
+        ]
+        cancelled.cancel()
+        errors = [call.result(PATIENCE).error for call in (cancelled, expired)]
+        assert [error and error.code for error in errors] == ["E_TOOL_CANCELLED", "E_TOOL_EXPIRED"]
+        for call in (cancelled, expired):
+            wait_until(partial(is_forgotten, client, call.id))
+
+        stack.start_worker()
+
+        assert client.call("smith", "bash__exec", {"command": commands[2]}, timeout=PATIENCE).status == "ok"
+        assert client.queues()[0].backlog == 0
+        assert ran.read_text() == "in time\n"

@@ -94,7 +94,7 @@ class Delivery:
         call = self.revisions.fixed(self.call_of(incoming))
         tools = self.revisions.registry(call.bundle_ref)
         terms = self._terms(tools.known(call.agent_name, call.tool_name, turn_of(call)))
-        request = ClaimRequest(incoming.id, call, worker, terms)
+        request = ClaimRequest(incoming.id, call, worker, terms, was_stored=incoming.was_stored)
         try:
             if is_event(call):
                 return self._claim_event(request)
@@ -318,9 +318,13 @@ class Delivery:
         self.writer.send(self.ledger.claim(request), on_answer)
 
     def _claim(self, request: ClaimRequest) -> Claim:
-        """Claim the call; one that a plain Celery producer queued has no record and is sent as a whole."""
+        """Claim the call; one that a plain Celery producer queued has no record and is sent as a whole.
+
+        Any other has ended and its record has expired since, as that of a call that was cancelled while no
+        worker ran.
+        """
         claim = self.writer.ask(self.ledger.claim(request, with_call=False))
-        if claim.verdict is Verdict.ABSENT:
+        if claim.verdict is Verdict.ABSENT and not request.was_stored:
             return self.writer.ask(self.ledger.claim(request))
         return claim
 

@@ -40,6 +40,8 @@ class Incoming:
     traceparent: object = None
     #: the call in the record, if it was claimed as its message was reserved
     claimed: ToolCall | None = None
+    #: whether the call was stored before or with the message: it was not queued by plain Celery
+    was_stored: bool = False
 
     @property
     def is_event(self) -> bool:

@@ -97,7 +97,10 @@ class CallLimiter:
             run_seconds=limits.run_seconds(call),
         )
         with turn:  # calls wait for a limit in the order of their messages
-            while (answer := self._asked(script_call)).word == "unknown":  # a plain Celery producer queued it
+            while (answer := self._asked(script_call)).word == "unknown":
+                if request.was_stored:
+                    return claim(request)  # absent
+                # a plain Celery producer queued it
                 self.writer.ask(self.ledger.submit(_submission(request), ""))
         if answer.word == "wait":
             return _waiting(request, answer)

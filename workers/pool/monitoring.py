@@ -21,6 +21,7 @@ from redis.exceptions import RedisError
 
 from broker_config import serializer
 from broker_config.queues import TOOL_CALL_TASK, agent_of, is_events_queue
+from broker_config.task_message import ORIGIN
 from goondan_tasks.events import DEFAULT_INSTANCE, TOOL_OF_TASK, task_of
 from goondan_tasks.messages import JsonObject, ToolCallResult
 from goondan_tasks.monitors import FLUSH_SECONDS, Monitors, ended, shown, shown_arguments, task_name
@@ -286,7 +287,8 @@ def incoming_of(message: Any, *, is_readable: bool = True) -> Incoming:
     task = message.headers["task"]
     wire = carried(task, message.payload[1]) if is_readable else None
     queue, traceparent = message.delivery_info.get("routing_key") or "", message.headers.get("traceparent")
-    return Incoming(message.headers["id"], queue, wire, task, traceparent)
+    was_stored = message.headers.get("origin") == ORIGIN
+    return Incoming(message.headers["id"], queue, wire, task, traceparent, was_stored=was_stored)
 
 
 class PlainEvents:

@@ -4,11 +4,13 @@
 -- ARGV  id, token, worker, lease (ms), record TTL (s), '1' if idempotent, max attempts, call JSON, digest,
 --       its deadline (ms, '' = none), queue timeout (ms), indexes of traces, namespace, mailbox,
 --       the message to push when the event is the first in its mailbox ('' = the caller sends it),
---       '1' if workers do not handle this agent's events: a producer fetches them
+--       '1' if workers do not handle this agent's events: a producer fetches them,
+--       '1' if it was stored when it was queued: without a record it has ended long ago, and is absent
 -- Returns as claim_call does, with one more verdict: waiting (the event is parked; its message can be dropped).
 local id, ns, box = ARGV[1], ARGV[13], ARGV[14]
 local status = redis.call('HGET', KEYS[1], 'status')
 if not status then
+  if ARGV[17] == '1' then return {'absent', 0, 0, 0} end
   accept_call({KEYS[1], KEYS[2], KEYS[4], KEYS[5], KEYS[6]}, {
     id = id, call = ARGV[8], digest = ARGV[9], producer = '', deadline = ARGV[10], patience = ARGV[11],
     ttl = ARGV[5], message = '', indexes = ARGV[12], ns = ns, box = box,

@@ -3,6 +3,7 @@
 -- ARGV  id, token, message ('' = the broker still has it, or the caller sends it), '1' if its worker has died, '1' if
 --       the call counts as not started in any case
 -- Returns 1, or 0 if the claim was lost or the call must not be run again.
+-- ttl.lua is put before this.
 -- The same token again (the answer was lost) gets the same answer while the call is queued: a message that the caller
 -- sends has not been sent yet.
 local record = redis.call('HMGET', KEYS[1], 'token', 'notStarted', 'idempotent', 'cancelled', 'released', 'status')
@@ -20,7 +21,10 @@ if ARGV[4] == '1' then
 elseif record[2] then
   redis.call('HINCRBY', KEYS[1], 'attempt', -1)
 end
-redis.call('ZADD', KEYS[2], redis.call('HGET', KEYS[1], 'deadline'), ARGV[1])
+local deadline = redis.call('HGET', KEYS[1], 'deadline')
+redis.call('ZADD', KEYS[2], deadline, ARGV[1])
+-- the lease has shortened the record's lifetime; without a record, the message is not run
+keep_for(KEYS[1], math.max(0, math.ceil((deadline - (time[1] * 1000)) / 1000)))
 redis.call('ZREM', KEYS[3], ARGV[1])
 if ARGV[3] ~= '' then
   -- it goes to the front of the queue, or to the end if it may have killed its worker

@@ -12,6 +12,7 @@ from goondan_tasks.calls import identity_of
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Stored, Verdict
+from goondan_tasks.messages import iso_time
 from tests.unit.goondan_tasks.ledger.calls import AGAIN, ONCE, a_call, claimed, submission, submit, swept
 from tests.waiting import wait_until
 
@@ -177,6 +178,20 @@ def test_a_claim_given_back_does_not_count_as_an_attempt(ledger: Ledger) -> None
         ledger.claim(ClaimRequest(call_id, call, "w1", ONCE)).run(ledger.redis), died=False
     ).run(ledger.redis)
     assert ledger.claim(ClaimRequest(call_id, call, "w2", ONCE)).run(ledger.redis).run.attempt == 1
+
+
+def test_the_record_of_a_claim_given_back_lives_until_the_calls_deadline(
+    ledger: Ledger, redis: Redis
+) -> None:
+    call = a_call(deadline=iso_time((time.time() + 3 * 86_400) * 1000))
+    call_id = submit(ledger, call)
+    claim = ledger.claim(ClaimRequest(call_id, call, "w1", ONCE)).run(redis)
+    ledger.renew([claim.id_and_token]).run(redis)  # the lease has its own lifetime
+    assert redis.ttl(ledger.keys.call(call_id)) < 2 * 86_400
+
+    assert ledger.release(claim, died=False, message=b"again").run(redis)
+
+    assert redis.ttl(ledger.keys.call(call_id)) >= 3 * 86_400
 
 
 def test_after_a_time_without_sweeps_no_worker_is_taken_for_dead_at_once(

@@ -555,3 +555,14 @@ class AnyOrder(RuleBasedStateMachine):
 
 def test_no_event_is_lost_or_overtaken_in_any_order_of_workers() -> None:
     run_state_machine_as_test(AnyOrder, settings=effort(max_examples=40, stateful_step_count=40))
+
+
+def test_an_event_of_a_client_without_a_record_has_ended_and_is_not_claimed(post: Post) -> None:
+    event = an_event(0)
+    request = ClaimRequest(identity_of(event), event, "w1", ONCE, was_stored=True)
+
+    claim = post.ledger.claim_event(request, b"e0", is_handled_here=True).run(post.redis)
+
+    assert claim.verdict is Verdict.ABSENT
+    assert post.ledger.record(identity_of(event)) is None
+    assert post.claim_event(event).verdict is Verdict.RUN  # plain Celery queued it

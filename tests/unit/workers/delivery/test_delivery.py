@@ -109,7 +109,7 @@ def test_the_terms_of_a_claim_are_those_of_the_revision_that_runs_the_call(tool:
     with fakeredis.FakeRedis() as redis:
         ledger = Ledger(redis, Settings())
         call = new_call("lizard", tool, {}, {})
-        incoming: Any = SimpleNamespace(id="id-1", call=lambda most: call)
+        incoming: Any = SimpleNamespace(id="id-1", was_stored=False, call=lambda most: call)
         claim = delivery(ledger, FakeRevisions()).claim(incoming, "w1")
         terms = redis.hmget(ledger.keys.call("id-1"), "idempotent", "maxAttempts")
     assert claim.run.call.bundle_ref == "r2"
