@@ -109,7 +109,7 @@ class CallService:
                 result = self.result(call_id)
             record = self._ledger.record(call_id)
         if result is not None:
-            self.listener.resolve(call_id, result)
+            self.listener.resolve(call_id, result, is_asked=True)
         elif record is None:
             raise not_found(call_id)
         return record.status if record is not None else "done"
@@ -309,12 +309,12 @@ class PendingCall:
         return self._read()
 
     def _follow_interim(self) -> bool:
-        """Expect the result after an interim one; return whether there was one."""
-        result = self._read()
-        if result is None or result.status != "pending":
-            return False
-        self._expected = self._expected.following or self._calls.listener.expect([self.id])[0]
-        return True
+        """Expect the result after the last interim one; return whether there was one."""
+        has_followed = False
+        while (result := self._read()) is not None and result.status == "pending":
+            self._expected = self._expected.following or self._calls.listener.expect([self.id])[0]
+            has_followed = True
+        return has_followed
 
     def _read(self) -> ToolCallResult | None:
         """Return the result that has arrived; if it cannot be read, expect the ledger's copy instead."""

@@ -45,11 +45,13 @@ class Expected:
     All threads that wait for one call share it. The JSON is parsed once, when the result is first asked for.
     """
 
-    __slots__ = ("__weakref__", "_came", "_wakers", "following")
+    __slots__ = ("__weakref__", "_came", "_wakers", "after", "following")
 
-    def __init__(self) -> None:
+    def __init__(self, after: ToolCallResult | None = None) -> None:
         self._came: bytes | ToolCallResult | Exception | None = None
         self._wakers: list[Callable[[], object]] = []
+        #: the interim result before this one
+        self.after = after
         #: the result after an interim one
         self.following: Expected | None = None
 
@@ -154,23 +156,29 @@ class ResultListener:
         with self._lock:
             return [self._expected.get(call_id) or self._new(call_id) for call_id in call_ids]
 
-    def _new(self, call_id: str) -> Expected:
-        expected = self._expected[call_id] = Expected()
+    def _new(self, call_id: str, after: ToolCallResult | None = None) -> Expected:
+        expected = self._expected[call_id] = Expected(after)
         return expected
 
     def expected_ids(self) -> list[str]:
         with self._lock:
             return list(self._expected)
 
-    def resolve(self, call_id: str, came: bytes | ToolCallResult) -> None:
-        """Hand over a result, or its JSON, whatever its source."""
+    def resolve(self, call_id: str, came: bytes | ToolCallResult, *, is_asked: bool = False) -> None:
+        """Hand over a result, or its JSON, whatever its source.
+
+        An interim result that was handed over before counts again only if it ``is_asked`` for.
+        """
         came = _read_interim(came) if isinstance(came, bytes) else came
-        is_interim = isinstance(came, ToolCallResult) and came.status == "pending"
+        interim = came if isinstance(came, ToolCallResult) and came.status == "pending" else None
         with self._lock:
-            expected = self._expected.pop(call_id, None)
-            if expected is not None and is_interim:
+            expected = self._expected.get(call_id)
+            if expected is None or (interim is not None and expected.after == interim and not is_asked):
+                return
+            del self._expected[call_id]
+            if interim is not None:
                 # expected even before a caller asks for it: the final result may arrive first
-                expected.following = self._new(call_id)
+                expected.following = self._new(call_id, interim)
         self._settle(expected, came)
 
     def fail(self, call_id: str, error: Exception) -> None:

@@ -42,9 +42,9 @@ class Post:
         self.readers: dict[str, str] = {}
         resolve = self.listener.resolve
 
-        def noted(call_id: str, came: bytes | ToolCallResult) -> None:
+        def noted(call_id: str, came: bytes | ToolCallResult, *, is_asked: bool = False) -> None:
             self.readers[call_id] = threading.current_thread().name
-            resolve(call_id, came)
+            resolve(call_id, came, is_asked=is_asked)
 
         self.listener.resolve = noted  # type: ignore[method-assign]
         self.listener.start()

@@ -78,6 +78,13 @@ class Waiting:
         self.id = submit(ledger, self.tool_call)
         [self.pending] = calls.pending([self.id])
 
+    def suspend(self) -> PendingCall:
+        """Store an interim result, and let it come."""
+        wire = serializer.encode(a_result("pending").to_wire())
+        ledger = self.calls._ledger
+        ledger.redis.hset(ledger.keys.call(self.id), mapping={"status": "pending", "result": wire})
+        return self.hear("pending")
+
     def hear(self, *statuses: str) -> PendingCall:
         """Let results come, each in place of the one before."""
         for status in statuses:
@@ -91,8 +98,8 @@ def waiting(calls: CallService, ledger: Ledger) -> Waiting:
 
 
 def test_an_interim_result_is_returned_unless_the_final_one_is_waited_for(waiting: Waiting) -> None:
-    call = waiting.hear("pending", "pending")
-    assert call.result(30).status == "pending"
+    call = waiting.suspend()
+    assert [call.result(30).status for _ in range(3)] == ["pending"] * 3
     waiting.hear("ok")
     assert call.result(1, wait_pending=True).status == "ok"
     assert call.result(30).status == "ok"
@@ -102,6 +109,24 @@ def test_an_interim_result_is_not_returned_any_more_once_there_is_a_final_one(wa
     call = waiting.hear("pending", "ok")
     assert call.result(30).status == "ok"
     assert asyncio.run(call.wait(30)).status == "ok"
+
+
+def test_an_interim_result_that_polls_find_again_does_not_hide_the_final_one(
+    waiting: Waiting, always_due: None
+) -> None:
+    call = waiting.suspend()
+    assert call.result(30).status == "pending"
+    for _ in range(5):
+        waiting.calls.poll(waiting.id)
+    waiting.hear("ok")
+    assert call.result(30).status == "ok"
+
+
+def test_the_latest_of_several_interim_results_counts(waiting: Waiting) -> None:
+    call, later = waiting.suspend(), a_result("pending").model_copy(update={"handle": "second"})
+    waiting.calls.listener.resolve(waiting.id, later)
+    waiting.hear("ok")
+    assert call.result(30).status == "ok"
 
 
 def test_waiting_for_the_final_result_ends_in_time(waiting: Waiting) -> None:
