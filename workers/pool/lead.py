@@ -51,6 +51,9 @@ RESULT_SECONDS = 0.002
 AHEAD_SECONDS = 0.01
 EXTRA = 64
 
+#: how many calls are claimed in one trip at most: Lua's ``unpack`` takes 8,000 values, two for each call
+MOST_CLAIMED = 1_000
+
 #: the pause before Redis is tried again, in seconds
 PAUSE_SECONDS = 0.5
 
@@ -211,7 +214,7 @@ class Lead:
         self._is_woken = False
         attached = self._queues
         queues = () if attached is None or self._pool.is_draining else attached()
-        credit = self._slots.free
+        credit = min(self._slots.free, MOST_CLAIMED)
         if not self._slots.takes_events:
             queues = [queue for queue in queues if not is_events_queue(queue)]
         try:

@@ -37,6 +37,10 @@ logger = structlog.get_logger(__name__)
 LASTING_SECONDS = 0.1
 
 
+#: how many results are stored by one script at most
+MOST_STORED = 500
+
+
 class Pool(Protocol):
     """What the fast path needs of :class:`workers.pool.pool.CallPool`.
 
@@ -253,7 +257,8 @@ class LoopCalls:
 
     def _store(self, ended: Sequence[Ended]) -> None:
         """Put results into the writer's next packet, and free the slots of their calls."""
-        self._send(ended)
+        for begin in range(0, len(ended), MOST_STORED):
+            self._send(ended[begin : begin + MOST_STORED])
         for _ in ended:
             self._slots.leave(None)
 

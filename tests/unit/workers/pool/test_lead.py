@@ -26,7 +26,7 @@ from workers.concurrency.slots import Slots, Wait
 from workers.concurrency.threads import DaemonThreads
 from workers.job import Ended, Job, Plan, SlowToolDetector, result_of
 from workers.pool import lead as lead_module
-from workers.pool.lead import AHEAD_SECONDS, Lead
+from workers.pool.lead import AHEAD_SECONDS, EXTRA, Lead
 
 _LEDGER = Ledger(fakeredis.FakeRedis(), Settings())
 _START = _LEDGER.start([("a", "b")]).script.sha
@@ -45,6 +45,7 @@ class FakeReader:
         self.mark_answers: dict[str, int] = {}
         self.is_away = False
         #: how many calls were asked for beyond the free slots, each time
+        self.credits: list[int] = []
         self.extras: list[int] = []
         #: the queues of the latest reservation
         self.queues: Sequence[str] = ()
@@ -80,6 +81,7 @@ class FakeReader:
     def reserve(self, queues: Sequence[str], credit: int, extra: int) -> Batch:
         self.settle()
         self.queues = queues
+        self.credits.append(credit)
         self.extras.append(extra)
         if self.batches:
             return self.batches.popleft()
@@ -283,6 +285,15 @@ def test_no_call_begins_while_its_mark_cannot_be_confirmed(monkeypatch: pytest.M
     del scene.reader.reserve
     scene.reader.is_away = False
     wait_until(lambda: scene.noted == ["0"])
+
+
+def test_however_many_slots_are_free_one_script_can_claim_what_is_reserved() -> None:
+    scene = Scene(10_000, lambda number: None)
+    scene.comes("0")
+    scene.begin()
+    wait_until(lambda: scene.noted == ["0"])
+    # two values for each call, and unpack takes fewer than 8,000
+    assert max(scene.reader.credits) + EXTRA < 4_000
 
 
 def test_behind_a_call_that_lasts_another_thread_leads_and_what_has_no_slot_goes_back(
