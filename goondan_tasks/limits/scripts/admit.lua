@@ -38,10 +38,9 @@ end
 
 if word == 'wait' then
   redis.call('HSET', states .. limit.name, 'most', limit.most, 'period', limit.period)
-  keep(states .. limit.name)
+  keep(states .. limit.name, id)
   redis.call('HSET', waiters .. id, 'at', at, 'agent', agent, 'queue', queue,
     'bell', wake_up, 'gates', ARGV[14], 'message', ARGV[15])
-  redis.call('EXPIRE', waiters .. id, ttl)
   put_in_wait_queue(limit.name, id, at, agent)
   if limit.kind == 'rate' then
     local rank = redis.call('ZRANK', wait_queues .. limit.name, id)

@@ -16,6 +16,8 @@ for _, limit in ipairs(limits_of(ARGV[11])) do
     redis.call('HSET', states .. limit.name, 'took', math.floor(took * 0.8 + last * 0.2))
     keep(states .. limit.name)
   end
+  -- calls with the same key wait for its final result
+  if limit.kind == 'key' and status == 'pending' then keep(states .. limit.name, id) end
   -- a call that waits for an approval has not started; it counts for the rate when it does
   if limit.kind == 'rate' and is_held then redis.call('ZREM', holders .. limit.name, id) end
   if limit.kind ~= 'rate' or is_held then admit_waiting(limit.name) end

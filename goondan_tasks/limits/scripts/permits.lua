@@ -22,8 +22,10 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local turns, unsent = {}, {}
 
-local function keep(key)
-  if redis.call('TTL', key) < ttl then redis.call('EXPIRE', key, ttl) end
+-- Keep a key for as long as the record of the call that it is about, if it is about one.
+local function keep(key, id)
+  local least = id and math.max(ttl, redis.call('TTL', calls .. id)) or ttl
+  if redis.call('TTL', key) < least then redis.call('EXPIRE', key, least) end
 end
 
 local function limits_of(text)
@@ -43,13 +45,11 @@ end
 
 local function put_in_wait_queue(name, id, at, agent)
   redis.call('ZADD', wait_queues .. name, at, id)
-  keep(wait_queues .. name)
   redis.call('HSET', waiters .. id, 'line', name)
   redis.call('HSET', calls .. id, 'waiting', name)
   redis.call('ZADD', waiting .. agent, at, id)
-  keep(waiting .. agent)
   redis.call('ZADD', look_times, 'NX', now + pause, name)
-  keep(look_times)
+  for _, key in ipairs({wait_queues .. name, waiters .. id, waiting .. agent, look_times}) do keep(key, id) end
 end
 
 -- Remove the call from its wait queue. Its record still says that it waited.
@@ -150,10 +150,10 @@ local function try(limits, id, at, is_met)
   for _, limit in ipairs(limits) do
     if limit.kind == 'key' then
       redis.call('HSET', states .. limit.name, 'owner', id, 'digest', limit.digest)
-      keep(states .. limit.name)
+      keep(states .. limit.name, id)
     else
       redis.call('ZADD', holders .. limit.name, (is_met or limit.kind == 'rate') and now or -now, id)
-      keep(holders .. limit.name)
+      keep(holders .. limit.name, id)
     end
   end
   return 'go'

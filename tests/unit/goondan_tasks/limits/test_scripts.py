@@ -9,6 +9,7 @@ import pytest
 from redis import Redis
 
 from broker_config import serializer
+from broker_config.keys import Keys
 from broker_config.settings import Settings
 from goondan_tasks.calls import identity_of, new_call
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
@@ -16,7 +17,7 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.limits.limiter import LimitAnswer, LimitScripts
-from goondan_tasks.messages import ToolCall
+from goondan_tasks.messages import ToolCall, iso_time
 from goondan_tasks.output import Pending
 from tests.waiting import wait_until
 
@@ -427,3 +428,25 @@ def test_every_key_has_a_ttl(door: Door, redis: Redis) -> None:
     families = {name.split(b":")[1] for name in redis.scan_iter("goondan:*")}
     assert {b"limits", b"limit", b"holders", b"line", b"waiter", b"waiting"} <= families
     assert [name for name in redis.scan_iter("goondan:*") if redis.ttl(name) < 0] == []
+
+
+def test_a_key_lives_as_long_as_the_pending_call_that_owns_it(door: Door, redis: Redis) -> None:
+    claim = door.claims[door.run("t1", key()).turn_id]
+    expires_at = claim.run.clock() + 7 * 86_400_000
+    door.ledger.suspend(claim, claim.run.pending(Pending("job", None), None, expires_at=expires_at)).run(
+        redis
+    )
+    door.script_calls.leave(claim.run.id, key(), 0).run(redis)
+
+    assert redis.ttl(Keys().limit("key:k")) >= redis.ttl(Keys().call(claim.run.id)) - 1 > 7 * 86_400
+    assert door.admit(door.submit("t2"), key()).word == "wait"
+
+
+def test_a_call_keeps_its_place_as_long_as_its_deadline_is_away(door: Door, redis: Redis) -> None:
+    door.run("t1", ONE)
+    call = door.submit("t2", deadline=iso_time((time.time() + 7 * 86_400) * 1000))
+    assert door.admit(call, ONE).word == "wait"
+
+    keys, name = Keys(), "concurrency:notes"
+    for place in (keys.wait_queue(name), keys.waiter(identity_of(call)), keys.waiting("coder"), keys.limits):
+        assert redis.ttl(place) > 7 * 86_400
