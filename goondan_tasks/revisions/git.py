@@ -22,6 +22,8 @@ from goondan_tasks.errors import GoondanError
 #: limits of a command on this machine, and of a fetch or push
 LOCAL_SECONDS = 60.0
 REMOTE_SECONDS = 120.0
+#: how long git may take to remove its lock files when it is ended
+END_SECONDS = 2.0
 
 #: the variables that git inherits: the paths of programs, the user's credentials, and network settings
 _PASSED_ON = (
@@ -142,7 +144,7 @@ class Git:
                 raise GitError(f"git {name} did not end within {seconds:g} s.") from error
             finally:
                 if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)  # with its child processes
+                    _end(process)
         if process.returncode not in accepted:
             raise GitError(f"git {name}: {_reason(complaint, process.returncode)}")
         return process.returncode, printed
@@ -158,6 +160,15 @@ class Git:
         passed_on = {name: ours[name] for name in _PASSED_ON if name in ours}
         fixed = {"LC_ALL": "C.UTF-8", "GIT_TERMINAL_PROMPT": "0", "GIT_ATTR_NOSYSTEM": "1"}
         return {**passed_on, **fixed, **self.environment}
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """End git and its child processes; at SIGTERM it removes its lock files."""
+    os.killpg(process.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(END_SECONDS)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def require_merge_tree(git: Git) -> None:
