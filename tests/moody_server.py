@@ -28,6 +28,8 @@ UNUSUAL: Json = {
     },
     "required": ["name"],
 }
+#: some checkers need twice the time for each further letter
+AS_ONLY: Json = {"type": "object", "properties": {"fact": {"type": "string", "pattern": "^(a|a)*$"}}}
 PLAIN = [
     *("babble", "child", "die", "echo", "environment", "fail", "fall_deaf", "fall_silent", "freeze"),
     *("grow", "hang", "mumble", "nap", "nest", "rant", "refuse", "reject", "shrink"),
@@ -45,7 +47,12 @@ class Moody:
             "count": {"name": "count", "inputSchema": ANYTHING, "annotations": READ_ONLY},
             "ponder": {"name": "ponder", "inputSchema": ANYTHING, "annotations": READ_ONLY},
             "picture": {"name": "picture", "inputSchema": ANYTHING, "annotations": REPEATABLE},
-            "facts": {"name": "facts", "description": "Facts.", "inputSchema": UNUSUAL},
+            "facts": {
+                "name": "facts",
+                "description": "Facts.",
+                "inputSchema": UNUSUAL,
+                "outputSchema": AS_ONLY,
+            },
             "given.up/so far": {"name": "given.up/so far", "inputSchema": ANYTHING},
             "broken": {"name": "broken", "inputSchema": {"type": "object", "properties": {"x": {"type": 7}}}},
         }

@@ -12,7 +12,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
-from typing import Protocol
+from typing import Any, Protocol
 
 from mcp import Client, MCPError
 from mcp.client._transport import Transport
@@ -74,6 +74,14 @@ class RestartTimes:
     quiet: float = 0.3
 
 
+async def _accept_any(_tool: str, _result: CallToolResult) -> None:
+    """Replace the SDK's comparison of an answer with its tool's ``outputSchema``.
+
+    The server chooses both the schema and the answer, and can choose them so that comparing takes hours
+    (``^(a|a)*$``). No thread of the worker would run meanwhile, and no time limit would end it.
+    """
+
+
 class ServerSilentError(Exception):
     """The server did not answer in time."""
 
@@ -114,6 +122,8 @@ class Connection:
             try:
                 async with asyncio.timeout(self._patience.connect):
                     await stack.enter_async_context(self._client)
+                    session: Any = self._client.session  # of type Any, because a method is replaced
+                    session.validate_tool_result = _accept_any
                     tools = await self._tools()
             except TimeoutError as error:
                 raise ServerSilentError(f"it was not ready within {self._patience.connect:g} s") from error
@@ -131,7 +141,7 @@ class Connection:
 
         Raises:
             MCPError: the server answered with an error, or the connection is closed.
-            RuntimeError, ValueError: the answer violates the protocol or the tool's own schema.
+            RuntimeError, ValueError: the answer violates the protocol.
         """
         if self._is_over:
             raise MCPError(CONNECTION_CLOSED, "Connection closed")

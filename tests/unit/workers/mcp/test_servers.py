@@ -70,6 +70,14 @@ def test_results_come_as_text_as_structure_or_as_mcp_content(tmp_path: Path) -> 
     assert asyncio.run(look()) == ["안녕\n", {"fact": "x"}, {"content": [image]}]
 
 
+def test_an_answer_is_passed_on_even_if_it_does_not_fit_the_output_schema(tmp_path: Path) -> None:
+    async def look() -> Any:
+        async with office(tmp_path) as it:
+            return await it.call("moody__facts", name="aaaab")
+
+    assert asyncio.run(look()) == {"fact": "aaaab"}
+
+
 def test_a_tool_that_fails_raises_its_text(tmp_path: Path) -> None:
     async def look() -> None:
         async with office(tmp_path) as it:
