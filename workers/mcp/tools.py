@@ -44,6 +44,7 @@ def full_names(server: str, tools: Collection[str]) -> dict[str, str]:
 
 def _readable(tool: str, length: int) -> str:
     digest = hashlib.sha256(tool.encode("utf-8", "backslashreplace")).hexdigest()[:length]
+    digest = digest.ljust(length, "0")  # a server may list every name that ends in a part of the digest
     return "-".join(filter(None, (_FORBIDDEN.sub("_", tool).strip("_-"), digest)))
 
 

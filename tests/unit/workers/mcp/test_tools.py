@@ -1,5 +1,6 @@
 """An MCP server's tools: their names, their schemas, and what their results become."""
 
+import hashlib
 from typing import Any
 
 import pytest
@@ -38,6 +39,15 @@ def test_a_name_that_another_tool_has_gets_a_longer_digest() -> None:
 
     assert names[taken] == taken.removeprefix("s__")
     assert sorted(names.values()) == sorted(["a.b", taken.removeprefix("s__")])
+
+
+def test_a_name_whose_whole_digest_other_tools_have_gets_a_longer_one() -> None:
+    digest = hashlib.sha256(b"a.b").hexdigest()
+    taken = [f"a_b-{digest[:length]}" for length in range(8, 65)]
+
+    names = full_names("s", ["a.b", *taken])
+
+    assert names == {f"s__a_b-{digest}0": "a.b", **{f"s__{name}": name for name in taken}}
 
 
 @given(st.lists(st.text(max_size=20), unique=True))
