@@ -36,7 +36,13 @@ from goondan_tasks.tool_api import Logger
 from workers.mcp import Board
 from workers.mcp.config import HttpServer, Secrets, StdioServer, read_config
 from workers.mcp.tools import ServerTools, Show
-from workers.mcp.transports import Command, HttpTransport, StdioTransport, sent_headers
+from workers.mcp.transports import (
+    Command,
+    HttpTransport,
+    MessageTooLongError,
+    StdioTransport,
+    sent_headers,
+)
 
 #: further pages of a list of tools are not read
 MOST_PAGES = 100
@@ -168,7 +174,7 @@ class Connection:
             error = error.exceptions[0]
         if isinstance(error, MCPError) and error.code == CONNECTION_CLOSED:
             return self._transport.end or error.message
-        if isinstance(error, MCPError | ServerSilentError):
+        if isinstance(error, MCPError | ServerSilentError | MessageTooLongError):
             return str(error.args[1] if isinstance(error, MCPError) else error)
         return f"{type(error).__name__}: {error}"
 

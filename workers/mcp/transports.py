@@ -11,8 +11,8 @@ import os
 import re
 import subprocess
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -87,6 +87,14 @@ STOP_SECONDS = 1.0
 KEPT_LINES = 5
 KEPT_CHARACTERS = 300
 _LINE_BYTES = 65_536
+
+
+class MessageTooLongError(Exception):
+    """The server sent a message of more than :data:`MESSAGE_BYTES`."""
+
+    def __init__(self) -> None:
+        super().__init__(f"it sent a message of more than {MESSAGE_BYTES} bytes")
+
 
 Incoming = SessionMessage | Exception
 Streams = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[SessionMessage]]
@@ -240,7 +248,7 @@ class StdioTransport:
         except anyio.BrokenResourceError:  # the session is over
             pass
         except ValueError:
-            self._broken = f"it sent a message of more than {MESSAGE_BYTES} bytes"
+            self._broken = str(MessageTooLongError())
         finally:
             self._on_end()
 
@@ -308,6 +316,35 @@ def sent_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return sent
 
 
+class _LimitedResponse(httpx2.Response):
+    """A response that is limited when it is read as a whole; events have a limit of their own."""
+
+    _is_read_whole = False
+
+    async def aread(self) -> bytes:
+        """Read the body.
+
+        Raises:
+            MessageTooLongError: it is too long once it is decompressed.
+        """
+        self._is_read_whole = True
+        return await super().aread()
+
+    async def aiter_bytes(self, chunk_size: int | None = None) -> AsyncGenerator[bytes, None]:
+        size = 0
+        async with aclosing(super().aiter_bytes(chunk_size)) as pieces:
+            async for piece in pieces:
+                size += len(piece)
+                if self._is_read_whole and size > MESSAGE_BYTES:
+                    raise MessageTooLongError
+                yield piece
+
+
+async def _limit(response: httpx2.Response) -> None:
+    """Limit a response. A transport that makes limited ones would replace the proxies of the environment."""
+    response.__class__ = _LimitedResponse
+
+
 class HttpTransport:
     """A connection over streamable HTTP (``mcp.client.Transport``).
 
@@ -325,7 +362,9 @@ class HttpTransport:
         """Open the client; nothing is sent yet."""
         timeout = httpx2.Timeout(CONNECT_SECONDS, read=None)
         client = await self._open.enter_async_context(
-            httpx2.AsyncClient(headers=dict(self._headers), timeout=timeout)
+            httpx2.AsyncClient(
+                headers=dict(self._headers), timeout=timeout, event_hooks={"response": [_limit]}
+            )
         )
         # do not end the session on exit: a server that hangs would not answer
         return await self._open.enter_async_context(

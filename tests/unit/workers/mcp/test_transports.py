@@ -171,6 +171,32 @@ def test_an_answer_that_is_nested_too_deep_fails_its_call_at_once() -> None:
     assert output == {"deep": [0]}
 
 
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+def test_an_answer_that_is_too_long_costs_only_its_own_connection(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.mcp.transports.MESSAGE_BYTES", 100_000)
+
+    async def look(url: str) -> tuple[int, str, bool, Any]:
+        web = {"url": url, "headers": {"Accept-Encoding": encoding}}
+        async with opened({"web": web, "other": {"url": url}}) as it:
+            other = asyncio.create_task(it.call("other__hang"))
+            allowed = await it.call("web__rant", characters=90_000)
+            with pytest.raises(McpError) as raised:
+                await it.call("web__rant", characters=500_000)
+            await it.comes_true(lambda: it.state("web")[0])
+            back = await it.call("web__rant", characters=1)
+            is_lost = other.done()
+            other.cancel()
+            await asyncio.wait([other])
+            return len(allowed), raised.value.message, is_lost, back
+
+    with WebServer(answers_json=True) as server:
+        size, message, is_lost, back = asyncio.run(look(server.url))
+    assert (size, is_lost, back) == (90_000, False, "!")
+    assert "'web' was lost during the call: it sent a message of more than 100000 bytes" in message
+
+
 def test_a_list_that_changes_is_followed() -> None:
     async def look(url: str) -> Any:
         async with opened({"web": {"url": url}}, UNASKED) as it:
@@ -217,5 +243,5 @@ def test_an_address_without_a_server_costs_only_its_own_tools(path: str) -> None
 
     with WebServer() as server:
         tools, (is_up, reason) = asyncio.run(look(server))
-    assert tools == {"web__headers", "web__hang", "web__learn", "web__nested"}
+    assert tools == {"web__headers", "web__hang", "web__learn", "web__nested", "web__rant"}
     assert (is_up, str(reason).partition(";")[0]) == (False, "Not Found")

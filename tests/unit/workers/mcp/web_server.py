@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
+from starlette.middleware.gzip import GZipMiddleware
 
 from tests.waiting import wait_until
 
@@ -17,13 +18,16 @@ SECONDS = 20.0
 class WebServer:
     """The server in a thread of its own: tools ``headers``, ``hang``, ``learn`` and what it has learnt."""
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int = 0, *, answers_json: bool = False) -> None:
+        """``answers_json``: answer with JSON, compressed if the client accepts it, and not with events."""
         self._socket = socket.create_server(("127.0.0.1", port))
         self.port: int = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}/mcp"
         #: the headers of the last call of ``headers``
         self.seen: dict[str, str] = {}
-        app = _mcp(self.seen).streamable_http_app()
+        app = _mcp(self.seen).streamable_http_app(json_response=answers_json)
+        if answers_json:
+            app.add_middleware(GZipMiddleware)
         self._uvicorn = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=0))
         self._thread = threading.Thread(target=self._uvicorn.run, kwargs={"sockets": [self._socket]})
 
@@ -61,6 +65,11 @@ def _mcp(seen: dict[str, str]) -> MCPServer[Any]:
         for _ in range(depth):
             deep = [deep]
         return {"deep": deep}
+
+    @server.tool(structured_output=False)
+    def rant(characters: int) -> str:
+        """Return a long text."""
+        return "!" * characters
 
     @server.tool()
     async def hang() -> str:
