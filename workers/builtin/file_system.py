@@ -4,6 +4,7 @@ import codecs
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from operator import itemgetter
 
@@ -103,7 +104,7 @@ def _walk(place: InnerPath, *, recursive: bool) -> Iterator[JsonObject]:
 def _scan(directory: InnerPath) -> Iterator[tuple[InnerPath, JsonObject]]:
     with directory.open_directory() as descriptor, os.scandir(descriptor) as found:
         for item in found:
-            inner = InnerPath(directory.given, directory.root, (*directory.parts, item.name))
+            inner = replace(directory, parts=(*directory.parts, item.name))
             entry = {"name": _printable(item.name), "path": _printable("/".join(inner.parts))}
             if item.is_dir(follow_symlinks=False):
                 yield inner, {**entry, "type": "dir"}

@@ -20,7 +20,7 @@ from goondan_tasks.instances.table import encoded
 from goondan_tasks.messages import JsonObject
 from workers.concurrency.event_loop import beside_loop, is_on_loop
 from workers.concurrency.threads import on_new_thread
-from workers.instances.paths import InnerPath, open_file
+from workers.instances.paths import InnerPath, open_file, unresolved
 from workers.instances.workdirs import InstanceWorkdirs
 
 DIRECTORY = ".outputs"
@@ -114,7 +114,7 @@ def read_part(workdir: Path, path: str, *, offset: int, limit: int) -> tuple[byt
 
 def _place(workdir: Path, parts: tuple[str, ...]) -> InnerPath:
     # without locate(), so that a link is an error even if it stays inside the workdir
-    return InnerPath("/".join((DIRECTORY, *parts)), workdir.resolve(strict=True), (DIRECTORY, *parts))
+    return unresolved(workdir, (DIRECTORY, *parts), "/".join((DIRECTORY, *parts)))
 
 
 def _remove_older(directory: int, latest: float) -> None:

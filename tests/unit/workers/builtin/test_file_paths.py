@@ -1,5 +1,6 @@
 """The paths that ``file-system`` takes: inside the workdir, whatever others do to it meanwhile."""
 
+import dataclasses
 import errno
 import os
 import socket
@@ -8,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.errors import PathOutsideWorkdirError, ToolError
+from goondan_tasks.tool_api import JsonObject, ToolContext
 from tests.unit.workers.builtin.conftest import CallTool
 from workers.builtin import file_system
 from workers.instances.paths import InnerPath, locate
+from workers.instances.workdirs import Workdirs
 
 OUTSIDE = [
     "..",
@@ -113,6 +116,70 @@ def test_link_that_is_put_on_the_way_after_the_check_is_not_followed(
 
     assert [file.name for file in (workdir.parent / "outside").iterdir()] == ["secret.txt"]
     assert (workdir.parent / "outside" / "secret.txt").read_text() == "secret"
+
+
+class TestWorkdirInsideAnotherInstances:
+    """Its programs may replace it."""
+
+    @pytest.fixture
+    def workdir(self, workdir: Path) -> Path:
+        outside = workdir.parent / "outside"
+        host = Workdirs(workdir.parent / "root", "shop").open("host")
+        (host.parent / "outside").symlink_to(outside)
+        guests = Workdirs(workdir.parent / "root", "shop").open("guest", "host/workspace/sub")
+        (guests / "secret.txt").write_text("harmless")
+        return guests
+
+    @pytest.fixture
+    def outside(self, tmp_path: Path) -> Path:
+        return tmp_path / "outside"
+
+    @pytest.mark.parametrize("export", ["read", "write", "list", "mkdir"])
+    def test_link_in_its_place_is_refused(
+        self, call: CallTool, workdir: Path, outside: Path, export: str
+    ) -> None:
+        swap_for_a_link(workdir)
+
+        with pytest.raises(PathOutsideWorkdirError):
+            call(f"file-system__{export}", **arguments(export))
+
+        assert_untouched(outside)
+
+    @pytest.mark.parametrize("export", ["read", "write", "list", "mkdir"])
+    def test_link_that_takes_its_place_after_the_check_is_not_followed(
+        self, call: CallTool, workdir: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, export: str
+    ) -> None:
+        def locate_and_swap(directory: Path, path: str) -> InnerPath:
+            place = locate(directory, path)
+            swap_for_a_link(workdir)
+            return place
+
+        monkeypatch.setattr(file_system, "locate", locate_and_swap)
+
+        with pytest.raises(OSError, match="Not a directory"):
+            call(f"file-system__{export}", **arguments(export))
+
+        assert_untouched(outside)
+
+    def test_state_root_may_be_reached_over_a_link(self, workdir: Path, context: ToolContext) -> None:
+        root = workdir.parents[5]
+        (root.parent / "mounted").symlink_to(root)
+        mounted = Workdirs(root.parent / "mounted", "shop").open("guest", "host/workspace/sub")
+
+        result = file_system.read(dataclasses.replace(context, workdir=mounted), {"path": "secret.txt"})
+
+        assert result["content"] == "harmless"
+        assert result["path"] == str(mounted / "secret.txt")
+
+
+def arguments(export: str) -> JsonObject:
+    path = {"list": ".", "mkdir": "new"}.get(export, "secret.txt")
+    return {"path": path, "content": "bad"} if export == "write" else {"path": path}
+
+
+def assert_untouched(outside: Path) -> None:
+    assert [file.name for file in outside.iterdir()] == ["secret.txt"]
+    assert (outside / "secret.txt").read_text() == "secret"
 
 
 @pytest.mark.parametrize("export", ["read", "write"])

@@ -161,6 +161,15 @@ def test_a_link_in_the_place_of_an_output_is_not_followed(tmp_path: Path) -> Non
         read_part(workdir(tmp_path), f".outputs/{file.name}", offset=0, limit=10)
 
 
+def test_a_link_in_the_place_of_the_workdir_is_not_followed(tmp_path: Path) -> None:
+    path = store(outputs(tmp_path)).path
+    place = workdir(tmp_path)
+    place.rename(tmp_path / "elsewhere")
+    place.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="Not a directory"):
+        read_part(place, path, offset=0, limit=10)
+
+
 def test_an_output_that_is_gone_and_an_offset_past_the_end_are_said(tmp_path: Path) -> None:
     path = store(outputs(tmp_path)).path
     with pytest.raises(ToolInputValidationError, match="past the end"):
