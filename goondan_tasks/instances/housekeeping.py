@@ -386,6 +386,7 @@ class Housekeeping:
         They may belong to a system with another Redis and the same state root and workspace.
         """
         latest = time.time() - older_than_seconds
+        cutoff = self._table.now() - older_than_seconds * 1000  # for those that get listed meanwhile
         listed = set(self._listed())
         found = [
             InstanceRecord(directory)
@@ -395,7 +396,7 @@ class Housekeeping:
         ]
         stay = self._deletions.reasons(found, self._live_calls.all() if found else [])
         free = [record for record in found if record.directory not in stay]
-        yield from map(self._deletions.plan, free) if dry_run else self._deletions.run(free)
+        yield from map(self._deletions.plan, free) if dry_run else self._deletions.run(free, cutoff)
 
     def _records_of(self, instance_key: str, agent: str | None) -> list[InstanceRecord]:
         """Return the instances of a key, including those that are only a directory."""

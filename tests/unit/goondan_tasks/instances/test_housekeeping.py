@@ -383,6 +383,31 @@ def test_unlisted_directories_go_when_nothing_in_them_has_changed(house: House) 
     assert house.directories == {"listed", "changed", "live", "hosting"}
 
 
+def test_unlisted_directory_that_is_used_while_others_are_searched_stays(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in ("old", "used"):
+        Workdirs(house.root, "shop").open(key)
+        path = house.files.path(InstanceDirectory.of("shop", key))
+        for changed in (path, path / "workspace"):
+            os.utime(changed, (1000, 1000))
+    newest = InstanceFiles.newest
+
+    def use_afterwards(files: InstanceFiles, directory: InstanceDirectory) -> float:
+        latest = newest(files, directory)
+        if directory.name == "used":
+            house.use("used")
+        return latest
+
+    monkeypatch.setattr(InstanceFiles, "newest", use_afterwards)
+    removals = list(house.keeper.collect_unlisted(DAY))
+    assert [(Path(one.path).name, one.removed, one.reason) for one in removals] == [
+        ("old", True, None),
+        ("used", False, "it was used again"),
+    ]
+    assert house.directories == {"used"}
+
+
 def test_many_live_calls_are_found_in_batches(house: House) -> None:
     for number in range(1203):
         house.submit(f"k{number}", turn=str(number))
