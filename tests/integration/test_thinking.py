@@ -389,6 +389,19 @@ def test_a_summary_is_not_paid_for_twice_when_the_worker_dies_behind_it(
     assert told(model.requests[0])[:2] == ["user: work long", summary]
 
 
+def test_a_required_tool_is_not_asked_for_again_when_the_worker_dies_behind_it(
+    client: Client, model: ModelServer, academy: LocalStack
+) -> None:
+    never = Answer("lost", gate=threading.Event())
+    model.begin(in_turn(calling("desk__echo", text="x"), never, Answer("done")))
+    turn = begin(client, "apprentice", "work", "guard-killed")
+    wait_until(lambda: model.count == 2, PATIENCE)
+    academy.workers[-1].kill()
+    academy.start_worker(agents=PUPILS)
+    result = turn.result(PATIENCE)
+    assert (result.output, result.meta.attempt, model.count) == ("done", 2, 3)
+
+
 def test_a_worker_that_was_frozen_in_a_turn_changes_nothing_of_the_turns_since(
     client: Client, model: ModelServer, academy: LocalStack
 ) -> None:

@@ -47,9 +47,9 @@ class RequiredToolsGuard:
     def __init__(self, api: ExtensionApi, config: RequiredToolsConfig) -> None:
         self._state = api.state
         self._config = config
-        #: reminders so far, by instance and id of each Turn running in this process; Turns of several
-        #: instances have the same id if they handle the same event
-        self._reminders: dict[tuple[str, str], int] = {}
+        #: the Steps with a reminder after them, by instance and id of each Turn running in this process;
+        #: Turns of several instances have the same id if they handle the same event
+        self._reminded: dict[tuple[str, str], list[int]] = {}
 
     def notice(self, ctx: ToolCallContext) -> Any:
         """Record the success of a required tool; it may run in any worker."""
@@ -65,18 +65,25 @@ class RequiredToolsGuard:
 
     async def remind(self, ctx: StepContext) -> StepResult:
         """Continue the Turn after a Step without tool calls while a required tool is still missing."""
-        turn = ctx.instance_key, ctx.turn_id
-        reminders = self._reminders.get(turn)
-        if reminders and not await self._is_done(ctx.turn_id):
+        reminded = self._reminded.get((ctx.instance_key, ctx.turn_id))
+        if reminded is None:
+            return await ctx.next()
+        if any(step < ctx.step_index for step in reminded) and not await self._is_done(ctx.turn_id):
             ctx.blocks.append(
                 {"type": "required-tools", "data": self._config.message, "priority": BLOCK_PRIORITY}
             )
         result = await ctx.next()
-        if reminders is None or result.tool_calls or reminders >= self._config.max_retries:
+        if any(map(self._is_success, result.tool_results)):
+            # if the worker of an earlier run died, the call is not run again, and nobody else notices it
+            await self._state.set(_key(ctx.turn_id), True)
+        if result.tool_calls:
             return result
-        if await self._is_done(ctx.turn_id):
-            return result
-        self._reminders[turn] = reminders + 1
+        # another run of the Turn goes the way of the earlier one
+        if ctx.step_index not in reminded:
+            if len(reminded) >= self._config.max_retries or await self._is_done(ctx.turn_id):
+                return result
+            reminded.append(ctx.step_index)
+            await self._state.set(_reminded_key(ctx.turn_id), reminded)
         return replace(result, metadata={**result.metadata, "shouldContinue": True})
 
     async def require(self, ctx: TurnContext) -> Any:
@@ -86,18 +93,34 @@ class RequiredToolsGuard:
             HandoffError: none of the required tools succeeded.
         """
         turn = ctx.instance_key, ctx.turn_id
-        self._reminders[turn] = 0
-        await self._state.set(_key(ctx.turn_id), False)
+        # if a worker has died, an earlier run of the Turn has left its state
+        self._reminded[turn] = await self._state.get(_reminded_key(ctx.turn_id), [])
+        if not await self._is_done(ctx.turn_id):
+            await self._state.set(_key(ctx.turn_id), False)
         try:
-            answer = await ctx.next()
-            if await self._is_done(ctx.turn_id):
-                return answer
-            raise HandoffError(
-                f"The Turn has ended without a successful call of a required tool. {self._config.message}"
-            )
+            answer = await self._required(ctx)
+        except Exception:  # but not a cancellation, after which another run may need the state
+            await self._forget(ctx.turn_id)
+            raise
         finally:
-            self._reminders.pop(turn, None)
-            await self._state.set(_key(ctx.turn_id), None)
+            self._reminded.pop(turn, None)
+        await self._forget(ctx.turn_id)
+        return answer
+
+    async def _required(self, ctx: TurnContext) -> Any:
+        answer = await ctx.next()
+        if await self._is_done(ctx.turn_id):
+            return answer
+        raise HandoffError(
+            f"The Turn has ended without a successful call of a required tool. {self._config.message}"
+        )
+
+    async def _forget(self, turn_id: str) -> None:
+        await self._state.set(_key(turn_id), None)
+        await self._state.set(_reminded_key(turn_id), None)
+
+    def _is_success(self, result: ToolCallResult) -> bool:
+        return result.status == "ok" and result.tool_name in self._config.required_tools
 
     async def _is_guarded(self, turn_id: str) -> bool:
         """Return whether the Turn has an entry: Turns of producers and single calls are not guarded."""
@@ -109,6 +132,10 @@ class RequiredToolsGuard:
 
 def _key(turn_id: str) -> str:
     return f"done:{turn_id}"
+
+
+def _reminded_key(turn_id: str) -> str:
+    return f"reminded:{turn_id}"
 
 
 def register(api: ExtensionApi, config: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from goondan_tasks.calls import new_call
 from goondan_tasks.errors import HandoffError
-from goondan_tasks.extension_api import ToolCallContext, TurnContext
+from goondan_tasks.extension_api import StepContext, StepResult, ToolCallContext, TurnContext
 from goondan_tasks.messages import AgentEvent, EventSource
 from tests.unit.workers.runs import run_of
 from workers.builtin.required_tools_guard import RequiredToolsConfig, RequiredToolsGuard
@@ -29,8 +29,8 @@ EVENT = AgentEvent(
 class Desk:
     """One worker's guard, and what is remembered."""
 
-    def __init__(self) -> None:
-        self._store = MemoryState()
+    def __init__(self, store: MemoryState | None = None) -> None:
+        self._store = store or MemoryState()
         api: Any = SimpleNamespace(state=ExtensionState(self._store, AGENT, "required-tools-guard"))
         self._guard = RequiredToolsGuard(
             api, RequiredToolsConfig.model_validate({"requiredTools": ["stove__cook"]})
@@ -53,6 +53,16 @@ class Desk:
 
         context = ToolCallContext("stove__cook", "c1", {}, AGENT, instance, turn_id)
         await self._guard.notice(context.layer(cooked))
+
+    async def step(self, instance: str, index: int, *results: Any) -> bool:
+        """Take a Step whose calls had these results; return whether the guard continues the Turn."""
+
+        async def taken() -> StepResult:
+            return StepResult(tuple({} for _ in results), results)
+
+        context = StepContext(AGENT, instance, "turn-nightly", "", f"step-{index}", index, [])
+        result = await self._guard.remind(context.layer(taken))
+        return bool(result.metadata.get("shouldContinue"))
 
     def remembered(self, instance: str) -> list[str]:
         """Return what is kept for an instance."""
@@ -97,3 +107,47 @@ def test_nothing_is_remembered_of_a_turn_that_has_ended_and_of_calls_outside_of_
         return desk.remembered("a")
 
     assert asyncio.run(use()) == []
+
+
+def test_a_run_after_a_workers_death_counts_a_call_that_only_the_first_one_ran() -> None:
+    cooked = SimpleNamespace(status="ok", tool_name="stove__cook")
+
+    async def run_twice() -> list[Any]:
+        store, steps = MemoryState(), list[bool]()
+
+        async def first() -> None:
+            desk = Desk(store)
+
+            async def dies() -> None:
+                steps.append(await desk.step("a", 0))
+                await desk.cook("a")
+                raise asyncio.CancelledError
+
+            await desk.turn("a", dies)
+
+        async def goes_on() -> str:
+            for index, results in enumerate([(), (cooked,), ()]):
+                steps.append(await second.step("a", index, *results))
+            return "done"
+
+        with pytest.raises(asyncio.CancelledError):
+            await first()
+        second = Desk(store)
+        answer = await second.turn("a", goes_on)
+        return [answer, steps, second.remembered("a")]
+
+    # both runs remind the model after the first Step, and only there
+    assert asyncio.run(run_twice()) == ["done", [True, True, False, False], []]
+
+
+def test_a_run_counts_a_call_whose_result_comes_from_the_ledger() -> None:
+    async def run() -> Any:
+        desk = Desk()
+
+        async def handle() -> bool:
+            await desk.step("a", 0, SimpleNamespace(status="ok", tool_name="stove__cook"))
+            return await desk.step("a", 1)
+
+        return await desk.turn("a", handle)
+
+    assert asyncio.run(run()) is False
