@@ -43,6 +43,7 @@ key                       type       holds
 ``step:<id>``             hash       a Step, as it was fixed when it opened
 ``catalog:<digest>``      string     a Tool Catalog, shared by Steps
 ``model-request:<id>``    string     the request of a call to a model, until the call has ended
+``asked-models:<id>``     hash       the requests to models of an event's Turn, in order, for another run
 ``turn-stream:<id>``      stream     the progress of the Turn of an event, for a client that follows it
 ``tokens:<model>``        hash       minute -> the tokens that requests to a Model have used
 ``turn:<digest>``         list       a Turn: its Steps with their inputs, its calls
@@ -208,6 +209,9 @@ class Keys:
 
     def model_request(self, call_id: str) -> str:
         return f"{self.namespace}:model-request:{call_id}"
+
+    def asked_models(self, turn: str) -> str:
+        return f"{self.namespace}:asked-models:{turn}"
 
     def turn_stream(self, event_id: str) -> str:
         """The progress of the Turn of an event, given the event's identity."""

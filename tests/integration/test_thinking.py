@@ -389,6 +389,45 @@ def test_a_summary_is_not_paid_for_twice_when_the_worker_dies_behind_it(
     assert told(model.requests[0])[:2] == ["user: work long", summary]
 
 
+def test_an_answer_stays_the_same_for_a_run_that_would_ask_something_else(
+    client: Client, model: ModelServer, academy: LocalStack
+) -> None:
+    """The other run shows the tools that were found from its first Step on."""
+    search, never = calling("tool-search__search", query="disk"), Answer("lost", gate=threading.Event())
+    model.begin(in_turn(search, calling("desk__echo", text="x"), never, Answer("done")))
+    turn = begin(client, "seeker", "find a tool", "search-killed")
+    wait_until(lambda: model.count == 3, PATIENCE)
+    academy.workers[-1].kill()
+    academy.start_worker(agents=PUPILS)
+    result = turn.result(PATIENCE)
+    assert (result.output, result.meta.attempt, model.count) == ("done", 2, 4)
+    assert told(model.requests[2]) == told(model.requests[3])
+    assert result.meta.usage == {"input": 30, "output": 15, "cached": 0, "reasoning": 0}
+    echoed = [one for one in client.calls("seeker") if one.call.tool_name == "desk__echo"]
+    assert len(echoed) == 1
+
+
+def test_a_call_that_ends_between_two_runs_does_not_change_what_the_model_was_told(
+    client: Client, model: ModelServer, academy: LocalStack
+) -> None:
+    never = Answer("lost", gate=threading.Event())
+    echo = calling("desk__echo", text="please")
+    model.begin(in_turn(calling("desk__begin"), echo, never, Answer("I wait."), Answer("It is done.")))
+    turn = begin(client, "student", "begin it", "job-killed")
+    wait_until(lambda: model.count == 3, PATIENCE)
+    [job] = [
+        one
+        for one in client.calls("student")
+        if one.call.instance_key == "job-killed" and one.status == "pending"
+    ]
+    academy.workers[-1].kill()
+    client.resolve(job.id, {"prize": 7})
+    academy.start_worker(agents=PUPILS)
+    assert turn.result(PATIENCE).output == "I wait."
+    wait_until(lambda: model.count == 5, PATIENCE)
+    assert told(model.requests[3]) == told(model.requests[2])
+
+
 def test_a_required_tool_is_not_asked_for_again_when_the_worker_dies_behind_it(
     client: Client, model: ModelServer, academy: LocalStack
 ) -> None:

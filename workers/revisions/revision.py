@@ -323,6 +323,7 @@ class RevisionFactory:
             ledger.redis,
             ledger.keys,
             settings.queue_timeout_seconds,
+            settings.result_ttl_seconds,
         )
         for provider in thinking.providers.values():
             registry.add_system_tool(model_tool(provider, ledger.redis, ledger.keys))

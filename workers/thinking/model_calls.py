@@ -1,9 +1,11 @@
 """Asks models through tool calls: each Model is a system tool in the agent's own queue.
 
 So the ledger keeps an answer before its tool calls are submitted, under an identity made of the Turn, the
-Step and the digest of the request. If the worker dies, the run that replaces its run gets the same answers.
-Requests are also limited, retried, cancelled, traced and counted as tool calls are. Because a request may be
-long, it is stored under a key of its own until the call has ended, and not in the call's arguments.
+Step and the digest of the request. If the worker dies, the run that replaces its run gets the same answers:
+it asks what the first run asked, even if its own request would differ because blocks, tools or earlier
+messages have changed meanwhile. Requests are also limited, retried, cancelled, traced and counted as tool
+calls are. Because a request may be long, it is stored under a key of its own until the call has ended, and
+not in the call's arguments.
 """
 
 import asyncio
@@ -13,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import structlog
 from pydantic import ValidationError
@@ -25,7 +27,7 @@ from goondan_tasks.bundle.findings import ConfigCode
 from goondan_tasks.bundle.resources import ModelResource
 from goondan_tasks.calls import identity_of
 from goondan_tasks.errors import ConfigError, ModelError, ModelRateLimitError, ModelUnavailableError
-from goondan_tasks.messages import JsonObject, ToolCallError
+from goondan_tasks.messages import JsonObject, ToolCall, ToolCallError
 from goondan_tasks.names import SYSTEM_TOOL, call_identity, is_name_part, open_telemetry
 from goondan_tasks.tool_api import ToolContext
 from goondan_tasks.wording import hint
@@ -210,6 +212,36 @@ def model_tool(provider: ModelProvider, redis: Redis, keys: Keys) -> RegisteredT
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where it is kept what was asked: a field of a hash, and the hash's lifetime in seconds."""
+
+    turn_id: str
+    key: str
+    field: str
+    ttl: int
+    #: whether an earlier run of the Turn may have asked something in this place
+    is_repeated: bool
+
+
+@dataclass(slots=True)
+class AskedRequests:
+    """The requests of one of a Turn's thinkings, in their order, in which another run repeats them."""
+
+    turn_id: str
+    key: str
+    #: distinguishes the thinkings of a Turn
+    name: str
+    ttl: int
+    is_repeated: bool
+    _count: int = 0
+
+    def next_place(self, model: str) -> Place:
+        self._count += 1
+        field = f"{self.name}.{self._count}.{model}"
+        return Place(self.turn_id, self.key, field, self.ttl, self.is_repeated)
+
+
 @dataclass(slots=True)
 class Models:
     """Asks the Models of a bundle, in one run of a Turn."""
@@ -223,13 +255,15 @@ class Models:
     workdir: Path
     #: saves the conversation before each request; may block
     write: Callable[[], None]
+    #: set for the requests of the Turn's own Steps; the others are repeated only if they are equal
+    asked: AskedRequests | None = None
     #: the keys of requests that were answered or cancelled
     _done: list[str] = field(default_factory=list)
 
     async def ask_first(
         self, models: Sequence[str], request: ModelRequest, *, step: int, event_id: str
-    ) -> ModelAnswer:
-        """Ask the first of ``models``, and the next one while one cannot answer now.
+    ) -> tuple[ModelAnswer, str]:
+        """Ask the first of ``models``, and the next one while one cannot answer now; see :meth:`ask`.
 
         Raises:
             ModelError: none of them answered.
@@ -246,8 +280,13 @@ class Models:
                 logger.warning("model.fell_back", **names, code=error.code, reason=error.message)
         raise AssertionError("there is at least one Model")
 
-    async def ask(self, model: str, request: ModelRequest, *, step: int, event_id: str) -> ModelAnswer:
-        """Ask a Model through a call; the same request in the same Step is sent only once.
+    async def ask(
+        self, model: str, request: ModelRequest, *, step: int, event_id: str
+    ) -> tuple[ModelAnswer, str]:
+        """Ask a Model through a call; return the answer, and the digest of the request that it answers.
+
+        The same request in the same Step is sent only once. What an earlier run of the Turn asked instead of
+        this request is not sent again either: its answer is awaited.
 
         Raises:
             ModelCallError: the call failed.
@@ -259,14 +298,22 @@ class Models:
                 code=ConfigCode.REF_NOT_FOUND,
                 suggestion=hint(model, self.resources, "Declare it, or name another one."),
             )
-        part, digest = tool_part(model), request.digest
+        place = None if self.asked is None else self.asked.next_place(model)
+        earlier = None
+        if place is not None and place.is_repeated:
+            earlier = await asyncio.to_thread(patiently, partial(self._earlier, model, place))
+        step, digest = earlier or (step, request.digest)
         args = {"request": digest, "event": event_id, "step": step}
-        call = self.tools.new_call(f"{SYSTEM_TOOL}__{part}", args)
-        call = call.model_copy(update={"tool_call_id": f"{part}-{step}-{digest}"})
+        call = self.tools.new_call(f"{SYSTEM_TOOL}__{tool_part(model)}", args)
+        call = call.model_copy(update={"tool_call_id": _call_name(model, step, digest)})
         key = self.keys.model_request(identity_of(call))
         # expires only if this run dies and no other takes its place
         ttl = round(2 * self.queue_timeout_seconds + self.resources[model].spec.timeout_seconds)
-        await asyncio.to_thread(self._put, key, request.json, ttl)
+        body = None if earlier else request.json
+        await asyncio.to_thread(self._put, key, body, ttl, place=place, asked=f"{step} {digest}")
+        return await self._answer(model, call, key), digest
+
+    async def _answer(self, model: str, call: ToolCall, key: str) -> ModelAnswer:
         try:
             [result] = await self.tools.results([call])
         except asyncio.CancelledError:
@@ -290,12 +337,34 @@ class Models:
         if self._done:
             await asyncio.to_thread(patiently, partial(self.redis.unlink, *self._done))
 
-    def _put(self, key: str, request: bytes, ttl: int) -> None:
+    def _earlier(self, model: str, place: Place) -> tuple[int, str] | None:
+        """Return the Step and digest of what an earlier run asked here, if its answer can be awaited."""
+        kept = cast("bytes | None", self.redis.hget(place.key, place.field))
+        if kept is None:
+            return None
+        step, digest = kept.decode().split()
+        asker, name = self.tools.asker, _call_name(model, int(step), digest)
+        call_id = call_identity(asker.name, asker.instance_key, place.turn_id, name)
+        with self.redis.pipeline(transaction=False) as pipe:
+            pipe.hget(self.keys.call(call_id), "status")
+            pipe.exists(self.keys.model_request(call_id))
+            status, is_stored = pipe.execute()
+        has_ended = status in (b"done", b"dead")
+        return (int(step), digest) if has_ended or (status and is_stored) else None
+
+    def _put(self, key: str, request: bytes | None, ttl: int, *, place: Place | None, asked: str) -> None:
+        """Store a request, or keep it if it is ``None``, and store in its place what is asked."""
         self.write()
 
         def put() -> None:
             with self.redis.pipeline(transaction=False) as pipe:
-                pipe.set(key, request, ex=ttl)
+                if request is None:
+                    pipe.expire(key, ttl)
+                else:
+                    pipe.set(key, request, ex=ttl)
+                if place is not None:
+                    pipe.hset(place.key, place.field, asked)
+                    pipe.expire(place.key, place.ttl)
                 if self._done:
                     pipe.unlink(*self._done)
                 pipe.execute()
@@ -307,6 +376,11 @@ class Models:
         """Read an answer that was too large for the call's result."""
         data, size = read_part(self.workdir, path, offset=0, limit=2**31)
         return serializer.decode(data[:size])
+
+
+def _call_name(model: str, step: int, digest: str) -> str:
+    """Return the id of a call within its Turn."""
+    return f"{tool_part(model)}-{step}-{digest}"
 
 
 class ModelCallError(Exception):

@@ -39,7 +39,7 @@ from goondan_tasks.messages import AgentEvent, JsonObject, Message, iso_time, wa
 from goondan_tasks.model_messages import StepCallResult, message_of
 from goondan_tasks.schema import compile_schema
 from workers.agents.call_services import AgentTools, AsyncEntryStep
-from workers.thinking.model_calls import Models
+from workers.thinking.model_calls import AskedRequests, Models
 from workers.thinking.model_request import ModelAnswer, ModelRequest
 from workers.thinking.providers import ModelProvider
 from workers.thinking.turn_stream import StepStream, TurnStream
@@ -67,6 +67,8 @@ class Thinking:
     keys: Keys
     #: how long a call may wait in its queue, in seconds
     queue_timeout_seconds: float
+    #: how long the ledger keeps the answers of models, in seconds
+    result_ttl_seconds: int
 
     @cached_property
     def providers(self) -> Mapping[str, ModelProvider]:
@@ -140,6 +142,7 @@ class Thinking:
         for message in added:
             conversation.append(message)
         models = self._models(tools, ctx.workdir, conversation)
+        models.asked = self._asked(run, state, added)
         stream = TurnStream(self.redis, self.keys, run.id)
         turn = _ThinkingTurn(
             ctx, agent, configuration, self.budget, run.id, models, stream, conversation, state
@@ -171,7 +174,7 @@ class Thinking:
         data = tuple(_message(message).data for message in messages)
         models = self._models(tools, workdir, state.conversation or Conversation())
         # without an event, no client sees it: it is not part of the Turn's answer
-        answer = await models.ask_first(
+        answer, _ = await models.ask_first(
             names, ModelRequest(instructions, data, params=params), step=index, event_id=""
         )
         state.usage.update(answer.usage)
@@ -179,6 +182,17 @@ class Thinking:
         if not answer.text.strip():
             raise ModelAnswerError(f"Model {names[0]!r} gave no text to a middleware's request.")
         return answer.text
+
+    def _asked(self, run: Run, state: TurnState, added: Sequence[Message]) -> AskedRequests:
+        digest = ModelRequest("", tuple(message.data for message in added)).digest
+        state.thinkings[digest] += 1
+        return AskedRequests(
+            run.call.turn_id,
+            self.keys.asked_models(f"{run.id}.{run.retries}"),  # a retry asks anew
+            f"{digest}.{state.thinkings[digest]}",
+            self.result_ttl_seconds,
+            is_repeated=run.attempt > 1,
+        )
 
     def _models(self, tools: AgentTools, workdir: Path, conversation: Conversation) -> Models:
         return Models(
@@ -308,10 +322,10 @@ class _ThinkingTurn:
 
     async def _ask(self, request: ModelRequest, index: int) -> ModelAnswer:
         models = self.configuration.models
-        answer = await self.models.ask_first(models, request, step=index, event_id=self.event_id)
+        answer, digest = await self.models.ask_first(models, request, step=index, event_id=self.event_id)
         self.state.usage.update(answer.usage)
         self.conversation.tokens = self.state.tokens
-        await self.stream.tell(TokensUsed(step=index, usage=answer.usage, request_id=request.digest))
+        await self.stream.tell(TokensUsed(step=index, usage=answer.usage, request_id=digest))
         return answer
 
     def _request(self, step: AgentStep, corrections: Sequence[JsonObject]) -> ModelRequest:

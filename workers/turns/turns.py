@@ -32,6 +32,8 @@ class TurnState:
     ask_model: AskModel | None = None
     #: tokens by kind
     usage: Counter[str] = field(default_factory=Counter)
+    #: how often it thought, by the input's digest
+    thinkings: Counter[str] = field(default_factory=Counter)
     #: ``text_response``, ``length``, ``max_steps`` or ``budget``
     finish_reason: str | None = None
 
