@@ -148,7 +148,7 @@ const receive = {
     }
   },
   ping({ id }) {
-    // unbatched: the worker takes calls after an unanswered ping for not begun
+    // unbatched: the worker holds back calls until it arrives
     write(encoded({ t: 'pong', id }));
   },
 };

@@ -93,8 +93,6 @@ class HostCall:
     on_event: OnEvent
     asked: AskedOf
     outcome: "asyncio.Future[tuple[str, JsonObject]]"
-    #: the answer to a ping that was sent before the call: until it arrives, the call has not begun
-    behind: "asyncio.Future[None] | None" = None
     #: ties what is done for the call to its Turn, its trace and its log fields
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
 
@@ -115,6 +113,8 @@ class Host(asyncio.Protocol):
         self._rest_bytes = 0
         self._batch: list[bytes] = []
         self._calls: dict[int, HostCall] = {}
+        #: the orders of calls that are not sent yet, because a ping is not answered
+        self._held: dict[HostCall, bytes] = {}
         self._last = 0
         self._asks: set[asyncio.Task[None]] = set()
         self._pongs: dict[int, asyncio.Future[None]] = {}
@@ -173,11 +173,18 @@ class Host(asyncio.Protocol):
             self.forget(call)
 
     def begin(self, order: JsonObject, on_event: OnEvent, asked: AskedOf) -> HostCall:
-        """Start the handler of ``order``; raises PayloadTooLargeError as :meth:`run` does."""
+        """Start the handler of ``order``; raises PayloadTooLargeError as :meth:`run` does.
+
+        While a ping is not answered, the order is held back: if the host is killed as blocked, it is certain
+        that the call has not begun.
+        """
         self._last += 1
         call = HostCall(self._last, on_event, asked, self._loop.create_future())
-        call.behind = next(iter(self._pongs.values()), None)
-        self._send({"t": "call", "id": call.id, **order})
+        data = self._encoded({"t": "call", "id": call.id, **order})
+        if self._pongs:
+            self._held[call] = data
+        else:
+            self._write(data)
         self._calls[call.id] = call
         return call
 
@@ -190,6 +197,8 @@ class Host(asyncio.Protocol):
 
         A host whose event loop is blocked is killed, with all its calls.
         """
+        if self._held.pop(call, None) is not None:
+            return
         self._send({"t": "abort", "id": call.id, "error": error})
         pong: asyncio.Future[None] = self._loop.create_future()
         self._pongs[call.id] = pong
@@ -249,7 +258,7 @@ class Host(asyncio.Protocol):
         calls, self._calls = list(self._calls.values()), {}
         for call in calls:
             if not call.outcome.done():
-                has_begun = call.behind is None or call.behind.done()
+                has_begun = call not in self._held
                 was_alone = len(calls) == 1
                 message = f"The {self.kind.whose}'s process {reason}{limit}."
                 call.outcome.set_exception(HostEndedError(message, has_begun=has_begun, was_alone=was_alone))
@@ -258,7 +267,11 @@ class Host(asyncio.Protocol):
     # messages
 
     def _send(self, message: JsonObject) -> None:
-        """Send a message, in one write with the others of this round of the loop.
+        """Send a message; raises as :meth:`_encoded` does."""
+        self._write(self._encoded(message))
+
+    def _encoded(self, message: JsonObject) -> bytes:
+        """Return the bytes of a message.
 
         Raises:
             PayloadTooLargeError: it takes more than ``max_message_bytes``.
@@ -270,6 +283,10 @@ class Host(asyncio.Protocol):
                 f"A message to the {self.kind.whose}'s process takes {len(data)} bytes; "
                 f"at most {self.kind.max_message_bytes} are allowed."
             )
+        return data
+
+    def _write(self, data: bytes) -> None:
+        """Write a message together with the others of this round of the loop."""
         if not self._batch:
             self._loop.call_soon(self._flush)
         self._batch.append(data)
@@ -293,6 +310,7 @@ class Host(asyncio.Protocol):
             pong = self._pongs.pop(number, None)
             if pong is not None and not pong.done():
                 pong.set_result(None)
+            self._send_held()
             return
         call = self._calls.get(number)
         if call is None:
@@ -311,6 +329,13 @@ class Host(asyncio.Protocol):
             call.outcome.add_done_callback(lambda _: task.cancel())
         else:
             call.context.run(call.on_event, kind, message)
+
+    def _send_held(self) -> None:
+        """Send the calls that were held back, unless the host is being ended."""
+        if self.is_open:
+            for data in self._held.values():
+                self._write(data)
+            self._held.clear()
 
     async def _answer(self, call: HostCall, message: JsonObject) -> None:
         """Call the function that a handler asks for, and send what it returns or raises."""

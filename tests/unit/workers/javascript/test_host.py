@@ -1,4 +1,6 @@
-"""A real host and its connection: messages that are too large, and code that writes or reads them itself."""
+"""A real host and its connection: messages that are too large, code that writes or reads them itself, and
+calls while it is not known whether the host is blocked.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,19 +12,27 @@ import pytest
 from goondan_tasks.errors import PayloadTooLargeError
 from goondan_tasks.messages import JsonObject
 from tests.javascript_runtimes import NAMES, runtime
+from tests.waiting import wait_until
 from workers.javascript.host import Host, HostEndedError, HostKind
 from workers.processes.programs import child_environment
 
 MOST = 100_000
 HANDLERS = """
-import { readSync, writeSync } from 'node:fs';
+import { appendFileSync, readSync, writeSync } from 'node:fs';
 
 export const handlers = {
   echoes: (_ctx, input) => input,
   makes: (_ctx, { size }) => 'x'.repeat(size),
   asks: async (ctx, { text, times }) => await ctx.runtime.send(text.repeat(times)),
   misasks: async (ctx) => await ctx.runtime.send(),
-  waits: () => new Promise(() => {}),
+  waits: (_ctx, { file }) => {
+    if (file) appendFileSync(file, 'begun');
+    return new Promise(() => {});
+  },
+  blocks: (_ctx, { file }) => {
+    appendFileSync(file, 'begun');
+    for (;;) {}
+  },
   writes: (_ctx, { text, times }) => {
     for (let done = 0; done < times; ) {
       try {
@@ -157,5 +167,65 @@ def test_a_host_that_has_lost_a_part_of_a_message_ends(in_host: Callable[..., No
             await run("echoes", text="x")
         with pytest.raises(HostEndedError):
             await reading
+
+    in_host(test)
+
+
+def test_a_call_whose_handler_runs_has_begun_also_while_large_values_hold_up_the_pong(
+    in_host: Callable[..., None], tmp_path: Path
+) -> None:
+    async def test(host: Host, run: Run, seen: asyncio.Queue[Any]) -> None:
+        file, cancelled = tmp_path / "file", asyncio.ensure_future(run("waits"))
+        values = [asyncio.ensure_future(run("makes", size=MOST - 100)) for _ in range(100)]
+        await asyncio.wait(values, return_when=asyncio.FIRST_COMPLETED)
+        cancelled.cancel()
+        await asyncio.sleep(0)  # sends the ping
+        blocking = asyncio.ensure_future(run("blocks", file=str(file)))
+        await asyncio.to_thread(wait_until, file.exists)
+        host.stop("was ended")
+        with pytest.raises(HostEndedError) as ended:
+            await blocking
+        assert ended.value.has_begun
+        await asyncio.wait([cancelled, *values])
+
+    in_host(test)
+
+
+def test_a_call_that_comes_while_the_host_is_blocked_never_begins_there(
+    in_host: Callable[..., None], tmp_path: Path
+) -> None:
+    async def test(host: Host, run: Run, seen: asyncio.Queue[Any]) -> None:
+        first, second = tmp_path / "first", tmp_path / "second"
+        cancelled = asyncio.ensure_future(run("waits"))
+        blocking = asyncio.ensure_future(run("blocks", file=str(first)))
+        await asyncio.to_thread(wait_until, first.exists)
+        cancelled.cancel()
+        await asyncio.sleep(0)  # sends the ping
+        with pytest.raises(HostEndedError, match="did not answer any more") as ended:
+            await run("blocks", file=str(second))
+        assert not ended.value.has_begun
+        assert not second.exists()
+        with pytest.raises(HostEndedError) as ended:
+            await blocking
+        assert ended.value.has_begun
+
+    in_host(test)
+
+
+def test_a_call_that_is_cancelled_before_the_pong_does_not_begin(
+    in_host: Callable[..., None], tmp_path: Path
+) -> None:
+    async def test(host: Host, run: Run, seen: asyncio.Queue[Any]) -> None:
+        file, first = tmp_path / "file", asyncio.ensure_future(run("waits"))
+        assert (await run("echoes"))[0] == "value"
+        first.cancel()
+        await asyncio.sleep(0)  # sends the ping
+        second = asyncio.ensure_future(run("waits", file=str(file)))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.wait([first, second])
+        assert (await run("echoes", text="x"))[1]["value"] == {"text": "x"}
+        assert host.is_idle
+        assert not file.exists()
 
     in_host(test)
