@@ -51,35 +51,30 @@ class InstanceFiles:
         Raises:
             OSError: it cannot be renamed, or a link is on the way to it.
         """
-        return self._rename(directory, directory.name, _aside(directory, token))
+        with self._instances(directory.workspace) as fd:
+            return _set_aside(fd, directory.name, token)
 
     def give_back(self, directory: InstanceDirectory, token: str) -> bool:
-        """Restore a directory that was set aside; true also if there is nothing to restore.
+        """Restore a directory, or agents' files in it, that were set aside; true also if there are none.
 
-        False if there is a new directory with files in it; then the old one is kept under another name.
+        False if there are new files in their place; then the old ones are kept under another name.
 
         Raises:
-            OSError: it cannot be renamed.
+            OSError: they cannot be renamed.
         """
-        aside = _aside(directory, token)
+        path = self.path(directory)
         with self._instances(directory.workspace) as fd:
-            if fd is None or not _is_in(fd, aside):
-                return True
-            with suppress(OSError):  # a new directory that is still empty
-                os.rmdir(f"{directory.name}/workspace", dir_fd=fd)
-            try:
-                os.rename(aside, directory.name, src_dir_fd=fd, dst_dir_fd=fd)
-            except FileNotFoundError:  # another process was quicker
-                return True
-            except (FileExistsError, NotADirectoryError):
-                pass
-            except OSError as error:
-                if not _is_in(fd, directory.name):
-                    raise OSError(error.errno, error.strerror, str(self.path(directory))) from error
-            else:
-                return True
-            os.rename(aside, f".kept-{token}-{directory.name}", src_dir_fd=fd, dst_dir_fd=fd)
-            return False
+            is_back = fd is None or _give_back(fd, path, token, "workspace")
+        agents = path / "agents"
+        if agents.is_symlink() or not agents.is_dir():
+            return is_back
+        with ExitStack() as closing:
+            fd = self._descend(directory.workspace, closing, directory.name, "agents")
+            if fd is not None:
+                for match in filter(None, map(_ASIDE.fullmatch, _names_in(fd))):
+                    if match["token"] == token:
+                        is_back = _give_back(fd, agents / match["name"], token, "messages") and is_back
+        return is_back
 
     def remove(self, directory: InstanceDirectory, token: str) -> bool:
         """Remove a directory that was set aside; return whether nothing is left.
@@ -87,7 +82,7 @@ class InstanceFiles:
         Raises:
             OSError: a link is on the way to it.
         """
-        aside = _aside(directory, token)
+        aside = _aside(directory.name, token)
         with self._instances(directory.workspace) as fd:
             if fd is None:
                 return True
@@ -97,16 +92,26 @@ class InstanceFiles:
                 _remove(fd, aside)
             return not _is_in(fd, aside)
 
-    def remove_agent(self, directory: InstanceDirectory, agent: str) -> None:
-        """Remove an agent's own files from a shared directory: its conversation.
+    def set_agent_aside(self, directory: InstanceDirectory, agent: str, token: str) -> bool:
+        """Rename an agent's own files in a shared directory, its conversation; false if there are none.
 
         Raises:
-            OSError: a link is on the way to it.
+            OSError: they cannot be renamed, or a link is on the way to them.
+        """
+        with ExitStack() as closing:
+            fd = self._descend(directory.workspace, closing, directory.name, "agents")
+            return _set_aside(fd, agent, token)
+
+    def remove_agent(self, directory: InstanceDirectory, agent: str, token: str) -> None:
+        """Remove an agent's own files that were set aside.
+
+        Raises:
+            OSError: a link is on the way to them.
         """
         with ExitStack() as closing:
             fd = self._descend(directory.workspace, closing, directory.name, "agents")
             if fd is not None:
-                _remove(fd, agent)
+                _remove(fd, _aside(agent, token))
 
     def directories(self, workspace: str) -> list[InstanceDirectory]:
         """Return the instances' directories of a workspace, given its directory name, sorted."""
@@ -122,7 +127,9 @@ class InstanceFiles:
     def aside_for(self, directory: InstanceDirectory, token: str) -> float:
         """Return for how many seconds a directory has been set aside; 0 if it is not."""
         try:
-            return time.time() - self.path(directory).with_name(_aside(directory, token)).lstat().st_ctime
+            return (
+                time.time() - self.path(directory).with_name(_aside(directory.name, token)).lstat().st_ctime
+            )
         except OSError:
             return 0.0
 
@@ -137,16 +144,6 @@ class InstanceFiles:
     def _names(self, workspace: str) -> list[str]:
         with self._instances(workspace) as fd:
             return [] if fd is None else _names_in(fd)
-
-    def _rename(self, directory: InstanceDirectory, name: str, new_name: str) -> bool:
-        with self._instances(directory.workspace) as fd:
-            if fd is None:
-                return False
-            try:
-                os.rename(name, new_name, src_dir_fd=fd, dst_dir_fd=fd)
-            except FileNotFoundError:
-                return False
-        return True
 
     @contextmanager
     def _instances(self, workspace: str) -> Iterator[int | None]:
@@ -169,8 +166,40 @@ class InstanceFiles:
         return fd
 
 
-def _aside(directory: InstanceDirectory, token: str) -> str:
-    return f".retired-{token}-{directory.name}"
+def _aside(name: str, token: str) -> str:
+    return f".retired-{token}-{name}"
+
+
+def _set_aside(fd: int | None, name: str, token: str) -> bool:
+    if fd is None:
+        return False
+    try:
+        os.rename(name, _aside(name, token), src_dir_fd=fd, dst_dir_fd=fd)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _give_back(fd: int, path: Path, token: str, inner: str) -> bool:
+    """Restore ``path`` in its parent directory; ``inner`` is the directory that is created in it first."""
+    aside = _aside(path.name, token)
+    if not _is_in(fd, aside):
+        return True
+    with suppress(OSError):  # a new directory that is still empty
+        os.rmdir(f"{path.name}/{inner}", dir_fd=fd)
+    try:
+        os.rename(aside, path.name, src_dir_fd=fd, dst_dir_fd=fd)
+    except FileNotFoundError:  # another process was quicker
+        return True
+    except (FileExistsError, NotADirectoryError):
+        pass
+    except OSError as error:
+        if not _is_in(fd, path.name):
+            raise OSError(error.errno, error.strerror, str(path)) from error
+    else:
+        return True
+    os.rename(aside, f".kept-{token}-{path.name}", src_dir_fd=fd, dst_dir_fd=fd)
+    return False
 
 
 def _names_in(fd: int) -> list[str]:

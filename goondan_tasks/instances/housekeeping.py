@@ -22,6 +22,7 @@ from goondan_tasks.agent_registry import AgentRecord
 from goondan_tasks.errors import ConversationError, InstanceBusyError, InstanceNotFoundError
 from goondan_tasks.instances.files import InstanceFiles
 from goondan_tasks.instances.table import (
+    Hold,
     InstanceDirectory,
     InstanceInfo,
     InstanceRecord,
@@ -188,6 +189,19 @@ class Deletions:
             for start in range(0, len(some), DIRECTORIES_AT_ONCE):
                 yield from self._run_batch(some[start : start + DIRECTORIES_AT_ONCE], unused_since)
 
+    def leave(self, record: InstanceRecord, agent: str) -> str | None:
+        """Delete one agent's part of an instance that other agents share; return why it stays, if it does."""
+        directory, token = record.directory, uuid.uuid4().hex
+        [hold] = self._instances.hold([directory], token)
+        if hold.word != "held":
+            return "it is being deleted"
+        reason = self._leave_held(record, agent, token, hold)
+        if reason is not None:
+            with suppress(OSError):  # unlikely, as they were renamed a moment ago
+                self._files.give_back(directory, token)
+            self._instances.let_go([directory], token)
+        return reason
+
     def settle(self, directory: InstanceDirectory, tokens: Iterable[str]) -> None:
         """Restore files that interrupted deletions have set aside.
 
@@ -197,6 +211,26 @@ class Deletions:
         for token in tokens:
             self._files.give_back(directory, token)
             self._instances.settled(directory, token)
+
+    def _leave_held(self, record: InstanceRecord, agent: str, token: str, hold: Hold) -> str | None:
+        directory = record.directory
+        try:
+            self.settle(directory, hold.aside)
+        except OSError as error:
+            return _unmovable(error)
+        with suppress(OSError):  # never follow a link
+            if self._where(record) == "here":
+                self._files.set_agent_aside(directory, agent, token)
+        calls = [*self._live_calls.all(), *self._live_calls.since(hold.now, [agent])]
+        own = [call for call in calls if call.agent == agent]
+        if reasons := self.reasons([replace(record, guests=())], own):
+            return reasons[directory]
+        part = record.part(agent)
+        if part is None or not self._instances.leave(directory, part, token):
+            return "it was used again"
+        with suppress(OSError):
+            self._files.remove_agent(directory, agent, token)
+        return None
 
     def _run_batch(
         self, records: Sequence[InstanceRecord], unused_since: float | None
@@ -232,7 +266,7 @@ class Deletions:
                 if self._where(record) == "here" and self._files.set_aside(record.directory, batch.token):
                     batch.aside.add(record.directory)
             except OSError as error:
-                faults[record.directory] = f"its directory cannot be renamed: {error.strerror}"
+                faults[record.directory] = _unmovable(error)
         self._let_stay(batch, faults)
 
     def _let_stay(self, batch: _Batch, reasons: Mapping[InstanceDirectory, str]) -> None:
@@ -278,6 +312,10 @@ class Deletions:
             if directory not in leaving and part is not None and part.cwd is not None:
                 return f"instance {guest.key!r} of agent {agent!r}"
         return None
+
+
+def _unmovable(error: OSError) -> str:
+    return f"its directory cannot be renamed: {error.strerror}"
 
 
 #: files that were set aside are removed only after this time: the deletion may still run, also that of a
@@ -425,13 +463,8 @@ class Housekeeping:
                 raise _busy(record.key or "", reasons[record.directory])
 
     def _leave(self, record: InstanceRecord, agent: str) -> InstanceRemoval:
-        part = record.part(agent)
-        is_gone = part is not None and self._table.leave(record.directory, part)
-        if is_gone:
-            with suppress(OSError):  # never follow a link
-                self._files.remove_agent(record.directory, agent)
-        removal = self._part(record, agent)
-        return removal.model_copy(update={"removed": True} if is_gone else {"reason": "it was used again"})
+        reason = self._deletions.leave(record, agent)
+        return self._part(record, agent).model_copy(update={"removed": reason is None, "reason": reason})
 
     def _part(self, record: InstanceRecord, agent: str | None) -> InstanceRemoval:
         """Describe a deletion; that of one agent's part leaves the directory to the others."""

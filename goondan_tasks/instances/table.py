@@ -234,10 +234,12 @@ class Instances:
         self._redis = redis
         self._keys = keys
         folder = files("goondan_tasks.instances") / "scripts"
-        self._open, self._spawn, self._hold, self._leave = (
-            Script.read(folder, "directory", name) for name in ("open", "spawn", "hold", "leave")
+        self._open, self._spawn, self._hold = (
+            Script.read(folder, "directory", name) for name in ("open", "spawn", "hold")
         )
-        self._let_go, self._settled = (Script.read(folder, name) for name in ("let_go", "settled"))
+        self._leave, self._let_go, self._settled = (
+            Script.read(folder, name) for name in ("leave", "let_go", "settled")
+        )
 
     def open(self, agent: str, instance_key: str, *, workspace: str, root_id: str) -> Opened:
         """Register that an agent is about to work in an instance, below the state root of that id."""
@@ -346,12 +348,12 @@ class Instances:
                 [self._script_call(self._let_go, directory, token, 0) for directory in directories],
             )
 
-    def leave(self, directory: InstanceDirectory, part: AgentPart) -> bool:
-        """Remove one agent's part.
+    def leave(self, directory: InstanceDirectory, part: AgentPart, token: str) -> bool:
+        """Remove one agent's part of a held instance, and end the hold.
 
-        False if the agent has none, if no other agent has one, or if a deletion holds the directory.
+        False if the agent has none, if no other agent has one, or if the hold was lost.
         """
-        if not self._script_call(self._leave, directory, part.agent).run(self._redis):
+        if not self._script_call(self._leave, directory, part.agent, token).run(self._redis):
             return False
         self._remove_guests(directory, [part])
         return True

@@ -171,6 +171,54 @@ def test_an_agent_that_leaves_a_directory_takes_its_conversation_along(house: Ho
     conversations = [house.talk("a", agent) for agent in ("coder", "reviewer")]
     house.keeper.delete("a", "coder")
     assert [len(one.read()) for one in conversations] == [0, 1]
+    agents = house.workdirs.directory("a") / "agents"
+    assert [path.name for path in agents.iterdir()] == ["reviewer"]
+
+
+def test_agent_whose_turn_begins_meanwhile_stays_and_so_does_its_conversation(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.use("a", "coder")
+    files = house.talk("a", "reviewer")
+    set_aside, turns = InstanceFiles.set_agent_aside, []
+
+    def begin_first(*arguments: Any) -> bool:
+        house.submit("a", "reviewer")
+        turns.append(files.begin("t2", claimed_at=2, now=2))
+        return set_aside(*arguments)
+
+    monkeypatch.setattr(InstanceFiles, "set_agent_aside", begin_first)
+    with pytest.raises(InstanceBusyError, match="agent 'reviewer' has not ended"):
+        house.keeper.delete("a", "reviewer")
+    message = Message(id="n", data={"role": "user", "content": "x"}, created_at="", source={"type": "user"})
+    turns[0].append(message)
+    turns[0].write()
+    assert [message.id for message in files.read()] == ["m", "n"]
+    [record] = house.table.records()
+    assert (record.agents, record.tokens) == (("coder", "reviewer"), frozenset())
+
+
+def test_conversation_is_restored_if_the_deletion_of_its_agents_part_dies(house: House) -> None:
+    house.use("a", "coder")
+    files = house.talk("a", "reviewer")
+    directory = InstanceDirectory.of("shop", "a")
+    house.table.hold([directory], TOKEN)
+    house.files.set_agent_aside(directory, "reviewer", TOKEN)
+    assert len(files.read()) == 0
+    house.run_out("a")
+    InstanceWorkdirs(Workdirs(house.root, "shop"), house.table).open("coder", "a")
+    assert len(files.read()) == 1
+    [record] = house.table.records()
+    assert record.tokens == frozenset()
+
+
+def test_agent_does_not_leave_an_instance_that_is_being_deleted(house: House) -> None:
+    house.use("a", "coder")
+    files = house.talk("a", "reviewer")
+    house.table.hold([InstanceDirectory.of("shop", "a")], TOKEN)
+    with pytest.raises(InstanceBusyError, match="it is being deleted"):
+        house.keeper.delete("a", "reviewer")
+    assert len(files.read()) == 1
 
 
 def test_a_conversation_goes_with_its_instance_wherever_that_works(house: House) -> None:

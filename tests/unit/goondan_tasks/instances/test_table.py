@@ -174,9 +174,14 @@ def test_one_agent_may_leave_and_the_last_one_may_not(table: Instances) -> None:
         open_it(table, agent=agent)
     [record] = table.records()
     coder, reviewer = record.parts
-    assert table.leave(record.directory, coder)
-    assert not table.leave(record.directory, coder)
-    assert not table.leave(record.directory, reviewer)
+    assert not table.leave(record.directory, coder, TOKEN)
+    table.hold([record.directory], OTHER)
+    assert not table.leave(record.directory, coder, TOKEN)
+    assert table.leave(record.directory, coder, OTHER)
+    assert table.leave(record.directory, coder, OTHER)
+    table.hold([record.directory], TOKEN)
+    assert not table.leave(record.directory, coder, TOKEN)
+    assert not table.leave(record.directory, reviewer, TOKEN)
     assert [record.agents for record in table.records()] == [("reviewer",)]
 
 
