@@ -76,7 +76,8 @@ class Limits:
     def _key(self, call: ToolCall) -> str | None:
         """Return the limit of the call's idempotencyKey; a key that the caller gives overrides the export's.
 
-        It applies to all calls of one agent and tool, in any instance.
+        It applies to all calls of one agent and tool, in any instance. A replay shares no unknown outcome,
+        which may be that of the call that it replays.
         """
         digest = _ANY
         key: list[Any] = []
@@ -86,7 +87,8 @@ class Limits:
             key = ["declared", [[name, call.args.get(name)] for name in self.key_arguments]]
         if not key:
             return None
-        return f"key 1 0 {digest} key:{_digest([call.agent_name, call.tool_name, key])}"
+        is_replay = int(call.replay_of is not None)
+        return f"key 1 {is_replay} {digest} key:{_digest([call.agent_name, call.tool_name, key])}"
 
 
 def _scope(bound: "BoundTool", field: str) -> str:

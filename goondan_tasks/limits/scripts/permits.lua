@@ -3,7 +3,8 @@
 -- A limit is a line of text: kind, most, period (ms), digest, name.
 --   seats  at most so many calls hold a permit at a time (maxConcurrency, serial)
 --   rate   at most so many calls start in any period (rateLimit)
---   key    calls with the same idempotencyKey: one runs, the others wait for its result and share it
+--   key    calls with the same idempotencyKey: one runs, the others wait for its result and share it; in place of the
+--          period, 1 if the call is a replay, which shares no unknown outcome
 -- A call that was admitted from a wait queue, and that no worker has received yet, holds its permit with a negative
 -- time. The call's record decides whether it still holds the permit: the permit is free again if the call has ended,
 -- or was not claimed within a lease (after it was admitted or queued again).
@@ -88,10 +89,11 @@ local function free_dead_permits(name)
 end
 
 -- A result is shared if it is ok, or if it is unknown whether the call took effect.
-local function is_shared(owner)
+local function is_shared(owner, with_unknown)
   local outcome, result = unpack(redis.call('HMGET', calls .. owner, 'outcome', 'result'))
   if not (outcome and result) then return false end
-  return outcome == 'ok' or string.find(result, '"code":"E_TOOL_OUTCOME_UNKNOWN"', 1, true) ~= nil
+  local is_unknown = string.find(result, '"code":"E_TOOL_OUTCOME_UNKNOWN"', 1, true) ~= nil
+  return outcome == 'ok' or with_unknown and is_unknown
 end
 
 local function check_key(limit, id, at)
@@ -100,7 +102,7 @@ local function check_key(limit, id, at)
   if owner == id then return end
   local status = owner and redis.call('HGET', calls .. owner, 'status')
   local is_under_way = status == 'queued' or status == 'running' or status == 'pending'
-  if is_under_way or (status and is_shared(owner)) then
+  if is_under_way or (status and is_shared(owner, limit.period == 0)) then
     if state[2] ~= limit.digest then return 'conflict', owner end
     if is_under_way then return 'wait' end
     return 'share', owner

@@ -54,6 +54,14 @@ def test_declared_arguments_make_the_key_and_the_others_do_not_count() -> None:
     assert first[0].startswith("key 1 0 - key:")
 
 
+def test_a_replay_has_the_key_of_the_call_that_it_replays() -> None:
+    call = a_call({"order": "1"})
+    [first], [replay] = (
+        call_limits("once__order", one) for one in (call, call.model_copy(update={"replay_of": "old"}))
+    )
+    assert replay == first.replace("key 1 0", "key 1 1")
+
+
 def test_a_key_of_the_caller_has_the_digest_of_the_arguments() -> None:
     [first, same, other] = (
         call_limits("free__work", a_call({"n": n, "m": 0}, idempotency_key="k"))[0].split() for n in (1, 1, 2)

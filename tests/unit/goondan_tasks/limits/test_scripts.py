@@ -16,7 +16,7 @@ from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim
 from goondan_tasks.ledger.submission import Submission
-from goondan_tasks.limits.limiter import LimitAnswer, LimitScripts
+from goondan_tasks.limits.limiter import LimitAnswer, Limits, LimitScripts
 from goondan_tasks.messages import ToolCall, iso_time
 from goondan_tasks.output import Pending
 from tests.waiting import wait_until
@@ -397,6 +397,24 @@ def test_an_unknown_outcome_is_shared_and_another_error_is_not(door: Door) -> No
     door.end(second, key(), "E_TOOL_OUTCOME_UNKNOWN")
     answer = door.admit(third, key())
     assert (answer.word, answer.about) == ("share", identity_of(second))
+
+
+def test_replay_runs_although_the_unknown_outcome_is_shared_by_other_calls_with_a_declared_key(
+    door: Door,
+) -> None:
+    limits, arguments = Limits(key_arguments=("word",)), {"word": "tea"}
+    first = door.submit("t1", args=arguments)
+    assert door.admit(first, limits.for_call(first)).word == "go"
+    door.claim(first)
+    door.end(first, limits.for_call(first), "E_TOOL_OUTCOME_UNKNOWN")
+    other = door.submit("t2", args=arguments)
+    assert door.admit(other, limits.for_call(other)).word == "share"
+    replays = [
+        door.submit(f"t{number}", args=arguments, replay_of=identity_of(one))
+        for number, one in ((3, first), (4, other))
+    ]
+    # the key holds among replays, too
+    assert [door.admit(replay, limits.for_call(replay)).word for replay in replays] == ["go", "wait"]
 
 
 def test_other_arguments_under_the_same_key_are_a_conflict(door: Door) -> None:
