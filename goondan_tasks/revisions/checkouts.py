@@ -318,7 +318,7 @@ class RevisionSource:
         try:
             self.remote.fetch(ref.digest)
         except GitError:  # not every server allows fetching single commits
-            self.remote.fetch("refs/heads/*")
+            self.remote.fetch_branches()
         if repository.commit_of(ref.digest) is None:
             raise BundleRevisionUnavailableError(f"The remote {self.remote.name} has no revision {ref}.")
 

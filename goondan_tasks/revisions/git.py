@@ -439,7 +439,15 @@ class Remote:
 
     def fetch(self, *wanted: str) -> None:
         """Fetch refs, or commits by their ids, without creating local refs."""
-        self._run("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--", self.name, *wanted)
+        options = ("--quiet", "--no-tags", "--no-write-fetch-head", "--refmap=")
+        self._run("fetch", *options, "--", self.name, *wanted)
+
+    def fetch_branches(self) -> None:
+        """Fetch all branches, without creating local refs."""
+        # git refuses a pattern without a place for the refs
+        branches = [ref for ref in self._refs("refs/heads/*") if ref.startswith("refs/heads/")]
+        if branches:
+            self.fetch(*branches)
 
     def mirror(self, refs: str) -> None:
         """Make the local refs that begin with ``refs`` equal to the remote's."""
@@ -469,10 +477,13 @@ class Remote:
             self._run("push", "--quiet", "--no-verify", "--", self.name, f":{ref}")
 
     def _listed(self, ref: str) -> str | None:
-        # git lists every ref whose name ends like this one
-        lines = self._run("ls-remote", "--", self.name, ref).splitlines()
+        return self._refs(ref).get(ref)
+
+    def _refs(self, pattern: str) -> dict[str, str]:
+        """Return the commits of the remote's refs, by name, whose names end like ``pattern``."""
+        lines = self._run("ls-remote", "--", self.name, pattern).splitlines()
         named = (line.split(b"\t") for line in lines)
-        return next((commit.decode() for commit, name in named if os.fsdecode(name) == ref), None)
+        return {os.fsdecode(name): commit.decode() for commit, name in named}
 
     def _run(self, *arguments: str) -> bytes:
         return self.repository.git.run(*arguments, seconds=REMOTE_SECONDS)

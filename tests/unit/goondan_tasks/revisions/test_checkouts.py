@@ -198,9 +198,14 @@ def test_checkout_that_cannot_be_touched_is_not_locked(
     assert clean_checkouts(cache.cache, DAY, clock=lambda: 2 * DAY) == [f"git-{bundle.head}-root"]
 
 
-def test_what_was_fetched_leaves_no_ref(tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", ["2", "0"])
+def test_what_was_fetched_leaves_no_ref_even_if_the_server_gives_only_branches(
+    tmp_path: Path, protocol: str
+) -> None:
     origin = make_bundle(tmp_path / "origin")
     git(tmp_path, "clone", "--quiet", str(origin.root), "here")
+    # with version 0, a server refuses commits that are not the tip of a branch
+    git(tmp_path / "here", "config", "protocol.version", protocol)
     old, _ = origin.commit({"prompts/coder.md": "2"}), origin.commit({"prompts/coder.md": "3"})
     cache = Checkouts(tmp_path / "cache", RevisionSource.of(tmp_path / "here", "origin"))
     before = git(tmp_path / "here", "for-each-ref")
