@@ -1,14 +1,17 @@
 """The state of extensions, kept for each instance of an agent: ``api.state``."""
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from time import monotonic
 from typing import Any, cast
 
 from redis import Redis
 
 from broker_config import serializer
+from broker_config.connections import retrying
 from broker_config.keys import Keys
 from broker_config.settings import Settings
 from goondan_tasks.client.known_agents import broker_errors
@@ -18,6 +21,10 @@ from workers.extensions.events import running_for
 
 #: the lifetime of state after it was last read or written
 TTL_SECONDS = 30 * 86_400
+
+#: how long an operation waits for a Redis that cannot be reached, as the rest of a Turn does; all of them may
+#: be repeated
+PATIENCE_SECONDS = 60.0
 
 #: the size limit of a value, in bytes of JSON
 LARGEST_VALUE = 1_048_576
@@ -33,7 +40,7 @@ class StateOwner:
 
 
 class RedisState:
-    """State in Redis; all methods raise a BrokerUnreachableError if Redis cannot be reached."""
+    """State in Redis; all methods raise a BrokerUnreachableError if Redis stays away, or refuses."""
 
     def __init__(self, redis: Redis, settings: Settings) -> None:
         self._redis = redis
@@ -42,7 +49,7 @@ class RedisState:
 
     def read(self, owner: StateOwner, key: str) -> bytes | None:
         name = self._name(owner)
-        with broker_errors(self._url), self._redis.pipeline(transaction=False) as pipe:
+        with self._patiently(), self._redis.pipeline(transaction=False) as pipe:
             pipe.hget(name, key)
             pipe.expire(name, TTL_SECONDS)
             value: bytes | None = pipe.execute()[0]
@@ -50,7 +57,7 @@ class RedisState:
 
     def write(self, owner: StateOwner, key: str, value: bytes | None) -> None:
         name = self._name(owner)
-        with broker_errors(self._url), self._redis.pipeline() as pipe:
+        with self._patiently(), self._redis.pipeline() as pipe:
             if value is None:
                 pipe.hdel(name, key)
             else:
@@ -59,9 +66,14 @@ class RedisState:
             pipe.execute()
 
     def keys(self, owner: StateOwner) -> list[str]:
-        with broker_errors(self._url):
+        with self._patiently():
             found = cast("list[bytes]", self._redis.hkeys(self._name(owner)))
         return [key.decode() for key in found]
+
+    @contextmanager
+    def _patiently(self) -> Iterator[None]:
+        with broker_errors(self._url), retrying(monotonic() + PATIENCE_SECONDS):
+            yield
 
     def _name(self, owner: StateOwner) -> str:
         return self._keys.extension(owner.agent, owner.extension, owner.instance_key)
@@ -97,7 +109,7 @@ class ExtensionState:
         RuntimeError: no instance is named, and no call of the agent is running.
         TypeError: the key is not text.
         ValueError: the value is not JSON, or longer than :data:`LARGEST_VALUE`.
-        BrokerUnreachableError: Redis cannot be reached.
+        BrokerUnreachableError: Redis stays away for :data:`PATIENCE_SECONDS`, or refuses.
     """
 
     def __init__(self, store: StateStore, agent: str, extension: str) -> None:
