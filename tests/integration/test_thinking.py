@@ -1,5 +1,6 @@
 """Agents that think in real workers, with a scripted server in the place of their model."""
 
+import json
 import shutil
 import signal
 import threading
@@ -15,7 +16,7 @@ from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.names import MODEL_TOOLS
 from goondan_tasks.testing import LocalStack
 from tests.integration.spans import span_of
-from tests.model_server import Answer, Asked, Call, ModelServer, Said, Usage, in_turn, too_long
+from tests.model_server import Answer, Asked, Call, Failure, ModelServer, Said, Usage, in_turn, too_long
 from tests.waiting import wait_until
 
 ACADEMY = Path(__file__).parent.parent / "bundles" / "academy"
@@ -123,6 +124,49 @@ def test_the_models_whole_message_is_shown_to_tools_middlewares_and_the_older_ve
     older = outputs["older.look"]
     assert older["content"] == "I look."
     assert [call["name"] for call in older["toolCalls"]] == [name for _, name in calls]
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "text", "text": 5},
+        {"type": "file", "path": "a.txt", "size": 3},
+        {"type": "image", "image": 7},
+        {"type": "file", "data": "QUJD"},
+    ],
+)
+def test_an_item_that_only_resembles_a_part_of_a_message_is_json_to_the_model(
+    client: Client, model: ModelServer, item: dict[str, Any]
+) -> None:
+    model.begin(in_turn(Answer("I see.")))
+    parts = [{"type": "text", "text": "look"}, item]
+    assert ask(client, "student", parts, "alike").output == "I see."
+    [text] = [one.text for one in model.requests[-1].said[-1:]]
+    assert json.loads(text)["input"] == parts
+
+
+def test_a_refused_input_does_not_stay_in_the_conversation(client: Client, model: ModelServer) -> None:
+    def script(asked: Asked) -> Any:
+        is_forbidden = any("forbidden" in one.text for one in asked.said)
+        return Failure(400, "content policy", type="invalid_request_error") if is_forbidden else Answer("ok")
+
+    model.begin(script)
+    assert ask(client, "student", "first", "refusal").output == "ok"
+    refused = ask(client, "student", "forbidden", "refusal")
+    assert refused.error is not None
+    assert refused.error.code == "E_MODEL"
+    assert ask(client, "student", "second", "refusal").output == "ok"
+    assert told(model.requests[-1]) == ["user: first", "assistant: ok", "user: second"]
+
+
+def test_an_input_stays_if_the_model_refuses_what_came_after_its_answer(
+    client: Client, model: ModelServer
+) -> None:
+    refusal = Failure(400, "content policy", type="invalid_request_error")
+    model.begin(in_turn(calling("desk__echo", text="x"), refusal, Answer("ok")))
+    assert ask(client, "student", "first", "refusal-later").error is not None
+    assert ask(client, "student", "second", "refusal-later").output == "ok"
+    assert told(model.requests[-1]) == ["user: first", "assistant: ", "tool: x", "user: second"]
 
 
 def test_what_a_middleware_adds_after_a_turn_is_kept(client: Client, model: ModelServer) -> None:

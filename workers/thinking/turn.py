@@ -53,6 +53,12 @@ MOST_CORRECTIONS = 2
 #: how many tool calls an answer may have
 MOST_CALLS = 256
 
+#: errors that say that the model does not take the request, and will not take it later
+REFUSALS = ("E_MODEL", "E_MODEL_CONTEXT_LENGTH", "E_MODEL_REFUSED")
+
+#: how a part of a message begins that names its type, or has none to name
+_URLS = ("http://", "https://", "data:")
+
 _NAME = re.compile(r"\{\{\s*([A-Za-z]\w*)\s*\}\}")
 _FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*)\n\s*```\s*", re.DOTALL)
 
@@ -139,6 +145,7 @@ class Thinking:
         if added:  # marks the Turn's own input for extensions, which must keep it
             metadata = {**added[-1].metadata, "turnId": ctx.turn_id}
             added[-1] = added[-1].model_copy(update={"metadata": metadata})
+        begin = len(conversation.events)
         for message in added:
             conversation.append(message)
         models = self._models(tools, ctx.workdir, conversation)
@@ -149,6 +156,10 @@ class Thinking:
         )
         try:
             return await turn.run()
+        except ModelError as error:
+            if error.code in REFUSALS:
+                _take_back(conversation, begin, len(added))
+            raise
         finally:
             conversation.tokens = state.tokens
             await asyncio.to_thread(conversation.end)
@@ -363,6 +374,17 @@ class _ThinkingTurn:
         return None if answer.has_calls or not answer.text else _json_of(answer.text)
 
 
+def _take_back(conversation: Conversation, begin: int, count: int) -> None:
+    """Remove a refused input of ``count`` messages, unless it was answered; it would spoil the next Turns."""
+    messages = [event.message for event in conversation.events[begin:] if event.message is not None]
+    if any(message.data.get("role") == "assistant" for message in messages[count:]):
+        return
+    kept = {message.id for message in conversation.next_messages}
+    for message in messages[:count]:
+        if message.id in kept:
+            conversation.emit({"type": "remove", "targetId": message.id})
+
+
 def _json_of(text: str) -> Any:
     """Decode an answer, which may be in a fenced code block."""
     fenced = _FENCED.fullmatch(text)
@@ -403,7 +425,15 @@ def _user_message(event: AgentEvent) -> Message:
 
 
 def _is_part(part: Any) -> bool:
-    return isinstance(part, Mapping) and part.get("type") in ("text", "image", "file")
+    """Return whether an item is a part of a message, as :class:`ModelProvider` sends it."""
+    if not isinstance(part, Mapping):
+        return False
+    if part.get("type") == "text":
+        return isinstance(part.get("text"), str)
+    source = part.get("image") or part.get("data") or part.get("url")
+    if part.get("type") not in ("image", "file") or not isinstance(source, str):
+        return False
+    return source.startswith(_URLS) or isinstance(part.get("mediaType"), str)
 
 
 def _message(given: JsonObject | Message) -> Message:
