@@ -1,7 +1,7 @@
 """A worker announces itself and its agents, and renews its heartbeat."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from celery import bootsteps
 from redis.exceptions import RedisError
 
 from broker_config.process_identity import this_process
-from broker_config.queues import agent_of
+from broker_config.queues import agent_of, call_queue, events_queue
 from goondan_tasks.agent_registry import AgentRecord, WorkerRecord, describe_agents
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.errors import BrokerUnreachableError, ConfigError
@@ -23,7 +23,7 @@ from workers.instances.workdirs import root_id
 from workers.mcp import process_board
 from workers.pool.consumed_queues import PausedQueues, served_agents
 from workers.pool.drain import ShutdownWatch
-from workers.pool.pool import refuse
+from workers.pool.pool import CallPool, refuse
 from workers.runtime import WorkerRuntime, process_runtime
 
 logger = structlog.get_logger(__name__)
@@ -84,6 +84,8 @@ class Heartbeat(bootsteps.StartStopStep):
             consumer.timer.call_repeatedly(sweep_seconds(runtime.settings), beat),
             consumer.timer.call_repeatedly(STANDBY_SECONDS, look),
         ]
+        if not isinstance(consumer.pool, CallPool):
+            report_shared_slots(queues, record.agents)
         logger.info("worker.ready", agents=list(record.agents), concurrency=record.concurrency)
 
     def _make_ready(self, runtime: WorkerRuntime, record: WorkerRecord) -> None:
@@ -253,6 +255,19 @@ def warn_of_other_swarms(record: WorkerRecord, others: Iterable[WorkerRecord]) -
                 what_to_do="Each takes calls of the other swarm, whose policy may differ: "
                 "give one of them another database.",
             )
+
+
+def report_shared_slots(queues: Collection[str], agents: Iterable[str]) -> None:
+    """Log the agents whose calls and events share the slots of one of Celery's own pools."""
+    found = [agent for agent in agents if {call_queue(agent), events_queue(agent)} <= set(queues)]
+    if found:
+        logger.error(
+            "worker.slots_are_shared",
+            agents=found,
+            reason="Under Celery's own pools a Turn keeps its slot while it waits for its calls. If Turns "
+            "hold all slots, the calls never begin.",
+            what_to_do="Start one worker for the calls and one for the events, or leave out --pool.",
+        )
 
 
 def warn_of_earlier_workspace(runtime: WorkerRuntime) -> None:
