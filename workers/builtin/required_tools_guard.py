@@ -4,6 +4,7 @@ It acts around an agent's entry. After a Step without tool calls ``step.should_c
 block of the next Step reminds the model, up to ``maxRetries`` times per Turn.
 """
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -97,15 +98,16 @@ class RequiredToolsGuard:
         self._reminded[turn] = await self._state.get(_reminded_key(ctx.turn_id), [])
         if not await self._is_done(ctx.turn_id):
             await self._state.set(_key(ctx.turn_id), False)
+        may_go_on = False
         try:
-            answer = await self._required(ctx)
-        except Exception:  # but not a cancellation, after which another run may need the state
-            await self._forget(ctx.turn_id)
+            return await self._required(ctx)
+        except asyncio.CancelledError:
+            may_go_on = True  # in another run of the Turn, which needs the state
             raise
         finally:
             self._reminded.pop(turn, None)
-        await self._forget(ctx.turn_id)
-        return answer
+            if not may_go_on:
+                await self._forget(ctx.turn_id)
 
     async def _required(self, ctx: TurnContext) -> Any:
         answer = await ctx.next()
