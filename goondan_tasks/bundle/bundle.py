@@ -68,6 +68,7 @@ from goondan_tasks.bundle.resources import (
     ToolResource,
 )
 from goondan_tasks.errors import AgentNotFoundError, ConfigError
+from goondan_tasks.javascript import is_javascript
 from goondan_tasks.names import SYSTEM_TOOL, folder_workspace
 from goondan_tasks.schema import member
 from goondan_tasks.wording import FieldPath, hint
@@ -365,7 +366,9 @@ def _policy_findings(tool: Declaration, export: FieldPath) -> Iterator[Finding]:
     if tool.value(place("memoryMb")) is not None and tool.value(place("isolation")) != "process":
         message = "'memoryMb' works only in a process of its own"
         yield tool.warning(place("memoryMb"), message, "Add 'isolation: process'.")
-    if tool.value(place("sandbox")) in (True, "strict") and tool.value(place("isolation")) != "process":
+    entry = tool.value(("spec", "entry"))
+    is_outside = tool.value(place("isolation")) != "process" and not is_javascript(str(entry))
+    if tool.value(place("sandbox")) in (True, "strict") and is_outside:
         message = "'sandbox' covers only the programs of ctx.run_process: the handler runs in the worker"
         yield tool.warning(place("sandbox"), message, "Add 'isolation: process' if the handler may do harm.")
     properties = member(tool.value((*export, "parameters")), "properties")

@@ -192,21 +192,21 @@ class HostedTool:
         kind, hosts = self._kind(ctx), self.tools.hosts
         if kind.is_alone:
             return await hosts.lent(kind, self.tools.help_url)
-        host = await hosts.shared(kind, self.tools.help_url)
-        if kind.sandbox is None:  # a sandbox belongs to one instance
-            self._hosts[ctx.agent_name] = host
+        host = self._hosts[ctx.agent_name] = await hosts.shared(kind, self.tools.help_url)
         return host
 
     def _kind(self, ctx: ToolContext) -> HostKind:
         export, confinement = self.bound.export, self.tools.confinement
         environment = confinement.environment(ctx.agent_name, self.bound)
+        sandbox = confinement.sandbox(self.bound, ctx.workdir)
         return HostKind(
             self.tools.root,
             self.runtime,
             tuple(sorted(environment.items())),
-            confinement.sandbox(self.bound, ctx.workdir),
+            sandbox,
             export.memory_mb,
-            is_alone=export.isolation == "process",
+            # a sandbox belongs to one instance: its host must not be kept for ever
+            is_alone=export.isolation == "process" or sandbox is not None,
             max_message_bytes=self.tools.max_message_bytes,
         )
 

@@ -8,6 +8,7 @@ from goondan_tasks.bundle import Finding
 from tests.unit.goondan_tasks.bundle.writing import TOOL, found_in, told, write
 
 HEAD = TOOL.partition("  exports:")[0]
+JAVASCRIPT = HEAD.replace(".py", ".mjs")
 
 
 def tool(tmp_path: Path, exports: str, more: str = "") -> list[Finding]:
@@ -175,6 +176,13 @@ def test_a_sandbox_around_the_programs_of_a_handler_in_the_worker_is_a_warning(
     assert "the handler runs in the worker" in finding.message
     assert tool(tmp_path, EXPORT, f"  sandbox: {sandbox}\n  isolation: process\n") == []
     assert tool(tmp_path, EXPORT, "  sandbox: false\n") == []
+
+
+def test_a_sandbox_around_a_handler_in_javascript_is_no_warning(tmp_path: Path) -> None:
+    declared = f"{JAVASCRIPT}  exports:\n{EXPORT}  sandbox: true\n"
+    handlers = "export const handlers = { run: () => null };"
+
+    assert found_in(write(tmp_path, {"goondan.yaml": declared, "echo.mjs": handlers})) == []
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "1.5", "true", "'1200'"])
