@@ -33,7 +33,7 @@ IDLE_SECONDS = 60.0
 
 
 class Hosts:
-    """The hosts of one worker process, started when they are first needed."""
+    """The hosts of one revision in a worker process, started when they are first needed."""
 
     def __init__(self) -> None:
         self._shared: dict[HostKind, asyncio.Task[Host]] = {}
@@ -76,15 +76,9 @@ class Hosts:
         self._idle.append(host)
         asyncio.get_running_loop().call_later(IDLE_SECONDS, self._end_idle, host)
 
-    async def end_below(self, folder: Path) -> None:
-        """End the hosts of the bundle in a folder."""
-        await self._end([host for host in self._all if host.kind.root.is_relative_to(folder)])
-
     async def close(self) -> None:
         """End all hosts."""
-        await self._end(list(self._all))
-
-    async def _end(self, hosts: list[Host]) -> None:
+        hosts = list(self._all)
         for host in hosts:
             host.stop("was ended with its worker")
         for host in hosts:

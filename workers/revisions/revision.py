@@ -270,10 +270,9 @@ class Revision:
         revision can be closed, too; a second call does nothing.
         """
         self.extensions.unload()
-        folder = self.bundle.root.resolve()
-        self.children.end_below(folder)
+        self.children.end_below(self.bundle.root.resolve())
         if not self.hosts.is_empty:
-            self.event_loop.submit(self.hosts.end_below(folder))
+            self.event_loop.submit(self.hosts.close())
         for model in self.thinking.providers.values():
             self.event_loop.submit(model.close())
         self.modules.close()
@@ -292,7 +291,6 @@ class RevisionFactory:
     instances: Instances
     handoffs: Handoffs
     refreshes: RefreshesInFlight = field(default_factory=RefreshesInFlight)
-    hosts: Hosts = field(default_factory=Hosts)
 
     def revision(
         self, bundle: Bundle, ref: str | None, *, steps_now: StepsNow, checkout: Checkout | None = None
@@ -305,7 +303,9 @@ class RevisionFactory:
             ConfigError: the bundle has no such Swarm, or its OAuthApps cannot be used.
         """
         settings, ledger = self.settings, self.ledger
-        registry = make_registry(settings, bundle, self.children, self.hosts)
+        # its own: the same revision may be loaded again while this one is being closed
+        hosts = Hosts()
+        registry = make_registry(settings, bundle, self.children, hosts)
         workdirs = InstanceWorkdirs(_workdirs(settings, bundle), self.instances)
         changes = BundleChanges(settings, ledger, bundle, workdirs, lambda: extensions.services.events, ref)
         oauth = make_oauth(settings, bundle, ledger.redis, self.refreshes)
@@ -339,7 +339,7 @@ class RevisionFactory:
             executor=executor,
             thinking=thinking,
             children=self.children,
-            hosts=self.hosts,
+            hosts=hosts,
             modules=EntryModules(bundle.root),
             event_loop=self.event_loop,
             checkout=checkout,

@@ -20,6 +20,7 @@ import pytest
 
 from goondan_tasks.entry import PREFIX, EntryError
 from goondan_tasks.errors import ExtensionInitError, ToolNotFoundError
+from goondan_tasks.javascript import find_runtime
 from goondan_tasks.names import EVENT_TOOLS
 from goondan_tasks.revisions.checkouts import clean_checkouts
 from tests.processes import runs
@@ -52,6 +53,29 @@ def register(api):
     api.events.on("extension.unloading", lambda event: time.sleep(60))
     api.events.on("extension.unloading", lambda event: sys.exit(1))
     api.events.on("extension.unloading", lambda event: pathlib.Path({mark!r}).touch())
+"""
+HAT_TOOL = """\
+apiVersion: goondan.ai/v1
+kind: Tool
+metadata: { name: hat }
+spec:
+  entry: ./tools/hat.mjs
+  exports:
+    - { name: hang, parameters: { type: object } }
+    - { name: pid, parameters: { type: object } }
+"""
+HAT = """\
+import { existsSync, writeFileSync } from 'node:fs';
+import { setTimeout } from 'node:timers/promises';
+
+export const handlers = {
+  async hang(ctx) {
+    writeFileSync(`${ctx.workdir}/hanging`, '');
+    while (!existsSync(`${ctx.workdir}/go-on`)) await setTimeout(10);
+    return process.pid;
+  },
+  pid: () => process.pid,
+};
 """
 FAILS = "def register(api):\n    raise ValueError('no')\n"
 
@@ -182,6 +206,32 @@ def test_the_same_revision_loaded_again_keeps_its_modules_when_the_first_is_clos
     assert machine.call(second, "coat__word") == "same"
     second.close()
     assert modules_of(machine) == []
+
+
+@pytest.mark.skipif(find_runtime() is None, reason="neither Node nor Bun is installed")
+def test_the_same_revision_loaded_again_keeps_its_javascript_calls_when_the_first_is_closed(
+    machine: RevisionMachine, tmp_path: Path
+) -> None:
+    document = machine.bundle / "goondan.yaml"
+    text = document.read_text("utf-8").replace("tools: [", "tools: [Tool/hat, ")
+    document.write_text(f"{text}---\n{HAT_TOOL}", "utf-8")
+    (machine.bundle / "tools/hat.mjs").write_text(HAT, "utf-8")
+    ref = machine.change("same")
+    first, second = machine.open(ref), machine.open(ref)
+    ends = machine.call(first, "hat__pid")
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(machine.call, second, "hat__hang")
+        wait_until(lambda: list((tmp_path / "state").rglob("hanging")))
+
+        first.close()
+
+        wait_until(lambda: not runs(ends))
+        [hanging] = (tmp_path / "state").rglob("hanging")
+        hanging.with_name("go-on").touch()
+        stays = running.result(30)
+    assert machine.call(second, "hat__pid") == stays
+    second.close()
+    wait_until(lambda: not runs(stays))
 
 
 def test_children_of_a_closed_revision_end_and_those_of_others_stay(machine: RevisionMachine) -> None:
