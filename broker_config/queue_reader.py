@@ -22,6 +22,7 @@ from typing import Any
 
 from redis import Redis
 from redis.connection import Connection
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError
 
 from broker_config.in_flight import SLEEP_SECONDS, Reservation, ReservationFactory
@@ -229,12 +230,21 @@ class QueueReader:
 
     @contextlib.contextmanager
     def _reporting_loss(self) -> Any:
-        """Give every receiver the error if the connection is lost."""
+        """Give every receiver the error if the connection is lost.
+
+        After any other error, too, the connection is closed: the answers that are left in it would go to
+        the receivers of later commands.
+        """
+        lost: RedisError | None = RedisConnectionError("closed, because an answer could not be handled")
         try:
             yield
+            lost = None
         except RedisError as error:
-            self.close()
-            self._unsent = []
-            while self._unanswered:
-                self._unanswered.popleft()[1](error)
+            lost = error
             raise
+        finally:
+            if lost is not None:
+                self.close()
+                self._unsent = []
+                while self._unanswered:
+                    self._unanswered.popleft()[1](lost)

@@ -318,3 +318,28 @@ def test_of_many_queues_a_reservation_names_a_few_and_all_have_their_turn(
     rest = [queue for _ in range(200) for queue, _, _ in reader.reserve(queues, 1, 0).claims]
     assert sorted(rest) == sorted(queues * 2)
     assert max(named) == queue_reader.MOST_HOT
+
+
+def test_after_an_answer_that_cannot_be_handled_later_answers_reach_their_own_receivers(
+    make: Callable[..., QueueReader],
+) -> None:
+    reader = make()
+    first, second = (
+        ScriptCall[object](Script.of(f"return '{word}'"), [], []) for word in ("first", "second")
+    )
+    received: list[Any] = []
+
+    def fail(_: object) -> None:
+        raise KeyError("first")
+
+    reader.post(first, fail)
+    reader.post(first, received.append)
+    with pytest.raises(KeyError):
+        reader.settle()
+    assert [type(one) for one in received] == [RedisConnectionError]
+    received.clear()
+
+    reader.post(second, received.append)
+    reader.settle()
+
+    assert received == [b"second"]
