@@ -265,6 +265,8 @@ class Job:
         with self._lock:
             if self.cancellation is None:
                 self.cancellation = Cancellation()
+                if self.state is JobState.ENDED:
+                    self.cancellation.end()
             return self.cancellation
 
     def let_go(self) -> None:

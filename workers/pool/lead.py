@@ -175,12 +175,15 @@ class Lead:
         return [(job.id, job.token) for job in (*self.jobs, *unconfirmed)]
 
     def detach_now(self, job: Job) -> None:
-        """Let a plain call that is about to wait go on alone, and another thread lead."""
+        """Let a plain call that is about to wait go on alone, and another thread lead.
+
+        Work that outlives its call may still use the call's context: then there is nothing to detach.
+        """
         if job.plan is not None and job.plan.is_async:
             self.on_loop.detach(job)
             return
         with self._lock:
-            if job.end_detached is None:
+            if job.end_detached is None and self._running is job:
                 self._take_over(job)
 
     def step_aside(self) -> None:
@@ -522,6 +525,7 @@ class Lead:
         with self._lock:
             if number == self._leader:
                 self._running = None
+                self._must_pause = True  # else a fault that comes again would be a busy loop
                 self._elect()
 
     def _elect(self) -> None:

@@ -37,7 +37,7 @@ from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.monitors import task_name
 from goondan_tasks.tool_api import ToolContext
 from workers.concurrency.event_loop import drive
-from workers.concurrency.slots import QueuedJob, ReleasedSlot, Slots, Wait
+from workers.concurrency.slots import KeptSlot, QueuedJob, ReleasedSlot, Slots, Wait
 from workers.concurrency.threads import DaemonThreads, InOrder, Work
 from workers.contexts import RunServices
 from workers.executor import PATIENCE_SECONDS
@@ -247,6 +247,8 @@ class CallPool(BasePool):
         """Release the slot of a plain call that waits, and detach it: a wait may be long."""
         assert self.lead is not None  # noqa: S101 - it runs the call
         self.lead.detach_now(job)
+        if job.request is None or job.request.has_ended:
+            return KeptSlot()  # the call has ended, and something that it left behind waits
         return self._release_slot(job.request, wait)
 
     def detach(self, job: Job) -> None:

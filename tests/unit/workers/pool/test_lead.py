@@ -97,6 +97,7 @@ class Scene:
         self.limit = slots
         self.slots = Slots(lambda: self.limit, lambda queued: None, lambda: self.lead.wake())
         self.run: list[str] = []
+        self.jobs: list[Job] = []
         self.general: list[str] = []
         #: whose release Redis has confirmed
         self.given_back: list[str] = []
@@ -135,6 +136,7 @@ class Scene:
 
     def run_plain(self, job: Job, plan: Plan, context: object) -> bytes:
         self.run.append(job.id)
+        self.jobs.append(job)
         self._handler(int(job.id))
         return result_of(job, job.read(), "null")
 
@@ -285,6 +287,22 @@ def test_no_call_begins_while_its_mark_cannot_be_confirmed(monkeypatch: pytest.M
     del scene.reader.reserve
     scene.reader.is_away = False
     wait_until(lambda: scene.noted == ["0"])
+
+
+def test_work_that_outlives_its_call_and_waits_detaches_nothing() -> None:
+    scene = Scene(2, lambda number: None)
+    scene.comes("0")
+    scene.begin()
+    wait_until(lambda: scene.noted == ["0"])
+    [job] = scene.jobs
+
+    scene.lead.detach_now(job)
+
+    assert job.ensure_cancellation().is_over
+    scene.comes("1")
+    wait_until(lambda: scene.noted == ["0", "1"])
+    assert scene.detached == []
+    assert scene.lead._leader == 1  # nobody else was elected
 
 
 def test_however_many_slots_are_free_one_script_can_claim_what_is_reserved() -> None:
