@@ -261,8 +261,6 @@ def gc(
     this machine (in GOONDAN_CACHE_DIR) that have been unused for as long are removed too.
     """
     output = session.output
-    if not dry_run:
-        _clean_checkouts(session, older_than)
     planned = client.collect_garbage(older_than, unlisted=unlisted, dry_run=True)
     leaving = [removal for removal in planned if removal.reason is None]
     if dry_run:
@@ -270,6 +268,7 @@ def gc(
     if leaving and not yes and can_ask(output):
         output.write(_plan(leaving))
     session.confirm(f"Remove {counted(len(leaving), 'instance')}", is_confirmed=yes or not leaving)
+    _clean_checkouts(session, older_than)
     numbers, total = count(1), len(leaving)
 
     def watch(_: InstanceRemoval) -> None:

@@ -437,12 +437,13 @@ def model_spec(model: str) -> JsonObject:
         return {"provider": provider, "model": name}
     url, _, name = model.partition("#")
     if not name:
-        import urllib.request  # only here: it takes 20 ms
+        import http.client  # only here: they take 20 ms
+        import urllib.request
 
         try:
             with urllib.request.urlopen(f"{url}/models", timeout=10) as answer:  # noqa: S310 - http, see above
                 name = json.load(answer)["data"][0]["id"]
-        except (OSError, ValueError, LookupError, TypeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, http.client.HTTPException) as error:
             raise ConfigError(
                 f"{url} does not list its models: {error}", suggestion=f"Name one: {url}#NAME."
             ) from error

@@ -4,7 +4,7 @@ import getpass
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Annotated, Any, Literal
 
@@ -58,7 +58,7 @@ from goondan_tasks.cli.output import (
 from goondan_tasks.cli.session import Session, takes_client
 from goondan_tasks.client import Client, PendingCall
 from goondan_tasks.client.submitter import may_be_replayed
-from goondan_tasks.errors import HandoffError, HandoffTimeoutError, WaitTimeout
+from goondan_tasks.errors import GoondanError, HandoffError, HandoffTimeoutError, WaitTimeout
 from goondan_tasks.handoff import EventFields, accepted, handoff_error, not_answered, request_result
 from goondan_tasks.ledger.dead_letters import LetterFilter
 from goondan_tasks.ledger.record import CallRecord
@@ -484,8 +484,7 @@ def replay(
     if again and not ids:
         raise typer.BadParameter("--again goes with IDS.")
     if ids:
-        whole = [whole_id(client, call_id) for call_id in ids]
-        replays = {call_id: client.replay(call_id, again=again) for call_id in whole}
+        replays = _replay(session, client, [whole_id(client, call_id) for call_id in ids], again=again)
     else:
         count = sum(map(may_be_replayed, _letters(client, agent, wanted)))
         session.confirm(f"Replay {counted(count, 'dead letter')}", is_confirmed=yes or not count)
@@ -519,6 +518,21 @@ def drop(
         session.confirm(f"Drop {counted(found, 'dead letter')}", is_confirmed=yes or not found)
         count = client.drop_all(agent, **wanted)
     session.output.give({"dropped": count}, f"dropped {count}")
+
+
+def _replay(
+    session: Session, client: Client, call_ids: Sequence[str], *, again: bool
+) -> dict[str, PendingCall]:
+    """Replay calls up to the first that is refused; those before it run, and are named beside the error."""
+    replays: dict[str, PendingCall] = {}
+    for call_id in call_ids:
+        try:
+            replays[call_id] = client.replay(call_id, again=again)
+        except GoondanError:
+            for old, new in replays.items():
+                session.output.note(f"{old} was replayed as {new.id}.")
+            raise
+    return replays
 
 
 def _letters(client: Client, agent: str | None, wanted: LetterFilter) -> list[CallRecord]:

@@ -120,7 +120,7 @@ def dev(
                 started = {"bundle": str(bundle), "agents": agents, "workspace": checked.workspace}
                 session.output.document({**started, "redisUrl": settings.redis_url, "flowerUrl": url})
             packages = InstalledPackages()
-            for changed in changes_of(bundle, settings.state_root_path, interruption.asked):
+            for changed in changes_of(bundle, settings.state_root_path, interruption.asked, screen.say):
                 if own is not None and own.process.poll() is not None:
                     own.launch()
                     screen.say("Redis had exited. It runs again, with the same address and data.")

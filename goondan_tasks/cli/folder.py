@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -43,21 +44,39 @@ MOST_CHECKOUTS = 20
 COMMIT_SECONDS = 2.0
 
 
-def changes_of(bundle: Path, state_root: Path, stop: threading.Event) -> Iterator[Collection[Path]]:
-    """Yield the changed files of the bundle, several times a second until ``stop`` is set."""
+def changes_of(
+    bundle: Path, state_root: Path, stop: threading.Event, say: Callable[[str], object]
+) -> Iterator[Collection[Path]]:
+    """Yield the changed files of the bundle, several times a second until ``stop`` is set.
+
+    If the system has no watches left, the folder is read again and again instead, and ``say`` is told.
+    """
+    matters, found = files_that_matter(state_root), _watched(bundle, stop, say)
+    return ([Path(path) for change, path in changes if matters(change, path)] for changes in found)
+
+
+def _watched(
+    bundle: Path, stop: threading.Event, say: Callable[[str], object]
+) -> "Iterator[set[tuple[Change, str]]]":
     from watchfiles import watch  # an extra
 
-    found = watch(
+    begin = partial(
+        watch,
         bundle if bundle.is_dir() else bundle.parent,
         watch_filter=None,  # with its own filter it does not yield for changes that this drops
         stop_event=stop,
         debounce=round(TICK_SECONDS * 1000),
         rust_timeout=round(TICK_SECONDS * 1000),
         yield_on_timeout=True,
-        ignore_permission_denied=True,
     )
-    matters = files_that_matter(state_root)
-    return ([Path(path) for change, path in changes if matters(change, path)] for changes in found)
+    try:
+        # strict at first: to ignore permissions is to ignore that there are too few watches, too
+        yield from begin(ignore_permission_denied=False)
+    except PermissionError:
+        yield from begin(ignore_permission_denied=True)
+    except (OSError, RuntimeError) as error:
+        say(f"The folder is polled for changes, since the system cannot watch it: {error}")
+        yield from begin(ignore_permission_denied=True, force_polling=True)
 
 
 def files_that_matter(state_root: Path) -> "Callable[[Change, str], bool]":

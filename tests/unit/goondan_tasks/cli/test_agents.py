@@ -11,6 +11,7 @@ from goondan_tasks.crash_backoff import CrashBackoff
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
 from goondan_tasks.messages import JsonObject
+from goondan_tasks.revisions import checkouts
 from tests.unit.goondan_tasks.cli.fake_client import NOW, FakeClient, queue_status
 from tests.unit.goondan_tasks.cli.invoke import goondan
 
@@ -379,6 +380,24 @@ def test_a_person_is_asked_before_many_go(client: FakeClient) -> None:
     assert goondan("gc", "--older-than", "7d", stdin="n\n").exit_code == 1
     assert {asked["dry_run"] for asked in client.asked} == {True}
     assert goondan("gc", "--older-than", "7d", "--yes").exit_code == 0
+
+
+def test_checkouts_stay_until_the_removal_is_confirmed(
+    client: FakeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cleaned: list[float] = []
+
+    def clean(cache: Path, seconds: float) -> list[str]:
+        cleaned.append(seconds)
+        return []
+
+    monkeypatch.setattr(checkouts, "clean_checkouts", clean)
+    client.removals = [REMOVED]
+
+    assert goondan("gc", "--older-than", "7d").exit_code == 2
+    assert cleaned == []
+    assert goondan("gc", "--older-than", "7d", "--yes").exit_code == 0
+    assert cleaned == [7 * 86_400]
 
 
 def test_files_that_could_not_be_removed_end_with_one(client: FakeClient) -> None:

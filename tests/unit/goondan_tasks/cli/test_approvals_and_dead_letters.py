@@ -154,6 +154,15 @@ def test_a_second_replay_must_be_meant(client: FakeClient) -> None:
     assert goondan("dead-letters", "replay", FIRST, "--again").exit_code == 0
 
 
+def test_the_replays_before_one_that_is_refused_are_named(client: FakeClient) -> None:
+    client.records = [record("dead", id=FIRST), record("dead", id=SECOND, replayed_by="x", replays=1)]
+
+    refused = goondan("dead-letters", "replay", FIRST, SECOND)
+
+    assert refused.exit_code == 2
+    assert f"{FIRST} was replayed as {CALL_ID}." in refused.stderr
+
+
 def test_letters_are_dropped_by_their_ids(client: FakeClient) -> None:
     assert goondan("dead-letters", "drop", FIRST).stdout == "dropped 1\n"
     assert [found.id for found in client.records] == [CALL_ID, SECOND]

@@ -7,9 +7,11 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import fakeredis
 import pytest
+import watchfiles
 from watchfiles import Change
 
 from broker_config.keys import Keys
@@ -319,7 +321,7 @@ def test_a_change_is_noticed_in_a_directory_and_beside_a_single_file(
     name: str, tmp_path: Path, stop: threading.Event
 ) -> None:
     (tmp_path / "goondan.yaml").touch()
-    looks = changes_of(tmp_path / name, tmp_path / "state", stop)
+    looks = changes_of(tmp_path / name, tmp_path / "state", stop, print)
     contents = map(str, itertools.count())
 
     def is_noticed() -> bool:
@@ -329,8 +331,34 @@ def test_a_change_is_noticed_in_a_directory_and_beside_a_single_file(
     wait_until(is_noticed)
 
 
+@pytest.mark.parametrize(
+    "error", [OSError("OS file watch limit reached"), RuntimeError("too many open files")]
+)
+def test_a_folder_that_the_system_cannot_watch_is_polled_and_that_is_told(
+    error: Exception, tmp_path: Path, stop: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch, told = watchfiles.watch, list[str]()
+
+    def without_watches(*arguments: Any, force_polling: bool = False, **options: Any) -> Any:
+        if not force_polling:
+            raise error
+        return watch(*arguments, force_polling=True, **options)
+
+    monkeypatch.setattr(watchfiles, "watch", without_watches)
+    (tmp_path / "goondan.yaml").touch()
+    looks = changes_of(tmp_path, tmp_path / "state", stop, told.append)
+    contents = map(str, itertools.count())
+
+    def is_noticed() -> bool:
+        (tmp_path / "goondan.yaml").write_text(next(contents), encoding="utf-8")
+        return tmp_path / "goondan.yaml" in next(looks)
+
+    wait_until(is_noticed)
+    assert told == [f"The folder is polled for changes, since the system cannot watch it: {error}"]
+
+
 def test_without_a_change_nothing_is_noticed(tmp_path: Path, stop: threading.Event) -> None:
-    looks = changes_of(tmp_path, tmp_path / "state", stop)
+    looks = changes_of(tmp_path, tmp_path / "state", stop, print)
 
     assert not next(looks)
     stop.set()

@@ -145,7 +145,9 @@ def test_an_agent_thinks_with_the_model_that_is_named(
     assert "goondan chat assistant" in made["next"]
 
 
-@pytest.mark.parametrize("model", ["", "gpt-5", "openai:", "http://127.0.0.1:1/v1"])
+@pytest.mark.parametrize(
+    "model", ["", "gpt-5", "openai:", "http://127.0.0.1:1/v1", "http://127.0.0.1:abc/v1"]
+)
 def test_a_model_that_is_not_named_is_told_and_nothing_is_written(model: str, tmp_path: Path) -> None:
     refused = goondan("init", str(tmp_path / "new"), "--model", model)
 
