@@ -324,9 +324,8 @@ def test_after_an_answer_that_cannot_be_handled_later_answers_reach_their_own_re
     make: Callable[..., QueueReader],
 ) -> None:
     reader = make()
-    first, second = (
-        ScriptCall[object](Script.of(f"return '{word}'"), [], []) for word in ("first", "second")
-    )
+    first: ScriptCall[object] = ScriptCall(Script.of("return 'first'"), [], [])
+    second: ScriptCall[object] = ScriptCall(Script.of("return 'second'"), [], [])
     received: list[Any] = []
 
     def fail(_: object) -> None:
