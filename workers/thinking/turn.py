@@ -199,7 +199,7 @@ class Thinking:
         state.thinkings[digest] += 1
         return AskedRequests(
             run.call.turn_id,
-            self.keys.asked_models(f"{run.id}.{run.retries}"),  # a retry asks anew
+            self.keys.asked_models(f"{run.id}.{run.retries}"),  # a retry repeats nothing
             f"{digest}.{state.thinkings[digest]}",
             self.result_ttl_seconds,
             is_repeated=run.attempt > 1,

@@ -32,12 +32,12 @@ class Contexts:
     """Makes contexts of a bundle without resources."""
 
     def shown(self, call: ToolCall) -> Shown:
-        """See :class:`workers.v1.pipeline_contexts.V1Contexts`."""
+        """See :class:`workers.v1.views.Views`."""
         turn = Turn(call.turn_id, "swarm-default", call.agent_name)
         return Shown(turn, Step("s", 0, call.turn_id), ())
 
     def of_call(self, call: ToolCall, shown: Shown) -> ToolCallExecContext:
-        """See :class:`workers.v1.pipeline_contexts.V1Contexts`."""
+        """See :class:`workers.v1.views.Views`."""
         return ToolCallExecContext(
             tool_call=v1_call(call),
             turn=shown.turn,

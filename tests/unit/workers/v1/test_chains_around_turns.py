@@ -24,7 +24,7 @@ class Contexts:
     """Makes contexts of a bundle without resources; the Turn has no record but what it is said to have."""
 
     def of_turn(self, call: ToolCall, event: AgentEvent) -> TurnPipelineContext:
-        """See :class:`workers.v1.pipeline_contexts.V1Contexts`."""
+        """See :class:`workers.v1.views.Views`."""
         return TurnPipelineContext(
             instance=SwarmInstance("swarm-k", "k", "swarm"),
             swarm=None,  # type: ignore[arg-type]  # nobody looks
@@ -35,7 +35,7 @@ class Contexts:
         )
 
     def ended_turn(self, call: ToolCall, event: AgentEvent, begun: Turn) -> Turn:
-        """See :class:`workers.v1.pipeline_contexts.V1Contexts`."""
+        """See :class:`workers.v1.views.Views`."""
         return replace(begun, messages=[{"role": "assistant", "content": "ended"}])
 
 
