@@ -19,9 +19,11 @@ COPY --from=build /packages /usr/local
 COPY --from=build /project /usr/local
 
 USER goondan
-WORKDIR /home/goondan
-
-ENV PYTHONUNBUFFERED=1 \
+# Python imports from the current directory and from the home directory: tools must not be able to add modules
+WORKDIR /
+ENV PYTHONSAFEPATH=1 \
+    PYTHONNOUSERSITE=1 \
+    PYTHONUNBUFFERED=1 \
     GOONDAN_BUNDLE=/bundle \
     GOONDAN_STATE_ROOT=/state \
     GOONDAN_CACHE_DIR=/cache \

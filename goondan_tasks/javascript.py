@@ -27,6 +27,9 @@ INSTALL = "Install one: pip install 'goondan-workers[node]', or Node or Bun itse
 #: the source of a compiled file, by suffix
 _COMPILED_FROM = {".js": ".ts", ".mjs": ".mts", ".cjs": ".cts"}
 _HOST = Path(__file__).with_name("node") / "host.mjs"
+#: Host processes start here and then change to their own directory: Bun runs what bunfig.toml, .env,
+#: package.json and tsconfig.json of the directory name in which it starts, and tools may write workdirs.
+STARTED_IN = _HOST.parent
 #: the limit of asking a program for its version
 _VERSION_SECONDS = 10.0
 
@@ -55,16 +58,17 @@ class Runtime:
     program: str
     version: str
 
-    def command(self, *arguments: str, memory_mb: int | None = None) -> list[str]:
+    def command(self, directory: Path, *arguments: str, memory_mb: int | None = None) -> list[str]:
         """Return the command of a host process, which communicates on descriptor 3.
 
-        ``memory_mb`` limits the heap in Node; Bun has no such limit.
+        It must be started in :data:`STARTED_IN`, and then works in ``directory``. ``memory_mb`` limits the
+        heap in Node; Bun has no such limit.
         """
         options = ["--no-install"]  # otherwise Bun downloads missing packages
         if self.name == "node":
             options = ["--disable-warning=ExperimentalWarning", "--enable-source-maps"]
             options += [f"--max-old-space-size={memory_mb}"] if memory_mb else []
-        return [self.program, *options, str(_HOST), *arguments]
+        return [self.program, *options, str(_HOST), str(directory), *arguments]
 
     def inspect(self, kind: str, file: Path) -> Any:
         """Import a file in a new process and return what it contains; this blocks until the process ends.
@@ -76,8 +80,8 @@ class Runtime:
         read, written = os.pipe()
         with os.fdopen(read, "rb") as answer:
             try:
-                command = on_channel(self.command("inspect", kind, str(file)))
-                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=written)
+                command = on_channel(self.command(Path.cwd(), "inspect", kind, str(file)))
+                process = subprocess.Popen(command, cwd=STARTED_IN, stdin=subprocess.DEVNULL, stdout=written)
             finally:
                 os.close(written)
             with process:

@@ -1,4 +1,6 @@
-"""The health check of a worker's container: ``python -m goondan_tasks.worker_check``.
+"""The health check of a worker's container: ``python -I -m goondan_tasks.worker_check``.
+
+``-I`` keeps Python from importing what tools have written into the current or the home directory.
 
 A worker reports to Redis from the loop that also takes calls. The check exits with 0 if a worker of this
 host has reported in the last seconds, with 1 if none has. It also exits with 0 while Redis cannot be

@@ -1,6 +1,6 @@
 // Runs the handlers of a bundle's TypeScript and JavaScript for one worker, in Node or Bun.
 //
-// `host.mjs serve BYTES`: the worker starts it with a socket as descriptor 3. Messages are JSON, one a line, of at
+// `host.mjs DIRECTORY serve BYTES`: the worker starts it with a socket as descriptor 3; it works in DIRECTORY. Messages are JSON, one a line, of at
 // most BYTES bytes. Those to the worker have the length of their JSON before them, as in `23:{"t":"pong","id":4}`:
 // that shows whether a handler has written to the descriptor, too. Many calls run at once; messages carry the `id`
 // of their call. Standard output is the worker's log, so `console.log` does not disturb the messages. The process
@@ -18,7 +18,7 @@
 //     {"t": "ask", "id": 1, "ask": 7, "method": "runtime.request", "args": […]}
 //     {"t": "pong", "id": 4}
 //
-// `host.mjs inspect KIND FILE` imports one file instead, and writes what is in it to descriptor 3.
+// `host.mjs DIRECTORY inspect KIND FILE` imports one file instead, and writes what is in it to descriptor 3.
 
 import { AsyncLocalStorage } from 'node:async_hooks';
 import { writeSync } from 'node:fs';
@@ -39,7 +39,8 @@ const { AbortController, AbortSignal, Buffer, Promise, fetch, setImmediate } = g
 const byteLength = Buffer.byteLength.bind(Buffer);
 const exit = process.exit.bind(process);
 
-const [mode, ...operands] = process.argv.slice(2);
+const [directory, mode, ...operands] = process.argv.slice(2);
+process.chdir(directory); // it has started elsewhere, see javascript.py
 /** The limit of a message's JSON, both ways. */
 const mostBytes = mode === 'serve' ? Number(operands[0]) : Infinity;
 

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -248,3 +250,45 @@ def test_the_procfile_has_a_worker_for_every_agent() -> None:
 
     script = "python examples/coding-swarm/scripted_model.py"
     assert processes == {**workers, "model": script, "flower": "goondan flower"}
+
+
+def test_checks_in_containers_import_nothing_that_tools_can_write(tmp_path: Path) -> None:
+    manifests = [
+        document
+        for file in (ROOT / "examples/kubernetes").glob("*.yaml")
+        for document in yaml.safe_load_all(file.read_text("utf-8"))
+    ]
+    programs = [*python_commands(COMPOSE), *python_commands(manifests)]
+    for name in ("goondan_tasks", "hiredis", "socket", "urllib"):
+        (tmp_path / f"{name}.py").write_text("import os; os.write(2, b'planted'); os._exit(9)", "utf-8")
+
+    for program in programs:
+        done = subprocess.run(
+            [sys.executable, *program[1:]],
+            cwd=tmp_path,
+            env={"GOONDAN_REDIS_URL": "redis://127.0.0.1:1/0"},
+            capture_output=True,
+            check=False,
+        )
+        assert b"planted" not in done.stderr, program
+    assert len(programs) >= 4
+
+
+def python_commands(part: Any) -> list[list[str]]:
+    """Return the commands below a part of a document that start Python."""
+    if isinstance(part, dict):
+        return [command for value in part.values() for command in python_commands(value)]
+    if not isinstance(part, list):
+        return []
+    words = [str(word) for word in part if word != "CMD"]
+    if words[:1] == ["python"]:
+        return [words]
+    return [command for value in part for command in python_commands(value)]
+
+
+def test_the_image_imports_nothing_from_the_current_or_the_home_directory() -> None:
+    final = DOCKERFILE.rpartition("FROM ")[2]
+
+    assert re.findall(r"^WORKDIR (.+)$", final, re.MULTILINE) == ["/"]
+    assert "PYTHONSAFEPATH=1" in final
+    assert "PYTHONNOUSERSITE=1" in final

@@ -281,6 +281,21 @@ export const handlers = {
 """
 
 
+def write_bundle(folder: Path, export: JsonObject, code: str, suffix: str = "mjs") -> None:
+    """Write a bundle with the agent ``tom`` and the tool ``peeping``, which has one export."""
+    resources: list[tuple[str, str, JsonObject]] = [
+        ("Tool", "peeping", {"entry": f"./peeping.{suffix}", "exports": [export]}),
+        ("Agent", "tom", {"tools": ["Tool/peeping"]}),
+    ]
+    documents = [
+        {"apiVersion": "goondan.ai/v1", "kind": kind, "metadata": {"name": called}, "spec": spec}
+        for kind, called, spec in resources
+    ]
+    folder.mkdir()
+    (folder / "goondan.yaml").write_text(yaml.safe_dump_all(documents), encoding="utf-8")
+    (folder / f"peeping.{suffix}").write_text(code, encoding="utf-8")
+
+
 @needs_bubblewrap
 @pytest.mark.parametrize("name", NAMES)
 def test_a_tool_in_javascript_sees_its_instance_alone(
@@ -288,17 +303,7 @@ def test_a_tool_in_javascript_sees_its_instance_alone(
 ) -> None:
     monkeypatch.setenv("GOONDAN_JAVASCRIPT", runtime(name).program)
     export = {"name": "look", "parameters": {"type": "object"}, "sandbox": "strict"}
-    resources: list[tuple[str, str, JsonObject]] = [
-        ("Tool", "peeping", {"entry": "./peeping.mjs", "exports": [export]}),
-        ("Agent", "tom", {"tools": ["Tool/peeping"]}),
-    ]
-    documents = [
-        {"apiVersion": "goondan.ai/v1", "kind": kind, "metadata": {"name": called}, "spec": spec}
-        for kind, called, spec in resources
-    ]
-    (tmp_path / "bundle").mkdir()
-    (tmp_path / "bundle/goondan.yaml").write_text(yaml.safe_dump_all(documents), encoding="utf-8")
-    (tmp_path / "bundle/peeping.mjs").write_text(PEEPING, encoding="utf-8")
+    write_bundle(tmp_path / "bundle", export, PEEPING)
     secret = tmp_path / "state/secret"
     secret.parent.mkdir()
     secret.touch()
@@ -308,3 +313,59 @@ def test_a_tool_in_javascript_sees_its_instance_alone(
 
     assert (result.output, result.error) == ({"sees": False, "interfaces": []}, None)
     assert [seen.read_text() for seen in tmp_path.rglob("seen")] == ["by its own instance"]
+
+
+LOADING = """
+import { createRequire } from 'node:module';
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+
+export const handlers = {
+  look: (ctx) => {
+    writeFileSync('beside', 'relative');
+    let word = 'none';
+    try {
+      word = createRequire(import.meta.url)('planted');
+    } catch {}
+    const { BOX_TOKEN, PLANTED } = process.env;
+    const cwd = process.cwd() === ctx.workdir;
+    return { hasToken: Boolean(BOX_TOKEN), isPlanted: Boolean(PLANTED), word, cwd };
+  },
+};
+"""
+STEAL = "require('node:fs').writeFileSync('stolen', process.env.BOX_TOKEN ?? '');"
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("box", [None, True, "strict"])
+def test_files_of_a_workdir_change_no_tool_in_javascript(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, box: object
+) -> None:
+    monkeypatch.setenv("GOONDAN_JAVASCRIPT", runtime(name).program)
+    monkeypatch.setenv("BOX_TOKEN", CANARY)
+    export = {"name": "look", "parameters": {"type": "object"}, "env": ["BOX_TOKEN"]}
+    bundle = tmp_path / "bundle"
+    write_bundle(bundle, {**export, **({"sandbox": box} if box else {})}, LOADING)
+    first = run_tool(bundle, "tom", "peeping__look", {}, state_root=tmp_path / "state")
+    [beside] = tmp_path.rglob("beside")  # a host without a sandbox is the bundle's, and works in its folder
+    planted = {
+        "bunfig.toml": 'preload = ["./steal.cjs"]\n',
+        ".env": "PLANTED=yes\n",
+        "tsconfig.json": '{"compilerOptions": {"baseUrl": ".", "paths": {"planted": ["./planted.cjs"]}}}',
+        "package.json": '{"imports": {"planted": "./planted.cjs"}}',
+        "planted.cjs": f"module.exports = 'planted'; {STEAL}",
+        "steal.cjs": STEAL,
+    }
+    for file, text in planted.items():
+        # a bundle's own tsconfig.json is its author's
+        if box or file in {"bunfig.toml", ".env", "steal.cjs"}:
+            (beside.parent / file).write_text(text, encoding="utf-8")
+
+    result = run_tool(bundle, "tom", "peeping__look", {}, state_root=tmp_path / "state")
+
+    assert (
+        first.output == result.output == {"hasToken": True, "isPlanted": False, "word": "none", "cwd": True}
+    )
+    assert [file.name for file in tmp_path.rglob("stolen")] == []
+    assert (beside.parent == bundle) is (box is None)

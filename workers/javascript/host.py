@@ -20,7 +20,7 @@ import structlog
 from broker_config import serializer
 from goondan_tasks.errors import PayloadTooLargeError, ToolError, ToolOutputError
 from goondan_tasks.failure import describe
-from goondan_tasks.javascript import Runtime, on_channel
+from goondan_tasks.javascript import STARTED_IN, Runtime, on_channel
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.output import bad_output
 from goondan_tasks.sandbox import Sandbox
@@ -63,13 +63,12 @@ class HostKind:
 
     def command(self) -> list[str]:
         """Return the command that starts such a host."""
-        argv = self.runtime.command("serve", str(self.max_message_bytes), memory_mb=self.memory_mb)
+        directory = self.sandbox.workdir if self.sandbox else self.root
+        argv = self.runtime.command(directory, "serve", str(self.max_message_bytes), memory_mb=self.memory_mb)
         if self.sandbox is not None:
             # the program may be a link, and in a home directory, which the sandbox hides
             program, home = Path(argv[0]).resolve(), dict(self.environment).get("HOME")
-            argv = self.sandbox.command(
-                [str(program), *argv[1:]], self.sandbox.workdir, home, programs=[program]
-            )
+            argv = self.sandbox.command([str(program), *argv[1:]], STARTED_IN, home, programs=[program])
         return on_channel(argv)
 
 
@@ -379,6 +378,6 @@ def _guarded(kind: HostKind, channel: int) -> Guard:
         kind.command(),
         stdout=channel,
         stderr=None,
-        cwd=None if kind.sandbox else kind.root,
+        cwd=STARTED_IN,
         env=dict(kind.environment),
     )

@@ -5,6 +5,7 @@ The children run :mod:`workers.processes.isolated_child`.
 
 import contextlib
 import logging
+import os
 import socket
 import sys
 import threading
@@ -64,7 +65,9 @@ class ChildKind:
 
     def command(self) -> list[str]:
         """Return the command that starts such a child."""
-        python = [sys.executable, "-X", "faulthandler", "-c", _PROGRAM, ":".join(sys.path)]
+        # the child's current directory may be a workdir, which must not be on its path
+        path = ":".join(map(os.path.abspath, sys.path))
+        python = [sys.executable, "-P", "-X", "faulthandler", "-c", _PROGRAM, path]
         level = logging.getLogger().getEffectiveLevel()
         argv = [*python, str(self.entry), str(self.memory_mb or 0), str(level)]
         if self.sandbox is None:
