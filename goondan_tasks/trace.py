@@ -1,7 +1,7 @@
 """Traces: related calls and handoffs, their causes, and how long each waited and ran."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from itertools import islice
 from typing import Any, Literal, cast
@@ -183,10 +183,11 @@ def build_trace(correlation_id: str, nodes: Iterable[TraceNode], *, expired: int
     return Trace(correlation_id=correlation_id, nodes=tuple(placed), expired=expired)
 
 
-def read_trace(ledger: Ledger, name: str, agents: Iterable[str]) -> Trace | None:
+def read_trace(ledger: Ledger, name: str, agents: Callable[[], Iterable[str]] = tuple) -> Trace | None:
     """Read the trace with a correlationId, a call's id, or a traceId; ``None`` if nothing has that name.
 
-    Related calls are in an index. A name that is in none is searched among the recent calls of ``agents``.
+    Related calls are in an index. A name that is in none is searched among the recent calls of ``agents``,
+    which are asked for only then.
 
     Raises:
         redis.exceptions.RedisError: Redis cannot be reached.
@@ -267,12 +268,12 @@ def _summary(known: Mapping[str, CallRecord], calls: int) -> TraceSummary:
     )
 
 
-def _find(ledger: Ledger, name: str, agents: Iterable[str]) -> list[str]:
+def _find(ledger: Ledger, name: str, agents: Callable[[], Iterable[str]]) -> list[str]:
     if ids := _indexed(ledger, name):
         return ids
     if name.isprintable() and ledger.record(name) is not None:
         return [name]
-    recent = ledger.recent(agents, SEARCHED)
+    recent = ledger.recent(agents(), SEARCHED)
     return [one.id for one in recent if name in {one.call.correlation_id, one.call.trace_id}]
 
 
@@ -447,7 +448,7 @@ def read_story(ledger: Ledger, record: CallRecord) -> CallStory:
     Raises:
         redis.exceptions.RedisError: Redis cannot be reached.
     """
-    now, trace = redis_time(ledger.redis), read_trace(ledger, record.id, ())
+    now, trace = redis_time(ledger.redis), read_trace(ledger, record.id)
     limits, ahead = _limits(ledger, record)
     return story_of(record, now, trace=trace, limits=limits, ahead=ahead)
 

@@ -37,7 +37,7 @@ from goondan_tasks.cli.output import (
 from goondan_tasks.cli.session import Session, can_ask, chosen_agents, takes_client, takes_session
 from goondan_tasks.client import Client
 from goondan_tasks.client.status import AgentState, AgentStatus, QueueStatus
-from goondan_tasks.errors import BrokerUnreachableError, InstanceNotFoundError
+from goondan_tasks.errors import BrokerUnreachableError, ConfigError, InstanceNotFoundError
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
 from goondan_tasks.messages import Message, epoch_milliseconds
@@ -166,7 +166,7 @@ def catalog(
     ],
     form: Annotated[CatalogFormat, flag("The form of the catalog.", "--format")] = CatalogFormat.TABLE,
 ) -> None:
-    """Print an agent's Tool Catalog: from the bundle, or as its workers announced it if no bundle is set.
+    """Print an agent's Tool Catalog: from the bundle, or as its workers announced it without a valid bundle.
 
     Tools that extensions add are not declared in the bundle: they come from the workers.
     """
@@ -302,7 +302,10 @@ def _catalog(session: Session, agent: str) -> ToolCatalog:
         return _announced(session, agent)
     from goondan_tasks.bundle import build_catalog  # slow: it loads YAML
 
-    bundle = session.bundle()
+    try:
+        bundle = session.bundle()
+    except ConfigError:
+        return _announced(session, agent)  # its client reports the fault
     [name] = chosen_agents(bundle, settings.swarm, [agent])
     declared = build_catalog(bundle, name)
     if not bundle.bound_extensions(name):

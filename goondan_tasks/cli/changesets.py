@@ -52,6 +52,7 @@ from goondan_tasks.revisions.active import (
     RevisionState,
     await_activation,
 )
+from goondan_tasks.revisions.bootstrap import declared_workspace
 from goondan_tasks.revisions.checkouts import RevisionSource
 
 #: how long commands wait for the workers by default
@@ -290,7 +291,11 @@ class Followers:
     @cached_property
     def _workspace(self) -> str:
         settings = self._settings
-        return settings.workspace or load_bundle(chosen_bundle(settings)).workspace_name()
+        if settings.workspace:
+            return settings.workspace
+        path = chosen_bundle(settings)
+        # a bundle that is not valid must not keep its workspace from going back to another revision
+        return declared_workspace(path) or load_bundle(path).workspace_name()
 
 
 @contextlib.contextmanager

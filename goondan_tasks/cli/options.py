@@ -159,7 +159,10 @@ def complete_call(ctx: typer.Context) -> list[tuple[str, str]]:
     from goondan_tasks.client import Client
     from goondan_tasks.errors import GoondanError
 
-    with suppress(GoondanError, ValueError), Client(_settings(ctx)) as client:
+    with (
+        suppress(GoondanError, ValueError),
+        Client(_settings(ctx).model_copy(update={"bundle": None})) as client,
+    ):
         calls = client.calls(None, _CALLS)
         return [(one.id, f"{one.call.agent_name} {one.call.tool_name} {one.status}") for one in calls]
     return []

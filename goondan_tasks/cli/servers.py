@@ -38,7 +38,7 @@ from goondan_tasks.cli.session import (
     takes_session,
 )
 from goondan_tasks.client import AsyncClient, Client
-from goondan_tasks.errors import extra, require_extra
+from goondan_tasks.errors import ConfigError, extra, require_extra
 from goondan_tasks.logs import configure_logging
 from goondan_tasks.orchestrator.orchestrator import IDLE_SECONDS, Fleet, Orchestrator, Rules, patience_of
 from goondan_tasks.orchestrator.supervisor import Supervisor, start_detached, worker_command
@@ -230,7 +230,11 @@ def flower(
     settings = session.settings
     path = settings.bundle and settings.bundle.absolute()
     if path is not None:
-        load_bundle(path)
+        try:
+            load_bundle(path)
+        except ConfigError as error:
+            session.output.note(f"The bundle {path} is not used: {error}")
+            path = None
     require_broker(settings)
     _require_free(address, port)
     _announce(session, "Flower", f"http://{f'[{address}]' if ':' in address else address}:{port}")
@@ -240,7 +244,10 @@ def flower(
     ours = (f"--tasks_columns={_TASK_COLUMNS}", f"--address={address}", f"--port={port}")
     celery = ("--app", "goondan_tasks", "--quiet", "flower")
     command = [*_FLOWER, *celery, *ours, f"--logging={settings.log_level}", *(options or ())]
-    os.execve(command[0], command, session.environment(bundle=path))  # noqa: S606
+    environment = session.environment(bundle=path)
+    if path is None:
+        environment.pop("GOONDAN_BUNDLE", None)
+    os.execve(command[0], command, environment)  # noqa: S606
 
 
 @contextlib.contextmanager

@@ -54,10 +54,9 @@ class Session:
     def client(self) -> Client:
         """Return a client for these settings, for use in a ``with`` block.
 
-        Raises:
-            ConfigError: the bundle is not valid.
+        It loads the bundle when the agents are needed; a note reports one that is not valid.
         """
-        return Client(self.settings, self.bundle() if self.settings.bundle else None)
+        return Client(self.settings, warn=self.output.note)
 
     def bundle(self) -> "Bundle":
         """Load the bundle that the settings name.

@@ -175,7 +175,7 @@ class Client(ClientConnection):
             CallNotFoundError: nothing has that name, or all of it has expired.
         """
         with self.broker_errors():
-            trace = read_trace(self._ledger, name, self._known_agents.all())
+            trace = read_trace(self._ledger, name, self._known_agents.all)
         if trace is None:
             raise CallNotFoundError(f"No trace {name[:LONGEST_ID]!r}: nothing has that correlationId or id.")
         return trace

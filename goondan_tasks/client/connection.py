@@ -1,6 +1,7 @@
 """A client's connection: the services that its methods share, and the submission of calls to the ledger."""
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -9,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from broker_config.connections import RetryPeriod, connect, retrying
 from broker_config.settings import Settings, SettingsError
-from goondan_tasks.agent_registry import AgentRecord, AgentRegistry, describe_agents
+from goondan_tasks.agent_registry import AgentRecord, AgentRegistry
 from goondan_tasks.calls import CallDraft, dispatch_for, identity_of
 from goondan_tasks.client.event_receiver import EventReceiver
-from goondan_tasks.client.known_agents import ActiveRefs, KnownAgents, broker_errors
+from goondan_tasks.client.known_agents import ActiveRefs, KnownAgents, OwnAgents, broker_errors
 from goondan_tasks.client.pending_call import CallService, ExpectedCall, PendingCall
 from goondan_tasks.client.submitter import Submitter, producer_span
 from goondan_tasks.client.turn_events import TurnEvent, TurnFollower
@@ -40,6 +41,8 @@ from goondan_tasks.tool_api import REQUEST_TIMEOUT_MS, RequestResult, SendResult
 if TYPE_CHECKING:
     from goondan_tasks.bundle import Bundle
 
+logger = logging.getLogger(__name__)
+
 
 class ClientConnection:
     """Everything that one producer process needs. Threads may share it.
@@ -47,7 +50,18 @@ class ClientConnection:
     Workers, which write their calls to the ledger themselves, use it to receive the results.
     """
 
-    def __init__(self, settings: Settings, bundle: "Bundle | None" = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        bundle: "Bundle | None" = None,
+        *,
+        warn: Callable[[str], object] = logger.warning,
+    ) -> None:
+        """Make a client that knows the agents of ``bundle``, by default of the one that the settings name.
+
+        The latter is loaded when a name of an agent is first needed. If it is not valid, ``warn`` is called,
+        and the agents are those that workers have announced.
+        """
         self.settings = settings
         patience = settings.connect_timeout_seconds
         self._redis = connect(settings.redis_url, name="goondan-client", retry_seconds=patience)
@@ -62,9 +76,7 @@ class ClientConnection:
         self._dead_letters = DeadLetters(self._ledger)
         self._completions = Completions(self._ledger, self._reaper, dispatch)
         self._agent_registry = AgentRegistry(self._redis, self._ledger.keys)
-        own = describe_agents(bundle, settings.swarm, settings.workspace) if bundle else ()
-        is_of_folder = bundle is not None and bundle.package is None and settings.workspace is None
-        self._known_agents = KnownAgents(self._agent_registry, own, is_of_folder=is_of_folder)
+        self._known_agents = KnownAgents(self._agent_registry, _own_agents(settings, bundle, warn))
         self._active_refs = ActiveRefs(self._redis, self._ledger.keys)
         self._event_receiver = EventReceiver(self._ledger, self._reaper, self._known_agents)
         self._housekeeping = Housekeeping(
@@ -76,18 +88,14 @@ class ClientConnection:
         """Make a client for ``url``, default ``GOONDAN_REDIS_URL``; nothing is sent yet.
 
         The client knows the agents of ``bundle`` (default ``GOONDAN_BUNDLE``), or without a bundle those that
-        workers have announced.
+        workers have announced. The bundle is loaded when a name of an agent is first needed; one that is not
+        valid counts as none, with a warning in the log.
 
         Raises:
-            ConfigError: a setting or the bundle is not valid.
+            ConfigError: a setting is not valid.
         """
         try:
-            settings = Settings.load(redis_url=url, bundle=bundle)
-            if settings.bundle is None:
-                return cls(settings)
-            from goondan_tasks.bundle import load_bundle  # reading YAML takes a fifth of a client's start
-
-            return cls(settings, load_bundle(settings.bundle))
+            return cls(Settings.load(redis_url=url, bundle=bundle))
         except SettingsError as error:
             raise ConfigError(str(error)) from error
 
@@ -311,3 +319,13 @@ class ClientConnection:
 
     def _agents_of(self, agent: str | None) -> list[str]:
         return [agent] if agent else list(self.agents())
+
+
+def _own_agents(
+    settings: Settings, bundle: "Bundle | None", warn: Callable[[str], object]
+) -> Callable[[], OwnAgents]:
+    if bundle is not None:
+        own = OwnAgents.of(bundle, settings)
+        return lambda: own
+    path = settings.bundle
+    return OwnAgents if path is None else lambda: OwnAgents.load(path, settings, warn)

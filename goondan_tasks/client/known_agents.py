@@ -1,21 +1,28 @@
 """A producer's knowledge of the swarm: its agents, the active revision, and errors of Redis."""
 
 import contextlib
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from redis import Redis
 from redis.exceptions import RedisError
 
 from broker_config.connections import reason_unreachable, remedy_of
 from broker_config.keys import Keys
-from goondan_tasks.agent_registry import AgentRecord, AgentRegistry
+from broker_config.settings import Settings
+from goondan_tasks.agent_registry import AgentRecord, AgentRegistry, describe_agents
 from goondan_tasks.calls import CallDraft
-from goondan_tasks.errors import AgentNotFoundError, BrokerUnreachableError
+from goondan_tasks.errors import AgentNotFoundError, BrokerUnreachableError, ConfigError
 from goondan_tasks.names import SEPARATOR, SYSTEM_TOOL
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.wording import closest
+
+if TYPE_CHECKING:
+    from goondan_tasks.bundle import Bundle
 
 
 @contextlib.contextmanager
@@ -39,31 +46,66 @@ GOOD_SECONDS = 0.2
 NONE_SECONDS = 10.0
 
 
+@dataclass(frozen=True, slots=True)
+class OwnAgents:
+    """The agents of a producer's bundle, by name."""
+
+    by_name: Mapping[str, AgentRecord] = field(default_factory=dict)
+    #: whether their workspace is named after the bundle's folder, which may differ on the workers' machines
+    is_of_folder: bool = False
+    #: why the bundle could not be loaded
+    fault: str = ""
+
+    @classmethod
+    def of(cls, bundle: "Bundle", settings: Settings) -> "OwnAgents":
+        """Describe the agents of a bundle.
+
+        Raises:
+            ConfigError: the bundle has no such swarm.
+        """
+        records = describe_agents(bundle, settings.swarm, settings.workspace)
+        is_of_folder = bundle.package is None and settings.workspace is None
+        return cls({record.name: record for record in records}, is_of_folder)
+
+    @classmethod
+    def load(cls, path: Path, settings: Settings, warn: Callable[[str], object]) -> "OwnAgents":
+        """Load the bundle at ``path``; if that fails, ``warn``, and return none.
+
+        A fault in YAML must not keep anybody from looking at calls that run, or from stopping them.
+        """
+        from goondan_tasks.bundle import load_bundle  # reading YAML takes a fifth of a client's start
+
+        try:
+            return cls.of(load_bundle(path), settings)
+        except ConfigError as error:
+            fault = f"The bundle {path} cannot be loaded: {error}"
+            warn(f"{fault}\nThe agents are those that workers have announced.")
+            return cls(fault=fault)
+
+
 class KnownAgents:
     """The agents of a bundle, if there is one, and those that workers have announced."""
 
-    def __init__(
-        self, agent_registry: AgentRegistry, own: Iterable[AgentRecord], *, is_of_folder: bool = False
-    ) -> None:
-        """Begin with the bundle's agents, ``own``.
-
-        Their workspace may be named after the bundle's folder (``is_of_folder``), which may differ on the
-        workers' machines. Then the announced workspace counts, if there is one.
-        """
+    def __init__(self, agent_registry: AgentRegistry, own: Callable[[], OwnAgents] = OwnAgents) -> None:
+        """Begin without agents; ``own`` is called once, when an agent or a list of all is first needed."""
         self._agent_registry = agent_registry
-        self._own = {record.name: record for record in own}
-        self._is_of_folder = is_of_folder
-        self._known = {} if is_of_folder else self._own
+        self._load = own
+        self._loading = threading.Lock()
+        self._own: OwnAgents | None = None
+        self._known: dict[str, AgentRecord] = {}
 
     def all(self) -> dict[str, AgentRecord]:
         """Return every agent by name.
 
-        The bundle's description takes precedence over the announced one, except for the tools of extensions:
-        only workers know those.
+        The bundle's description takes precedence over the announced one, except for the tools of extensions
+        (only workers know those), and for a workspace that is named after the bundle's folder.
         """
-        announced = self._agent_registry.agents()
-        own = {name: self._as_announced(record, announced.get(name)) for name, record in self._own.items()}
-        self._known = {**announced, **own}
+        own, announced = self._own_agents(), self._agent_registry.agents()
+        described = {
+            name: _as_announced(record, announced.get(name), is_of_folder=own.is_of_folder)
+            for name, record in own.by_name.items()
+        }
+        self._known = {**announced, **described}
         return dict(self._known)
 
     def current(self, name: str) -> AgentRecord:
@@ -74,7 +116,7 @@ class KnownAgents:
         """
         agents = self.all()
         if name not in agents:
-            raise _not_found(name, agents)
+            raise _not_found(name, agents, self._own_agents().fault)
         return agents[name]
 
     def require(self, name: str) -> AgentRecord:
@@ -83,21 +125,32 @@ class KnownAgents:
         Raises:
             AgentNotFoundError: no such agent.
         """
+        self._own_agents()
         return self._known.get(name) or self.current(name)
 
-    def _as_announced(self, record: AgentRecord, announced: AgentRecord | None) -> AgentRecord:
-        record = record.with_dynamic_tools(announced)
-        if announced is None or not self._is_of_folder:
-            return record
-        return record.model_copy(update={"workspace": announced.workspace})
+    def _own_agents(self) -> OwnAgents:
+        if self._own is None:
+            with self._loading:
+                if self._own is None:
+                    own = self._load()
+                    self._known = {} if own.is_of_folder else dict(own.by_name)
+                    self._own = own
+        return self._own
 
 
-def _not_found(name: str, known: Iterable[str]) -> AgentNotFoundError:
+def _as_announced(record: AgentRecord, announced: AgentRecord | None, *, is_of_folder: bool) -> AgentRecord:
+    record = record.with_dynamic_tools(announced)
+    if announced is None or not is_of_folder:
+        return record
+    return record.model_copy(update={"workspace": announced.workspace})
+
+
+def _not_found(name: str, known: Iterable[str], fault: str) -> AgentNotFoundError:
     names = list(known)
     meant = closest(name, names)
     hint = f"; did you mean {meant!r}?" if meant else "."
     listed = ", ".join(names) or "none: no bundle is set and no worker has announced any"
-    return AgentNotFoundError(f"No agent {name!r}{hint} Known agents: {listed}.")
+    return AgentNotFoundError(f"No agent {name!r}{hint} Known agents: {listed}. {fault}".rstrip())
 
 
 @dataclass(slots=True)

@@ -197,7 +197,7 @@ class Bootstrap:
 
     @classmethod
     def _active(cls, path: Path, settings: Settings) -> Self | None:
-        workspace = settings.workspace or _declared_workspace(path)
+        workspace = settings.workspace or declared_workspace(path)
         if workspace is None:
             return None
         try:
@@ -228,7 +228,7 @@ def bootstrap_bundle(path: Path, settings: Settings) -> Bundle:
     return start.bundle
 
 
-def _declared_workspace(path: Path) -> str | None:
+def declared_workspace(path: Path) -> str | None:
     """Return a bundle's own workspace even if the bundle is invalid; ``None`` if nothing can be read."""
     inventory, _ = read_inventory(path)
     if not inventory.declarations:

@@ -136,7 +136,7 @@ def call(name: str, tool: str = "bash__exec", **fields: Any) -> ToolCall:
 
 def traced(ledger: Ledger, name: str) -> Trace:
     """Read a trace that there is."""
-    trace = read_trace(ledger, name, ["coder"])
+    trace = read_trace(ledger, name, lambda: ["coder"])
     assert trace is not None
     return trace
 
@@ -269,7 +269,9 @@ def test_a_replay_brings_the_call_that_it_replays(ledger: Ledger) -> None:
 def test_unknown_trace_is_none(ledger: Ledger) -> None:
     submit(ledger, call("one"))
 
-    assert [read_trace(ledger, name, ["coder"]) for name in ("x", "", "\ud800", "a" * 100_000)] == [None] * 4
+    assert [read_trace(ledger, name, lambda: ["coder"]) for name in ("x", "", "\ud800", "a" * 100_000)] == [
+        None
+    ] * 4
 
 
 def test_expired_calls_are_counted(ledger: Ledger, redis: Redis) -> None:

@@ -18,5 +18,5 @@ def _without_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
     """Give every command the same fake client."""
     fake = FakeClient()
-    monkeypatch.setattr(session, "Client", lambda settings, bundle: fake.connected(settings, bundle))
+    monkeypatch.setattr(session, "Client", lambda settings, warn: fake.connected(settings))
     return fake

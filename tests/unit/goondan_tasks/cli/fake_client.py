@@ -7,7 +7,6 @@ from typing import Any, Self, cast
 
 from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRecord, WorkerRecord
-from goondan_tasks.bundle import Bundle
 from goondan_tasks.call_counts import WorkerCounts
 from goondan_tasks.calls import CallDraft
 from goondan_tasks.client.pending_call import CallOutput
@@ -142,11 +141,10 @@ class FakeClient:
         self.known_traces: dict[str, Trace] = {}
         self.summaries: list[TraceSummary] = []
         self.settings: Settings | None = None
-        self.bundle: Bundle | None = None
 
-    def connected(self, settings: Settings, bundle: Bundle | None) -> Self:
+    def connected(self, settings: Settings) -> Self:
         """Note what a real client would have been made with."""
-        self.settings, self.bundle = settings, bundle
+        self.settings = settings
         return self
 
     def __enter__(self) -> Self:

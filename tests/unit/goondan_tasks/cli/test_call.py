@@ -145,20 +145,3 @@ def test_an_unreachable_broker_ends_with_five(client: FakeClient, monkeypatch: p
 
     assert refused.exit_code == 5
     assert "Redis at redis://h:1 cannot be reached" in refused.stderr
-
-
-def test_the_bundle_tells_the_client_which_agents_there_are(client: FakeClient) -> None:
-    goondan("call", "coder", "bash__exec", "--bundle", str(EXAMPLE))
-
-    assert client.bundle is not None
-    assert client.bundle.agent_names() == ("planner", "coder", "reviewer")
-
-
-def test_a_bundle_with_faults_ends_with_three_and_names_them(client: FakeClient, tmp_path: Path) -> None:
-    (tmp_path / "goondan.yaml").write_text("apiVersion: goondan.ai/v1\nkind: Aget\n", encoding="utf-8")
-
-    refused = goondan("call", "coder", "bash__exec", "--bundle", str(tmp_path))
-
-    assert refused.exit_code == 3
-    assert f"{tmp_path / 'goondan.yaml'}:2: error E_CONFIG_UNKNOWN_KIND" in refused.stderr
-    assert client.submitted == []

@@ -1,16 +1,20 @@
 """What a producer knows: the agents that can be called, and the active revision that its calls name."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import fakeredis
 import pytest
 
 from broker_config.keys import Keys
+from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRecord, AgentRegistry
 from goondan_tasks.calls import draft_call, identity_of
-from goondan_tasks.client.known_agents import GOOD_SECONDS, NONE_SECONDS, ActiveRefs, KnownAgents
+from goondan_tasks.client.known_agents import GOOD_SECONDS, NONE_SECONDS, ActiveRefs, KnownAgents, OwnAgents
 from goondan_tasks.errors import AgentNotFoundError
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange
+
+EXAMPLE = Path(__file__).parents[4] / "examples" / "coding-swarm"
 
 
 @pytest.mark.parametrize(
@@ -19,7 +23,7 @@ from goondan_tasks.revisions.active import ActiveRevision, RevisionChange
 def test_an_unknown_agent_is_refused_with_what_was_meant_or_what_there_is(name: str, hint: str) -> None:
     with fakeredis.FakeRedis() as redis:
         coder = AgentRecord(name="coder", swarm="default", workspace="shop")
-        known = KnownAgents(AgentRegistry(redis, Keys("goondan")), [coder])
+        known = KnownAgents(AgentRegistry(redis, Keys("goondan")), lambda: OwnAgents({"coder": coder}))
         with pytest.raises(AgentNotFoundError, match=hint):
             known.require(name)
 
@@ -38,7 +42,8 @@ def test_of_an_agent_of_the_bundle_the_workers_dynamic_tools_are_known_and_only_
         agent_registry = AgentRegistry(redis, Keys("goondan"))
         old = record("coder", ("old__tool", "config"), ("a__b", "extension"), ("git__log", "mcp"))
         agent_registry.publish_agents([old], served=["coder"])
-        known = KnownAgents(agent_registry, [record("coder", ("bash__exec", "config"), ("a__b", "config"))])
+        declared = record("coder", ("bash__exec", "config"), ("a__b", "config"))
+        known = KnownAgents(agent_registry, lambda: OwnAgents({"coder": declared}))
 
         assert names(known.current("coder")) == ["bash__exec", "a__b", "git__log"]
 
@@ -47,12 +52,29 @@ def test_a_workspace_by_the_bundles_folder_gives_way_to_the_workers() -> None:
     with fakeredis.FakeRedis() as redis:
         agent_registry = AgentRegistry(redis, Keys("goondan"))
         agent_registry.publish_agents([record("coder")], served=["coder"])
-        ours = [record(name).model_copy(update={"workspace": "desk-1"}) for name in ("coder", "planner")]
-        by_folder = KnownAgents(agent_registry, ours, is_of_folder=True)
-        named = KnownAgents(agent_registry, ours)
+        ours = {
+            name: record(name).model_copy(update={"workspace": "desk-1"}) for name in ("coder", "planner")
+        }
+        by_folder = KnownAgents(agent_registry, lambda: OwnAgents(ours, is_of_folder=True))
+        named = KnownAgents(agent_registry, lambda: OwnAgents(ours))
 
         assert [by_folder.require(name).workspace for name in ("coder", "planner")] == ["shop", "desk-1"]
         assert {agent.workspace for agent in named.all().values()} == {"desk-1"}
+
+
+def test_a_bundle_is_loaded_once_when_an_agent_is_first_needed() -> None:
+    loaded: list[OwnAgents] = []
+
+    def load() -> OwnAgents:
+        loaded.append(OwnAgents.load(EXAMPLE, Settings(), warn=pytest.fail))
+        return loaded[-1]
+
+    with fakeredis.FakeRedis() as redis:
+        known = KnownAgents(AgentRegistry(redis, Keys()), load)
+        assert not loaded
+        assert [known.require(name).name for name in ("coder", "planner")] == ["coder", "planner"]
+        assert sorted(known.all()) == ["coder", "planner", "reviewer"]
+        assert len(loaded) == 1
 
 
 class Producer:
