@@ -38,6 +38,7 @@ from goondan_tasks.messages import JsonObject
 from goondan_tasks.model_messages import told_text
 from goondan_tasks.redaction import KNOWN_SECRETS, mapped
 from workers.thinking.model_request import ModelAnswer, ModelRequest
+from workers.thinking.sendable import sendable
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient, Response
@@ -341,7 +342,7 @@ def _parameters(request: ModelRequest, model: "Model") -> "ModelRequestParameter
         )
         for one in functions
     ]
-    parts = [InstructionPart(content=request.instructions)] if request.instructions else None
+    parts = [InstructionPart(content=request.instructions)] if request.instructions.strip() else None
     parameters = ModelRequestParameters(function_tools=tools, instruction_parts=parts)
     if request.output_schema is None or not model.profile.get("supports_json_schema_output"):
         return parameters
@@ -463,7 +464,7 @@ def _library_part(part: Mapping[str, Any]) -> JsonObject:
 
 
 def _messages(request: ModelRequest) -> "list[ModelMessage]":
-    """Return the conversation as the library's messages; calls without a result get a result that says so.
+    """Return the conversation as the library's messages.
 
     Raises:
         ModelError: a message is not valid, which an extension may have added.
@@ -479,40 +480,32 @@ def _messages(request: ModelRequest) -> "list[ModelMessage]":
 
 def _library_messages(ours: Iterable[JsonObject]) -> "list[ModelMessage]":
     from pydantic_ai.messages import ModelRequest as Request
-    from pydantic_ai.messages import SystemPromptPart, ToolReturnPart, UserPromptPart
+    from pydantic_ai.messages import SystemPromptPart, UserPromptPart
 
     messages: list[Any] = []
-    #: the results of the last answer's calls, by id, which providers want in order and before anything else
-    results: dict[str, Any] = {}
-    parts: list[Any] = []
-
-    def close() -> None:
-        if results or parts:
-            messages.append(Request([*results.values(), *parts]))
-            results.clear()
-            parts.clear()
-
-    for message in ours:
+    for message in sendable(ours):
         role, content = message.get("role"), message.get("content")
         if role == "assistant":
-            close()
             messages.append(_response(message))
-            for part in messages[-1].tool_calls:
-                interrupted = ToolReturnPart(part.tool_name, "The call was interrupted.", part.tool_call_id)
-                results[part.tool_call_id] = replace(interrupted, outcome="interrupted")
-        elif role == "tool":
-            for part in content or ():
-                # skip a result whose call is gone, for example because the history was truncated
-                if part["toolCallId"] in results:
-                    text, failed = told_text(part.get("output"))
-                    result = ToolReturnPart(part["toolName"], text, part["toolCallId"])
-                    results[part["toolCallId"]] = replace(result, outcome="failed") if failed else result
+            continue
+        if role == "tool":
+            parts = [_library_result(part) for part in content or ()]
         elif role == "system":
-            parts.append(SystemPromptPart(_text_of(content)))
+            parts = [SystemPromptPart(_text_of(content))]
         else:
-            parts.append(UserPromptPart(content if isinstance(content, str) else _user_parts(content)))
-    close()
+            parts = [UserPromptPart(content if isinstance(content, str) else _user_parts(content))]
+        if messages and isinstance(messages[-1], Request):
+            parts = [*messages.pop().parts, *parts]
+        messages.append(Request(parts))
     return messages or [Request([])]
+
+
+def _library_result(part: JsonObject) -> Any:
+    from pydantic_ai.messages import ToolReturnPart
+
+    text, failed = told_text(part["output"])
+    result = ToolReturnPart(part["toolName"], text, part["toolCallId"])
+    return replace(result, outcome="failed") if failed else result
 
 
 def _response(message: JsonObject) -> "ModelResponse":

@@ -593,3 +593,20 @@ def test_a_server_that_is_away_is_told_with_the_reason() -> None:
     with pytest.raises(ModelError, match=r"Connection error\. .+") as raised:
         ask(made(spec), request())
     assert raised.value.code == "E_MODEL_UNAVAILABLE"
+
+
+def test_an_answer_no_provider_would_take_back_is_sent_as_a_valid_one(server: ModelServer, api: str) -> None:
+    call = Call("multi_tool_use.parallel", {"n": 1}, "functions.x:0")
+    server.begin(in_turn(Answer("\n", (call,)), Answer("ok")))
+    answer = ask(provider(server, api), request(params={"maxTokens": 500}))
+    again = (HELLO, answer.message, result("functions.x:0", ""), answer.message, result("functions.x:0", "b"))
+    ask(provider(server, api), request(*again))
+    said = server.requests[1].said
+    calls = [call for one in said for call in one.calls]
+    assert [(one.name, one.id) for one in calls] == [
+        ("multi_tool_use_parallel", "functions_x_0"),
+        ("multi_tool_use_parallel", "functions_x_0_2"),
+    ]
+    told = [(one.call_id, one.text) for one in said if one.role == "tool"]
+    assert told == [("functions_x_0", "(no output)"), ("functions_x_0_2", "b")]
+    assert not any(one.text and one.text.isspace() for one in said)
