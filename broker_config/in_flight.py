@@ -45,7 +45,8 @@ class ReservationFactory:
     """Makes the reservations of one consumer."""
 
     def __init__(self) -> None:
-        self._tag = f"{this_process().id}:{next(_consumers)}:"
+        us = this_process()
+        self._tag = f"{us.id}:{next(_consumers)}:{us.secret}:"
         self._count = 0
         self._lua = (_FOLDER / "reserve.lua").read_text("utf-8")
         self.claim_with(ClaimOnReserve())

@@ -2,9 +2,10 @@
 
 import functools
 import os
+import secrets
 import socket
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -15,12 +16,14 @@ _NAMESPACE = Path("/proc/self/ns/pid")
 class ProcessIdentity:
     """A process, identified among those of all machines."""
 
-    #: random; the tags of its reservations and the tokens of its claims begin with it
+    #: random; the tags of its reservations and the tokens of its claims begin with it. It is published
     id: str
     pid: int
     host: str
     #: the running kernel and the PID namespace of ``pid``
     place: str
+    #: 128 random bits in each tag and token, so that nobody can compute them: callbacks derive from tokens
+    secret: str = field(repr=False)
 
     @property
     def name(self) -> str:
@@ -32,7 +35,7 @@ class ProcessIdentity:
 def this_process() -> ProcessIdentity:
     """Return the identity of this process; a forked child has a new one."""
     host = socket.gethostname()
-    return ProcessIdentity(uuid.uuid4().hex, os.getpid(), host, _place() or host)
+    return ProcessIdentity(uuid.uuid4().hex, os.getpid(), host, _place() or host, secrets.token_urlsafe(16))
 
 
 os.register_at_fork(after_in_child=this_process.cache_clear)

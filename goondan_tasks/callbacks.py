@@ -5,6 +5,8 @@ Needs the extra ``serve``.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from math import ceil
+from time import monotonic
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,7 +17,12 @@ from starlette.routing import Route
 
 from broker_config import serializer
 from broker_config.settings import Settings
-from goondan_tasks.errors import GoondanError, PayloadTooLargeError, ToolInputValidationError
+from goondan_tasks.errors import (
+    CallNotFoundError,
+    GoondanError,
+    PayloadTooLargeError,
+    ToolInputValidationError,
+)
 from goondan_tasks.failure import ErrorLike, describe
 from goondan_tasks.http import error_response
 
@@ -27,6 +34,11 @@ BODY_SECONDS = 30.0
 INFLATION = 2
 #: the size of a body without its output
 FRAME_BYTES = 4_096
+
+#: how many tokens that open nothing an address may show in WINDOW_SECONDS; how many addresses are remembered
+MOST_ATTEMPTS = 20
+WINDOW_SECONDS = 60.0
+MOST_ADDRESSES = 4_096
 
 #: the HTTP status of each code
 _STATUSES = {
@@ -45,15 +57,23 @@ Complete = Callable[[str, str, Any, ErrorLike | None], Awaitable[None]]
 
 
 def make_app(
-    complete_with_token: Complete, settings: Settings, body_seconds: float = BODY_SECONDS
+    complete_with_token: Complete,
+    settings: Settings,
+    body_seconds: float = BODY_SECONDS,
+    clock: Callable[[], float] = monotonic,
 ) -> Starlette:
     """Make the application; it also serves below the path of ``PUBLIC_URL``.
 
     The token in the URL is the only credential, so URLs are never logged.
     """
     most = INFLATION * settings.max_output_bytes + FRAME_BYTES
+    attempts = _Attempts(clock)
 
     async def complete(request: Request) -> Response:
+        address = request.client.host if request.client else ""
+        if (seconds := attempts.seconds_closed(address)) > 0:
+            text = "Too many callbacks from this address had a wrong URL."
+            return error_response(429, text, {"Retry-After": str(ceil(seconds))})
         call_id, token = request.path_params["call_id"], request.path_params["token"]
         media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media_type != MEDIA_TYPE:
@@ -67,11 +87,42 @@ def make_app(
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
         except GoondanError as error:
+            if isinstance(error, CallNotFoundError):
+                attempts.note_wrong(address)
             return _failed(error, settings.help_url)
         return JSONResponse({"id": call_id})
 
     prefixes = {"", urlsplit(settings.public_url or "").path.rstrip("/")}
     return Starlette(routes=[Route(prefix + PATH, complete, methods=["POST"]) for prefix in sorted(prefixes)])
+
+
+class _Attempts:
+    """Counts the wrong tokens that each address has shown in the current window.
+
+    Tokens cannot be guessed; the bound keeps those who try from loading Redis. An address whose window began
+    first is forgotten first.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        #: when the window began, and how many tokens were wrong in it
+        self._windows: dict[str, tuple[float, int]] = {}
+
+    def seconds_closed(self, address: str) -> float:
+        """Return for how long no more requests of ``address`` are looked at; 0 or less: they are."""
+        began, count = self._windows.get(address, (0.0, 0))
+        return began + WINDOW_SECONDS - self._clock() if count >= MOST_ATTEMPTS else 0.0
+
+    def note_wrong(self, address: str) -> None:
+        """Count a token that opens nothing."""
+        now = self._clock()
+        began, count = self._windows.get(address, (now, 0))
+        if now - began >= WINDOW_SECONDS:
+            del self._windows[address]  # a new window goes to the end
+            began, count = now, 0
+        elif address not in self._windows and len(self._windows) >= MOST_ADDRESSES:
+            del self._windows[next(iter(self._windows))]
+        self._windows[address] = began, count + 1
 
 
 def completion_of(body: bytes) -> tuple[Any, str | Mapping[str, Any] | None]:

@@ -105,9 +105,10 @@ def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or _DEFAULT_PORTS.get(parts.scheme)
 
 
-def error_response(status: int, message: str) -> Response:
+def error_response(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
     """Return a response with ``{"error": {"message": …}}``."""
-    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    if status == 401:
+        headers = {"WWW-Authenticate": "Bearer", **(headers or {})}
     return JSONResponse({"error": {"message": message}}, status, headers)
 
 

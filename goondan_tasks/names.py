@@ -6,6 +6,7 @@ OpenTelemetry is not imported here: a program that has not imported it has no sp
 
 import base64
 import hashlib
+import hmac
 import json
 import os
 import re
@@ -140,19 +141,19 @@ class CallbackToken:
 NO_CALLBACK = CallbackToken("")
 
 
-def callback_token(claim_token: str) -> str:
-    """Return the secret of a run's callback, 43 characters.
+def callback_token(call_id: str, claim_token: str) -> str:
+    """Return the secret of a run's callback, 43 characters: an HMAC of the call's id.
 
-    It is derived from the run's claim token, which is random and in the ledger during the run, so it needs no
-    storage.
+    Its key is the run's claim token, which holds 128 random bits and is in the ledger during the run, so the
+    secret needs no storage.
     """
-    digest = hashlib.sha256(f"callback {claim_token}".encode()).digest()
+    digest = hmac.digest(claim_token.encode(), f"callback {call_id}".encode(), "sha256")
     return base64.urlsafe_b64encode(digest).decode("ascii").rstrip("=")
 
 
 def callback_url(public_url: str, call_id: str, claim_token: str) -> str:
     """Return the address of a run's callback below ``public_url``."""
-    path = f"{percent_encoded(call_id, safe='')}/{callback_token(claim_token)}"
+    path = f"{percent_encoded(call_id, safe='')}/{callback_token(call_id, claim_token)}"
     return f"{public_url.rstrip('/')}/callbacks/{path}"
 
 

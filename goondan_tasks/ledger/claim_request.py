@@ -32,8 +32,9 @@ _STATES = {
 
 
 def new_token() -> str:
-    """Return a unique claim token, which begins with the id of this process."""
-    return f"{this_process().id}-{next(_numbers)}"
+    """Return a unique claim token; it begins with the id of this process, and nobody can guess it."""
+    us = this_process()
+    return f"{us.id}-{us.secret}-{next(_numbers)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ class Completions:
         callback, claim = cast(list[bytes | None], self._ledger.redis.hmget(key, "callback", "token"))
         claim_token = claim.decode() if callback is None and claim is not None else ""
         if claim_token:  # the handler still runs
-            callback = callback_token(claim_token).encode()
+            callback = callback_token(call_id, claim_token).encode()
         given = token.encode("utf-8", "backslashreplace")
         if callback is None or not hmac.compare_digest(callback, given):
             raise CallNotFoundError(f"No call {call_id!r} can be completed with this token.")

@@ -393,7 +393,7 @@ class Ledger(CallRecords):
                 self._record_ttl,
                 keys.results(""),
                 notification(run, wire),
-                "" if is_approval else callback_token(claim.token),
+                "" if is_approval else callback_token(run.id, claim.token),
                 result.handle or "",
                 int(is_approval),
                 wire,

@@ -8,7 +8,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from broker_config.settings import Settings
-from goondan_tasks.callbacks import make_app
+from goondan_tasks import callbacks
+from goondan_tasks.callbacks import MOST_ATTEMPTS, WINDOW_SECONDS, make_app
 from goondan_tasks.errors import (
     BrokerUnreachableError,
     CallClosedError,
@@ -192,3 +193,31 @@ def test_it_answers_below_the_path_of_the_public_url_too() -> None:
     assert client.post(ADDRESS, json={"output": 2}).status_code == 200
     assert client.post("/other" + ADDRESS, json={"output": 3}).status_code == 404
     assert [output for _, _, output, _ in completer.completed] == [1, 2]
+
+
+def test_address_with_too_many_wrong_tokens_is_refused_for_a_minute() -> None:
+    completer, now = Completer(CallNotFoundError("no such call")), [0.0]
+    client = TestClient(make_app(completer.complete_with_token, Settings.load(), clock=lambda: now[0]))
+
+    statuses = [client.post(ADDRESS, json={"output": 1}).status_code for _ in range(MOST_ATTEMPTS)]
+    completer.error = None
+    refused = client.post(ADDRESS, json={"output": 1})
+    now[0] = WINDOW_SECONDS
+    accepted = client.post(ADDRESS, json={"output": 1})
+
+    assert set(statuses) == {404}
+    assert (refused.status_code, refused.headers["Retry-After"]) == (429, "60")
+    assert (accepted.status_code, len(completer.completed)) == (200, 1)
+
+
+def test_number_of_addresses_with_wrong_tokens_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callbacks, "MOST_ADDRESSES", 8)
+    completer = Completer(CallNotFoundError("no such call"))
+    app = make_app(completer.complete_with_token, Settings.load())
+
+    for number in range(MOST_ATTEMPTS):
+        TestClient(app, client=("first", number)).post(ADDRESS, json={"output": 1})
+    for number in range(8):
+        TestClient(app, client=(f"other-{number}", 1)).post(ADDRESS, json={"output": 1})
+
+    assert TestClient(app, client=("first", 1)).post(ADDRESS, json={"output": 1}).status_code == 404

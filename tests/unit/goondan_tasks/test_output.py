@@ -113,8 +113,9 @@ def test_a_time_that_is_none_is_refused(seconds: Any) -> None:
 
 def test_a_callback_is_of_one_run_and_leads_where_the_operator_says() -> None:
     url = callback_url("https://x.example/hooks/", "a/b", "token-1")
-    assert url == f"https://x.example/hooks/callbacks/a%2Fb/{callback_token('token-1')}"
-    assert callback_token("token-1") != callback_token("token-2")
+    assert url == f"https://x.example/hooks/callbacks/a%2Fb/{callback_token('a/b', 'token-1')}"
+    tokens = {callback_token(*of) for of in (("a", "token-1"), ("a", "token-2"), ("b", "token-1"))}
+    assert len(tokens) == 3
     assert "token-1" not in url
 
 

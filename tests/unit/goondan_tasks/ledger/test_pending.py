@@ -307,7 +307,7 @@ def test_callback_token_is_valid_for_one_run_and_errors_reveal_nothing(
 
 def test_a_token_that_was_right_a_moment_ago_does_not_complete_the_next_run(ledger: Ledger) -> None:
     first = begun(ledger, a_call(), idempotent=True)
-    checked = CallbackToken(callback_token(first.token), first.token)
+    checked = CallbackToken(callback_token(first.run.id, first.token), first.token)
     ledger.release(first, died=True, message=b"").run(ledger.redis)
     claimed(ledger, a_call(), AGAIN)
     with pytest.raises(CallNotFoundError):
@@ -318,7 +318,7 @@ def test_a_token_ends_with_the_run_that_is_tried_again_and_the_next_one_has_its_
     ledger: Ledger, completions: Completions
 ) -> None:
     first = begun(ledger, a_call(), idempotent=True)
-    call_id, old = first.run.id, callback_token(first.token)
+    call_id, old = first.run.id, callback_token(first.run.id, first.token)
     completions.complete_with_token(call_id, old, Outcome("of the run that fails"))
     ledger.retry(first, pause_ms=1, begun_at=1.0).run(ledger.redis)
     with pytest.raises(CallNotFoundError):
@@ -327,7 +327,7 @@ def test_a_token_ends_with_the_run_that_is_tried_again_and_the_next_one_has_its_
     second = claimed(ledger, a_call(), AGAIN)
     with pytest.raises(CallNotFoundError):
         completions.complete_with_token(call_id, old, Outcome("of the run that has failed"))
-    completions.complete_with_token(call_id, callback_token(second.token), Outcome("good"))
+    completions.complete_with_token(call_id, callback_token(call_id, second.token), Outcome("good"))
     completion = suspend(ledger, second)
     assert isinstance(completion, bytes)
     assert Outcome.of(completion) == Outcome("good")
@@ -341,8 +341,10 @@ def test_a_call_that_was_held_is_completed_by_the_callback_of_its_run_alone(
     completions.approve(record_of(ledger, a_call()), "ann")
     claim = claimed(ledger, a_call())
     with pytest.raises(CallNotFoundError):
-        completions.complete_with_token(claim.run.id, callback_token(holding.token), Outcome("forged"))
-    completions.complete_with_token(claim.run.id, callback_token(claim.token), Outcome("good"))
+        completions.complete_with_token(
+            claim.run.id, callback_token(claim.run.id, holding.token), Outcome("forged")
+        )
+    completions.complete_with_token(claim.run.id, callback_token(claim.run.id, claim.token), Outcome("good"))
     completion = suspend(ledger, claim)
     assert isinstance(completion, bytes)
     assert Outcome.of(completion) == Outcome("good")
