@@ -55,18 +55,9 @@ _LANGUAGES = {
     ".tsx": "TypeScript with JSX",
     ".jsx": "JavaScript with JSX",
 }
-#: files that an interpreter may load beside an entry, by suffix and by name
-_LOADABLE = {".py", ".pyc", ".pyd", ".so", ".dylib", ".node", ".wasm", *javascript.SUFFIXES, *_LANGUAGES}
-_LOADER_FILES = {"package.json", "tsconfig.json", "jsconfig.json", "bunfig.toml"}
 _KINDS: Mapping[str, EntryKind] = {"Tool": "tool", "Agent": "agent", "Extension": "extension"}
 _PROBE = (sys.executable, "-P", "-X", "utf8", "-m", "goondan_tasks.entry")
 _TOO_LATE = "all entry files of the bundle together take too long to import"
-
-
-def is_code(path: str) -> bool:
-    """Return whether a file, by its name, may be run or imported as code, or configures that."""
-    name = PurePosixPath(path.lower())
-    return name.suffix in _LOADABLE or name.name in _LOADER_FILES
 
 
 def entry_path_findings(declaration: Declaration, root: Path, *, is_run: bool = True) -> Iterator[Finding]:

@@ -30,12 +30,12 @@ from typing import Any
 from goondan_tasks.bundle import BoundTool, Bundle, Finding
 from goondan_tasks.bundle.binding import REQUIRED_TOOLS_GUARD, Scope, bound_exports
 from goondan_tasks.bundle.bundle import inspect_resources
-from goondan_tasks.bundle.entries import ENTRY, is_code, typed_entries
+from goondan_tasks.bundle.entries import ENTRY, typed_entries
 from goondan_tasks.bundle.fields import RATE_PERIODS_MS
 from goondan_tasks.bundle.findings import ConfigCode
 from goondan_tasks.bundle.inventory import bundle_files, is_document_name
 from goondan_tasks.bundle.resources import AgentResource, RunPolicy, ToolResource
-from goondan_tasks.changesets.policy import ChangesetRules
+from goondan_tasks.changesets.policy import ChangesetRules, is_text
 from goondan_tasks.revisions.bootstrap import changed_workspace
 from goondan_tasks.revisions.checkouts import Folder
 from goondan_tasks.revisions.git import LINK, Changes, Repository
@@ -50,7 +50,8 @@ class Layout:
 
     #: files that declare resources, or could, as a link of such a name; and every link on the way to them
     documents: frozenset[str]
-    #: files that may be run or imported, the entries among them; and every link on the way to them
+    #: files that may be run, imported or read as settings: entries, and all but texts and images; and every
+    #: link on the way to them
     code: frozenset[str]
     #: the entry files of the bundle's resources, as written and as resolved, without the links between: a
     #: pattern that matches an entry allows code
@@ -64,7 +65,7 @@ class Layout:
         found = list(Folder(folder).found())
         links = [item.path for item in found if item.mode == LINK]
         entries = [folder / entry for entry in _entries(scope, bundle)]
-        code = [folder / item.path for item in found if is_code(item.path)]
+        code = [folder / item.path for item in found if not is_text(item.path)]
         ends = {link: Path(os.path.realpath(folder / link)) for link in links}
         odd = (link for link, end in ends.items() if not (end.is_file() and end.is_relative_to(folder)))
         documents = _with_links({*bundle_files(folder), *bundle_files(path)}, folder)
@@ -227,7 +228,7 @@ def _inside_of(folder: Path, paths: Iterable[Path]) -> frozenset[str]:
 
 
 _NO_DOCUMENT = "it declares resources, and no pattern for it in the policy ends in .yaml or .yml"
-_NO_CODE = "it is code, and no pattern for it in the policy ends in .py or stands for an entry of the bundle"
+_NO_CODE = "it may be code or settings, and no pattern for it in the policy ends in its suffix or is its name"
 _NO_ENTRY = "it would become an entry, and no pattern for it in the policy names code"
 _NO_LINK = "it is a link to a directory, or to nothing, and no pattern for it in the policy names code"
 _KINDS = ("Tool", "Extension")

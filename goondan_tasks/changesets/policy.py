@@ -1,8 +1,9 @@
 """Which files a changeset may change: those that the Swarm and the Agent both allow.
 
-A pattern that allows a folder of texts must not admit code. So two kinds of files need a pattern of their
-kind: resource documents one that ends in ``.yaml`` or ``.yml``, code one that ends in a suffix of code or
-that already matches an entry of the bundle.
+A pattern that allows a folder of texts must not admit code or settings. So a wildcard admits only texts and
+images. Resource documents need a pattern that ends in ``.yaml`` or ``.yml``; anything else needs a pattern
+that names it, by its suffix or, without a suffix or with a leading dot, by its whole name, or one that
+already matches an entry of the bundle with the same suffix.
 
 Sources: 000 §12.4 and the ChangesetPolicy of its time; DESIGN §6: off by default, and an empty list allows
 nothing.
@@ -12,11 +13,10 @@ import functools
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Self
 
 from goondan_tasks.bundle import Bundle
-from goondan_tasks.bundle.entries import is_code
 from goondan_tasks.bundle.inventory import is_document_name
 
 #: recommended files if no policy limits them
@@ -25,6 +25,10 @@ USUAL_FILES = ("goondan.yaml", "resources/**", "prompts/**", "tools/**", "extens
 FOLDER = ".changesets"
 #: files that control git and its extensions
 _OF_GIT = {".gitattributes", ".gitmodules", ".lfsconfig"}
+#: files that nothing runs or reads as settings, whatever their folder
+_TEXTS = {".md", ".markdown", ".txt", ".rst", ".adoc", ".csv", ".tsv", ".png", ".jpg", ".jpeg", ".gif"}
+#: texts by their suffix that tools read as settings
+_SETTINGS = ("*requirements*.txt", "*constraints*.txt", "cmakelists.txt")
 #: characters that file systems ignore in a name, or git takes for the end of a part (its utf8.c and path.c)
 _UNSEEN = dict.fromkeys([*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF])
 
@@ -37,6 +41,21 @@ def matches(glob: str, path: str) -> bool:
     Braces and a leading ``!`` are literal, so that a pattern of another dialect allows nothing.
     """
     return _match(tuple(glob.removeprefix("./").replace("[^", "[!").split("/")), tuple(path.split("/")))
+
+
+def is_text(path: str) -> bool:
+    """Return whether a file, by its name, is a text or an image, and neither code nor settings."""
+    name = PurePosixPath(path.lower())
+    is_settings = any(fnmatchcase(name.name, glob) for glob in _SETTINGS)
+    return name.suffix in _TEXTS and not is_settings and plain_name(name.name) == name.name
+
+
+def _names(glob: str, path: str) -> bool:
+    """Return whether the last part of a glob names a file's kind, or the file if its name has no kind."""
+    last, file = glob.rpartition("/")[2], PurePosixPath(path)
+    if not file.suffix or file.name.startswith("."):
+        return last == file.name
+    return last.endswith(file.suffix)
 
 
 def plain_name(name: str) -> str:
@@ -90,8 +109,15 @@ class ChangesetRules:
         return self._allow(path, is_document_name)
 
     def allow_code(self, path: str, entries: Collection[str]) -> bool:
-        """Return whether a file of code may be changed; ``entries`` are those of the bundle before."""
-        return self._allow(path, lambda glob: is_code(glob) or any(matches(glob, entry) for entry in entries))
+        """Return whether a file of code or settings may be changed; ``entries`` are the bundle's before."""
+        suffix = PurePosixPath(path).suffix
+        alike = [entry for entry in entries if suffix and PurePosixPath(entry).suffix == suffix]
+
+        def counts(glob: str) -> bool:
+            is_named = not is_text(path) and _names(glob, path)
+            return is_named or any(matches(glob, entry) for entry in alike)
+
+        return self._allow(path, counts)
 
     def _allow(self, path: str, counts: Callable[[str], bool]) -> bool:
         return self.is_enabled and all(

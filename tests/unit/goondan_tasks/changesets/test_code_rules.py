@@ -152,6 +152,24 @@ ATTACKS = {
     "a linked document": Attack(
         TEXTS, ("prompts/t.yaml",), links={"prompts/t.yaml": "../resources/echo.yaml"}
     ),
+    "settings in the bundle's folder": Attack(("*", "**"), (".env",), {".env": "HTTPS_PROXY=http://evil\n"}),
+    "settings beside an entry": Attack(("tools/**",), ("tools/.env",), {"tools/.env": "A=1\n"}),
+    "yaml of another program": Attack(TEXTS, ("prompts/compose.yaml",), {"prompts/compose.yaml": "a: 1\n"}),
+    "packages to install": Attack(("**",), ("requirements-dev.txt",), {"requirements-dev.txt": "evil\n"}),
+    **{
+        f"{name} among scripts": Attack(("scripts/**",), (f"scripts/{name}",), {f"scripts/{name}": "EVIL"})
+        for name in (
+            "run.bash",
+            "run.pl",
+            "run",
+            "Makefile",
+            "GNUmakefile",
+            "a.mk",
+            "x.json",
+            "x.html",
+            "CMakeLists.txt",
+        )
+    },
     "a linked module": Attack(TEXTS, ("prompts/e.py",), links={"prompts/e.py": "helper.txt"}),
     "a linked directory": Attack(TEXTS, ("prompts/d",), links={"prompts/d": "../tools"}),
     "a link to nothing": Attack(TEXTS, ("prompts/d",), links={"prompts/d": "later"}),
@@ -189,7 +207,7 @@ ATTACKS = {
     ),
     "an entry by way of a linked directory": Attack(
         (*YAML, "tools/**", "prompts/**"),
-        ("prompts/e.py",),
+        ("prompts/e.py", "tools/x"),
         {"resources/t.yaml": tool("new", "./tools/x/e.py"), "prompts/e.py": "EVIL"},
         links={"tools/x": "../prompts"},
     ),
@@ -273,11 +291,16 @@ CHAINS = {
     ),
     "a link whose file becomes a directory": (
         {"prompts/way": "coder.md"},
-        Attack(TEXTS, ("prompts/way",), {"prompts/coder.md/new.md": "two\n"}, removed=("prompts/coder.md",)),
+        Attack(
+            TEXTS,
+            ("prompts/coder.md", "prompts/way"),
+            {"prompts/coder.md/new.md": "two\n"},
+            removed=("prompts/coder.md",),
+        ),
     ),
     "a link whose file is gone": (
         {"prompts/way": "coder.md"},
-        Attack(TEXTS, ("prompts/way",), removed=("prompts/coder.md",)),
+        Attack(TEXTS, ("prompts/coder.md", "prompts/way"), removed=("prompts/coder.md",)),
     ),
 }
 
@@ -312,7 +335,8 @@ def test_a_link_with_the_name_of_a_document_is_refused_while_it_leads_to_a_text(
     first = attempt(bundle, tmp_path, Attack(TEXTS, (), files, links))
 
     assert first.error is not None, first
-    assert (first.error.code, first.error.violated_files) == ("POLICY_VIOLATION", ("prompts/x.yaml",))
+    assert first.error.code == "POLICY_VIOLATION"
+    assert first.error.violated_files == ("prompts/a.txt", "prompts/way", "prompts/x.yaml")
 
 
 def test_a_link_on_the_way_to_an_entry_allows_no_code_beside_it(tmp_path: Path) -> None:
@@ -328,7 +352,12 @@ def test_a_link_on_the_way_to_an_entry_allows_no_code_beside_it(tmp_path: Path) 
 #: what the patterns name is allowed, whatever else stands in the same folders
 ALLOWED = {
     "a text": Attack(TEXTS, (), {"prompts/coder.md": "two\n", "prompts/new/other.md": "three\n"}),
-    "yaml of another program": Attack(TEXTS, (), {"prompts/compose.yaml": "services: {}\n"}),
+    "settings by their suffix": Attack(
+        ("prompts/**/*.yaml",), (), {"prompts/compose.yaml": "services: {}\n"}
+    ),
+    "settings by their name": Attack(
+        ("scripts/Makefile", ".env"), (), {"scripts/Makefile": "a:\n", ".env": "A=1\n"}
+    ),
     "a link to a text": Attack(TEXTS, (), links={"prompts/same.md": "coder.md"}),
     "a description": Attack(
         YAML, (), {"resources/echo.yaml": ECHO.replace("name: run", "name: run, description: Says it")}
