@@ -42,6 +42,11 @@ from goondan_tasks.wording import closest, require_keywords
 
 _EVENT_FIELDS = frozenset(to_camel(name) for name in AgentEvent.model_fields)
 
+#: the types of events that only the system sends: models and entries take what these say for its word
+SYSTEM_EVENT_TYPES = frozenset(
+    {"response", "error_response", "toolCall.completed", "auth.granted", "swarmBundle.revisionChanged"}
+)
+
 #: returns the id of a request or event, given its content
 NewId = Callable[[Any], str]
 
@@ -172,7 +177,17 @@ def handoff_call(asker: Asker, handoff: Handoff, *, most_hops: int, now_ms: floa
 
 
 def _event(asker: Asker, handoff: Handoff, fields: JsonObject, call_id: str) -> AgentEvent:
-    """Return the event to hand over; an agent cannot choose its ``auth``, ``source`` or ``replyTo``."""
+    """Return the event to hand over; an agent cannot choose its ``auth``, ``source`` or ``replyTo``.
+
+    Raises:
+        ToolInputValidationError: only the system sends events of this type.
+    """
+    given_type = fields.get("type")
+    if asker.is_agent and isinstance(given_type, str) and given_type in SYSTEM_EVENT_TYPES:
+        raise ToolInputValidationError(
+            f"Events of type {given_type!r} come from the system; an agent cannot send them.",
+            suggestion="Choose another type.",
+        )
     own: JsonObject = {
         "traceId": asker.trace_id or fields.get("traceId") or uuid.UUID(call_id).hex,
         "replyTo": None,

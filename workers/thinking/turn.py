@@ -6,6 +6,7 @@ same order, and continues where the first one stopped. Sources: 001 §12.1, 003 
 """
 
 import asyncio
+import json
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -59,6 +60,8 @@ REFUSALS = ("E_MODEL", "E_MODEL_CONTEXT_LENGTH", "E_MODEL_REFUSED")
 #: how a part of a message begins that names its type, or has none to name
 _URLS = ("http://", "https://", "data:")
 
+#: keys, ids and paths that stand in a prompt as they are
+_ORDINARY = re.compile(r"[\w.:@/#+=~-]{1,512}")
 _NAME = re.compile(r"\{\{\s*([A-Za-z]\w*)\s*\}\}")
 _FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*)\n\s*```\s*", re.DOTALL)
 
@@ -103,7 +106,9 @@ class Thinking:
 
     def prompt(self, agent: str, names: Mapping[str, str]) -> str:
         """Return the Agent's system prompt with its placeholders filled in; unknown ones stay."""
-        return _NAME.sub(lambda match: names.get(match[1], match[0]), self._prompts[agent])
+        return _NAME.sub(
+            lambda match: _quoted(names[match[1]]) if match[1] in names else match[0], self._prompts[agent]
+        )
 
     def model(self, agent: str) -> JsonObject | None:
         """Return the Agent's model as its code sees it, without the API key."""
@@ -215,6 +220,11 @@ class Thinking:
             workdir,
             conversation.write,
         )
+
+
+def _quoted(name: str) -> str:
+    """Return a name for a prompt; one with spaces or line ends, which may say anything, in quotes."""
+    return name if _ORDINARY.fullmatch(name) else json.dumps(name)
 
 
 def _prompt_of(agent: AgentResource, root: Path) -> str:
@@ -408,13 +418,18 @@ def _block_text(block: JsonObject) -> str:
 
 
 def _user_message(event: AgentEvent) -> Message:
-    """Return an event as a user's message: text or parts as they are, anything else as JSON with its type."""
+    """Return an event as a user's message: text or parts as they are, anything else as JSON with its type.
+
+    The event's metadata stands beside; it cannot replace the type, the sender and the input.
+    """
     content: Any = event.input
     is_text = isinstance(content, str) and bool(content)
     is_parts = isinstance(content, list) and bool(content) and all(map(_is_part, content))
     if not (is_parts or (is_text and not event.type.endswith(("response", ".completed")))):
-        fields = {"event": event.type, "from": event.source.name, "input": content, **event.metadata}
-        content = serializer.encode({name: one for name, one in fields.items() if one is not None}).decode()
+        ours = {"event": event.type, "from": event.source.name, "input": content}
+        others = {name: one for name, one in event.metadata.items() if name not in ours}
+        fields = {name: one for name, one in (ours | others).items() if one is not None}
+        content = serializer.encode(fields).decode()
     return Message(
         id=f"msg-{event.id}",
         data={"role": "user", "content": content},

@@ -17,8 +17,9 @@ from goondan_tasks.errors import (
     HandoffTimeoutError,
     ToolInputValidationError,
 )
-from goondan_tasks.events import answer_to
+from goondan_tasks.events import EVENT_TYPE, answer_to
 from goondan_tasks.handoff import (
+    SYSTEM_EVENT_TYPES,
     Asker,
     Handoff,
     RepeatableIds,
@@ -32,6 +33,8 @@ from goondan_tasks.handoff import (
 )
 from goondan_tasks.messages import ToolCall, ToolCallError
 from goondan_tasks.names import DELEGATE_TOOL
+from goondan_tasks.oauth.consent import GRANTED
+from goondan_tasks.revisions.active import CHANGED
 
 MOST = 16
 
@@ -122,6 +125,21 @@ def test_a_run_that_is_repeated_asks_for_the_very_same() -> None:
     assert ask() == ask()
     assert len(set(ask())) == 5
     assert set(ask()).isdisjoint({RepeatableIds("run-2")({"a": 1, "b": 2})})
+
+
+@pytest.mark.parametrize("event_type", sorted(SYSTEM_EVENT_TYPES))
+def test_only_the_system_sends_the_events_of_the_system(event_type: str) -> None:
+    event = {"input": 1, "type": event_type}
+    with pytest.raises(ToolInputValidationError, match="come from the system"):
+        handoff_call(handler_of(go(["a"])), Handoff("b", event), most_hops=MOST, now_ms=0)
+    assert (
+        handoff_call(outside(), Handoff("b", event), most_hops=MOST, now_ms=0).args["payload"]["type"]
+        == event_type
+    )
+
+
+def test_types_of_the_systems_events_are_all_reserved() -> None:
+    assert {EVENT_TYPE, GRANTED, CHANGED} < SYSTEM_EVENT_TYPES
 
 
 @pytest.mark.parametrize("event", [None, 5, "x", [], {"inputs": 1}, {1: 2}])
