@@ -3,7 +3,8 @@
 Any JSON Schema 2020-12 is accepted and checked by ``jsonschema-rs``. A bool is not a number, NaN and
 Infinity are not JSON, and a remote ``$ref`` is never fetched. Schemas may come from untrusted sources (MCP
 servers), so neither compiling nor checking may take long: references are bounded before the checker follows
-them.
+them, the checks of arguments before they begin, and their faults before they are explained. Nothing else runs
+in the process during a check.
 """
 
 import functools
@@ -12,11 +13,18 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote
 
-from jsonschema_rs import Draft202012Validator, ValidationError, Validator, ValidatorMap, validator_map_for
+from jsonschema_rs import (
+    Draft202012Validator,
+    FancyRegexOptions,
+    ValidationError,
+    Validator,
+    ValidatorMap,
+    validator_map_for,
+)
 
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.wording import FieldPath, closest, shown, written
@@ -29,8 +37,41 @@ MAX_INTEGER_BITS = 14_000
 MAX_SUBSCHEMAS = 100_000
 #: how many faults are reported at once: a list may have a million wrong items
 MAX_FAULTS = 50
+#: of one fault, which may quote the schema and the names of properties
+MAX_FAULT_CHARACTERS = 1_000
 MAX_SCHEMA_CHARACTERS = 262_144
+#: the limit for the values of arguments times the checks of each; one check takes 10 to 20 ns
+MAX_CHECKS = 50_000_000
+#: the limit for embedded schemas with an ``$id``: each may be what a reference means
+MAX_RESOURCES = 200
+#: the limit for the checks of one value
+MAX_CHECKS_OF_A_VALUE = 100_000
 REFERENCES = ("$ref", "$dynamicRef")
+
+#: schemas with at most so many checks of one value need no measure of the arguments
+_LIGHT_CHECKS = 64
+#: The checker explains all faults of a value at once, and copies the value and the keyword of each. Larger
+#: arguments are narrowed down before.
+_EXPLAINED_VALUES = 500
+_EXPLAINED_CHECKS = 50_000
+#: how far large arguments are followed to their faults; each level checks all values below it again
+_LEVELS = 8
+#: how often a pattern with look-around may backtrack for one text (50 ns each time), and if there are many
+_BACKTRACKS = FancyRegexOptions(backtrack_limit=50_000)
+_FEW_BACKTRACKS = FancyRegexOptions(backtrack_limit=1_000)
+_MANY_TEXTS = 500
+#: what look-around and references to groups begin with
+_BACKTRACKING = re.compile(r"\(\?[=!<>]|\\[1-9k]")
+
+# the keywords that apply schemas to the value itself, and to the values in it
+_IN_PLACE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", *REFERENCES)
+_EACH = ("properties", "prefixItems")
+_ALL = ("patternProperties", "additionalProperties", "propertyNames", "items", "contains")
+_UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
+#: the costs of keywords, in checks, as measured
+_UNIQUE_CHECKS, _PATTERN_CHECKS, _CONTAINER_CHECKS = 16, 8, 10
+#: each level of ``unevaluated…`` evaluates the schemas below it again
+_UNEVALUATED_TIMES = 3
 
 # a private-use character in place of the value in the checker's messages
 _VALUE = "\ue000"
@@ -59,16 +100,24 @@ def compile_schema(parameters: JsonObject | None) -> "ArgumentSchema":
         raise SchemaError(f"the parameters must be an object, not {shown(schema)}")
     _refuse_oversize(schema)
     try:
-        recursive = _Measure(schema).recursive
-        validator = Draft202012Validator(schema, mask=_VALUE, offline=True)
-        if not recursive:
-            return ArgumentSchema(schema, validator, {"#": validator})
-        parts = validator_map_for(_guarded(schema, recursive), mask=_VALUE, offline=True)
+        size = _Measure(schema)
+        validator = _compiled(schema, _BACKTRACKS)
+        strict = _compiled(schema, _FEW_BACKTRACKS) if size.backtracks else validator
+        parts = _compiled_parts(schema, size.recursive, _BACKTRACKS) if size.recursive else {"#": validator}
     except ValidationError as error:
         raise SchemaError(_why_invalid(error, schema), tuple(error.instance_path)) from error
     except ValueError as error:
         raise SchemaError(str(error)) from error
-    return ArgumentSchema(schema, validator, parts)
+    return ArgumentSchema(schema, validator, strict, parts, size)
+
+
+def _compiled(schema: JsonObject, patterns: FancyRegexOptions) -> Validator:
+    return Draft202012Validator(schema, mask=_VALUE, offline=True, pattern_options=patterns)
+
+
+def _compiled_parts(schema: JsonObject, recursive: set[str], patterns: FancyRegexOptions) -> ValidatorMap:
+    guarded = _guarded(schema, recursive)
+    return validator_map_for(guarded, mask=_VALUE, offline=True, pattern_options=patterns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,31 +126,82 @@ class ArgumentSchema:
 
     schema: JsonObject
     _validator: Validator = field(repr=False)
+    #: checks arguments with many texts: its patterns backtrack less
+    _strict: Validator = field(repr=False)
     #: validators that explain faults: of the whole schema ("#"), or of each part of a recursive one
     _parts: Mapping[str, Validator] | ValidatorMap = field(repr=False)
+    _size: "_Measure" = field(repr=False)
 
     def faults(self, args: Any) -> list[str]:
         """Return the faults of ``args``, each with its path, worded for a model; empty if valid."""
         if not isinstance(args, dict):
             return [f"the arguments must be an object, not {shown(args)}"]
-        faults = _first(json_faults(args))
-        if faults or self._validator.is_valid(args):
+        if faults := _first(json_faults(args)):
             return faults
-        return _first(self._schema_faults(args)) or ["the arguments do not match the tool's parameters"]
+        validator = self._validator
+        if self._size.checks > _LIGHT_CHECKS or self._size.backtracks:
+            values, texts = _size_of(args)
+            if values * self._size.checks > MAX_CHECKS:
+                return [
+                    f"the arguments are too large for their schema, with {values} values and up to "
+                    f"{self._size.checks} checks of each: send less in one call"
+                ]
+            validator = self._strict if texts > _MANY_TEXTS else validator
+        if validator.is_valid(args):
+            return []
+        return _first(self._explained(args)) or ["the arguments do not match the tool's parameters"]
 
-    def _schema_faults(self, args: JsonObject) -> Iterator[str]:
+    def _explained(self, args: JsonObject) -> Iterator[str]:
+        if self._is_explicable(args):
+            return self._schema_faults(args, "#", ())
+        parts = _compiled_parts(self.schema, self._size.recursive, _FEW_BACKTRACKS)
+        return replace(self, _parts=parts)._narrowed(args, "#", (), _LEVELS)
+
+    def _is_explicable(self, value: Any) -> bool:
+        """Return whether the checker may explain all faults of a value at once."""
+        values, _ = _size_of(value)
+        return values <= _EXPLAINED_VALUES and values * self._size.checks <= _EXPLAINED_CHECKS
+
+    def _schema_faults(self, args: JsonObject, pointer: str, path: FieldPath) -> Iterator[str]:
         """Follow one guarded reference at a time: the cost of a recursive schema is that of its faults."""
-        places: list[tuple[str, FieldPath]] = [("#", ())]
-        for pointer, path in places:
-            validator = self._parts.get(pointer)
-            for error in validator.iter_errors(_value_at(args, path)) if validator else ():
-                place = (*path, *error.instance_path)
+        # a dict keeps their order
+        places = {(pointer, path): None}
+        pending = list(places)
+        for part, at in pending:
+            validator = self._parts.get(part)
+            for error in validator.iter_errors(_value_at(args, at)) if validator else ():
+                place = (*at, *error.instance_path)
                 target = _guarded_reference(error)
                 if target is None:
-                    known = self._known_properties(pointer, error.schema_path)
+                    known = self._known_properties(part, error.schema_path)
                     yield from _explain(error, args, place, known)
                 elif (target, place) not in places:
-                    places.append((target, place))
+                    places[target, place] = None
+                    pending.append((target, place))
+
+    def _narrowed(self, args: JsonObject, pointer: str, path: FieldPath, levels: int) -> Iterator[str]:
+        """Yield the faults of the parts of a large value, part by part, each as soon as it is found.
+
+        A part that is large itself is narrowed down again; where nothing is left to follow, the fault has a
+        place and no reason.
+        """
+        value, node = _value_at(args, path), pointed(self.schema, pointer)
+        is_explained = False
+        for part, step in _applied(node, pointer, value) if levels else ():
+            inner, place = _value_at(value, step), (*path, *step)
+            validator = self._parts.get(part)
+            if validator is None or validator.is_valid(inner):
+                continue
+            is_explained = True
+            explain = self._schema_faults if step and self._is_explicable(inner) else None
+            yield from (
+                explain(args, part, place) if explain else self._narrowed(args, part, place, levels - 1)
+            )
+        for error in _own_errors(node, value):
+            is_explained = True
+            yield from _explain(error, args, path, list(member(node, "properties") or ()))
+        if not is_explained:
+            yield f"{written(path)}: {shown(value)} does not match the schema, and is too large to say where"
 
     def _known_properties(self, pointer: str, keyword_path: Sequence[str | int]) -> list[str]:
         """Return the properties declared beside the keyword that refused one."""
@@ -112,6 +212,69 @@ class ArgumentSchema:
             if isinstance(properties, dict):
                 return list(properties)
         return []
+
+
+def _applied(node: Any, pointer: str, value: Any) -> Iterator[tuple[str, FieldPath]]:
+    """Yield the parts of a schema that a value must match, each with the step to the value in it.
+
+    Only references, ``allOf``, ``properties``, ``additionalProperties`` and ``items`` are followed.
+    """
+    reference = member(node, "$ref")
+    if isinstance(reference, str):
+        yield reference, ()
+    for index, _ in enumerate(member(node, "allOf") or ()):
+        yield f"{pointer}/allOf/{index}", ()
+    if isinstance(value, dict):
+        known = member(node, "properties") or {}
+        others = isinstance(member(node, "additionalProperties"), dict)
+        others = others and "patternProperties" not in node
+        for name in value:
+            if name in known:
+                yield f"{pointer}/properties/{name.replace('~', '~0').replace('/', '~1')}", (name,)
+            elif others:
+                yield f"{pointer}/additionalProperties", (name,)
+    elif isinstance(value, list | tuple):
+        first = len(member(node, "prefixItems") or ())
+        for index in range(first, len(value) if isinstance(member(node, "items"), dict) else 0):
+            yield f"{pointer}/items", (index,)
+
+
+#: the keywords for a value itself that are explained at little cost
+_OWN = frozenset(
+    (
+        *("type", "enum", "const", "required", "pattern", "minLength", "maxLength", "minItems", "maxItems"),
+        *("minProperties", "maxProperties", "uniqueItems", "dependentRequired"),
+    )
+)
+
+
+def _own_errors(node: Any, value: Any) -> Iterator[ValidationError]:
+    """Return the errors of a value itself, without those of the values in it."""
+    own: JsonObject = (
+        {key: part for key, part in node.items() if key in _OWN} if isinstance(node, dict) else {}
+    )
+    if member(node, "additionalProperties") is False:
+        for keyword in ("properties", "patternProperties"):
+            own[keyword] = dict.fromkeys(member(node, keyword) or (), True)
+        own["additionalProperties"] = False
+    return _compiled(own, _FEW_BACKTRACKS).iter_errors(value)
+
+
+def _size_of(value: Any) -> tuple[int, int]:
+    """Return the number of values in ``value``, long texts counting as several, and that of its texts."""
+    pending, values, texts = [value], 0, 0
+    for item in pending:
+        values += 1
+        if isinstance(item, str):
+            texts += 1
+            values += len(item) // 64
+        elif isinstance(item, dict):
+            pending.extend(item.values())
+            texts += len(item)
+            values += sum(map(len, item)) // 64
+        elif isinstance(item, list | tuple):
+            pending.extend(item)
+    return values, texts
 
 
 def _explain(error: ValidationError, args: JsonObject, path: FieldPath, known: list[str]) -> Iterator[str]:
@@ -144,8 +307,12 @@ def _form(error: ValidationError, depth: int) -> str:
 
 
 def _first(faults: Iterator[str]) -> list[str]:
-    reported = list(itertools.islice(faults, MAX_FAULTS))
+    reported = [_shortened(fault) for fault in itertools.islice(faults, MAX_FAULTS)]
     return [*reported, "and more"] if next(faults, None) is not None else reported
+
+
+def _shortened(fault: str) -> str:
+    return fault if len(fault) <= MAX_FAULT_CHARACTERS else f"{fault[: MAX_FAULT_CHARACTERS - 1]}…"
 
 
 def _value_at(args: Any, path: FieldPath) -> Any:
@@ -191,12 +358,29 @@ class _Measure:
         """
         #: the references, as written, that point to a schema containing them
         self.recursive: set[str] = set()
+        #: whether a pattern may backtrack
+        self.backtracks = False
         self._schema = schema
         self._resources = [schema, *(node for node in nodes_of(schema) if "$id" in node)]
+        if len(self._resources) > MAX_RESOURCES:
+            raise SchemaError(f"more than {MAX_RESOURCES} embedded schemas have an $id")
+        self._anchors: dict[Any, list[JsonObject]] = {}
+        for node in nodes_of(schema):
+            for anchor in {str(node.get("$anchor")), str(node.get("$dynamicAnchor"))}:
+                self._anchors.setdefault(anchor, []).append(node)
         self._sizes: dict[int, int] = {}
         self._open: set[int] = set()
         if self._size(schema, 0) > MAX_SUBSCHEMAS:
             raise SchemaError("the references multiply: written out, the schema is too large to check")
+        self._costs: dict[int, tuple[int, int]] = {}
+        #: how many checks one value may need, at most
+        self.checks = max(self._cost(schema))
+        if self.recursive:  # the checker checks a value against each part once
+            self.checks = max(self.checks, sum(map(self._own_cost, nodes_of(schema))))
+        if self.checks > MAX_CHECKS_OF_A_VALUE:
+            raise SchemaError(
+                f"the schema checks one value up to {self.checks} times: the limit is {MAX_CHECKS_OF_A_VALUE}"
+            )
 
     def _size(self, node: Any, depth: int) -> int:
         """Count the subschemas in ``node`` with its references expanded, each cycle once."""
@@ -226,12 +410,68 @@ class _Measure:
         """Yield each possible target of a reference; there are several only with an embedded ``$id``."""
         fragment = unquote(reference.partition("#")[2])
         if fragment and not fragment.startswith("/"):
-            for node in nodes_of(self._schema):
-                if fragment in (node.get("$anchor"), node.get("$dynamicAnchor")):
-                    yield node
+            yield from self._anchors.get(fragment, ())
             return
         targets = (pointed(resource, fragment) for resource in self._resources)
         yield from (target for target in targets if isinstance(target, dict))
+
+    def _cost(self, node: Any) -> tuple[int, int]:
+        """Return upper bounds for the checks of a value, and for those of any one value in it.
+
+        Several parts may apply to one value: those of ``allOf``, for example, and ``items`` of each of them.
+        """
+        if not isinstance(node, dict) or id(node) in self._open:
+            return 1, 0
+        if id(node) not in self._costs:
+            self._open.add(id(node))
+            times = _UNEVALUATED_TIMES if any(keyword in node for keyword in _UNEVALUATED) else 1
+            in_place = [self._cost(part) for keyword in _IN_PLACE for part in self._parts(node, keyword)]
+            here = self._own_cost(node) + times * sum(here for here, _ in in_place)
+            below = times * sum(below for _, below in in_place)
+            for keyword in (*_EACH, *_ALL, *_UNEVALUATED):
+                costs = [max(self._cost(part)) for part in self._parts(node, keyword)]
+                below += max(costs, default=0) if keyword in _EACH else sum(costs)
+            self._open.discard(id(node))
+            self._costs[id(node)] = here, below
+        return self._costs[id(node)]
+
+    def _parts(self, node: JsonObject, keyword: str) -> Iterator[Any]:
+        """Yield the schemas in a keyword."""
+        value = node.get(keyword)
+        if keyword in REFERENCES:
+            yield from self._resolve(value) if isinstance(value, str) else ()
+        elif isinstance(value, list):
+            yield from value
+        elif isinstance(value, dict) and keyword in ("properties", "patternProperties", "dependentSchemas"):
+            yield from value.values()
+        elif isinstance(value, dict):
+            yield value
+
+    def _own_cost(self, node: JsonObject) -> int:
+        """Count the checks of a node's keywords, without the schemas in them."""
+        cost = len(node)
+        for keyword in ("properties", "required"):
+            cost += len(node.get(keyword) or ()) // 4
+        for keyword in ("enum", "const", "dependentRequired"):
+            cost += _cost_of_values(node.get(keyword))
+        if node.get("uniqueItems"):
+            cost += _UNIQUE_CHECKS
+        for pattern in (node.get("pattern"), *(node.get("patternProperties") or ())):
+            if isinstance(pattern, str):
+                cost += _PATTERN_CHECKS
+                self.backtracks = self.backtracks or _BACKTRACKING.search(pattern) is not None
+        return cost
+
+
+def _cost_of_values(value: Any) -> int:
+    """Return the checks of a comparison: scalars are looked up, containers compared one by one."""
+    pending, cost = [value], 0
+    for part in pending:
+        if isinstance(part, dict | list):
+            inner = list(part.values()) if isinstance(part, dict) else part
+            cost += _CONTAINER_CHECKS + len(inner) // 8
+            pending.extend(item for item in inner if isinstance(item, dict | list))
+    return cost
 
 
 def nodes_of(schema: JsonObject) -> Iterator[JsonObject]:

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from goondan_tasks import schema as schema_module
 from goondan_tasks.messages import JsonObject
-from goondan_tasks.schema import MAX_FAULTS, SchemaError, compile_schema
+from goondan_tasks.schema import MAX_FAULT_CHARACTERS, MAX_FAULTS, SchemaError, compile_schema
 
 COMMAND: JsonObject = {
     "type": "object",
@@ -297,6 +298,180 @@ def test_a_hostile_schema_is_checked_in_a_moment(parameters: JsonObject) -> None
     compile_schema(parameters).faults(args)
 
     assert time.monotonic() - started < 20, "milliseconds if nothing multiplies, hours otherwise"
+
+
+def listed(items: JsonObject) -> JsonObject:
+    return {"properties": {"x": {"type": "array", "items": items}}}
+
+
+@pytest.fixture
+def errors_made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Collect how many errors the checker makes at once."""
+    made: list[int] = []
+
+    class Counting:
+        def __init__(self, validator: Any) -> None:
+            self._validator = validator
+
+        def is_valid(self, value: Any) -> bool:
+            return bool(self._validator.is_valid(value))
+
+        def iter_errors(self, value: Any) -> list[Any]:
+            errors = list(self._validator.iter_errors(value))
+            made.append(sum(map(counted_errors, errors)))
+            return errors
+
+    class CountingParts:
+        def __init__(self, parts: Any) -> None:
+            self._parts = parts
+
+        def get(self, pointer: str) -> Any:
+            found = self._parts.get(pointer)
+            return found and Counting(found)
+
+    whole, parts = schema_module._compiled, schema_module._compiled_parts
+    monkeypatch.setattr(schema_module, "_compiled", lambda *args: Counting(whole(*args)))
+    monkeypatch.setattr(schema_module, "_compiled_parts", lambda *args: CountingParts(parts(*args)))
+    return made
+
+
+def counted_errors(error: Any) -> int:
+    return 1 + sum(counted_errors(inner) for branch in getattr(error.kind, "context", ()) for inner in branch)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "value", "fault"),
+    [
+        (listed({"enum": ["a", "b"]}), ["wrong"] * 60_000, 'args.x[0]: "wrong" is not one of "a" or "b"'),
+        (listed({"type": "integer"}), ["wrong"] * 60_000, 'args.x[0]: "wrong" is not of type "integer"'),
+        (
+            listed({"anyOf": [{"const": 1}, {"const": 2}]}),
+            [0] * 60_000,
+            "args.x[0]: 0 matches none of the allowed forms: (1) 1 was expected; (2) 2 was expected",
+        ),
+        (
+            listed({"allOf": [{"type": "string"}] * 2_000}),
+            [0] * 2_000,
+            'args.x[0]: 0 is not of type "string"',
+        ),
+        (
+            {"properties": {"x": {"additionalProperties": {"type": "string"}}}},
+            dict.fromkeys(map(str, range(60_000)), 0),
+            'args.x["0"]: 0 is not of type "string"',
+        ),
+        (
+            {"$defs": {"n": {"properties": {"x": {"items": {"$ref": "#/$defs/n"}}}, "type": "object"}}}
+            | {"$ref": "#/$defs/n"},
+            [{"x": [0]}] * 30_000,
+            'args.x[0].x[0]: 0 is not of type "object"',
+        ),
+    ],
+    ids=["enum", "type", "anyOf", "allOf", "properties", "recursive"],
+)
+def test_many_wrong_values_are_explained_one_by_one(
+    errors_made: list[int], parameters: JsonObject, value: Any, fault: str
+) -> None:
+    found = faults(parameters, {"x": value})
+
+    assert found[0] == fault
+    assert (len(found), found[-1]) == (MAX_FAULTS + 1, "and more")
+    assert max(errors_made) <= 4_000
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"propertyNames": {"pattern": "^a"}},
+        {"unevaluatedProperties": False},
+        {"anyOf": [{"additionalProperties": {"enum": list(range(100))}}, {"type": "string"}]},
+    ],
+    ids=lambda schema: next(iter(schema)),
+)
+def test_a_large_value_that_cannot_be_narrowed_has_its_place(
+    errors_made: list[int], schema: JsonObject
+) -> None:
+    found = faults({"properties": {"x": schema}}, {"x": dict.fromkeys(map(str, range(20_000)), "y")})
+
+    assert found == [
+        "args.x: an object of 20000 fields does not match the schema, and is too large to say where"
+    ]
+    assert sum(errors_made) == 0
+
+
+def test_a_large_object_still_names_what_it_lacks() -> None:
+    args = {"texts": ["x"] * 5_000, "cmd": "ls"}
+
+    found = faults({**COMMAND, "properties": {**COMMAND["properties"], "texts": {}}}, args)
+
+    assert found == ["'command' is required", "unknown argument 'cmd'; did you mean 'command'?"]
+
+
+def test_a_fault_that_quotes_a_long_schema_is_shortened() -> None:
+    forms = [{"type": "object", "required": [f"name-{number}"]} for number in range(2_000)]
+
+    (fault,) = faults({"properties": {"x": {"anyOf": forms}}}, {"x": {}})
+
+    assert fault.startswith('args.x: an object of 0 fields matches none of the allowed forms: (1) "name-0"')
+    assert len(fault) == MAX_FAULT_CHARACTERS
+
+
+def patterns(count: int, form: str) -> JsonObject:
+    return {form.format(number): {"type": "integer"} for number in range(count)}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"items": {"enum": [{"k": number} for number in range(5_000)]}}, [{"k": 4_999}] * 5_000),
+        ({"patternProperties": patterns(5_000, "^p{}[a-z]*$")}, dict.fromkeys(map(str, range(50_000)), 1)),
+        ({"allOf": [{"uniqueItems": True}] * 5_000}, [{"k": number} for number in range(10_000)]),
+        ({"items": {"allOf": [{"minLength": 1}] * 10_000}}, ["x"] * 50_000),
+    ],
+    ids=["enum of objects", "patternProperties", "uniqueItems", "allOf"],
+)
+def test_arguments_too_large_for_their_schema_are_refused(schema: JsonObject, value: Any) -> None:
+    (fault,) = faults({"properties": {"x": schema}}, {"x": value})
+
+    assert fault.startswith("the arguments are too large for their schema, with ")
+    assert faults({"properties": {"x": schema}}, {}) == []
+
+
+def test_many_values_are_fine_for_a_large_but_plain_schema() -> None:
+    row = {"type": "object", "properties": {f"p{number}": {"type": "integer"} for number in range(1_000)}}
+
+    assert faults(listed(row), {"x": [{"p1": 1, "p2": 2}] * 20_000}) == []
+
+
+def unevaluated(levels: int) -> JsonObject:
+    schema: JsonObject = {"properties": {"p": {}}}
+    for level in range(levels):
+        forms: list[JsonObject] = [{"properties": {f"q{level}": {}}}]
+        schema = {"allOf": [schema], "unevaluatedProperties": False, "anyOf": forms}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("parameters", "part"),
+    [
+        (unevaluated(18), "checks one value up to"),
+        ({"allOf": [{"enum": [[number] for number in range(12_000)]}]}, "checks one value up to"),
+        ({"$defs": {str(number): {"$id": f"urn:{number}"} for number in range(300)}}, r"have an \$id"),
+    ],
+    ids=["unevaluated", "enum", "ids"],
+)
+def test_a_schema_with_too_many_checks_is_refused(parameters: JsonObject, part: str) -> None:
+    with pytest.raises(SchemaError, match=part):
+        compile_schema(parameters)
+
+
+@pytest.mark.parametrize("texts", [1, 5_000])
+def test_patterns_with_look_around_check_one_text_and_many(texts: int) -> None:
+    schema = listed({"pattern": "^(?!tmp/)[a-z/]+$"})
+
+    assert faults(schema, {"x": ["src/main"] * texts}) == []
+    assert faults(schema, {"x": [*["src/main"] * texts, "tmp/a"]}) == [
+        f'args.x[{texts}]: "tmp/a" does not match "^(?!tmp/)[a-z/]+$"'
+    ]
 
 
 @pytest.mark.parametrize(
