@@ -1,4 +1,4 @@
-"""Redis clients with bounded waits and retries over outages, and explanations of Redis errors."""
+"""Redis clients with bounded waits, and retries over outages and refusals that pass."""
 
 # redis-py leaves the methods of its connections untyped
 # mypy: disable-error-code="no-untyped-call"
@@ -11,22 +11,21 @@ import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic, sleep
 from typing import Any, Self, TypeVar
-from urllib.parse import urlsplit
 
 from redis import Redis
 from redis import __version__ as driver_version
 from redis.backoff import ExponentialBackoff
-from redis.connection import AbstractConnection
+from redis.connection import AbstractConnection, ConnectionPool
 from redis.driver_info import DriverInfo
-from redis.exceptions import AuthenticationError, RedisError, ResponseError
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import AuthenticationError, RedisError
 from redis.retry import Retry
 
 from broker_config.in_flight import IN_FLIGHT_INDEX
-from broker_config.settings import Settings, SettingsError, hidden_password
+from broker_config.refusals import RefusalParser, RefusedError, is_demotion
+from broker_config.settings import SettingsError, hidden_password
 
 logger = logging.getLogger(__name__)
 
@@ -40,11 +39,13 @@ SHORTEST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 0.8
 #: after more failures than this, pauses do not grow; redis-py overflows beyond a thousand
 _COUNTED = 10
+#: refusals are logged again after this time, in seconds
+_REFUSED_SECONDS = 60.0
 
 
 @dataclass(slots=True)
 class RetryPeriod:
-    """How long commands are repeated while Redis cannot be reached."""
+    """How long commands are repeated while Redis cannot be reached, or refuses them for now."""
 
     #: ``time.monotonic()`` after which no attempt begins
     until: float
@@ -67,8 +68,9 @@ _period: ContextVar[RetryPeriod | None] = ContextVar("retry_period", default=Non
 def retrying(
     until: float, *, is_needless: Callable[[], bool] = lambda: False, quiet_until: float = 0.0
 ) -> Iterator[RetryPeriod]:
-    """While Redis cannot be reached, repeat commands within the block until ``until`` (``time.monotonic()``).
+    """While Redis is away, repeat commands within the block until ``until`` (``time.monotonic()``).
 
+    A server that refuses a command for now (:class:`~broker_config.refusals.RefusedError`) counts as away.
     The commands must be safe to run twice. A nested block has no effect. Threads that run in the block's
     context stop repeating when the block ends.
     """
@@ -94,15 +96,19 @@ class PatientRetry(Retry):
     """Repeats a command once in any case, because its connection may be stale, and then for a limited time.
 
     The limit is that of :func:`retrying`, or ``seconds``. The beginning and the end of an outage are logged.
-    All connections of a client share one instance.
+    All connections of a client share one instance. ``on_demotion`` is called when a server turns out to be no
+    master.
     """
 
     def __init__(self, place: str, seconds: float) -> None:
         super().__init__(ExponentialBackoff(cap=LONGEST_PAUSE_SECONDS, base=SHORTEST_PAUSE_SECONDS / 2), 1)
         self._place = place
         self._seconds = seconds
+        self.on_demotion: Callable[[], object] = lambda: None
         #: when the current outage was logged
         self._logged_at: float | None = None
+        #: when a refusal was logged; a server that refuses some commands may carry out others meanwhile
+        self._refused_at: float | None = None
         self._lock = threading.Lock()
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> Self:
@@ -131,12 +137,17 @@ class PatientRetry(Retry):
             failures = 1
             while True:
                 fail(failed, failures) if with_failure_count else fail(failed)
+                if isinstance(failed, RefusedError) and is_demotion(failed):
+                    self.on_demotion()
                 self._raise_if_over(failed, failures, began, period)
                 sleep(self._backoff.compute(min(failures, _COUNTED)))
                 try:
-                    return do()
+                    answer = do()
                 except self._supported_errors as error:
                     failed, failures = error, failures + 1
+                else:
+                    self._note_accepted(failed)
+                    return answer
 
     def _raise_if_over(self, error: Exception, failures: int, began: float, period: RetryPeriod) -> None:
         """Raise the error unless there is another attempt."""
@@ -147,12 +158,31 @@ class PatientRetry(Retry):
         if isinstance(error, AuthenticationError) or period.is_over:
             error.add_note(f"tried for {monotonic() - began:.1f} s")
             raise error
+        if monotonic() >= period.quiet_until:
+            self._log_beginning(error, period.until)
+
+    def _log_beginning(self, error: Exception, until: float) -> None:
+        now = monotonic()
+        rest = until - now
+        length = "until it is back" if rest == math.inf else f"for {rest:.0f} s more"
         with self._lock:
-            if self._logged_at is None and monotonic() >= period.quiet_until:
-                self._logged_at = monotonic()
-                rest = period.until - self._logged_at
-                length = "until it is back" if rest == math.inf else f"for {rest:.0f} s more"
+            if self._logged_at is not None:  # a server that has begun to load its data is not back yet
+                return
+            if not isinstance(error, RefusedError):
+                self._logged_at = now
                 logger.warning("Redis cannot be reached, trying %s: %s, %s", length, self._place, error)
+            elif self._refused_at is None or now - self._refused_at >= _REFUSED_SECONDS:
+                self._refused_at = now
+                logger.warning("Redis accepts no commands, trying %s: %s, %s", length, self._place, error)
+
+    def _note_accepted(self, last: Exception) -> None:
+        """Log the end of a refusal: a command was carried out after its ``last`` attempt was refused."""
+        if not isinstance(last, RefusedError):
+            return
+        with self._lock:
+            refused_at, self._refused_at = self._refused_at, None
+        if refused_at is not None:
+            logger.warning("Redis accepts commands again: %s", self._place)
 
     def greet(self, connection: AbstractConnection) -> None:
         """Set up a connection without a health check, which would double the wait for a silent server.
@@ -179,9 +209,10 @@ def connect(
 ) -> Redis:
     """Make a client for ``url`` (``redis://``, ``rediss://``, ``unix://``) without connecting.
 
-    After a lost connection, a command is tried again after 50 ms, and then for ``retry_seconds`` or as long
-    as :func:`retrying` says. A server that does not answer within ``timeout_seconds`` counts as away. With
-    the defaults, that is reported within 10 s in all.
+    After a lost connection, or a refusal that passes, a command is tried again after 50 ms, and then for
+    ``retry_seconds`` or as long as :func:`retrying` says. Each attempt is made over a new connection: after a
+    failover, the host's name may stand for another server. A server that does not answer within
+    ``timeout_seconds`` counts as away. With the defaults, that is reported within 10 s in all.
 
     Raises:
         SettingsError: the URL has an unknown option, or an option with an invalid value.
@@ -200,12 +231,20 @@ def connect(
             health_check_interval=10,
             redis_connect_func=retry.greet,
             retry=retry,
+            parser_class=RefusalParser,
         )
         pool = client.connection_pool
         pool.connection_class(**pool.connection_kwargs)  # raises the error now, not at the first command
     except (TypeError, ValueError, RedisError) as error:
         raise SettingsError(f"GOONDAN_REDIS_URL: {hidden_password(url)} cannot be used: {error}") from error
+    retry.on_demotion = partial(_leave_server, pool)
     return client
+
+
+def _leave_server(pool: ConnectionPool) -> None:
+    """Let no connection of a pool stay at a server that is no longer the master: its data grow old."""
+    pool.disconnect(inuse_connections=False)
+    pool.update_active_connections_for_reconnect()
 
 
 def redis_time(redis: Redis) -> float:
@@ -235,68 +274,3 @@ def require_writable(redis: Redis) -> None:
         redis.exceptions.RedisError: it is a replica, full, busy, ..., or cannot be reached.
     """
     redis.zadd(IN_FLIGHT_INDEX, {"": 0}, xx=True)
-
-
-#: what an old Redis puts before the error of a command in a script
-_IN_A_SCRIPT = re.compile(r"Error running script \(.*?\): (?:@user_script: ?\d+: )*-?")
-
-#: matches errors of a script's own code, or of a key that has another type
-_FAULT = re.compile(r"user_script|^WRONGTYPE")
-
-#: what to do, by pattern of the error; redis-py removes the codes of some errors
-_CREDENTIALS = "Correct user and password in GOONDAN_REDIS_URL: redis://user:password@host:6379/0."
-_REMEDIES = (
-    ("READONLY|read only replica", "Use the URL of the master: after a failover that is another server."),
-    ("MASTERDOWN|Link with MASTER is down", "Use the URL of the master, or wait for the replica."),
-    ("NOREPLICAS|good replicas", "Bring its replicas back, or lower min-replicas-to-write."),
-    ("MISCONF|RDB snapshots", "Look at the server's log and the space on its disk: it cannot save its data."),
-    ("BUSY", "A script runs there without end: `redis-cli SCRIPT KILL` ends it."),
-    ("OOM|maxmemory", "Raise maxmemory, or lower GOONDAN_RESULT_TTL_SECONDS: the server is full."),
-    ("LOADING|loading the dataset", "Wait until it has read its data from disk."),
-    ("CLUSTERDOWN|Hash slot", "Use a server that is not part of a Redis Cluster."),
-    ("NOAUTH|WRONGPASS|Authentication|authenticated|password", _CREDENTIALS),
-    ("NOPERM|has no permissions", "Let the user of GOONDAN_REDIS_URL do all: `ACL SETUSER`."),
-    ("max number of clients", "Raise maxclients, or end clients: `redis-cli CLIENT LIST` shows them."),
-)
-
-
-def refusal_text(error: RedisError) -> str:
-    """Return the text of an error, without the place in the script where it occurred."""
-    return _IN_A_SCRIPT.sub("", str(error))
-
-
-_NAMED = "Start the Redis that GOONDAN_REDIS_URL or --redis-url names, or correct the URL."
-#: the URL that `goondan dev` prints is pasted into terminals, where it outlives its Redis
-_OF_DEV = (
-    " If the URL is that of a `goondan dev` which has ended: unset GOONDAN_REDIS_URL, start dev again, and "
-    "paste the line that it prints."
-)
-
-
-def remedy_of(error: RedisError, url: str = "") -> str | None:
-    """Return what to do about an error, ``None`` if that is not known.
-
-    With the server's ``url``, also say what to do if it cannot be reached, unless that is the default URL.
-    """
-    known = next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, str(error))), None)
-    is_named = url not in {"", Settings.model_fields["redis_url"].default}
-    is_away = isinstance(error, RedisConnectionError | RedisTimeoutError) and known in {None, _CREDENTIALS}
-    if not is_named or not is_away:
-        return known
-    is_local = urlsplit(url).hostname in {"127.0.0.1", "localhost", "::1"}
-    return (known or _NAMED) + (_OF_DEV if is_local else "")
-
-
-def is_script_fault(error: RedisError) -> bool:
-    """Return whether a script failed because of its keys or arguments, so that it would fail again."""
-    return isinstance(error, ResponseError) and remedy_of(error) is None and bool(_FAULT.search(str(error)))
-
-
-def reason_unreachable(url: str, error: RedisError) -> str:
-    """Return in one line why the server at ``url`` cannot be used; its password is hidden."""
-    place, said = hidden_password(url), "; ".join([refusal_text(error), *getattr(error, "__notes__", ())])
-    if isinstance(error, AuthenticationError):
-        return f"Redis at {place} refuses the credentials: {said}"
-    if isinstance(error, ResponseError):
-        return f"Redis at {place} answers with an error: {said}"
-    return f"Redis at {place} cannot be reached: {said}"

@@ -2,8 +2,8 @@
 
 A worker's threads and its event loop hand over script calls and go on. Many calls share a packet, and no
 thread is woken for each. While Redis is away, they wait here. After a lost connection, all unanswered calls
-are sent again, so they must be safe to run twice. A script that cannot run because of the contents of its
-keys is not sent again.
+are sent again, so they must be safe to run twice. The same happens over a new connection when the server has
+become a replica. A script that cannot run because of the contents of its keys is not sent again.
 """
 
 # redis-py leaves the methods of its connections untyped
@@ -21,8 +21,8 @@ from redis import Redis
 from redis.connection import Connection
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from broker_config.connections import is_script_fault, refusal_text
-from broker_config.scripts import Script, ScriptCall, packet, send_all, unparsed
+from broker_config.refusals import is_demotion, is_script_fault, refusal_text
+from broker_config.scripts import Script, ScriptCall, answer_of, packet, send_all, unparsed
 from broker_config.vital_thread import vital_thread
 
 logger = logging.getLogger(__name__)
@@ -194,11 +194,14 @@ class PipelinedWriter:
                 self._sleep()
                 continue
             try:
-                answer = self._connection.read_response()
-            except ResponseError as error:
-                answer = error
+                answer = answer_of(self._connection)
             except RedisError as error:
                 self._reconnect(error)
+                continue
+            if isinstance(answer, RedisError) and is_demotion(answer):
+                self._note_refused(answer)
+                self._stopped.wait(PAUSE_SECONDS)
+                self._reconnect(answer)
                 continue
             with self._lock:
                 self._wanted -= 1
@@ -218,14 +221,17 @@ class PipelinedWriter:
             self._send_again([replace(pending, is_full=True)])
         elif isinstance(answer, ResponseError) and is_script_fault(answer):
             pending.refused(answer)
-        elif isinstance(answer, ResponseError):
-            if not self._is_refused:  # log once, not twice a second while Redis is full
-                logger.warning("Redis refuses a script, trying again: %s", refusal_text(answer))
-            self._is_refused = True
+        elif isinstance(answer, RedisError):
+            self._note_refused(answer)
             self._postpone(pending)
         else:
             self._is_refused = False
             pending.receiver(pending.script_call.parse(answer))
+
+    def _note_refused(self, error: RedisError) -> None:
+        if not self._is_refused:  # log once, not twice a second while Redis is full
+            logger.warning("Redis refuses a script, trying again: %s", refusal_text(error))
+        self._is_refused = True
 
     def _postpone(self, pending: PendingCommand) -> None:
         with self._lock:
@@ -250,7 +256,8 @@ class PipelinedWriter:
         send_all(self._connection, [("SCRIPT", "LOAD", script.text) for script in self._preloaded])
 
     def _reconnect(self, error: RedisError) -> None:
-        logger.warning("lost the connection to Redis, trying again: %s", error)
+        if not self._is_refused:
+            logger.warning("lost the connection to Redis, trying again: %s", error)
         with self._lock:
             self._is_connected = False
         while not self._stopped.is_set():

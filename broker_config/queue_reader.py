@@ -27,6 +27,7 @@ from redis.exceptions import NoScriptError, RedisError
 
 from broker_config.in_flight import SLEEP_SECONDS, Reservation, ReservationFactory
 from broker_config.queues import WAKE_UP_SUFFIX, wake_up_key
+from broker_config.refusals import is_demotion
 from broker_config.scripts import ClaimOnReserve, Script, ScriptCall, answer_of, packet, send_all
 
 logger = logging.getLogger(__name__)
@@ -203,14 +204,19 @@ class QueueReader:
         return batch
 
     def _settle(self) -> None:
+        demotion: RedisError | None = None
         for _ in range(len(self._unanswered)):
             answer = answer_of(self._connection)
             call, receiver = self._unanswered.popleft()
+            if isinstance(answer, RedisError) and is_demotion(answer):
+                demotion = answer
             if isinstance(answer, NoScriptError):  # sent again with the next packet
                 self._unsent.append(call.full_command)
                 self._unanswered.append((call, receiver))
             else:
                 receiver(answer if isinstance(answer, RedisError) else call.parse(answer))
+        if demotion is not None:  # a new connection may reach the new master
+            raise demotion
 
     def _write(self, commands: Sequence[tuple[Any, ...]]) -> None:
         self._connect()

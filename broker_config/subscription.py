@@ -46,8 +46,11 @@ class Subscription:
         pinged.
 
         Raises:
-            redis.exceptions.RedisError: the connection is lost, or the server has not answered a ping.
+            redis.exceptions.RedisError: the connection is lost, the server has not answered a ping, or it has
+                turned out not to be the master.
         """
+        if self._connection.should_reconnect():
+            raise RedisConnectionError("the server is no longer the master")
         try:
             answer = self._next() if seconds is None else self._next(timeout=seconds)
         except RedisTimeoutError as error:

@@ -89,7 +89,8 @@ def _hosts_over_redis_py() -> set[str] | None:
     """Read the hosts with redis-py; ``None``, with the reason on stderr, if Redis cannot be reached."""
     from redis.exceptions import RedisError
 
-    from broker_config.connections import connect, reason_unreachable
+    from broker_config.connections import connect
+    from broker_config.refusals import reason_unreachable
     from broker_config.settings import Settings
     from goondan_tasks.agent_registry import AgentRegistry
 

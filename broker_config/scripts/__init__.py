@@ -16,6 +16,8 @@ from redis import Redis
 from redis.connection import Connection
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
+from broker_config.refusals import RefusedError
+
 
 @dataclass(frozen=True, slots=True)
 class Script:
@@ -121,6 +123,8 @@ class ScriptConnection:
         all_read = False
         try:
             connection = self._connection = self._connection or self._redis.connection_pool.get_connection()
+            if connection.should_reconnect():  # its server is no longer the master
+                connection.disconnect()
             connection.connect()  # if need be; else _exchange_with_retry would wait for an outage twice
             answers = _exchange_with_retry(connection, script_calls)
             all_read = True
@@ -173,8 +177,11 @@ def packet(commands: Iterable[tuple[Any, ...]]) -> bytes:
 
 
 def answer_of(connection: Connection) -> Any:
-    """Read one answer; an error that Redis answers with is returned, not raised."""
+    """Read one answer; an error that Redis answers with is returned, not raised.
+
+    After any other error the caller must close the connection.
+    """
     try:
-        return connection.read_response()
-    except ResponseError as error:
+        return connection.read_response(disconnect_on_error=False)
+    except (ResponseError, RefusedError) as error:
         return error

@@ -15,18 +15,10 @@ from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 from rich.text import Text
 
-from broker_config.connections import (
-    SERVERS,
-    connect,
-    is_supported,
-    reason_unreachable,
-    redis_time,
-    refusal_text,
-    remedy_of,
-    require_writable,
-)
+from broker_config.connections import SERVERS, connect, is_supported, redis_time, require_writable
 from broker_config.embedded import RedisBinaryNotFound, find_redis_server
 from broker_config.keys import Keys
+from broker_config.refusals import RefusedError, reason_unreachable, refusal_text, remedy_of
 from broker_config.settings import PREFIX, Settings, hidden_password
 from goondan_tasks import sandbox
 from goondan_tasks.agent_registry import AgentRegistry, describe_agents
@@ -390,7 +382,7 @@ def _agent_registry_checks(redis: Redis, settings: Settings, bundle: Bundle | No
 def _writes_check(redis: Redis) -> Check:
     try:
         require_writable(redis)
-    except ResponseError as error:
+    except (ResponseError, RefusedError) as error:
         return Check("writes", "problem", f"Redis refuses them: {refusal_text(error)}", remedy_of(error))
     return Check("writes", "ok", "Redis accepts them")
 

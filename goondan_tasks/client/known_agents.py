@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from redis import Redis
 from redis.exceptions import RedisError
 
-from broker_config.connections import reason_unreachable, remedy_of
 from broker_config.keys import Keys
+from broker_config.refusals import reason_unreachable, remedy_of
 from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRecord, AgentRegistry, describe_agents
 from goondan_tasks.calls import CallDraft

@@ -11,6 +11,7 @@
         proxy.admit(3)                      # three more connections are let in, any further one is reset
         proxy.hold()                        # half-open: nothing is forwarded or closed any more
         proxy.answer("LOADING Redis is loading the dataset in memory")
+        proxy.lead_to(other.url)            # new connections reach another server
 
 Everything may be called from any thread and while traffic flows; what it says holds from then on.
 """
@@ -181,6 +182,10 @@ class Proxy:
         chosen = to or (lambda command: command[0] not in SET_UP)
         line = None if error is None else f"-{error}\r\n".encode()
         self._call(lambda: setattr(self._rules, "error", lambda command: line if chosen(command) else None))
+
+    def lead_to(self, url: str) -> None:
+        """Let connections that are opened from now on reach another server; those that are open stay."""
+        self._call(lambda: setattr(self, "_parts", urlsplit(url)))
 
     def _call(self, function: Callable[[], T]) -> T:
         async def call() -> T:

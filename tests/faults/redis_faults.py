@@ -63,6 +63,14 @@ def cut_connections(server: EmbeddedRedis, seconds: float) -> None:
             _stay_away(0.5)
 
 
+def demote(server: EmbeddedRedis, seconds: float) -> None:
+    """Let the server be a replica, as an old master is after a failover, and then a master again."""
+    with connect(server.url) as redis:
+        redis.replicaof("127.0.0.1", 1)
+        _stay_away(seconds)
+        redis.replicaof("NO", "ONE")
+
+
 def fill_memory(server: EmbeddedRedis, seconds: float) -> None:
     """Let the server refuse every write that needs memory (``noeviction``), then free it."""
     with connect(server.url) as redis:

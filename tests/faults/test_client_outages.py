@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import logging
+import re
 import signal
 import subprocess
 import sys
@@ -38,11 +39,14 @@ pytestmark = pytest.mark.faults
 
 #: how long is waited for a result, or for a producer, after the outage too
 PATIENCE = 60.0
-FAULTS: list[Fault] = [redis_faults.restart, redis_faults.freeze, redis_faults.replace]
+FAULTS: list[Fault] = [redis_faults.restart, redis_faults.freeze, redis_faults.replace, redis_faults.demote]
 #: what a receiver is told to end with
 LAST = "last"
 CANCELLED = "E_TOOL_CANCELLED"
 TRYING = "Redis cannot be reached, trying for "
+#: what is logged of an outage, and of a time when Redis refuses commands
+AWAY = ("Redis cannot be reached", "Redis is back")
+REFUSED = ("Redis accepts no commands", "Redis accepts commands again")
 
 
 def outages(short: Sequence[Fault]) -> list["pytest.ParameterSet"]:
@@ -274,10 +278,9 @@ def test_everything_that_a_client_does_goes_on_through_an_outage(
     assert {number: work.received[number] for number in work.sent} == dict.fromkeys(work.sent, 1)
     assert {event: count for event, count in work.received.items() if count != 1} == {}
     lines = [line for line in caplog.messages if line.startswith("Redis ")]
-    told = ["Redis cannot be reached", "Redis is back"]
-    assert [line.partition(",")[0].partition(" after")[0] for line in lines] == told * is_noticed(
-        fault, seconds
-    )
+    told = REFUSED if fault is redis_faults.demote else AWAY
+    noticed = [re.split(r",| after|:", line)[0] for line in lines]
+    assert noticed == [*told] * is_noticed(fault, seconds)
 
 
 def is_noticed(fault: Fault, seconds: float) -> bool:

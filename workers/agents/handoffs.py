@@ -10,8 +10,8 @@ from functools import partial
 import structlog
 from redis.exceptions import ResponseError
 
-from broker_config.connections import refusal_text
 from broker_config.pipelined_writer import PipelinedWriter
+from broker_config.refusals import refusal_text
 from goondan_tasks.client.client import Client
 from goondan_tasks.client.pending_call import PendingCall
 from goondan_tasks.errors import (

@@ -15,9 +15,9 @@ from typing import Any
 import structlog
 from redis.exceptions import RedisError, ResponseError
 
-from broker_config.connections import refusal_text
 from broker_config.pipelined_writer import PAUSE_SECONDS, PipelinedWriter, Receiver
 from broker_config.queues import agent_of, call_queue, events_queue
+from broker_config.refusals import refusal_text
 from broker_config.scripts import ClaimOnReserve, ScriptCall
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.calls import draft_call

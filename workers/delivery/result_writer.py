@@ -12,8 +12,8 @@ from functools import partial
 import structlog
 from redis.exceptions import RedisError, ResponseError
 
-from broker_config.connections import refusal_text
 from broker_config.pipelined_writer import PipelinedWriter
+from broker_config.refusals import refusal_text
 from goondan_tasks.bundle.resources import Retry
 from goondan_tasks.call_counts import CallCounts, CountedCall
 from goondan_tasks.errors import BrokerUnreachableError, GoondanError, ToolOutputError

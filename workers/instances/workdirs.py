@@ -22,6 +22,7 @@ from time import monotonic, sleep
 import structlog
 from redis.exceptions import RedisError, ResponseError
 
+from broker_config.refusals import RefusedError
 from goondan_tasks.atomic_file import write_whole
 from goondan_tasks.errors import ToolError, ToolTimeoutError
 from goondan_tasks.instances.files import InstanceFiles
@@ -208,7 +209,7 @@ class InstanceWorkdirs:
         try:
             try:
                 return table.open(agent, instance_key, workspace=workspace, root_id=self._root_id())
-            except ResponseError as error:  # a full Redis refuses writes but can be read
+            except (ResponseError, RefusedError) as error:  # a full Redis refuses writes but can be read
                 logger.warning("instance.not_registered", instance=instance_key, reason=str(error))
                 return table.look(agent, instance_key, workspace=workspace)
         except RedisError as error:

@@ -17,9 +17,9 @@ from typing import Any
 import structlog
 from redis.exceptions import RedisError
 
-from broker_config.connections import refusal_text
 from broker_config.queue_reader import Batch, QueueReader, Receiver
 from broker_config.queues import is_events_queue
+from broker_config.refusals import refusal_text
 from broker_config.scripts import ClaimOnReserve, ScriptCall
 from broker_config.vital_thread import vital_thread
 from goondan_tasks.ledger.record import Stored, Verdict

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import structlog
 from redis.exceptions import ResponseError
 
-from broker_config.connections import refusal_text
 from broker_config.queue_reader import Batch
+from broker_config.refusals import refusal_text
 from goondan_tasks.ledger.record import Stored
 from goondan_tasks.messages import ToolCallResult
 from workers.concurrency.slots import Slots

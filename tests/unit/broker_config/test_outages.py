@@ -10,10 +10,11 @@ from unittest.mock import Mock
 
 import pytest
 from redis.connection import AbstractConnection
-from redis.exceptions import AuthenticationError, ResponseError
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from broker_config.connections import PatientRetry, reason_unreachable, reporting_outages, retrying
+from broker_config.connections import PatientRetry, reporting_outages, retrying
+from broker_config.refusals import RefusedError, reason_unreachable
 
 
 @pytest.fixture(autouse=True)
@@ -24,17 +25,24 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 class Command:
     """Fails so many times before it succeeds; at some attempts something is called."""
 
-    def __init__(self, *, failures: float, at: Mapping[int, Callable[[], object]] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        failures: float,
+        at: Mapping[int, Callable[[], object]] | None = None,
+        error: type[RedisError] = RedisConnectionError,
+    ) -> None:
         self.attempts = 0
         self._failures = failures
         self._at = at or {}
+        self._error = error
 
     def __call__(self) -> str:
         self.attempts += 1
         if self.attempts in self._at:
             self._at[self.attempts]()
         if self.attempts <= self._failures:
-            raise RedisConnectionError("away")
+            raise self._error("away")
         return "done"
 
 
@@ -103,8 +111,8 @@ def test_connecting_within_a_command_is_not_tried_twice_as_long() -> None:
     assert connecting.attempts == 2
 
 
-@pytest.mark.parametrize("error", [AuthenticationError("wrong password"), ResponseError("READONLY")])
-def test_a_refusal_is_told_at_once(error: Exception) -> None:
+@pytest.mark.parametrize("error", [AuthenticationError("wrong password"), ResponseError("WRONGTYPE")])
+def test_an_error_that_does_not_pass_is_told_at_once(error: Exception) -> None:
     attempts = []
 
     def command() -> str:
@@ -141,3 +149,35 @@ def test_one_who_is_to_be_quiet_leaves_it_to_others_to_log_an_outage(
     with retrying(math.inf):
         run(retry, Command(failures=20))
     assert caplog.messages[0] == "Redis cannot be reached, trying until it is back: redis://h/0, away"
+
+
+def test_a_refusal_that_passes_is_waited_out_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    retry = PatientRetry("redis://h/0", 60)
+    for _ in range(2):
+        assert run(retry, Command(failures=20, error=RefusedError)) == "done"
+        retry.greet(Mock(AbstractConnection))  # a server that refuses writes may greet
+    assert [line.partition(":")[0] for line in caplog.messages] == [
+        "Redis accepts no commands, trying for 60 s more",
+        "Redis accepts commands again",
+    ] * 2
+
+
+def test_a_server_that_is_no_master_is_left_and_a_full_one_is_not() -> None:
+    left = []
+    retry = PatientRetry("redis://h/0", 60)
+    retry.on_demotion = lambda: left.append(1)
+
+    def command(*errors: RedisError) -> Callable[[], str]:
+        answers: list[RedisError] = list(errors)
+
+        def answer() -> str:
+            if answers:
+                raise answers.pop()
+            return "done"
+
+        return answer
+
+    run(retry, command(RefusedError("OOM command not allowed"), RedisConnectionError("away")))
+    assert left == []
+    run(retry, command(RefusedError("READONLY You can't write against a read only replica.")))
+    assert left == [1]
