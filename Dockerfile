@@ -4,10 +4,11 @@ FROM python:3.12-slim AS build
 WORKDIR /source
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 # a layer of its own, here and below: it stays until `make lock` pins other versions
-COPY constraints.txt .
+COPY constraints.txt build-constraints.txt ./
+RUN pip install --only-binary :all: --require-hashes --requirement build-constraints.txt
 RUN pip install --prefix=/packages --only-binary :all: --require-hashes --requirement constraints.txt
 COPY . .
-RUN pip install --prefix=/project --no-deps .
+RUN pip install --prefix=/project --no-deps --no-build-isolation .
 
 FROM python:3.12-slim
 # git and ssh fetch the revisions of a bundle that changes while workers run; bubblewrap is for tools with a sandbox

@@ -68,8 +68,11 @@ faults: $(READY) ## kill, freeze, cut, fill and soak, 50 minutes; says what was 
 bench: $(BENCH_READY) ## measure against other task queues, minutes; ARGS=--quick, ARGS=--help
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-lock: $(READY) ## pin the newest versions of what the image installs in constraints.txt, with hashes
+lock: $(READY) ## pin the newest versions of what the image installs and is built with, with hashes
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@sed -n 's/^requires = \["\(.*\)"\]/\1/p' pyproject.toml | $(BIN)/uv pip compile --quiet --upgrade --generate-hashes \
+	    --python-version 3.12 --python-platform linux --custom-compile-command 'make lock' \
+	    --output-file build-constraints.txt -
 	@$(BIN)/uv pip compile --quiet --upgrade --generate-hashes --python-version 3.12 --python-platform linux \
 	    --extra all --extra otel --custom-compile-command 'make lock' --output-file constraints.txt pyproject.toml
 

@@ -141,7 +141,9 @@ def test_the_image_holds_every_package_and_no_secrets() -> None:
     packages = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 
     assert ignored[0] == "*"
-    assert {f"!{package}" for package in [*packages, "constraints.txt"]} <= set(ignored)
+    assert {f"!{package}" for package in [*packages, "build-constraints.txt", "constraints.txt"]} <= set(
+        ignored
+    )
 
 
 @pytest.mark.parametrize(
@@ -195,6 +197,22 @@ def test_the_check_of_the_pins_sees_what_is_missing_and_what_is_too_old() -> Non
 def _is_pinned(requirement: Requirement, pins: dict[str, str]) -> bool:
     pinned = pins.get(canonicalize_name(requirement.name))
     return pinned is not None and requirement.specifier.contains(pinned)
+
+
+def test_image_is_built_with_a_pinned_backend() -> None:
+    pins = dict(PIN.findall((ROOT / "build-constraints.txt").read_text("utf-8")))
+
+    assert [
+        one for one in map(Requirement, PYPROJECT["build-system"]["requires"]) if not _is_pinned(one, pins)
+    ] == []
+    assert "--no-build-isolation" in DOCKERFILE
+
+
+def test_our_services_have_no_rights_and_a_read_only_root() -> None:
+    ours = [service for name, service in SERVICES.items() if name != "redis"]
+
+    assert all(service["read_only"] and service["cap_drop"] == ["ALL"] for service in ours)
+    assert all(service["tmpfs"] == ["/tmp"] for service in ours)
 
 
 def test_the_pins_are_for_the_python_of_the_image() -> None:

@@ -1,8 +1,11 @@
 """The manifests of examples/kubernetes fit Kubernetes' schemas, each other, the settings and the program."""
 
 import copy
+import os
 import re
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -97,7 +100,8 @@ def test_workers_share_the_state_root_and_have_a_cache_of_their_own(name: str) -
     mounts = {mount["name"]: mount["mountPath"] for mount in OURS[name]["volumeMounts"]}
     volumes = {volume.pop("name"): volume for volume in copy.deepcopy(PODS[name]["volumes"])}
 
-    assert mounts == {"state": SETTINGS["GOONDAN_STATE_ROOT"], "cache": SETTINGS["GOONDAN_CACHE_DIR"]}
+    assert mounts["state"] == SETTINGS["GOONDAN_STATE_ROOT"]
+    assert mounts["cache"] == SETTINGS["GOONDAN_CACHE_DIR"]
     assert volumes["cache"] == {"emptyDir": {}}
     claim = volumes["state"]["persistentVolumeClaim"]["claimName"]
     assert RESOURCES[f"PersistentVolumeClaim/{claim}"]["spec"]["accessModes"] == ["ReadWriteMany"]
@@ -117,8 +121,10 @@ def test_a_pod_has_no_rights_limited_memory_and_a_probe(name: str) -> None:
 
     assert pod["automountServiceAccountToken"] is False
     assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
     assert "memory" in container["resources"]["limits"]
@@ -142,9 +148,45 @@ def test_probes_and_services_lead_to_ports_on_which_the_program_listens() -> Non
 def test_redis_keeps_what_it_accepted() -> None:
     words = " ".join(CONTAINERS["StatefulSet/redis"]["args"])
 
-    assert "--appendonly yes" in words
-    assert "--maxmemory-policy noeviction" in words
+    assert "\nappendonly yes\n" in words
+    assert "\nmaxmemory-policy noeviction\n" in words
     assert RESOURCES["StatefulSet/redis"]["spec"]["volumeClaimTemplates"][0]["metadata"]["name"] == "data"
+
+
+def test_password_of_redis_is_on_no_command_line(tmp_path: Path) -> None:
+    container = CONTAINERS["StatefulSet/redis"]
+    [text] = container["args"]
+    seen = tmp_path / "seen"
+    server = tmp_path / "redis-server"
+    server.write_text(f'#!/bin/sh\n{{ echo "$@"; cat; }} > {seen}\n', "utf-8")
+    server.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "REDIS_PASSWORD": "s3cret"}
+
+    subprocess.run([*container["command"], text], env=environment, check=True, timeout=60)
+
+    arguments, *lines = seen.read_text("utf-8").splitlines()
+    assert arguments == "-"
+    assert "requirepass s3cret" in lines
+
+
+def test_network_policies_concern_pods_that_exist() -> None:
+    labels = [
+        one["spec"]["template"]["metadata"]["labels"]
+        for one in RESOURCES.values()
+        if "template" in one.get("spec", {})
+    ]
+    policies = [one["spec"]["podSelector"] for one in RESOURCES.values() if one["kind"] == "NetworkPolicy"]
+    chosen = {
+        app
+        for selector in policies
+        for app in (
+            selector.get("matchLabels", {}).get("app"),
+            *(name for one in selector.get("matchExpressions", ()) for name in one["values"]),
+        )
+        if app
+    }
+
+    assert chosen == {one["app"] for one in labels}
 
 
 def test_keda_looks_at_the_queues_of_the_workers_that_it_scales() -> None:
