@@ -39,6 +39,7 @@ from workers.delivery.result_writer import ResultWriter, Retries
 from workers.delivery.spans import run_spans
 from workers.instances.service import Collector
 from workers.processes.isolation import Children
+from workers.processes.lease_guard_process import GuardTerms, LeaseGuardProcess
 from workers.revisions.revision import RevisionFactory, active_revision
 from workers.revisions.revisions import Revisions
 from workers.revisions.sync import (
@@ -52,6 +53,9 @@ from workers.revisions.sync import (
 )
 
 logger = structlog.get_logger(__name__)
+
+#: how long after the grace period a worker is killed whose interpreter is held
+HELD_SECONDS = 8.0
 
 
 class ProcessThread(Protocol):
@@ -80,6 +84,7 @@ class WorkerRuntime:
     sync: RevisionSync | None
     standby: Standby
     refreshes: RefreshesInFlight
+    lease_guard: LeaseGuardProcess
 
     @classmethod
     def start(cls, settings: Settings) -> "WorkerRuntime":
@@ -123,6 +128,7 @@ class WorkerRuntime:
             settings.redis_url, name="goondan-leases", timeout_seconds=lease_timeout(settings.lease_seconds)
         )
         leases = LeaseKeeper(Ledger(prompt, settings), settings.lease_seconds, on_lost=cancels.end_lost)
+        guard = LeaseGuardProcess(prompt, _guard_terms(ledger))
         instances = Instances(ledger.redis, ledger.keys)
         handoffs = Handoffs(ledger, writer, Client(settings, bootstrap.bundle))
         factory = RevisionFactory(settings, ledger, event_loop, children, instances, handoffs)
@@ -162,9 +168,20 @@ class WorkerRuntime:
             sync,
             standby,
             factory.refreshes,
+            guard,
         )
-        threads = (writer, watchdog, leases, cancels, event_loop)
+        threads = (guard, writer, watchdog, leases, cancels, event_loop)
         return runtime, (*threads, sync) if sync else threads
+
+
+def _guard_terms(ledger: Ledger) -> GuardTerms:
+    settings = ledger.settings
+    return GuardTerms(
+        functools.partial(ledger.keep_leases, this_process().id),
+        settings.lease_seconds,
+        lease_timeout(settings.lease_seconds),
+        settings.grace_seconds + HELD_SECONDS,
+    )
 
 
 def _revisions(

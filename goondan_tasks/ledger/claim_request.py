@@ -39,15 +39,17 @@ def new_token() -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClaimTerms:
-    """What the export declares about running a call again."""
+    """What the export declares about running a call again, and about the time of one run."""
 
     idempotent: bool = False
     max_attempts: int = 3
+    #: ``None`` if the export has no limit of its own
+    limit_seconds: float | None = None
 
     @property
-    def written(self) -> tuple[str, int]:
+    def written(self) -> tuple[str, int, int]:
         """The terms as ``claim_on_reserve.lua`` reads them."""
-        return str(int(self.idempotent)), self.max_attempts
+        return str(int(self.idempotent)), self.max_attempts, round((self.limit_seconds or 0) * 1000)
 
 
 @dataclass(frozen=True, slots=True)

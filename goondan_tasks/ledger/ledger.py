@@ -161,8 +161,8 @@ class Ledger(CallRecords):
         )
 
     def _claim_terms(self, token: str, worker: str, terms: ClaimTerms) -> list[Any]:
-        idempotent = int(terms.idempotent)
-        return [token, worker, self._lease_ms, self._record_ttl, idempotent, terms.max_attempts]
+        idempotent, most, limit = terms.written
+        return [token, worker, self._lease_ms, self._record_ttl, idempotent, most, limit]
 
     def _indexes(self, call_id: str, call: ToolCall) -> tuple[str, ...]:
         """Return the keys of a call's trace indexes as one script argument, or no argument."""
@@ -532,6 +532,22 @@ class Ledger(CallRecords):
             raise ValueError("a process has an id")
         arguments = [self._lease_ms, self.keys.call(""), process_id]
         return ScriptCall(self._scripts.end_leases, [self.keys.due], arguments)
+
+    def keep_leases(self, process_id: str, held_seconds: float) -> ScriptCall[int]:
+        """Keep the leases of a process that runs and could not renew them for a while (``keep_leases.lua``).
+
+        The answer is the number of leases.
+        """
+        settings = self.settings
+        arguments = [
+            self._lease_ms,
+            self._record_ttl,
+            self.keys.prefix,
+            process_id,
+            round(settings.call_timeout_seconds * 1000),
+            round(held_seconds * 1000),
+        ]
+        return ScriptCall(self._scripts.keep_leases, [self.keys.due], arguments)
 
     def sweep(self, sweeper: str) -> ScriptCall[list[Claim]]:
         """Take the calls that are past their deadline or their lease (``sweep.lua``).

@@ -20,6 +20,7 @@ from goondan_tasks.errors import (
     ToolOutcomeUnknownError,
     ToolOutputError,
     ToolPoisonedError,
+    ToolTimeoutError,
 )
 from goondan_tasks.events import answer_to, completed_event, handling_agent, is_event
 from goondan_tasks.failure import describe, with_error_in_output_by_name
@@ -36,6 +37,7 @@ logger = logging.getLogger(__name__)
 _ERRORS: dict[Verdict, type[GoondanError]] = {
     Verdict.EXPIRED: ToolExpiredError,
     Verdict.UNKNOWN: ToolOutcomeUnknownError,
+    Verdict.OVERRAN: ToolTimeoutError,
     Verdict.POISONED: ToolPoisonedError,
     Verdict.CANCELLED: ToolCancelledError,
     Verdict.UNRESOLVED: ToolExpiredError,
@@ -55,6 +57,7 @@ _LATE = {
 _EVENT_ERRORS: dict[Verdict, type[GoondanError]] = {
     **_ERRORS,
     Verdict.EXPIRED: HandoffTimeoutError,
+    Verdict.OVERRAN: HandoffTimeoutError,
     Verdict.UNKNOWN: AgentOutcomeUnknownError,
 }
 

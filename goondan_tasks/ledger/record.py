@@ -56,6 +56,8 @@ class Verdict(StrEnum):
     RUN = "run"
     EXPIRED = "expired"
     UNKNOWN = "unknown"
+    #: it is past its time limit, and its worker runs, but cannot end it
+    OVERRAN = "overran"
     POISONED = "poisoned"
     CANCELLED = "cancelled"
     HELD = "held"

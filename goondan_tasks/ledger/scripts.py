@@ -14,6 +14,7 @@ _MADE_OF = {
     "fetch": ("ttl", "tracing", "numbers", "mailboxes", "claiming", "fetch"),
     "release_events": ("ttl", "mailboxes", "release_events"),
     "renew": ("ttl", "mailboxes", "renew"),
+    "keep_leases": ("ttl", "mailboxes", "keep_leases"),
     "release": ("ttl", "release"),
     "finish": ("finishing", "finish"),
     "suspend": ("ttl", "suspend"),
@@ -36,6 +37,7 @@ class Scripts:
     release_events: Script
     start: Script
     renew: Script
+    keep_leases: Script
     finish: Script
     finish_event: Script
     suspend: Script

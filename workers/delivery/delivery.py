@@ -115,7 +115,7 @@ class Delivery:
 
     def claim_on_reserve(self, worker: str, agents: Iterable[str]) -> ClaimOnReserve:
         """Return the terms on which the agents' calls are claimed as their messages are reserved."""
-        default, active = ClaimTerms(max_attempts=self.ledger.settings.max_attempts), self.revisions.active
+        default, active = self._terms(None), self.revisions.active
         terms: dict[str, dict[str, ClaimTerms | None]] = {}
         for agent in agents:
             tools = active.registry
@@ -131,8 +131,7 @@ class Delivery:
             if active.ref is not None:
                 named[STEP_TOOL] = None  # it reaches a Safe Point before it is claimed
             terms[call_queue(agent)] = {tool: one for tool, one in named.items() if one != default}
-        most = self.ledger.settings.max_attempts
-        return self.ledger.claim_on_reserve(worker, most, terms, bundle_ref=active.ref)
+        return self.ledger.claim_on_reserve(worker, default.max_attempts, terms, bundle_ref=active.ref)
 
     def release(self, job: Job) -> tuple[ScriptCall[Any], Receiver] | None:
         """Return the script call that releases the claim of a call that has not begun, and its receiver.
@@ -372,4 +371,5 @@ class Delivery:
         return ClaimTerms(
             idempotent=bool(export.idempotent),
             max_attempts=export.max_attempts or self.ledger.settings.max_attempts,
+            limit_seconds=export.timeout_seconds,
         )

@@ -77,6 +77,7 @@ class Drain(bootsteps.StartStopStep):
             self._thread.start()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
+        process_runtime().lease_guard.report_signals()
         # if it is ignored, as under nohup, the worker outlives its terminal
         signal.signal(signal.SIGHUP, self._on_signal if self._sighup_ends_process else signal.SIG_IGN)
         if self._end is not None:

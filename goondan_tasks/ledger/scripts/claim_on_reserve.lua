@@ -4,8 +4,8 @@
 -- calls with limits and events that are not the first in their mailbox.
 -- argument  JSON: lease (ms), ttl (s), worker, ns (prefix of all keys), most (attempts), ref (the revision that the
 --           terms belong to)
--- encoded   JSON of the queue's terms: tool -> {idempotent, most}, or false for a tool with limits; of a queue of
---           events task -> {idempotent, most} (others are not claimed); '' for a queue of which nothing is claimed
+-- encoded   JSON of the queue's terms: tool -> {idempotent, most, limit}, or false for a tool with limits; of a queue of
+--           events task -> {idempotent, most, limit} (others are not claimed); '' for a queue of which nothing is claimed
 -- An answer that the asking agent already has needs no handling and has no record: its verdict is told.
 -- Returns false, or what claim_call returns, then the ref and the id. If revisions are followed, a call without a ref
 -- runs with this one. A call of a Step runs with the Step's, which only a claim of its own can find out.
@@ -41,7 +41,7 @@ local function terms_of_call(known, tool, message)
   end
   if decoded.ref ~= '' and not is_named and string.find(message, 'stepId', 1, true) then return false end
   if known[tool] == false then return false end
-  return known[tool] or {'0', decoded.most}
+  return known[tool] or {'0', decoded.most, 0}
 end
 
 local function is_told(task, message)
@@ -72,7 +72,7 @@ local function claim_on_reserve(queue, message, tag, argument, encoded)
   claims = claims or open_claims()
   local answer = claim_call(claims, keys, id, tag, {
     worker = decoded.worker, lease = decoded.lease, ttl = decoded.ttl,
-    idempotent = terms[1], most = terms[2],
+    idempotent = terms[1], most = terms[2], limit = terms[3],
   })
   if answer[1] == 'absent' then return false end
   if answer[5] == nil then -- held or done: the message is not needed

@@ -9,7 +9,8 @@ end
 
 -- Claim a call.
 -- keys     call, due, running:<agent>, calls:<agent>
--- terms    lease (ms), ttl (of the record, s), worker, idempotent ('1' or '0'), most (attempts)
+-- terms    lease (ms), ttl (of the record, s), worker, idempotent ('1' or '0'), most (attempts),
+--          limit (the export's for one run, ms, 0 = none)
 -- absent   for a call without a record: its JSON, digest, deadline (ms, '' = none), queue timeout (ms),
 --          indexes of traces (as tracing.lua takes them)
 -- Returns {verdict, attempt, queued at (ms), now (ms), what retry.lua has stored, approver, the record's call JSON};
@@ -58,7 +59,7 @@ local function claim_call(claims, keys, id, token, terms, absent)
   end
   redis.call('HSET', keys[1], 'status', 'running', 'token', token, 'worker', terms.worker,
     'verdict', verdict, 'attempt', attempt, 'notStarted', '1', 'claimedAt', now,
-    'idempotent', terms.idempotent, 'maxAttempts', terms.most)
+    'idempotent', terms.idempotent, 'maxAttempts', terms.most, 'limit', terms.limit)
   -- accept.lua made the record live for this long beyond its deadline, so the first run need not extend it
   if attempt ~= 1 or absent then redis.call('EXPIRE', keys[1], terms.ttl) end
   claims.leases[#claims.leases + 1], claims.leases[#claims.leases + 2] = now + terms.lease, id

@@ -1,11 +1,11 @@
 -- Claim the next event of an agent whose events are not handled by workers.
 -- KEYS  due, running:<agent>, calls:<agent>, the agent's queue of events
--- ARGV  token, worker, lease (ms), record TTL (s), '1' if idempotent, max attempts, namespace, agent,
---       mailbox ('' = any of the agent's)
+-- ARGV  token, worker, lease (ms), record TTL (s), '1' if idempotent, max attempts, its export's time
+--       limit (ms, 0 = none), namespace, agent, mailbox ('' = any of the agent's)
 -- Returns {id, call JSON, what claim_call returns}, or nothing if no event waits.
 -- The same token again (the answer was lost) gets the same answer.
 --   <ns>fetched:<token>  the id of the event that this token got
-local token, ns = ARGV[1], ARGV[7]
+local token, ns = ARGV[1], ARGV[8]
 local OURS = '^{"headers":{"lang":"py","task":"[^"]+","id":"([^"\\]+)"'
 local MESSAGES_PER_FETCH = 3 -- each event adds fewer, so the queue does not grow
 
@@ -25,7 +25,7 @@ local function take_messages()
   end
 end
 
-local terms = {worker = ARGV[2], lease = ARGV[3], ttl = ARGV[4], idempotent = ARGV[5], most = ARGV[6]}
+local terms = {worker = ARGV[2], lease = ARGV[3], ttl = ARGV[4], idempotent = ARGV[5], most = ARGV[6], limit = ARGV[7]}
 local function claimed(id)
   local key = ns .. 'call:' .. id
   local claim = claim_alone({key, KEYS[1], KEYS[2], KEYS[3]}, id, token, terms)
@@ -35,8 +35,8 @@ end
 local fetched = ns .. 'fetched:' .. token
 local before = redis.call('GET', fetched)
 if before then return claimed(before) end
-local waiting, boxes = ns .. 'mailboxes:' .. ARGV[8], {ARGV[9]}
-if ARGV[9] == '' then boxes = redis.call('ZRANGE', waiting, 0, -1) end
+local waiting, boxes = ns .. 'mailboxes:' .. ARGV[9], {ARGV[10]}
+if ARGV[10] == '' then boxes = redis.call('ZRANGE', waiting, 0, -1) end
 for _, box in ipairs(boxes) do
   local id, status = first_in_mailbox(ns, box)
   if id and status == 'queued' then

@@ -1,6 +1,6 @@
 -- Ends runs. Shared by finish.lua and finish_event.lua.
 local INLINE_BYTES = 16384 -- a notification with a larger result carries only the id; clients then read the record
-local PLAIN_FIELDS = 13 -- the number of fields of a call that was only submitted and run once
+local PLAIN_FIELDS = 14 -- the number of fields of a call that was only submitted and run once
 local ARGS = '"callChain":[],"args":' -- precedes the arguments, which end the JSON of a plain call
 
 -- Begin a batch. close_ends writes the keys that its calls share, each once.
@@ -23,7 +23,7 @@ local function keep_result(key, ttl, now, ended, call, digest)
   else
     redis.call('HSET', key, 'status', ended.status, 'outcome', ended.outcome, 'finishedAt', now, 'result', ended.result)
     redis.call('HDEL', key, 'token', 'verdict', 'producers', 'notStarted', 'deadline', 'idempotent', 'maxAttempts',
-      'deaths', 'retried', 'completion', 'approval')
+      'deaths', 'retried', 'completion', 'approval', 'limit', 'overran')
   end
   redis.call('EXPIRE', key, ttl)
 end

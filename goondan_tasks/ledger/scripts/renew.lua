@@ -13,7 +13,7 @@ for i = 2, #KEYS do
       keep_mailbox(string.match(KEYS[1], '^(.*)due$'), record[2], ARGV[2])
     end
     redis.call('ZADD', KEYS[1], now + ARGV[1], id)
-    redis.call('HDEL', KEYS[i], 'spared', 'renewedAt')
+    redis.call('HDEL', KEYS[i], 'spared', 'renewedAt', 'overran')
     redis.call('EXPIRE', KEYS[i], ARGV[2])
   else
     lost[#lost + 1] = id

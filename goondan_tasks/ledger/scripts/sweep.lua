@@ -7,7 +7,8 @@
 -- ARGV  token, lease (ms), most calls to take, call key prefix, longest time between two sweeps (ms), TTL (s)
 -- Returns a list of {id, verdict, attempt, queued at (ms), call JSON, when it was suspended (ms, or nothing),
 -- completion, the worker that has lost it, when that worker claimed it (ms), '1' if it has its result}; verdicts:
---   cancelled | expired | limited (it waited for a limit) | unknown | poisoned | unresolved | unapproved
+--   cancelled | expired | limited (it waited for a limit) | overran (its worker runs, and cannot end it) | unknown |
+--   poisoned | unresolved | unapproved
 --              store that error (the last two: it was pending)
 --   completed  store the completion
 --   requeue    release it with a message
@@ -33,7 +34,7 @@ local function take(id)
   local key = ARGV[4] .. id
   local record = redis.call('HMGET', key, 'status', 'attempt', 'queuedAt', 'call', 'notStarted',
     'idempotent', 'maxAttempts', 'deaths', 'cancelled', 'waiting', 'worker', 'suspendedAt', 'completion',
-    'approval', 'token', 'claimedAt')
+    'approval', 'token', 'claimedAt', 'overran')
   local status, verdict = record[1], 'requeue'
   local completion = record[13]
   -- an event that has its result, but whose handler still ran when the worker died
@@ -52,13 +53,15 @@ local function take(id)
     verdict = completion and 'completed' or record[14] and 'unapproved' or 'unresolved'
   elseif status == 'queued' or not record[11] then
     verdict = record[10] and 'limited' or 'expired'
+  elseif not record[5] and record[17] == record[15] then
+    verdict = 'overran'
   elseif not record[5] and record[6] ~= '1' then
     verdict = 'unknown'
   elseif number_in(record[8], 0) + (record[5] and 1 or 5) >= 5 * (record[7] or 1) then
     verdict = 'poisoned'
   end
   -- its worker died before the handler returned, but the call was completed by then
-  if completion and (verdict == 'unknown' or verdict == 'poisoned') then verdict = 'completed' end
+  if completion and (verdict == 'unknown' or verdict == 'poisoned' or verdict == 'overran') then verdict = 'completed' end
   local had_it = status ~= 'pending' and record[11]
   local row = {id, verdict, number_in(record[2], 0), number_in(record[3], 0), record[4], record[12], completion, had_it,
     had_it and number_in(record[16], 0), is_unfinished and '1'}

@@ -36,7 +36,9 @@ class Registry:
     """The tools of a revision: each is idempotent, or none is."""
 
     def __init__(self, *, idempotent: bool) -> None:
-        self._bound = SimpleNamespace(export=SimpleNamespace(idempotent=idempotent, max_attempts=2))
+        self._bound = SimpleNamespace(
+            export=SimpleNamespace(idempotent=idempotent, max_attempts=2, timeout_seconds=None)
+        )
         self.dynamic = DynamicTools()
 
     def known(self, agent: str, tool: str, turn: TurnKey | None = None) -> Any:
@@ -121,7 +123,7 @@ def test_what_opens_a_step_is_not_claimed_before_its_safe_point() -> None:
         ledger = Ledger(redis, Settings())
         claim_on_reserve = delivery(ledger, FakeRevisions()).claim_on_reserve("w1", ["lizard"])
     assert '"goondan__step":false' in claim_on_reserve.terms["agent.lizard"]
-    assert '"skin__colour":["1",2]' in claim_on_reserve.terms["agent.lizard"]
+    assert '"skin__colour":["1",2,0]' in claim_on_reserve.terms["agent.lizard"]
 
 
 class RunsAsMark:

@@ -97,7 +97,7 @@ def test_claims_know_the_terms_of_a_tool_that_a_step_has_registered() -> None:
     policy = {"idempotent": True, "maxAttempts": 7}
     for turn_id in ("t", "another"):
         tools.dynamic.add("clerk", a_dynamic_tool("found__ask", policy, is_lasting=False, turn_id=turn_id))
-    assert '"found__ask":["1",7]' in early_terms(tools)
+    assert '"found__ask":["1",7,0]' in early_terms(tools)
 
 
 @pytest.mark.parametrize("is_lasting", [True, False])

@@ -1,0 +1,132 @@
+"""Leases of a process that runs, but whose interpreter is held."""
+
+import time
+
+import pytest
+from redis import Redis
+
+from broker_config.settings import Settings
+from goondan_tasks.calls import RedisDispatch, identity_of
+from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.reaper import Reaper
+from goondan_tasks.messages import ToolCall
+from tests.unit.goondan_tasks.ledger.calls import a_call, an_event, record_of, submission
+from tests.waiting import wait_until
+
+HELD = 20.0
+
+
+@pytest.fixture
+def hasty(redis: Redis) -> Ledger:
+    return Ledger(redis, Settings(lease_seconds=1, call_timeout_seconds=60))
+
+
+def started(ledger: Ledger, call: ToolCall, process: str = "held", terms: ClaimTerms | None = None) -> str:
+    """Submit, claim and start a call in a process whose leases then end."""
+    ledger.submit_all([submission(call)], "p1")
+    claim = ledger.claim(
+        ClaimRequest(identity_of(call), call, "w1", terms or ClaimTerms(), f"{process}-{call.tool_call_id}")
+    ).run(ledger.redis)
+    ledger.start([claim.id_and_token]).run(ledger.redis)
+    return identity_of(call)
+
+
+def left_seconds(ledger: Ledger, call_id: str) -> float:
+    return float(ledger.redis.zscore(ledger.keys.due, call_id)) / 1000 - time.time()  # type: ignore[arg-type]
+
+
+def test_a_held_process_keeps_its_runs_and_nobody_elses(hasty: Ledger, redis: Redis) -> None:
+    ours, theirs = started(hasty, a_call(tool_call_id="a")), started(hasty, a_call(tool_call_id="b"), "other")
+    wait_until(lambda: left_seconds(hasty, theirs) < 0.5)
+
+    assert hasty.keep_leases("held", HELD).run(redis) == 1
+
+    assert left_seconds(hasty, ours) > 0.5 > left_seconds(hasty, theirs)
+
+
+def test_a_held_process_keeps_no_claim_whose_run_has_not_started(hasty: Ledger, redis: Redis) -> None:
+    call = a_call()
+    hasty.submit_all([submission(call)], "p1")
+    hasty.claim(ClaimRequest(identity_of(call), call, "w1", ClaimTerms(), "held-0")).run(redis)
+
+    assert hasty.keep_leases("held", HELD).run(redis) == 0
+
+    wait_until(lambda: Reaper(hasty, RedisDispatch(), "").sweep("sweeper"))
+    assert record_of(hasty, call).status == "queued"
+
+
+@pytest.mark.parametrize(
+    ("of_export", "of_call"), [(HELD, None), (None, HELD), (HELD, 50.0), (50.0, HELD)], ids=str
+)
+def test_a_run_past_its_limit_ends_in_a_timeout_although_its_process_is_held(
+    hasty: Ledger, redis: Redis, of_export: float | None, of_call: float | None
+) -> None:
+    call, terms = a_call(timeout_seconds=of_call), ClaimTerms(idempotent=True, limit_seconds=of_export)
+    call_id = started(hasty, call, terms=terms)
+
+    assert hasty.keep_leases("held", HELD - 1).run(redis) == 1
+    assert Reaper(hasty, RedisDispatch(), "").sweep("sweeper") == 0
+    assert hasty.keep_leases("held", HELD).run(redis) == 0
+    assert Reaper(hasty, RedisDispatch(), "").sweep("sweeper") == 1
+
+    result = hasty.result(call_id)
+    assert result is not None
+    assert result.error is not None
+    assert result.error.code == "E_TOOL_TIMEOUT"
+
+
+def test_a_run_without_a_limit_of_its_own_has_the_one_of_the_settings(hasty: Ledger, redis: Redis) -> None:
+    started(hasty, a_call())
+
+    assert hasty.keep_leases("held", 59).run(redis) == 1
+    assert hasty.keep_leases("held", 60).run(redis) == 0
+
+
+def test_an_event_past_its_limit_ends_as_a_handoff_that_timed_out(hasty: Ledger, redis: Redis) -> None:
+    event_id = started(hasty, an_event(1), terms=ClaimTerms(limit_seconds=HELD))
+
+    hasty.keep_leases("held", HELD).run(redis)
+    Reaper(hasty, RedisDispatch(), "").sweep("sweeper")
+
+    result = hasty.result(event_id)
+    assert result is not None
+    assert result.error is not None
+    assert result.error.code == "E_HANDOFF_TIMEOUT"
+
+
+def test_a_cancelled_run_of_a_held_process_ends_at_once(hasty: Ledger, redis: Redis) -> None:
+    call_id = started(hasty, a_call())
+    hasty.cancel(call_id, "c").run(redis)
+
+    assert hasty.keep_leases("held", 1).run(redis) == 0
+    assert Reaper(hasty, RedisDispatch(), "").sweep("sweeper") == 1
+
+    result = hasty.result(call_id)
+    assert result is not None
+    assert result.error is not None
+    assert result.error.code == "E_TOOL_CANCELLED"
+
+
+def test_a_process_that_renews_again_has_no_run_past_its_limit(hasty: Ledger, redis: Redis) -> None:
+    call = a_call()
+    call_id = started(hasty, call)
+    hasty.keep_leases("held", 60).run(redis)
+
+    assert hasty.renew([(call_id, f"held-{call.tool_call_id}")]).run(redis) == set()
+    wait_until(lambda: Reaper(hasty, RedisDispatch(), "").sweep("sweeper"))
+
+    result = hasty.result(call_id)
+    assert result is not None
+    assert result.error is not None
+    assert result.error.code == "E_TOOL_OUTCOME_UNKNOWN"
+
+
+def test_a_damaged_record_does_not_keep_the_others_from_being_renewed(hasty: Ledger, redis: Redis) -> None:
+    broken, sound = started(hasty, a_call(tool_call_id="a")), started(hasty, a_call(tool_call_id="b"))
+    redis.hset(hasty.keys.call(broken), mapping={"call": "{", "limit": "soon"})
+    redis.set(hasty.keys.call("not-ours"), "text")
+    redis.zadd(hasty.keys.due, {"not-ours": 0})
+
+    assert hasty.keep_leases("held", HELD).run(redis) == 2
+    assert left_seconds(hasty, sound) > 0
