@@ -23,8 +23,8 @@ def events_queue(agent_name: str) -> str:
 
 
 def is_events_queue(queue: str) -> bool:
-    """Return whether a queue holds events."""
-    return queue.endswith(_EVENTS)
+    """Return whether a queue holds events; ``agent.events`` holds the calls of an agent named ``events``."""
+    return queue.endswith(_EVENTS) and queue.startswith(_PREFIX) and len(queue) > len(_PREFIX) + len(_EVENTS)
 
 
 def wake_up_key(queue: str) -> str:
@@ -36,4 +36,4 @@ def agent_of(queue: str) -> str | None:
     """Return the agent of a queue, ``None`` for a queue that is not ours."""
     if not queue.startswith(_PREFIX):
         return None
-    return queue.removeprefix(_PREFIX).removesuffix(_EVENTS)
+    return queue.removeprefix(_PREFIX).removesuffix(_EVENTS if is_events_queue(queue) else "")

@@ -28,7 +28,7 @@ for place = 3, #KEYS, 2 do
     local tag = prefix .. string.format('%03d', #taken / 4)
     local is_sound, claim = pcall(claim_on_reserve, queue, message, tag, ARGV[5], terms)
     if not is_sound then claim = type(claim) == 'table' and claim.err or tostring(claim) end
-    if claimed_only and not claim and string.sub(queue, -7) ~= '.events' then
+    if claimed_only and not claim and not string.find(queue, '^agent%..+%.events$') then
       redis.call('RPUSH', queue, message)
       end_claims()
       return {emptied, taken}
