@@ -303,6 +303,8 @@ def read_model_call(raw: Any, *, max_args_bytes: int) -> ModelCall:
             call = replace(call, args=serializer.decode(args) if args.strip() else {})
         except serializer.NotJsonError as error:
             fault = ToolInputValidationError(f"The arguments are not valid JSON: {error}.")
+    elif fields.get("fault") and answer is _to_message:  # found when the answer was read
+        fault = ToolInputValidationError(str(fields["fault"]))
     fault = fault or _fault_of(call, max_args_bytes)
     if fault is None:
         return call if call.args is not None else replace(call, args={})

@@ -4,6 +4,7 @@ Only ``pydantic_ai.direct`` is used, which sends single requests: none of its ag
 """
 
 import asyncio
+import json
 import re
 import threading
 from collections import Counter
@@ -34,9 +35,11 @@ from goondan_tasks.errors import (
     ModelUnavailableError,
     extra,
 )
-from goondan_tasks.messages import JsonObject
+from goondan_tasks.messages import JsonObject, call_part
 from goondan_tasks.model_messages import told_text
 from goondan_tasks.redaction import KNOWN_SECRETS, mapped
+from goondan_tasks.schema import json_faults
+from workers.thinking.chat_completions import lenient, new_id
 from workers.thinking.model_request import ModelAnswer, ModelRequest
 from workers.thinking.sendable import sendable
 
@@ -77,6 +80,8 @@ _TOO_LONG = re.compile(
     r"|request_too_large|maximum allowed number of bytes"
 )
 _PAYLOAD_TOO_LARGE = 413
+#: in the message of Python's JSON parser
+_TOO_MANY_DIGITS = "integer string conversion"
 
 #: the parameter of a provider's class for ``baseUrl``; Azure and LiteLLM have names of their own
 _URL_PARAMETERS = ("base_url", "azure_endpoint", "api_base")
@@ -89,6 +94,12 @@ _LONGEST_MESSAGE = 2_000
 #: take hundreds of bytes
 MOST_BYTES = 16 * 1024**2
 MOST_STREAM_BYTES = 4 * MOST_BYTES
+
+#: told to the model of a call that ``maxTokens`` has ended
+CUT_CALL = (
+    "The answer was cut at maxTokens before the JSON of this call's arguments was complete; the call was not "
+    "run. Make a shorter call, or several."
+)
 
 #: serializes imports: of two threads that import a package at once, one may see only a part of it
 _LOADING = threading.Lock()
@@ -164,8 +175,8 @@ class ModelProvider:
                 kind = ModelAuthError if is_keyless else ModelError
                 what = "has no apiKey" if is_keyless else "cannot be used"
                 raise kind(_without_keys(f"Model {self._name!r} {what}: {error}")) from error
-            self._model = made
-            return made
+            self._model = lenient(made)
+            return self._model
 
     def _provider(self, name: str) -> Any:
         """Make the library's provider.
@@ -223,7 +234,9 @@ class ModelProvider:
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             # the library does not check JSON that is too deep, or not an answer at all
             what = f"Model {self._name!r} gives an answer that cannot be read"
-            raise ModelUnavailableError(_without_keys(f"{what}: {error!r}")) from error
+            # a number with too many digits is the model's, and another answer would be paid for as well
+            kind = ModelAnswerError if _TOO_MANY_DIGITS in str(error) else ModelUnavailableError
+            raise kind(_without_keys(f"{what}: {error!r}")) from error
 
     def _error(self, error: Exception) -> ModelError:
         cause: BaseException | None = error
@@ -368,13 +381,17 @@ def _adapter() -> "TypeAdapter[ModelResponse]":
 
 def _answer(response: "ModelResponse") -> ModelAnswer:
     dumped = mapped(_adapter().dump_python(response, mode="json", warnings=False), _encodable)
-    content, usage = [_part(part) for part in dumped["parts"]], response.usage
-    _make_ids_unique([part for part in content if part["type"] == "tool-call"])
+    parts, usage, reason = dumped["parts"], response.usage, response.finish_reason
+    for part, given in zip(parts, response.parts, strict=True):
+        if part["part_kind"] == "tool-call":  # dumping changes numbers that no float holds
+            part["args"] = mapped(getattr(given, "args", None), _encodable)
+    content = [_part(part, is_cut=reason == "length" and part is parts[-1]) for part in parts]
+    calls = [part for part in content if part["type"] == "tool-call"]
+    _make_ids_unique(calls)
     refusal = (response.provider_details or {}).get("refusal")
     if refusal and not content:
         content = [{"type": "text", "text": str(refusal)}]
-    reason = response.finish_reason
-    if reason == "stop" and any(part["type"] == "tool-call" for part in content):
+    if reason == "stop" and calls:
         reason = "tool_call"
     origin = {name: dumped[name] for name in _ORIGIN if dumped.get(name)}
     return ModelAnswer(
@@ -411,33 +428,41 @@ def _encodable(text: str) -> str:
     return text
 
 
-def _part(part: JsonObject) -> JsonObject:
-    """Return a part of the library's response as a part of a Message."""
+def _part(part: JsonObject, *, is_cut: bool) -> JsonObject:
+    """Return a part of the library's response as a Message's, ``is_cut`` if the answer ended in it."""
     kind, name = part["part_kind"], part.get("provider_name") or "model"
     if kind in ("text", "thinking"):
         ours = {"type": "text" if kind == "text" else "reasoning", "text": part["content"]}
     elif kind == "tool-call":
-        ours = {
-            "type": "tool-call",
-            "toolCallId": part["tool_call_id"],
-            "toolName": part["tool_name"],
-            "input": _arguments(part["args"]),
-        }
+        args, fault = _arguments(part["args"])
+        # only text shows whether it is whole: a document may have what had arrived until then
+        if is_cut and (fault or not args or not isinstance(part["args"], str)):
+            fault = CUT_CALL
+        ours = call_part(part["tool_call_id"] or new_id(), part["tool_name"] or "", args)
+        ours |= {"fault": fault} if fault else {}
     else:
         return {"type": "custom", "providerOptions": {name: part}}
     rest = {key: value for key, value in part.items() if key not in _CONVERTED and value is not None}
     return {**ours, "providerOptions": {name: rest}} if rest else ours
 
 
-def _arguments(args: Any) -> Any:
-    """Return the arguments of a call; a model's invalid ones, which are not a JSON object, stay text."""
-    if not isinstance(args, str):
-        return {} if args is None else args if isinstance(args, dict) else str(args)
+def _arguments(given: Any) -> tuple[Any, str]:
+    """Return the arguments of a call, and why they cannot be used; such arguments stay text."""
+    value = given
     try:
-        value = serializer.decode(args) if args.strip() else {}
-    except serializer.NotJsonError:
-        return args
-    return value if isinstance(value, dict) else args
+        for _ in range(2):  # some models write JSON text that holds JSON text
+            if isinstance(value, str):
+                value = serializer.decode(value) if value.strip() else {}
+        if value is None:
+            return {}, ""
+        reason = "" if isinstance(value, dict) else "they are not an object"
+        reason = reason or "; ".join(json_faults(value))
+    except serializer.NotJsonError as error:
+        reason = str(error)
+    if not reason:
+        return value, ""
+    text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+    return text, f"The arguments of this call are not a JSON object: {reason[:500]}."
 
 
 def _options(message: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -247,7 +247,7 @@ class _ThinkingTurn:
     stream: TurnStream
     conversation: Conversation
     state: TurnState
-    #: the number of consecutive Steps with tool calls that were not JSON
+    #: the number of consecutive Steps with tool calls that were not JSON, or cut
     malformed: int = 0
     #: set if the conversation was too long in the last Step: its error, and the number of events then
     too_long: tuple[ModelError, int] | None = None
@@ -330,14 +330,17 @@ class _ThinkingTurn:
         if answer.finish_reason == "content_filter":
             raise ModelRefusedError(f"The model refused to answer. {answer.text}"[:1_000].strip())
         if not answer.text.strip():
-            return "Your answer was empty. Answer the last message, or call a tool."
+            is_cut = answer.finish_reason == "length"
+            what = "cut at maxTokens before it had a text" if is_cut else "empty"
+            return f"Your answer was {what}. Answer the last message, or call a tool."
         schema = self.agent.spec.output_schema
         if schema is None:
             return ""
         try:
             value = _json_of(answer.text)
         except serializer.NotJsonError as error:
-            return f"Your answer is not JSON: {error}. Answer again, with JSON alone that fits the schema."
+            what = "was cut at maxTokens" if answer.finish_reason == "length" else f"is not JSON: {error}"
+            return f"Your answer {what}. Answer again, with JSON alone that fits the schema."
         faults = compile_schema(schema).faults(value)
         return f"Your answer does not fit the schema: {'; '.join(faults)}. Answer again." if faults else ""
 
@@ -369,9 +372,11 @@ class _ThinkingTurn:
     async def _run_calls(self, step: AsyncEntryStep, answer: ModelAnswer) -> None:
         """Run the tool calls of an answer, and append their results to the conversation."""
         calls = [part for part in answer.content if part.get("type") == "tool-call"]
-        self.malformed = self.malformed + 1 if any(isinstance(one["input"], str) for one in calls) else 0
+        faults = [one["fault"] for one in calls if "fault" in one]
+        self.malformed = self.malformed + 1 if faults else 0
         if self.malformed > MOST_CORRECTIONS:
-            raise ModelAnswerError("The model's tool calls are not JSON, even after it was told so.")
+            told = "The model's tool calls cannot be used, even after the model was told so"
+            raise ModelAnswerError(f"{told}: {faults[0]}")
         reply = self.conversation.next_messages[-1]
         results: list[StepCallResult] = await step.run(reply, watch=StepStream(self.stream, step.index))
         for result in results:

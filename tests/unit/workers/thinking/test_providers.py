@@ -253,12 +253,14 @@ def test_arguments_that_are_no_object_stay_text_and_go_back(
 ) -> None:
     server.begin(in_turn(Answer(calls=(Call("bash__exec", given),)), Answer("ok")))
     answer = ask(provider(server, api), request(), is_stream=True)
-    assert plain(answer.content) == [part("call_1", given)]
+    [call] = plain(answer.content)
+    assert call.pop("fault").startswith("The arguments of this call are not a JSON object: ")
+    assert call == part("call_1", given)
     ask(provider(server, api), request(HELLO, answer.message, result("call_1", "not JSON", "error-text")))
-    [call] = next(said for said in server.requests[1].said if said.calls).calls
+    [back] = next(said for said in server.requests[1].said if said.calls).calls
     # some servers read the arguments of the history as JSON
-    assert given in json.dumps(call.arguments) or call.arguments == {"INVALID_JSON": given}
-    assert not isinstance(call.arguments, str)
+    assert given in json.dumps(back.arguments) or back.arguments == {"INVALID_JSON": given}
+    assert not isinstance(back.arguments, str)
 
 
 def test_a_call_without_arguments_has_none(server: ModelServer, api: str) -> None:
@@ -437,7 +439,6 @@ def calling(args: bytes) -> bytes:
             b'{"role": "assistant", "tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "x"}}]}'
         ),
         chat(usage=b'{"prompt_tokens": "many", "completion_tokens": 1, "total_tokens": 1}'),
-        calling(b"null"),
     ],
 )
 def test_a_body_that_is_no_answer_is_told_as_one(server: ModelServer, body: bytes) -> None:
@@ -610,3 +611,134 @@ def test_an_answer_no_provider_would_take_back_is_sent_as_a_valid_one(server: Mo
     told = [(one.call_id, one.text) for one in said if one.role == "tool"]
     assert told == [("functions_x_0", "(no output)"), ("functions_x_0_2", "b")]
     assert not any(one.text and one.text.isspace() for one in said)
+
+
+CALLS: dict[str, tuple[bytes, Any]] = {
+    "null": (b"null", {}),
+    "the text null": (b'"null"', {}),
+    "an object": (b'{"command": "ls"}', {"command": "ls"}),
+    "text in text": (b'"\\"{\\\\\\"command\\\\\\": \\\\\\"ls\\\\\\"}\\""', {"command": "ls"}),
+    "blank": (b'" "', {}),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_arguments_are_read_however_a_server_writes_them(server: ModelServer, name: str) -> None:
+    written, read = CALLS[name]
+    server.begin(in_turn(malformed(calling(written))))
+    [call] = ask(provider(server, "chat_completions"), request()).content
+    assert (call["input"], "fault" in call, server.count) == (read, False, 1)
+
+
+@pytest.mark.parametrize("name", ["arguments", "id", "type", "name"])
+def test_a_call_without_one_of_its_fields_is_read_all_the_same(server: ModelServer, name: str) -> None:
+    function = {"name": "run", "arguments": '{"n": 1}'}
+    call: JsonObject = {"id": "c", "type": "function", "function": function}
+    del (call if name in call else function)[name]
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    server.begin(in_turn(malformed(chat(json.dumps(message).encode()))))
+    [read] = ask(provider(server, "chat_completions"), request()).content
+    assert read["toolName"] == ("" if name == "name" else "run")
+    assert read["input"] == ({} if name == "arguments" else {"n": 1})
+    assert read["toolCallId"] == "c" or (name == "id" and read["toolCallId"].startswith("call_"))
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"), [("1e999", "inf"), ("9" * 4_250, "digits"), ("9" * 5_000, "digits")]
+)
+def test_a_number_that_cannot_be_kept_is_a_fault_of_its_call(
+    server: ModelServer, api: str, number: str, reason: str
+) -> None:
+    text = f'{{"n": {number}}}'
+    server.begin(in_turn(Answer(calls=(Call("bash__exec", text),))))
+    [call] = ask(provider(server, api), request(), is_stream=True).content
+    assert (call["input"], reason in call["fault"]) == (text, True)
+
+
+def test_a_whole_answer_with_a_number_of_too_many_digits_is_not_asked_for_again(server: ModelServer) -> None:
+    server.begin(in_turn(malformed(b'{"content": %b}' % (b"9" * 5_000))))
+    with pytest.raises(ModelAnswerError, match="cannot be read"):
+        ask(provider(server, "anthropic"), request(params={"maxTokens": 500}))
+
+
+@pytest.mark.parametrize("is_stream", STREAMS)
+@pytest.mark.parametrize("given", ["", '{"command": "l'])
+def test_a_call_whose_arguments_were_cut_says_so(
+    server: ModelServer, api: str, is_stream: bool, given: str
+) -> None:
+    server.begin(in_turn(Answer("Well.", (Call("bash__exec", given),), finish="length")))
+    answer = ask(provider(server, api), request(), is_stream=is_stream)
+    [call] = [part for part in answer.content if part["type"] == "tool-call"]
+    assert answer.finish_reason == "length"
+    assert "cut at maxTokens" in call["fault"]
+
+
+def test_whole_calls_of_an_answer_that_was_cut_are_kept(server: ModelServer) -> None:
+    server.begin(in_turn(Answer("", TWO_CALLS, finish="length")))
+    answer = ask(provider(server, "chat_completions"), request())
+    assert ["fault" in part for part in answer.content] == [False, False]
+
+
+def piece(index: int | None, given_id: str | None, name: str | None, args: Any) -> JsonObject:
+    """Make a piece of a streamed call."""
+    function = {"name": name, "arguments": args}
+    return {"index": index, "id": given_id, "type": "function", "function": function}
+
+
+PIECES: dict[str, tuple[list[JsonObject], list[tuple[str, Any]]]] = {
+    "one index": ([piece(0, "a", "f", "{}"), piece(0, "b", "f", "{}")], [("f", {}), ("f", {})]),
+    "one index and no ids": (
+        [piece(0, None, "f", '{"n": 1}'), piece(0, "", "g", '{"n": 2}')],
+        [("f", {"n": 1}), ("g", {"n": 2})],
+    ),
+    "no index": (
+        [piece(None, "a", "f", '{"n":'), piece(None, None, None, "1}"), piece(None, "b", "f", "{}")],
+        [("f", {"n": 1}), ("f", {})],
+    ),
+    "the name in each": (
+        [
+            piece(0, "a", "f", '{"n":'),
+            piece(0, "a", "f", "1}"),
+            piece(0, "b", "f", "{"),
+            piece(0, "b", "f", "}"),
+        ],
+        [("f", {"n": 1}), ("f", {})],
+    ),
+    "the name without the id in each": (
+        [piece(0, "a", "f", '{"n":'), piece(0, None, "f", "1}")],
+        [("f", {"n": 1})],
+    ),
+    "pieces of two calls mixed": (
+        [
+            piece(0, "a", "f", '{"n":'),
+            piece(0, "b", "g", '{"n":'),
+            piece(0, "a", None, "1}"),
+            piece(0, "b", "g", "2}"),
+        ],
+        [("f", {"n": 1}), ("g", {"n": 2})],
+    ),
+    "a name in pieces": (
+        [piece(0, "a", "f", ""), piece(0, None, "g", ""), piece(0, None, None, "{}")],
+        [("fg", {})],
+    ),
+    "another id in each": ([piece(0, "a", "f", '{"n":'), piece(0, "b", None, "1}")], [("f", {"n": 1})]),
+    "an object": ([piece(0, "a", "f", {"n": 1})], [("f", {"n": 1})]),
+    "null": ([piece(0, "a", "f", None)], [("f", {})]),
+}
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_pieces_of_streamed_calls_come_together_however_a_server_numbers_them(
+    server: ModelServer, name: str
+) -> None:
+    pieces, calls = PIECES[name]
+    head = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    deltas: list[JsonObject] = [*({"tool_calls": [one]} for one in pieces), {}]
+    chunks = [
+        {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None if delta else "tool_calls"}]}
+        for delta in deltas
+    ]
+    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+    server.begin(in_turn(malformed(body.encode())))
+    content = ask(provider(server, "chat_completions"), request(), is_stream=True).content
+    assert [(call["toolName"], call["input"]) for call in content] == calls
