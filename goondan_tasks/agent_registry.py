@@ -8,7 +8,7 @@ request has a time, and workers that started later ignore it (DESIGN §4).
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Self, cast
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 from redis import Redis
 from redis.client import Pipeline
 
@@ -67,6 +67,8 @@ class McpServerRecord(WireModel):
     is_up: bool
     #: the number of its tools in the agent's catalog
     tools: int = 0
+    #: the names of tools that are not in the catalog, and why; some of them, if there are many
+    left_out: dict[str, str] = Field(default_factory=dict)
     #: how often it was lost or did not start
     failures: int = 0
     #: why it is down

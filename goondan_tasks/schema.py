@@ -89,6 +89,10 @@ class SchemaError(ValueError):
         self.path = path
 
 
+class SchemaTooLargeError(SchemaError):
+    """Compiling the schema, or checking arguments against it, could take too long."""
+
+
 def compile_schema(parameters: JsonObject | None) -> "ArgumentSchema":
     """Compile ``parameters`` to a checker of arguments; ``None`` accepts any object.
 
@@ -106,6 +110,8 @@ def compile_schema(parameters: JsonObject | None) -> "ArgumentSchema":
         parts = _compiled_parts(schema, size.recursive, _BACKTRACKS) if size.recursive else {"#": validator}
     except ValidationError as error:
         raise SchemaError(_why_invalid(error, schema), tuple(error.instance_path)) from error
+    except SchemaError:
+        raise
     except ValueError as error:
         raise SchemaError(str(error)) from error
     return ArgumentSchema(schema, validator, strict, parts, size)
@@ -337,7 +343,7 @@ def _refuse_oversize(schema: JsonObject) -> None:
     except (TypeError, ValueError, RecursionError) as error:
         raise SchemaError(f"the parameters are not JSON: {error}") from error
     if len(text) > MAX_SCHEMA_CHARACTERS:
-        raise SchemaError(f"the parameters are longer than {MAX_SCHEMA_CHARACTERS} characters")
+        raise SchemaTooLargeError(f"the parameters are longer than {MAX_SCHEMA_CHARACTERS} characters")
 
 
 class _Measure:
@@ -363,7 +369,7 @@ class _Measure:
         self._schema = schema
         self._resources = [schema, *(node for node in nodes_of(schema) if "$id" in node)]
         if len(self._resources) > MAX_RESOURCES:
-            raise SchemaError(f"more than {MAX_RESOURCES} embedded schemas have an $id")
+            raise SchemaTooLargeError(f"more than {MAX_RESOURCES} embedded schemas have an $id")
         self._anchors: dict[Any, list[JsonObject]] = {}
         for node in nodes_of(schema):
             for anchor in {str(node.get("$anchor")), str(node.get("$dynamicAnchor"))}:
@@ -371,14 +377,16 @@ class _Measure:
         self._sizes: dict[int, int] = {}
         self._open: set[int] = set()
         if self._size(schema, 0) > MAX_SUBSCHEMAS:
-            raise SchemaError("the references multiply: written out, the schema is too large to check")
+            raise SchemaTooLargeError(
+                "the references multiply: written out, the schema is too large to check"
+            )
         self._costs: dict[int, tuple[int, int]] = {}
         #: how many checks one value may need, at most
         self.checks = max(self._cost(schema))
         if self.recursive:  # the checker checks a value against each part once
             self.checks = max(self.checks, sum(map(self._own_cost, nodes_of(schema))))
         if self.checks > MAX_CHECKS_OF_A_VALUE:
-            raise SchemaError(
+            raise SchemaTooLargeError(
                 f"the schema checks one value up to {self.checks} times: the limit is {MAX_CHECKS_OF_A_VALUE}"
             )
 
@@ -390,7 +398,7 @@ class _Measure:
             return 0
         if id(node) not in self._sizes:
             if depth > MAX_DEPTH:
-                raise SchemaError(f"the schema is nested deeper than {MAX_DEPTH} levels")
+                raise SchemaTooLargeError(f"the schema is nested deeper than {MAX_DEPTH} levels")
             self._open.add(id(node))
             size = sum(self._size(item, depth + 1) for item in (*node.values(), *self._targets(node)))
             self._open.discard(id(node))

@@ -169,6 +169,11 @@ def mcp_server_checks(workers: Iterable[WorkerRecord]) -> Iterator[Check]:
 
 def _mcp_server_check(title: str, records: Mapping[str, McpServerRecord]) -> Check:
     down = {worker: record for worker, record in records.items() if not record.is_up}
+    left_out = {tool: reason for record in records.values() for tool, reason in record.left_out.items()}
+    if not down and left_out:
+        message = "; ".join(f"{tool}: {reason}" for tool, reason in left_out.items())
+        remedy = "Correct these tools in the server. Its other tools can be called."
+        return Check(title, "warning", f"tools are left out: {message}", remedy)
     if not down:
         tools = max(record.tools for record in records.values())
         times = sum(record.failures for record in records.values())

@@ -24,7 +24,6 @@ from mcp_types import (
     PARSE_ERROR,
     CallToolResult,
     Implementation,
-    Tool,
     ToolListChangedNotification,
 )
 
@@ -34,6 +33,7 @@ from goondan_tasks.extension_api import ExtensionApi
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.tool_api import Logger
 from workers.mcp import Board
+from workers.mcp.answers import Listing, ToolLists
 from workers.mcp.config import HttpServer, Secrets, StdioServer, read_config
 from workers.mcp.tools import ServerTools, Show
 from workers.mcp.transports import (
@@ -43,9 +43,6 @@ from workers.mcp.transports import (
     StdioTransport,
     sent_headers,
 )
-
-#: further pages of a list of tools are not read
-MOST_PAGES = 100
 
 
 class McpTransport(Transport, Protocol):
@@ -118,7 +115,7 @@ class Connection:
         #: whether it must answer although calls are running
         self._is_doubted = False
 
-    async def run(self, show: Callable[[list[Tool]], object]) -> None:
+    async def run(self, show: Callable[[Listing], object]) -> None:
         """Connect, and pass the tools to ``show``, at once and whenever they may have changed.
 
         Raises:
@@ -128,8 +125,11 @@ class Connection:
             try:
                 async with asyncio.timeout(self._patience.connect):
                     await stack.enter_async_context(self._client)
-                    session: Any = self._client.session  # of type Any, because a method is replaced
+                    session: Any = self._client.session  # of type Any, because methods are replaced
                     session.validate_tool_result = _accept_any
+                    requests = session._dispatcher
+                    self._lists = ToolLists(requests.send_raw_request, lambda: self._client.protocol_version)
+                    requests.send_raw_request = self._lists.send
                     tools = await self._tools()
             except TimeoutError as error:
                 raise ServerSilentError(f"it was not ready within {self._patience.connect:g} s") from error
@@ -204,7 +204,7 @@ class Connection:
         await asyncio.sleep(self._patience.between_reads)
         self._read_wanted.clear()
 
-    async def _read(self) -> list[Tool] | None:
+    async def _read(self) -> Listing | None:
         """Read the list of tools; ``None`` if there was no answer while calls are running."""
         try:
             async with asyncio.timeout(self._patience.answer):
@@ -216,20 +216,13 @@ class Connection:
         self._is_doubted = False
         return tools
 
-    async def _tools(self) -> list[Tool]:
+    async def _tools(self) -> Listing:
         try:
-            page = await self._client.list_tools()
-            tools = page.tools
-            for _ in range(MOST_PAGES):
-                if page.next_cursor is None:
-                    break
-                page = await self._client.list_tools(cursor=page.next_cursor)
-                tools += page.tools
+            return await self._lists.read(lambda cursor: self._client.list_tools(cursor=cursor))
         except MCPError as error:
             if error.code != METHOD_NOT_FOUND:
                 raise
-            return []  # a server without tools
-        return tools
+            return Listing()  # a server without tools
 
 
 async def _end(task: asyncio.Task[None]) -> None:
@@ -339,8 +332,8 @@ class McpServer:
             raise
         return self._hide(connection.reason(None if life.cancelled() else life.exception()))
 
-    def _up(self, connection: Connection, tools: list[Tool]) -> None:
-        self._show(tools, self.call)
+    def _up(self, connection: Connection, listing: Listing) -> None:
+        self._show(listing, self.call)
         if self._connection is None:
             self._connection = connection
             self._is_down.clear()
@@ -406,6 +399,7 @@ class McpServers:
                 name=server.name,
                 is_up=server.is_up,
                 tools=len(tools),
+                left_out=tools.left_out,
                 failures=server.failures,
                 reason=None if server.is_up else reason,
             )

@@ -10,18 +10,19 @@ from typing import Any
 from mcp.shared.dispatcher import ProgressFnT
 from mcp_types import CallToolResult, TextContent, Tool
 
-from goondan_tasks.errors import ToolError
+from goondan_tasks.errors import McpError, ToolError
 from goondan_tasks.extension_api import CatalogItem, ExtensionApi, McpSource, ToolSource
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.names import build_tool_name, is_name_part
-from goondan_tasks.schema import SchemaError, compile_schema
+from goondan_tasks.schema import SchemaError, SchemaTooLargeError, compile_schema
 from goondan_tasks.tool_api import ToolContext, ToolHandler
+from workers.mcp.answers import Listing
 from workers.mcp.config import HttpServer, Secrets, StdioServer
 
 #: calls a tool by the server's own name for it
 Call = Callable[[str, JsonObject, ProgressFnT], Awaitable[CallToolResult]]
 #: receives each list of a server's tools, and the function that calls them
-Show = Callable[[list[Tool], Call], object]
+Show = Callable[[Listing, Call], object]
 
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9-]+")
 _DIGEST_LENGTH = 8
@@ -60,11 +61,18 @@ def checkable(schema: JsonObject) -> JsonObject:
     """Return a schema unchanged if it is valid, else translated to the current draft.
 
     One that is invalid in both accepts any object: the server checks its arguments, too.
+
+    Raises:
+        SchemaTooLargeError: checking it would take too long.
     """
     for candidate in (schema, in_current_draft(schema)):
-        with contextlib.suppress(SchemaError):
+        try:
             compile_schema(candidate)
-            return candidate
+        except SchemaTooLargeError:
+            raise
+        except SchemaError:
+            continue
+        return candidate
     return {"type": "object"}
 
 
@@ -127,14 +135,16 @@ class ServerTools:
         self._spec = spec
         self._secrets = secrets
         self._shown: dict[str, Tool] = {}
+        #: the tools that the server offers and that are not registered, with the reasons
+        self.left_out: dict[str, str] = {}
 
     def __len__(self) -> int:
         """Return the number of registered tools."""
         return len(self._shown)
 
-    def show(self, tools: list[Tool], call: Call) -> None:
+    def show(self, listing: Listing, call: Call) -> None:
         """Register new and changed tools, and unregister those that are gone."""
-        by_name = {tool.name: tool for tool in tools}
+        by_name = {tool.name: tool for tool in listing.tools}
         wanted = {full: by_name[name] for full, name in full_names(self._server, by_name).items()}
         for full, tool in list(self._shown.items()):
             if wanted.get(full) != tool:
@@ -142,7 +152,17 @@ class ServerTools:
                 del self._shown[full]
         for full, tool in wanted.items():
             if full not in self._shown:
-                self._register(full, tool, call)
+                try:
+                    self._register(full, tool, call)
+                except ValueError as error:
+                    listing.leave_out(tool.name, str(error))
+        left_out = {name: self._secrets.hide(reason) for name, reason in listing.left_out.items()}
+        for name, reason in left_out.items():
+            if self.left_out.get(name) != reason:
+                self._api.logger.warning(
+                    "mcp.tool_refused", server=self._server, tool=name, code=McpError.code, reason=reason
+                )
+        self.left_out = left_out
 
     def _register(self, full: str, tool: Tool, call: Call) -> None:
         source = ToolSource(
@@ -156,15 +176,8 @@ class ServerTools:
             parameters=checkable(tool.input_schema),
             source=source,
         )
-        try:
-            self._api.tools.register(
-                item, _handler(tool.name, call, self._secrets), policy=self._policy(tool)
-            )
-        except ValueError as error:
-            reason = self._secrets.hide(str(error))
-            self._api.logger.warning("mcp.tool_refused", server=self._server, tool=full, reason=reason)
-        else:
-            self._shown[full] = tool
+        self._api.tools.register(item, _handler(tool.name, call, self._secrets), policy=self._policy(tool))
+        self._shown[full] = tool
 
     def _policy(self, tool: Tool) -> JsonObject:
         """Return a tool's policy; a configured server is trusted, so its annotations count like YAML."""

@@ -413,6 +413,20 @@ def test_a_server_that_is_up_everywhere_is_ok() -> None:
     )
 
 
+def test_tools_that_a_server_offers_in_vain_are_a_warning() -> None:
+    partial = server().model_copy(
+        update={"left_out": {"odd": "its inputSchema is not the schema of an object"}}
+    )
+
+    [check] = mcp_server_checks([serving("one", partial), serving("two", server())])
+
+    assert (check.level, check.message) == (
+        "warning",
+        "tools are left out: odd: its inputSchema is not the schema of an object",
+    )
+    assert check.remedy
+
+
 def test_a_server_that_is_down_is_a_warning_with_the_reason() -> None:
     bad = server("git", reason="it ended with exit status 1; it is started again in 4 s")
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from mcp_types import CallToolResult
 
 from goondan_tasks.names import parse_tool_name
+from goondan_tasks.schema import SchemaTooLargeError
 from workers.mcp.tools import checkable, error_text, full_names, output_of
 
 
@@ -132,3 +133,8 @@ def test_an_older_draft_is_written_as_the_current_one(old: Any, current: Any) ->
 )
 def test_one_without_a_meaning_takes_any_object(schema: Any) -> None:
     assert checkable(schema) == {"type": "object"}
+
+
+def test_a_schema_that_takes_too_long_to_check_is_refused() -> None:
+    with pytest.raises(SchemaTooLargeError, match="checks one value up to"):
+        checkable(of({"enum": [[number] for number in range(12_000)]}))
