@@ -153,6 +153,14 @@ class Keys:
         return f"{self.namespace}:lost-calls"
 
     @property
+    def settled_calls(self) -> str:
+        return f"{self.namespace}:settled-calls"
+
+    @property
+    def recent_losses(self) -> str:
+        return f"{self.namespace}:recent-losses"
+
+    @property
     def late_answers(self) -> str:
         return f"{self.namespace}:late-answers"
 

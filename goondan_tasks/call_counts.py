@@ -2,7 +2,7 @@
 
 A worker counts ended calls in memory, in batches, and writes its totals to Redis with its heartbeat.
 Writing them twice changes nothing. They stay for a while after the worker's end, so that the last ones are
-read too. Calls that were lost with their worker are counted in Redis, by the process that settles them.
+read too. Calls that are settled outside a run are counted in Redis, by the process that settles them.
 """
 
 import threading
@@ -32,6 +32,12 @@ TOKEN_KINDS = ("input", "cached", "output", "reasoning")
 
 #: the code of successful calls, and the names for those beyond the limits and for unknown tools
 OK, OTHER, UNKNOWN = "ok", "(other)", "(unknown)"
+
+#: the code of calls that run again because their workers died
+REQUEUED = "requeued"
+
+#: how many of the calls that were lost last are kept
+MOST_LOSSES = 1000
 
 #: how long totals are kept after the worker's end, and those of lost calls after the last one
 KEPT_SECONDS = 900
@@ -121,6 +127,26 @@ class _Tally:
         )
 
 
+class TotalCounts(NamedTuple):
+    """What is counted of the calls: by workers, and by those that settle calls outside a run."""
+
+    workers: list[WorkerCounts]
+    #: calls whose workers died, by agent
+    lost: dict[str, int]
+    #: calls that were settled outside a run, by agent and code
+    settled: dict[tuple[str, str], int]
+
+
+class Settlement(NamedTuple):
+    """A call that was settled outside a run, and the dead worker that had it, if any."""
+
+    call_id: str
+    agent: str
+    #: :data:`OK`, :data:`REQUEUED`, or the code of its error
+    code: str
+    lost_by: str = ""
+
+
 class CallCounts:
     """Counts the calls of this process; thread-safe.
 
@@ -202,20 +228,48 @@ class CountStore:
             pipe.expire(self._keys.counted, KEPT_SECONDS)
             pipe.execute()
 
+    def totals(self) -> TotalCounts:
+        """Return all counts."""
+        return TotalCounts(self.workers(), self.lost(), self.settled())
+
     def workers(self) -> list[WorkerCounts]:
         """Return the totals of all workers that are alive or ended recently."""
         rows = cast("list[bytes]", self._redis.zrange(self._keys.counted, 0, -1))
         found = self._redis.mget([self._keys.counts(row.decode()) for row in rows]) if rows else []
         return [WorkerCounts.from_wire(serializer.decode(one)) for one in cast("list[Any]", found) if one]
 
-    def add_lost(self, agent: str) -> None:
-        """Count a call of an agent that was lost with its worker."""
+    def add_settled(self, settled: Settlement) -> None:
+        """Count a call that was settled outside a run, and keep it for a while if its worker had died."""
+        keys, now = self._keys, redis_time(self._redis) if settled.lost_by else 0.0
         with self._redis.pipeline() as pipe:
-            pipe.hincrby(self._keys.lost_calls, agent, 1)
-            pipe.expire(self._keys.lost_calls, LOST_KEPT_SECONDS)
+            pipe.hincrby(keys.settled_calls, f"{settled.agent} {settled.code}", 1)
+            pipe.expire(keys.settled_calls, LOST_KEPT_SECONDS)
+            if settled.lost_by:
+                pipe.hincrby(keys.lost_calls, settled.agent, 1)
+                pipe.expire(keys.lost_calls, LOST_KEPT_SECONDS)
+                pipe.zadd(keys.recent_losses, {" ".join(settled): now})
+                pipe.zremrangebyrank(keys.recent_losses, 0, -MOST_LOSSES - 1)
+                pipe.expire(keys.recent_losses, LOST_KEPT_SECONDS)
             pipe.execute()
 
     def lost(self) -> dict[str, int]:
         """Return the number of lost calls by agent."""
-        found = cast("dict[bytes, bytes]", self._redis.hgetall(self._keys.lost_calls))
-        return {agent.decode(): int(count) for agent, count in found.items()}
+        return {agent: count for (agent,), count in self._counts(self._keys.lost_calls, 1).items()}
+
+    def settled(self) -> dict[tuple[str, str], int]:
+        """Return the number of calls that were settled outside a run, by agent and code."""
+        found = self._counts(self._keys.settled_calls, 2)
+        return {(agent, code): count for (agent, code), count in found.items()}
+
+    def recent_losses(self, seconds: float) -> list[Settlement]:
+        """Return the calls that were lost and settled in the last ``seconds``, the earliest first."""
+        since = redis_time(self._redis) - seconds * 1000
+        rows = cast("list[bytes]", self._redis.zrangebyscore(self._keys.recent_losses, since, "+inf"))
+        parts = (row.decode(errors="replace").split(" ", 3) for row in rows)
+        return [Settlement(*names) for names in parts if len(names) == len(Settlement._fields)]
+
+    def _counts(self, key: str, names: int) -> dict[tuple[str, ...], int]:
+        """Read counts by names that are separated by spaces; a damaged one is left out."""
+        found = cast("dict[bytes, bytes]", self._redis.hgetall(key))
+        read = {tuple(name.decode(errors="replace").split(" ")): count for name, count in found.items()}
+        return {name: int(count) for name, count in read.items() if len(name) == names and count.isdigit()}

@@ -26,7 +26,8 @@ LONGEST_TRACEBACK = 8_000
 #: an exception, a message, or ``{"message": …, "code"?: …, "suggestion"?: …}``
 ErrorLike = BaseException | str | Mapping[str, Any]
 
-_OURS = frozenset(
+#: the codes of our errors
+OUR_CODES = frozenset(
     kind.code
     for kind in vars(errors).values()
     if isinstance(kind, type) and issubclass(kind, GoondanError) and kind is not GoondanError
@@ -114,7 +115,7 @@ def has_page(code: str, error: BaseException | None = None) -> bool:
     decides.
     """
     documents_every_code = isinstance(error, GoondanError) and error.documents_every_code
-    return code in _OURS or code.startswith("E_CONFIG_") or documents_every_code
+    return code in OUR_CODES or code.startswith("E_CONFIG_") or documents_every_code
 
 
 def error_pages() -> dict[str, Path]:

@@ -38,6 +38,9 @@ _CHATTY_IN_DEV = ("celery.apps.worker", "celery.worker.consumer", "flower.comman
 #: whether the renderers would write each text of a call unquoted
 _are_plain = re.compile(r"[\w.:@-]+(?:/[\w.:@-]+){6}", re.ASCII).fullmatch
 
+#: the fields that lines of the standard library's logging may have
+_CALL_FIELDS = (*CallLogFields._fields, "code", "lost_by")
+
 #: returns the log fields of the current run
 RunningFields = Callable[[], Mapping[str, Any]]
 
@@ -76,7 +79,7 @@ def configure_logging(settings: Settings, running: RunningFields = dict) -> None
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder(CallLogFields._fields), add_running],
+            foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder(_CALL_FIELDS), add_running],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.format_exc_info,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import accumulate
+from itertools import accumulate, product
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -10,13 +10,16 @@ from prometheus_client.registry import Collector
 
 from broker_config.connections import reporting_outages
 from broker_config.queues import call_queue, events_queue
-from goondan_tasks.call_counts import BUCKETS, Times, WorkerCounts
+from goondan_tasks.call_counts import BUCKETS, REQUEUED, Times, TotalCounts, WorkerCounts
 from goondan_tasks.client.status import AgentState, AgentStatus
-from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.errors import BrokerUnreachableError, ToolOutcomeUnknownError, ToolPoisonedError
 from goondan_tasks.names import DELEGATE_TOOL, EVENT_TOOLS, MODEL_TOOLS
 
-#: returns the workers' counts, and the lost calls by agent
-ReadCounts = Callable[[], tuple[list[WorkerCounts], dict[str, int]]]
+#: the codes of settled calls that alerts watch
+_AFTER_DEATHS = (REQUEUED, ToolOutcomeUnknownError.code, ToolPoisonedError.code)
+
+#: returns what is counted of the calls
+ReadCounts = Callable[[], TotalCounts]
 
 
 def _of_queue(field: str) -> Callable[[AgentStatus], float]:
@@ -71,7 +74,7 @@ class AgentMetrics(Collector):
         try:
             with reporting_outages():  # a scrape must not wait for the end of an outage
                 statuses = self._read()
-                workers, lost = self._read_counts()
+                counts = self._read_counts()
         except BrokerUnreachableError:
             up.add_metric([], 0)
             yield up
@@ -87,10 +90,21 @@ class AgentMetrics(Collector):
         lost_calls = CounterMetricFamily(
             "goondan_lost_calls", "Calls whose worker has died with them.", labels=["agent"]
         )
-        for agent, count in sorted(lost.items()):
+        # a counter that appears with the first such call would show no increase
+        agents = [one.record.name for one in statuses]
+        for agent, count in sorted({**dict.fromkeys(agents, 0), **counts.lost}.items()):
             lost_calls.add_metric([agent], count)
         yield lost_calls
-        yield from _counted(workers)
+        settled = CounterMetricFamily(
+            "goondan_settled_calls",
+            "Calls that were ended or queued again outside a run of theirs.",
+            labels=["agent", "code"],
+        )
+        none = dict.fromkeys(product(agents, _AFTER_DEATHS), 0)
+        for (agent, code), count in sorted({**none, **counts.settled}.items()):
+            settled.add_metric([agent, code], count)
+        yield settled
+        yield from _counted(counts.workers)
 
 
 _CALL = ("worker", "process", "agent", "tool")

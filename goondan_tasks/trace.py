@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 
 from broker_config import serializer
 from broker_config.connections import redis_time
-from goondan_tasks.errors import ToolOutcomeUnknownError, ToolPoisonedError
+from goondan_tasks.attempts import Attempt, attempts_of, time_of
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.losses import with_losses
 from goondan_tasks.ledger.record import CallRecord
@@ -62,9 +62,9 @@ class CallFacts(WireModel):
     finished_at: str | None = None
     #: the last sign of life of the worker with which the call was lost
     lost_at: str | None = None
-    #: from queueing to the start of the run, or to the end without one, or until now
+    #: from queueing to the start of the run, or to the end without one, or until now; without earlier runs
     waiting_seconds: float
-    #: from the start of the run to its end, or until now
+    #: from the start of the run to its end, to the last sign of life of its dead worker, or until now
     running_seconds: float | None = None
     #: tokens of a request to a model, or of all requests of a Turn: ``input``, which includes ``cached``, and
     #: ``output``, which includes ``reasoning``
@@ -331,8 +331,8 @@ def node_of(record: CallRecord, result: ToolCallResult | None, now: float) -> Tr
     """Make the node of one call at the time ``now``, in ms since the epoch."""
     call = record.call
     error = None if result is None else result.error
-    started, finished = _started(record, result), record.finished_at
-    ended = now if finished is None else finished
+    started, ended = _run_of(record, result, now)
+    waited_until = ended if started is None else started
     return TraceNode(
         id=record.id,
         kind=_KINDS.get(call.tool_name, "call"),
@@ -344,10 +344,10 @@ def node_of(record: CallRecord, result: ToolCallResult | None, now: float) -> Tr
         worker=record.worker,
         attempt=record.attempt,
         queued_at=iso_time(record.queued_at),
-        started_at=_iso(started),
-        finished_at=_iso(finished),
-        lost_at=_iso(record.lost_at),
-        waiting_seconds=_seconds(record.queued_at, ended if started is None else started),
+        started_at=time_of(started),
+        finished_at=time_of(record.finished_at),
+        lost_at=time_of(record.lost_at),
+        waiting_seconds=_seconds(record.queued_at + _lost_time(record, waited_until), waited_until),
         running_seconds=None if started is None else _seconds(started, ended),
         usage=None if result is None else result.meta.usage,
         waiting_for=record.waiting_for,
@@ -361,11 +361,28 @@ def node_of(record: CallRecord, result: ToolCallResult | None, now: float) -> Tr
     )
 
 
-def _started(record: CallRecord, result: ToolCallResult | None) -> int | None:
-    """Return when the run began; for a running call this is the time of its claim."""
-    if result is not None:
-        return None if result.meta.started_at is None else epoch_milliseconds(result.meta.started_at)
-    return record.claimed_at if record.has_started else None
+def _run_of(record: CallRecord, result: ToolCallResult | None, now: float) -> tuple[float | None, float]:
+    """Return when the last run began, if it did, and when it ended or the wait for it did; else now.
+
+    Of a running call, and of one whose worker died, the time of the claim is known, and of the latter when
+    its worker was last seen.
+    """
+    ended = now if record.finished_at is None else record.finished_at
+    if result is None:
+        return record.claimed_at if record.has_started else None, ended
+    if result.meta.started_at is not None:
+        return epoch_milliseconds(result.meta.started_at), ended
+    last = record.former[-1] if record.former else None
+    if last is not None and last.attempt == record.attempt and last.has_started:
+        return last.claimed_at, last.ended_at
+    return None, ended
+
+
+def _lost_time(record: CallRecord, until: float) -> float:
+    """Return how long the runs before that time took that ended without a result, in ms."""
+    return sum(
+        run.ended_at - run.claimed_at for run in record.former if run.has_started and run.claimed_at < until
+    )
 
 
 def _event_type(record: CallRecord) -> str | None:
@@ -385,16 +402,6 @@ class Excerpt(WireModel):
     text: str
     size: int
     is_cut: bool = False
-
-
-class Attempt(WireModel):
-    """One run of a call. ``ended`` is absent during the run; other absent facts were not kept."""
-
-    number: int
-    worker: str | None = None
-    started_at: str | None = None
-    ended_at: str | None = None
-    ended: str | None = None
 
 
 class RelatedCall(WireModel):
@@ -476,7 +483,7 @@ def story_of(
         turn_id=call.turn_id,
         step_id=call.step_id,
         args=excerpt(call.args),
-        attempts=_attempts(record, result),
+        attempts=attempts_of(record, result),
         runs_left=record.deadly_runs_left if is_open else None,
         retries=record.retries if is_open else None,
         deadline=deadline,
@@ -487,7 +494,7 @@ def story_of(
         progress=record.progress if is_open else None,
         handle=record.handle,
         awaits=record.awaits,
-        expires_at=_iso(record.expires_at),
+        expires_at=time_of(record.expires_at),
         approved_by=record.approved_by,
         replayed_by=record.replayed_by,
         error=None if result is None else result.error,
@@ -504,45 +511,6 @@ def excerpt(value: Any) -> Excerpt:
     text = hidden_by_place(serializer.encode(hidden_in_log(value)).decode())
     size = len(serializer.encode(value))
     return Excerpt(text=text[:SHOWN_CHARACTERS], size=size, is_cut=len(text) > SHOWN_CHARACTERS)
-
-
-def _attempts(record: CallRecord, result: ToolCallResult | None) -> tuple[Attempt, ...]:
-    """Return the runs; only the last one, and the start of the first retried one, are kept."""
-    first = _iso(record.begun_at)
-    earlier = [
-        Attempt(number=number, started_at=first if number == 1 else None, ended="not kept")
-        for number in range(1, record.attempt)
-    ]
-    return (*earlier, _last_attempt(record, result)) if record.attempt else ()
-
-
-def _last_attempt(record: CallRecord, result: ToolCallResult | None) -> Attempt:
-    ended_at, ended = record.finished_at, _ending(result)
-    if record.requeued_at is not None:  # its worker and start are not kept
-        ended = "given back by its worker, or lost with it"
-        return Attempt(number=record.attempt, ended_at=_iso(record.requeued_at), ended=ended)
-    if record.lost_at is not None:
-        ended_at, ended = record.lost_at, "its worker died"
-    elif record.status == "pending":
-        ended_at, ended = record.suspended_at, "its output comes later"
-    return Attempt(
-        number=record.attempt,
-        worker=record.worker,
-        started_at=_iso(record.claimed_at),
-        ended_at=_iso(ended_at),
-        ended=ended,
-    )
-
-
-def _ending(result: ToolCallResult | None) -> str | None:
-    if result is None or result.error is None:
-        return None if result is None else "ok"
-    is_death = result.error.code in {ToolOutcomeUnknownError.code, ToolPoisonedError.code}
-    return "its worker died" if is_death else result.error.code
-
-
-def _iso(milliseconds: int | None) -> str | None:
-    return None if milliseconds is None else iso_time(milliseconds)
 
 
 def _limits(ledger: Ledger, record: CallRecord) -> tuple[tuple[str, ...], int | None]:

@@ -12,6 +12,7 @@ import typer
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from goondan_tasks.attempts import Attempt
 from goondan_tasks.cli.calls import CALL_COLUMNS, styled_state, whole_id
 from goondan_tasks.cli.live_output import progress_text, write_or_watch
 from goondan_tasks.cli.options import (
@@ -44,7 +45,7 @@ from goondan_tasks.errors import CallNotFoundError
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import epoch_milliseconds
 from goondan_tasks.names import MODEL_TOOLS
-from goondan_tasks.trace import Attempt, CallStory, Excerpt, RelatedCall, Trace, TraceNode, TraceSummary
+from goondan_tasks.trace import CallStory, Excerpt, RelatedCall, Trace, TraceNode, TraceSummary
 from goondan_tasks.wording import counted, duration_text, tokens_text
 
 #: the least width of the tree; a call that is wider has its columns on the next line
@@ -328,6 +329,8 @@ def _span(node: TraceNode) -> tuple[float, float, float]:
     """Return when a call was queued, began to run and ended, in ms; now if it has not ended."""
     queued = epoch_milliseconds(node.queued_at)
     started = queued + node.waiting_seconds * 1000
+    if node.started_at is not None:
+        started = max(started, epoch_milliseconds(node.started_at))  # runs that were lost came before
     return queued, started, started + (node.running_seconds or 0) * 1000
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Unpack
 
 from goondan_tasks.agent_registry import ShutdownRequest, ShutdownRequests, WorkerRecord
-from goondan_tasks.call_counts import CountStore, WorkerCounts
+from goondan_tasks.call_counts import CountStore, TotalCounts
 from goondan_tasks.calls import CallDraft, CallFields, draft_call
 from goondan_tasks.client.connection import ClientConnection
 from goondan_tasks.client.event_receiver import ReceivedEvent
@@ -453,11 +453,10 @@ class Client(ClientConnection):
             agents, workers = self._known_agents.all(), self._agent_registry.workers()
             return read_agents(self._ledger, agents, workers)
 
-    def call_counts(self) -> tuple[list[WorkerCounts], dict[str, int]]:
-        """Return the workers' counts of their calls, and the number of calls lost with workers by agent."""
+    def call_counts(self) -> TotalCounts:
+        """Return the counts of calls: by workers, and of those that were lost or settled outside a run."""
         with self.broker_errors():
-            store = CountStore(self._redis, self._ledger.keys)
-            return store.workers(), store.lost()
+            return CountStore(self._redis, self._ledger.keys).totals()
 
     def shutdown(
         self, agent: str | None = None, worker: str | None = None, reason: str = ""

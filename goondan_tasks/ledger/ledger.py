@@ -30,6 +30,7 @@ from goondan_tasks.ledger.claim_request import (
     settlement_claim,
     swept_claim,
 )
+from goondan_tasks.ledger.former_runs import former_ending
 from goondan_tasks.ledger.record import (
     Admission,
     CallRecords,
@@ -507,12 +508,12 @@ class Ledger(CallRecords):
         """Store the latest progress report of a run (``progress.lua``)."""
         return ScriptCall(self._scripts.progress, [self.keys.call(claim.run.id)], [claim.token, report])
 
-    def retry(self, claim: Claim, *, pause_ms: int, begun_at: float) -> ScriptCall[int]:
-        """Ask for another run of a call whose run has failed (``retry.lua``)."""
+    def retry(self, claim: Claim, *, pause_ms: int, begun_at: float, code: str) -> ScriptCall[int]:
+        """Ask for another run of a call whose run has failed with ``code`` (``retry.lua``)."""
         return ScriptCall(
             self._scripts.retry,
             [self.keys.call(claim.run.id)],
-            [claim.token, pause_ms, f"{claim.run.retries + 1} {begun_at:.0f}"],
+            [claim.token, pause_ms, f"{claim.run.retries + 1} {begun_at:.0f}", former_ending(code)],
         )
 
     def replayed(self, call_id: str, by: str, number: int) -> ScriptCall[int]:

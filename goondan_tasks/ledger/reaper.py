@@ -7,7 +7,7 @@ from time import monotonic
 from typing import cast
 
 from broker_config import serializer
-from goondan_tasks.call_counts import CountStore
+from goondan_tasks.call_counts import OK, OTHER, REQUEUED, CountStore, Settlement
 from goondan_tasks.calls import Dispatch
 from goondan_tasks.errors import (
     AgentOutcomeUnknownError,
@@ -23,7 +23,7 @@ from goondan_tasks.errors import (
     ToolTimeoutError,
 )
 from goondan_tasks.events import answer_to, completed_event, handling_agent, is_event
-from goondan_tasks.failure import describe, with_error_in_output_by_name
+from goondan_tasks.failure import OUR_CODES, describe, with_error_in_output_by_name
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Finished, Outcome, Stored, Verdict, completed
 from goondan_tasks.ledger.submission import Submission, event_submission
@@ -60,6 +60,12 @@ _EVENT_ERRORS: dict[Verdict, type[GoondanError]] = {
     Verdict.OVERRAN: HandoffTimeoutError,
     Verdict.UNKNOWN: AgentOutcomeUnknownError,
 }
+
+#: the codes whose log line is a warning, even if no worker died
+_GRAVE = {ToolPoisonedError.code, ToolOutcomeUnknownError.code, AgentOutcomeUnknownError.code}
+
+#: the codes that are counted by name; tools and completions may have any
+_COUNTED = {OK, REQUEUED, *OUR_CODES}
 
 #: how many mailboxes one script reads; more would block Redis for too long
 MAILBOX_BATCH = 200
@@ -150,9 +156,31 @@ class Reaper:
         if is_stored and not claim.has_result:
             received = claim.lost_claim_at or claim.run.queued_at
             self._monitors.tell_end(claim.run.call, result, received=received, lost_by=claim.lost_by)
-            if claim.lost_by:
-                self._counts.add_lost(claim.run.call.agent_name)
+            self._note(claim, OK if result.error is None else result.error.code)
         return is_stored
+
+    def _note(self, claim: Claim, code: str) -> None:
+        """Log and count how a call was settled: ``requeued``, ``ok``, or the code of its error.
+
+        The answers of producers to events are no settlements.
+        """
+        if claim.verdict is Verdict.RUN and code == OK:
+            return
+        how = {OK: "completed", REQUEUED: "queued again"}.get(code, f"ended with {code}")
+        # the worker of a call that overran lives
+        lost_by = "" if claim.verdict is Verdict.OVERRAN else claim.lost_by
+        why = f", worker {lost_by} died during attempt {claim.run.attempt}" if lost_by else ""
+        fields = {**claim.run.log_fields, "code": code, "lost_by": lost_by or None}
+        level = logging.WARNING if claim.lost_by or code in _GRAVE else logging.INFO
+        logger.log(level, "call.settled: %s%s", how, why, extra=fields)
+        self._counts.add_settled(
+            Settlement(
+                claim.run.id,
+                claim.run.call.agent_name,
+                code if code in _COUNTED else OTHER,
+                lost_by,
+            )
+        )
 
     def message(self, call_id: str, call: ToolCall) -> bytes:
         """Return a call's message, empty if a broker other than Redis carries it."""
@@ -270,7 +298,7 @@ class Reaper:
             return False
         self._dispatch.send(call_id, call)
         if is_lost_run:
-            self._counts.add_lost(call.agent_name)
+            self._note(claim, REQUEUED)
         return True
 
 

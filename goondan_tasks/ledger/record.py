@@ -14,6 +14,7 @@ from broker_config.connections import redis_time
 from broker_config.keys import Keys
 from goondan_tasks.calls import Run, with_meta
 from goondan_tasks.errors import ToolCancelledError, ToolError, ToolOutputError
+from goondan_tasks.ledger.former_runs import FormerRun
 from goondan_tasks.messages import (
     JsonObject,
     ToolCall,
@@ -203,6 +204,8 @@ class CallRecord:
     begun_at: int | None = None
     #: if its worker is dead: when that was last seen (:mod:`goondan_tasks.ledger.losses`)
     lost_at: int | None = None
+    #: the runs that have ended without a result, the earliest first
+    former: tuple[FormerRun, ...] = ()
 
     @property
     def state(self) -> str:
@@ -323,6 +326,7 @@ class CallRecord:
             deaths=number(b"deaths") or 0,
             retries=int(retries),
             begun_at=int(begun_at) if begun_at else None,
+            former=FormerRun.read(fields.get(b"former", b"")),
         )
 
     @classmethod

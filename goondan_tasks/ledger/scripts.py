@@ -15,13 +15,14 @@ _MADE_OF = {
     "release_events": ("ttl", "mailboxes", "release_events"),
     "renew": ("ttl", "mailboxes", "renew"),
     "keep_leases": ("ttl", "mailboxes", "keep_leases"),
-    "release": ("ttl", "release"),
+    "release": ("ttl", "former", "release"),
     "finish": ("finishing", "finish"),
     "suspend": ("ttl", "suspend"),
     "resolve": ("numbers", "resolve"),
     "approve": ("numbers", "approve"),
     "cancel": ("numbers", "cancel"),
-    "sweep": ("numbers", "sweep"),
+    "retry": ("former", "retry"),
+    "sweep": ("numbers", "former", "sweep"),
     "finish_event": ("ttl", "tracing", "mailboxes", "accept", "finishing", "finish_event"),
 }
 

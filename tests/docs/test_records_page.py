@@ -5,6 +5,7 @@ from dataclasses import fields
 import pytest
 
 from goondan_tasks.agent_api import AgentContext, AgentEvent
+from goondan_tasks.attempts import Attempt
 from goondan_tasks.client.event_receiver import ReceivedEvent
 from goondan_tasks.messages import (
     IpcMessage,
@@ -25,7 +26,7 @@ from goondan_tasks.tool_api import (
     SpawnResult,
     ToolContext,
 )
-from goondan_tasks.trace import Attempt, CallStory, Excerpt, RelatedCall, Trace, TraceNode, TraceSummary
+from goondan_tasks.trace import CallStory, Excerpt, RelatedCall, Trace, TraceNode, TraceSummary
 from tests.docs.pages import page
 
 RECORDS = page("docs/reference/records.md")

@@ -359,7 +359,7 @@ def test_tokens_are_in_results_traces_counts_and_spans(
 
 def _counted(client: Client, agent: str) -> Counter[str]:
     """Return the tokens that an agent's requests have used, by kind."""
-    workers, _ = client.call_counts()
+    workers = client.call_counts().workers
     tools = [tool for worker in workers for tool in worker.tools if tool.agent == agent]
     return sum((Counter(tool.tokens) for tool in tools), Counter[str]())
 

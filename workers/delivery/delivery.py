@@ -274,7 +274,8 @@ class Delivery:
             logger.warning("call.not_settled", **claim.run.log_fields, reason=str(error))
         finally:
             self.limiter.leave(claim)
-        logger.info("call.not_run", **claim.run.log_fields, verdict=str(claim.verdict))
+        if not claim.is_ours:
+            logger.info("call.not_run", **claim.run.log_fields, verdict=str(claim.verdict))
 
     def refuse(self, incoming: Incoming, worker: str, error: GoondanError, token: str | None = None) -> None:
         """Answer a message that holds no call that can be run; ``token`` is that of its claim, if any."""

@@ -104,8 +104,9 @@ class Retries:
             logger.info("call.put_off", **claim.run.log_fields, seconds=pause)
             self._wait(claim, pause)
 
-        begun_at = _begin_of(claim, result)
-        script_call = self.ledger.retry(claim, pause_ms=round(pause * 1000), begun_at=begun_at)
+        begun_at, code = _begin_of(claim, result), "" if result.error is None else result.error.code
+        pause_ms = round(pause * 1000)
+        script_call = self.ledger.retry(claim, pause_ms=pause_ms, begun_at=begun_at, code=code)
         self.writer.send(script_call, on_answer, refused=lambda _: on_answer(0))
         return True
 

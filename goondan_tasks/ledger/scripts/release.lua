@@ -3,17 +3,19 @@
 -- ARGV  id, token, message ('' = the broker still has it, or the caller sends it), '1' if its worker has died, '1' if
 --       the call counts as not started in any case
 -- Returns 1, or 0 if the claim was lost or the call must not be run again.
--- ttl.lua is put before this.
+-- ttl.lua and former.lua are put before this.
 -- The same token again (the answer was lost) gets the same answer while the call is queued: a message that the caller
 -- sends has not been sent yet.
-local record = redis.call('HMGET', KEYS[1], 'token', 'notStarted', 'idempotent', 'cancelled', 'released', 'status')
+local record = redis.call('HMGET', KEYS[1], 'token', 'notStarted', 'idempotent', 'cancelled', 'released', 'status',
+  'attempt', 'claimedAt', 'worker')
 if record[5] == ARGV[2] and record[6] == 'queued' then return 1 end
 if record[1] ~= ARGV[2] or record[4] then return 0 end
 if ARGV[5] == '1' then record[2] = '1' end
 if not record[2] and record[3] ~= '1' then return 0 end
 local time = redis.call('TIME')
-redis.call('HSET', KEYS[1], 'status', 'queued', 'released', ARGV[2],
-  'releasedAt', time[1] * 1000 + math.floor(time[2] / 1000))
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('HSET', KEYS[1], 'status', 'queued', 'released', ARGV[2], 'releasedAt', now)
+if not record[2] then keep_former(KEYS[1], record[7], record[8], now, 'released', record[9]) end
 redis.call('HDEL', KEYS[1], 'token', 'verdict', 'worker', 'notStarted', 'callback')
 if ARGV[4] == '1' then
   -- a call that had not started may have waited behind the one that killed the worker: it counts a fifth

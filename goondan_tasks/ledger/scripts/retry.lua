@@ -1,9 +1,10 @@
 -- Grant a call another run, after a pause. The claim does not change.
 -- KEYS  call
--- ARGV  token, the pause (ms), and what the next claim returns: 'retries so far, ms when the first run began'
+-- ARGV  token, the pause (ms), what the next claim returns: 'retries so far, ms when the first run began', and the
+--       code of the run's error
 -- Returns 1, or 0 if the error of this run must be the result: the pause would end after the call's deadline, the
 -- call is cancelled, or the claim was lost.
-local record = redis.call('HMGET', KEYS[1], 'token', 'deadline', 'cancelled')
+local record = redis.call('HMGET', KEYS[1], 'token', 'deadline', 'cancelled', 'attempt', 'claimedAt', 'worker')
 if record[1] ~= ARGV[1] or record[3] then return 0 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -12,4 +13,5 @@ if now + ARGV[2] > tonumber(record[2]) then return 0 end
 -- exports are retried, but a worker that did not know the tool yet claimed the call as not idempotent.
 redis.call('HSET', KEYS[1], 'retried', ARGV[3], 'callback', '', 'idempotent', '1')
 redis.call('HDEL', KEYS[1], 'completion')
+keep_former(KEYS[1], record[4], record[5], now, ARGV[4], record[6])
 return 1

@@ -34,7 +34,7 @@ local function take(id)
   local key = ARGV[4] .. id
   local record = redis.call('HMGET', key, 'status', 'attempt', 'queuedAt', 'call', 'notStarted',
     'idempotent', 'maxAttempts', 'deaths', 'cancelled', 'waiting', 'worker', 'suspendedAt', 'completion',
-    'approval', 'token', 'claimedAt', 'overran')
+    'approval', 'token', 'claimedAt', 'overran', 'spared', 'renewedAt')
   local status, verdict = record[1], 'requeue'
   local completion = record[13]
   -- an event that has its result, but whose handler still ran when the worker died
@@ -63,6 +63,14 @@ local function take(id)
   -- its worker died before the handler returned, but the call was completed by then
   if completion and (verdict == 'unknown' or verdict == 'poisoned' or verdict == 'overran') then verdict = 'completed' end
   local had_it = status ~= 'pending' and record[11]
+  if had_it and status == 'running' then
+    -- the last sign of life: its last renewal, or the end of its process, to which end_leases.lua sets the lease
+    local seen, is_spared = redis.call('ZSCORE', KEYS[1], id), record[18] and record[18] == record[15]
+    seen = is_spared and tonumber(record[19] or seen) or seen - ARGV[2]
+    seen = math.max(seen, tonumber(record[16]) or 0)
+    local ending = verdict == 'overran' and verdict or record[5] and 'unstarted' or 'died'
+    keep_former(key, record[2], record[16], seen, ending, had_it)
+  end
   local row = {id, verdict, number_in(record[2], 0), number_in(record[3], 0), record[4], record[12], completion, had_it,
     had_it and number_in(record[16], 0), is_unfinished and '1'}
   redis.call('HSET', key, 'status', status == 'queued' and 'running' or status, 'token', ARGV[1])

@@ -12,10 +12,12 @@ from goondan_tasks.call_counts import (
     MOST_CODES,
     MOST_NAMES,
     OTHER,
+    REQUEUED,
     UNKNOWN,
     CallCounts,
     CountedCall,
     CountStore,
+    Settlement,
     ToolCounts,
 )
 from goondan_tasks.calls import Run, new_call, with_meta
@@ -110,8 +112,26 @@ def test_totals_stay_for_a_while_and_writing_them_twice_changes_nothing(store: C
     assert 0 < store._redis.ttl(Keys().counts("p1")) <= KEPT_SECONDS
 
 
-def test_lost_calls_are_counted_by_agent(store: CountStore) -> None:
-    assert (store.workers(), store.lost()) == ([], {})
-    for agent in ("coder", "coder", "clerk"):
-        store.add_lost(agent)
-    assert store.lost() == {"coder": 2, "clerk": 1}
+def test_settled_calls_are_counted_by_agent_and_code_and_lost_ones_kept(store: CountStore) -> None:
+    assert store.totals() == ([], {}, {})
+    lost = [Settlement("c1", "coder", REQUEUED, "w1@host"), Settlement("c2", "coder", "E_TOOL", "w1@host")]
+    for settled in (*lost, Settlement("c3", "clerk", "E_TOOL_EXPIRED")):
+        store.add_settled(settled)
+
+    assert store.lost() == {"coder": 2}
+    assert store.settled() == {
+        ("coder", REQUEUED): 1,
+        ("coder", "E_TOOL"): 1,
+        ("clerk", "E_TOOL_EXPIRED"): 1,
+    }
+    assert store.recent_losses(60) == lost
+
+
+def test_a_damaged_count_in_redis_hides_no_other(store: CountStore) -> None:
+    store.add_settled(Settlement("c1", "coder", "E_TOOL", "w1"))
+    store._redis.hset(Keys().settled_calls, mapping={"no-code": 1, "coder E_X": "\x00"})
+    store._redis.hset(Keys().lost_calls, "clerk", "many")
+    store._redis.zadd(Keys().recent_losses, {"?": 9e15})
+
+    assert (store.lost(), store.settled()) == ({"coder": 1}, {("coder", "E_TOOL"): 1})
+    assert [loss.call_id for loss in store.recent_losses(60)] == ["c1"]

@@ -4,7 +4,7 @@ import urllib.request
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from goondan_tasks.call_counts import CallCounts, CountedCall, WorkerCounts
+from goondan_tasks.call_counts import CallCounts, CountedCall, TotalCounts
 from goondan_tasks.client.status import AgentStatus
 from goondan_tasks.crash_backoff import CrashBackoff
 from goondan_tasks.errors import BrokerUnreachableError
@@ -37,7 +37,7 @@ def away() -> list[AgentStatus]:
     raise BrokerUnreachableError
 
 
-def counted() -> tuple[list[WorkerCounts], dict[str, int]]:
+def counted() -> TotalCounts:
     counts = CallCounts(lambda agent, tool: True)
     counts.add(
         [
@@ -49,11 +49,12 @@ def counted() -> tuple[list[WorkerCounts], dict[str, int]]:
     )
     counts.add_retry("coder", "a__b", "E_TOOL")
     counts.add_limit_wait("coder", "a__b")
-    return [counts.totals("w1@host", "p1")], {"coder": 3}
+    settled = {("coder", "requeued"): 2, ("coder", "E_TOOL_POISONED"): 1}
+    return TotalCounts([counts.totals("w1@host", "p1")], {"coder": 3}, settled)
 
 
-def nothing() -> tuple[list[WorkerCounts], dict[str, int]]:
-    return [], {}
+def nothing() -> TotalCounts:
+    return TotalCounts([], {}, {})
 
 
 def lines(read: object, read_counts: ReadCounts = nothing) -> list[str]:
@@ -77,14 +78,21 @@ def test_every_figure_has_a_gauge() -> None:
         'goondan_late_answers{agent="coder"} 7.0',
         'goondan_quick_crashes{agent="coder"} 0.0',
         'goondan_crash_loop{agent="coder"} 0.0',
+        'goondan_lost_calls_total{agent="coder"} 0.0',
+        'goondan_settled_calls_total{agent="coder",code="E_TOOL_OUTCOME_UNKNOWN"} 0.0',
+        'goondan_settled_calls_total{agent="coder",code="E_TOOL_POISONED"} 0.0',
+        'goondan_settled_calls_total{agent="coder",code="requeued"} 0.0',
     ]
 
 
 def test_what_workers_have_counted_shows_with_worker_agent_tool_and_code() -> None:
     tool = 'process="p1",tool="a__b",worker="w1@host"}'
     shown = [line for line in lines(busy, counted) if "_seconds" not in line and "__delegate" not in line]
-    assert [line for line in shown if "process" in line or "lost" in line] == [
+    assert [line for line in shown if "process" in line or "lost" in line or "settled" in line] == [
         'goondan_lost_calls_total{agent="coder"} 3.0',
+        'goondan_settled_calls_total{agent="coder",code="E_TOOL_OUTCOME_UNKNOWN"} 0.0',
+        'goondan_settled_calls_total{agent="coder",code="E_TOOL_POISONED"} 1.0',
+        'goondan_settled_calls_total{agent="coder",code="requeued"} 2.0',
         f'goondan_calls_total{{agent="coder",code="ok",{tool} 1.0',
         f'goondan_calls_total{{agent="coder",code="E_TOOL",{tool} 1.0',
         'goondan_handoffs_total{agent="coder",code="ok",process="p1",worker="w1@host"} 1.0',
@@ -96,10 +104,10 @@ def test_what_workers_have_counted_shows_with_worker_agent_tool_and_code() -> No
 
 
 def test_tokens_show_with_the_model_and_their_kind() -> None:
-    def asked() -> tuple[list[WorkerCounts], dict[str, int]]:
+    def asked() -> TotalCounts:
         counts, tokens = CallCounts(lambda agent, tool: True), {"input": 100, "output": 20, "cached": 60}
         counts.add([CountedCall("coder", "goondan__model-large", "ok", 0.02, 0.3, tokens)])
-        return [counts.totals("w1@host", "p1")], {}
+        return TotalCounts([counts.totals("w1@host", "p1")], {}, {})
 
     who = 'model="large",process="p1",worker="w1@host"}'
     assert [line for line in lines(busy, asked) if "tokens" in line] == [

@@ -1,15 +1,19 @@
 """The story of one call, as the ledger keeps it."""
 
+import pytest
 from redis import Redis
 
-from goondan_tasks.calls import identity_of, new_call
+from goondan_tasks.calls import RedisDispatch, identity_of, new_call
 from goondan_tasks.errors import ToolError
 from goondan_tasks.failure import describe
+from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.reaper import Reaper
+from goondan_tasks.ledger.record import Claim
 from goondan_tasks.limits.limiter import LimitScripts
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.trace import SHOWN_CHARACTERS, CallStory, excerpt, read_story
-from tests.unit.goondan_tasks.ledger.calls import AGAIN, a_call, claimed, record_of, submit
+from tests.unit.goondan_tasks.ledger.calls import AGAIN, ONCE, a_call, claimed, record_of, submit
 from tests.unit.goondan_tasks.ledger.test_finished_records import finish_plainly, submitted
 
 
@@ -44,22 +48,86 @@ def test_a_running_call_has_its_attempt_and_what_is_left_if_its_worker_dies(ledg
     assert (told.state, told.runs_left) == ("running", 2)
 
 
-def test_earlier_attempts_are_said_not_to_be_kept(ledger: Ledger) -> None:
+def test_a_retried_attempt_keeps_its_worker_times_and_error(ledger: Ledger) -> None:
     submit(ledger, a_call())
     claim = claimed(ledger, a_call(), AGAIN)
     ledger.start([claim.id_and_token]).run(ledger.redis)
-    ledger.retry(claim, pause_ms=0, begun_at=1_000).run(ledger.redis)
+    ledger.retry(claim, pause_ms=0, begun_at=1_000, code="E_TOOL").run(ledger.redis)
     ledger.release(claim, died=False).run(ledger.redis)
     queued = story(ledger, a_call())
     claimed(ledger, a_call(), AGAIN)
 
     told = story(ledger, a_call())
 
-    assert queued.attempts[0].ended == "given back by its worker, or lost with it"
+    assert [(one.worker, one.ended) for one in queued.attempts] == [("w1", "E_TOOL")]
     first, second = told.attempts
-    assert (first.worker, first.started_at, first.ended) == (None, "1970-01-01T00:00:01.000Z", "not kept")
+    assert (first.worker, first.ended) == ("w1", "E_TOOL")
+    assert first.started_at is not None
+    assert first.ended_at is not None
     assert (second.number, second.worker) == (2, "w1")
     assert told.retries == 1
+
+
+def lost(ledger: Ledger, terms: ClaimTerms, *, has_started: bool = True) -> Claim:
+    """Let a worker claim a call after 60 s in the queue, and die 5 s later; return the claim of a sweep."""
+    submit(ledger, a_call())
+    claim = claimed(ledger, a_call(), terms)
+    if has_started:
+        ledger.start([claim.id_and_token]).run(ledger.redis)
+    claimed_at = record_of(ledger, a_call()).claimed_at
+    assert claimed_at is not None
+    key = ledger.keys.call(claim.run.id)
+    ledger.redis.hset(key, mapping={"queuedAt": claimed_at - 130_000, "claimedAt": claimed_at - 70_000})
+    ledger.redis.zadd(ledger.keys.due, {claim.run.id: claimed_at - 5_000})  # the lease lasts for 60 s
+    [swept] = ledger.sweep("sweeper").run(ledger.redis)
+    return swept
+
+
+def test_a_call_that_died_with_its_worker_ran_and_did_not_wait(ledger: Ledger) -> None:
+    Reaper(ledger, RedisDispatch(), "").settle(lost(ledger, ONCE))
+
+    told = story(ledger, a_call())
+
+    assert told.error is not None
+    assert told.error.code == "E_TOOL_OUTCOME_UNKNOWN"
+    assert (told.waiting_seconds, told.running_seconds) == (60, 5)
+    [attempt] = told.attempts
+    assert (attempt.worker, attempt.ended, told.settled_by) == ("w1", "its worker died", "sweeper")
+    assert attempt.ended_at is not None
+    assert attempt.ended_at < (told.finished_at or "")
+
+
+def test_the_workers_of_lost_attempts_are_kept_when_it_runs_again(ledger: Ledger) -> None:
+    Reaper(ledger, RedisDispatch(), "").settle(lost(ledger, AGAIN))
+    queued = story(ledger, a_call())
+    second = ledger.claim(ClaimRequest(identity_of(a_call()), a_call(), "w2", AGAIN)).run(ledger.redis)
+    ledger.finish(second, second.run.ok(1, second.run.clock())).run(ledger.redis)
+
+    told = story(ledger, a_call())
+
+    assert [(one.worker, one.ended) for one in queued.attempts] == [("w1", "its worker died")]
+    assert [(one.worker, one.ended) for one in told.attempts] == [("w1", "its worker died"), ("w2", "ok")]
+    assert told.waiting_seconds == pytest.approx(125, abs=2)  # 130 s since it was queued, without 5 s
+
+
+def test_an_attempt_that_had_not_started_is_told_as_that(ledger: Ledger) -> None:
+    Reaper(ledger, RedisDispatch(), "").settle(lost(ledger, ONCE, has_started=False))
+
+    [attempt] = story(ledger, a_call()).attempts
+
+    assert (attempt.worker, attempt.ended) == ("w1", "its worker died before it had started")
+
+
+def test_a_damaged_line_about_a_former_run_hides_no_other(ledger: Ledger, redis: Redis) -> None:
+    Reaper(ledger, RedisDispatch(), "").settle(lost(ledger, AGAIN))
+    key = ledger.keys.call(identity_of(a_call()))
+    redis.eval(
+        "redis.call('HSET', KEYS[1], 'former', '\\255 1 2\\n' .. redis.call('HGET', KEYS[1], 'former'))",
+        1,
+        key,
+    )
+
+    assert [one.worker for one in record_of(ledger, a_call()).former] == ["w1"]
 
 
 def test_a_failed_call_tells_its_error_and_no_longer_what_was_left(ledger: Ledger) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Self, cast
 
 from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRecord, WorkerRecord
-from goondan_tasks.call_counts import WorkerCounts
+from goondan_tasks.call_counts import TotalCounts
 from goondan_tasks.calls import CallDraft
 from goondan_tasks.client.pending_call import CallOutput
 from goondan_tasks.client.status import AgentStatus, QueueStatus
@@ -310,8 +310,8 @@ class FakeClient:
         self.wanted = {"older_than": older_than, "newer_than": newer_than}
         return self.summaries[:limit]
 
-    def call_counts(self) -> tuple[list[WorkerCounts], dict[str, int]]:
-        return [], {}
+    def call_counts(self) -> TotalCounts:
+        return TotalCounts([], {}, {})
 
     def agent_statuses(self) -> list[AgentStatus]:
         return [

@@ -320,7 +320,7 @@ def test_a_token_ends_with_the_run_that_is_tried_again_and_the_next_one_has_its_
     first = begun(ledger, a_call(), idempotent=True)
     call_id, old = first.run.id, callback_token(first.run.id, first.token)
     completions.complete_with_token(call_id, old, Outcome("of the run that fails"))
-    ledger.retry(first, pause_ms=1, begun_at=1.0).run(ledger.redis)
+    ledger.retry(first, pause_ms=1, begun_at=1.0, code="E_TOOL").run(ledger.redis)
     with pytest.raises(CallNotFoundError):
         completions.complete_with_token(call_id, old, Outcome("in the pause"))
     ledger.release(first, died=False, message=b"again").run(ledger.redis)

@@ -9,6 +9,7 @@ from redis import Redis
 
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
+from goondan_tasks.call_counts import CountStore
 from goondan_tasks.calls import RedisDispatch, identity_of, new_call
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import SWEEP_BATCH, Ledger
@@ -17,7 +18,7 @@ from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.names import NO_CALL_TOOL
-from tests.unit.goondan_tasks.ledger.calls import a_call, claimed, record_of, submission, submit
+from tests.unit.goondan_tasks.ledger.calls import AGAIN, ONCE, a_call, claimed, record_of, submission, submit
 from tests.unit.goondan_tasks.other_broker import OtherBroker
 from tests.waiting import wait_until
 
@@ -137,3 +138,48 @@ def test_leases_of_a_process_that_has_ended_are_over_for_the_next_sweep_and_no_o
 def test_without_a_process_no_lease_is_ended(ledger: Ledger) -> None:
     with pytest.raises(ValueError, match="a process has an id"):
         ledger.end_leases("")
+
+
+def died(ledger: Ledger, terms: ClaimTerms) -> None:
+    """Let a worker die whose lease has run out, and settle its call."""
+    submit(ledger, a_call())
+    claim = claimed(ledger, a_call(), terms)
+    ledger.start([claim.id_and_token]).run(ledger.redis)
+    ledger.redis.zadd(ledger.keys.due, {claim.run.id: 1})
+    assert Reaper(ledger, RedisDispatch(), "").sweep("coder-8@host") == 1
+
+
+@pytest.mark.parametrize(
+    ("terms", "how", "code"),
+    [
+        (AGAIN, "queued again", "requeued"),
+        (ONCE, "ended with E_TOOL_OUTCOME_UNKNOWN", "E_TOOL_OUTCOME_UNKNOWN"),
+        (ClaimTerms(idempotent=True, max_attempts=1), "ended with E_TOOL_POISONED", "E_TOOL_POISONED"),
+    ],
+)
+def test_a_line_says_what_became_of_a_call_whose_worker_died(
+    ledger: Ledger, caplog: pytest.LogCaptureFixture, terms: ClaimTerms, how: str, code: str
+) -> None:
+    died(ledger, terms)
+
+    [line] = caplog.records
+    assert line.message == f"call.settled: {how}, worker w1 died during attempt 1"
+    fields = vars(line)
+    assert (fields["code"], fields["lost_by"], fields["worker"]) == (code, "w1", "coder-8@host")
+    assert (fields["call_id"], line.levelname) == (identity_of(a_call()), "WARNING")
+    counts = CountStore(ledger.redis, ledger.keys).totals()
+    assert (counts.settled, counts.lost) == ({("coder", code): 1}, {"coder": 1})
+
+
+def test_a_cancelled_call_that_no_worker_had_is_logged_and_counted(
+    ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    submit(ledger, a_call())
+
+    Reaper(ledger, RedisDispatch(), "").cancel(identity_of(a_call()), "producer")
+
+    [line] = caplog.records
+    assert (line.message, line.levelname) == ("call.settled: ended with E_TOOL_CANCELLED", "INFO")
+    counts = CountStore(ledger.redis, ledger.keys).totals()
+    assert (counts.settled, counts.lost) == ({("coder", "E_TOOL_CANCELLED"): 1}, {})

@@ -14,7 +14,7 @@ from tests.unit.goondan_tasks.ledger.calls import AGAIN, ONCE, a_call, claimed, 
 
 def grants(ledger: Ledger, claim: Claim, pause_ms: int = 100) -> bool:
     """Ask for one more run."""
-    script_call = ledger.retry(claim, pause_ms=pause_ms, begun_at=1_790_000_000_000.0)
+    script_call = ledger.retry(claim, pause_ms=pause_ms, begun_at=1_790_000_000_000.0, code="E_TOOL")
     return bool(script_call.run(ledger.redis))
 
 

@@ -1,0 +1,47 @@
+"""The runs of a call that have ended without a result, as its record keeps them (``former.lua``)."""
+
+import contextlib
+from dataclasses import dataclass
+
+from goondan_tasks.errors import ToolError
+
+#: how many characters of an error's code are kept
+LONGEST_ENDING = 100
+
+
+@dataclass(frozen=True, slots=True)
+class FormerRun:
+    """A run that has ended without a result (``former.lua``). Times are milliseconds, Redis time."""
+
+    attempt: int
+    claimed_at: int
+    #: if its worker died, when that was last seen
+    ended_at: int
+    #: ``died``, ``unstarted`` (its worker died before it had started), ``overran`` (it ran beyond its
+    #: limit, and its worker could not end it), ``released``, or an error's code
+    ending: str
+    worker: str
+
+    @property
+    def has_started(self) -> bool:
+        return self.ending != "unstarted"
+
+    @property
+    def has_died(self) -> bool:
+        """Whether its worker died."""
+        return self.ending in {"died", "unstarted"}
+
+    @classmethod
+    def read(cls, field: bytes) -> tuple["FormerRun", ...]:
+        """Read the field of a record; damaged lines are left out."""
+        found = []
+        for line in field.decode(errors="replace").splitlines():
+            with contextlib.suppress(ValueError):
+                attempt, claimed_at, ended_at, ending, worker = line.split(" ", 4)
+                found.append(cls(int(attempt), int(claimed_at), int(ended_at), ending, worker))
+        return tuple(found)
+
+
+def former_ending(code: str) -> str:
+    """Return an error's code as the ending of a :class:`FormerRun`."""
+    return "_".join(code.split())[:LONGEST_ENDING] or ToolError.code
