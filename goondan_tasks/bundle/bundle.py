@@ -78,6 +78,10 @@ _AGENTS: FieldPath = ("spec", "agents")
 _MODEL_REF: FieldPath = ("spec", "modelConfig", "modelRef")
 _OPTIONS: FieldPath = ("spec", "options")
 _GOONDAN: FieldPath = (*_OPTIONS, "goondan")
+_ISSUER: FieldPath = (*_GOONDAN, "issuer")
+_CALLBACK: FieldPath = ("spec", "redirect", "callbackPath")
+_BASE_URL: FieldPath = ("spec", "redirect", "baseUrl")
+_TOKEN_URL: FieldPath = ("spec", "endpoints", "tokenUrl")
 
 #: the parameters of a request for consent (RFC 6749 §4.1.1, RFC 7636 §4.3), or what replaces them (RFC 9101)
 RESERVED_PARAMETERS = frozenset({
@@ -493,7 +497,24 @@ def _dependency_findings(package: Declaration, _: Scope) -> Iterator[Finding]:
             yield package.warning(path, message, suggestion, ConfigCode.PACKAGE_NOT_INSTALLED)
 
 
-def _oauth_app_findings(app: Declaration, _: Scope) -> Iterator[Finding]:
+def _shared_callback_findings(app: Declaration, scope: Scope) -> Iterator[Finding]:
+    """Yield an error if an OAuthApp shares its callback with another provider's (RFC 9700 §4.4.2).
+
+    Providers with an issuer name themselves in their callbacks, so they can share one.
+    """
+    url, issuer = app.value(_TOKEN_URL), app.value(_ISSUER)
+    for other in scope.own.of_kind("OAuthApp"):
+        if other is app or app.value(_CALLBACK) is None:
+            return
+        is_shared = all(other.value(path) == app.value(path) for path in (_CALLBACK, _BASE_URL))
+        is_told_apart = issuer is not None and other.value(_ISSUER) not in (None, issuer)
+        if is_shared and other.value(_TOKEN_URL) != url and not is_told_apart:
+            message = f"{other.label}, of another provider, has the same callback"
+            suggestion = "Give each provider a path of its own, or both apps their options.goondan.issuer."
+            yield app.error(_CALLBACK, message, suggestion)
+
+
+def _oauth_app_findings(app: Declaration, scope: Scope) -> Iterator[Finding]:
     """Yield the fields that an OAuthApp's flow lacks, and options that contradict flow or subject."""
     flow = app.value(("spec", "flow"))
     for path in _FLOW_FIELDS.get(flow, ()) if isinstance(flow, str) else ():
@@ -515,6 +536,7 @@ def _oauth_app_findings(app: Declaration, _: Scope) -> Iterator[Finding]:
         other = "options.goondan.subject" if is_known else "subjectMode 'user'"
         message, suggestion = f"'anyone' contradicts {other}", "Remove 'anyone': the account is compared."
         yield app.error((*_GOONDAN, "anyone"), message, suggestion)
+    yield from _shared_callback_findings(app, scope)
     options = app.value(_OPTIONS)
     for name in options if isinstance(options, dict) else ():
         if name.lower() in RESERVED_PARAMETERS:

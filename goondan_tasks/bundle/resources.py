@@ -483,6 +483,8 @@ class GoondanOptions(ResourceModel):
     subject: SubjectTemplate | None = None
     #: with ``subjectMode: global``: whether any account may give the first consent for the subject
     anyone: bool = False
+    #: the provider's issuer identifier: every callback must name it in ``iss`` (RFC 9207)
+    issuer: Annotated[str, AfterValidator(_check_url)] | None = None
     #: how the client authenticates (RFC 6749 §2.3.1); the specification has the secret in the form
     client_auth: Literal["client_secret_post", "client_secret_basic"] = "client_secret_post"
 

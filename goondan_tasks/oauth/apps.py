@@ -42,6 +42,8 @@ class OAuthApp:
     is_for_anyone: bool
     #: how the client authenticates: ``client_secret_post`` or ``client_secret_basic``
     client_auth: str
+    #: the ``iss`` of the provider's callbacks (RFC 9207); ``None`` if the provider sends none
+    issuer: str | None
     _client: OAuthClient
 
     @classmethod
@@ -60,6 +62,7 @@ class OAuthApp:
             subject_template=own.subject,
             is_for_anyone=spec.subject_mode == "global" and own.anyone and own.subject is None,
             client_auth=own.client_auth,
+            issuer=own.issuer,
             _client=spec.client,
         )
 

@@ -216,6 +216,8 @@ class Callback:
         # a redirect of another app: a provider may have mixed them up (RFC 9700 §4.4)
         if path not in app.callback_paths(self.public_url):
             raise ConsentError("The link belongs to another app.", code="invalid_state")
+        if app.issuer is not None and query.get("iss") != app.issuer:  # RFC 9207 §2.4
+            raise ConsentError("Another provider than the app's has answered.", code="invalid_state")
         if session.status == "expired":
             raise ConsentError("The link has expired.", code="session_expired")
         return self.finish(app, session, lambda admitted: self._exchange(app, admitted, query))

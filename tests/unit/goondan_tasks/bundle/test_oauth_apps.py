@@ -129,6 +129,35 @@ def test_anyone_beside_what_compares_the_account_is_a_contradiction(
     assert (finding.level, finding.path) == ("error", "spec.options.goondan.anyone")
 
 
+def two_apps(
+    folder: Path, token_url: str, first: str, second: str, path: str = "/oauth/callback"
+) -> list[str]:
+    """Return the places of the findings in a bundle with two apps, with these issuers."""
+    other = APP.replace("slack-bot", "other").replace("https://slack.example/oauth/token", token_url)
+    other = other.replace("/oauth/callback,", f"{path},")
+    texts = [
+        app.replace("goondan: { ", f"goondan: {{ issuer: {issuer}, ") if issuer else app
+        for app, issuer in ((APP, first), (other, second))
+    ]
+    return [one.path or "" for one in found_in(write(folder, {"goondan.yaml": "---\n".join(texts)}))]
+
+
+OTHER = "https://other.example/token"
+ISSUERS = "https://slack.example", "https://other.example"
+
+
+def test_apps_of_two_providers_cannot_share_a_callback(tmp_path: Path) -> None:
+    assert two_apps(tmp_path / "none", OTHER, "", "") == ["spec.redirect.callbackPath"]
+    assert two_apps(tmp_path / "one", OTHER, ISSUERS[0], "") == ["spec.redirect.callbackPath"]
+    assert two_apps(tmp_path / "same", OTHER, ISSUERS[0], ISSUERS[0]) == ["spec.redirect.callbackPath"]
+
+
+def test_apps_share_a_callback_if_their_provider_or_its_issuer_is_known(tmp_path: Path) -> None:
+    assert two_apps(tmp_path / "path", OTHER, "", "", path="/oauth/other") == []
+    assert two_apps(tmp_path / "provider", "https://slack.example/oauth/token", "", "") == []
+    assert two_apps(tmp_path / "issuers", OTHER, *ISSUERS) == []
+
+
 def test_no_option_replaces_what_the_flow_sends() -> None:
     assert {"client_id", "redirect_uri", "state", "scope", "response_type"} <= RESERVED_PARAMETERS
     assert {"code_challenge", "code_challenge_method", "request_uri"} <= RESERVED_PARAMETERS

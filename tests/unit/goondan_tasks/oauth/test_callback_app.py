@@ -82,6 +82,29 @@ def test_a_mistake_of_the_operator_does_not_use_the_link_up(app: OAuthApp, code:
     assert kept.status == "pending"
 
 
+@pytest.mark.parametrize("named", [{}, {"iss": ""}, {"iss": "https://evil.example"}])
+def test_callback_of_another_issuer_does_not_use_the_link_up(named: dict[str, str]) -> None:
+    app = an_app(options={"goondan": {"issuer": "https://id.example", "anyone": True}}, subjectMode="global")
+    store = RedisVault().open()
+    store.open_session(session(now=wall_clock(), state=SecretStr(STATE)))
+    client = TestClient(
+        make_app(Callback({app.name: app}, store, no_agent, wall_clock, None, FakeProvider())),
+        headers={"Accept": "application/json"},
+    )
+
+    refused = client.get("/oauth/callback", params={"state": STATE, "code": "c", **named})
+    [kept] = store.sessions()
+    named_well = {"state": STATE, "error": "access_denied", "iss": "https://id.example"}
+    received = client.get("/oauth/callback", params=named_well)
+
+    assert (refused.status_code, refused.json()["error"]["code"], kept.status) == (
+        400,
+        "invalid_state",
+        "pending",
+    )
+    assert (received.status_code, received.json()["error"]["code"]) == (403, "access_denied")
+
+
 @pytest.mark.parametrize(
     ("error", "status", "code"),
     [
