@@ -2,11 +2,12 @@
 
 import gc
 import json
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import pytest
-from celery import Celery
+from celery import Celery, Signature, chain, chord, group
+from celery.states import READY_STATES
 from redis import Redis
 
 from goondan_tasks.client import Client
@@ -122,3 +123,68 @@ def test_garbage_in_a_queue_is_dropped_and_the_worker_goes_on(
         redis.lpush("agent.smith", garbage)
         wait_until(lambda: redis.llen("agent.smith") == 0)
     assert client.call("smith", "echo__args", timeout=PATIENCE).status == "ok"
+
+
+@pytest.fixture
+def polling_celery(plain_celery: Celery, monkeypatch: pytest.MonkeyPatch) -> Celery:
+    """An app that does not subscribe to results, which would unsubscribe when they are collected."""
+    backend: Any = plain_celery.backend
+    monkeypatch.setattr(backend.result_consumer, "consume_from", lambda _: None)
+    return plain_celery
+
+
+def outcome(app: Celery, task_id: str) -> tuple[str, Any]:
+    wait_until(lambda: app.backend.get_state(task_id) in READY_STATES)
+    return app.backend.get_state(task_id), app.backend.get_result(task_id)
+
+
+def signature(app: Celery, text: str, **options: Any) -> Signature[Any]:
+    call = {"toolName": "echo__strict", "args": {"text": text}}
+    return app.signature(
+        "goondan.tool_call", kwargs={"call": call}, queue="agent.smith", immutable=True, **options
+    )
+
+
+CANVASES: list[Callable[[Celery, Signature[Any]], Signature[Any]]] = [
+    lambda app, body: chord([signature(app, text) for text in "ab"], body),
+    lambda app, body: chord([chain(signature(app, "a"), signature(app, "b"))], body),
+    lambda app, body: group([signature(app, text) for text in "ab"]) | body,
+    lambda app, body: signature(app, "a") | body,
+    lambda app, body: signature(app, "a") | signature(app, "b") | body,
+    lambda app, body: chord([app.signature("no.such", queue="agent.smith")], body),
+]
+
+
+@pytest.mark.parametrize("make", CANVASES)
+def test_what_should_follow_a_call_fails_instead_of_waiting_forever(
+    polling_celery: Celery, make: Callable[[Celery, Signature[Any]], Signature[Any]]
+) -> None:
+    body = polling_celery.signature("elsewhere.note", queue="elsewhere")
+    sent = make(polling_celery, body).apply_async()
+    state, error = outcome(polling_celery, sent.id)
+    reason = str(error)
+    assert state == "FAILURE"
+    assert "workers of agents do not send" in reason or "no.such" in reason
+
+
+@pytest.mark.parametrize("option", ["link", "link_error"])
+def test_a_call_with_callbacks_is_refused_and_says_so(polling_celery: Celery, option: str) -> None:
+    callback = polling_celery.signature("elsewhere.note", queue=f"elsewhere-{option}")
+    following = callback.freeze()
+    sent = signature(polling_celery, "a", **{option: callback}).apply_async()
+    _, result = outcome(polling_celery, sent.id)
+    assert (result["status"], result["error"]["code"]) == ("error", "E_TOOL_INVALID_ARGS")
+    assert option in result["error"]["message"]
+    if option == "link":
+        assert "workers of agents do not send" in str(outcome(polling_celery, following.id)[1])
+        return
+    with polling_celery.connection() as connection:
+        queue = connection.SimpleQueue(f"elsewhere-{option}")
+        assert queue.get(timeout=PATIENCE).headers["task"] == "elsewhere.note"
+        queue.close()
+
+
+def test_a_group_of_calls_without_callbacks_runs(polling_celery: Celery) -> None:
+    sent = group([signature(polling_celery, text) for text in "abc"]).apply_async()
+    results = [outcome(polling_celery, one.id)[1] for one in cast(Any, sent).results]
+    assert [result["output"]["text"] for result in results] == ["a", "b", "c"]

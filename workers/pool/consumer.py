@@ -39,6 +39,15 @@ LONGEST_TASK_ID = 200
 TASKS = (TOOL_CALL_TASK, *EVENT_TASKS)
 
 
+#: what a message's body may name besides the task
+_CANVAS = {
+    "chord": "the body of a chord",
+    "chain": "further tasks of a chain",
+    "callbacks": "callbacks (link)",
+    "errbacks": "error callbacks (link_error)",
+}
+
+
 class Consumer(CeleryConsumer):
     """Celery's consumer, made robust against any message: one that holds no call becomes a dead letter.
 
@@ -83,8 +92,29 @@ class Consumer(CeleryConsumer):
         name, task_id = message.headers.get("task"), message.headers.get("id")
         if _is_task_id(task_id):
             error = NotRegistered(saferepr(name, LONGEST_TASK_ID))
-            self.app.backend.mark_as_failure(task_id, error, request=Context(id=task_id))
+            embed = {} if _fault_of(message) else message.payload[2]
+            self.app.backend.mark_as_failure(task_id, error, request=_context_of(message, embed))
         self.bury(message, f"there is no task {saferepr(name, LONGEST_TASK_ID)}")
+
+    def refuse_canvas(self, message: Any, embed: Mapping[str, Any]) -> None:
+        """Refuse a call with which others are to be sent, as in a chain or chord, and fail those others.
+
+        The ledger keeps only the call: they could get lost, or be sent twice, and the producer that waits
+        for the last of them would wait forever.
+        """
+        parts = " and ".join(words for name, words in _CANVAS.items() if embed.get(name))
+        error = ToolInputValidationError(
+            f"The message has {parts}, which the workers of agents do not send. The call was not run.",
+            suggestion="Send the call alone, and wait for its result, for example in a task of your own; "
+            "a call may be the last task of a chain, or the body of a chord.",
+        )
+        # the call itself is answered as any other; what it would have sent fails as if it were the chain
+        backend: Any = self.app.backend
+        request = _context_of(message, {**embed, "chain": None})
+        backend.mark_as_failure(request.id, error, request=request, store_result=False)
+        backend._fail_chain([*(embed.get("chain") or []), *(embed.get("callbacks") or [])], error)
+        process_runtime().delivery.refuse(incoming_of(message), self.hostname, error)
+        message.ack_log_error(logger, self.connection_errors)
 
     def on_invalid_task(self, body: Any, message: Any, exc: Exception) -> None:
         """Reject a message that Celery refuses."""
@@ -128,6 +158,9 @@ def strategy(task: Task[Any, Any], app: Any, consumer: Any, **options: Any) -> C
         fault = _fault_of(message)
         if fault is not None:
             return consumer.bury(message, fault)
+        embed = message.payload[2]
+        if any(embed.values()):
+            return consumer.refuse_canvas(message, embed)
         if message.headers["id"] in state.revoked:
             error = ToolCancelledError("The call was revoked.")
             process_runtime().delivery.refuse(incoming_of(message), consumer.hostname, error)
@@ -168,6 +201,11 @@ def _fault_of(message: Any) -> str | None:
     if isinstance(payload[2], dict) and (not any(payload[2].values()) or _names_tasks(payload[2])):
         return None
     return "its body names callbacks that are not tasks"
+
+
+def _context_of(message: Any, embed: Mapping[str, Any]) -> Context:
+    """Return a message's task request, with what Celery needs to fail the tasks that depend on it."""
+    return Context({**message.headers, **embed, "delivery_info": {}})
 
 
 def _names_tasks(embed: Mapping[str, Any]) -> bool:
