@@ -39,7 +39,7 @@ from pydantic import BaseModel
 
 from goondan_tasks.agent_api import AgentHandler
 from goondan_tasks.errors import ConfigError
-from goondan_tasks.failure import missing_package
+from goondan_tasks.failure import missing_package, named_error
 from goondan_tasks.javascript import INSTALL, find_runtime, is_javascript, missing_runtime
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.tool_api import ToolHandler
@@ -200,11 +200,8 @@ def import_failure(path: Path, error: BaseException) -> EntryError:
     """Return an exception raised by the import of an entry file as an EntryError with the line."""
     if isinstance(error, ToolDefinitionError) and error.path == path:
         return EntryError(path, error.reason, error.suggestion, line=error.line)
-    reason = str(error).partition("\n")[0][:300]
-    if isinstance(error, SystemExit):
-        message = f"importing the file raises {error!r}"
-    else:
-        message = f"importing the file raises {type(error).__name__}" + (f": {reason}" if reason else "")
+    raised = repr(error) if isinstance(error, SystemExit) else named_error(error)
+    message = f"importing the file raises {raised.partition(chr(10))[0][:300]}"
     suggestion = _sibling_hint(path, error) or missing_package(error) or IMPORT_HINT
     return EntryError(path, message, suggestion, line=line_in(path, error.__traceback__))
 

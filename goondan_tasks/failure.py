@@ -23,6 +23,9 @@ LONGEST_HINT = 2_000
 LONGEST_NAME = 200
 LONGEST_TRACEBACK = 8_000
 
+#: how many exceptions of a group its message names
+MOST_INSIDE = 20
+
 #: an exception, a message, or ``{"message": …, "code"?: …, "suggestion"?: …}``
 ErrorLike = BaseException | str | Mapping[str, Any]
 
@@ -55,16 +58,16 @@ def describe(
     """Describe ``error`` for the model.
 
     String attributes ``code``, ``suggestion`` and ``help_url`` are copied. Without ``code``, an OSError has
-    the name of its errno, anything else the code of ``default`` (DESIGN §6). Our own codes point to the
-    page ``help_url`` + code. All texts are bounded.
+    the name of its errno, anything else the code of ``default`` (DESIGN §6). An ExceptionGroup, such as a
+    TaskGroup raises, has the messages of the exceptions inside, and their code if it is the same in all. Our
+    own codes point to the page ``help_url`` + code. All texts are bounded.
     """
     if isinstance(error, DescribedError):
         # the other process does not know our secrets
         told = ToolCallError.from_wire(KNOWN_SECRETS.hidden_in_answer(error.description.to_wire()))
         traceback = error.description.traceback
         return told if traceback is None else told.with_traceback(_clean(traceback)[-LONGEST_TRACEBACK:])
-    errno_name = errno.errorcode.get(error.errno or 0) if isinstance(error, OSError) else None
-    code = (_text(error, "code") or errno_name or default.code)[:LONGEST_NAME]
+    code = (_code(error) or default.code)[:LONGEST_NAME]
     is_ours = isinstance(error, GoondanError) or code == default.code
     suggestion = _text(error, "suggestion") or missing_package(error)
     suggestion = suggestion or (default.suggestion if is_ours else None)
@@ -74,7 +77,7 @@ def describe(
     described = ToolCallError(
         code=code,
         name=_clean(type(error).__name__)[:LONGEST_NAME],
-        message=fitted_message(_message(error), message_limit),
+        message=fitted_message(message_of_error(error), message_limit),
         suggestion=None if suggestion is None else truncate(suggestion, LONGEST_HINT),
         help_url=page or None,
     )
@@ -161,13 +164,45 @@ def _text(error: BaseException, attribute: str) -> str | None:
     return (_clean(value) or None) if issubclass(type(value), str) else None
 
 
-def _message(error: BaseException) -> str:
+def _code(error: BaseException) -> str | None:
+    if isinstance(error, BaseExceptionGroup) and not _text(error, "code"):
+        codes = {_code(inner) for inner in _inside(error)}
+        return codes.pop() if len(codes) == 1 else None
+    errno_name = errno.errorcode.get(error.errno or 0) if isinstance(error, OSError) else None
+    return _text(error, "code") or errno_name
+
+
+def _inside(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    """Return the first MOST_INSIDE exceptions inside a group that are no groups themselves."""
+    found: list[BaseException] = []
+    waiting: list[BaseException] = [group]
+    while waiting and len(found) < MOST_INSIDE:
+        error = waiting.pop()
+        if isinstance(error, BaseExceptionGroup):
+            waiting.extend(reversed(BaseExceptionGroup.exceptions.__get__(error)))
+        else:
+            found.append(error)
+    return found
+
+
+def message_of_error(error: BaseException) -> str:
+    """Return the message of an exception; that of a group names the exceptions inside, with their codes."""
     if isinstance(error, GoondanError) and (own := _text(error, "message")):
         return own
     text = "".join(traceback.format_exception_only(error)).strip()  # safe if __str__ raises
     if isinstance(error, SyntaxError):
         return text
-    return text.partition(": ")[2] or text
+    message = text.partition(": ")[2] or text
+    if not isinstance(error, BaseExceptionGroup):
+        return message
+    reasons = (f"{_code(one) or type(one).__name__}: {message_of_error(one)}" for one in _inside(error))
+    return f"{message}: {'; '.join(reasons)}"
+
+
+def named_error(error: BaseException) -> str:
+    """Return the name of an exception's class and, if there is one, its message."""
+    name, message = type(error).__name__, message_of_error(error)
+    return name if message in ("", name) else f"{name}: {message}"
 
 
 def _clean(text: str) -> str:

@@ -8,6 +8,8 @@ const { Promise } = globalThis; // files may replace it
 /** The longest message that any limit permits. */
 const LONGEST = 100_000;
 const LONGEST_STACK = 8_000;
+/** How many errors of an AggregateError its message names. */
+const MOST_INSIDE = 20;
 const SYNTAX =
   'Correct the syntax: types are removed, nothing is compiled. Node runs no enum and no namespace with code.';
 const HANDLERS = "Write: export const handlers = { name: async (ctx, input) => … };";
@@ -128,15 +130,48 @@ function shown(thrown) {
   }
 }
 
+/** Return what an AggregateError, as of Promise.any, holds: the first MOST_INSIDE that hold nothing themselves. */
+function inside(thrown) {
+  const found = [];
+  const waiting = [thrown];
+  const seen = new Set();
+  while (waiting.length > 0 && found.length < MOST_INSIDE) {
+    const error = waiting.pop();
+    const parts = partsOf(error);
+    if (parts.length === 0) {
+      found.push(error);
+    } else if (!seen.has(error)) {
+      seen.add(error);
+      waiting.push(...parts.reverse());
+    }
+  }
+  return found[0] === thrown ? [] : found;
+}
+
+function partsOf(error) {
+  try {
+    return Array.isArray(error.errors) && isNativeError(error) ? error.errors.slice(0, MOST_INSIDE) : [];
+  } catch {
+    return [];
+  }
+}
+
+function messageOf(thrown) {
+  return text(thrown, 'message') ?? (isNativeError(thrown) ? (text(thrown, 'name') ?? 'Error') : shown(thrown));
+}
+
 /** Describe what was thrown as the model will see it (004, ToolCallResultError). */
 export function describe(thrown) {
   const name = text(thrown, 'name') ?? 'Error';
-  const message = text(thrown, 'message') ?? (isNativeError(thrown) ? name : shown(thrown));
+  const parts = inside(thrown);
+  const reasons = parts.map((one) => `${text(one, 'code') ?? text(one, 'name') ?? 'Error'}: ${messageOf(one)}`);
+  const message = [messageOf(thrown), ...(reasons.length > 0 ? [reasons.join('; ')] : [])].join(': ');
+  const codes = new Set(parts.map((one) => text(one, 'code')));
   return {
     __proto__: null, // a handler may have changed what objects inherit, such as `toJSON`
     name,
-    message,
-    code: text(thrown, 'code'),
+    message: message.slice(0, LONGEST),
+    code: text(thrown, 'code') ?? (codes.size === 1 ? [...codes][0] : undefined),
     suggestion: text(thrown, 'suggestion') ?? advice(message),
     helpUrl: text(thrown, 'helpUrl'),
     stack: text(thrown, 'stack', LONGEST_STACK),

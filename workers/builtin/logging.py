@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from goondan_tasks.extension_api import ExtensionApi, StepContext, ToolCallContext, TurnContext
+from goondan_tasks.failure import message_of_error
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.redaction import MASK, hidden_by_place, may_be_secret
 
@@ -53,7 +54,7 @@ def register(api: ExtensionApi, config: JsonObject) -> None:
                     api.logger.error if level == "error" else api.logger.warning,
                     error=type(error).__name__,
                     code=code if isinstance(code, str) else None,
-                    reason=redacted_text(str(error)),
+                    reason=redacted_text(message_of_error(error)),
                 )
 
         with contextlib.ExitStack() as stack:

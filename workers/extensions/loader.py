@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from goondan_tasks.bundle import BoundExtension, Bundle
 from goondan_tasks.entry import EntryError, line_in, register_in
 from goondan_tasks.errors import ConfigError, ExtensionInitError, ExtensionLoadError
+from goondan_tasks.failure import named_error
 from goondan_tasks.javascript import is_javascript
 from goondan_tasks.messages import JsonObject, faults_of
 from workers.concurrency.event_loop import EventLoopThread
@@ -136,9 +137,10 @@ def _not_loaded(where: str, error: EntryError) -> ExtensionLoadError:
 
 def _describe(error: BaseException, path: Path) -> str:
     """Return the exception, and its line in the extension's own file."""
-    message = faults_of(error) if isinstance(error, ValidationError) else str(error)
-    reason = message.partition("\n")[0][:LONGEST_REASON]
-    raised = type(error).__name__ + (f": {reason}" if reason else "")
+    described = named_error(error)
+    if isinstance(error, ValidationError):
+        described = f"{type(error).__name__}: {faults_of(error)}"
+    raised = described.partition("\n")[0][:LONGEST_REASON]
     if isinstance(error, ThrownError):  # its message has file and line
         return raised
     return f"{raised} ({path}:{line_in(path, error.__traceback__)})"

@@ -25,7 +25,7 @@ from goondan_tasks.errors import (
     ToolNotFoundError,
     ToolOutcomeUnknownError,
 )
-from goondan_tasks.failure import DescribedError, describe
+from goondan_tasks.failure import DescribedError, describe, named_error
 from goondan_tasks.javascript import INSTALL, find_runtime, missing_runtime
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.output import Pending
@@ -139,7 +139,7 @@ class HostedExtension:
         except (EntryError, ThrownError, HostEndedError, TimeoutError) as error:
             raise ExtensionInitError(
                 f"Extension '{self.bound.name}' of agent '{self.api.agent_name}' cannot be started again "
-                f"after its process has ended: {_shown_error(error)}"
+                f"after its process has ended: {named_error(error)}"
             ) from error
         reason = str(before.call.outcome.exception()) if before.call.outcome.done() else None
         logger.warning("extension.started_again", **names, reason=reason)
@@ -433,7 +433,7 @@ class _MiddlewareRun:
         return self._failed(raised)
 
     def _failed(self, raised: ThrownError) -> MiddlewareError:
-        failed = MiddlewareError(f"Middleware {self.function.name} raised {_shown_error(raised)}")
+        failed = MiddlewareError(f"Middleware {self.function.name} raised {named_error(raised)}")
         failed.__cause__ = raised
         return failed
 
@@ -497,10 +497,6 @@ def _shown(details: _Details) -> str:
     kind, name, *more = details
     what = more[0].get("name") if isinstance(more[0], Mapping) else more[0]
     return f"{kind} {name} ({what})"
-
-
-def _shown_error(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def _is_of_system(error: JsonObject) -> bool:

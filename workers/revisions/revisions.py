@@ -15,7 +15,7 @@ from goondan_tasks.bundle import Bundle
 from goondan_tasks.calls import Run
 from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, GoondanError
 from goondan_tasks.events import is_event
-from goondan_tasks.failure import describe
+from goondan_tasks.failure import describe, named_error
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.names import STEP_TOOL
 from goondan_tasks.revisions.checkouts import Checkout
@@ -327,6 +327,6 @@ def _load_error(ref: str, error: BaseException) -> GoondanError:
         return error
     kind = BundleRevisionUnavailableError if isinstance(error, OSError | MemoryError) else ConfigError
     logger.error("revision.not_loaded", ref=ref, exc_info=error)
-    failure = kind(f"The revision {ref} cannot be loaded: {type(error).__name__}: {error}")
+    failure = kind(f"The revision {ref} cannot be loaded: {named_error(error)}")
     failure.__cause__ = error
     return failure

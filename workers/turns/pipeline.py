@@ -15,6 +15,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from goondan_tasks.entry import takes
 from goondan_tasks.errors import GoondanError, MiddlewareError
 from goondan_tasks.extension_api import Middleware, Onion, StepContext
+from goondan_tasks.failure import named_error
 from goondan_tasks.messages import ToolCallResult
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import (
@@ -144,8 +145,7 @@ class OnError:
 def blame(name: str, error: BaseException) -> None:
     """Raise a MiddlewareError that names the middleware, unless ``error`` has its own code or cancels."""
     if isinstance(error, Exception | SystemExit) and not isinstance(error, GoondanError):
-        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise MiddlewareError(f"Middleware {name} raised {reason}") from error
+        raise MiddlewareError(f"Middleware {name} raised {named_error(error)}") from error
 
 
 _NOTHING: Any = object()

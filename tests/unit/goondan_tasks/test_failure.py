@@ -14,6 +14,7 @@ from goondan_tasks.failure import (
     LONGEST_HINT,
     LONGEST_MESSAGE,
     LONGEST_NAME,
+    MOST_INSIDE,
     DescribedError,
     describe,
     has_page,
@@ -213,3 +214,28 @@ def test_only_a_dot_says_that_a_tool_is_of_the_older_version(name: str, is_told:
     run = Run(identity_of(call), call, "w1", 1, wall_clock(), wall_clock)
     failed = run.failed(describe(ToolExpiredError(), help_url="https://help/"), None)
     assert (with_error_in_output_by_name(failed).output is not None) == is_told
+
+
+def test_a_group_of_exceptions_shows_codes_and_messages_of_those_inside() -> None:
+    inner = ExceptionGroup("later", [ApiError("no quota"), OSError(errno.ENOSPC, "the disk is full")])
+    described = describe(ExceptionGroup("two went wrong", [ValueError("odd"), inner]), help_url=HELP)
+
+    assert (described.code, described.name) == ("E_TOOL", "ExceptionGroup")
+    assert described.message == (
+        "two went wrong (2 sub-exceptions): ValueError: odd; E_API: no quota; "
+        "ENOSPC: [Errno 28] the disk is full"
+    )
+
+
+def test_a_group_whose_exceptions_share_one_code_has_that_code() -> None:
+    described = describe(ExceptionGroup("both", [ApiError("a"), ApiError("b")]), help_url=HELP)
+
+    assert described.code == "E_API"
+
+
+def test_a_group_of_very_many_exceptions_names_only_the_first() -> None:
+    group = ExceptionGroup("many", [ExceptionGroup("more", [ValueError(str(n)) for n in range(1000)])] * 1000)
+
+    message = describe(group, help_url=HELP, message_limit=LONGEST_MESSAGE).message
+
+    assert message.count("ValueError") == MOST_INSIDE

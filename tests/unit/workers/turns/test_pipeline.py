@@ -157,6 +157,18 @@ def test_what_a_middleware_raises_names_it() -> None:
         run(recording("outer", []), broken)
 
 
+def test_a_middleware_whose_task_group_fails_names_the_reason() -> None:
+    async def refuse() -> None:
+        raise ToolError("not today", code="E_TODAY")
+
+    async def grouping(ctx: ToolCallContext) -> Any:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(refuse())
+
+    with pytest.raises(MiddlewareError, match=r"ext\.0 raised ExceptionGroup: .* E_TODAY: not today"):
+        run(grouping)
+
+
 def test_what_a_handler_raises_passes_as_it_is_and_may_be_caught() -> None:
     async def failing(ctx: ToolCallContext) -> Any:
         raise ValueError("from the handler")
