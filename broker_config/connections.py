@@ -18,13 +18,14 @@ from typing import Any, Self, TypeVar
 from redis import Redis
 from redis import __version__ as driver_version
 from redis.backoff import ExponentialBackoff
+from redis.client import Pipeline
 from redis.connection import AbstractConnection, ConnectionPool
 from redis.driver_info import DriverInfo
 from redis.exceptions import AuthenticationError, RedisError
 from redis.retry import Retry
 
 from broker_config.in_flight import IN_FLIGHT_INDEX
-from broker_config.refusals import RefusalParser, RefusedError, is_demotion
+from broker_config.refusals import RefusalParser, RefusedError, is_demotion, is_script_fault, refusal_text
 from broker_config.settings import SettingsError, hidden_password
 
 logger = logging.getLogger(__name__)
@@ -274,3 +275,29 @@ def require_writable(redis: Redis) -> None:
         redis.exceptions.RedisError: it is a replica, full, busy, ..., or cannot be reached.
     """
     redis.zadd(IN_FLIGHT_INDEX, {"": 0}, xx=True)
+
+
+def answers_of(pipe: Pipeline) -> list[Any]:
+    """Run a pipeline of reads that concern different records; return their answers.
+
+    A damaged record does not keep the others from being read: its answer is the error of Redis.
+
+    Raises:
+        redis.exceptions.RedisError: Redis cannot be reached, or refuses to work.
+    """
+    answers = pipe.execute(raise_on_error=False)
+    for answer in answers:
+        if isinstance(answer, RedisError) and not is_script_fault(answer):
+            raise answer
+    return answers
+
+
+def rows_of(pipe: Pipeline) -> list[Any]:
+    """Run a pipeline as :func:`answers_of` does; a damaged record is logged, and its answer is ``None``."""
+    commands = list(pipe.command_stack)
+    rows = answers_of(pipe)
+    for number, row in enumerate(rows):
+        if isinstance(row, RedisError):
+            rows[number] = None
+            logger.error("the Redis key %r is damaged: %s", commands[number][0][1], refusal_text(row))
+    return rows

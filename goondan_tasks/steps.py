@@ -17,6 +17,7 @@ from redis import Redis
 from redis.client import Pipeline
 
 from broker_config import serializer
+from broker_config.connections import rows_of
 from broker_config.keys import Keys
 from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog
 from goondan_tasks.failure import describe
@@ -358,18 +359,18 @@ def _sizes(redis: Redis, keys: Keys, call_ids: Sequence[str]) -> list[int]:
         for call_id in call_ids:
             for field in CALL_FIELDS:
                 pipe.hstrlen(keys.call(call_id), field)
-        sizes: list[int] = pipe.execute()
-    return [sum(part) for part in zip(*[iter(sizes)] * len(CALL_FIELDS), strict=True)]
+        sizes: list[int | None] = rows_of(pipe)
+    return [sum(size or 0 for size in part) for part in zip(*[iter(sizes)] * len(CALL_FIELDS), strict=True)]
 
 
 def _read_calls(redis: Redis, keys: Keys, call_ids: Sequence[str]) -> Iterator[tuple[str, PastCall]]:
     with redis.pipeline(transaction=False) as pipe:
         for call_id in call_ids:
             pipe.hmget(keys.call(call_id), *CALL_FIELDS)
-        rows: list[list[bytes | None]] = pipe.execute()
+        rows: list[list[bytes | None] | None] = rows_of(pipe)
     for call_id, row in zip(call_ids, rows, strict=True):
-        fields = dict(zip(CALL_FIELDS, row, strict=True))
-        if any(row):
+        fields = dict(zip(CALL_FIELDS, row or (None,) * len(CALL_FIELDS), strict=True))
+        if any(fields.values()):
             result = fields[b"result"]
             yield (
                 call_id,

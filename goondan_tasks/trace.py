@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, Literal, cast
 
 from broker_config import serializer
-from broker_config.connections import redis_time
+from broker_config.connections import redis_time, rows_of
 from goondan_tasks.attempts import Attempt, attempts_of, time_of
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.losses import with_losses
@@ -228,7 +228,7 @@ def read_traces(
     with ledger.redis.pipeline(transaction=False) as pipe:
         for trace_id in latest:
             pipe.zrange(ledger.keys.trace(trace_id), 0, -1)
-        indexes = [[call_id.decode() for call_id in row] for row in pipe.execute()]
+        indexes = [[call_id.decode() for call_id in row or ()] for row in rows_of(pipe)]
     _add(ledger, latest, {trace_id: ids[0] for trace_id, ids in zip(latest, indexes, strict=True) if ids})
     firsts = {trace_id: _first(known).call.root_id for trace_id, known in latest.items()}
     _add(ledger, latest, {trace_id: root_id for trace_id, root_id in firsts.items() if root_id})
@@ -520,7 +520,7 @@ def _limits(ledger: Ledger, record: CallRecord) -> tuple[tuple[str, ...], int | 
     with ledger.redis.pipeline(transaction=False) as pipe:
         pipe.hget(ledger.keys.waiter(record.id), "gates")
         pipe.zrank(ledger.keys.wait_queue(record.waiting_for), record.id)
-        gates, ahead = pipe.execute()
+        gates, ahead = rows_of(pipe)
     lines = (gates or b"").decode().splitlines()
     return tuple(line.rpartition(" ")[2] for line in lines), ahead
 

@@ -155,6 +155,8 @@ class JobState(IntEnum):
     CANCELLED = 4
     #: the handler has ended
     ENDED = 5
+    #: its record is damaged: the call is lost, and not run
+    DAMAGED = 6
 
 
 class Job:

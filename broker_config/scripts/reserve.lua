@@ -11,6 +11,7 @@
 -- false, and `local function end_claims()`, which is called once, after the last claim.
 -- If a claim fails, for example because of a record of another version, the reason replaces the claim, and the message
 -- stays in flight until it is overdue: an error of the whole script would lose the messages that were popped before.
+-- A damaged queue counts as empty.
 local wanted, extra, claimed_only = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
 local prefix, acked = ARGV[4], tonumber(ARGV[6])
 for first = 7, 6 + acked, 1000 do
@@ -21,7 +22,8 @@ end
 local emptied, taken, copied, scores = {}, {}, {}, {}
 for place = 3, #KEYS, 2 do
   local queue, wake_up, terms = KEYS[place], KEYS[place + 1], ARGV[7 + acked + (place - 3) / 2]
-  local left = redis.call('LLEN', queue)
+  local left = redis.pcall('LLEN', queue)
+  if type(left) ~= 'number' then left = 0 end
   local most = math.max(wanted, math.min(wanted + extra, #taken / 4 + math.ceil(left / 2)))
   local messages = left > 0 and most > #taken / 4 and redis.call('RPOP', queue, most - #taken / 4) or {}
   for _, message in ipairs(messages) do
@@ -43,7 +45,7 @@ for place = 3, #KEYS, 2 do
   if left <= #messages then
     emptied[#emptied + 1] = (place - 3) / 2
     redis.call('DEL', wake_up) -- it would wake a worker in vain
-  elseif redis.call('LLEN', wake_up) == 0 then
+  elseif redis.pcall('LLEN', wake_up) == 0 then
     redis.call('LPUSH', wake_up, '1') -- one push wakes one worker, so a worker that leaves messages wakes the next
   end
 end

@@ -314,7 +314,10 @@ class ClientConnection:
         # results are expected before the calls are queued: they may arrive at once
         pending = self._calls.pending([submission.id for submission in submissions])
         for call_id in self.submitter.accept(submissions, self.producer):
-            self._calls.look(call_id)
+            try:
+                self._calls.look(call_id)
+            except CallNotFoundError as error:  # the others are accepted
+                self._calls.listener.fail(call_id, error)
         return pending
 
     def _agents_of(self, agent: str | None) -> list[str]:

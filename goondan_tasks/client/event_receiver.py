@@ -163,7 +163,7 @@ class EventReceiver:
             self._reaper.fail(claim, error)
             return None
         [marked] = self._ledger.start([claim.id_and_token]).run(self._ledger.redis)
-        if marked == Stored.LOST:
+        if marked in (Stored.LOST, Stored.DAMAGED):
             return None
         self._leases.hold(claim)
         return received
@@ -173,7 +173,7 @@ class EventReceiver:
         if not self._reaper.finish(claim, result):
             raise CallClosedError(
                 f"Event {claim.run.id} takes no answer any more: it was cancelled, "
-                "is past its limit, or was taken over after its lease was lost."
+                "is past its limit, was taken over after its lease was lost, or its record is damaged."
             )
 
     def _terms(self, agent: AgentRecord) -> ClaimTerms:

@@ -12,8 +12,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from redis.exceptions import RedisError
+
 from broker_config import serializer
-from broker_config.connections import RetryPeriod, retrying
+from broker_config.connections import RetryPeriod, answers_of, retrying
+from broker_config.refusals import refusal_text
 from goondan_tasks.calls import draft_call
 from goondan_tasks.client.known_agents import broker_errors
 from goondan_tasks.client.results import Expected, ResultListener
@@ -29,7 +32,7 @@ from goondan_tasks.errors import (
 )
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
-from goondan_tasks.ledger.record import CallRecord
+from goondan_tasks.ledger.record import REPAIR, CallRecord
 from goondan_tasks.messages import ToolCallError, ToolCallResult
 from goondan_tasks.names import READ_OUTPUT_TOOL
 from goondan_tasks.output import Progress
@@ -124,7 +127,7 @@ class CallService:
         try:
             return self._ledger.result(call_id)
         except ValueError as error:
-            raise _unreadable(call_id, error) from error
+            raise unreadable(call_id, error) from error
 
     def record(self, call_id: str) -> CallRecord:
         """Return the ledger's record of a call; raises as :meth:`look`."""
@@ -174,8 +177,12 @@ class CallService:
             with self._ledger.redis.pipeline(transaction=False) as pipe:
                 for call_id in batch:
                     pipe.hmget(keys.call(call_id), "status", "result")
-                answers = pipe.execute()
-            for call_id, (status, stored) in zip(batch, answers, strict=True):
+                answers = answers_of(pipe)
+            for call_id, answer in zip(batch, answers, strict=True):
+                if isinstance(answer, RedisError):
+                    self.listener.fail(call_id, unreadable(call_id, refusal_text(answer)))
+                    continue
+                status, stored = answer
                 if stored is not None:
                     self._hand_over(call_id, stored)
                 elif status is None:
@@ -185,7 +192,7 @@ class CallService:
         try:
             self.listener.resolve(call_id, ToolCallResult.from_json(stored))
         except ValueError as error:
-            self.listener.fail(call_id, _unreadable(call_id, error))
+            self.listener.fail(call_id, unreadable(call_id, error))
 
     def broker_errors(self) -> AbstractContextManager[None]:
         """Turn the errors of Redis into ours, for the length of a ``with`` block."""
@@ -372,12 +379,15 @@ def require_possible(call_id: str) -> None:
 
 def not_found(call_id: str) -> CallNotFoundError:
     return CallNotFoundError(
-        f"No call {call_id!r}: it is unknown, its record has expired, or this version cannot read it."
+        f"No call {call_id!r}: its record is unknown, expired, damaged or of a newer version."
     )
 
 
-def _unreadable(call_id: str, error: ValueError) -> CallNotFoundError:
-    return CallNotFoundError(f"The result of call {call_id!r} cannot be read: {error}")
+def unreadable(call_id: str, reason: object) -> CallNotFoundError:
+    return CallNotFoundError(
+        f"The record of call {call_id!r} cannot be read, it is damaged or of a newer version: {reason}",
+        suggestion=REPAIR,
+    )
 
 
 def _patience(end: float | None) -> float:

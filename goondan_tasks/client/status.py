@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 from redis import Redis
 
 from broker_config import serializer
-from broker_config.connections import milliseconds_of, redis_time
+from broker_config.connections import milliseconds_of, redis_time, rows_of
 from broker_config.keys import Keys
 from broker_config.queues import call_queue, events_queue
 from goondan_tasks.agent_registry import AgentRecord, WorkerRecord
@@ -89,13 +89,14 @@ def read_backlogs(redis: Redis, keys: Keys, agents: Iterable[str]) -> dict[str, 
             pipe.lindex(call_queue(agent), -1)
             pipe.lindex(events_queue(agent), -1)
             pipe.zrange(keys.waiting(agent), 0, 0, withscores=True)
-        answers = pipe.execute()
+        answers = rows_of(pipe)
     rows = [answers[start : start + 11] for start in range(0, len(answers), 11)]
     return {name: _backlog(name, row) for name, row in zip(names, rows, strict=True)}
 
 
 def _backlog(agent: str, row: Sequence[Any]) -> Backlog:
-    calls, events, waiting, running, dead, late, mailboxes, pending, *heads, first = row
+    calls, events, waiting, running, dead, late, mailboxes, pending = (count or 0 for count in row[:8])
+    *heads, first = row[8:]
     queue = QueueStatus(
         agent=agent,
         queue=call_queue(agent),
@@ -104,7 +105,7 @@ def _backlog(agent: str, row: Sequence[Any]) -> Backlog:
         waiting_for_limit=waiting,
         events=events,
         dead_letters=dead,
-        late_answers=int(late or 0),
+        late_answers=int(late),
         mailboxes=mailboxes,
         pending=pending,
     )
@@ -139,7 +140,7 @@ def _ages(redis: Redis, keys: Keys, backlogs: Sequence[Backlog]) -> list[float |
         for backlog in backlogs:
             for head in backlog.heads:
                 pipe.hget(keys.call(_call_id(head)), "queuedAt")
-        time, *queued_at = pipe.execute()
+        time, *queued_at = rows_of(pipe)
     now, times = milliseconds_of(time), iter(queued_at)
     return [_age(now, [*islice(times, len(one.heads)), one.waits_since]) for one in backlogs]
 
@@ -277,9 +278,9 @@ def _unserved(redis: Redis, keys: Keys, agent: str, now: int, age_ms: float) -> 
     with redis.pipeline(transaction=False) as pipe:
         for box, _ in boxes:
             pipe.lindex(keys.mailbox(box.decode()), 0)
-        firsts = pipe.execute()
+        firsts = rows_of(pipe)
         for first in firsts:
             pipe.hget(keys.call((first or b"").decode()), "status")
-        statuses = pipe.execute()
+        statuses = rows_of(pipe)
     since = [at for (_, at), status in zip(boxes, statuses, strict=True) if status == b"queued"]
     return UnfetchedMail(agent, len(since), (now - min(since)) / 1000) if since else None

@@ -86,7 +86,8 @@ class Submitter:
     def accept(self, submissions: Sequence[Submission], producer: str) -> list[str]:
         """Submit prepared calls; a fault becomes the call's result.
 
-        Return the ids of the calls that may have results already: known ones, and those with a fault.
+        Return the ids of the calls to look for: known ones and those with a fault, which may have results
+        already, and those with damaged records, which have none.
 
         Raises:
             ToolCallConflictError: a call was submitted before with other arguments; the others
@@ -112,7 +113,7 @@ class Submitter:
 
     def _follow_up(self, submission: Submission, admission: Admission) -> None:
         """Answer a call that has a fault, or send the message of a call that was queued without one."""
-        if admission.is_conflict:
+        if admission.is_conflict or admission.is_damaged:
             return
         if submission.fault:
             if admission.is_new or self._was_recorded(submission):

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from broker_config.connections import rows_of
 from goondan_tasks.agent_registry import AgentRecord
 from goondan_tasks.errors import ConversationError, InstanceBusyError, InstanceNotFoundError
 from goondan_tasks.instances.files import InstanceFiles
@@ -71,7 +72,7 @@ class LiveCalls:
         with self._redis.pipeline(transaction=False) as pipe:
             for agent in agents:
                 pipe.zrange(self._keys.calls(agent), moment, "+inf", byscore=True)
-            ids = itertools.chain.from_iterable(pipe.execute())
+            ids = itertools.chain.from_iterable(row or () for row in rows_of(pipe))
         return self._read(ids, live_only=False)
 
     def _read(self, ids: Iterable[bytes], *, live_only: bool) -> list[LiveCall]:
@@ -80,8 +81,11 @@ class LiveCalls:
             with self._redis.pipeline(transaction=False) as pipe:
                 for call_id in batch:
                     pipe.hmget(self._keys.call(call_id.decode()), "status", "token", *CALL_FIELDS)
-                rows = pipe.execute()
-            for call_id, (status, token, *kept) in zip(batch, rows, strict=True):
+                rows = rows_of(pipe)
+            for call_id, row in zip(batch, rows, strict=True):
+                if row is None:
+                    continue
+                status, token, *kept = row
                 is_live = status in _LIVE or (status == _DONE and token is not None)
                 if any(kept) and (is_live or not live_only):
                     # not parsed as a ToolCall, so that calls of newer versions are found, too

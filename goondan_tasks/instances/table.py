@@ -18,7 +18,7 @@ from typing import Any, Self, cast
 from redis import Redis
 
 from broker_config import serializer
-from broker_config.connections import redis_time
+from broker_config.connections import redis_time, rows_of
 from broker_config.keys import Keys
 from broker_config.scripts import Script, ScriptCall, run_script_calls
 from goondan_tasks.messages import LONGEST_RUN_SECONDS, iso_time
@@ -289,8 +289,10 @@ class Instances:
             with self._redis.pipeline(transaction=False) as pipe:
                 for directory in batch:
                     pipe.hgetall(self._key(directory))
-                rows = pipe.execute()
-            yield from map(InstanceRecord.from_redis, batch, rows)
+                rows = rows_of(pipe)
+            for directory, row in zip(batch, rows, strict=True):
+                if row is not None:
+                    yield InstanceRecord.from_redis(directory, row)
 
     def unused_since(self, moment: float) -> list[InstanceDirectory]:
         """Return the directories that were last used at ``moment`` (ms) or before."""

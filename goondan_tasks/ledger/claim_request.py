@@ -11,7 +11,7 @@ from broker_config import serializer
 from broker_config.process_identity import this_process
 from goondan_tasks.calls import Run
 from goondan_tasks.errors import CallClosedError, CallNotFoundError, CallNotPendingError
-from goondan_tasks.ledger.record import Claim, Verdict
+from goondan_tasks.ledger.record import REPAIR, Claim, Verdict
 from goondan_tasks.messages import ToolCall, redis_clock, wall_clock
 
 logger = logging.getLogger(__name__)
@@ -120,13 +120,16 @@ def read_retried(kept: bytes | None = None) -> tuple[int, float | None]:
 def swept_claim(row: Sequence[Any], taker: str, token: str) -> Claim | None:
     """Read a row of ``sweep.lua``: the claim of a call to settle, ``None`` if its record cannot be read."""
     call_id, verdict, attempt, queued_at, call_json, *more = row
+    about = {"call_id": call_id.decode(), "worker": taker}
+    if verdict == b"damaged":
+        logger.error("call %r is lost: its record is damaged. %s", call_id.decode(), REPAIR, extra=about)
+        return None
     suspended_at, completion, lost_by, lost_claim_at, has_result = (*more, *[None] * 5)[:5]
     try:
         call = ToolCall.from_wire(serializer.decode(call_json or b""))
     except ValueError as error:
-        about = {"call_id": call_id.decode(), "worker": taker}
         logger.error(
-            "call %r must be settled, but its record cannot be read: %s", call_id, error, extra=about
+            "call %r must be settled, but its record cannot be read: %s", call_id.decode(), error, extra=about
         )
         return None
     run = Run(call_id.decode(), call, taker, attempt or 0, queued_at or 0, wall_clock)
@@ -157,5 +160,7 @@ def settlement_claim(call_id: str, taker: str, token: str, answer: Sequence[Any]
         raise CallNotPendingError(f"Call {call_id} is not waiting for this: {_STATES[row[0]]}.")
     claim = swept_claim([call_id.encode(), *row], taker, token) if row else None
     if claim is None:
-        raise CallNotFoundError(f"No call {call_id!r}: it is unknown, expired or cannot be read.")
+        raise CallNotFoundError(
+            f"No call {call_id!r}: it is unknown, expired, damaged or of a newer version."
+        )
     return claim

@@ -2,9 +2,9 @@
 
 import hmac
 from collections.abc import Iterable
-from typing import cast
 
 from broker_config import serializer
+from broker_config.connections import rows_of
 from goondan_tasks.calls import Dispatch
 from goondan_tasks.errors import CallClosedError, CallNotFoundError
 from goondan_tasks.ledger.ledger import Ledger
@@ -72,7 +72,10 @@ class Completions:
     def _callback(self, call_id: str, token: str) -> CallbackToken:
         """Check the token. The ledger checks that its run is still the latest."""
         key = self._ledger.keys.call(call_id)
-        callback, claim = cast(list[bytes | None], self._ledger.redis.hmget(key, "callback", "token"))
+        with self._ledger.redis.pipeline(transaction=False) as pipe:
+            pipe.hmget(key, "callback", "token")
+            [row] = rows_of(pipe)
+        callback, claim = row or (None, None)
         claim_token = claim.decode() if callback is None and claim is not None else ""
         if claim_token:  # the handler still runs
             callback = callback_token(call_id, claim_token).encode()
@@ -87,6 +90,6 @@ class Completions:
         with self._ledger.redis.pipeline(transaction=False) as pipe:
             for agent in agents:
                 pipe.zrange(keys.approvals(agent), 0, -1)
-            ids = [call_id.decode() for row in pipe.execute() for call_id in row]
+            ids = [call_id.decode() for row in rows_of(pipe) for call_id in row or ()]
         waiting = [one for one in self._ledger.records(ids) if one is not None and one.awaits == "approval"]
         return sorted(waiting, key=lambda record: record.suspended_at or 0)

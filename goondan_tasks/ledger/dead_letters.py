@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import TypedDict, TypeVar
 
+from broker_config.connections import rows_of
 from broker_config.scripts import run_script_calls
 from goondan_tasks.errors import CallNotFoundError
 from goondan_tasks.ledger.ledger import Ledger
@@ -70,11 +71,11 @@ class DeadLetters:
         with self._redis.pipeline(transaction=False) as pipe:
             for index in indexes:
                 pipe.zmscore(index, ids)
-            scores = itertools.chain.from_iterable(pipe.execute())
+            scores = itertools.chain.from_iterable(row or () for row in rows_of(pipe))
             count = sum(score is not None for score in scores)
             for index in indexes:
                 pipe.zrem(index, *ids)
-            pipe.execute()
+            rows_of(pipe)
         return count
 
     def note_replayed(self, records: Sequence[CallRecord], by: Sequence[str]) -> None:
@@ -87,7 +88,7 @@ class DeadLetters:
         with self._redis.pipeline(transaction=False) as pipe:
             for agent in agents:
                 pipe.zrangebyscore(self._keys.dead_letters(agent), earliest, latest, withscores=True)
-            rows = [row for answer in pipe.execute() for row in answer]
+            rows = [row for answer in rows_of(pipe) for row in answer or ()]
         return [call_id.decode() for call_id, _ in sorted(rows, key=lambda row: row[1], reverse=True)]
 
 

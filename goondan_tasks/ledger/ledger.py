@@ -302,6 +302,7 @@ class Ledger(CallRecords):
                 self.keys.prefix,
                 self._lease_ms if still_runs else "",
                 new_token(),
+                mailbox_of(run.call) if is_event(run.call) else "",
                 *self._answer(answer),
             ],
             Finished.of,

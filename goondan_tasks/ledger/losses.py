@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from broker_config.connections import milliseconds_of
+from broker_config.connections import milliseconds_of, rows_of
 from goondan_tasks.agent_registry import AgentRegistry
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord
@@ -52,7 +52,7 @@ def find_losses(ledger: Ledger, call_ids: Iterable[str]) -> dict[str, Loss]:
     with redis.pipeline(transaction=False) as pipe:
         for call_id in ending:
             pipe.hmget(keys.call(call_id), "status", "worker", "claimedAt", "token", "spared", "renewedAt")
-        rows = pipe.execute()
+        rows = rows_of(pipe)
     alive = {worker.name for worker in AgentRegistry(redis, keys).workers()}
     found = (_loss(row, end - lease, now) for row, end in zip(rows, ending.values(), strict=True))
     return {
@@ -62,7 +62,9 @@ def find_losses(ledger: Ledger, call_ids: Iterable[str]) -> dict[str, Loss]:
     }
 
 
-def _loss(row: Sequence[Any], renewed_at: int, now: int) -> Loss | None:
+def _loss(row: Sequence[Any] | None, renewed_at: int, now: int) -> Loss | None:
+    if row is None:
+        return None
     status, worker, claimed_at, token, spared, kept = row
     if status != b"running" or worker is None:
         return None
@@ -87,7 +89,7 @@ def losses_of_agents(ledger: Ledger, agents: Sequence[str]) -> Mapping[str, list
     with ledger.redis.pipeline(transaction=False) as pipe:
         for agent in agents:
             pipe.zrange(ledger.keys.running(agent), 0, LOOKED_AT - 1)
-        running = [[call_id.decode() for call_id in row] for row in pipe.execute()]
+        running = [[call_id.decode() for call_id in row or ()] for row in rows_of(pipe)]
     lost = find_losses(ledger, (one for ids in running for one in ids))
     return {
         agent: [lost[one] for one in ids if one in lost] for agent, ids in zip(agents, running, strict=True)

@@ -6,7 +6,10 @@ from dataclasses import replace
 from time import monotonic
 from typing import cast
 
+from redis.exceptions import ResponseError
+
 from broker_config import serializer
+from broker_config.refusals import is_script_fault
 from goondan_tasks.call_counts import OK, OTHER, REQUEUED, CountStore, Settlement
 from goondan_tasks.calls import Dispatch
 from goondan_tasks.errors import (
@@ -271,7 +274,9 @@ class Reaper:
             self.settle(claim)
         except BrokerUnreachableError:
             raise  # the other claims would fail, too
-        except (GoondanError, ValueError, TypeError, LookupError) as error:
+        except (GoondanError, ResponseError, ValueError, TypeError, LookupError) as error:
+            if isinstance(error, ResponseError) and not is_script_fault(error):
+                raise  # the others would be refused, too
             logger.error("call %s cannot be settled: %r", claim.run.id, error, extra=claim.run.log_fields)
 
     def return_event(self, claim: Claim) -> None:

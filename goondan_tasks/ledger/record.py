@@ -8,10 +8,12 @@ from enum import IntEnum, StrEnum
 from typing import Any, Self, cast
 
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from broker_config import serializer
-from broker_config.connections import redis_time
+from broker_config.connections import redis_time, rows_of
 from broker_config.keys import Keys
+from broker_config.refusals import is_script_fault, refusal_text
 from goondan_tasks.calls import Run, with_meta
 from goondan_tasks.errors import ToolCancelledError, ToolError, ToolOutputError
 from goondan_tasks.ledger.former_runs import FormerRun
@@ -36,6 +38,8 @@ class Admission:
     is_new: bool
     is_conflict: bool
     status: str
+    #: whether its record or mailbox is damaged: it is not accepted
+    is_damaged: bool = False
 
     @classmethod
     def of(cls, answer: Sequence[Any]) -> Self:
@@ -47,7 +51,12 @@ class Admission:
         """Read the answer of ``submit.lua`` about ``count`` calls; it lists only those submitted before."""
         admissions = [cls(is_new=True, is_conflict=False, status="queued")] * count
         for number, word, status in zip(answer[::3], answer[1::3], answer[2::3], strict=True):
-            admissions[number] = cls(is_new=False, is_conflict=word == b"conflict", status=status.decode())
+            admissions[number] = cls(
+                is_new=False,
+                is_conflict=word == b"conflict",
+                status=status.decode(),
+                is_damaged=word == b"damaged",
+            )
         return admissions
 
 
@@ -95,6 +104,8 @@ class Stored(IntEnum):
     LOST = 0
     #: the call is cancelled, and accepts no other result
     CANCELLED = -1
+    #: its record is damaged: nothing can be stored there
+    DAMAGED = -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -503,7 +514,7 @@ class CallRecords:
         with self.redis.pipeline(transaction=False) as pipe:
             for call_id in call_ids:
                 pipe.hgetall(self.keys.call(call_id))
-            rows = pipe.execute()
+            rows = rows_of(pipe)
         return [_readable_record(call_id, row) for call_id, row in zip(call_ids, rows, strict=True)]
 
     def moments(self, older_than: float | None, newer_than: float | None) -> tuple[float, float]:
@@ -524,7 +535,7 @@ class CallRecords:
         with self.redis.pipeline(transaction=False) as pipe:
             for agent in agents:
                 pipe.zrevrangebyscore(self.keys.calls(agent), latest, earliest, start=0, num=limit)
-            ids = [call_id.decode() for row in pipe.execute() for call_id in row]
+            ids = [call_id.decode() for row in rows_of(pipe) for call_id in row or ()]
         found = [record for record in self.records(ids) if record is not None]
         return sorted(found, key=lambda record: record.queued_at, reverse=True)[:limit]
 
@@ -541,11 +552,16 @@ class CallRecords:
         Raises:
             ValueError: it is damaged, or of a newer version.
         """
-        stored = cast("bytes | None", self.redis.hget(self.keys.call(call_id), "result"))
+        try:
+            stored = cast("bytes | None", self.redis.hget(self.keys.call(call_id), "result"))
+        except ResponseError as error:
+            if not is_script_fault(error):
+                raise
+            raise ValueError(refusal_text(error)) from error
         return None if stored is None else ToolCallResult.from_json(stored)
 
 
-def _readable_record(call_id: str, row: Mapping[bytes, bytes]) -> CallRecord | None:
+def _readable_record(call_id: str, row: Mapping[bytes, bytes] | None) -> CallRecord | None:
     try:
         return CallRecord.from_redis(call_id, row) if row else None
     except ValueError as error:
@@ -553,10 +569,16 @@ def _readable_record(call_id: str, row: Mapping[bytes, bytes]) -> CallRecord | N
         return None
 
 
+#: what is wrong with a damaged record, and what to do about it
+NO_CALL = "another program has written its key"
+REPAIR = (
+    "Find its keys with `redis-cli --scan --pattern '*ID*'`, remove what another program has written there, "
+    "and submit the call again with another toolCallId."
+)
+
+
 def damaged(call_id: str, reason: str) -> ToolError:
     """Return the error of a call whose keys no script can use; ``reason`` is the error of Redis."""
     return ToolError(
-        f"The record of call {call_id}, or of its limits, is damaged: {reason}",
-        suggestion="Find its keys with `redis-cli --scan --pattern '*ID*'`, remove what another program has "
-        "written there, and submit the call again with another toolCallId.",
+        f"The record of call {call_id}, or of its limits, is damaged: {reason}", suggestion=REPAIR
     )

@@ -22,7 +22,7 @@ _MADE_OF = {
     "approve": ("numbers", "approve"),
     "cancel": ("numbers", "cancel"),
     "retry": ("former", "retry"),
-    "sweep": ("numbers", "former", "sweep"),
+    "sweep": ("ttl", "numbers", "mailboxes", "former", "sweep"),
     "finish_event": ("ttl", "tracing", "mailboxes", "accept", "finishing", "finish_event"),
 }
 

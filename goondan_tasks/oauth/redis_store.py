@@ -19,7 +19,7 @@ from redis.client import Pipeline
 from redis.exceptions import LockError, RedisError
 from redis.lock import Lock
 
-from broker_config.connections import redis_time
+from broker_config.connections import answers_of, redis_time
 from broker_config.keys import Keys
 from broker_config.scripts import Script, ScriptCall
 from goondan_tasks.errors import OAuthStoreError
@@ -183,9 +183,11 @@ class RedisStore(OAuthStore):
             with self._redis.pipeline(transaction=False) as pipe:
                 for name in batch:
                     pipe.hgetall(self._key(name))
-                rows = pipe.execute()
+                rows = answers_of(pipe)
             for name, row in zip(batch, rows, strict=True):
-                if row:
+                if isinstance(row, RedisError):
+                    yield name, OAuthStoreError(f"{name} cannot be read: {row}"), {}
+                elif row:
                     yield name, row[b"document"], _changes(row)
 
     def _members(self, key: str) -> Iterator[str]:

@@ -22,7 +22,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from broker_config import serializer
-from broker_config.connections import milliseconds_of, redis_time
+from broker_config.connections import milliseconds_of, redis_time, rows_of
 from broker_config.in_flight import LeftMessages
 from broker_config.queues import call_queue, events_queue
 from broker_config.scripts import Script, ScriptCall
@@ -205,7 +205,7 @@ class Fleet:
             with self._redis.pipeline(transaction=False) as pipe:
                 for call_id, _ in read:
                     pipe.hget(self._keys.call(call_id), "status")
-                statuses = pipe.execute()
+                statuses = rows_of(pipe)
                 for message, status in zip(messages, statuses, strict=True):
                     if status in _ENDED:
                         pipe.lrem(queue, -1, message)  # type: ignore[arg-type]

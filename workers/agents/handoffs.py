@@ -21,7 +21,7 @@ from goondan_tasks.errors import (
     ToolCancelledError,
 )
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.record import Admission, damaged
+from goondan_tasks.ledger.record import NO_CALL, Admission, damaged
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.redaction import KNOWN_SECRETS
@@ -128,6 +128,8 @@ class Handoffs:
         if admission.is_conflict:
             error = ToolCallConflictError(f"{submission.id} was submitted before, with other content.")
             self._give_up(submitted, error)
+        elif admission.is_damaged:
+            self._give_up(submitted, damaged(submission.id, NO_CALL))
         elif not submission.message:
             _on_thread(partial(self._send, submission, submitted))
         else:

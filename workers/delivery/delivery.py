@@ -356,7 +356,7 @@ class Delivery:
             return False
         if answer == Stored.CANCELLED:
             raise ToolCancelledError()
-        if answer == Stored.LOST:
+        if answer in (Stored.LOST, Stored.DAMAGED):
             raise ToolOutcomeUnknownError("The claim was lost before the handler started.")
         return time.monotonic() - asked_at < self.ledger.settings.lease_seconds * 3 / 4
 

@@ -21,7 +21,7 @@ from goondan_tasks.events import is_event
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper, unknown_outcome
-from goondan_tasks.ledger.record import Claim, Finished, Outcome, Stored, completed, damaged
+from goondan_tasks.ledger.record import NO_CALL, Claim, Finished, Outcome, Stored, completed, damaged
 from goondan_tasks.logs import CallLog
 from goondan_tasks.messages import ToolCallResult, epoch_milliseconds
 from goondan_tasks.monitors import Monitors
@@ -316,9 +316,13 @@ class ResultWriter:
 
     def _on_refusal(self, claim: Claim, error: ResponseError) -> None:
         """Let a call go whose record cannot take a result: else its lease is renewed forever."""
-        failure = damaged(claim.run.id, refusal_text(error))
-        logger.error("call.not_stored", **claim.run.log_fields, reason=failure.message)
+        self._log_damaged(claim, refusal_text(error))
         self._let_go(claim, is_lost=True)
+
+    def _log_damaged(self, claim: Claim, reason: str) -> None:
+        failure = damaged(claim.run.id, reason)
+        fields = {"reason": failure.message, "remedy": failure.suggestion}
+        logger.error("call.not_stored", **claim.run.log_fields, **fields)
 
     def _let_go(self, claim: Claim, *, is_lost: bool = False) -> None:
         self._unconfirmed.discard(claim.token)
@@ -349,7 +353,9 @@ class ResultWriter:
             if still_runs and stored is Stored.YES:
                 self._unconfirmed.discard(claim.token)
             else:
-                self._let_go(claim, is_lost=stored is Stored.LOST)
+                self._let_go(claim, is_lost=stored in (Stored.LOST, Stored.DAMAGED))
+            if stored is Stored.DAMAGED:
+                self._log_damaged(claim, NO_CALL)
             self.log(result, stored is Stored.YES)
             if stored is Stored.YES and not has_result:
                 self.counts.add([CountedCall.of(result)])

@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 
 from broker_config.queue_reader import Batch, QueueReader, Receiver
 from broker_config.queues import is_events_queue
-from broker_config.refusals import refusal_text
+from broker_config.refusals import is_script_fault, refusal_text
 from broker_config.scripts import ClaimOnReserve, ScriptCall
 from broker_config.vital_thread import vital_thread
 from goondan_tasks.ledger.record import Stored, Verdict
@@ -28,13 +28,18 @@ from workers.concurrency.slots import Slots
 from workers.concurrency.threads import SHORT_SECONDS, DaemonThreads
 from workers.job import Ended, Job, JobState, Plan
 from workers.plain_context import PlainContext
-from workers.pool.loop_calls import LoopCalls, Pool, note_stored
+from workers.pool.loop_calls import LoopCalls, Pool, log_damaged, note_stored
 from workers.runtime import WorkerRuntime
 
 logger = structlog.get_logger(__name__)
 
 #: by the answer of ``start.lua``
-_STATES = {Stored.YES: JobState.STARTED, Stored.LOST: JobState.LOST, Stored.CANCELLED: JobState.CANCELLED}
+_STATES = {
+    Stored.YES: JobState.STARTED,
+    Stored.LOST: JobState.LOST,
+    Stored.CANCELLED: JobState.CANCELLED,
+    Stored.DAMAGED: JobState.DAMAGED,
+}
 
 #: how many calls are marked as started together; those that have not begun when the worker dies have an
 #: unknown outcome
@@ -436,8 +441,14 @@ class Lead:
             job.marked_at = sent_at
 
         def on_answer(answers: Any) -> None:
+            if _is_fault(answers) and len(jobs) > 1:  # the fault of one must not stop the others
+                for job in jobs:
+                    self._post_marks([job])
+                return
             for number, job in enumerate(jobs):
-                if isinstance(answers, RedisError):
+                if _is_fault(answers):
+                    job.state = JobState.DAMAGED
+                elif isinstance(answers, RedisError):
                     job.state = JobState.CLAIMED
                 else:
                     job.state = _STATES[answers[number]]
@@ -448,6 +459,8 @@ class Lead:
     def _end_unstarted(self, job: Job) -> None:
         if job.state is JobState.CANCELLED:
             self._pool.end_cancelled(job)
+        elif job.state is JobState.DAMAGED:
+            log_damaged(job)
         else:
             logger.warning("call.claim_lost", **job.log_fields.known())
 
@@ -455,16 +468,23 @@ class Lead:
 
     def _send_results(self) -> None:
         """Post the unsent results."""
-        if not self._results:
-            return
-        self._unconfirmed |= {ended.job.token: ended.job for ended in self._results}
         results, self._results = self._results, []
+        if results:
+            self._post_results(results)
+
+    def _post_results(self, results: list[Ended]) -> None:
+        self._unconfirmed |= {ended.job.token: ended.job for ended in results}
 
         def on_answer(answers: Any) -> None:
             for ended in results:
                 del self._unconfirmed[ended.job.token]
             self._note_answer(answers)
-            if isinstance(answers, RedisError):
+            if _is_fault(answers) and len(results) > 1:  # the fault of one must not stop the others
+                for ended in results:
+                    self._post_results([ended])
+            elif _is_fault(answers):
+                log_damaged(results[0].job, refusal_text(answers))
+            elif isinstance(answers, RedisError):
                 self._results = results + self._results
             else:
                 note_stored(self._pool, results, answers)
@@ -472,10 +492,10 @@ class Lead:
         self._reader.post(self._ledger.finish_many([ended.row for ended in results]), on_answer)
 
     def _note_answer(self, answer: Any) -> None:
-        if isinstance(answer, RedisError):
-            self._refused(answer)
-        else:
+        if not isinstance(answer, RedisError):
             self._refusals.clear()
+        elif not _is_fault(answer):
+            self._refused(answer)
 
     def _refused(self, error: RedisError) -> None:
         """Log that Redis has refused something or cannot be reached, and pause before the next attempt."""
@@ -561,3 +581,8 @@ class Lead:
         if len(self._ready) > free:  # they would wait for slots here while other workers may have free ones
             self._send(partial(self._give_back, len(self._ready) - free))
         self._elect()
+
+
+def _is_fault(answer: Any) -> bool:
+    """Return whether a script has failed because of its keys: it would fail again, unlike in an outage."""
+    return isinstance(answer, RedisError) and is_script_fault(answer)

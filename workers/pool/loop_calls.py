@@ -18,7 +18,7 @@ from redis.exceptions import ResponseError
 
 from broker_config.queue_reader import Batch
 from broker_config.refusals import refusal_text
-from goondan_tasks.ledger.record import Stored
+from goondan_tasks.ledger.record import NO_CALL, Stored, damaged
 from goondan_tasks.messages import ToolCallResult
 from workers.concurrency.slots import Slots
 from workers.concurrency.threads import DaemonThreads
@@ -283,7 +283,7 @@ class LoopCalls:
             return
         job = ended[0].job
         self._unconfirmed.pop(job.token, None)
-        logger.error("call.not_stored", **job.log_fields.known(), reason=refusal_text(error))
+        log_damaged(job, refusal_text(error))
 
 
 def note_stored(pool: Pool, ended: Sequence[Ended], answers: Sequence[int]) -> None:
@@ -294,3 +294,12 @@ def note_stored(pool: Pool, ended: Sequence[Ended], answers: Sequence[int]) -> N
             pool.end_cancelled(one.job)
         elif answer == Stored.LOST:
             logger.info("call.superseded", **one.job.log_fields.known())
+        elif answer == Stored.DAMAGED:
+            log_damaged(one.job)
+
+
+def log_damaged(job: Job, reason: str = NO_CALL) -> None:
+    """Name a call that has no result because its record is damaged; its client finds the record itself."""
+    failure = damaged(job.id, reason)
+    fields = {"reason": failure.message, "remedy": failure.suggestion}
+    logger.error("call.not_stored", **job.log_fields.known(), **fields)

@@ -35,13 +35,16 @@ end
 -- new    id, call (JSON), digest, producer ('' = no client of this package, perhaps plain Celery), deadline (ms,
 --        '' = none), patience (ms that it may wait without a deadline), ttl (of the record, s), message ('' = the
 --        caller sends it), indexes (of traces, as tracing.lua takes them); for an event also ns, box
--- Returns nothing for a new call; 'known' or 'conflict', and its status, for one that was submitted before.
+-- Returns nothing for a new call; 'known' or 'conflict', and its status, for one that was submitted before; 'damaged' for
+-- one whose record or mailbox is: it is not accepted, the others of the batch are.
 local function add_call(batch, queue, key, new)
-  local status = redis.call('HGET', key, 'status')
+  local status = redis.pcall('HGET', key, 'status')
+  if type(status) == 'table' then return 'damaged', '' end
   if status then return known_call(key, status, new) end
   local size, now, time = batch.size, batch.now, batch.time
   local deadline = tonumber(new.deadline) or now + new.patience
   local ttl = math.ceil(new.ttl + math.max(0, deadline - now) / 1000)
+  if new.box and not put_in_mailbox(new.ns, new.box, new.id, now, ttl) then return 'damaged', '' end
   -- queuedAt has microseconds, one more for each call: it is the order in which calls wait for a limit
   redis.call('HSET', key, 'status', 'queued', 'call', new.call, 'digest', new.digest, 'producers', new.producer,
     'queuedAt', time[1] * 1000 + (time[2] + size) / 1000, 'deadline', deadline, 'attempt', 0)
@@ -53,10 +56,7 @@ local function add_call(batch, queue, key, new)
   queue.ids[#queue.ids + 1] = now
   queue.ids[#queue.ids + 1] = new.id
   if new.message ~= '' then queue.messages[#queue.messages + 1] = new.message end
-  if new.box then
-    redis.call('HSET', key, 'box', new.box)
-    put_in_mailbox(new.ns, new.box, new.id, now, ttl)
-  end
+  if new.box then redis.call('HSET', key, 'box', new.box) end
   for index in string.gmatch(new.indexes or '', '%S+') do
     local found = batch.traces[index] or {}
     batch.traces[index] = found
@@ -72,13 +72,13 @@ local function close_batch(batch)
   keep_for(batch.due, batch.ttl)
   for _, queue in ipairs(batch.queues) do
     if #queue.ids > 0 then
-      redis.call('ZADD', queue.calls, unpack(queue.ids))
-      redis.call('ZREMRANGEBYRANK', queue.calls, 0, -10001)
+      redis.pcall('ZADD', queue.calls, unpack(queue.ids)) -- only a list: if it is damaged, the calls count all the same
+      redis.pcall('ZREMRANGEBYRANK', queue.calls, 0, -10001)
       keep_for(queue.calls, batch.ttl)
     end
     if #queue.messages > 0 then
       redis.call('LPUSH', queue.queue, unpack(queue.messages))
-      if redis.call('LLEN', queue.wake_up) == 0 then redis.call('LPUSH', queue.wake_up, '1') end
+      if redis.pcall('LLEN', queue.wake_up) == 0 then redis.call('LPUSH', queue.wake_up, '1') end
     end
   end
   for index, ids in pairs(batch.traces) do add_to_trace(index, ids, batch.ttl) end

@@ -4,7 +4,7 @@
 --       record TTL (s), message ('' = the caller sends it)
 -- Returns as resolve.lua does; words: approved, expired, closed, other, unknown.
 -- The same token again (the answer was lost) gets the same answer.
-local record = redis.call('HMGET', KEYS[1], 'status', 'attempt', 'queuedAt', 'call', 'suspendedAt', 'cancelled',
+local record = redis.pcall('HMGET', KEYS[1], 'status', 'attempt', 'queuedAt', 'call', 'suspendedAt', 'cancelled',
   'completion', 'approval', 'deadline', 'approvalToken', 'approved')
 local status = record[1]
 if not status then return {'unknown'} end

@@ -6,9 +6,9 @@
 --   taken     the caller holds the claim: settle it with the verdict cancelled
 --   marked    its worker ends it; also for a call that was cancelled before, and one that has ended as cancelled
 --   closed    it has its final result
---   unknown   there is no such call
+--   unknown   there is no such call, or its record is damaged
 -- The same token again (the answer was lost) gets the same answer.
-local record = redis.call('HMGET', KEYS[1], 'status', 'attempt', 'queuedAt', 'call', 'cancelled', 'suspendedAt',
+local record = redis.pcall('HMGET', KEYS[1], 'status', 'attempt', 'queuedAt', 'call', 'cancelled', 'suspendedAt',
   'completion', 'token')
 local status = record[1]
 if not status then return {'unknown'} end

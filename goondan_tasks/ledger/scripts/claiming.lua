@@ -19,12 +19,14 @@ end
 --   expired | poisoned   the caller holds the claim: store that error
 --   held | done          another worker has the call, or it has ended or is pending: drop the message
 --   absent               there is no record: claim again, with the call's JSON
+-- or the error of Redis, if the record is damaged.
 -- The same token again (the answer was lost) gets the same answer.
 -- Only a sweep decides whether another worker is dead, never a claim.
 local function claim_call(claims, keys, id, token, terms, absent)
   local now = claims.now
-  local record = redis.call('HMGET', keys[1], 'status', 'attempt', 'queuedAt', 'deadline', 'token',
+  local record = redis.pcall('HMGET', keys[1], 'status', 'attempt', 'queuedAt', 'deadline', 'token',
     'verdict', 'deaths', 'retried', 'approved', 'call')
+  if record.err then return record end
   local status, attempt = record[1], number_in(record[2], 0)
   local queued = number_in(record[3], now)
   if status == 'done' or status == 'dead' or status == 'pending' then
@@ -40,8 +42,8 @@ local function claim_call(claims, keys, id, token, terms, absent)
     if deadline < now then verdict = 'expired' end
     redis.call('HSET', keys[1], 'call', absent[1], 'digest', absent[2], 'producers', '', 'queuedAt', now,
       'deadline', deadline, 'celery', '1')
-    redis.call('ZADD', keys[4], now, id)
-    redis.call('ZREMRANGEBYRANK', keys[4], 0, -10001)
+    redis.pcall('ZADD', keys[4], now, id)
+    redis.pcall('ZREMRANGEBYRANK', keys[4], 0, -10001)
     keep_for(keys[2], terms.ttl) -- for calls with a record, accepting them has extended this
     keep_for(keys[4], terms.ttl)
     index_trace(absent[5], id, now, terms.ttl)
@@ -73,7 +75,7 @@ local function close_claims(claims, due, ttl)
   if #claims.leases == 0 then return end
   redis.call('ZADD', due, unpack(claims.leases))
   for running, ids in pairs(claims.running) do
-    redis.call('ZADD', running, unpack(ids))
+    redis.pcall('ZADD', running, unpack(ids)) -- only a list: if it is damaged, the claims count all the same
     keep_for(running, ttl)
   end
 end
@@ -83,6 +85,7 @@ end
 local function claim_alone(keys, id, token, terms, absent)
   local claims = open_claims()
   local answer = claim_call(claims, keys, id, token, terms, absent)
+  if answer.err then return answer end
   close_claims(claims, keys[2], terms.ttl)
   if answer[2] <= 1 and not answer[6] then answer[7] = nil end
   return answer

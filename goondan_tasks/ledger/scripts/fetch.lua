@@ -16,7 +16,7 @@ local function take_messages()
     local message = redis.call('RPOP', KEYS[4])
     if not message then return end
     local id = string.match(message, OURS)
-    local status = id and redis.call('HGET', ns .. 'call:' .. id, 'status')
+    local status = id and redis.pcall('HGET', ns .. 'call:' .. id, 'status')
     if not id or status == 'queued' then
       redis.call('LPUSH', KEYS[4], message)
     elseif status == 'running' or status == 'pending' then

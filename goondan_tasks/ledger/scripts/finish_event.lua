@@ -6,8 +6,8 @@
 -- KEYS  due, call, the event's queue and wake-up key; for an answer also the asker's queue and wake-up key, and if the
 --       asker must handle it: call, calls:<agent> of the answer
 -- ARGV  those of finish.lua for one call, namespace, lease (ms) if the handler still runs (else ''), a unique id of
---       this request; for an answer also its message ('' = the caller sends it), and if the asker must handle it: id,
---       call JSON, digest, queue timeout (ms), record TTL (s), mailbox, indexes of traces
+--       this request, its mailbox ('' = a tool call); for an answer also its message ('' = the caller sends it), and if
+--       the asker must handle it: id, call JSON, digest, queue timeout (ms), record TTL (s), mailbox, indexes of traces
 -- Returns as finish_call does, or {that, id, call JSON} with the next event if the caller must send its message.
 -- The same request again (the answer was lost) gets the same answer: the caller has not sent that message yet.
 -- A client that follows the Turn (turn_events.py) reads from the Turn's stream that there is a result.
@@ -16,8 +16,8 @@ local ttl, id, token, agent, outcome = ARGV[1], ARGV[6], ARGV[7], ARGV[8], ARGV[
 local ns, lease, request = ARGV[14], ARGV[15], ARGV[16]
 local names = {results = ARGV[2], running = ARGV[3], meta = ARGV[4], dead_letters = ARGV[5]}
 local still_runs = lease ~= ''
-local record = redis.call('HMGET', KEYS[2], 'box', 'suspendedAt', 'status', 'token', 'finishedAt', 'ender')
-local box = record[1]
+local record = redis.pcall('HMGET', KEYS[2], 'box', 'suspendedAt', 'status', 'token', 'finishedAt', 'ender')
+local box = record[1] or record.err and ARGV[17] ~= '' and ARGV[17]
 local function release_next(answer)
   local following, call = take_out_of_mailbox(ns, box, id, KEYS[3], KEYS[4])
   return following and {answer, following, call} or answer
@@ -40,6 +40,7 @@ if not is_late then
   })
   close_ends(ends, KEYS[1], names)
 end
+if now == -2 and box then return release_next(now) end -- a damaged record must not keep its mailbox closed
 if now <= 0 then
   if box and outcome == 'ok' and redis.call('HGET', KEYS[2], 'outcome') ~= 'ok' then
     redis.call('HINCRBY', ns .. 'late-answers', agent_of(box), 1)
@@ -57,13 +58,13 @@ if record[2] then
   redis.call('ZREM', ns .. 'pending:' .. agent, id)
   redis.call('ZREM', ns .. 'approvals:' .. agent, id)
 end
-if ARGV[18] then
+if ARGV[19] then
   accept_call({KEYS[7], KEYS[1], KEYS[8], KEYS[5], KEYS[6]}, {
-    id = ARGV[18], call = ARGV[19], digest = ARGV[20], producer = '', patience = ARGV[21], ttl = ARGV[22],
-    message = ARGV[17], ns = ns, box = ARGV[23], indexes = ARGV[24],
+    id = ARGV[19], call = ARGV[20], digest = ARGV[21], producer = '', patience = ARGV[22], ttl = ARGV[23],
+    message = ARGV[18], ns = ns, box = ARGV[24], indexes = ARGV[25],
   })
-elseif ARGV[17] and ARGV[17] ~= '' then
-  redis.call('LPUSH', KEYS[5], ARGV[17]) -- wakes no worker: the asker has the answer from its notification
+elseif ARGV[18] and ARGV[18] ~= '' then
+  redis.call('LPUSH', KEYS[5], ARGV[18]) -- wakes no worker: the asker has the answer from its notification
 end
 if not still_runs then
   redis.call('HSET', KEYS[2], 'ender', request)

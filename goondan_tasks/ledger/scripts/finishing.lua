@@ -1,4 +1,5 @@
--- Ends runs. Shared by finish.lua and finish_event.lua.
+-- Ends runs. Shared by finish.lua and finish_event.lua. A damaged record or index of one call or agent must not keep the
+-- results of others from being stored: both are read and written with pcall.
 local INLINE_BYTES = 16384 -- a notification with a larger result carries only the id; clients then read the record
 local PLAIN_FIELDS = 14 -- the number of fields of a call that was only submitted and run once
 local ARGS = '"callChain":[],"args":' -- precedes the arguments, which end the JSON of a plain call
@@ -34,20 +35,22 @@ end
 -- names  prefixes: results (channel of a producer), running, meta (Celery's result record), dead_letters
 -- ended  id, token, agent, status (the final one), outcome, kind ('cancelled' if that is the result, 'plain' if the
 --        result repeats all of the call but its arguments), result (JSON), done_at (ISO 8601, for Celery's record)
--- Returns the time (ms); 0 if the claim was lost; -1 if the call is cancelled and the result does not say so.
+-- Returns the time (ms); 0 if the claim was lost; -1 if the call is cancelled and the result does not say so; -2 if its
+-- record is damaged: then the call leaves the lists of those that run.
 local function finish_call(ends, key, ttl, names, ended)
-  local record = redis.call('HMGET', key, 'token', 'producers', 'cancelled', 'celery', 'call', 'digest')
-  if record[1] ~= ended.token then return 0 end
+  local record = redis.pcall('HMGET', key, 'token', 'producers', 'cancelled', 'celery', 'call', 'digest')
+  if record[1] ~= ended.token and not record.err then return 0 end
   if record[3] and ended.kind ~= 'cancelled' then return -1 end
-  keep_result(key, ttl, ends.now, ended, record[5], record[6])
   local running = ends.running[ended.agent] or {}
   running[#running + 1], ends.running[ended.agent] = ended.id, running
   ends.ids[#ends.ids + 1] = ended.id
+  if record.err then return -2 end
+  keep_result(key, ttl, ends.now, ended, record[5], record[6])
   if ended.status == 'dead' then
     local letters = names.dead_letters .. ended.agent
-    redis.call('ZADD', letters, ends.now, ended.id)
-    redis.call('ZREMRANGEBYSCORE', letters, '-inf', ends.now - ttl * 1000)
-    redis.call('ZREMRANGEBYRANK', letters, 0, -10001)
+    redis.pcall('ZADD', letters, ends.now, ended.id)
+    redis.pcall('ZREMRANGEBYSCORE', letters, '-inf', ends.now - ttl * 1000)
+    redis.pcall('ZREMRANGEBYRANK', letters, 0, -10001)
     redis.call('EXPIRE', letters, ttl)
   end
   if record[4] then -- submitted by plain Celery, which reads its own result record
@@ -69,7 +72,7 @@ end
 -- and, after a space, the result.
 local function close_ends(ends, due, names)
   if #ends.ids > 0 then redis.call('ZREM', due, unpack(ends.ids)) end
-  for agent, ids in pairs(ends.running) do redis.call('ZREM', names.running .. agent, unpack(ids)) end
+  for agent, ids in pairs(ends.running) do redis.pcall('ZREM', names.running .. agent, unpack(ids)) end
   for producer, list in pairs(ends.notifications) do
     redis.call('PUBLISH', names.results .. producer, table.concat(list, '\n'))
   end

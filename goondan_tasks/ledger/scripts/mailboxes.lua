@@ -18,25 +18,28 @@ local function notify_of_mail(ns, box)
   redis.call('PUBLISH', ns .. 'mail:' .. agent_of(box), box)
 end
 
+-- Return whether the mailbox takes the event; a damaged one does not.
 local function put_in_mailbox(ns, box, id, now, ttl)
-  redis.call('RPUSH', ns .. 'mailbox:' .. box, id)
-  redis.call('ZADD', ns .. 'mailboxes:' .. agent_of(box), 'NX', now, box)
+  if type(redis.pcall('RPUSH', ns .. 'mailbox:' .. box, id)) ~= 'number' then return false end
+  redis.pcall('ZADD', ns .. 'mailboxes:' .. agent_of(box), 'NX', now, box)
   keep_mailbox(ns, box, ttl)
   notify_of_mail(ns, box)
+  return true
 end
 
--- Return the first event that has not ended, and its status; events before it are removed.
+-- Return the first event that has not ended, and its status; events before it are removed, those with damaged records,
+-- too.
 -- The handler of an event with a result and a claim still runs.
 local function first_in_mailbox(ns, box)
   local mailbox = ns .. 'mailbox:' .. box
   while true do
-    local id = redis.call('LINDEX', mailbox, 0)
-    if not id then
-      redis.call('ZREM', ns .. 'mailboxes:' .. agent_of(box), box)
+    local id = redis.pcall('LINDEX', mailbox, 0)
+    if type(id) ~= 'string' then -- it is empty, or damaged
+      redis.pcall('ZREM', ns .. 'mailboxes:' .. agent_of(box), box)
       return
     end
     local key = ns .. 'call:' .. id
-    local status = redis.call('HGET', key, 'status')
+    local status = redis.pcall('HGET', key, 'status')
     if status == 'queued' or status == 'running' or status == 'pending'
       or (status == 'done' and redis.call('HEXISTS', key, 'token') == 1) then return id, status end
     redis.call('LPOP', mailbox)
@@ -51,12 +54,12 @@ local function release_event(ns, id, queue, wake_up)
   redis.call('HDEL', ns .. 'call:' .. id, 'parked', 'message')
   if record[2] == '' then return id, record[3] end
   redis.call('RPUSH', queue, record[2])
-  if redis.call('LLEN', wake_up) == 0 then redis.call('LPUSH', wake_up, '1') end
+  if redis.pcall('LLEN', wake_up) == 0 then redis.call('LPUSH', wake_up, '1') end
 end
 
 -- Remove an event that has ended and release the next one. Returns as release_event does.
 local function take_out_of_mailbox(ns, box, id, queue, wake_up)
-  redis.call('LREM', ns .. 'mailbox:' .. box, 1, id)
+  redis.pcall('LREM', ns .. 'mailbox:' .. box, 1, id)
   local following, status = first_in_mailbox(ns, box)
   if not following or status ~= 'queued' then return end
   notify_of_mail(ns, box)

@@ -10,9 +10,9 @@
 --   kept     the call still runs
 --   closed   it has its final result, or another outcome
 --   other    it waits for something else: {word, queued, running, completion, approval or event}
---   unknown  there is no such call, or the callback belongs to another run
+--   unknown  there is no such call, its record is damaged, or the callback belongs to another run
 -- The same token again (the answer was lost) gets the same answer.
-local record = redis.call('HMGET', KEYS[1], 'status', 'attempt', 'queuedAt', 'call', 'suspendedAt', 'cancelled',
+local record = redis.pcall('HMGET', KEYS[1], 'status', 'attempt', 'queuedAt', 'call', 'suspendedAt', 'cancelled',
   'completion', 'approval', 'deadline', 'box', 'callback', 'token')
 local status, is_decision = record[1], ARGV[5] == '1'
 if not status then return {'unknown'} end

@@ -3,8 +3,8 @@
 -- ARGV  token, the pause (ms), what the next claim returns: 'retries so far, ms when the first run began', and the
 --       code of the run's error
 -- Returns 1, or 0 if the error of this run must be the result: the pause would end after the call's deadline, the
--- call is cancelled, or the claim was lost.
-local record = redis.call('HMGET', KEYS[1], 'token', 'deadline', 'cancelled', 'attempt', 'claimedAt', 'worker')
+-- call is cancelled, the claim was lost, or the record is damaged.
+local record = redis.pcall('HMGET', KEYS[1], 'token', 'deadline', 'cancelled', 'attempt', 'claimedAt', 'worker')
 if record[1] ~= ARGV[1] or record[3] then return 0 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

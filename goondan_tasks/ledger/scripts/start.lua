@@ -1,13 +1,16 @@
 -- Mark claimed calls as started, just before their handlers run, and renew their leases.
 -- KEYS  due, call...
 -- ARGV  lease (ms), then id and token of each call
--- Returns for each call 1, or 0 if the claim was lost, or -1 if the call is cancelled and must not start.
+-- Returns for each call 1, or 0 if the claim was lost, or -1 if the call is cancelled and must not start, or -2 if its
+-- record is damaged.
 local time = redis.call('TIME')
 local lease = time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[1]
 local answers, leases = {}, {}
 for at = 2, #KEYS do
-  local record = redis.call('HMGET', KEYS[at], 'token', 'cancelled')
-  if record[1] ~= ARGV[2 * at - 1] then
+  local record = redis.pcall('HMGET', KEYS[at], 'token', 'cancelled')
+  if record.err then
+    answers[at - 1] = -2
+  elseif record[1] ~= ARGV[2 * at - 1] then
     answers[at - 1] = 0
   elseif record[2] then
     answers[at - 1] = -1

@@ -3,8 +3,8 @@
 -- ARGV  namespace, producer, record TTL (s); then nine for each call: id, call JSON, digest, the number of its queue,
 --       the call's own deadline (ms, '' = none), queue timeout (ms), message ('' = the caller sends it), its
 --       indexes of traces, and an event's mailbox ('' = a tool call)
--- Returns {number of a call, 'known' or 'conflict', its status, ...} for calls that were submitted before, numbered
--- from 0 (accept.lua is put before this).
+-- Returns {number of a call, 'known', 'conflict' or 'damaged', its status, ...} for calls that were submitted before, or
+-- whose records are damaged, numbered from 0 (accept.lua is put before this).
 local ns, producer, ttl = ARGV[1], ARGV[2], ARGV[3]
 local batch, queues, old = open_batch(KEYS[1]), {}, {}
 for at = 2, #KEYS, 3 do queues[#queues + 1] = add_queue(batch, KEYS[at], KEYS[at + 1], KEYS[at + 2]) end

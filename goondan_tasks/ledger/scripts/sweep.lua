@@ -12,7 +12,8 @@
 --              store that error (the last two: it was pending)
 --   completed  store the completion
 --   requeue    release it with a message
--- The row of a record that cannot be read has no call JSON.
+--   damaged    nothing: its key holds another type; it is looked at again when its record would have expired
+-- The row of a record that cannot be read has no call JSON. mailboxes.lua is put before this.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local last = tonumber(redis.call('GET', KEYS[2]) or 0)
@@ -29,12 +30,39 @@ if now - last > tonumber(ARGV[5]) then
   end
 end
 
+local MOST_MAILBOXES = 1000 -- of an agent, are searched for a damaged event
+
+-- Push the message of the next event of a mailbox. One that another broker carries waits for the event after it.
+local function admit_next(ns, agent, box)
+  local queue = 'agent.' .. agent .. '.events'
+  local following, status = first_in_mailbox(ns, box)
+  if status == 'queued' and redis.call('HGET', ns .. 'call:' .. following, 'message') ~= '' then
+    release_event(ns, following, queue, queue .. '.bell')
+  end
+end
+
+-- Take a call whose record is damaged out of the lists of calls that run or wait, and admit the event behind it. Its
+-- agent is not known.
+local function forget(id)
+  local ns = string.sub(ARGV[4], 1, -#'call:' - 1)
+  for _, agent in ipairs(redis.call('HKEYS', ns .. 'agents')) do
+    for _, index in ipairs({'running:', 'pending:', 'approvals:', 'waiting:'}) do
+      redis.pcall('ZREM', ns .. index .. agent, id)
+    end
+    for _, box in ipairs(redis.pcall('ZRANGE', ns .. 'mailboxes:' .. agent, 0, MOST_MAILBOXES - 1)) do
+      if redis.pcall('LINDEX', ns .. 'mailbox:' .. box, 0) == id then admit_next(ns, agent, box) end
+    end
+  end
+  return {id, 'damaged', 0, 0, ''}
+end
+
 -- Decide about one call; returns its row, or nothing if there is nothing to do. Fails on an unknown kind of record.
 local function take(id)
   local key = ARGV[4] .. id
-  local record = redis.call('HMGET', key, 'status', 'attempt', 'queuedAt', 'call', 'notStarted',
+  local record = redis.pcall('HMGET', key, 'status', 'attempt', 'queuedAt', 'call', 'notStarted',
     'idempotent', 'maxAttempts', 'deaths', 'cancelled', 'waiting', 'worker', 'suspendedAt', 'completion',
     'approval', 'token', 'claimedAt', 'overran', 'spared', 'renewedAt')
+  if record.err then return forget(id) end
   local status, verdict = record[1], 'requeue'
   local completion = record[13]
   -- an event that has its result, but whose handler still ran when the worker died
@@ -83,7 +111,8 @@ for _, id in ipairs(redis.call('ZRANGE', KEYS[1], '-inf', now, 'BYSCORE', 'LIMIT
   if row then
     -- a process of another version may be able to read the record later; the other calls are swept anyway
     taken[#taken + 1] = is_sound and row or {id, 'requeue', 0, 0, ''}
-    redis.call('ZADD', KEYS[1], now + ARGV[2], id)
+    local pause = is_sound and row[2] == 'damaged' and ARGV[6] * 1000 or ARGV[2]
+    redis.call('ZADD', KEYS[1], now + pause, id)
   end
 end
 return taken

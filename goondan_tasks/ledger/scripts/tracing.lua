@@ -2,8 +2,8 @@
 
 -- Add calls to an index; `ids` alternates scores and ids.
 local function add_to_trace(index, ids, ttl)
-  redis.call('ZADD', index, unpack(ids))
-  redis.call('ZREMRANGEBYRANK', index, 0, -50001)
+  redis.pcall('ZADD', index, unpack(ids)) -- only a list: if it is damaged, the calls count all the same
+  redis.pcall('ZREMRANGEBYRANK', index, 0, -50001)
   keep_for(index, ttl)
 end
 

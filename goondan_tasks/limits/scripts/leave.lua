@@ -2,7 +2,7 @@
 -- ARGV  (after those of permits.lua) id, limits, when it was admitted (ms), '1' if its run has ended but its claim is
 --       kept
 local id, since, pauses = ARGV[10], tonumber(ARGV[12]), ARGV[13] == '1'
-local record = redis.call('HMGET', calls .. id, 'status', 'approval')
+local record = redis.pcall('HMGET', calls .. id, 'status', 'approval') -- if it is damaged, the call has ended
 local status, is_held = record[1], record[2]
 local has_ended = status ~= 'queued' and status ~= 'running'
 if status ~= 'queued' then take_out(id) end

@@ -9,6 +9,8 @@
 -- time. The call's record decides whether it still holds the permit: the permit is free again if the call has ended,
 -- or was not claimed within a lease (after it was admitted or queued again).
 --
+-- Records of other calls are read with pcall: one that is damaged counts as a call that has ended.
+--
 -- KEYS  limits (limit -> when its wait queue must be checked, in ms)
 -- ARGV  prefixes of the keys call, limit, holders, line, waiter, waiting;
 --       lease (ms), time between two checks (ms), TTL (s); then those of each script
@@ -55,7 +57,7 @@ end
 
 -- Remove the call from its wait queue. Its record still says that it waited.
 local function take_out(id)
-  local waiter = redis.call('HMGET', waiters .. id, 'line', 'agent')
+  local waiter = redis.pcall('HMGET', waiters .. id, 'line', 'agent')
   if not waiter[1] then return end
   redis.call('ZREM', wait_queues .. waiter[1], id)
   redis.call('ZREM', waiting .. waiter[2], id)
@@ -64,7 +66,7 @@ end
 
 -- Put a call back into the wait queue if its message was sent by other means and may never reach a worker.
 local function wait_again(name, id)
-  local waiter = redis.call('HMGET', waiters .. id, 'at', 'agent')
+  local waiter = redis.pcall('HMGET', waiters .. id, 'at', 'agent')
   if waiter[1] then put_in_wait_queue(name, id, waiter[1], waiter[2]) end
 end
 
@@ -77,7 +79,7 @@ local function free_dead_permits(name)
   local found = redis.call('ZRANGE', holders .. name, 0, -1, 'WITHSCORES')
   for i = 1, #found, 2 do
     local id, since = found[i], math.abs(tonumber(found[i + 1]))
-    local record = redis.call('HMGET', calls .. id, 'status', 'releasedAt')
+    local record = redis.pcall('HMGET', calls .. id, 'status', 'releasedAt')
     local status = record[1]
     if status == 'queued' and math.max(since, tonumber(record[2] or 0)) < now - lease then
       redis.call('ZREM', holders .. name, id)
@@ -100,7 +102,8 @@ local function check_key(limit, id, at)
   local state = redis.call('HMGET', states .. limit.name, 'owner', 'digest')
   local owner = state[1]
   if owner == id then return end
-  local status = owner and redis.call('HGET', calls .. owner, 'status')
+  local status = owner and redis.pcall('HGET', calls .. owner, 'status')
+  if type(status) == 'table' then return 'share', owner end -- its record is damaged, so it may have run: this must not run
   local is_under_way = status == 'queued' or status == 'running' or status == 'pending'
   if is_under_way or (status and is_shared(owner, limit.period == 0)) then
     if state[2] ~= limit.digest then return 'conflict', owner end
@@ -122,8 +125,8 @@ end
 local function is_taken_over(name, at)
   local last = redis.call('ZRANGE', holders .. name, 0, 0, 'WITHSCORES')
   if not last[1] or tonumber(last[2]) >= 0 then return false end
-  local queued = redis.call('HGET', calls .. last[1], 'queuedAt')
-  if queued and tonumber(queued) <= at then return false end
+  local queued = redis.pcall('HGET', calls .. last[1], 'queuedAt')
+  if type(queued) == 'string' and tonumber(queued) <= at then return false end
   redis.call('ZREM', holders .. name, last[1])
   wait_again(name, last[1])
   return true
@@ -199,8 +202,8 @@ local function admit_waiting(name)
       return
     end
     local id, at = head[1], tonumber(head[2])
-    local waiter = redis.call('HMGET', waiters .. id, 'gates', 'message', 'queue', 'bell', 'agent')
-    local record = redis.call('HMGET', calls .. id, 'status', 'deadline')
+    local waiter = redis.pcall('HMGET', waiters .. id, 'gates', 'message', 'queue', 'bell', 'agent')
+    local record = redis.pcall('HMGET', calls .. id, 'status', 'deadline')
     if record[1] ~= 'queued' or tonumber(record[2]) <= now or not waiter[1] then
       take_out(id)
       redis.call('ZREM', wait_queues .. name, id)
@@ -234,7 +237,7 @@ local function push_turns()
     end
     for i = #messages, 1, -1 do redis.call('RPUSH', queue, messages[i]) end
     for i = #before, 1, -1 do redis.call('RPUSH', queue, before[i]) end
-    if redis.call('LLEN', messages.wake_up) == 0 then redis.call('LPUSH', messages.wake_up, '1') end
+    if redis.pcall('LLEN', messages.wake_up) == 0 then redis.call('LPUSH', messages.wake_up, '1') end
   end
 end
 

@@ -9,7 +9,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '(' .. now, '+inf')) do
   local live = ARGV[5] .. id
-  local facts = redis.call('HMGET', live, 'status', 'request', 'place')
+  local facts = redis.pcall('HMGET', live, 'status', 'request', 'place') -- a damaged one is not used
   if facts[1] == 'pending' and facts[2] == ARGV[6] and not unreadable[id] then
     if ARGV[7] ~= '' and facts[3] ~= ARGV[7] then redis.call('HSETNX', live, 'resume:' .. ARGV[7], ARGV[8]) end
     return id

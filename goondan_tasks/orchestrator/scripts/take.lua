@@ -1,13 +1,13 @@
 -- Take calls that wait for a worker, in order to end them. If the caller dies first, a sweep ends them as expired.
 -- KEYS  due
 -- ARGV  token, lease (ms), record TTL (s), call key prefix, then the ids
--- Returns {id, attempt, queued at (ms)} of each call that the caller now holds and must end.
+-- Damaged records are left out. Returns {id, attempt, queued at (ms)} of each call that the caller now holds and must end.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local taken = {}
 for i = 5, #ARGV do
   local key = ARGV[4] .. ARGV[i]
-  local record = redis.call('HMGET', key, 'status', 'cancelled', 'attempt', 'queuedAt')
+  local record = redis.pcall('HMGET', key, 'status', 'cancelled', 'attempt', 'queuedAt')
   if record[1] == 'queued' and not record[2] then
     redis.call('HSET', key, 'status', 'running', 'token', ARGV[1])
     redis.call('EXPIRE', key, ARGV[3])

@@ -468,3 +468,46 @@ def test_a_call_keeps_its_place_as_long_as_its_deadline_is_away(door: Door, redi
     keys, name = Keys(), "concurrency:notes"
     for place in (keys.wait_queue(name), keys.waiter(identity_of(call)), keys.waiting("coder"), keys.limits):
         assert redis.ttl(place) > 7 * 86_400
+
+
+def overwrite(door: Door, call: ToolCall) -> None:
+    """Do to a call's record what another program might."""
+    door.redis.set(door.ledger.keys.call(identity_of(call)), "overwritten")
+
+
+def test_permit_of_a_call_with_a_damaged_record_is_free_again(door: Door) -> None:
+    overwrite(door, door.run("holder", ONE))
+    assert door.admit(door.submit("next"), ONE).word == "go"
+
+
+def test_call_with_a_damaged_record_releases_what_it_holds(door: Door) -> None:
+    holder = door.run("holder", ONE)
+    door.wait("next", ONE)
+    overwrite(door, holder)
+    door.script_calls.leave(identity_of(holder), ONE, 0).run(door.redis)
+    assert door.queue() == ["next"]
+
+
+def test_call_behind_a_waiting_one_with_a_damaged_record_is_admitted(door: Door) -> None:
+    holder = door.run("holder", ONE)
+    overwrite(door, door.wait("damaged", ONE))
+    door.wait("next", ONE)
+    door.end(holder, ONE)
+    assert door.queue() == ["next"]
+
+
+def test_call_whose_key_belongs_to_a_damaged_record_is_not_run(door: Door) -> None:
+    owner = door.run("owner", key())
+    overwrite(door, owner)
+    answer = door.admit(door.submit("second"), key())
+    assert (answer.word, answer.about) == ("share", identity_of(owner))
+
+
+def test_other_limits_are_looked_at_beside_a_damaged_one(door: Door, redis: Redis) -> None:
+    holder = door.run("holder", ONE)
+    door.wait("waits", ONE)
+    redis.set("goondan:line:broken", "overwritten")
+    redis.zadd("goondan:limits", {"broken": 1, "concurrency:notes": 2})
+    redis.delete(door.ledger.keys.call(identity_of(holder)), "goondan:holders:concurrency:notes")
+    assert door.look().word == "looked"
+    assert door.queue() == ["waits"]

@@ -11,6 +11,7 @@ from typing import Any
 import fakeredis
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
 
 from broker_config import serializer
 from broker_config.queue_reader import Batch
@@ -44,6 +45,8 @@ class FakeReader:
         #: by the id of a call, in place of 1
         self.mark_answers: dict[str, int] = {}
         self.is_away = False
+        #: the id of a call whose keys no script can use
+        self.damaged = ""
         #: how many calls were asked for beyond the free slots, each time
         self.credits: list[int] = []
         self.extras: list[int] = []
@@ -63,7 +66,12 @@ class FakeReader:
     def settle(self) -> None:
         posted, self._posted = self._posted, []
         for call, receiver in posted:
-            receiver(RedisConnectionError("away") if self.is_away else call.parse(self._answer(call)))
+            if self.is_away:
+                receiver(RedisConnectionError("away"))
+            elif self.damaged and any(key.endswith(f":{self.damaged}") for key in call.keys):
+                receiver(ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value"))
+            else:
+                receiver(call.parse(self._answer(call)))
         if self.is_away:
             raise RedisConnectionError("away")
 
@@ -242,7 +250,7 @@ def test_no_more_calls_are_claimed_ahead_than_are_run_in_a_moment() -> None:
     assert max(scene.reader.extras) <= AHEAD_SECONDS / 0.002
 
 
-@pytest.mark.parametrize(("answer", "ended_as_cancelled"), [(0, []), (-1, ["1"])])
+@pytest.mark.parametrize(("answer", "ended_as_cancelled"), [(0, []), (-1, ["1"]), (-2, [])])
 def test_a_call_whose_mark_is_refused_does_not_run(answer: int, ended_as_cancelled: list[str]) -> None:
     scene = Scene(1, lambda number: None)
     scene.reader.mark_answers["1"] = answer
@@ -266,6 +274,30 @@ def test_results_are_sent_again_when_redis_is_back(monkeypatch: pytest.MonkeyPat
     scene.reader.is_away = False
     wait_until(lambda: scene.noted == ["0"])
     assert scene.run == ["0"]
+
+
+def test_result_that_no_script_can_store_is_given_up_and_others_are_stored(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def damages(number: int) -> None:
+        if number == 1:
+            scene.reader.damaged = "1"
+
+    scene = Scene(1, damages)
+    scene.comes("0", "1", "2")
+    scene.begin()
+    wait_until(lambda: scene.noted == ["0", "2"] and scene.lead.is_idle)
+    assert scene.run == ["0", "1", "2"]
+    assert "call.not_stored" in capsys.readouterr().out
+
+
+def test_mark_that_no_script_can_set_costs_its_call_and_no_other() -> None:
+    scene = Scene(1, lambda number: None)
+    scene.reader.damaged = "1"
+    scene.comes("0", "1", "2")
+    scene.begin()
+    wait_until(lambda: scene.noted == ["0", "2"] and scene.lead.is_idle)
+    assert scene.run == ["0", "2"]
 
 
 def test_no_call_begins_while_its_mark_cannot_be_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,175 @@
+"""Another program overwrites the record of one call in Redis: that call is lost, and no other."""
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from goondan_tasks.client import PendingCall
+from goondan_tasks.errors import CallNotFoundError
+from goondan_tasks.testing import LocalStack
+from tests.integration.crew import Crew
+from tests.integration.goondan_process import environment, goondan
+from tests.waiting import wait_until
+
+INFIRMARY = Path(__file__).parent.parent / "bundles" / "infirmary"
+PATIENCE = 60
+
+
+@pytest.fixture(scope="module")
+def crew() -> Iterator[Crew]:
+    with LocalStack(
+        INFIRMARY, workers=0, environment={"GOONDAN_LEASE_SECONDS": "3", "GOONDAN_GRACE_SECONDS": "30"}
+    ) as stack:
+        yield Crew(stack)
+
+
+@pytest.fixture
+def stack(crew: Crew) -> LocalStack:
+    crew.muster()
+    return crew.stack
+
+
+def redis_of(stack: LocalStack) -> Redis:
+    return stack.client._redis
+
+
+def submit(stack: LocalStack, *tools: str, victims: tuple[str, ...] = ()) -> list[PendingCall]:
+    """Submit one call of each tool, named after its place, in one Turn; each overwrites the victims."""
+    turn = uuid.uuid4().hex
+    args: dict[str, Any] = {"toolCallIds": list(victims), "until": f"open-{turn}"}
+    return stack.client.submit_many(
+        [
+            {
+                "agentName": "nurse",
+                "toolName": f"ward__{tool}",
+                "args": args if tool != "echo" else {},
+                "turnId": turn,
+                "toolCallId": f"call_{number}",
+            }
+            for number, tool in enumerate(tools)
+        ]
+    )
+
+
+def open_gate(stack: LocalStack, call: PendingCall) -> None:
+    record = stack.client.record(call.id)
+    redis_of(stack).set(str(record.call.args["until"]), "1")
+
+
+def require_lost(stack: LocalStack, call: PendingCall) -> None:
+    """Check that the client says what happened, and the worker names the call in its log."""
+    with pytest.raises(CallNotFoundError, match="damaged") as raised:
+        call.result(timeout=PATIENCE)
+    assert "remove what another program has written there" in str(raised.value.suggestion)
+    wait_until(lambda: call.id in "".join(map(stack.log, stack.workers)))
+
+
+def require_healthy(crew: Crew) -> None:
+    """Check that the worker waits for nothing any more: it drains as soon as it is asked to."""
+    [worker] = crew.stack.workers
+    crew.stack.stop_worker(worker)
+    assert worker.returncode == 0
+
+
+@pytest.mark.parametrize("tool", ["damage", "damage-on-the-loop"])
+def test_short_call_whose_record_is_overwritten_costs_no_other_its_result(
+    crew: Crew, stack: LocalStack, tool: str
+) -> None:
+    broken, *others = submit(stack, tool, "echo", "echo", victims=("call_0",))
+    assert [call.result(timeout=PATIENCE).status for call in others] == ["ok", "ok"]
+    require_lost(stack, broken)
+    require_healthy(crew)
+
+
+def test_call_that_was_claimed_ahead_of_its_damage_does_not_stop_the_worker(
+    crew: Crew, stack: LocalStack
+) -> None:
+    first, broken, last = submit(stack, "damage", "echo", "echo", victims=("call_1",))
+    assert [call.result(timeout=PATIENCE).status for call in (first, last)] == ["ok", "ok"]
+    require_lost(stack, broken)
+    require_healthy(crew)
+
+
+def test_queued_call_with_a_damaged_record_becomes_a_dead_letter(crew: Crew) -> None:
+    crew.muster(0)
+    broken, good = submit(crew.stack, "echo", "echo")
+    redis_of(crew.stack).set(f"goondan:call:{broken.id}", "overwritten")
+    crew.muster()
+    assert good.result(timeout=PATIENCE).status == "ok"
+    require_lost(crew.stack, broken)
+    wait_until(
+        lambda: any(broken.id in str(one.call.args) for one in crew.stack.client.dead_letters("nurse"))
+    )
+    crew.stack.client.drop_all("nurse", newer_than=PATIENCE)
+
+
+def test_running_call_with_a_damaged_record_leaves_leases_cancels_and_waits_of_others(
+    crew: Crew, stack: LocalStack
+) -> None:
+    redis, keys = redis_of(stack), stack.client._ledger.keys
+    broken, kept, cancelled = submit(stack, "hold", "hold", "hold", victims=("call_0",))
+    [gate] = [str(stack.client.record(kept.id).call.args["until"])]
+    wait_until(lambda: redis.sismember("held", gate) and redis.exists(keys.call(broken.id)) == 1)
+    wait_until(lambda: redis.type(keys.call(broken.id)) == b"string")
+
+    renewals: set[Any] = set()
+
+    def is_renewed_often() -> bool:
+        renewals.add(redis.zscore(keys.due, kept.id))
+        return len(renewals) > 3
+
+    wait_until(is_renewed_often, PATIENCE)
+    cancelled.cancel()
+    error = cancelled.result(timeout=10).error
+    assert error is not None
+    assert error.code == "E_TOOL_CANCELLED"
+    require_lost(stack, broken)
+    open_gate(stack, kept)
+    assert kept.result(timeout=PATIENCE).status == "ok"
+    require_healthy(crew)
+    assert redis.zscore(keys.running("nurse"), broken.id) is None
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["calls"], ["queues"], ["agents"], ["dead-letters", "list"], ["approvals", "list"], ["traces"]],
+)
+def test_command_that_lists_records_leaves_out_a_damaged_one(stack: LocalStack, command: list[str]) -> None:
+    broken, good = submit(stack, "echo", "echo")
+    assert [call.result(timeout=PATIENCE).status for call in (broken, good)] == ["ok", "ok"]
+    redis_of(stack).delete(f"goondan:call:{broken.id}")
+    redis_of(stack).set(f"goondan:call:{broken.id}", "overwritten")
+    done = goondan(*command, env=environment(redis_url=stack.redis_url))
+    assert (done.exit_code, "Traceback" in done.stderr) == (0, False), done.stderr
+    if command == ["calls"]:
+        assert good.id in done.stdout
+
+
+@pytest.mark.parametrize("command", ["show", "result", "cancel"])
+def test_command_about_a_damaged_record_says_that_it_is_damaged(stack: LocalStack, command: str) -> None:
+    [broken] = submit(stack, "echo")
+    assert broken.result(timeout=PATIENCE).status == "ok"
+    redis_of(stack).delete(f"goondan:call:{broken.id}")
+    redis_of(stack).set(f"goondan:call:{broken.id}", "overwritten")
+    done = goondan(command, broken.id, env=environment(redis_url=stack.redis_url))
+    assert done.exit_code == 2
+    assert "damaged" in done.stdout + done.stderr
+
+
+def test_submission_of_a_call_whose_record_is_damaged_costs_the_others_nothing(stack: LocalStack) -> None:
+    calls: list[dict[str, Any]] = [
+        {"agentName": "nurse", "toolName": "ward__echo", "args": {}, "turnId": "again", "toolCallId": name}
+        for name in ("one", "two", "three")
+    ]
+    [known] = stack.client.submit_many(calls[1:2])
+    assert known.result(timeout=PATIENCE).status == "ok"
+    redis_of(stack).delete(f"goondan:call:{known.id}")
+    redis_of(stack).set(f"goondan:call:{known.id}", "overwritten")
+    first, broken, last = stack.client.submit_many(calls)
+    assert [call.result(timeout=PATIENCE).status for call in (first, last)] == ["ok", "ok"]
+    with pytest.raises(CallNotFoundError, match="damaged"):
+        broken.result(timeout=PATIENCE)
