@@ -1,5 +1,6 @@
-"""Atomic writes: concurrent readers see either the old content of a file or the new."""
+"""Atomic writes, whose concurrent readers see the old content of a file or the new; private directories."""
 
+import itertools
 import os
 import secrets
 from contextlib import ExitStack
@@ -45,6 +46,19 @@ def write_whole(
             os.link(temporary, target, src_dir_fd=directory, dst_dir_fd=directory)
     if is_durable:
         sync_directory(target.parent, directory)
+
+
+def make_private_directory(path: Path) -> None:
+    """Create a directory and the missing ones above it, each for its owner alone; others stay as they are.
+
+    ``Path.mkdir(mode=0o700, parents=True)`` leaves the parents to the umask.
+
+    Raises:
+        OSError: a directory cannot be created, or a part of the path is a file.
+    """
+    missing = [path, *itertools.takewhile(lambda parent: not parent.is_dir(), path.parents)]
+    for directory in reversed(missing):
+        directory.mkdir(mode=0o700, exist_ok=True)
 
 
 def sync_directory(path: Path, directory: int | None = None) -> None:

@@ -19,7 +19,7 @@ from typing import Self
 from pydantic import BaseModel, ValidationError
 
 from broker_config.settings import Settings, SettingsError
-from goondan_tasks.atomic_file import write_whole
+from goondan_tasks.atomic_file import make_private_directory, write_whole
 from goondan_tasks.entry import MAX_PATHS, ProbeRecord
 
 #: a file that changed this recently may change again with the same ``ctime``
@@ -84,7 +84,7 @@ class ExportCache:
         files = {path: state for path, (state, _) in states.items()}
         kept = _Kept(record=record.model_copy(update={"files": ()}), files=files)
         with contextlib.suppress(OSError):  # without a cache, only time is lost
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_directory(self.folder)
             write_whole(self._place(file), kept.model_dump_json().encode(), mode=0o600)
             for old in self.folder.glob("*.json"):
                 if old.stat().st_mtime < time.time() - KEPT_SECONDS:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import structlog
 
-from goondan_tasks.atomic_file import sync_directory, write_whole
+from goondan_tasks.atomic_file import make_private_directory, sync_directory, write_whole
 from goondan_tasks.errors import ConfigError, OAuthStoreError
 from goondan_tasks.messages import Clock, JsonObject, epoch_milliseconds
 from goondan_tasks.oauth.crypto import KEY_BYTES, Cipher, Key, Keyring
@@ -62,9 +62,8 @@ def _usable(path: Path) -> Iterator[None]:
 
 
 def _make_private_directory(path: Path) -> None:
-    """Create a directory, and its parent (the state root) if that is missing, for their owner alone."""
-    path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
-    path.mkdir(mode=_DIRECTORY_MODE, exist_ok=True)
+    """Create a directory, and the state root above it if that is missing, for their owner alone."""
+    make_private_directory(path)
     _require_private(path)
 
 

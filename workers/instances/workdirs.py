@@ -23,7 +23,7 @@ import structlog
 from redis.exceptions import RedisError, ResponseError
 
 from broker_config.refusals import RefusedError
-from goondan_tasks.atomic_file import write_whole
+from goondan_tasks.atomic_file import make_private_directory, write_whole
 from goondan_tasks.errors import ToolError, ToolTimeoutError
 from goondan_tasks.instances.files import InstanceFiles
 from goondan_tasks.instances.table import InstanceDirectory, Instances, Opened, encoded, instances_directory
@@ -79,7 +79,7 @@ class Workdirs:
             if self.find(instance_key) is None:
                 _make(workdir, instance_key)
             return workdir
-        self.instances.mkdir(parents=True, exist_ok=True)
+        make_private_directory(self.instances)
         place = locate(self.instances, cwd)
         is_new = not place.absolute.exists()
         with place.open_directory(make=True) as descriptor:
@@ -100,7 +100,7 @@ def _is_directory(path: str) -> bool:
 
 
 def _make(workdir: Path, instance_key: str) -> None:
-    workdir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private_directory(workdir)
     for part in (workdir.parent, workdir):
         if part.is_symlink():
             raise ToolError(
@@ -115,7 +115,7 @@ def root_id(state_root: Path) -> str:
     Raises:
         OSError: the state root cannot be created or written.
     """
-    state_root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private_directory(state_root)
     place = state_root / "root-id"
     if not place.exists():
         with suppress(FileExistsError):  # only the first of several workers succeeds

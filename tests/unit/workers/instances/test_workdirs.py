@@ -1,6 +1,7 @@
 """The directories of instances: their names, how they are opened, and what the table says of them."""
 
 import asyncio
+import itertools
 import shutil
 import stat
 from collections.abc import Iterator
@@ -59,8 +60,14 @@ def test_an_instance_has_one_workdir_and_no_other_has_it(tmp_path: Path) -> None
     assert workdirs.open("a") != workdirs.open("b")
 
 
-def test_a_workdir_is_private(tmp_path: Path) -> None:
-    assert stat.S_IMODE(Workdirs(tmp_path, "shop").open("a").stat().st_mode) == 0o700
+@pytest.mark.parametrize("cwd", [None, "mine"])
+def test_every_directory_down_to_a_workdir_is_private(tmp_path: Path, cwd: str | None) -> None:
+    tmp_path.chmod(0o755)
+    workdir = Workdirs(tmp_path, "shop").open("a", cwd)
+
+    made = [workdir, *itertools.takewhile(lambda parent: parent != tmp_path, workdir.parents)]
+    assert {stat.S_IMODE(directory.stat().st_mode) for directory in made} == {0o700}
+    assert len(made) >= 3
 
 
 @pytest.mark.parametrize("part", ["", "workspace"])
