@@ -10,7 +10,9 @@ become a replica. A script that cannot run because of the contents of its keys i
 # mypy: disable-error-code="no-untyped-call"
 
 import logging
+import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -89,6 +91,8 @@ class PipelinedWriter:
         self._is_connected = True
         self._is_refused = False
         self._stopped = threading.Event()
+        in_child = weakref.WeakMethod(self._leave_to_parent)
+        os.register_at_fork(after_in_child=lambda: (leave := in_child()) and leave())
 
     def start(self) -> None:
         """Start the reading thread.
@@ -153,6 +157,12 @@ class PipelinedWriter:
         """Send all calls that were put off, in one packet."""
         with self._lock:
             self._send_all()
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child, send nothing over the parent's connection."""
+        self._lock = threading.Lock()  # another thread of the parent may have held it
+        self._is_connected = False
+        self._connection.disconnect()
 
     def _send_all(self) -> None:
         pending_commands = [self._unsent.popleft() for _ in range(len(self._unsent))]

@@ -33,6 +33,15 @@ def children_of(pid: int) -> list[int]:
     return [number for number, stat in _running() if stat[PARENT] == str(pid)]
 
 
+def lease_guards_of(worker: int) -> list[int]:
+    """List the processes that keep a worker's leases: one, or none while it is replaced."""
+    return [
+        child
+        for child in children_of(worker)
+        if b"lease_guard.py" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
+
+
 def with_environment(entry: str) -> list[int]:
     """List the running processes that were started with ``NAME=value`` in their environment."""
     return [number for number, _ in _running() if entry.encode() in _environment(number)]

@@ -55,6 +55,7 @@ from workers.extensions.events import (
     tell_completed,
 )
 from workers.extensions.pipelines import AgentPipelines
+from workers.forks import end_fork
 from workers.handlers import timed_out, way_timed_out
 from workers.instances.outputs import Outputs
 from workers.job import Job, Plan, SlowToolDetector, Stamp, result_of
@@ -370,8 +371,11 @@ class Executor:
 
     async def _handle(self, attempt: _Attempt, arguments: Any) -> Any:
         """Check the arguments and run the handler; on the loop, blocking parts run on another thread."""
-        value = await _may_block(attempt, partial(self._begin, attempt, arguments))
-        return await _awaited(value, attempt) if inspect.isawaitable(value) else value
+        try:
+            value = await _may_block(attempt, partial(self._begin, attempt, arguments))
+            return await _awaited(value, attempt) if inspect.isawaitable(value) else value
+        finally:
+            end_fork()
 
     def _begin(self, attempt: _Attempt, arguments: Any) -> Any:
         """Run a blocking handler to its end, or return the awaitable of an async one."""

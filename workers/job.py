@@ -24,6 +24,7 @@ from goondan_tasks.messages import CallLogFields, Clock, JsonObject, ToolCall, T
 from goondan_tasks.names import EVENT_TOOLS
 from workers.cancellation import Cancellation
 from workers.concurrency.threads import SHORT_SECONDS
+from workers.forks import end_fork
 from workers.progress_reporter import ProgressReporter
 from workers.tools.registered_tool import RegisteredTool
 
@@ -89,6 +90,7 @@ class SlowToolDetector:
         finally:
             wall = monotonic() - begun
             self.learn(wall, wall - (thread_time() - busy))
+            end_fork()
 
     def learn(self, wall: float, idle: float) -> None:
         """Record how many seconds a handler took, and how many of them it was idle.

@@ -1,12 +1,15 @@
 """The boundary around foreign code: every exception becomes a value, even one that would end the process.
 
 Handlers, extensions, middlewares and entry files are run through it, in workers and in isolated children. It
-is also the last boundary of a thread or a call, where a fault of ours must not harm the others.
+is also the last boundary of a thread or a call, where a fault of ours must not harm the others. A child that
+foreign code has forked ends here.
 ``tests/architecture`` lists its callers.
 """
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
+
+from workers.forks import end_fork
 
 T = TypeVar("T")
 
@@ -31,14 +34,20 @@ class FunctionOutcome(Generic[T]):
 def outcome_of(function: Callable[[], T]) -> FunctionOutcome[T]:
     """Call ``function``; nothing is raised here."""
     try:
-        return FunctionOutcome(function())
+        value = function()
     except BaseException as error:  # noqa: BLE001 - the boundary
+        end_fork()
         return FunctionOutcome(None, error)
+    end_fork()
+    return FunctionOutcome(value)
 
 
 async def awaited_outcome(awaitable: Awaitable[T]) -> FunctionOutcome[T]:
     """Await ``awaitable``; nothing is raised here, not even that the task is cancelled."""
     try:
-        return FunctionOutcome(await awaitable)
+        value = await awaitable
     except BaseException as error:  # noqa: BLE001 - the boundary
+        end_fork()
         return FunctionOutcome(None, error)
+    end_fork()
+    return FunctionOutcome(value)

@@ -37,6 +37,7 @@ from workers.delivery.delivery import Delivery
 from workers.delivery.limiter import CallLimiter
 from workers.delivery.result_writer import ResultWriter, Retries
 from workers.delivery.spans import run_spans
+from workers.forks import claim_process
 from workers.instances.service import Collector
 from workers.processes.isolation import Children
 from workers.processes.lease_guard_process import GuardTerms, LeaseGuardProcess
@@ -94,6 +95,7 @@ class WorkerRuntime:
             ConfigError: there is no bundle, or it is not valid.
         """
         runtime, threads = cls._compose(settings, Bootstrap.of(_bundle_path(settings), settings))
+        claim_process()
         for thread in threads:
             thread.start()
         return runtime

@@ -13,7 +13,7 @@ from redis import Redis
 from broker_config.keys import Keys
 from goondan_tasks.client import PendingCall
 from goondan_tasks.testing import LocalStack
-from tests.processes import children_of, runs
+from tests.processes import lease_guards_of, runs
 from tests.waiting import wait_until
 
 HOLDUP = Path(__file__).parent.parent / "bundles" / "holdup"
@@ -70,11 +70,7 @@ def wait_for_renewals(stack: LocalStack, *calls: PendingCall, times: int = 4) ->
 
 
 def guard_of(worker: "subprocess.Popen[bytes]") -> int:
-    [guard] = [
-        child
-        for child in children_of(worker.pid)
-        if b"lease_guard.py" in Path(f"/proc/{child}/cmdline").read_bytes()
-    ]
+    [guard] = lease_guards_of(worker.pid)
     return guard
 
 
@@ -127,7 +123,7 @@ def test_a_guard_that_dies_is_replaced_and_keeps_the_leases(stack: LocalStack, p
     killed = guard_of(worker)
     os.kill(killed, signal.SIGKILL)
     wait_until(lambda: "leases.guard_died" in stack.log(worker), PATIENCE)
-    wait_until(lambda: [one for one in children_of(worker.pid) if one != killed], PATIENCE)
+    wait_until(lambda: lease_guards_of(worker.pid) not in ([], [killed]), PATIENCE)
     stack.start_worker()
 
     call = hold(stack, place)

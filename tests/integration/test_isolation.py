@@ -12,7 +12,7 @@ import pytest
 from goondan_tasks.messages import ToolCallError, ToolCallResult
 from goondan_tasks.testing import LocalStack
 from tests.integration.crew import Crew
-from tests.processes import runs
+from tests.processes import children_of, lease_guards_of, runs
 from tests.waiting import wait_until
 
 FOUNDRY = Path(__file__).parent.parent / "bundles" / "foundry"
@@ -299,18 +299,7 @@ def test_there_are_never_more_children_than_places(stack: LocalStack, call: Call
     pids = {pending.result(PATIENCE).output for pending in stack.client.submit_many(calls)}
     assert len(pids) <= 8
     worker = stack.workers[0].pid
-    assert len([pid for pid in _processes() if parent_or_none(pid) == worker]) <= 8
-
-
-def _processes() -> list[int]:
-    return [int(path.name) for path in Path("/proc").glob("[0-9]*") if runs(int(path.name))]
-
-
-def parent_or_none(pid: int) -> int | None:
-    try:
-        return parent(pid)
-    except (FileNotFoundError, ProcessLookupError):
-        return None
+    assert len(set(children_of(worker)) - set(lease_guards_of(worker))) <= 8
 
 
 @pytest.fixture(scope="module")

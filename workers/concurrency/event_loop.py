@@ -9,13 +9,16 @@ import asyncio
 import contextlib
 import contextvars
 import logging
+import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from workers.concurrency.threads import Work
+from workers.forks import end_fork, is_fork
 from workers.outcome import FunctionOutcome, outcome_of
 
 logger = logging.getLogger(__name__)
@@ -56,6 +59,21 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> tuple[T] | None:
     return None
 
 
+class _Threads(ThreadPoolExecutor):
+    """The threads of ``asyncio.to_thread``, from which no forked child comes back."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        """Run a function on one of the threads."""
+        return super().submit(_run_to_end, fn, *args, **kwargs)
+
+
+def _run_to_end(function: Callable[..., T], /, *args: Any, **fields: Any) -> T:
+    try:
+        return function(*args, **fields)
+    finally:
+        end_fork()
+
+
 #: how long a callback that runs when the loop is stopped may take to end
 STOP_SECONDS = 10.0
 
@@ -65,12 +83,15 @@ class EventLoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._loop.set_default_executor(_Threads())
         self._stopped = False
         self._put_off: deque[tuple[Callable[[], object], contextvars.Context]] = deque()
         self._is_woken = False
         #: asyncio itself holds only weak references to tasks
         self._tasks: set[asyncio.Task[Any]] = set()
         self._thread = threading.Thread(target=self._run, name="goondan-event-loop", daemon=True)
+        in_child = weakref.WeakMethod(self._end_in_fork)
+        os.register_at_fork(after_in_child=lambda: (leave := in_child()) and leave())
 
     def start(self) -> None:
         """Start the thread."""
@@ -118,6 +139,13 @@ class EventLoopThread:
         self._thread.join(STOP_SECONDS)
         if not self._thread.is_alive():
             self._loop.close()
+
+    def _end_in_fork(self) -> None:
+        """In a child that a handler on the loop has forked: end the child as soon as the handler suspends."""
+        if is_fork() and threading.current_thread() is self._thread:
+            ready: deque[Any] = getattr(self._loop, "_ready")  # noqa: B009 - asyncio has no public way
+            ready.clear()
+            self._loop.call_soon(end_fork)
 
     def _run(self) -> None:
         """Run the loop: a task that calls ``sys.exit`` or stops the loop must not end the others."""

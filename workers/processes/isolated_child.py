@@ -39,6 +39,7 @@ from goondan_tasks.failure import describe, traceback_text
 from goondan_tasks.messages import JsonObject, Message
 from goondan_tasks.output import encoded_output, pending_of, report_of
 from goondan_tasks.tool_api import ToolContext, ToolHandler
+from workers.forks import claim_process
 from workers.handlers import find_handler
 from workers.outcome import outcome_of
 from workers.processes.programs import ProcessRunner, own_environment
@@ -230,6 +231,7 @@ def main(entry: str, memory_mb: str, log_level: str) -> None:
         _limit_memory(int(memory_mb))
     log = ChannelHandler(channel)
     logging.basicConfig(handlers=[log], level=int(log_level))
+    claim_process()
     IsolatedChild(channel, Path(entry), log).serve()
 
 

@@ -27,6 +27,7 @@ from workers.concurrency.event_loop import (
     move_to_loop,
 )
 from workers.concurrency.threads import on_new_thread
+from workers.forks import end_fork
 from workers.handlers import is_async_handler
 from workers.outcome import FunctionOutcome
 
@@ -96,6 +97,17 @@ def compose(
 
 
 def _around(layer: Layer, inner: Core[Context], on_thread: RunOnThread, *, shape: Shape) -> Core[Context]:
+    async def called(own: Context, inside: _Inside) -> Any:
+        if layer.is_async or not is_on_loop():
+            value = layer.middleware(own)
+        else:
+            value = await beside_loop(partial(layer.middleware, own), on_thread)
+        while inspect.isawaitable(value):  # an async one may return next() without awaiting it
+            if value is not inside.pending:
+                await move_to_loop()
+            value = await value
+        return value
+
     async def call(context: Context) -> Any:
         inside = _Inside(layer.name)
 
@@ -110,15 +122,10 @@ def _around(layer: Layer, inner: Core[Context], on_thread: RunOnThread, *, shape
             return inside.pending
 
         with OnError(inside.blame):
-            own = context.layer(begin)
-            if layer.is_async or not is_on_loop():
-                value = layer.middleware(own)
-            else:
-                value = await beside_loop(partial(layer.middleware, own), on_thread)
-            while inspect.isawaitable(value):  # an async one may return next() without awaiting it
-                if value is not inside.pending:
-                    await move_to_loop()
-                value = await value
+            try:
+                value = await called(context.layer(begin), inside)
+            finally:
+                end_fork()
             return shape(inside.result() if value is None else value)
 
     return call

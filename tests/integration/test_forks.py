@@ -1,0 +1,74 @@
+"""Handlers that fork, and children that come back out of them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goondan_tasks.testing import LocalStack
+from tests.processes import children_of
+
+FORKS = Path(__file__).parent.parent / "bundles" / "forks"
+PATIENCE = 60
+LATER = 30
+STATUSES = {"return": 0, "raise": 1, "exit": 7}
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[LocalStack]:
+    with LocalStack(FORKS) as stack:
+        yield stack
+
+
+@pytest.fixture(autouse=True)
+def _unharmed(stack: LocalStack) -> Iterator[None]:
+    """After each test the worker is the only one that carries out calls, and loses none."""
+    [worker] = stack.workers
+    before = set(children_of(worker.pid))
+    yield
+    calls = [stack.client.submit("forker", "fork__pid") for _ in range(LATER)]
+    assert {call.result(PATIENCE).output for call in calls} == {worker.pid}
+    assert worker.poll() is None
+    assert len(set(children_of(worker.pid)) - before) <= 1  # the isolated child stays
+
+
+def output(stack: LocalStack, tool: str, args: dict[str, Any], agent: str = "forker") -> Any:
+    result = stack.client.call(agent, f"fork__{tool}", args, timeout=PATIENCE)
+    assert result.error is None
+    return result.output
+
+
+@pytest.mark.parametrize("leave", STATUSES)
+@pytest.mark.parametrize("tool", ["plain", "retried", "coroutine", "beside", "isolated"])
+def test_a_forked_child_ends_when_it_leaves_the_handler(stack: LocalStack, tool: str, leave: str) -> None:
+    assert output(stack, tool, {"leave": leave}) == STATUSES[leave]
+
+
+def test_a_forked_child_ends_when_its_async_handler_suspends(stack: LocalStack) -> None:
+    assert output(stack, "suspended", {"leave": "return"}) == 0
+
+
+@pytest.mark.parametrize("leave", STATUSES)
+def test_a_child_forked_below_a_middleware_does_not_reach_it(stack: LocalStack, leave: str) -> None:
+    assert output(stack, "plain", {"leave": leave}, "wrapped") == STATUSES[leave]
+
+
+def test_a_child_that_a_middleware_forks_ends_when_it_leaves_that(stack: LocalStack) -> None:
+    assert output(stack, "pid", {"leave": "middleware"}, "wrapped") == {"status": 0}
+
+
+def test_a_forked_process_can_be_terminated(stack: LocalStack) -> None:
+    assert output(stack, "terminated", {}) == -15
+
+
+def test_progress_of_a_forked_child_does_not_reach_redis(stack: LocalStack) -> None:
+    call = stack.client.submit("forker", "fork__reporting")
+
+    assert call.result(PATIENCE).output == 0
+    assert call.progress() is None
+
+
+def test_multiprocessing_that_spawns_works_in_a_handler(stack: LocalStack) -> None:
+    assert output(stack, "spawned", {}) == [6, 24]
+    assert len(stack.client.workers()) == 1
