@@ -182,6 +182,12 @@ class Conversation:
             number, name = number + 1, f"{message.id}~{number + 1}"
         self.emit(MessageEvent(type="append", message=message.model_copy(update={"id": name})))
 
+    def restore(self, messages: Sequence[Message]) -> None:
+        """Make these the messages of the conversation again."""
+        self.emit(MessageEvent(type="truncate"))
+        for message in messages:
+            self.emit(MessageEvent(type="append", message=message))
+
     def write(self) -> None:
         """Write new events and the tokens used so far.
 

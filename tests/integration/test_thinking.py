@@ -422,6 +422,55 @@ def test_what_a_model_refuses_as_too_long_is_summarized_or_the_turn_fails(
     assert (failed.error.code, model.count) == ("E_MODEL_CONTEXT_LENGTH", 1)
 
 
+def test_outputs_that_are_too_long_together_are_cut_until_the_model_takes_them(
+    client: Client, model: ModelServer
+) -> None:
+    calls = tuple(Call("desk__echo", {"text": str(n) * 9_000}, f"call_{n}") for n in range(5))
+
+    def script(asked: Asked) -> Any:
+        size = sum(len(one.text) for one in asked.said if one.role == "tool")
+        if size > 12_000:
+            return too_long()
+        return Answer("done") if size or asked.said[-1].text != "go" else Answer("I look.", calls)
+
+    model.begin(script)
+    assert ask(client, "student", "go", "overflow").output == "done"
+    assert ask(client, "student", "and now?", "overflow").output == "done"
+    texts = [one.text for one in results(model.requests[-1])]
+    assert [text[0] for text in texts] == ["0", "1", "2", "3", "4"]
+    assert all("characters were cut" in text for text in texts)
+
+
+def test_an_input_that_is_too_long_takes_nothing_else_from_the_conversation(
+    client: Client, model: ModelServer
+) -> None:
+    def script(asked: Asked) -> Any:
+        return too_long() if any("long" in one.text for one in asked.said) else Answer("ok")
+
+    model.begin(script)
+    assert ask(client, "student", "first", "large-input").output == "ok"
+    refused = ask(client, "student", "long " * 2_000, "large-input")
+    assert refused.error is not None
+    assert refused.error.code == "E_MODEL_CONTEXT_LENGTH"
+    assert ask(client, "student", "second", "large-input").output == "ok"
+    assert told(model.requests[-1]) == ["user: first", "assistant: ok", "user: second"]
+
+
+def test_an_output_that_the_provider_refuses_is_withdrawn_in_the_next_turn(
+    client: Client, model: ModelServer
+) -> None:
+    def script(asked: Asked) -> Any:
+        if any("forbidden" in one.text for one in results(asked)):
+            return Failure(400, "content policy", type="invalid_request_error")
+        return Answer("ok") if results(asked) else calling("desk__echo", text="forbidden")
+
+    model.begin(script)
+    assert ask(client, "student", "first", "poison").error is not None
+    assert ask(client, "student", "second", "poison").output == "ok"
+    assert ask(client, "student", "third", "poison").output == "ok"
+    assert "withdrawn" in results(model.requests[-1])[0].text
+
+
 def test_a_summary_is_not_paid_for_twice_when_the_worker_dies_behind_it(
     client: Client, model: ModelServer, academy: LocalStack
 ) -> None:

@@ -10,7 +10,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,9 @@ from workers.agents.call_services import AgentTools, AsyncEntryStep
 from workers.thinking.model_calls import AskedRequests, Models
 from workers.thinking.model_request import ModelAnswer, ModelRequest
 from workers.thinking.providers import ModelProvider
+from workers.thinking.shortening import exchange, shorten, withdraw
 from workers.thinking.turn_stream import StepStream, TurnStream
+from workers.turns.pipeline import OnError
 from workers.turns.turns import TurnState
 
 logger = structlog.get_logger(__name__)
@@ -56,6 +58,9 @@ MOST_CALLS = 256
 
 #: errors that say that the model does not take the request, and will not take it later
 REFUSALS = ("E_MODEL", "E_MODEL_CONTEXT_LENGTH", "E_MODEL_REFUSED")
+
+#: those that may be due to what tools have returned
+CONTENT_REFUSALS = ("E_MODEL", "E_MODEL_REFUSED")
 
 #: how a part of a message begins that names its type, or has none to name
 _URLS = ("http://", "https://", "data:")
@@ -153,6 +158,7 @@ class Thinking:
         begin = len(conversation.events)
         for message in added:
             conversation.append(message)
+        inputs = [event.message.id for event in conversation.events[begin:] if event.message is not None]
         models = self._models(tools, ctx.workdir, conversation)
         models.asked = self._asked(run, state, added)
         stream = TurnStream(self.redis, self.keys, run.id)
@@ -162,8 +168,8 @@ class Thinking:
         try:
             return await turn.run()
         except ModelError as error:
-            if error.code in REFUSALS:
-                _take_back(conversation, begin, len(added))
+            if error.code in REFUSALS and not turn.has_answered:  # the input would spoil the next Turns
+                _take_back(conversation, inputs)
             raise
         finally:
             conversation.tokens = state.tokens
@@ -251,6 +257,10 @@ class _ThinkingTurn:
     malformed: int = 0
     #: set if the conversation was too long in the last Step: its error, and the number of events then
     too_long: tuple[ModelError, int] | None = None
+    #: the messages before they were shortened, until the model accepts the conversation
+    unshortened: list[Message] = field(default_factory=list)
+    #: whether the model has answered in this Turn
+    has_answered: bool = False
 
     async def run(self) -> Any:
         """Run Steps until the Turn ends; return the answer."""
@@ -292,19 +302,18 @@ class _ThinkingTurn:
     async def _answer(self, step: AgentStep) -> ModelAnswer:
         """Ask the model until its answer is usable, and append that to the conversation."""
         if self.too_long is not None and len(self.conversation.events) == self.too_long[1]:
-            raise self.too_long[0]
-        corrections: list[JsonObject] = []
-        while True:
-            answer = await self._ask(self._request(step, corrections), step.index)
-            self.too_long, self.conversation.is_too_long = None, False
-            fault = self._fault(answer)
-            if not fault:
-                break
-            if len(corrections) >= 2 * MOST_CORRECTIONS:
-                quote = f" It said: {answer.text[:500]}" if answer.text else ""
-                raise ModelAnswerError(f"The model's answer cannot be used: {fault[:500]}{quote}")
-            logger.info("model.corrected", agent=self.ctx.agent_name, step=step.index, fault=fault)
-            corrections += [answer.message, {"role": "user", "content": fault}]
+            self._shorten_after(self.too_long[0])
+        try:
+            answer = await self._usable_answer(step)
+        except ModelError as error:
+            withdrawn = (
+                withdraw(self.conversation, self.ctx.turn_id) if error.code in CONTENT_REFUSALS else []
+            )
+            if not withdrawn:
+                raise
+            logger.warning("model.outputs_withdrawn", agent=self.ctx.agent_name, reason=error.message)
+            with OnError(lambda _: exchange(self.conversation, [(new, old) for old, new in withdrawn])):
+                answer = await self._usable_answer(step)
         message = Message(
             id=f"msg-{step.id}",
             data=_with_names(answer.message, step.catalog.original_name),
@@ -313,7 +322,41 @@ class _ThinkingTurn:
             source={"type": "assistant", "stepId": step.id},
         )
         self.conversation.append(message)
+        self.has_answered = True
         return answer
+
+    async def _usable_answer(self, step: AgentStep) -> ModelAnswer:
+        """Ask the model until its answer is usable."""
+        corrections: list[JsonObject] = []
+        while True:
+            answer = await self._ask_shortened(step, corrections)
+            self.too_long, self.conversation.is_too_long, self.unshortened = None, False, []
+            fault = self._fault(answer)
+            if not fault:
+                return answer
+            if len(corrections) >= 2 * MOST_CORRECTIONS:
+                quote = f" It said: {answer.text[:500]}" if answer.text else ""
+                raise ModelAnswerError(f"The model's answer cannot be used: {fault[:500]}{quote}")
+            logger.info("model.corrected", agent=self.ctx.agent_name, step=step.index, fault=fault)
+            corrections += [answer.message, {"role": "user", "content": fault}]
+
+    async def _ask_shortened(self, step: AgentStep, corrections: Sequence[JsonObject]) -> ModelAnswer:
+        """Ask the model; after a Step for middlewares, shorten until the model accepts the conversation."""
+        while True:
+            try:
+                return await self._ask(self._request(step, corrections), step.index)
+            except ModelError as error:
+                if error.code != ModelContextLengthError.code or self.too_long is None:
+                    raise
+                self._shorten_after(error)
+
+    def _shorten_after(self, error: ModelError) -> None:
+        """Shorten the conversation that a model has refused as too long; raise the error if it cannot be."""
+        self.unshortened = self.unshortened or self.conversation.next_messages
+        if not shorten(self.conversation, self.ctx.turn_id):
+            # the prompt, the tools or the input are too long: what was cut must not be lost for that
+            self.conversation.restore(self.unshortened)
+            raise error
 
     def _fault(self, answer: ModelAnswer) -> str:
         """Return the message that tells the model why its answer is unusable, or an empty string.
@@ -389,15 +432,12 @@ class _ThinkingTurn:
         return None if answer.has_calls or not answer.text else _json_of(answer.text)
 
 
-def _take_back(conversation: Conversation, begin: int, count: int) -> None:
-    """Remove a refused input of ``count`` messages, unless it was answered; it would spoil the next Turns."""
-    messages = [event.message for event in conversation.events[begin:] if event.message is not None]
-    if any(message.data.get("role") == "assistant" for message in messages[count:]):
-        return
+def _take_back(conversation: Conversation, inputs: Sequence[str]) -> None:
+    """Remove the messages with these ids."""
     kept = {message.id for message in conversation.next_messages}
-    for message in messages[:count]:
-        if message.id in kept:
-            conversation.emit({"type": "remove", "targetId": message.id})
+    for name in inputs:
+        if name in kept:
+            conversation.emit({"type": "remove", "targetId": name})
 
 
 def _json_of(text: str) -> Any:

@@ -1,0 +1,106 @@
+import pytest
+
+from goondan_tasks.conversation import Conversation
+from goondan_tasks.messages import JsonObject, Message
+from workers.thinking.shortening import LEAST_CHARACTERS, WITHDRAWN, exchange, shorten, withdraw
+
+TURN = "turn-now"
+
+
+def said(name: str, data: JsonObject, turn: str = "turn-before", **metadata: bool) -> Message:
+    return Message(
+        id=name,
+        data=data,
+        metadata={"turnId": turn, **metadata},
+        created_at="",
+        source={"type": "extension", "extensionName": "x"},
+    )
+
+
+def user(name: str, text: str = "hi", turn: str = "turn-before", **metadata: bool) -> Message:
+    return said(name, {"role": "user", "content": text}, turn, **metadata)
+
+
+def asked(name: str, *calls: str, text: str = "", turn: str = "turn-before") -> Message:
+    parts = [{"type": "tool-call", "toolCallId": one, "toolName": "t__x", "input": {}} for one in calls]
+    return said(name, {"role": "assistant", "content": [{"type": "text", "text": text}, *parts]}, turn)
+
+
+def result(name: str, call: str, text: str) -> Message:
+    output = {"type": "text", "value": text}
+    part = {"type": "tool-result", "toolCallId": call, "toolName": "t__x", "output": output}
+    return said(name, {"role": "tool", "content": [part]})
+
+
+def output(message: Message) -> str:
+    return str(message.data["content"][0]["output"]["value"])
+
+
+def kept(conversation: Conversation) -> list[str]:
+    return [message.id for message in conversation.next_messages]
+
+
+def test_one_long_output_is_cut_and_the_others_stay_whole() -> None:
+    messages = [user("u"), asked("a", "c", "d"), result("r", "c", "x" * 100_000), result("s", "d", "y" * 900)]
+    conversation = Conversation(messages)
+    assert shorten(conversation, TURN)
+    long, short = conversation.next_messages[2:]
+    assert 45_000 < len(output(long)) < 51_000
+    assert "characters were cut" in output(long)
+    assert output(short) == "y" * 900
+
+
+def test_parallel_outputs_are_cut_so_that_their_sum_is_halved() -> None:
+    ids = [f"c{number}" for number in range(20)]
+    results = [result(f"r-{one}", one, "x" * 10_000) for one in ids]
+    conversation = Conversation([user("u", turn=TURN), asked("a", *ids, turn=TURN), *results])
+    assert shorten(conversation, TURN)
+    lengths = {len(output(message)) for message in conversation.next_messages[2:]}
+    assert len(lengths) == 1
+    assert 90_000 < 20 * lengths.pop() < 103_000
+
+
+def test_if_outputs_are_short_the_oldest_messages_go_with_their_results() -> None:
+    old = [user("u1", "x" * 400), asked("a1", "c"), result("r1", "c", "x" * 400), asked("b1", text="x" * 400)]
+    pinned = user("rule", "x" * 300, pinned=True)
+    conversation = Conversation([pinned, *old, user("u2", "y" * 300), asked("a2"), user("now", turn=TURN)])
+    assert shorten(conversation, TURN)
+    assert kept(conversation) == ["rule", "b1", "u2", "a2", "now"]
+
+
+def test_what_must_stay_and_short_outputs_cannot_be_shortened() -> None:
+    messages = [user("now", "x" * 100_000, turn=TURN), asked("a", "c", turn=TURN), result("r", "c", "done")]
+    conversation = Conversation(messages)
+    assert not shorten(conversation, TURN)
+    assert conversation.events == []
+
+
+def test_repeated_shortening_comes_to_an_end_with_the_last_exchange() -> None:
+    pairs = [m for n in range(30) for m in (asked(f"a{n}", "c"), result(f"r{n}", "c", "x" * 50_000))]
+    conversation = Conversation([user("u"), *pairs])
+    rounds = 0
+    while shorten(conversation, TURN):
+        rounds += 1
+        assert rounds < 50
+    assert kept(conversation) == ["a29", "r29"]
+    assert len(output(conversation.next_messages[1])) < 2 * LEAST_CHARACTERS
+
+
+def test_messages_that_were_shortened_can_be_restored() -> None:
+    messages = [user("u"), asked("a", "c"), result("r", "c", "x" * 50_000), user("now", turn=TURN)]
+    conversation = Conversation(messages)
+    assert shorten(conversation, TURN)
+    conversation.restore(messages)
+    assert conversation.next_messages == messages
+
+
+@pytest.mark.parametrize("turn", ["turn-before", TURN])
+def test_only_outputs_that_an_earlier_turn_left_unanswered_are_withdrawn(turn: str) -> None:
+    first = [user("u1"), asked("a1", "c"), result("r1", "c", "old"), asked("b1", text="fine")]
+    second = [user("u2"), asked("a2", "d", turn=turn), result("r2", "d", "forbidden"), user("now", turn=TURN)]
+    conversation = Conversation([*first, *second])
+    changed = withdraw(conversation, TURN)
+    outputs = [output(message) for message in conversation.next_messages if message.data["role"] == "tool"]
+    assert outputs == ["old", "forbidden" if turn == TURN else WITHDRAWN]
+    exchange(conversation, [(new, old) for old, new in changed])
+    assert conversation.next_messages == [*first, *second]
