@@ -21,25 +21,41 @@ class NotJsonError(ValueError):
     """A value has no JSON form, or a text is not JSON; the message says why."""
 
 
-def encode(value: Any, deepest: int | None = None) -> bytes:
+class LoneSurrogateError(NotJsonError):
+    """A text contains half of a surrogate pair, which has no UTF-8 form."""
+
+
+def encode(value: Any, deepest: int | None = None, *, repairs: bool = False) -> bytes:
     """Write ``value`` as compact UTF-8 JSON. For values from outside, ``deepest`` should be :data:`DEEPEST`.
 
+    ``repairs`` writes lone surrogates as :func:`well_formed` does.
+
     Raises:
-        NotJsonError: it contains NaN, Infinity, a lone surrogate, another type or a cycle, or it has more
-        levels
-            than ``deepest`` or than Python can write.
+        LoneSurrogateError: it contains a lone surrogate.
+        NotJsonError: it contains NaN, Infinity, another type or a cycle, or it has more levels than
+            ``deepest`` or than Python can write.
     """
     try:
-        data = _write(value).encode("utf-8")
+        text = _write(value)
+        data = (well_formed(text) if repairs else text).encode("utf-8")
     except RecursionError as error:
         raise NotJsonError("nested too deeply") from error
     except UnicodeEncodeError as error:
-        raise NotJsonError(f"text holds a lone surrogate ({error.object[error.start]!a})") from error
+        raise LoneSurrogateError(f"text holds a lone surrogate ({error.object[error.start]!a})") from error
     except (TypeError, ValueError) as error:
         raise NotJsonError(str(error)) from error
     if deepest is not None and data.count(b"[") + data.count(b"{") > deepest and _depth(data) > deepest:
         raise NotJsonError(f"nested too deeply: {deepest} levels are allowed")
     return data
+
+
+def well_formed(text: str) -> str:
+    """Return a text without surrogates: pairs become characters, lone ones U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
 
 
 def _depth(data: bytes) -> int:
@@ -49,8 +65,10 @@ def _depth(data: bytes) -> int:
     return max(itertools.accumulate(array("b", brackets.translate(_STEPS))), default=0)
 
 
-def decode(data: str | bytes | bytearray | memoryview) -> Any:
+def decode(data: str | bytes | bytearray | memoryview, *, repairs: bool = False) -> Any:
     """Read JSON; objects become dicts, and integers keep all their digits.
+
+    ``repairs`` reads lone surrogates as :func:`well_formed` does.
 
     Raises:
         NotJsonError: ``data`` is not JSON by RFC 8259, or nested too deeply.
@@ -65,7 +83,13 @@ def decode(data: str | bytes | bytearray | memoryview) -> Any:
     except ValueError as error:
         raise NotJsonError(str(error)) from error
     if (r"\u" if isinstance(text, str) else rb"\u") in text:  # type: ignore[operator]
-        encode(value)  # only an escape can contain a lone surrogate
+        # only an escape can contain a lone surrogate
+        try:
+            encode(value)
+        except LoneSurrogateError:
+            if not repairs:
+                raise
+            return parse_text(encode(value, repairs=True).decode())
     return value
 
 

@@ -27,14 +27,26 @@ MOST_EARLIER = 9
 LARGEST_NUMBER = 2**53
 
 
-def encoded_output(output: Any, tool_name: str) -> bytes:
-    """Write what a handler returned as JSON.
+class EncodedOutput(NamedTuple):
+    """An output as JSON, and as it is read from there."""
+
+    data: bytes
+    output: Any
+
+
+def encoded_output(output: Any, tool_name: str) -> EncodedOutput:
+    """Write what a handler returned as JSON, with U+FFFD for each lone surrogate.
+
+    File names that are not UTF-8 and texts that were cut in the middle contain such surrogates.
 
     Raises:
         ToolOutputError: it has no JSON form.
     """
     try:
-        return serializer.encode(output, serializer.DEEPEST)
+        return EncodedOutput(serializer.encode(output, serializer.DEEPEST), output)
+    except serializer.LoneSurrogateError:
+        data = serializer.encode(output, repairs=True)
+        return EncodedOutput(data, serializer.decode(data))
     except serializer.NotJsonError as error:
         raise bad_output(output, error, tool_name) from error
 
@@ -120,6 +132,8 @@ class Pending:
     def __post_init__(self) -> None:
         """Check the fields now, since errors would otherwise appear only when the call expires."""
         handle: Any = self.handle
+        if isinstance(handle, str):
+            object.__setattr__(self, "handle", serializer.well_formed(handle))
         seconds: Any = self.ttl_seconds
         if not isinstance(handle, str) or not 0 < len(handle) <= LONGEST_HANDLE:
             raise ToolOutputError(
@@ -222,8 +236,4 @@ def _checked_message(message: str) -> str:
         raise ToolError(
             f"progress: message has {len(message)} characters; at most {LONGEST_MESSAGE} are allowed."
         )
-    try:
-        message.encode()
-    except UnicodeEncodeError as error:
-        raise ToolError(f"progress: message cannot be written as UTF-8: {error}.") from error
-    return message
+    return serializer.well_formed(message)

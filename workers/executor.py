@@ -452,10 +452,12 @@ class Executor:
         """Return the result as it is stored: with secrets masked, and a large output in a file."""
         if result.output is None:
             return without_secrets(result)
-        data = encoded_output(result.output, bound.name)
+        data, output = encoded_output(result.output, bound.name)
+        if output is not result.output:
+            result = result.model_copy(update={"output": output})
         shown = without_secrets(result)
         if shown is not result:
-            result, data = shown, encoded_output(shown.output, bound.name)
+            result, data = shown, encoded_output(shown.output, bound.name).data
         if len(data) <= self.outputs.max_bytes:
             return result
         stored = await self.outputs.store(run, data)
@@ -497,7 +499,7 @@ def _require_wanted(value: Any, cancellation: Cancellation) -> None:
 
 def _require_json(answer: Any) -> Any:
     try:
-        serializer.encode(answer, serializer.DEEPEST)
+        serializer.encode(answer, serializer.DEEPEST, repairs=True)
     except serializer.NotJsonError as error:
         raise ValueError(bad_output(answer, error, "it").message.removesuffix(".")) from error
     return answer

@@ -439,7 +439,7 @@ class Ended:
     def with_result(cls, job: Job, result: ToolCallResult) -> "Ended":
         """End a call now, with a result that was not written by :func:`result_of`."""
         job.ended_at, job.duration_ms = iso_time(job.clock()), result.meta.duration_ms or 0.0
-        wire = serializer.encode(result.to_wire())
+        wire = serializer.encode(result.to_wire(), repairs=True)
         return cls(job, wire, result if result.status == "error" else None)
 
     @property

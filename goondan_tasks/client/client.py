@@ -295,13 +295,14 @@ class Client(ClientConnection):
             self._completions.complete(call_id, outcome, "producer", is_decision=is_decision)
 
     def _outcome(self, output: Any) -> Outcome:
-        size, most = len(encoded_output(output, "The completion")), self.settings.max_output_bytes
+        data, told = encoded_output(output, "The completion")
+        size, most = len(data), self.settings.max_output_bytes
         if size > most:
             raise PayloadTooLargeError(
                 f"The output takes {size} bytes; at most {most} are allowed.",
                 suggestion="Put large data where the agent can read it, and complete the call with its path.",
             )
-        return Outcome(output)
+        return Outcome(told)
 
     def _error_outcome(self, error: ErrorLike) -> Outcome:
         return Outcome(error=describe(as_exception(error), help_url=self.settings.help_url))

@@ -133,8 +133,8 @@ class EventReceiver:
             CallClosedError: the event has ended: cancelled, past its limit, or taken over.
             ToolOutputError: the output is not JSON.
         """
-        encoded_output(output, received.agent)
-        self._finish(received.claim, received.claim.run.ok(output, received.started_at))
+        answer = encoded_output(output, received.agent).output
+        self._finish(received.claim, received.claim.run.ok(answer, received.started_at))
 
     def fail(self, received: ReceivedEvent, error: BaseException | str) -> None:
         """Answer an event with an error.

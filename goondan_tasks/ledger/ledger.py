@@ -286,7 +286,7 @@ class Ledger(CallRecords):
         run = claim.run
         ended = self.ended(
             claim,
-            serializer.encode(result.to_wire()),
+            serializer.encode(result.to_wire(), repairs=True),
             outcome=result.status,
             kind=_kind_of(result),
         )
@@ -375,7 +375,7 @@ class Ledger(CallRecords):
     def suspend(self, claim: Claim, result: ToolCallResult) -> ScriptCall[Any]:
         """Make a call wait for its completion or for an approval (``suspend.lua``)."""
         run, keys, meta = claim.run, self.keys, result.meta
-        agent, wire = run.call.agent_name, serializer.encode(result.to_wire())
+        agent, wire = run.call.agent_name, serializer.encode(result.to_wire(), repairs=True)
         is_approval = meta.awaits == "approval"
         return ScriptCall(
             self._scripts.suspend,

@@ -2,6 +2,7 @@
 // Handlers of the older version also have the fields of that version (002 §4.3).
 
 import { noCallbackUrl } from './entry.mjs';
+import { requireJson } from './values.mjs';
 
 const { console } = globalThis;
 const METHODS = ['request', 'send', 'spawn', 'list', 'catalog'];
@@ -44,9 +45,14 @@ class ToolContext {
       return undefined;
     }
     this.#runtime ??= Object.fromEntries(
-      METHODS.map((name) => [name, (...args) => this.#call.ask(`runtime.${name}`, ...args)]),
+      METHODS.map((name) => [name, (...args) => this.#ask(`runtime.${name}`, args)]),
     );
     return this.#runtime;
+  }
+
+  async #ask(method, args) {
+    args.forEach((value) => requireJson(value, 'the argument'));
+    return await this.#call.ask(method, ...args);
   }
 
   get signal() {

@@ -10,6 +10,8 @@ const LONGEST = 100_000;
 const LONGEST_STACK = 8_000;
 /** How many errors of an AggregateError its message names. */
 const MOST_INSIDE = 20;
+/** How many causes of an error are shown. */
+const MOST_CAUSES = 5;
 const SYNTAX =
   'Correct the syntax: types are removed, nothing is compiled. Node runs no enum and no namespace with code.';
 const HANDLERS = "Write: export const handlers = { name: async (ctx, input) => … };";
@@ -174,8 +176,34 @@ export function describe(thrown) {
     code: text(thrown, 'code') ?? (codes.size === 1 ? [...codes][0] : undefined),
     suggestion: text(thrown, 'suggestion') ?? advice(message),
     helpUrl: text(thrown, 'helpUrl'),
-    stack: text(thrown, 'stack', LONGEST_STACK),
+    stack: stackOf(thrown),
   };
+}
+
+/** Return the stack of what was thrown, and those of the errors that caused it. */
+function stackOf(thrown) {
+  const own = text(thrown, 'stack', LONGEST_STACK);
+  const causes = causesOf(thrown);
+  if (causes.length === 0) {
+    return own;
+  }
+  const longest = Math.floor(LONGEST_STACK / (causes.length + 1)) - 20;
+  const all = [own ?? shown(thrown), ...causes.map((cause) => `Caused by: ${text(cause, 'stack') ?? shown(cause)}`)];
+  return all.map((stack) => stack.slice(0, longest)).join('\n');
+}
+
+/** Return the causes of an error, the nearest first, and the parts of an AggregateError. */
+function causesOf(thrown) {
+  const found = [];
+  try {
+    for (let error = thrown; isNativeError(error) && found.length < MOST_CAUSES; error = error.cause) {
+      const parts = Array.isArray(error.errors) ? error.errors : [];
+      found.push(...parts, ...(error.cause === undefined || error.cause === null ? [] : [error.cause]));
+    }
+  } catch {
+    // a getter throws
+  }
+  return found.slice(0, MOST_CAUSES);
 }
 
 /** Return advice about errors with one usual cause. */

@@ -28,6 +28,7 @@ import { describe, found, inspected } from './entry.mjs';
 import { newContext, Pending } from './context.mjs';
 import { takeConsole } from './console.mjs';
 import { invoke, register } from './extension.mjs';
+import { requireJson } from './values.mjs';
 
 const CHANNEL = 3;
 /** Log lines are dropped while more characters than this wait to be sent. */
@@ -72,6 +73,11 @@ class Call {
     return calls.has(this.id);
   }
 
+  /** Whether it runs the handler of a tool, not an extension's own function. */
+  get isOfTool() {
+    return !this.order.does || this.order.kind === 'tool';
+  }
+
   /** Ask the worker for something on behalf of the call; rejects with the worker's error. */
   ask(method, ...args) {
     return new Promise((resolve, reject) => {
@@ -91,6 +97,9 @@ class Call {
   end(message) {
     if (calls.delete(this.id)) {
       try {
+        if (this.isOfTool && message.t !== 'error') {
+          requireJson(message.value, 'output');
+        }
         send(message);
       } catch (error) {
         const told = error instanceof PayloadTooLargeError ? error : notJson(describe(error).message);
@@ -116,13 +125,8 @@ async function run(call) {
   const { order, id } = call;
   try {
     const value = await (order.does ? does[order.does](call, running) : handled(call, order));
-    if (typeof value === 'function' || typeof value === 'symbol') {
-      call.fail(notJson(`a ${typeof value}`));
-    } else if (value instanceof Pending) {
-      call.end({ t: 'pending', id, value });
-    } else {
-      call.end({ t: 'value', id, value: value === undefined ? null : value });
-    }
+    const kind = value instanceof Pending ? 'pending' : 'value';
+    call.end({ t: kind, id, value: value === undefined ? null : value });
   } catch (error) {
     call.fail(error);
   }

@@ -32,9 +32,10 @@ from goondan_tasks.output import Pending
 from goondan_tasks.tool_api import ToolContext
 from workers.javascript.host import Asked, AskedOf, Host, HostCall, HostEndedError, HostKind, OnEvent
 from workers.javascript.middleware_context import answer_of, data_of, state_of, take_over, told
-from workers.javascript.tools import MOST_RUNS, HostedTools, asked_of, described, log_line, on_event, order_of
+from workers.javascript.tools import MOST_RUNS, HostedTools, asked_of, on_event, order_of
 from workers.javascript.v1_context import plain
 from workers.outcome import awaited_outcome
+from workers.processes import frames
 from workers.processes.programs import own_environment
 
 logger = structlog.get_logger(__name__)
@@ -188,7 +189,9 @@ class HostedExtension:
 
     def _on_event(self, kind: str, message: JsonObject) -> None:
         if kind == "log":
-            log_line(self.api.logger, message)
+            frames.log_line(self.api.logger, message.get("level"), message.get("event"))
+        elif kind == "dropped":
+            frames.log_dropped(self.api.logger, message["lines"])
 
     # what its functions may ask for
 
@@ -367,7 +370,7 @@ class _HostedFunction:
                         f"{error.message} The call may have had its effect or not."
                     ) from error
         if kind == "error":
-            raise DescribedError(described(message["error"], self.extension.tools.help_url))
+            raise DescribedError(frames.error_from(message["error"], self.extension.tools.help_url))
         return Pending(**message["value"]) if kind == "pending" else message["value"]
 
 

@@ -18,13 +18,15 @@ from typing import Any, Literal, Self
 import structlog
 
 from broker_config import serializer
-from goondan_tasks.errors import PayloadTooLargeError, ToolError, ToolOutputError
+from goondan_tasks.errors import PayloadTooLargeError, ToolError, ToolInputValidationError
 from goondan_tasks.failure import describe
 from goondan_tasks.javascript import STARTED_IN, Runtime, on_channel
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.output import bad_output
 from goondan_tasks.sandbox import Sandbox
-from workers.outcome import awaited_outcome
+from goondan_tasks.wording import written
+from workers.outcome import FunctionOutcome, awaited_outcome
+from workers.processes import frames
 from workers.processes.isolation import CRASH_SECONDS, ROOM_BYTES
 from workers.processes.programs import Guard, describe_end
 
@@ -34,6 +36,8 @@ logger = structlog.get_logger("goondan.tool")
 ABORT_SECONDS = 0.8
 #: how long a host may take to answer a ping before it counts as blocked
 PONG_SECONDS = 1.0
+#: how many questions of one call may be open
+MOST_ASKS = 1_000
 #: the longest prefix of a message from a host: the length of its JSON
 _PREFIX_BYTES = 16
 
@@ -41,7 +45,7 @@ _PREFIX_BYTES = 16
 Asked = Mapping[str, Callable[..., Awaitable[Any]]]
 #: makes them when a handler asks for the first time; few handlers do
 AskedOf = Callable[[], Asked]
-#: receives the kind and the body of each log line and progress report
+#: receives the kind and the body of each log line and progress report; ``dropped`` has a number of lines
 OnEvent = Callable[[str, JsonObject], None]
 
 
@@ -94,6 +98,24 @@ class HostCall:
     outcome: "asyncio.Future[tuple[str, JsonObject]]"
     #: ties what is done for the call to its Turn, its trace and its log fields
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    pace: frames.Pace = field(default_factory=frames.Pace)
+    #: its open questions
+    asks: set["asyncio.Task[None]"] = field(default_factory=set)
+
+    def tell(self, kind: str, message: JsonObject) -> None:
+        """Handle an event, and before it what was left out because it came too fast."""
+        self.catch_up()
+        self.context.run(self.on_event, kind, message)
+
+    def catch_up(self) -> None:
+        """Handle the last progress report that was left out, and say how many lines were."""
+        lines, progress = self.pace.taken()
+        if progress is not None and not frames.is_too_large("progress", progress):
+            with contextlib.suppress(serializer.NotJsonError):
+                late = serializer.decode(progress, repairs=True)
+                self.context.run(self.on_event, "progress", late)
+        if lines:
+            self.context.run(self.on_event, "dropped", {"lines": lines})
 
 
 class Host(asyncio.Protocol):
@@ -118,6 +140,8 @@ class Host(asyncio.Protocol):
         self._asks: set[asyncio.Task[None]] = set()
         self._pongs: dict[int, asyncio.Future[None]] = {}
         self._reason = ""
+        #: of lines that belong to no call
+        self._pace = frames.Pace()
 
     @classmethod
     async def start(cls, kind: HostKind, help_url: str) -> Self:
@@ -158,6 +182,7 @@ class Host(asyncio.Protocol):
         Raises:
             HostEndedError: the host ended before the call.
             PayloadTooLargeError: the order is larger than a message may be.
+            ToolInputValidationError: an integer of the input is one that JavaScript would change.
         """
         call = self.begin(order, on_event, asked)
         try:
@@ -172,7 +197,7 @@ class Host(asyncio.Protocol):
             self.forget(call)
 
     def begin(self, order: JsonObject, on_event: OnEvent, asked: AskedOf) -> HostCall:
-        """Start the handler of ``order``; raises PayloadTooLargeError as :meth:`run` does.
+        """Start the handler of ``order``; raises as :meth:`run` does, but no HostEndedError.
 
         While a ping is not answered, the order is held back: if the host is killed as blocked, it is certain
         that the call has not begun.
@@ -180,6 +205,8 @@ class Host(asyncio.Protocol):
         self._last += 1
         call = HostCall(self._last, on_event, asked, self._loop.create_future())
         data = self._encoded({"t": "call", "id": call.id, **order})
+        if _LONG_NUMBER.search(data):
+            _require_exact(order.get("input"), ())
         if self._pongs:
             self._held[call] = data
         else:
@@ -276,7 +303,7 @@ class Host(asyncio.Protocol):
             PayloadTooLargeError: it takes more than ``max_message_bytes``.
             NotJsonError: it is not JSON.
         """
-        data = serializer.encode(message, serializer.DEEPEST)
+        data = serializer.encode(message, serializer.DEEPEST, repairs=True)
         if len(data) > self.kind.max_message_bytes:
             raise PayloadTooLargeError(
                 f"A message to the {self.kind.whose}'s process takes {len(data)} bytes; "
@@ -298,36 +325,63 @@ class Host(asyncio.Protocol):
 
     def _receive(self, kind: str, number: int, data: bytes) -> None:
         """Handle a message of the call ``number``."""
-        try:
-            message = serializer.decode(data)
-        except serializer.NotJsonError as error:
-            told = ToolOutputError(f"What the handler returns is not JSON: {error}.")
-            # log lines and progress do not end a call
-            kind = "error" if kind in {"value", "pending", "ask"} else "unreadable"
-            message = {"error": describe(told, help_url=self._help_url).to_wire()}
         if kind == "pong":
-            pong = self._pongs.pop(number, None)
-            if pong is not None and not pong.done():
-                pong.set_result(None)
-            self._send_held()
+            self._ponged(number)
             return
         call = self._calls.get(number)
+        if not (self._pace if call is None else call.pace).admits(kind, data):
+            return
+        message = self._read(kind, data)
+        if message is None:
+            return
         if call is None:
             if kind == "log":
-                logger.log(_LEVELS.get(message.get("level"), 20), str(message.get("event")))
-            return
-        if kind in {"value", "pending", "error"}:
-            message.setdefault("value", None)  # absent if the value's toJSON returned nothing
+                frames.log_line(logger, message.get("level"), message.get("event"))
+        elif "error" in message or kind in {"value", "pending", "error"}:
             del self._calls[number]
+            call.catch_up()
             if not call.outcome.done():
-                call.outcome.set_result((kind, message))
+                call.outcome.set_result(_outcome(kind, message))
         elif kind == "ask":
-            task = self._loop.create_task(self._answer(call, message), context=call.context)
-            self._asks.add(task)
-            task.add_done_callback(self._asks.discard)
-            call.outcome.add_done_callback(lambda _: task.cancel())
-        else:
-            call.context.run(call.on_event, kind, message)
+            self._ask(call, message)
+        elif kind in frames.CHATTER:
+            call.tell(kind, message)
+
+    def _ponged(self, number: int) -> None:
+        """Note that the host is not blocked."""
+        pong = self._pongs.pop(number, None)
+        if pong is not None and not pong.done():
+            pong.set_result(None)
+        self._send_held()
+
+    def _read(self, kind: str, data: bytes) -> JsonObject | None:
+        """Return a message; ``None`` for one that is left out, and an error if it ends its call."""
+        ends_call = kind in {"value", "pending", "ask", "error"}
+        if frames.is_too_large(kind, data):
+            return {"error": frames.too_large(kind, data)} if ends_call else None
+        try:
+            message: JsonObject = serializer.decode(data, repairs=True)
+        except serializer.NotJsonError as error:
+            told = describe(frames.not_json(error), help_url=self._help_url).to_wire()
+            return {"error": told} if ends_call else None
+        if kind != "error":
+            message.pop("error", None)
+        return message
+
+    def _ask(self, call: HostCall, message: JsonObject) -> None:
+        """Begin to answer a question of a handler."""
+        number = message.get("ask")
+        if type(number) is not int:
+            return
+        if len(call.asks) >= MOST_ASKS:
+            refused = ToolError(f"The handler waits for {MOST_ASKS} answers, which is the most.")
+            self._send_answer(number, FunctionOutcome(error=refused))
+            return
+        task = self._loop.create_task(self._answer(call, number, message), context=call.context)
+        for kept in (self._asks, call.asks):
+            kept.add(task)
+            task.add_done_callback(kept.discard)
+        call.outcome.add_done_callback(lambda _: task.cancel())
 
     def _send_held(self) -> None:
         """Send the calls that were held back, unless the host is being ended."""
@@ -336,18 +390,19 @@ class Host(asyncio.Protocol):
                 self._write(data)
             self._held.clear()
 
-    async def _answer(self, call: HostCall, message: JsonObject) -> None:
+    async def _answer(self, call: HostCall, number: int, message: JsonObject) -> None:
         """Call the function that a handler asks for, and send what it returns or raises."""
-        number = message["ask"]
 
         async def ask() -> Any:
             method: Callable[..., Awaitable[Any]] = call.asked().get(message["method"], _unknown)
             return await method(*message["args"])
 
         outcome = await awaited_outcome(ask())
+        if not isinstance(outcome.error, asyncio.CancelledError):
+            self._send_answer(number, outcome)
+
+    def _send_answer(self, number: int, outcome: FunctionOutcome[Any]) -> None:
         error = outcome.error
-        if isinstance(error, asyncio.CancelledError):
-            return
         if error is None:
             try:
                 self._send({"t": "answer", "ask": number, "value": outcome.get()})
@@ -366,7 +421,31 @@ class Host(asyncio.Protocol):
 
 #: how each message begins: the length of its JSON, its kind, the number of its call
 _BEGIN = re.compile(rb'(\d{1,15}):(\{"t":"(\w+)","id":(\d{1,16}))')
-_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+
+#: an integer beyond 2^53 has at least as many digits
+_LONG_NUMBER = re.compile(rb"\d{16}")
+_LARGEST_EXACT = 2**53 - 1
+
+
+def _require_exact(value: Any, path: tuple[str | int, ...]) -> None:
+    """Raise ToolInputValidationError if JavaScript would read another integer than ``value`` has."""
+    if isinstance(value, dict | list):
+        for step, part in value.items() if isinstance(value, dict) else enumerate(value):
+            _require_exact(part, (*path, step))
+    elif type(value) is int and abs(value) > _LARGEST_EXACT:
+        place = written(path, "input")
+        raise ToolInputValidationError(
+            f"{place} is {value!s:.100}: JavaScript changes integers beyond 2^53, so the tool was not run.",
+            suggestion="Pass the number as text; its parameter must be declared as `type: string`.",
+        )
+
+
+def _outcome(kind: str, message: JsonObject) -> tuple[str, JsonObject]:
+    if kind == "error" or "error" in message:
+        error = message.get("error")
+        return "error", {"error": error if isinstance(error, dict) else {}}
+    return kind, {"value": message.get("value")}  # absent if the value's toJSON returned nothing
 
 
 async def _unknown(*_: Any) -> Any:

@@ -14,15 +14,15 @@ from goondan_tasks.errors import (
     ToolNotFoundError,
     ToolOutcomeUnknownError,
 )
-from goondan_tasks.failure import DEFAULT_MESSAGE_LIMIT, DescribedError, fitted_message, has_page, truncate
+from goondan_tasks.failure import DescribedError
 from goondan_tasks.javascript import INSTALL, Runtime, find_runtime, missing_runtime
-from goondan_tasks.messages import JsonObject, ToolCallError
-from goondan_tasks.output import Pending
-from goondan_tasks.tool_api import Logger, ToolContext
+from goondan_tasks.messages import JsonObject
+from goondan_tasks.tool_api import ToolContext
 from goondan_tasks.v1_api import V1ToolContext
 from workers.javascript.host import Asked, Host, HostEndedError, HostKind
 from workers.javascript.v1_context import v1_asked, v1_data
 from workers.plain_context import wire_of
+from workers.processes import frames
 from workers.processes.confinement import Confinement
 from workers.processes.isolation import ROOM_BYTES
 
@@ -170,17 +170,22 @@ class HostedTool:
             host = await self._host(ctx)
         try:
             outcome, message = await host.run(
-                order, partial(on_event, ctx), partial(asked_of, ctx), partial(_abort_reason, ctx)
+                order, partial(on_event, ctx), partial(self._asked, ctx), partial(_abort_reason, ctx)
             )
         finally:
             if host.kind.is_alone:
                 self.tools.hosts.give_back(host)
         if outcome == "error":
             limit = self.bound.tool.spec.error_message_limit
-            raise DescribedError(described(message["error"], self.tools.help_url, limit))
-        if outcome == "pending":
-            return Pending(**message["value"])
-        return message["value"]
+            raise DescribedError(frames.error_from(message["error"], self.tools.help_url, limit))
+        return frames.pending_from(message["value"]) if outcome == "pending" else message["value"]
+
+    def _asked(self, ctx: ToolContext) -> Asked:
+        """Return what the handler may ask for; an isolated one reaches no agents."""
+        asked = asked_of(ctx)
+        if self.bound.export.isolation == "process":
+            return {name: ask for name, ask in asked.items() if not name.startswith("runtime.")}
+        return asked
 
     async def _host(self, ctx: ToolContext) -> Host:
         kind, hosts = self._kind(ctx), self.tools.hosts
@@ -225,35 +230,15 @@ def order_of(ctx: ToolContext, args: JsonObject, *, is_alone: bool = False) -> J
     return {**older, "input": args, "ctx": wire}
 
 
-def described(error: JsonObject, help_url: str, message_limit: int = DEFAULT_MESSAGE_LIMIT) -> ToolCallError:
-    """Return an error that a handler threw as the error of its call."""
-    text = {name: value for name, value in error.items() if isinstance(value, str)}
-    code = text.get("code") or ToolError.code
-    page = text.get("helpUrl") or (help_url + code if has_page(code) else None)
-    suggestion = text.get("suggestion") or (ToolError.suggestion if code == ToolError.code else None)
-    told = ToolCallError(
-        code=fitted_message(code, 200),
-        name=fitted_message(text.get("name", "Error"), 200),
-        message=fitted_message(text.get("message", ""), message_limit),
-        suggestion=None if suggestion is None else truncate(fitted_message(suggestion, 20_000), 2_000),
-        help_url=page,
-    )
-    stack = text.get("stack")
-    return told if stack is None else told.with_traceback(fitted_message(stack, 8_000))
-
-
 def on_event(ctx: ToolContext, kind: str, message: JsonObject) -> None:
-    """Handle a log line or a progress report of a call."""
-    if kind == "log":
-        log_line(ctx.logger, message)
-    elif kind == "progress":
-        with contextlib.suppress(ToolError):  # not valid numbers
-            ctx.progress(*message["args"])
-
-
-def log_line(logger: Logger, message: JsonObject) -> None:
-    """Write a line that code in a host has logged."""
-    getattr(logger, str(message["level"]), logger.info)(str(message["event"]))
+    """Handle a log line or a progress report of a call; one that is not valid is ignored."""
+    match kind, message:
+        case "log", {"level": level, "event": event}:
+            frames.log_line(ctx.logger, level, event)
+        case "progress", {"args": [done, total, text]}:
+            frames.report_progress(ctx.progress, done, total, text)
+        case "dropped", {"lines": lines}:
+            frames.log_dropped(ctx.logger, lines)
 
 
 def asked_of(ctx: ToolContext) -> Asked:

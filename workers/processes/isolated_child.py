@@ -13,6 +13,7 @@ To start quickly, it imports neither Celery, Redis and structlog nor the YAML of
 """
 
 import asyncio
+import contextvars
 import inspect
 import io
 import logging
@@ -42,10 +43,13 @@ from goondan_tasks.tool_api import ToolContext, ToolHandler
 from workers.forks import claim_process
 from workers.handlers import find_handler
 from workers.outcome import outcome_of
+from workers.processes.frames import LONGEST_LINE, MOST_FIELDS
 from workers.processes.programs import ProcessRunner, own_environment
 
 _LENGTH = struct.Struct(">Q")
 _CHUNK_BYTES = 1_048_576
+#: characters of a field whose line is too long, or which is not JSON
+_LONGEST_SHOWN = 10_000
 #: the milliseconds of a socket's timeout must fit into 32 bits
 _LONGEST_WAIT_SECONDS = 3_600.0
 
@@ -132,7 +136,8 @@ class ChannelLogger:
         self._log = log
 
     def _write(self, level: str, /, event: str, *args: Any, **fields: Any) -> None:
-        self._log([level, event % args if args else event, _loggable(fields)])
+        text = str(event)
+        self._log([level, (text % args if args else text)[:LONGEST_LINE], _loggable(fields)])
 
     debug = partialmethod(_write, "debug")
     info = partialmethod(_write, "info")
@@ -150,16 +155,20 @@ class ChannelHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send ``[logger, level, event, fields]``."""
-        if isinstance(record.msg, dict):
-            fields = _loggable({**record.msg})
-            event = fields.pop("event", "")
-        else:
-            event = record.getMessage()
-            fields = _loggable({"exc_info": record.exc_info and record.exc_info[1]})
-        line = [record.name, record.levelno, event, fields]
         try:
-            self._channel.send(serializer.encode([self.call, "record", line]))
-        except OSError:  # a process that the tool has forked has no channel
+            if isinstance(record.msg, dict):
+                fields = _loggable({**record.msg})
+                event = str(fields.pop("event", ""))
+            else:
+                event = record.getMessage()
+                fields = _loggable({"exc_info": record.exc_info and record.exc_info[1]})
+            line = [str(record.name), record.levelno, event[:LONGEST_LINE], fields]
+            self._channel.send(serializer.encode([self.call, "record", line], repairs=True))
+        except (
+            OSError,
+            TypeError,
+            ValueError,
+        ):  # its arguments do not fit, or the tool has forked this process
             self.handleError(record)
 
     def take_structlog(self) -> None:
@@ -183,10 +192,14 @@ def _loggable(fields: JsonObject) -> JsonObject:
         error = exc_info if isinstance(exc_info, BaseException) else sys.exception()
         fields["exception"] = "".join(traceback.format_exception(error)).strip()
     try:
-        serializer.encode(fields)
+        if len(serializer.encode(fields, serializer.DEEPEST, repairs=True)) <= LONGEST_LINE:
+            return fields
     except serializer.NotJsonError:
-        return {name: repr(value) for name, value in fields.items()}
-    return fields
+        pass
+    chosen = list(fields.items())[:MOST_FIELDS]
+    return {
+        name: (value if isinstance(value, str) else repr(value))[:_LONGEST_SHOWN] for name, value in chosen
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,17 +264,20 @@ class IsolatedChild:
         self._entry = entry
         self._handlers: dict[str, ToolHandler] = {}
         self._state: ProcessState | None = None
+        #: runs all async handlers: connections that a module keeps belong to the loop that they began in
+        self._runner = asyncio.Runner()
         self._is_stopping = False
 
     def serve(self) -> None:
         """Run calls until the channel is closed."""
         signal.signal(signal.SIGTERM, self._stop)
-        while True:
-            try:
-                order = serializer.decode(self._channel.receive())
-            except ConnectionError:
-                return
-            self._channel.send(self._answer(order))
+        with self._runner:
+            while True:
+                try:
+                    order = serializer.decode(self._channel.receive())
+                except ConnectionError:
+                    return
+                self._channel.send(self._answer(order))
 
     def _stop(self, _number: int, _frame: Any) -> None:
         self._is_stopping = True
@@ -283,15 +299,15 @@ class IsolatedChild:
         body = described.to_wire()
         if not isinstance(error, GoondanError):
             body["traceback"] = traceback_text(error)
-        return serializer.encode([call, "error", body])
+        return serializer.encode([call, "error", body], repairs=True)
 
     def _answer_with_value(self, order: JsonObject) -> bytes:
         call, tool, value = order["call"], order["tool"], self._run(order)
         pending = pending_of(value)
         if pending is not None:
             fields = {name: getattr(pending, name) for name in ("handle", "output", "ttl_seconds")}
-            return b'[%d,"pending",%b]' % (call, encoded_output(fields, tool))
-        return b'[%d,"value",%b]' % (call, encoded_output(value, tool))
+            return b'[%d,"pending",%b]' % (call, encoded_output(fields, tool).data)
+        return b'[%d,"value",%b]' % (call, encoded_output(value, tool).data)
 
     def _run(self, order: JsonObject) -> Any:
         self._log.call = order["call"]
@@ -303,7 +319,9 @@ class IsolatedChild:
         context = self._context(order["context"], order["call"], order["limitSeconds"])
         self._say(order["call"], "began")
         value = handler(context, order["args"])
-        return asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
+        if not inspect.isawaitable(value):
+            return value
+        return self._runner.run(_awaited(value), context=contextvars.copy_context())
 
     def _handler(self, tool: str, export: str) -> ToolHandler:
         if export not in self._handlers:
@@ -332,7 +350,7 @@ class IsolatedChild:
         )
 
     def _say(self, call: int, kind: str, body: Any = None) -> None:
-        self._channel.send(serializer.encode([call, kind, body]))
+        self._channel.send(serializer.encode([call, kind, body], repairs=True))
 
 
 async def _awaited(value: Awaitable[Any]) -> Any:

@@ -6,28 +6,28 @@ The children run :mod:`workers.processes.isolated_child`.
 import contextlib
 import logging
 import os
+import re
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, Self
-
-import structlog
 
 from broker_config import serializer
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.errors import GoondanError, ToolCrashedError, ToolTimeoutError
 from goondan_tasks.failure import DescribedError
 from goondan_tasks.messages import JsonObject, ToolCallError
-from goondan_tasks.output import Pending
 from goondan_tasks.sandbox import Sandbox
 from goondan_tasks.tool_api import ToolContext
 from workers.cancellation import Cancellation
 from workers.handlers import timed_out
 from workers.plain_context import wire_of
+from workers.processes import frames
 from workers.processes.confinement import Confinement
 from workers.processes.isolated_child import ChildChannel
 from workers.processes.programs import Guard, child_environment, describe_end, own_environment
@@ -47,7 +47,10 @@ _PROGRAM = (
     "from workers.processes.isolated_child import main; main(*sys.argv[2:])"
 )
 
-#: receives the kind and the body of each log line and progress report
+#: how each message from a child begins: the number of its call, and its kind
+_HEAD = re.compile(rb'\[(\d{1,16}),"([a-z-]{1,20})",')
+
+#: receives the kind and the body of each log line and progress report; ``dropped`` has a number of lines
 OnEvent = Callable[[str, Any], None]
 
 
@@ -114,20 +117,24 @@ class Child:
         message = serializer.encode({**order, "call": self._calls})
         end = monotonic() + START_SECONDS
         late: GoondanError = ToolTimeoutError(f"The tool's process was not ready within {START_SECONDS:g} s.")
+        has_begun, pace = False, frames.Pace()
         try:
             self._channel.send(message, end)
             while True:
-                number, kind, body = self._receive(end)
+                number, kind, data = self._receive(end)
                 if number != self._calls:
                     continue  # from a thread that an earlier call left behind
-                if kind == "began":
-                    end, late = monotonic() + limit_seconds, timed_out(limit_seconds)
-                elif kind in {"value", "pending", "error"}:
-                    return kind, body
+                if kind == "began" and not has_begun:
+                    has_begun, end, late = True, monotonic() + limit_seconds, timed_out(limit_seconds)
                 elif kind == "out-of-memory":
                     raise ToolCrashedError(f"The tool ran out of memory{self._memory_limit()}.")
-                else:
-                    on_event(kind, body)
+                elif kind in {"value", "pending", "error"}:
+                    _catch_up(pace, on_event)
+                    is_too_large = frames.is_too_large(kind, data)
+                    return kind, frames.too_large(kind, data) if is_too_large else _body(data)
+                elif pace.admits(kind, data) and not frames.is_too_large(kind, data):
+                    _catch_up(pace, on_event)
+                    on_event(kind, _body(data))
         except TimeoutError as error:
             raise late from error
         except ConnectionError as error:
@@ -152,17 +159,36 @@ class Child:
         finally:
             self._channel.close()
 
-    def _receive(self, end: float) -> tuple[int, str, Any]:
-        try:
-            number, kind, body = serializer.decode(self._channel.receive(end))
-        except (TypeError, ValueError) as error:
-            raise ToolCrashedError(
-                "The tool disturbed the connection between its process and the worker."
-            ) from error
-        return number, kind, body
+    def _receive(self, end: float) -> tuple[int, str, bytes]:
+        data = self._channel.receive(end)
+        head = _HEAD.match(data)
+        if head is None:
+            raise ToolCrashedError(_DISTURBED)
+        return int(head[1]), head[2].decode(), data
 
     def _memory_limit(self) -> str:
         return "" if self.kind.memory_mb is None else f" (its memoryMb is {self.kind.memory_mb})"
+
+
+_DISTURBED = "The tool disturbed the connection between its process and the worker."
+
+
+def _body(data: bytes) -> Any:
+    """Return the body of a message from a child."""
+    try:
+        _, _, body = serializer.decode(data, repairs=True)
+    except (TypeError, ValueError) as error:
+        raise ToolCrashedError(_DISTURBED) from error
+    return body
+
+
+def _catch_up(pace: frames.Pace, on_event: OnEvent) -> None:
+    """Handle the last progress report that was left out, and say how many lines were."""
+    lines, progress = pace.taken()
+    if progress is not None and not frames.is_too_large("progress", progress):
+        on_event("progress", _body(progress))
+    if lines:
+        on_event("dropped", lines)
 
 
 class Children:
@@ -301,16 +327,6 @@ class IsolatedTool:
             OSError: no process can be started.
         """
 
-        def on_event(kind: str, body: Any) -> None:
-            if kind == "log":
-                level, event, fields = body
-                getattr(ctx.logger, level)(event, **fields)
-            elif kind == "record":
-                name, level, event, fields = body
-                structlog.get_logger(name).bind(**fields).log(level, event)
-            elif kind == "progress":
-                ctx.progress(**body)
-
         confinement = self.isolation.confinement
         environment = confinement.environment(ctx.agent_name, self.bound)
         sandbox = confinement.sandbox(self.bound, ctx.workdir)
@@ -320,15 +336,18 @@ class IsolatedTool:
         with self.isolation.children.lend(kind_of_child) as child:
             forget = cancellation.on_cancel(child.stop)
             try:
-                kind, body = child.run(self._order(ctx, args, limit_seconds), limit_seconds, on_event)
+                kind, body = child.run(
+                    self._order(ctx, args, limit_seconds), limit_seconds, partial(_on_event, ctx)
+                )
             finally:
                 forget()
             if cancellation.error is not None:
                 raise cancellation.error  # the handler ended first, but the child is being ended
         if kind == "error":
-            error = _with_hint(ToolCallError.from_wire(body), environment)
-            raise DescribedError(error.with_traceback(body["traceback"]) if "traceback" in body else error)
-        return Pending(**body) if kind == "pending" else body
+            limit = self.bound.tool.spec.error_message_limit
+            error = frames.error_from(body, self.isolation.help_url, limit)
+            raise DescribedError(_with_hint(error, environment))
+        return frames.pending_from(body) if kind == "pending" else body
 
     def _order(self, ctx: ToolContext, args: JsonObject, limit_seconds: float) -> JsonObject:
         return {
@@ -341,6 +360,19 @@ class IsolatedTool:
             "helpUrl": self.isolation.help_url,
             "context": wire_of(ctx),
         }
+
+
+def _on_event(ctx: ToolContext, kind: str, body: Any) -> None:
+    """Handle a log line or a progress report of a call; one that is not valid is ignored."""
+    match kind, body:
+        case "log", [level, event, fields]:
+            frames.log_line(ctx.logger, level, event, fields)
+        case "record", [name, level, event, fields]:
+            frames.log_record(name, level, event, fields)
+        case "progress", {"done": done}:
+            frames.report_progress(ctx.progress, done, body.get("total"), body.get("message"))
+        case "dropped", int():
+            frames.log_dropped(ctx.logger, body)
 
 
 def _with_hint(error: ToolCallError, environment: Mapping[str, str]) -> ToolCallError:

@@ -327,7 +327,7 @@ async def _streamed(opened: AbstractAsyncContextManager[Any], on_delta: OnDelta)
                 piece = getattr(event.delta, "content_delta", None)
                 is_text = isinstance(event.delta, TextPartDelta)
             if isinstance(piece, str) and piece:
-                on_delta("text" if is_text else "reasoning", _encodable(piece))
+                on_delta("text" if is_text else "reasoning", serializer.well_formed(piece))
         response: ModelResponse = stream.get()
         return response
 
@@ -380,11 +380,11 @@ def _adapter() -> "TypeAdapter[ModelResponse]":
 
 
 def _answer(response: "ModelResponse") -> ModelAnswer:
-    dumped = mapped(_adapter().dump_python(response, mode="json", warnings=False), _encodable)
+    dumped = mapped(_adapter().dump_python(response, mode="json", warnings=False), serializer.well_formed)
     parts, usage, reason = dumped["parts"], response.usage, response.finish_reason
     for part, given in zip(parts, response.parts, strict=True):
         if part["part_kind"] == "tool-call":  # dumping changes numbers that no float holds
-            part["args"] = mapped(getattr(given, "args", None), _encodable)
+            part["args"] = mapped(getattr(given, "args", None), serializer.well_formed)
     content = [_part(part, is_cut=reason == "length" and part is parts[-1]) for part in parts]
     calls = [part for part in content if part["type"] == "tool-call"]
     _make_ids_unique(calls)
@@ -417,15 +417,6 @@ def _make_ids_unique(calls: Iterable[JsonObject]) -> None:
             times[name] += 1
             call["toolCallId"] = f"{name}_{times[name]}"
         times[call["toolCallId"]] += 1
-
-
-def _encodable(text: str) -> str:
-    """Return a text without surrogates: pairs become characters, lone ones replacement characters."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
 
 
 def _part(part: JsonObject, *, is_cut: bool) -> JsonObject:

@@ -89,8 +89,8 @@ class TurnStream:
         masked = KNOWN_SECRETS.hidden_in_answer([event.to_wire() for event in events])
         add = partial(self._redis.xadd, self._key, maxlen=MOST_ENTRIES, nomkstream=True)
         try:
-            add({"entries": serializer.encode(masked)})
-        except (RedisError, serializer.NotJsonError) as error:  # such as half a surrogate pair
+            add({"entries": serializer.encode(masked, repairs=True)})
+        except (RedisError, serializer.NotJsonError) as error:
             logger.warning("turn_stream.not_written", reason=str(error))
 
 

@@ -60,6 +60,15 @@ def test_a_value_without_a_json_form_is_refused_with_the_reason(value: Any, reas
         encode(value)
 
 
+def test_lone_surrogates_are_replaced_where_that_is_asked_for() -> None:
+    assert encode({"a": "\ud800"}, repairs=True) == '{"a":"\ufffd"}'.encode()
+    assert decode(rb'["\ud83d\ude00", "\ud83d", "\\ud83d"]', repairs=True) == [
+        "\U0001f600",
+        "\ufffd",
+        "\\ud83d",
+    ]
+
+
 def test_a_cycle_is_refused() -> None:
     value: list[Any] = []
     value.append(value)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from broker_config import serializer
 from goondan_tasks.errors import ToolError, ToolOutputError
 from goondan_tasks.names import callback_token, callback_url
 from goondan_tasks.output import LONGEST_HANDLE, Pending, Progress, encoded_output, pending_of, report_of
@@ -152,12 +153,31 @@ def test_what_can_be_told_is_written_and_read_back(arguments: tuple[Any, ...], r
         ((1, "10"), "total must be a number, not str"),
         ((1, 2, 3), "message must be text, not int"),
         ((1, 2, "x" * 1001), "message has 1001 characters; at most 1000"),
-        ((1, 2, "\ud800"), "message cannot be written as UTF-8"),
     ],
 )
 def test_what_cannot_be_told_is_an_error_that_says_so(arguments: tuple[Any, ...], fault: str) -> None:
     with pytest.raises(ToolError, match=fault):
         report_of(*arguments)
+
+
+def test_half_a_surrogate_pair_in_an_output_is_replaced_and_nothing_lost() -> None:
+    output = {"file": "caf\udce9", "\ud800": ["\ud83d\ude00", "kept", 1]}
+
+    data, told = encoded_output(output, "a__b")
+
+    assert told == {"file": "caf\ufffd", "\ufffd": ["\U0001f600", "kept", 1]}
+    assert serializer.decode(data) == told
+
+
+def test_an_output_that_is_text_already_stays_the_same_object() -> None:
+    output = {"text": "caf\u00e9 \\ud800"}
+
+    assert encoded_output(output, "a__b").output is output
+
+
+def test_half_a_surrogate_pair_in_progress_or_a_handle_is_replaced() -> None:
+    assert serializer.decode(report_of(1, 2, "\ud800 of")) == {"done": 1, "total": 2, "message": "\ufffd of"}
+    assert Pending("job-\udcff").handle == "job-\ufffd"
 
 
 @pytest.mark.parametrize("kept", [b"", b"x {}", b"1 {", b"1 []", b"1 {}", b"1"])

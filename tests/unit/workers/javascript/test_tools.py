@@ -1,27 +1,105 @@
 """The hosts of tools in JavaScript: which calls share one, and when they end."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+import structlog
 import yaml
 
 from goondan_tasks import sandbox
 from goondan_tasks.bundle import load_bundle
+from goondan_tasks.messages import JsonObject
+from goondan_tasks.tool_api import ToolContext
 from tests.javascript_runtimes import NAMES, runtime
 from tests.unit.workers.mcp.tool_contexts import Progress, context
 from tests.waiting import wait_until
 from workers.javascript import tools
 from workers.javascript.tools import HostedTools, Hosts
+from workers.outcome import outcome_of
 from workers.processes.confinement import Confinement
 
 needs_bubblewrap = pytest.mark.skipif(sandbox.fault() is not None, reason="no sandbox here")
 
 
-def hosted(folder: Path, hosts: Hosts, name: str, **policy: object) -> tools.HostedTool:
-    """Return the tool of a new bundle; it returns the number of its process."""
-    export = {"name": "pid", "parameters": {"type": "object"}, **policy}
+CODE = """
+import { writeSync } from 'node:fs';
+
+const told = (text) => {
+  const bytes = Buffer.from(`${Buffer.byteLength(text)}:${text}\\n`);
+  for (let done = 0; done < bytes.length; ) {
+    try {
+      done += writeSync(3, bytes, done);
+    } catch (error) {
+      if (error.code !== 'EAGAIN') throw error;
+    }
+  }
+};
+const bodies = {
+  cycle: () => {
+    const all = { items: [] };
+    all.items.push({ all });
+    return all;
+  },
+  bigint: () => ({ id: 10n }),
+  number: () => ({ rows: [{ id: 653247040368672768 }] }),
+  nan: () => [0, NaN],
+  map: () => ({ 'a b': new Map([[1, 2]]) }),
+  set: () => new Set(),
+  promise: () => ({ later: Promise.resolve(1) }),
+  function: () => ({ run: () => 1 }),
+  undefined: () => [undefined],
+  bytes: () => ({ data: new Uint8Array(3) }),
+  error: () => ({ error: new Error('x') }),
+};
+
+export const handlers = {
+  pid: () => process.pid,
+  returns: (ctx, { kind }) => bodies[kind](),
+  echo: (ctx, input) => input,
+  fine: () => {
+    const shared = { big: 2 ** 53 - 1, huge: 1e300, text: '653247040368672768' };
+    return { shared, again: [shared, shared], date: new Date(0), gone: undefined, buffer: Buffer.from('a') };
+  },
+  halves: (ctx) => {
+    ctx.logger.info('\\ud800');
+    ctx.progress(1, 2, '\\ud800');
+    return { text: 'caf\\udce9', '\\ud800': 'kept' };
+  },
+  says: (ctx, { frames }) => {
+    frames.forEach(told);
+    return 'done';
+  },
+  fails: (ctx, { size }) => {
+    told(`{"t":"error","id":1,"error":{"message":"${'x'.repeat(size)}"}}`);
+    return 'too late';
+  },
+  floods: (ctx, { reports }) => {
+    for (let number = 0; number < reports; number += 1) {
+      ctx.progress(number);
+      ctx.logger.info('line');
+    }
+    return 'done';
+  },
+  asks: () => told('{"t":"ask","id":1,"ask":1,"method":"runtime.send","args":["x"]}'),
+  causes: () => {
+    throw new TypeError('fetch failed', { cause: new Error('refused', { cause: 'no route' }) });
+  },
+  parts: () => {
+    throw new AggregateError([new Error('first part'), new Error('second part')], 'all failed');
+  },
+};
+"""
+
+
+def hosted(
+    folder: Path, hosts: Hosts, name: str, export_name: str = "pid", **policy: object
+) -> tools.HostedTool:
+    """Return a tool of a new bundle; ``pid`` returns the number of its process."""
+    export = {"name": export_name, "parameters": {"type": "object"}, **policy}
     documents = [
         {"apiVersion": "goondan.ai/v1", "kind": kind, "metadata": {"name": called}, "spec": spec}
         for kind, called, spec in (
@@ -29,12 +107,12 @@ def hosted(folder: Path, hosts: Hosts, name: str, **policy: object) -> tools.Hos
             ("Agent", "clerk", {"tools": ["Tool/own"]}),
         )
     ]
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     (folder / "goondan.yaml").write_text(yaml.safe_dump_all(documents), "utf-8")
-    (folder / "own.mjs").write_text("export const handlers = { pid: () => process.pid };", "utf-8")
+    (folder / "own.mjs").write_text(CODE, "utf-8")
     bundle = load_bundle(folder)
     made = HostedTools(hosts, folder, "https://help/", Confinement(bundle), runtime(name).name)
-    return made.tool(bundle.bound_tools("clerk")["own__pid"])
+    return made.tool(bundle.bound_tools("clerk")[f"own__{export_name}"])
 
 
 @needs_bubblewrap
@@ -57,3 +135,146 @@ def test_the_host_of_an_instance_in_a_sandbox_ends_when_it_is_idle(
             await hosts.close()
 
     asyncio.run(test())
+
+
+@pytest.fixture(params=NAMES)
+def call(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Any]:
+    """Return a function that calls a tool once, and returns its value, or its exception."""
+
+    def run(name: str, ctx: ToolContext | None = None, policy: JsonObject | None = None, **args: Any) -> Any:
+        async def test() -> Any:
+            hosts = Hosts()
+            try:
+                tool = hosted(tmp_path / "bundle", hosts, request.param, name, **(policy or {}))
+                return await tool(ctx or context(Progress()), args)
+            finally:
+                await hosts.close()
+
+        outcome = outcome_of(lambda: asyncio.run(test()))
+        return outcome.get() if outcome.error is None else outcome.error
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("cycle", "output.items[0].all contains itself"),
+        ("bigint", "output.id is a BigInt"),
+        ("number", "output.rows[0].id is 653247040368672800: JavaScript changes integers beyond 2^53"),
+        ("nan", "output[1] is NaN"),
+        ("map", 'output["a b"] is a Map'),
+        ("set", "output is a Set"),
+        ("promise", "output.later is a Promise: write `await`"),
+        ("function", "output.run is a function"),
+        ("undefined", "output[0] is undefined"),
+        ("bytes", "output.data is binary data"),
+        ("error", "output.error is an Error"),
+    ],
+)
+def test_a_value_that_json_would_change_is_named_with_its_place(
+    call: Callable[..., Any], kind: str, reason: str
+) -> None:
+    raised = call("returns", kind=kind)
+
+    assert raised.code == "E_TOOL_BAD_OUTPUT"
+    assert raised.message.startswith(f"What the handler returns is not JSON: {reason}")
+
+
+def test_values_with_a_json_form_arrive(call: Callable[..., Any]) -> None:
+    shared = {"big": 2**53 - 1, "huge": 1e300, "text": "653247040368672768"}
+    buffer = {"type": "Buffer", "data": [97]}
+    date = "1970-01-01T00:00:00.000Z"
+
+    assert call("fine") == {"shared": shared, "again": [shared, shared], "date": date, "buffer": buffer}
+
+
+@pytest.mark.parametrize("number", [2**53, -(2**53), 653247040368672768, 10**40])
+def test_an_integer_that_javascript_would_change_is_refused_before_the_run(
+    call: Callable[..., Any], number: int
+) -> None:
+    raised = call("echo", rows=[{"an id": number}])
+
+    assert raised.code == "E_TOOL_INVALID_ARGS"
+    assert raised.message.startswith(f'input.rows[0]["an id"] is {number}: JavaScript changes')
+    exact = {"least": 1 - 2**53, "text": str(number), "float": 1e300}
+    assert call("echo", **exact) == exact
+
+
+def test_half_a_surrogate_pair_costs_a_tool_in_javascript_nothing(call: Callable[..., Any]) -> None:
+    progress = Progress()
+    with structlog.testing.capture_logs() as lines:
+        assert call("halves", context(progress)) == {"text": "caf\ufffd", "\ufffd": "kept"}
+    assert progress.told == [(1, 2, "\ufffd")]
+    assert [line["event"] for line in lines] == ["\ufffd"]
+
+
+def test_no_message_of_a_host_breaks_the_worker_or_its_logging(call: Callable[..., Any]) -> None:
+    bodies = [
+        '"log","id":1,"level":"setLevel","event":"CRITICAL"',
+        '"log","id":1,"level":["info"],"event":{"a":1}',
+        '"log","id":1',
+        '"log","id":0,"level":{},"event":[]',
+        '"progress","id":1,"args":["x",1,2]',
+        '"progress","id":1,"args":[1,2,"a",4]',
+        '"progress","id":1,"args":{}',
+        '"progress","id":1,"args":[1e999,NaN,{]',
+        '"ask","id":1,"ask":"x","method":[],"args":5',
+        '"ask","id":1,"ask":1,"method":[],"args":5',
+        '"ask","id":1',
+        '"pong","id":1',
+        '"unheard","id":1',
+        '"pending","id":9,"value":{"handle":"of no call"}',
+    ]
+    with structlog.testing.capture_logs() as lines:
+        assert call("says", frames=[f'{{"t":{body}}}' for body in bodies]) == "done"
+    assert [line["event"] for line in lines] == ["CRITICAL", "{'a': 1}", "[]"]
+    assert {line["log_level"] for line in lines} == {"info"}
+
+
+def test_a_tool_in_javascript_cannot_claim_to_wait_for_an_approval(call: Callable[..., Any]) -> None:
+    value = '{"handle":"h","is_approval":true,"other":1}'
+    pending = call("says", frames=[f'{{"t":"pending","id":1,"value":{value}}}'])
+    assert (pending.handle, pending.is_approval) == ("h", False)
+
+
+def test_an_error_of_many_megabytes_from_a_host_is_a_short_error(call: Callable[..., Any]) -> None:
+    raised = call("fails", size=6_000_000)
+    assert raised.message.startswith("The handler's error takes 6000")
+
+
+def test_a_flood_of_reports_from_a_host_ends_with_the_last_one(call: Callable[..., Any]) -> None:
+    progress = Progress()
+    with structlog.testing.capture_logs() as lines:
+        assert call("floods", context(progress), reports=20_000) == "done"
+    assert progress.told[-1][0] == 19_999
+    assert len(progress.told) < 20_000
+    assert any("came too fast" in line["event"] for line in lines)
+
+
+def test_an_isolated_host_reaches_no_agents_whatever_it_asks(call: Callable[..., Any]) -> None:
+    asked = list[Any]()
+
+    class Agents:
+        async def send(self, *given: Any) -> None:
+            asked.append(given)
+
+    ctx = replace(context(Progress()), _reach=lambda: cast(Any, Agents()))
+    call("asks", ctx, {"isolation": "process"})
+    assert asked == []
+    call("asks", ctx)
+    assert asked == [("x",)]
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"), [("causes", ["refused", "no route"]), ("parts", ["first part", "second part"])]
+)
+def test_the_causes_of_an_error_are_shown_with_it(
+    call: Callable[..., Any], name: str, parts: list[str]
+) -> None:
+    raised = call(name)
+
+    assert all(
+        f"Caused by: {'' if part == 'no route' else 'Error: '}{part}" in raised.description.traceback
+        for part in parts
+    )
