@@ -25,12 +25,16 @@ _NAMES = re.compile(
 _FOREIGN_WORDS = rf"{_WORDS}|pass[-_]?code|pwd|token(?!s)|authorization|session[-_]?id|signature"
 _FOREIGN_NAMES = re.compile(rf"(?i){_FOREIGN_WORDS}|^auth$")
 #: ``password=…``, ``"apiKey": "…"``, ``Authorization: Bearer …``. It does not match the beginning of a name,
-#: which would take quadratic time in long texts without spaces.
+#: and matches names without a value as a whole: searching from each place in a long text without spaces would
+#: take quadratic time.
 _ASSIGNED = re.compile(
     rf"""(?ix)
-    ( (?:{_FOREIGN_WORDS}) [\w-]* ["']? \s* [:=] \s* ["']? )
-    (?: (?:bearer|basic) \s+ )?
-    [^\s"',;&}})\]]+
+    (?:{_FOREIGN_WORDS}) [\w-]*+
+    (?:
+        ( ["']? \s*+ [:=] \s*+ ["']? )
+        (?: (?:bearer|basic) \s++ )?
+        [^\s"',;&}})\]]+
+    )?
     """
 )
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
@@ -119,8 +123,14 @@ def may_be_secret(name: str) -> bool:
 def hidden_by_place(text: str) -> str:
     """Return a text without likely secrets: values after such a name or ``Bearer``, and users in URLs."""
     text = _USER_INFO.sub(f"{MASK}@", text)
-    text = _ASSIGNED.sub(rf"\1{MASK}", text)
+    text = _ASSIGNED.sub(_without_value, text)
     return _BEARER.sub(rf"\1 {MASK}", text)
+
+
+def _without_value(assigned: re.Match[str]) -> str:
+    return (
+        assigned[0] if assigned[1] is None else f"{assigned.string[assigned.start() : assigned.end(1)]}{MASK}"
+    )
 
 
 def hidden_in_log(value: Any) -> Any:

@@ -7,7 +7,6 @@ other programs (a compose file, a workflow) is never checked.
 
 import codecs
 import functools
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -32,6 +31,7 @@ from goondan_tasks.bundle.yaml import Document, TextFault, parse_documents, pars
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.names import is_agent_name
 from goondan_tasks.schema import member
+from goondan_tasks.trees import walk
 from goondan_tasks.wording import FieldPath, hint, shown, written
 
 MAX_BYTES = 1_048_576
@@ -78,7 +78,7 @@ def bundle_files(path: Path) -> list[Path]:
 
 
 def _candidates(root: Path) -> Iterator[Path]:
-    for folder, folders, names in os.walk(root):
+    for folder, folders, names in walk(root):
         folders[:] = [name for name in folders if name not in _SKIPPED_FOLDERS and not name.startswith(".")]
         for name in names:
             file = Path(folder, name)

@@ -15,7 +15,6 @@ import contextlib
 import os
 import re
 import secrets
-import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -55,6 +54,7 @@ from goondan_tasks.revisions.git import (
     changes_between,
     parents,
 )
+from goondan_tasks.trees import remove_tree
 
 #: bytes of one file, and of all changed files together
 MAX_FILE_BYTES = 16_777_216
@@ -212,7 +212,7 @@ class WorkingFiles:
         if self.directory.is_symlink():
             self.directory.unlink()
         elif self.directory.exists():
-            shutil.rmtree(self.directory)
+            remove_tree(self.directory)
 
     def bring(self, tree: str, wanted: str) -> None:
         """Change the files of the bundle's folder from one tree to another."""

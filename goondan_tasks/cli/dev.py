@@ -55,7 +55,7 @@ from goondan_tasks.redaction import KNOWN_SECRETS, is_named_as_secret
 from goondan_tasks.revisions.active import Activation
 
 _FLOWER_PORTS = range(FLOWER_PORT, FLOWER_PORT + 100)
-_PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:([^/@\s]+)@")
+_PASSWORD_IN_URL = re.compile(r"://[^/@\s:]*:([^/@\s]+)@")
 _OWN_NAME, _NARROWEST = "dev", 15
 #: a change of these files restarts workers that run the folder itself
 _CODE = {".py", ".yaml", ".yml", *javascript.SUFFIXES}

@@ -69,7 +69,7 @@ _EXPECTED = (GoondanError, WaitTimeout, SettingsError, EmbeddedRedisError)
 _REMEDY = "Correct it in the environment, or give the option of that name."
 
 #: the code at the end of the URL of an error's page
-_CODE_AT_END = re.compile(r"[A-Z]+(_[A-Z]+)+$")
+_CODE_AT_END = re.compile(r"(?<![A-Z_])[A-Z]+(_[A-Z]+)+$")
 
 _GENERAL = (HandoffError, ToolError)
 #: for exceptions without a code of their own; their message alone may be just a key's name

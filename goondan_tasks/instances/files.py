@@ -2,12 +2,11 @@
 
 An instance's directory is renamed (*set aside*) before it is removed, so that no call finds only part of it.
 Links below the state root are never followed: each directory is opened from its parent's descriptor, and
-links are removed as links (O_NOFOLLOW, openat(2), ``shutil.rmtree``).
+links are removed as links (O_NOFOLLOW, openat(2)).
 """
 
 import os
 import re
-import shutil
 import stat
 import time
 from collections.abc import Iterator
@@ -15,10 +14,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from goondan_tasks.instances.table import InstanceDirectory, instances_directory
+from goondan_tasks.trees import remove_tree, walk
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-# O_PATH (Linux) opens a directory that may not be read
-_UNREADABLE = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _ASIDE = re.compile(r"\.retired-(?P<token>[0-9a-f]{32})-(?P<name>.+)")
 
@@ -87,9 +85,6 @@ class InstanceFiles:
             if fd is None:
                 return True
             _remove(fd, aside)
-            if _is_in(fd, aside):  # most trees can be removed without this
-                _permit_all(fd, aside)
-                _remove(fd, aside)
             return not _is_in(fd, aside)
 
     def set_agent_aside(self, directory: InstanceDirectory, agent: str, token: str) -> bool:
@@ -137,7 +132,7 @@ class InstanceFiles:
         """Return the latest change in a directory, in seconds since the epoch; 0 if it is gone."""
         path = self.path(directory)
         newest = _changed(path)
-        for folder, folders, names in os.walk(path, followlinks=False):
+        for folder, folders, names in walk(path):
             newest = max(newest, *(_changed(Path(folder, name)) for name in [".", *folders, *names]))
         return newest
 
@@ -218,28 +213,10 @@ def _is_in(fd: int, name: str) -> bool:
 def _remove(fd: int, name: str) -> None:
     with suppress(FileNotFoundError):
         if stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
-            shutil.rmtree(name, ignore_errors=True, dir_fd=fd)
+            with suppress(OSError):  # the caller looks for what is left
+                remove_tree(name, dir_fd=fd)
         else:
             os.unlink(name, dir_fd=fd)
-
-
-def _permit_all(fd: int, name: str) -> None:
-    """Make the directories of a tree writable; package caches, for example, are read-only."""
-    with suppress(OSError):
-        inner = os.open(name, _UNREADABLE, dir_fd=fd)
-        try:
-            if hasattr(os, "O_PATH"):  # no fchmod for these, but no link can change this path
-                Path(f"/proc/self/fd/{inner}").chmod(0o700)
-            else:
-                os.fchmod(inner, 0o700)
-            readable = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=fd)
-        finally:
-            os.close(inner)
-        try:
-            for inner_name in _names_in(readable):
-                _permit_all(readable, inner_name)  # skips what is not a directory
-        finally:
-            os.close(readable)
 
 
 def _changed(path: Path) -> float:

@@ -26,6 +26,7 @@ from typing import Literal, Self, cast
 
 from goondan_tasks.errors import BundleRevisionUnavailableError
 from goondan_tasks.revisions.git import FILE, LINK, PROGRAM, Branch, GitError, Remote, Repository
+from goondan_tasks.trees import remove_tree
 
 Scheme = Literal["git", "sha256"]
 
@@ -419,7 +420,8 @@ class Checkouts:
                 if not place.is_dir():  # otherwise another process has made it meanwhile
                     raise
         finally:
-            shutil.rmtree(aside, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                remove_tree(aside)
 
 
 def clean_checkouts(
@@ -474,7 +476,7 @@ def _remove_unused(place: Path) -> bool:
         # a process that opens it now does not find it under its name, and makes a new one
         aside = place.with_name(f"{_ASIDE}{uuid.uuid4().hex}")
         place.rename(aside)
-        shutil.rmtree(aside)
+        remove_tree(aside)
     finally:
         os.close(descriptor)
     return True

@@ -68,7 +68,7 @@ _URLS = ("http://", "https://", "data:")
 #: keys, ids and paths that stand in a prompt as they are
 _ORDINARY = re.compile(r"[\w.:@/#+=~-]{1,512}")
 _NAME = re.compile(r"\{\{\s*([A-Za-z]\w*)\s*\}\}")
-_FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*)\n\s*```\s*", re.DOTALL)
+_FENCED = re.compile(r"```(?:json)?[^\S\n]*\n(.*)\n[^\S\n]*```", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -442,7 +442,7 @@ def _take_back(conversation: Conversation, inputs: Sequence[str]) -> None:
 
 def _json_of(text: str) -> Any:
     """Decode an answer, which may be in a fenced code block."""
-    fenced = _FENCED.fullmatch(text)
+    fenced = _FENCED.fullmatch(text.strip())
     return serializer.decode(fenced[1] if fenced else text)
 
 

@@ -14,7 +14,7 @@ from broker_config.settings import Settings
 from goondan_tasks.failure import describe
 from goondan_tasks.logs import configure_logging
 from goondan_tasks.oauth.crypto import Cipher, Keyring, SecretField
-from goondan_tasks.redaction import KNOWN_SECRETS, KnownSecrets, hide_secrets
+from goondan_tasks.redaction import KNOWN_SECRETS, KnownSecrets, hidden_by_place, hide_secrets
 
 TOKEN = "xoxb-4711-token-of-a-test"
 
@@ -155,3 +155,16 @@ def test_what_the_store_decrypts_is_in_no_log_line_and_in_no_error(log: StringIO
     assert TOKEN not in log.getvalue()
     assert described.message == "401 for Bearer ***"
     assert KNOWN_SECRETS.hidden_in_answer([TOKEN]) == ["***"]
+
+
+@pytest.mark.parametrize("part", ["pwd", "token-", "pwd= ", "bearer ", "://", "https://a:b@", "pwd '"])
+def test_a_long_text_of_names_is_searched_in_a_moment(part: str) -> None:
+    hidden = hidden_by_place(part * 200_000 + " password=opensesame")
+
+    assert hidden.endswith("password=***"), "hours if each place of the text is a beginning"
+
+
+def test_names_without_a_value_stay_as_they_are() -> None:
+    assert hidden_by_place("the token-count of pwd pwd tokens, passcode") == (
+        "the token-count of pwd pwd tokens, passcode"
+    )

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from goondan_tasks.bundle import load_bundle
 from goondan_tasks.entry import handlers_in, import_entry
 from goondan_tasks.errors import BundleRevisionUnavailableError
 from goondan_tasks.revisions.checkouts import BundleRef, Checkouts, RevisionSource, clean_checkouts
+from goondan_tasks.trees import remove_tree
 from tests.git_bundle import FILES, GitBundle, git, make_bundle
 from tests.processes import process_pool
 from tests.unit.goondan_tasks.bundle.writing import write
@@ -167,13 +167,13 @@ def test_one_that_cannot_be_removed_keeps_no_other(tmp_path: Path, monkeypatch: 
     cache = checkouts_of(bundle, tmp_path / "cache")
     for commit in commits:
         cache.open(ref_of(commit)).close()
-    remove = shutil.rmtree
+    removal = "goondan_tasks.revisions.checkouts.remove_tree"
 
     def first_fails(place: Path) -> None:
-        monkeypatch.setattr(shutil, "rmtree", remove)
+        monkeypatch.setattr(removal, remove_tree)
         raise PermissionError(f"{place} is not yours")
 
-    monkeypatch.setattr(shutil, "rmtree", first_fails)
+    monkeypatch.setattr(removal, first_fails)
     with pytest.raises(PermissionError, match="not yours"):
         clean_checkouts(cache.cache, DAY, clock=lambda: 2 * DAY)
 
