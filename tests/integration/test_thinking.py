@@ -300,6 +300,26 @@ def test_a_turn_that_is_cancelled_ends_its_calls_and_the_conversation_goes_on(
     ]
 
 
+def test_a_call_that_had_ended_keeps_its_result_when_its_turn_is_cancelled(
+    client: Client, model: ModelServer
+) -> None:
+    calls = Call("desk__echo", {"text": "paid"}, "call_1"), Call("desk__hang", {}, "call_2")
+    model.begin(in_turn(Answer("", calls), Answer("better")))
+    turn = begin(client, "student", "pay and hang", "cancel-sibling")
+
+    def states() -> dict[str, str]:
+        records = [one for one in client.calls("student") if one.call.instance_key == "cancel-sibling"]
+        return {record.call.tool_name: record.state for record in records}
+
+    wait_until(
+        lambda: (states().get("desk__echo"), states().get("desk__hang")) == ("ok", "running"), PATIENCE
+    )
+    turn.cancel()
+    turn.result(PATIENCE)
+    assert ask(client, "student", "go on", "cancel-sibling").output == "better"
+    assert [one.text for one in results(model.requests[1])] == ["paid", "The call was interrupted."]
+
+
 def _states(client: Client, tool: str) -> set[str]:
     return {record.state for record in client.calls("student") if record.call.tool_name == tool}
 

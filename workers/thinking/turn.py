@@ -36,9 +36,10 @@ from goondan_tasks.errors import (
     StepLimitError,
 )
 from goondan_tasks.extension_api import AgentStep
-from goondan_tasks.messages import AgentEvent, JsonObject, Message, iso_time, wall_clock
+from goondan_tasks.messages import AgentEvent, JsonObject, Message, ToolCallResult, iso_time, wall_clock
 from goondan_tasks.model_messages import StepCallResult, message_of
 from goondan_tasks.schema import compile_schema
+from goondan_tasks.steps import StepCall
 from workers.agents.call_services import AgentTools, AsyncEntryStep
 from workers.thinking.model_calls import AskedRequests, Models
 from workers.thinking.model_request import ModelAnswer, ModelRequest
@@ -421,7 +422,13 @@ class _ThinkingTurn:
             told = "The model's tool calls cannot be used, even after the model was told so"
             raise ModelAnswerError(f"{told}: {faults[0]}")
         reply = self.conversation.next_messages[-1]
-        results: list[StepCallResult] = await step.run(reply, watch=StepStream(self.stream, step.index))
+        watch = _RunningCalls(StepStream(self.stream, step.index))
+        # what has ended is told to the model even if the Turn is cancelled: it must not be done again
+        with OnError(lambda _: self._keep(watch.ended())):
+            results: list[StepCallResult] = await step.run(reply, watch=watch)
+        self._keep(results)
+
+    def _keep(self, results: Iterable[StepCallResult]) -> None:
         for result in results:
             self.conversation.append(message_of(result, self.ctx.turn_id))
 
@@ -430,6 +437,30 @@ class _ThinkingTurn:
             return answer.text
         # a Turn that ended before its answer has no value
         return None if answer.has_calls or not answer.text else _json_of(answer.text)
+
+
+@dataclass(slots=True)
+class _RunningCalls:
+    """The calls of a Step while they run, and the results that have arrived."""
+
+    stream: StepStream
+    #: in their order, by their identities
+    calls: dict[str, StepCall] = field(default_factory=dict)
+    results: dict[str, ToolCallResult] = field(default_factory=dict)
+
+    async def called(self, calls: Sequence[tuple[str, StepCall]]) -> None:
+        self.calls.update(calls)
+        await self.stream.called(calls)
+
+    async def answered(self, result: ToolCallResult) -> None:
+        self.results[result.meta.id] = result
+        await self.stream.answered(result)
+
+    def ended(self) -> list[StepCallResult]:
+        """Return the results that have arrived, in the order of the calls."""
+        return [
+            call.answered(self.results[name]) for name, call in self.calls.items() if name in self.results
+        ]
 
 
 def _take_back(conversation: Conversation, inputs: Sequence[str]) -> None:
