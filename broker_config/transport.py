@@ -22,7 +22,7 @@ from queue import Empty
 from time import monotonic
 from typing import Any
 
-from kombu import serialization
+from kombu import Connection, serialization
 from kombu import transport as kombu_transport
 from kombu.transport import redis as kombu_redis
 from kombu.transport import virtual
@@ -40,10 +40,16 @@ from broker_config.task_message import read_envelope
 logger = logging.getLogger(__name__)
 
 
+#: kombu's names of the transports that ours replaces
+_REPLACED = ("redis", "rediss")
+
+
 def use_reservations() -> None:
     """Use this transport for ``redis://`` and ``rediss://`` brokers. For worker processes only."""
-    for alias in ("redis", "rediss"):
+    for alias in _REPLACED:
         kombu_transport.TRANSPORT_ALIASES[alias] = f"{__name__}:Transport"
+        # kombu keeps the class that it found first: a connection may have been made before
+        kombu_transport._transport_cache.pop(alias, None)
 
 
 def use_plain_json() -> None:
@@ -53,6 +59,31 @@ def use_plain_json() -> None:
     (kombu/utils/json.py). A model's arguments could change, or their call could be lost.
     """
     serialization.register("json", kombu_dumps, serializer.decode, "application/json", "utf-8")
+
+
+#: kombu's decoder turns it into a UUID
+_MARKED = {"__type__": "uuid", "__value__": {"hex": "0" * 32}}
+
+
+def require_registered(connection: Connection) -> None:
+    """Check that :func:`use_reservations` and :func:`use_plain_json` have taken effect.
+
+    Raises:
+        RuntimeError: messages would be taken by kombu's own transport, which loses those of a worker that
+            dies, or decoded by kombu's own decoder.
+    """
+    used = type(connection.transport)
+    if connection.transport_cls in _REPLACED and not issubclass(used, Transport):
+        raise RuntimeError(
+            f"The worker would take messages with {used.__module__}:{used.__name__}, which loses those of a "
+            f"worker that dies, and not with {__name__}:Transport. Another module has changed kombu's "
+            "TRANSPORT_ALIASES since the start, or this version of kombu does not read them."
+        )
+    if serialization.loads(serializer.encode(_MARKED), "application/json", "utf-8") != _MARKED:
+        raise RuntimeError(
+            "The worker would decode application/json with kombu's decoder, which changes arguments. Another "
+            "module has registered that decoder since the start."
+        )
 
 
 def _log_no_message(queue: str, data: bytes, reason: str) -> None:

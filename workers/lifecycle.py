@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from celery.signals import celeryd_init, setup_logging
+from celery.signals import setup_logging
 
 from broker_config.settings import Settings
-from broker_config.transport import use_plain_json, use_reservations
 from goondan_tasks.celery import app
 from goondan_tasks.logs import configure_logging
 from workers.extensions.events import running_log_fields
@@ -22,9 +21,3 @@ take_over()
 @setup_logging.connect
 def _configure_logging(**_: Any) -> None:
     configure_logging(Settings.load(), running_log_fields)
-
-
-@celeryd_init.connect  # before Celery looks for its transport
-def _prepare_kombu(**_: Any) -> None:
-    use_plain_json()
-    use_reservations()

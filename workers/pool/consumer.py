@@ -21,7 +21,7 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 
 from broker_config.queues import TOOL_CALL_TASK
 from broker_config.scripts import ClaimOnReserve
-from broker_config.transport import Channel
+from broker_config.transport import Channel, require_registered, use_plain_json, use_reservations
 from goondan_tasks.errors import ToolCancelledError, ToolInputValidationError
 from goondan_tasks.events import EVENT_TASKS
 from workers.delivery.delivery import LONGEST_SHOWN
@@ -58,6 +58,22 @@ class Consumer(CeleryConsumer):
     # celery-types do not know them
     task_consumer: Any
     connection_errors: tuple[type[Exception], ...]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # not in a signal of Celery's, which goes on after an error of its receivers
+        use_plain_json()
+        use_reservations()
+        super().__init__(*args, **kwargs)
+
+    def connection_for_read(self, heartbeat: float | None = None) -> Any:
+        """Connect to the broker, before anything is consumed.
+
+        Raises:
+            RuntimeError: what takes or decodes messages is not ours; the worker ends.
+        """
+        connection = super().connection_for_read(heartbeat)
+        require_registered(connection)
+        return connection
 
     def create_task_handler(self, *args: Any) -> Callable[[Any], object]:
         """Make the handler of messages; there is a new one after each reconnection."""

@@ -1,0 +1,71 @@
+"""Whatever a process did with kombu before, its worker takes messages with our transport or ends."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import WORKSHOP
+
+BEFORE = """
+from kombu import Connection, serialization
+URLS = ("redis://h/0", "rediss://h/0?ssl_cert_reqs=required", "redis+socket:///s?virtual_host=0")
+kinds = [type(Connection(url).transport) for url in URLS]
+assert {kind.__module__ for kind in kinds} == {"kombu.transport.redis"}, kinds
+"""
+
+WORKER = """
+from goondan_tasks.celery import run_worker
+run_worker("w@%h", ["agent.smith"], concurrency=1, log_level="INFO")
+"""
+
+
+def run(program: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=environment,
+    )
+
+
+def test_transport_takes_effect_though_kombu_has_made_connections_before() -> None:
+    done = run(
+        BEFORE
+        + """
+from broker_config.transport import Transport, require_registered, use_plain_json, use_reservations
+use_reservations()
+use_plain_json()
+for url in URLS:
+    assert type(Connection(url).transport) is Transport, url
+    require_registered(Connection(url))
+"""
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("hook", "registers", "reason"),
+    [
+        ("use_reservations", "raise LookupError('no aliases')", "no aliases"),
+        ("use_plain_json", "raise LookupError('no registry')", "no registry"),
+        ("use_reservations", "return", "kombu.transport.redis:Transport, which loses those of a worker"),
+        ("use_plain_json", "return", "decode application/json with kombu's decoder"),
+    ],
+)
+def test_worker_whose_registration_has_no_effect_ends_and_says_why(
+    url: str, tmp_path: Path, hook: str, registers: str, reason: str
+) -> None:
+    program = f"""
+import workers.pool.consumer
+def registers():
+    {registers}
+workers.pool.consumer.{hook} = registers
+{WORKER}
+"""
+    done = run(program, GOONDAN_REDIS_URL=url, GOONDAN_BUNDLE=str(WORKSHOP), GOONDAN_STATE_ROOT=str(tmp_path))
+    assert done.returncode == 1
+    assert reason in done.stdout + done.stderr
