@@ -14,6 +14,17 @@ SOURCES := broker_config goondan_start.py goondan_tasks workers
 # The types are checked beside the tests, and what mypy says comes last.
 PROCESSES := $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); [ $$n -ge 2 ] && echo 5 || echo 4)
 
+# Install packages, with a line of progress; all that pip says if it fails.
+install = { $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --editable '$(1)' 2>&1 && echo 'status 0' || echo 'status 1'; } \
+    | awk -v screen="$$([ -t 1 ] && echo yes)" '$(PROGRESS)'
+PROGRESS = { said = said $$0 "\n"; step = "" } \
+    /^Collecting / { count++; split($$2, name, /[<>=!~;[]/); step = count " packages found, " name[1] } \
+    /^Installing collected/ { step = "installing " count " packages"; count = 0 } \
+    step && screen { printf "\r\033[K  %s", step; fflush() } \
+    step && !screen && count % 25 == 0 { print "  " step; fflush() } \
+    /^status / { failed = $$2 } \
+    END { if (screen) printf "\r\033[K"; if (failed) printf "%s", said; exit failed }
+
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 
 .DEFAULT_GOAL := help
@@ -90,11 +101,11 @@ $(READY): pyproject.toml
 	fi; \
 	echo "Preparing $(VENV) with $$($$python --version): downloads packages, takes a minute or two, happens once."; \
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $$python -m venv --clear $(VENV); \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'; \
+	$(call install,.[dev]); \
 	touch $@; \
 	echo "$(VENV) is ready."
 
 $(BENCH_READY): $(READY)
 	@echo "Adding the other task queues to $(VENV): downloads packages, happens once."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@$(call install,.[bench])
 	@touch $@
