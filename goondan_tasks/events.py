@@ -156,11 +156,12 @@ def system_event(event: AgentEvent, agent: str, **fields: Any) -> ToolCall:
 
 
 def content_of(call: ToolCall) -> Any:
-    """Return the content that must be the same when an event is submitted again: all but its time."""
+    """Return the content that an event submitted again must repeat: all but its time and trace."""
     payload = call.args.get("payload")
     if not isinstance(payload, Mapping):
         return call.args
-    return {**call.args, "payload": {name: value for name, value in payload.items() if name != "createdAt"}}
+    content = {name: value for name, value in payload.items() if name not in {"createdAt", "traceId"}}
+    return {**call.args, "payload": content}
 
 
 def answer_to(call: ToolCall, result: ToolCallResult) -> ToolCall | None:

@@ -355,13 +355,13 @@ def accepted(call: ToolCall) -> RequestResult:
     )
 
 
-def sent(call: ToolCall, *, accepted: bool = True) -> SendResult:
-    """Return the result of sending an event; ``accepted`` says whether the mailbox took it."""
+def sent(call: ToolCall) -> SendResult:
+    """Return the result of an event that the mailbox has taken."""
     return SendResult(
         id=identity_of(call),
         event_id=call.tool_call_id,
         target=call.agent_name,
-        accepted=accepted,
+        accepted=True,
         correlation_id=call.correlation_id,
     )
 

@@ -67,11 +67,7 @@ class RequestResult(WireModel):
 
 
 class SendResult(WireModel):
-    """The result of sending an event that gets no answer.
-
-    ``accepted`` is false if the instance already has an event with this id and other content: the earlier
-    event stays, this one is dropped.
-    """
+    """The result of sending an event that gets no answer."""
 
     #: the identity of the call that handles it
     id: str

@@ -21,7 +21,6 @@ from goondan_tasks.errors import (
     CallClosedError,
     CallNotFoundError,
     ConfigError,
-    ToolCallConflictError,
     WaitTimeout,
 )
 from goondan_tasks.events import is_event
@@ -299,14 +298,11 @@ class ClientConnection:
     def send(self, agent: str, input: Any = None, **fields: Unpack[EventFields]) -> SendResult:
         """Send an agent an event that it does not answer; raises as :meth:`request` does.
 
-        The event is not accepted if the instance already has one with the same ``event_id`` and other
-        content.
+        Raises:
+            ToolCallConflictError: the instance has an event with this ``event_id`` and other content.
         """
         call = outside_call(self.settings, agent, input, fields, is_request=False)
-        try:
-            self.submit_event(call)
-        except ToolCallConflictError:
-            return sent(call, accepted=False)
+        self.submit_event(call)
         return sent(call)
 
     def _accept(self, submissions: list[Submission]) -> list[PendingCall]:

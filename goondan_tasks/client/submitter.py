@@ -11,7 +11,6 @@ from goondan_tasks.errors import (
     BrokerUnreachableError,
     NotReplayableError,
     PayloadTooLargeError,
-    ToolCallConflictError,
     ToolInputValidationError,
     ToolNotInCatalogError,
 )
@@ -20,7 +19,7 @@ from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Admission, CallRecord
-from goondan_tasks.ledger.submission import Submission, call_json, digest_of, event_submission
+from goondan_tasks.ledger.submission import Submission, call_json, conflict_of, digest_of, event_submission
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.names import NO_CALL_TOOL, current_span, open_telemetry, span_ids
 
@@ -100,11 +99,7 @@ class Submitter:
                 self._follow_up(submission, admission)
         for submission, admission in zip(submissions, admissions, strict=True):
             if admission.is_conflict:
-                call = submission.call
-                raise ToolCallConflictError(
-                    f"Call {submission.id} (toolCallId {call.tool_call_id!r}, turn {call.turn_id!r}) "
-                    "was submitted before with other arguments."
-                )
+                raise conflict_of(submission)
         return [
             submission.id
             for submission, admission in zip(submissions, admissions, strict=True)

@@ -65,6 +65,8 @@ class ClaimRequest:
     asked_at: float = field(default_factory=time.monotonic)
     #: whether the call was stored when it was queued: without a record it has ended, and is not claimed
     was_stored: bool = False
+    #: whether a record of another call is an answer of its own, :attr:`Verdict.TAKEN`
+    must_match: bool = False
 
     def claim(self, answer: Sequence[Any]) -> Claim:
         """Read the answer of ``claim.lua``.

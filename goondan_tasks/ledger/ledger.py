@@ -152,6 +152,7 @@ class Ledger(CallRecords):
                 digest_of(call),
                 _deadline_of(call),
                 self._queue_timeout_ms,
+                int(request.must_match),
                 *self._indexes(request.call_id, call),
             ]
         return ScriptCall(

@@ -89,11 +89,18 @@ class Verdict(StrEnum):
     SHARED = "shared"
     #: the call :attr:`Claim.about` has the same idempotencyKey and other arguments
     CONFLICT = "conflict"
+    #: its id is that of another call, whose record stays as it is
+    TAKEN = "taken"
 
     @property
     def is_granted(self) -> bool:
         """Whether the asking worker holds the claim now."""
-        return self not in {Verdict.HELD, Verdict.DONE, Verdict.ABSENT, Verdict.WAITING, Verdict.TOLD}
+        return self not in _NOT_GRANTED
+
+
+_NOT_GRANTED = frozenset(
+    {Verdict.HELD, Verdict.DONE, Verdict.ABSENT, Verdict.WAITING, Verdict.TOLD, Verdict.TAKEN}
+)
 
 
 class Stored(IntEnum):

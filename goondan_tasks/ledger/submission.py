@@ -9,6 +9,7 @@ from pydantic_core import PydanticSerializationError
 from broker_config import serializer
 from broker_config.serializer import quote
 from goondan_tasks.calls import Dispatch, identity_of
+from goondan_tasks.errors import ToolCallConflictError
 from goondan_tasks.events import content_of, is_event, mailbox_of
 from goondan_tasks.messages import ToolCall
 
@@ -114,6 +115,20 @@ def event_submission(dispatch: Dispatch, call: ToolCall, *, in_mailbox: bool = T
         dispatch.inline(call_id, call, wire),
         mailbox=mailbox_of(call) if in_mailbox else "",
         patience_ms=None if call.timeout_seconds is None else round(call.timeout_seconds * 1000),
+    )
+
+
+def conflict_of(submission: Submission) -> ToolCallConflictError:
+    """Return the error of a call or event whose id belongs to another one."""
+    call = submission.call
+    if is_event(call):
+        return ToolCallConflictError(
+            f"{call.agent_name}@{call.instance_key} has an event {call.tool_call_id!r} with other content.",
+            suggestion="Use a new event id for a different event.",
+        )
+    return ToolCallConflictError(
+        f"Call {submission.id} (toolCallId {call.tool_call_id!r}, turn {call.turn_id!r}) "
+        "was submitted before with other arguments."
     )
 
 

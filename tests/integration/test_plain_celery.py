@@ -125,6 +125,27 @@ def test_garbage_in_a_queue_is_dropped_and_the_worker_goes_on(
     assert client.call("smith", "echo__args", timeout=PATIENCE).status == "ok"
 
 
+def test_a_task_id_that_was_used_for_another_call_makes_a_dead_letter(
+    plain_celery: Celery, client: Client
+) -> None:
+    for text in ("first", "first", "second"):
+        call = {"toolName": "echo__strict", "args": {"text": text}}
+        task_id, queue = "taken-call", "agent.smith"
+        sent = plain_celery.send_task(
+            "goondan.tool_call", kwargs={"call": call}, queue=queue, task_id=task_id
+        )
+        assert sent.get(timeout=PATIENCE)["output"]["text"] == "first"
+
+    wait_until(lambda: letters_about(client, "smith", "taken-call") != [])
+    [reason] = letters_about(client, "smith", "taken-call")
+    assert reason.startswith("E_TOOL_CALL_CONFLICT")
+
+
+def letters_about(client: Client, agent: str, task_id: str) -> list[str]:
+    reasons = [str(letter.call.args.get("reason")) for letter in client.dead_letters(agent)]
+    return [reason for reason in reasons if task_id in reason]
+
+
 @pytest.fixture
 def polling_celery(plain_celery: Celery, monkeypatch: pytest.MonkeyPatch) -> Celery:
     """An app that does not subscribe to results, which would unsubscribe when they are collected."""

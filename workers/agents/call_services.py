@@ -20,7 +20,6 @@ from goondan_tasks.conversation import Conversation
 from goondan_tasks.errors import (
     AgentNotFoundError,
     MiddlewareError,
-    ToolCallConflictError,
     ToolInputValidationError,
     WaitTimeout,
 )
@@ -124,11 +123,20 @@ class Reach:
                     return [await _awaited(submitted[0], timeout, on_result)]
                 if self.is_async:
                     return await asyncio.gather(*(_awaited(one, timeout, on_result) for one in submitted))
-                return [one.pending.result(timeout) for one in submitted]
+                return [_waited(one, timeout) for one in submitted]
+
+
+def _waited(submitted: Submitted, timeout: float | None) -> ToolCallResult:
+    result = submitted.pending.result(timeout)
+    submitted.accepted.result()
+    return result
 
 
 async def _awaited(submitted: Submitted, timeout: float | None, on_result: OnResult | None) -> ToolCallResult:
     result = await submitted.pending.wait(timeout)
+    if not submitted.accepted.done():
+        await asyncio.shield(asyncio.wrap_future(submitted.accepted))
+    submitted.accepted.result()  # after a conflict, the result is that of the other call with the same id
     if on_result is not None:
         await on_result(result)
     return result
@@ -440,10 +448,7 @@ class _SwarmRuntime(Reach):
     async def _send(self, target: str, event: EventLike) -> SendResult:
         call = self._call(Handoff(self.swarm.require(target), event, is_request=False, is_awaited=False))
         await self._get_ready()
-        try:
-            await self._submit_event(call)
-        except ToolCallConflictError:
-            return sent(call, accepted=False)
+        await self._submit_event(call)
         return sent(call)
 
     async def _spawn(

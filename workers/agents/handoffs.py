@@ -17,12 +17,11 @@ from goondan_tasks.client.pending_call import PendingCall
 from goondan_tasks.errors import (
     BrokerUnreachableError,
     GoondanError,
-    ToolCallConflictError,
     ToolCancelledError,
 )
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import NO_CALL, Admission, damaged
-from goondan_tasks.ledger.submission import Submission
+from goondan_tasks.ledger.submission import Submission, conflict_of
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.redaction import KNOWN_SECRETS
 from workers.cancellation import Cancellation
@@ -126,8 +125,7 @@ class Handoffs:
 
     def _on_answer(self, submission: Submission, submitted: Submitted, admission: Admission) -> None:
         if admission.is_conflict:
-            error = ToolCallConflictError(f"{submission.id} was submitted before, with other content.")
-            self._give_up(submitted, error)
+            self._give_up(submitted, conflict_of(submission))
         elif admission.is_damaged:
             self._give_up(submitted, damaged(submission.id, NO_CALL))
         elif not submission.message:

@@ -24,10 +24,11 @@ from goondan_tasks.calls import draft_call
 from goondan_tasks.errors import (
     BrokerUnreachableError,
     GoondanError,
+    ToolCallConflictError,
     ToolCancelledError,
     ToolOutcomeUnknownError,
 )
-from goondan_tasks.events import TOOL_OF_TASK, handling_agent, is_event
+from goondan_tasks.events import TOOL_OF_TASK, handling_agent, is_event, queue_of
 from goondan_tasks.handoff import check_call_chain
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.leases import LeaseKeeper
@@ -94,7 +95,10 @@ class Delivery:
         call = self.revisions.fixed(self.call_of(incoming))
         tools = self.revisions.registry(call.bundle_ref)
         terms = self._terms(tools.known(call.agent_name, call.tool_name, turn_of(call)))
-        request = ClaimRequest(incoming.id, call, worker, terms, was_stored=incoming.was_stored)
+        is_plain = not incoming.was_stored
+        request = ClaimRequest(
+            incoming.id, call, worker, terms, was_stored=incoming.was_stored, must_match=is_plain
+        )
         try:
             if is_event(call):
                 return self._claim_event(request)
@@ -268,7 +272,9 @@ class Delivery:
     def settle(self, claim: Claim) -> None:
         """Act on a claim whose verdict is not to run the call; if Redis is away, a sweep will."""
         try:
-            if claim.is_ours:
+            if claim.verdict is Verdict.TAKEN:
+                self._bury_conflict(claim)
+            elif claim.is_ours:
                 self.reaper.settle(claim)
         except (RedisError, BrokerUnreachableError) as error:
             logger.warning("call.not_settled", **claim.run.log_fields, reason=str(error))
@@ -276,6 +282,15 @@ class Delivery:
             self.limiter.leave(claim)
         if not claim.is_ours:
             logger.info("call.not_run", **claim.run.log_fields, verdict=str(claim.verdict))
+
+    def _bury_conflict(self, claim: Claim) -> None:
+        """Make a dead letter of a plain Celery message whose task id belongs to another call or event."""
+        call = claim.run.call
+        reason = (
+            f"{ToolCallConflictError.code}: its task id {claim.run.id} was used before with other content. "
+            f"{ToolCallConflictError.suggestion}"
+        )
+        self.bury(queue_of(call), claim.run.worker, reason, repr(call.to_wire())[:LONGEST_SHOWN])
 
     def refuse(self, incoming: Incoming, worker: str, error: GoondanError, token: str | None = None) -> None:
         """Answer a message that holds no call that can be run; ``token`` is that of its claim, if any."""
@@ -320,13 +335,10 @@ class Delivery:
     def _claim(self, request: ClaimRequest) -> Claim:
         """Claim the call; one that a plain Celery producer queued has no record and is sent as a whole.
 
-        Any other has ended and its record has expired since, as that of a call that was cancelled while no
-        worker ran.
+        If any other has no record, it has ended and its record has expired since, as that of a call that was
+        cancelled while no worker ran.
         """
-        claim = self.writer.ask(self.ledger.claim(request, with_call=False))
-        if claim.verdict is Verdict.ABSENT and not request.was_stored:
-            return self.writer.ask(self.ledger.claim(request))
-        return claim
+        return self.writer.ask(self.ledger.claim(request, with_call=not request.was_stored))
 
     def _claim_event(self, request: ClaimRequest) -> Claim:
         """Claim an event, if it is the first of its mailbox."""

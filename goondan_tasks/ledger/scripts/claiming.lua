@@ -7,17 +7,26 @@ local function open_claims()
   return {now = time[1] * 1000 + math.floor(time[2] / 1000), leases = {}, running = {}}
 end
 
+-- Whether a record is that of another call: the digests differ. In the record of a plain call that has ended, the
+-- digest precedes the arguments (finishing.lua).
+local function is_other(key, digest)
+  local record = redis.call('HMGET', key, 'digest', 'args')
+  local known = record[1] or string.match(record[2] or '', '^%S*') or ''
+  return known ~= '' and known ~= digest
+end
+
 -- Claim a call.
 -- keys     call, due, running:<agent>, calls:<agent>
 -- terms    lease (ms), ttl (of the record, s), worker, idempotent ('1' or '0'), most (attempts),
 --          limit (the export's for one run, ms, 0 = none)
--- absent   for a call without a record: its JSON, digest, deadline (ms, '' = none), queue timeout (ms),
---          indexes of traces (as tracing.lua takes them)
+-- absent   for a call without a record: its JSON, digest, deadline (ms, '' = none), queue timeout (ms), '1' if a record
+--          of another call is 'taken', indexes of traces (as tracing.lua takes them)
 -- Returns {verdict, attempt, queued at (ms), now (ms), what retry.lua has stored, approver, the record's call JSON};
 -- verdicts:
 --   run                  the caller holds the claim: run the handler
 --   expired | poisoned   the caller holds the claim: store that error
 --   held | done          another worker has the call, or it has ended or is pending: drop the message
+--   taken                the record is that of another call: drop the message, and say so
 --   absent               there is no record: claim again, with the call's JSON
 -- or the error of Redis, if the record is damaged.
 -- The same token again (the answer was lost) gets the same answer.
@@ -29,6 +38,9 @@ local function claim_call(claims, keys, id, token, terms, absent)
   if record.err then return record end
   local status, attempt = record[1], number_in(record[2], 0)
   local queued = number_in(record[3], now)
+  if status and absent and absent[5] == '1' and is_other(keys[1], absent[2]) then
+    return {'taken', attempt, queued, now}
+  end
   if status == 'done' or status == 'dead' or status == 'pending' then
     return {'done', attempt, queued, now}
   end
@@ -46,7 +58,7 @@ local function claim_call(claims, keys, id, token, terms, absent)
     redis.pcall('ZREMRANGEBYRANK', keys[4], 0, -10001)
     keep_for(keys[2], terms.ttl) -- for calls with a record, accepting them has extended this
     keep_for(keys[4], terms.ttl)
-    index_trace(absent[5], id, now, terms.ttl)
+    index_trace(absent[6], id, now, terms.ttl)
   elseif status == 'running' then
     return {'held', attempt, queued, now}
   elseif number_in(record[4]) < now then

@@ -244,3 +244,19 @@ def test_the_same_message_twice_is_handled_once(plain: PlainProducer, notes: Not
     plain.answer("11111111-1111-1111-1111-111111111111")
     plain.answer(plain.send("bob", message("bob")))
     assert len(notes.lines()) == 1
+
+
+def test_a_task_id_that_was_used_for_another_event_makes_a_dead_letter(
+    plain: PlainProducer, notes: Notebook, client: Client
+) -> None:
+    task_id = "22222222-2222-2222-2222-222222222222"
+    for text in ("first", "second"):
+        wanted = {"do": "note", "log": notes.path, "note": text}
+        plain.send("bob", message("bob", {**EVENT, "input": wanted}), task_id=task_id)
+
+    def reasons() -> list[str]:
+        return [str(letter.call.args.get("reason")) for letter in client.dead_letters("bob")]
+
+    wait_until(lambda: any(task_id in reason and "E_TOOL_CALL_CONFLICT" in reason for reason in reasons()))
+    plain.answer(task_id)
+    assert notes.told() == ["first"]

@@ -3,7 +3,7 @@
 import pytest
 
 from goondan_tasks.client import Client
-from goondan_tasks.errors import AgentNotFoundError, HandoffError
+from goondan_tasks.errors import AgentNotFoundError, HandoffError, ToolCallConflictError
 from tests.integration.handoffs.notebook import Notebook
 from tests.integration.handoffs.words import TELL, answers, ask, chain
 from tests.waiting import wait_until
@@ -126,19 +126,27 @@ def test_an_event_is_sent_and_not_answered(client: Client, notes: Notebook, send
     assert "replyTo" not in line["event"]
 
 
-@pytest.mark.requirement("runtime.send.result")
+@pytest.mark.parametrize("deed", ["send", "request"])
 @pytest.mark.parametrize("sender", ["ann", "bob", "outside"])
-def test_event_whose_id_was_used_for_another_content_is_not_accepted(
-    client: Client, notes: Notebook, sender: str
+def test_event_whose_id_was_used_for_other_content_raises_a_conflict(
+    client: Client, notes: Notebook, sender: str, deed: str
 ) -> None:
-    wanted = [{"do": "note", "log": notes.path, "note": text} for text in ("first", "second")]
+    first, second = ({"do": "note", "log": notes.path, "note": text} for text in ("first", "second"))
+    event_id = f"once-{deed}-{sender}"
     if sender == "outside":
-        sent = [client.send("cid", one, instance_key="twice", event_id="once").to_wire() for one in wanted]
+        for _ in range(2):
+            assert client.send("cid", first, instance_key="twice", event_id=event_id).accepted
+        hand_over = client.send if deed == "send" else client.request
+        with pytest.raises(ToolCallConflictError, match=f"cid@twice has an event '{event_id}' with other"):
+            hand_over("cid", second, instance_key="twice", event_id=event_id)
     else:
-        events = [{"input": one, "id": f"once-{sender}", "instanceKey": "twice"} for one in wanted]
-        deeds = [{"do": "send", "to": "cid", "event": event} for event in (events[0], *events)]
-        sent = client.request(sender, {"do": "each", "wanted": deeds}, timeout=PATIENCE).response[1:]
-    assert [(one["accepted"], one["target"]) for one in sent] == [(True, "cid"), (False, "cid")]
+        events = [{"input": one, "id": event_id, "instanceKey": "twice"} for one in (first, first, second)]
+        deeds = [{"do": "send", "to": "cid", "event": event} for event in events]
+        if deed == "request":
+            deeds[-1] = {**ask("cid", second), "event": events[-1]}
+        with pytest.raises(HandoffError) as raised:
+            client.request(sender, {"do": "each", "wanted": deeds}, timeout=PATIENCE)
+        assert raised.value.code == "E_TOOL_CALL_CONFLICT"
     assert client.request("cid", 1, instance_key="twice", timeout=PATIENCE).response == 1
     assert notes.told() == ["first"]
 
