@@ -8,7 +8,7 @@ request has a time, and workers that started later ignore it (DESIGN §4).
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Self, cast
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from redis import Redis
 from redis.client import Pipeline
 
@@ -18,6 +18,7 @@ from broker_config.keys import Keys
 from broker_config.process_identity import this_process
 from goondan_tasks.messages import JsonObject, Versioned, WireModel
 from goondan_tasks.schema import member
+from goondan_tasks.table_rows import read_row
 
 if TYPE_CHECKING:
     from goondan_tasks.bundle import Bundle
@@ -42,6 +43,13 @@ class AgentRecord(WireModel):
     has_entry: bool = False
     #: whether an event may be handled again after its worker was lost
     idempotent: bool = False
+
+    @field_validator("catalog")
+    @classmethod
+    def _has_names(cls, catalog: tuple[JsonObject, ...]) -> tuple[JsonObject, ...]:
+        if not all(isinstance(item.get("name"), str) for item in catalog):
+            raise ValueError("a tool of the catalog has no name")
+        return catalog
 
     def with_dynamic_tools(self, announced: "AgentRecord | None") -> "AgentRecord":
         """Add the dynamic tools that workers announced to this description, made from the bundle.
@@ -180,9 +188,15 @@ class AgentRegistry:
         ]
 
     def agents(self) -> dict[str, AgentRecord]:
-        rows = self._redis.hgetall(self._keys.agents)
-        records = (AgentRecord.from_wire(serializer.decode(row)) for row in rows.values())
-        return {record.name: record for record in sorted(records, key=lambda record: record.name)}
+        """Return the announced agents by name, without those whose rows cannot be read."""
+        rows = cast("dict[bytes, bytes]", self._redis.hgetall(self._keys.agents))
+        named = {name.decode(errors="replace"): row for name, row in rows.items()}
+        records = {name: read_row(AgentRecord, row, f"agent {name!r}") for name, row in named.items()}
+        return {
+            name: record
+            for name, record in sorted(records.items())
+            if record is not None and record.name == name
+        }
 
     def join(self, worker: WorkerRecord, ttl_seconds: int) -> list[WorkerRecord]:
         """Register a worker that wants to join; return the workers that are alive or registered earlier.
@@ -227,9 +241,12 @@ class AgentRegistry:
     def _read(self, found: list[bytes]) -> list[WorkerRecord]:
         if not found:
             return []
-        rows = self._redis.mget([self._keys.worker(row.decode()) for row in found])
-        records = [WorkerRecord.from_wire(serializer.decode(row)) for row in rows if row]
-        return sorted(records, key=lambda record: record.name)
+        names = [row.decode(errors="replace") for row in found]
+        rows = cast("list[bytes | None]", self._redis.mget([self._keys.worker(name) for name in names]))
+        records = (
+            read_row(WorkerRecord, row, f"worker {name!r}") for name, row in zip(names, rows, strict=True)
+        )
+        return sorted(filter(None, records), key=lambda record: record.name)
 
 
 class ShutdownRequest(WireModel):
@@ -281,7 +298,10 @@ class ShutdownRequests:
         """
         requests = [ShutdownRequest(worker=worker), *(ShutdownRequest(agent=agent) for agent in agents)]
         rows = self._redis.mget([self._keys.shutdown(request.target) for request in requests])
-        stored = [_StoredRequest.from_wire(serializer.decode(row)) if row else None for row in rows]
+        stored = [
+            read_row(_StoredRequest, row, f"the request to drain {request.target}")
+            for row, request in zip(cast("list[bytes | None]", rows), requests, strict=True)
+        ]
         own, *others = [one if one is not None and one.at > since else None for one in stored]
         if own is not None:
             return dict.fromkeys(agents, own.reason)

@@ -9,7 +9,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from pydantic import Field
 from redis import Redis
@@ -19,6 +19,7 @@ from broker_config.connections import redis_time
 from broker_config.keys import Keys
 from goondan_tasks.messages import ToolCallResult, WireModel, epoch_milliseconds
 from goondan_tasks.names import EVENT_TOOLS
+from goondan_tasks.table_rows import read_row
 
 #: the upper ends of the buckets of waits and runs, in seconds
 BUCKETS = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 1800.0)
@@ -235,8 +236,11 @@ class CountStore:
     def workers(self) -> list[WorkerCounts]:
         """Return the totals of all workers that are alive or ended recently."""
         rows = cast("list[bytes]", self._redis.zrange(self._keys.counted, 0, -1))
-        found = self._redis.mget([self._keys.counts(row.decode()) for row in rows]) if rows else []
-        return [WorkerCounts.from_wire(serializer.decode(one)) for one in cast("list[Any]", found) if one]
+        names = [row.decode(errors="replace") for row in rows]
+        found = self._redis.mget([self._keys.counts(name) for name in names]) if names else []
+        totals = zip(names, cast("list[bytes | None]", found), strict=True)
+        read = (read_row(WorkerCounts, row, f"counts of worker process {name!r}") for name, row in totals)
+        return list(filter(None, read))
 
     def add_settled(self, settled: Settlement) -> None:
         """Count a call that was settled outside a run, and keep it for a while if its worker had died."""

@@ -14,6 +14,7 @@ import structlog
 from broker_config.settings import Settings
 from goondan_tasks.messages import CallLogFields, ToolCallResult
 from goondan_tasks.redaction import KNOWN_SECRETS, hide_secrets
+from goondan_tasks.wording import on_one_line, printable
 
 logger = structlog.get_logger(__name__)
 
@@ -40,6 +41,9 @@ _are_plain = re.compile(r"[\w.:@-]+(?:/[\w.:@-]+){6}", re.ASCII).fullmatch
 
 #: the fields that lines of the standard library's logging may have
 _CALL_FIELDS = (*CallLogFields._fields, "code", "lost_by")
+
+#: the fields of console lines that may have several lines
+_MANY_LINES = {"exception", "stack"}
 
 #: returns the log fields of the current run
 RunningFields = Callable[[], Mapping[str, Any]]
@@ -85,7 +89,7 @@ def configure_logging(settings: Settings, running: RunningFields = dict) -> None
                 structlog.processors.format_exc_info,
                 hide_secrets,
                 *([_shortened] if is_dev else []),
-                _renderer(settings),
+                *_rendering(settings),
             ],
         )
     )
@@ -183,7 +187,7 @@ def temporary_logging(settings: Settings) -> Iterator[None]:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             hide_secrets,
-            _renderer(settings),
+            *_rendering(settings),
         ],
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         wrapper_class=structlog.make_filtering_bound_logger(settings.log_level),
@@ -224,10 +228,21 @@ def _shortened(_logger: Any, _method: str, event: structlog.typing.EventDict) ->
     return event
 
 
-def _renderer(settings: Settings) -> structlog.typing.Processor:
+def _rendering(settings: Settings) -> tuple[structlog.typing.Processor, ...]:
     if settings.log_format == "json":
-        return structlog.processors.JSONRenderer(ensure_ascii=False)
+        return (structlog.processors.JSONRenderer(ensure_ascii=False),)
     padding = 0 if _form(settings) == "dev" else 30
-    return structlog.dev.ConsoleRenderer(
+    renderer = structlog.dev.ConsoleRenderer(
         colors=sys.stderr.isatty(), pad_event_to=padding, pad_level=padding > 0
     )
+    return _escaped, renderer
+
+
+def _escaped(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Escape what would control a terminal or forge another line; tracebacks keep their lines."""
+    return {
+        on_one_line(name): value
+        if not isinstance(value, str)
+        else (printable if name in _MANY_LINES else on_one_line)(value)
+        for name, value in event.items()
+    }

@@ -102,3 +102,21 @@ def require_keywords(function: str, given: Iterable[str], known: Collection[str]
             meant = closest(name, known)
             suggestion = f"; did you mean {meant!r}?" if meant else ""
             raise TypeError(f"{function} got an unexpected keyword argument {name!r}{suggestion}")
+
+
+def printable(text: str) -> str:
+    """Escape control characters, bidi overrides and lone surrogates, but not line breaks and tabs.
+
+    The output of a tool or of another program must not control the reader's terminal.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode("ascii")
+        for char in text
+    )
+
+
+def on_one_line(text: str) -> str:
+    """Escape like :func:`printable`, line breaks too: a name must not forge another row."""
+    return printable(text.replace("\n", "\\n"))

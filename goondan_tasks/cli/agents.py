@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from broker_config import serializer
 from broker_config.connections import reporting_outages
 from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog
 from goondan_tasks.cli.live_output import call_text, write_or_watch
@@ -30,8 +31,6 @@ from goondan_tasks.cli.output import (
     Output,
     listing,
     local_time,
-    on_one_line,
-    printable,
     show_progress,
 )
 from goondan_tasks.cli.session import Session, can_ask, chosen_agents, takes_client, takes_session
@@ -43,7 +42,9 @@ from goondan_tasks.instances.table import InstanceInfo
 from goondan_tasks.messages import Message, epoch_milliseconds
 from goondan_tasks.model_messages import told_text
 from goondan_tasks.names import OUTSIDE
-from goondan_tasks.wording import counted
+from goondan_tasks.schema import member
+from goondan_tasks.table_rows import read_row
+from goondan_tasks.wording import counted, on_one_line, printable
 
 _NO_AGENT = "No agent is known: give --bundle PATH, or start a worker with `goondan worker`."
 _QUEUES: Mapping[str, Callable[[QueueStatus], object]] = {
@@ -133,7 +134,7 @@ def queues(session: Session, client: Client, agent: OfAgent = None, watch: Watch
         rare = {name: read for name, read in _RARE.items() if any(map(read, rows))}
         columns: Columns[QueueStatus] = {**_QUEUES, **rare}
         found = listing(rows, columns, none=_NO_AGENT, spare={"queue"})
-        losses = (f"{row.agent}: {row.losses}" for row in rows if row.losses)
+        losses = (on_one_line(f"{row.agent}: {row.losses}") for row in rows if row.losses)
         document = [row.model_dump(by_alias=True) for row in rows]
         return replace(found, document=document, notes=(*found.notes, *losses))
 
@@ -200,7 +201,7 @@ def shutdown(
     if worker is not None and worker not in {one.name for one in client.workers()}:
         raise typer.BadParameter(f"there is no worker {worker!r}; `goondan agents` lists the workers.")
     asked = [one.name for one in client.shutdown(agent, worker, reason)]
-    session.output.give({"asked": asked}, "\n".join(asked) or "There is no worker to ask.")
+    session.output.give({"asked": asked}, "\n".join(map(on_one_line, asked)) or "There is no worker to ask.")
 
 
 @takes_client
@@ -320,14 +321,19 @@ def _catalog(session: Session, agent: str) -> ToolCatalog:
 
 def _announced(session: Session, agent: str) -> ToolCatalog:
     with session.client() as client:
-        return ToolCatalog(tuple(map(CatalogItem.from_wire, client.catalog(agent))))
+        items = [
+            read_row(CatalogItem, serializer.encode(item), f"tool {item['name']!r} of agent {agent!r}")
+            for item in client.catalog(agent)
+        ]
+    return ToolCatalog(tuple(filter(None, items)))
 
 
 def _arguments(item: CatalogItem) -> str:
     """List the arguments, optional ones in brackets."""
-    parameters = item.parameters or {}
-    required = parameters.get("required") or []
-    return " ".join(name if name in required else f"[{name}]" for name in parameters.get("properties") or {})
+    required, properties = (member(item.parameters, name) for name in ("required", "properties"))
+    needed = required if isinstance(required, list) else []
+    names = properties if isinstance(properties, Mapping) else {}
+    return " ".join(name if name in needed else f"[{name}]" for name in names)
 
 
 def _clean_checkouts(session: Session, older_than: float) -> None:

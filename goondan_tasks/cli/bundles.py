@@ -34,12 +34,15 @@ from goondan_tasks.bundle.models import PROVIDER_PACKAGES
 from goondan_tasks.bundle.requirements import needs_of, requirement_text, unmet
 from goondan_tasks.bundle.resources import ToolExport, ToolResource
 from goondan_tasks.cli.options import BundleArgument, Install, argument, flag, option, this_bundle
-from goondan_tasks.cli.output import CONFIGURATION, Output, on_one_line, printable
+from goondan_tasks.cli.output import (
+    CONFIGURATION,
+    Output,
+)
 from goondan_tasks.errors import PACKAGE_NOT_INSTALLED, ConfigError
 from goondan_tasks.instances.earlier import earlier_workspace
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.migration import migrate_bundle
-from goondan_tasks.wording import counted
+from goondan_tasks.wording import counted, on_one_line, printable
 
 #: a directive such as ``%YAML 1.2``, after comments
 _DIRECTIVE_FIRST = re.compile(r"(?:[ \t]*(?:#[^\r\n]*)?[\r\n])*%")

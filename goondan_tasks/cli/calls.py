@@ -50,7 +50,6 @@ from goondan_tasks.cli.output import (
     local_time,
     make_table,
     named_message,
-    on_one_line,
     pretty,
     show_progress,
     write_failure,
@@ -64,7 +63,7 @@ from goondan_tasks.ledger.dead_letters import LetterFilter
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import ToolCall, ToolCallResult, wall_clock
 from goondan_tasks.tool_api import REQUEST_TIMEOUT_MS
-from goondan_tasks.wording import counted, duration_text
+from goondan_tasks.wording import counted, duration_text, on_one_line
 
 _WHOLE_ID = 36
 #: the columns that identify a call in every list
@@ -202,7 +201,9 @@ def result(session: Session, client: Client, call_id: CallId, timeout: Timeout =
         except WaitTimeout:
             progress = "" if record.progress is None else f", {progress_text(record.progress)}"
             facts = f"{_call_name(record)}, queued {local_time(record.queued_at)}{progress}"
-            return session.output.give(record.to_wire(), f"{record.state_text(wall_clock())}: {facts}")
+            return session.output.give(
+                record.to_wire(), on_one_line(f"{record.state_text(wall_clock())}: {facts}")
+            )
     show_result(answer, session.output)
     return _end_with(answer)
 
@@ -351,7 +352,7 @@ def whole_id(client: Client, text: str) -> str:
     if text in found or not found:
         return text
     if len(found) > 1:
-        raise typer.BadParameter(f"several calls begin with {text!r}: {', '.join(found[:5])}.")
+        raise typer.BadParameter(f"several calls begin with {text!r}: {on_one_line(', '.join(found[:5]))}.")
     return found[0]
 
 
@@ -399,7 +400,7 @@ def _report_unanswered(asked: ToolCall, failed: HandoffError, output: Output) ->
 
 
 def _call_name(record: CallRecord) -> str:
-    return f"{record.call.tool_name} of {record.call.agent_name}"
+    return on_one_line(f"{record.call.tool_name} of {record.call.agent_name}")
 
 
 def styled_state(state: str) -> Text:

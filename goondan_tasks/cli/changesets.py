@@ -37,8 +37,6 @@ from goondan_tasks.cli.output import (
     listing,
     local_time,
     make_table,
-    on_one_line,
-    printable,
 )
 from goondan_tasks.cli.session import Session, chosen_agents, chosen_bundle, takes_session
 from goondan_tasks.client.known_agents import broker_errors
@@ -54,6 +52,7 @@ from goondan_tasks.revisions.active import (
 )
 from goondan_tasks.revisions.bootstrap import declared_workspace
 from goondan_tasks.revisions.checkouts import RevisionSource
+from goondan_tasks.wording import on_one_line, printable
 
 #: how long commands wait for the workers by default
 _TIMEOUT_SECONDS = 60.0

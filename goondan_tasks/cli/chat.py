@@ -17,7 +17,12 @@ from broker_config.connections import retrying
 from goondan_tasks.cli.calls import Agent, login
 from goondan_tasks.cli.live_output import TurnView, ending_text
 from goondan_tasks.cli.options import Auth, Origin, flag, name_option, parse_positive_seconds, seconds_option
-from goondan_tasks.cli.output import Screen, describe_failure, pretty, printable, write_failure
+from goondan_tasks.cli.output import (
+    Screen,
+    describe_failure,
+    pretty,
+    write_failure,
+)
 from goondan_tasks.cli.session import Session, can_ask, takes_client
 from goondan_tasks.client import Client, PendingCall, ToolAnswered, ToolCalled, TurnEnded, TurnEvent
 from goondan_tasks.client.turn_events import TurnFollower
@@ -33,6 +38,7 @@ from goondan_tasks.events import completion_id
 from goondan_tasks.handoff import EventFields
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import JsonObject
+from goondan_tasks.wording import printable
 
 #: how long a Turn may take
 TURN_SECONDS = 3600.0

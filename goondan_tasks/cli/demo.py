@@ -22,7 +22,11 @@ from rich.text import Text
 from goondan_tasks.bundle.resources import API_VERSION
 from goondan_tasks.cli.bundles import model_spec
 from goondan_tasks.cli.options import flag
-from goondan_tasks.cli.output import INTERRUPTED, Output, Screen, on_one_line
+from goondan_tasks.cli.output import (
+    INTERRUPTED,
+    Output,
+    Screen,
+)
 from goondan_tasks.cli.trace import trace_text
 from goondan_tasks.client import Client
 from goondan_tasks.errors import ConfigError, GoondanError, WaitTimeout
@@ -30,6 +34,7 @@ from goondan_tasks.messages import JsonObject, ToolCallResult
 from goondan_tasks.names import MODEL_TOOLS
 from goondan_tasks.testing import LocalStack
 from goondan_tasks.trace import TraceNode
+from goondan_tasks.wording import on_one_line
 
 CONCURRENCY = 4
 TIMEOUT_SECONDS = 45.0

@@ -30,7 +30,9 @@ from goondan_tasks.bundle.inventory import read_text
 from goondan_tasks.cli.bundles import finding_text, install_requirements
 from goondan_tasks.cli.folder import VARIABLES, CheckedBundle, FolderRevisions, InstalledPackages, changes_of
 from goondan_tasks.cli.options import BundleArgument, Concurrency, Install, Verbose, flag
-from goondan_tasks.cli.output import Screen, printable
+from goondan_tasks.cli.output import (
+    Screen,
+)
 from goondan_tasks.cli.servers import FLOWER_PORT, LOOPBACK, node_name, why_not_free
 from goondan_tasks.cli.session import (
     Interruption,
@@ -53,6 +55,7 @@ from goondan_tasks.orchestrator.supervisor import (
 )
 from goondan_tasks.redaction import KNOWN_SECRETS, is_named_as_secret
 from goondan_tasks.revisions.active import Activation
+from goondan_tasks.wording import printable
 
 _FLOWER_PORTS = range(FLOWER_PORT, FLOWER_PORT + 100)
 _PASSWORD_IN_URL = re.compile(r"://[^/@\s:]*:([^/@\s]+)@")

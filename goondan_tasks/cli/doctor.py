@@ -32,7 +32,11 @@ from goondan_tasks.cli.fleet_checks import (
     revision_checks,
 )
 from goondan_tasks.cli.options import flag
-from goondan_tasks.cli.output import BROKER_UNREACHABLE, CONFIGURATION, OK, printable
+from goondan_tasks.cli.output import (
+    BROKER_UNREACHABLE,
+    CONFIGURATION,
+    OK,
+)
 from goondan_tasks.cli.session import Session, require_other_broker, takes_session
 from goondan_tasks.client.status import read_agents, read_unfetched_mail
 from goondan_tasks.errors import PACKAGE_NOT_INSTALLED, BrokerUnreachableError
@@ -40,7 +44,7 @@ from goondan_tasks.instances.earlier import EarlierWorkspace, earlier_workspace
 from goondan_tasks.javascript import INSTALL, find_runtime, is_javascript, missing_runtime
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.revisions.active import ActiveRevision
-from goondan_tasks.wording import closest, counted
+from goondan_tasks.wording import closest, counted, printable
 
 #: the release with which the delivery of calls was tested and measured
 CELERY = "5.7"

@@ -27,8 +27,6 @@ from goondan_tasks.cli.output import (
     failure_text,
     local_time,
     named_message,
-    on_one_line,
-    printable,
     write_failure,
 )
 from goondan_tasks.client import (
@@ -50,7 +48,7 @@ from goondan_tasks.events import is_event
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import ToolCallResult, wall_clock
 from goondan_tasks.output import Progress
-from goondan_tasks.wording import counted, duration_text
+from goondan_tasks.wording import counted, duration_text, on_one_line, printable
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -399,7 +397,7 @@ class TurnView:
         facts = [call_text(event.tool, None if call is None else call.args, room), ending]
         if event.error is not None:
             facts.append(on_one_line(f"{event.error.code}: {named_message(event.error)}")[:LONGEST_ERROR])
-        line = Text().append(event.status, style=f"bold {STATE_STYLES[event.status]}")
+        line = Text().append(on_one_line(event.status), style=f"bold {STATE_STYLES.get(event.status, '')}")
         self._note(line.append("  " + " · ".join(facts)))
         if self._calls:
             self._wait()
@@ -447,4 +445,4 @@ def ending_text(event: TurnEnded) -> str | None:
     ]
     took = None if event.duration_ms is None else duration_text(event.duration_ms / 1000)
     reason = None if event.finish_reason == "text_response" else f"ended by {event.finish_reason}"
-    return " · ".join(filter(None, [f"tokens: {', '.join(counts)}", took, reason]))
+    return on_one_line(" · ".join(filter(None, [f"tokens: {', '.join(counts)}", took, reason])))

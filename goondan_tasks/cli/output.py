@@ -8,6 +8,7 @@ and have no page: ``E_USAGE`` and ``E_WAIT_TIMEOUT``.
 import codecs
 import functools
 import json
+import logging
 import os
 import re
 import sys
@@ -17,7 +18,8 @@ from datetime import UTC, datetime
 from typing import Any, BinaryIO, NoReturn, TypeVar
 
 import typer
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -26,6 +28,7 @@ from broker_config.settings import Settings, SettingsError
 from goondan_tasks.errors import ConfigError, GoondanError, HandoffError, ToolError, WaitTimeout
 from goondan_tasks.failure import error_pages, has_page
 from goondan_tasks.messages import JsonObject, ToolCallError, epoch_milliseconds
+from goondan_tasks.wording import on_one_line, printable
 
 # Exit codes (DESIGN "Commands", frozen).
 #: also for a call that is queued, running or pending
@@ -99,22 +102,31 @@ def exit_code_of(error_code: str) -> int:
 
 
 class Screen(Console):
-    """A console for plain text, without markup or highlighting; off a terminal as wide as its content."""
+    """A console for plain text, without markup or highlighting; off a terminal as wide as its content.
+
+    Whatever it shows is printable: names, codes and texts come from calls, tools and models.
+    """
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, markup=False, highlight=False, emoji=False)
         self.columns = self.width if self.is_terminal else _UNLIMITED
         self.width = max(self.columns, _NARROWEST)
 
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render something with control characters escaped, except those of this console."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
     def say(self, content: Content) -> None:
         """Write text unwrapped and safe for the terminal, or a table as wide as the screen."""
         if not isinstance(content, Table):
-            return self.print(_safe(content), soft_wrap=True)
+            return self.print(content, soft_wrap=True)
         self.fit(content)
         with self.capture() as table:
             self.print(content)
         # rich pads the last column
-        return self.out("\n".join(line.rstrip() for line in table.get().splitlines()))
+        self.file.write("".join(f"{line.rstrip()}\n" for line in table.get().splitlines()))
+        return self.file.flush()
 
     def fit(self, content: object) -> None:
         """Use the terminal's own width, however narrow, if the rows of a table take one line each."""
@@ -138,8 +150,8 @@ class Answer:
 
     def drawn(self) -> Group:
         """Return content and notes as one thing to draw on a terminal."""
-        content = () if self.content is None else (_safe(self.content),)
-        return Group(*content, *(Text(printable(note)) for note in self.notes))
+        content = () if self.content is None else (self.content,)
+        return Group(*content, *map(Text, self.notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,22 +292,6 @@ def make_table(
     return table
 
 
-def printable(text: str) -> str:
-    """Escape control characters, bidi overrides and lone surrogates, but not line breaks and tabs.
-
-    The output of a tool or of another program must not control the reader's terminal.
-    """
-    return "".join(
-        char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode("ascii")
-        for char in text
-    )
-
-
-def on_one_line(text: str) -> str:
-    """Escape like :func:`printable`, line breaks too: a name must not forge another row."""
-    return printable(text.replace("\n", "\\n"))
-
-
 def pretty(value: Any) -> str:
     """Write a string as it is, anything else as indented JSON."""
     return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
@@ -314,10 +310,10 @@ def show_progress(done: int, total: int, unit: str = "", *, is_last: bool) -> No
 
 def error_text(label: str, message: str, suggestion: str | None, help_url: str | None = None) -> Text:
     """Write an error after its label, with each hint on its own line."""
-    text = Text().append(printable(f"{label}: "), style="bold red").append(printable(message))
-    for hint, value in (("What to do", suggestion), ("More", help_url and _more(help_url))):
+    text = Text().append(f"{on_one_line(label)}: ", style="bold red").append(message)
+    for hint, value in (("What to do", suggestion), ("More", help_url and on_one_line(_more(help_url)))):
         if value is not None:
-            text.append(f"\n{hint}: ", style="bold").append(printable(value))
+            text.append(f"\n{hint}: ", style="bold").append(value)
     return text
 
 
@@ -333,11 +329,23 @@ def named_message(error: ToolCallError) -> str:
     return f"{error.name}: {error.message}" if is_named else error.message
 
 
+class ScreenHandler(logging.Handler):
+    """Shows warnings of our library as notes; a command configures no logging."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a log line to stderr."""
+        Screen(stderr=True).say(on_one_line(record.getMessage()))
+
+
 def reported(command: Command) -> Command:
     """Make ``command`` report its expected failures as messages, with the right exit code."""
 
     @functools.wraps(command)
     def run(**arguments: Any) -> None:
+        logging.lastResort = ScreenHandler()
         try:
             command(**arguments)
         except BrokenPipeError:
@@ -383,11 +391,7 @@ def help_url() -> str:
         return str(Settings.model_fields["help_url"].default)
 
 
-def _safe(content: Content) -> Content:
-    return printable(content) if isinstance(content, str) else content
-
-
 def _cell(value: object) -> Text:
-    if isinstance(value, Text):
-        return value
+    if isinstance(value, Text):  # the state of a call, in one style
+        return value if value.plain.isprintable() else Text(on_one_line(value.plain), value.style)
     return Text("-" if value is None else on_one_line(str(value)))

@@ -37,7 +37,6 @@ from goondan_tasks.cli.output import (
     local_time,
     make_table,
     named_message,
-    on_one_line,
 )
 from goondan_tasks.cli.session import Session, takes_client, takes_session
 from goondan_tasks.client import Client
@@ -46,7 +45,7 @@ from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import epoch_milliseconds
 from goondan_tasks.names import MODEL_TOOLS
 from goondan_tasks.trace import CallStory, Excerpt, RelatedCall, Trace, TraceNode, TraceSummary
-from goondan_tasks.wording import counted, duration_text, tokens_text
+from goondan_tasks.wording import counted, duration_text, on_one_line, tokens_text
 
 #: the least width of the tree; a call that is wider has its columns on the next line
 _TREE_WIDTH = 36
@@ -167,7 +166,7 @@ def show(session: Session, client: Client, call_id: CallId) -> None:
     if (error := story.error) is not None:
         output.print("")
         output.print(error_text(error.code, named_message(error), error.suggestion, error.help_url))
-        where = f"the log of {story.worker}" if story.worker else "the worker's log"
+        where = f"the log of {on_one_line(story.worker)}" if story.worker else "the worker's log"
         output.print(f"Traceback: not kept with the call. If a handler raised the error, it is in {where}.")
     if story.children:
         output.print("")
@@ -300,7 +299,7 @@ class _Layout:
         ran = "" if node.running_seconds is None else duration_text(node.running_seconds)
         worker = "" if node.worker is None else self.workers[node.worker]
         waited, call_id = duration_text(node.waiting_seconds), on_one_line(node.id)[:8]
-        facts = _columns(node.state, waited, ran, worker, call_id)
+        facts = _columns(on_one_line(node.state), waited, ran, worker, call_id)
         facts.stylize(STATE_STYLES.get(node.state, "none"), 0, len(node.state))
         facts = self._with_tokens(facts, "" if node.usage is None else tokens_text(node.usage))
         return facts.append(f"  {self._bar(node)}", style="blue") if self.has_bars else facts

@@ -18,6 +18,7 @@ from goondan_tasks.crash_backoff import CrashBackoff, CrashBackoffs
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.losses import losses_of_agents
 from goondan_tasks.messages import JsonObject, WireModel
+from goondan_tasks.table_rows import whole_number
 from goondan_tasks.wording import counted, duration_text
 
 
@@ -95,7 +96,7 @@ def read_backlogs(redis: Redis, keys: Keys, agents: Iterable[str]) -> dict[str, 
 
 
 def _backlog(agent: str, row: Sequence[Any]) -> Backlog:
-    calls, events, waiting, running, dead, late, mailboxes, pending = (count or 0 for count in row[:8])
+    calls, events, waiting, running, dead, _, mailboxes, pending = (count or 0 for count in row[:8])
     *heads, first = row[8:]
     queue = QueueStatus(
         agent=agent,
@@ -105,7 +106,7 @@ def _backlog(agent: str, row: Sequence[Any]) -> Backlog:
         waiting_for_limit=waiting,
         events=events,
         dead_letters=dead,
-        late_answers=int(late),
+        late_answers=whole_number(row[5], f"the late answers of {agent}"),
         mailboxes=mailboxes,
         pending=pending,
     )
@@ -146,7 +147,7 @@ def _ages(redis: Redis, keys: Keys, backlogs: Sequence[Backlog]) -> list[float |
 
 
 def _age(now: float, since: Iterable[Any]) -> float | None:
-    times = [float(at) for at in since if at]
+    times = [time for at in since if at and (time := whole_number(at, "the time of a waiting call"))]
     return max(0.0, round((now - min(times)) / 1000, 1)) if times else None
 
 

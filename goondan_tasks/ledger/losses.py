@@ -13,6 +13,7 @@ from broker_config.connections import milliseconds_of, rows_of
 from goondan_tasks.agent_registry import AgentRegistry
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord
+from goondan_tasks.table_rows import whole_number
 
 #: how many running calls of an agent are checked, the oldest first
 LOOKED_AT = 1000
@@ -54,7 +55,7 @@ def find_losses(ledger: Ledger, call_ids: Iterable[str]) -> dict[str, Loss]:
             pipe.hmget(keys.call(call_id), "status", "worker", "claimedAt", "token", "spared", "renewedAt")
         rows = rows_of(pipe)
     alive = {worker.name for worker in AgentRegistry(redis, keys).workers()}
-    found = (_loss(row, end - lease, now) for row, end in zip(rows, ending.values(), strict=True))
+    found = (_loss(one, row, end - lease, now) for (one, end), row in zip(ending.items(), rows, strict=True))
     return {
         call_id: loss
         for call_id, loss in zip(ending, found, strict=True)
@@ -62,16 +63,17 @@ def find_losses(ledger: Ledger, call_ids: Iterable[str]) -> dict[str, Loss]:
     }
 
 
-def _loss(row: Sequence[Any] | None, renewed_at: int, now: int) -> Loss | None:
+def _loss(call_id: str, row: Sequence[Any] | None, renewed_at: int, now: int) -> Loss | None:
     if row is None:
         return None
     status, worker, claimed_at, token, spared, kept = row
     if status != b"running" or worker is None:
         return None
     if kept is not None and spared == token:  # a sweep has extended the lease
-        renewed_at = int(float(kept))
+        renewed_at = whole_number(kept, f"renewedAt of call {call_id!r}")
     # the worker's leases may be shorter than ours
-    return Loss(worker.decode(), max(renewed_at, int(float(claimed_at or 0))), now)
+    claimed = whole_number(claimed_at, f"claimedAt of call {call_id!r}")
+    return Loss(worker.decode(errors="replace"), max(renewed_at, claimed), now)
 
 
 def with_losses(ledger: Ledger, records: Iterable[CallRecord]) -> list[CallRecord]:

@@ -207,3 +207,23 @@ def test_the_line_of_a_call_keeps_to_the_level_hides_secrets_and_outlives_its_st
     quiet = configured(Settings(log_level="warning"))
     CallLog(Settings(log_level="warning"), quiet)(ended(), True)
     assert quiet.getvalue() == ""
+
+
+@pytest.mark.parametrize("dev", ["on", "off"])
+def test_a_console_line_escapes_control_characters_and_line_ends_of_names(
+    capsys: pytest.CaptureFixture[str], dev: str
+) -> None:
+    hostile = "a\x1b[2J\x9b1m\nforged"
+    root, handlers = logging.getLogger(), logging.getLogger().handlers
+    configure_logging(Settings(dev=dev))
+    try:
+        structlog.get_logger("any").info(hostile, tool=hostile, agent="coder\x1b", **{hostile: 1})
+        logging.getLogger("any").warning(hostile, extra={"tool": hostile})
+        fail("hunter2")
+    finally:
+        root.handlers = handlers
+
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if line.startswith("forged") or not line.isprintable()] == []
+    assert sum("forged" in line for line in lines) == 2
+    assert "Traceback (most recent call last):" in lines  # tracebacks keep their lines

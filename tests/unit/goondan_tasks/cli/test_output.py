@@ -21,7 +21,6 @@ from goondan_tasks.cli.output import (
     describe_failure,
     exit_code_of,
     listing,
-    printable,
     reported,
 )
 from goondan_tasks.errors import (
@@ -32,6 +31,7 @@ from goondan_tasks.errors import (
     HandoffError,
     WaitTimeout,
 )
+from goondan_tasks.wording import printable
 
 STRANGE = {"emoji": "😀", "lone": "\ud800", "control": "\x1b[31m", "big": 2**70}
 

@@ -1,0 +1,46 @@
+"""Reading the rows of tables in Redis: a damaged row concerns that row."""
+
+import functools
+import logging
+from typing import TypeVar
+
+from broker_config import serializer
+from goondan_tasks.failure import truncate
+from goondan_tasks.messages import WireModel
+
+logger = logging.getLogger(__name__)
+
+#: how many characters of the reason are logged
+LONGEST_REASON = 300
+
+Record = TypeVar("Record", bound=WireModel)
+
+
+def read_row(kind: type[Record], row: bytes | None, name: str) -> Record | None:
+    """Read the row called ``name``; one that is damaged, or of a newer version, is logged and left out."""
+    if row is None:
+        return None
+    try:
+        return kind.from_wire(serializer.decode(row))
+    except ValueError as error:
+        report_row(name, " ".join(str(error).split()))
+        return None
+
+
+def whole_number(value: bytes | None, name: str) -> int:
+    """Read a count or a time in ms; a damaged one is logged, and counts as 0 like one that is absent."""
+    try:
+        number = float(value or 0)
+        if 0 <= number < 1e15:  # as numbers.lua does
+            return int(number)
+        reason = f"it is {number}"
+    except ValueError as error:
+        reason = str(error)
+    report_row(name, reason)
+    return 0
+
+
+@functools.lru_cache(maxsize=256)
+def report_row(name: str, reason: str) -> None:
+    """Log once that a row is left out: tables are read every few seconds."""
+    logger.warning("%s in Redis cannot be read and is left out: %s", name, truncate(reason, LONGEST_REASON))
