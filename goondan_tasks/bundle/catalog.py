@@ -2,8 +2,8 @@
 
 OpenAI and Anthropic require ``type: object`` and refuse ``anyOf``, ``oneOf``, ``allOf``, ``not``, ``enum``
 and ``$ref`` at the top of a tool's schema. A schema is rewritten as one plain object if possible; any other
-is wrapped, unchanged, in the property ``arguments``. Both forms accept exactly the arguments of the original;
-:func:`original_arguments` unwraps the property.
+is wrapped, unchanged, in the property ``arguments``. Both forms accept exactly the arguments of the original,
+but for the names of properties that providers refuse; :func:`original_arguments` converts them back.
 """
 
 import hashlib
@@ -16,6 +16,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, overload
 from urllib.parse import unquote
 
+from goondan_tasks.bundle.model_arguments import (
+    DATA,
+    MAPS,
+    with_original_names,
+    with_provider_names,
+    without_nulls,
+)
 from goondan_tasks.messages import JsonObject, WireModel
 from goondan_tasks.schema import REFERENCES, nodes_of, pointed
 
@@ -34,10 +41,6 @@ _NOTES = frozenset({
 _IDENTITIES = ("$id", "$anchor", "$dynamicAnchor")
 #: keywords that schemas may have and still be merged into one
 _MERGEABLE = frozenset({"type", "properties", "required"})
-#: keywords that hold values, not schemas
-_DATA = frozenset({"const", "default", "enum", "examples"})
-#: keywords that hold schemas by name
-_MAPS = frozenset({"properties", "patternProperties", "dependentSchemas", "dependencies", *_DEFINITIONS})
 
 
 def provider_schema(parameters: JsonObject | None) -> JsonObject:
@@ -47,19 +50,26 @@ def provider_schema(parameters: JsonObject | None) -> JsonObject:
     """
     plain = _plain(parameters or {})
     if plain is not None:
-        return {"type": "object", "properties": {}, **plain}
-    return _wrapped(parameters or {})
+        return with_provider_names({"type": "object", "properties": {}, **plain})
+    return with_provider_names(_wrapped(parameters or {}))
 
 
 def original_arguments(parameters: JsonObject | None, args: Any) -> Any:
     """Convert a model's arguments for :func:`provider_schema` to arguments of ``parameters``.
 
-    A model may have left out the property ``arguments``.
+    A model may have left out the property ``arguments``, and may have written null for optional properties.
     """
-    if not (isinstance(args, dict) and len(args) == 1) or _plain(parameters or {}) is not None:
+    if not isinstance(args, dict) or not args or not parameters:
+        return args
+    given = with_original_names(parameters, _unwrapped(parameters, args))
+    return without_nulls(parameters, given)
+
+
+def _unwrapped(parameters: JsonObject, args: JsonObject) -> JsonObject:
+    if len(args) != 1 or _plain(parameters) is not None:
         return args
     [(name, inner)] = args.items()
-    return inner if name == _wrapper_name(parameters or {}) and isinstance(inner, dict) else args
+    return inner if name == _wrapper_name(parameters) and isinstance(inner, dict) else args
 
 
 def _plain(schema: JsonObject) -> JsonObject | None:
@@ -189,11 +199,11 @@ def _with_references(schema: Any, change: Callable[[str], str]) -> Any:
 
 
 def _with_changed(key: str, part: Any, change: Callable[[str], str]) -> Any:
-    if key in _DATA:
+    if key in DATA:
         return part
     if key in REFERENCES and isinstance(part, str):
         return change(part)
-    if key in _MAPS and isinstance(part, dict):
+    if key in MAPS and isinstance(part, dict):
         return {name: _with_references(inner, change) for name, inner in part.items()}
     return _with_references(part, change)
 

@@ -78,7 +78,7 @@ def test_a_property_that_two_parts_of_all_of_describe_has_to_fit_both(
         NUMBER,
         {"type": "object", "properties": {}, "$defs": {"tree": TREE}},
         {**TREE, "properties": {"child": {"$ref": "#"}}},
-        {"type": "object", "properties": {"anyOf": {"type": "string"}, "$ref": {"type": "string"}}},
+        {"type": "object", "properties": {"anyOf": {"type": "string"}, "not": {"type": "string"}}},
     ],
 )
 def test_schema_that_providers_accept_stays_as_it_is(schema: JsonObject) -> None:
@@ -224,3 +224,92 @@ def test_what_the_tool_accepts_is_what_the_provider_is_shown_and_maps_back(
         answers = [answer for answer in answers if isinstance(answer.get("arguments", {}), dict)]
         for answer in answers:
             assert original.is_valid(original_arguments(schema, answer)), (answer, shown)
+
+
+def test_property_names_that_providers_refuse_are_mapped_there_and_back() -> None:
+    filters = {"type": "object", "properties": {"@eq": {"type": "string"}}, "required": ["@eq"]}
+    schema = {
+        "type": "object",
+        "properties": {
+            "$top": {"type": "integer"},
+            "name" * 20: {"$ref": "#/properties/$top"},
+            "filters": {"type": "array", "items": {"$ref": "#/$defs/filter"}},
+            "properties": {"type": "object", "properties": {"größe": {"const": {"$top": 1}}}},
+            "plain.name-1_a": {"type": "string"},
+        },
+        "required": ["$top", "filters"],
+        "dependentRequired": {"$top": ["name" * 20]},
+        "$defs": {"filter": filters},
+    }
+    shown = provider_schema(schema)
+    assert is_accepted(shown)
+    top, long, *others = shown["properties"]
+    assert others == ["filters", "properties", "plain.name-1_a"]
+    assert (top[:5], long[:4], len(long)) == ("_top-", "name", 64)
+    assert shown["required"] == [top, "filters"]
+    assert shown["dependentRequired"] == {top: [long]}
+    assert shown["properties"][long] == {"$ref": f"#/properties/{top}"}
+    [equal] = shown["$defs"]["filter"]["properties"]
+    [size] = shown["properties"]["properties"]["properties"]
+    args = {top: 5, long: 6, "filters": [{equal: "x"}], "properties": {size: {"$top": 1}}}
+    assert compile_schema(shown).faults(args) == []
+    original = {"$top": 5, "name" * 20: 6, "filters": [{"@eq": "x"}], "properties": {"größe": {"$top": 1}}}
+    assert original_arguments(schema, args) == original
+    assert compile_schema(schema).faults(original) == []
+
+
+def test_mapped_names_of_wrapped_arguments_are_mapped_back() -> None:
+    schema = {
+        "anyOf": [{"type": "object", "properties": {"$n": {"type": "integer"}}, "required": ["$n"]}, TEXT]
+    }
+    shown = provider_schema(schema)
+    [name] = shown["properties"]["arguments"]["anyOf"][0]["properties"]
+    assert original_arguments(schema, wrapped({name: 1})) == {"$n": 1}
+
+
+def test_a_mapped_name_does_not_depend_on_the_other_properties() -> None:
+    def shown(*names: str) -> list[str]:
+        return list(
+            provider_schema({"type": "object", "properties": {key: {} for key in names}})["properties"]
+        )
+
+    assert shown("$top", "$skip")[0] == shown("$top")[0]
+    assert shown("a b", "a_b") != shown("a_b", "a b")
+    assert len({*shown("a b", "a:b", "a_b")}) == 3
+
+
+OPTIONAL = {
+    "type": "object",
+    "properties": {
+        "n": {"type": "integer"},
+        "needed": {"type": "integer"},
+        "free": {},
+        "nullable": {"type": ["integer", "null"]},
+        "either": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "by_name": {"$ref": "#/$defs/number"},
+        "inner": {"type": "object", "properties": {"s": {"type": "string"}}},
+        "list": {"type": "array", "items": {"$ref": "#/$defs/item"}},
+    },
+    "required": ["needed"],
+    "$defs": {
+        "number": {"type": "number"},
+        "item": {"allOf": [{"type": "object", "properties": {"x": {"enum": ["a", "b"]}}}]},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ({"n": None}, {}),
+        ({"needed": None}, {"needed": None}),
+        ({"free": None, "nullable": None, "either": None}, {"free": None, "nullable": None, "either": None}),
+        ({"by_name": None, "inner": {"s": None}}, {"inner": {}}),
+        ({"list": [{"x": None}, None]}, {"list": [{}, None]}),
+        ({"unknown": None}, {"unknown": None}),
+    ],
+)
+def test_null_for_an_optional_property_that_takes_none_is_left_out(
+    written: JsonObject, meant: JsonObject
+) -> None:
+    assert original_arguments(OPTIONAL, written) == meant
