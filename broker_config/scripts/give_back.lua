@@ -8,7 +8,11 @@ for i = 2, #ARGV do
   if entry then
     local cut = string.find(entry, '\n', 1, true)
     local queue = string.sub(entry, 1, cut - 1)
-    if type(redis.pcall('RPUSH', queue, string.sub(entry, cut + 1))) == 'number' then
+    local pushed = redis.pcall('RPUSH', queue, string.sub(entry, cut + 1))
+    if type(pushed) == 'table' and not string.find(pushed.err, 'WRONGTYPE', 1, true) then
+      return pushed -- Redis takes no writes now
+    end
+    if type(pushed) == 'number' then
       redis.call('HDEL', KEYS[1], ARGV[i])
       redis.call('ZREM', KEYS[2], ARGV[i])
       if redis.pcall('LLEN', queue .. ARGV[1]) == 0 then redis.call('LPUSH', queue .. ARGV[1], '1') end

@@ -7,12 +7,20 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from redis.exceptions import RedisError
 
+from broker_config.connections import connect
+from broker_config.embedded import EmbeddedRedis
+from broker_config.in_flight import IN_FLIGHT, InFlight
+from broker_config.queues import events_queue
+from broker_config.settings import Settings
 from goondan_tasks.client import PendingCall
 from goondan_tasks.errors import CallNotFoundError
+from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.testing import LocalStack
 from tests.integration.crew import Crew
 from tests.integration.goondan_process import environment, goondan
+from tests.unit.goondan_tasks.ledger.calls import an_event, submission
 from tests.waiting import wait_until
 
 INFIRMARY = Path(__file__).parent.parent / "bundles" / "infirmary"
@@ -173,3 +181,20 @@ def test_submission_of_a_call_whose_record_is_damaged_costs_the_others_nothing(s
     assert [call.result(timeout=PATIENCE).status for call in (first, last)] == ["ok", "ok"]
     with pytest.raises(CallNotFoundError, match="damaged"):
         broken.result(timeout=PATIENCE)
+
+
+def test_refusal_of_redis_is_not_taken_for_a_damaged_mailbox_or_queue() -> None:
+    with EmbeddedRedis() as server, connect(server.url) as redis:
+        ledger = Ledger(redis, Settings.load())
+        redis.hset(IN_FLIGHT, "tag", f"{events_queue('coder')}\nmessage")
+        redis.replicaof("127.0.0.1", 9)
+
+        in_flight = InFlight(lambda call: call.run(redis))
+        with pytest.raises(RedisError, match="read only replica"):
+            ledger.submit_all([submission(an_event(1))], "p1")
+        with pytest.raises(RedisError, match="read only replica"):
+            in_flight.give_back(["tag"])
+        redis.replicaof("NO", "ONE")
+
+        assert ledger.submit_all([submission(an_event(1))], "p1")[0].is_new
+        assert in_flight.give_back(["tag"]) == 1

@@ -20,7 +20,11 @@ end
 
 -- Return whether the mailbox takes the event; a damaged one does not.
 local function put_in_mailbox(ns, box, id, now, ttl)
-  if type(redis.pcall('RPUSH', ns .. 'mailbox:' .. box, id)) ~= 'number' then return false end
+  local pushed = redis.pcall('RPUSH', ns .. 'mailbox:' .. box, id)
+  if type(pushed) == 'table' then
+    if string.find(pushed.err, 'WRONGTYPE', 1, true) then return false end
+    redis.call('RPUSH', ns .. 'mailbox:' .. box, id) -- Redis takes no writes now: fail as a whole
+  end
   redis.pcall('ZADD', ns .. 'mailboxes:' .. agent_of(box), 'NX', now, box)
   keep_mailbox(ns, box, ttl)
   notify_of_mail(ns, box)
