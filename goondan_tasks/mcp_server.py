@@ -83,6 +83,8 @@ CANCEL_SECONDS = 5.0
 #: goes on
 OUTAGE_SECONDS = 60.0
 PAUSE_SECONDS = 0.5
+#: the interval at which a server over stdio looks for its client's process
+PARENT_SECONDS = 1.0
 #: the largest content that is read from a file
 CONTENT_BYTES = 16 * 1024 * 1024
 #: the limit for each part of it
@@ -515,7 +517,7 @@ async def end(agent_server: AgentServer) -> None:
 
 
 def serve_stdio(agent_server: AgentServer) -> None:
-    """Serve one client until it closes stdin, then cancel its running calls.
+    """Serve one client until it closes stdin or ends, then cancel its running calls.
 
     stdout is for the protocol; other output of this process goes to stderr.
     """
@@ -532,9 +534,24 @@ async def _serve_stdio(agent_server: AgentServer) -> None:
 
     for number in _SIGNALS:
         loop.add_signal_handler(number, on_signal, number)
+    orphaned = loop.create_task(_when_orphaned(os.getppid(), functools.partial(on_signal, signal.SIGHUP)))
     server = agent_server.build()
     async with stdio_server() as (read_stream, write_stream):
         await server.run(read_stream, write_stream, server.create_initialization_options())
+    orphaned.cancel()
+
+
+async def _when_orphaned(parent: int, end: Callable[[], None]) -> None:
+    """Call ``end`` once the process that started this one has ended.
+
+    A client that is killed closes no input if another process of it holds the pipe, too.
+    """
+    while True:
+        await anyio.sleep(PARENT_SECONDS)
+        if os.getppid() != parent:
+            break
+    logger.info("the client has ended")
+    end()
 
 
 async def _exit(agent_server: AgentServer, number: int) -> None:

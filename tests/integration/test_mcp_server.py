@@ -3,8 +3,10 @@
 import asyncio
 import gc
 import json
+import os
 import signal
 import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +21,7 @@ from broker_config.connections import connect
 from broker_config.keys import Keys
 from goondan_tasks.agent_registry import AgentRegistry
 from goondan_tasks.testing import LocalStack
-from tests.integration.goondan_process import environment, goondan, serving
+from tests.integration.goondan_process import PROGRAM, environment, goondan, serving
 from tests.integration.mcp_doors import (
     PATIENCE,
     Door,
@@ -30,6 +32,7 @@ from tests.integration.mcp_doors import (
     say,
     with_token,
 )
+from tests.processes import runs
 from tests.waiting import wait_until
 
 WORKSHOP = Path(__file__).parent.parent / "bundles" / "workshop"
@@ -431,3 +434,30 @@ def test_what_keeps_it_from_starting_is_said(
 
     assert (done.exit_code, done.stdout) == (exit_code, "")
     assert word in done.stderr
+
+
+_HOST = """
+import subprocess, sys
+server = subprocess.Popen(sys.argv[1:])
+print(server.pid, flush=True)
+server.wait()
+"""
+
+
+@pytest.mark.usefixtures("fresh_programs")
+def test_a_server_ends_with_its_client_although_others_hold_the_pipe(doors: Doors) -> None:
+    source, stdin = os.pipe()
+    command = [sys.executable, "-c", _HOST, *PROGRAM, "mcp-server", "--agent", "smith"]
+    env = environment(redis_url=doors.stack.redis_url)
+    with subprocess.Popen(command, env=env, stdin=source, stdout=subprocess.PIPE, text=True) as host:
+        assert host.stdout is not None
+        server = int(host.stdout.readline())
+        request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HANDSHAKE}
+        os.write(stdin, json.dumps(request).encode() + b"\n")
+        assert "serverInfo" in host.stdout.readline()
+
+        host.kill()
+
+    wait_until(lambda: not runs(server))
+    os.close(source)
+    os.close(stdin)
