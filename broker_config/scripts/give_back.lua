@@ -9,7 +9,7 @@ for i = 2, #ARGV do
     local cut = string.find(entry, '\n', 1, true)
     local queue = string.sub(entry, 1, cut - 1)
     local pushed = redis.pcall('RPUSH', queue, string.sub(entry, cut + 1))
-    if type(pushed) == 'table' and not string.find(pushed.err, 'WRONGTYPE', 1, true) then
+    if type(pushed) == 'table' and not string.find(tostring(pushed.err), 'WRONGTYPE', 1, true) then
       return pushed -- Redis takes no writes now
     end
     if type(pushed) == 'number' then

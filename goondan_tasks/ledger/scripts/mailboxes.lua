@@ -22,7 +22,7 @@ end
 local function put_in_mailbox(ns, box, id, now, ttl)
   local pushed = redis.pcall('RPUSH', ns .. 'mailbox:' .. box, id)
   if type(pushed) == 'table' then
-    if string.find(pushed.err, 'WRONGTYPE', 1, true) then return false end
+    if string.find(tostring(pushed.err), 'WRONGTYPE', 1, true) then return false end
     redis.call('RPUSH', ns .. 'mailbox:' .. box, id) -- Redis takes no writes now: fail as a whole
   end
   redis.pcall('ZADD', ns .. 'mailboxes:' .. agent_of(box), 'NX', now, box)
