@@ -56,7 +56,7 @@
     ├── BundleRevisionUnavailableError  E_BUNDLE_REVISION_UNAVAILABLE
     ├── OAuthStoreError                 E_OAUTH_STORE
     ├── StepLimitError                  E_STEP_LIMIT
-    └── WaitTimeout                     (no code: only the waiting ended)
+    └── WaitTimeout                     E_WAIT_TIMEOUT         (only the waiting ended)
 
 The first line of a class's docstring is its default message; ``suggestion`` says what to do next.
 Sources: 001 §12.4.1, 003 §8, 004 ToolCallResultError.
@@ -65,7 +65,7 @@ Sources: 001 §12.4.1, 003 §8, 004 ToolCallResultError.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import ClassVar
+from typing import Any, ClassVar
 
 #: the code for a missing package, of the bundle or of Python
 PACKAGE_NOT_INSTALLED = "E_CONFIG_PACKAGE_NOT_INSTALLED"
@@ -95,6 +95,17 @@ class GoondanError(Exception):
             self.code = code
         if suggestion is not None:
             self.suggestion = suggestion
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle by the attributes, since the classes take different arguments."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[GoondanError], args: tuple[Any, ...], attributes: dict[str, Any]) -> GoondanError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
 
 
 class ToolError(GoondanError, code="E_TOOL"):
@@ -229,6 +240,12 @@ class ToolCallConflictError(GoondanError, code="E_TOOL_CALL_CONFLICT"):
     """The same call was submitted before with other arguments."""
 
     suggestion = "Use a new toolCallId or turnId for a different call."
+    #: the handles of all calls that were submitted together, in order; those without a conflict are queued
+    calls: tuple[Any, ...] = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        attributes = {name: value for name, value in self.__dict__.items() if name != "calls"}
+        return _restored, (type(self), self.args, attributes)  # the handles belong to their client
 
 
 class PayloadTooLargeError(GoondanError, code="E_PAYLOAD_TOO_LARGE"):
@@ -303,8 +320,10 @@ class StepLimitError(GoondanError, code="E_STEP_LIMIT"):
     suggestion = "End the Turn with what there is, or raise policy.maxStepsPerTurn of the Swarm."
 
 
-class WaitTimeout(TimeoutError):  # noqa: N818 - the name is part of the public surface
+class WaitTimeout(GoondanError, TimeoutError, code="E_WAIT_TIMEOUT"):  # noqa: N818 - a public name
     """The result did not arrive in time; only the waiting ended, the call goes on."""
+
+    suggestion = "Wait again, with a longer timeout, or cancel the call."
 
     def __init__(self, call_id: str, seconds: float) -> None:
         super().__init__(

@@ -174,7 +174,7 @@ class ToolCalls:
             return result
         try:
             output = serializer.decode(await self._whole_output(result.meta.id))
-        except (GoondanError, WaitTimeout, serializer.NotJsonError):
+        except (GoondanError, serializer.NotJsonError):
             return result  # it has the beginning of the output and the name of its file
         return result.model_copy(update={"output": output}) if content_of(output) is not None else result
 

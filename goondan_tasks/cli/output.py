@@ -2,7 +2,7 @@
 
 An answer goes to stdout, everything else to stderr. With ``--json`` stdout gets one JSON document, for an
 error ``{"error": {"code", "message", "suggestion", "helpUrl"}}``. Two codes exist only on the command line
-and have no page: ``E_USAGE`` and ``E_WAIT_TIMEOUT``.
+and have no page: ``E_USAGE``.
 """
 
 import codecs
@@ -68,7 +68,7 @@ _NARROWEST = 80
 #: a narrower terminal gets shortened ids and times
 _ROOMY = 120
 
-_EXPECTED = (GoondanError, WaitTimeout, SettingsError, EmbeddedRedisError)
+_EXPECTED = (GoondanError, SettingsError, EmbeddedRedisError)
 _REMEDY = "Correct it in the environment, or give the option of that name."
 
 #: the code at the end of the URL of an error's page
@@ -362,8 +362,6 @@ def reported(command: Command) -> Command:
 
 def describe_failure(error: Exception) -> JsonObject:
     """Return an expected error as its JSON: code, message and hints."""
-    if isinstance(error, WaitTimeout):
-        return {"code": "E_WAIT_TIMEOUT", "message": str(error), "callId": error.call_id}
     known = ConfigError(str(error), suggestion=_REMEDY) if isinstance(error, SettingsError) else error
     code: str = getattr(known, "code", GoondanError.code)
     described = {"code": code, "message": str(known)}
@@ -371,6 +369,8 @@ def describe_failure(error: Exception) -> JsonObject:
         described["suggestion"] = suggestion
     if isinstance(known, GoondanError) and (known.help_url or has_page(code, known)):
         described["helpUrl"] = known.help_url or help_url() + code
+    if isinstance(known, WaitTimeout):
+        described["callId"] = known.call_id
     return described
 
 

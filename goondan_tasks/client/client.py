@@ -75,6 +75,10 @@ class Client(ClientConnection):
 
         Raises:
             TypeError: one of them is neither; none is queued.
+            AgentNotFoundError, PayloadTooLargeError: as :meth:`submit`, for one of them; none is queued.
+            ToolCallConflictError: as :meth:`submit`, for at least one of them. The others are queued: the
+                error's ``calls`` are the handles of all, in order. Those of calls in conflict raise the
+                error when their result is asked for.
         """
         return self.submit_drafts([_draft(call) for call in calls])
 

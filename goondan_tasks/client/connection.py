@@ -309,11 +309,18 @@ class ClientConnection:
         self._calls.listener.start()
         # results are expected before the calls are queued: they may arrive at once
         pending = self._calls.pending([submission.id for submission in submissions])
-        for call_id in self.submitter.accept(submissions, self.producer):
+        looked_for, conflicts = self.submitter.accept(submissions, self.producer)
+        for call_id in looked_for:
             try:
                 self._calls.look(call_id)
             except CallNotFoundError as error:  # the others are accepted
                 self._calls.listener.fail(call_id, error)
+        for at, conflict in conflicts.items():
+            pending[at] = self._calls.refused(pending[at].id, conflict)
+        if conflicts:
+            first = next(iter(conflicts.values()))
+            first.calls = tuple(pending)
+            raise first
         return pending
 
     def _agents_of(self, agent: str | None) -> list[str]:

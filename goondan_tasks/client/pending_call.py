@@ -99,6 +99,12 @@ class CallService:
         expected = self.listener.expect(call_ids)
         return [PendingCall(*one, self) for one in zip(call_ids, expected, strict=True)]
 
+    def refused(self, call_id: str, error: Exception) -> "PendingCall":
+        """Return a call whose result is ``error``, although the id is that of another call."""
+        expected = Expected()
+        expected.settle(error)
+        return PendingCall(call_id, expected, self)
+
     def look(self, call_id: str) -> str:
         """Read a call's status, and hand over its result if there is one; sweep if it is time.
 

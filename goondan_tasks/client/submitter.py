@@ -11,6 +11,7 @@ from goondan_tasks.errors import (
     BrokerUnreachableError,
     NotReplayableError,
     PayloadTooLargeError,
+    ToolCallConflictError,
     ToolInputValidationError,
     ToolNotInCatalogError,
 )
@@ -82,29 +83,29 @@ class Submitter:
         except serializer.NotJsonError as error:
             raise ToolInputValidationError(f"The event is not valid JSON: {error}.") from error
 
-    def accept(self, submissions: Sequence[Submission], producer: str) -> list[str]:
+    def accept(
+        self, submissions: Sequence[Submission], producer: str
+    ) -> tuple[list[str], dict[int, ToolCallConflictError]]:
         """Submit prepared calls; a fault becomes the call's result.
 
         Return the ids of the calls to look for: known ones and those with a fault, which may have results
-        already, and those with damaged records, which have none.
+        already, and those with damaged records, which have none. And the conflicts, by position: calls that
+        were submitted before with other arguments. The others are accepted.
 
         Raises:
-            ToolCallConflictError: a call was submitted before with other arguments; the others
-                are accepted.
             BrokerUnreachableError: the broker, if it is not the ledger's Redis, cannot be reached.
         """
         admissions = self._ledger.submit_all(submissions, producer)
         for submission, admission in zip(submissions, admissions, strict=True):
             if not (admission.is_new and submission.message):
                 self._follow_up(submission, admission)
-        for submission, admission in zip(submissions, admissions, strict=True):
+        looked_for, conflicts = [], {}
+        for at, (submission, admission) in enumerate(zip(submissions, admissions, strict=True)):
             if admission.is_conflict:
-                raise conflict_of(submission)
-        return [
-            submission.id
-            for submission, admission in zip(submissions, admissions, strict=True)
-            if submission.fault or not admission.is_new
-        ]
+                conflicts[at] = conflict_of(submission)
+            elif submission.fault or not admission.is_new:
+                looked_for.append(submission.id)
+        return looked_for, conflicts
 
     def _follow_up(self, submission: Submission, admission: Admission) -> None:
         """Answer a call that has a fault, or send the message of a call that was queued without one."""

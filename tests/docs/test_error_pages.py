@@ -22,7 +22,7 @@ _CODE = re.compile(r"E_[A-Z]+(_[A-Z]+)*")
 CHANGESET_CODES = frozenset(get_args(ChangesetCode))
 
 # the base class's own, which nothing raises; and two of the command line, which points to no page for them
-WITHOUT_PAGE = {"E_GOONDAN", "E_USAGE", "E_WAIT_TIMEOUT"}
+WITHOUT_PAGE = {"E_GOONDAN", "E_USAGE"}
 PAGES = {
     file.stem: page(f"docs/errors/{file.name}")
     for file in (ROOT / "docs/errors").glob("*.md")

@@ -171,6 +171,23 @@ def test_the_same_identity_is_the_same_call(client: Client) -> None:
         client.submit("smith", "echo__args", {"n": 2}, **again)  # type: ignore[arg-type]
 
 
+def test_conflicts_among_many_calls_leave_the_handles_of_all(client: Client) -> None:
+    names = {"agentName": "smith", "toolName": "echo__args", "turnId": f"turn-{secrets.token_hex(6)}"}
+    calls = [{**names, "toolCallId": f"call_{n}", "args": {"n": n}} for n in range(20)]
+    client.submit_many(calls[:1])[0].result(PATIENCE)
+    calls[0] = {**calls[0], "args": {"n": "other"}}
+    calls.append({**calls[5], "args": {"n": "other"}})  # in conflict with another one of the same trip
+
+    with pytest.raises(ToolCallConflictError) as raised:
+        client.submit_many(calls)
+
+    first, *accepted, last = raised.value.calls
+    assert [call.result(PATIENCE).output["n"] for call in accepted] == list(range(1, 20))
+    for refused in (first, last):
+        with pytest.raises(ToolCallConflictError):
+            refused.result(PATIENCE)
+
+
 def test_another_client_finds_the_call_and_its_result(client: Client, workshop: LocalStack) -> None:
     call = client.submit("smith", "echo__args", {"n": 1})
     with Client.connect(workshop.redis_url) as other:

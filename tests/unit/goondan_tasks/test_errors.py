@@ -1,10 +1,17 @@
 """What every error of ours tells."""
 
+import copy
+import pickle
+import threading
+from typing import Any
+
 import pytest
 
 from goondan_tasks import errors
-from goondan_tasks.errors import ConfigError, extra
-from goondan_tasks.failure import describe
+from goondan_tasks.changesets.api import ChangesetError
+from goondan_tasks.errors import ConfigError, GoondanError, extra
+from goondan_tasks.failure import DescribedError, describe
+from goondan_tasks.messages import ToolCallError
 
 HELP = "https://help.example/"
 
@@ -18,10 +25,39 @@ OURS = [
 @pytest.mark.requirement("error.suggestion", "error.help-url")
 @pytest.mark.parametrize("error", OURS)
 def test_every_error_of_ours_says_what_to_do_and_where_to_read_on(error: type[errors.GoondanError]) -> None:
-    described = describe(error(), help_url=HELP)
-    assert described.message.endswith(".")
+    made = errors.WaitTimeout("call-1", 2.0) if error is errors.WaitTimeout else error()
+    described = describe(made, help_url=HELP)
+    assert described.message.rstrip(")").endswith((".", "shows it"))
     assert described.suggestion
     assert described.help_url == HELP + error.code
+
+
+INSTANCES = [
+    errors.WaitTimeout("call-1", 2.0),
+    DescribedError(ToolCallError(code="E_DISK", name="DiskError", message="full", suggestion="Make room.")),
+    ChangesetError("merge", code="MERGE_CONFLICT"),
+    *(error("what happened", suggestion="Do this.") for error in OURS if error is not errors.WaitTimeout),
+]
+
+
+@pytest.mark.parametrize("error", INSTANCES, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(
+    "copied",
+    [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))],  # noqa: S301
+)
+def test_every_error_of_ours_can_be_copied_and_pickled(error: GoondanError, copied: Any) -> None:
+    again = copied(error)
+
+    assert type(again) is type(error)
+    assert (str(again), again.args, again.__dict__) == (str(error), error.args, error.__dict__)
+    assert (again.code, again.message, again.suggestion) == (error.code, error.message, error.suggestion)
+
+
+def test_a_pickled_conflict_leaves_the_handles_with_their_client() -> None:
+    error = errors.ToolCallConflictError("taken")
+    error.calls = (threading.Lock(),)
+
+    assert pickle.loads(pickle.dumps(error)).calls == ()  # noqa: S301
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,7 @@ def test_a_wrong_setting_is_told_even_though_no_setting_can_be_read(monkeypatch:
 
 
 def test_an_error_without_a_page_of_its_own_names_none() -> None:
-    for error in (GoondanError("no"), WaitTimeout("id", 3), PortInUse(5), HandoffError("no", code="ENOENT")):
+    for error in (GoondanError("no"), PortInUse(5), HandoffError("no", code="ENOENT")):
         assert "helpUrl" not in describe_failure(error)
 
 

@@ -10,7 +10,7 @@ from redis import Redis
 from broker_config.settings import Settings
 from goondan_tasks.calls import CallDraft, draft_call, identity_of
 from goondan_tasks.client.submitter import Submitter, replay_of, require_replayable
-from goondan_tasks.errors import NotReplayableError, ToolCallConflictError
+from goondan_tasks.errors import NotReplayableError
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import CallRecord
@@ -40,7 +40,7 @@ def submitter(ledger: Ledger, broker: OtherBroker) -> Submitter:
 
 
 def submit(submitter: Submitter, *drafts: CallDraft) -> list[str]:
-    return submitter.accept([submitter.prepare(draft) for draft in drafts], "p1")
+    return submitter.accept([submitter.prepare(draft) for draft in drafts], "p1")[0]
 
 
 def draft(name: str, **fields: object) -> CallDraft:
@@ -55,9 +55,10 @@ def test_calls_beside_a_conflict_are_sent_or_answered(
     conflict = draft("taken", args={"n": 2})
     refused, good = draft("refused", timeoutSeconds=-1), draft("good")
 
-    with pytest.raises(ToolCallConflictError, match="'taken'"):
-        submit(submitter, conflict, refused, good)
+    drafts = [submitter.prepare(one) for one in (conflict, refused, good)]
+    [(at, error)] = submitter.accept(drafts, "p1")[1].items()
 
+    assert (at, "'taken'" in error.message) == (0, True)
     assert broker.sent == [identity_of(draft("taken").call), identity_of(good.call)]
     result = ledger.result(identity_of(refused.call))
     assert result is not None
@@ -89,7 +90,7 @@ def test_a_call_with_a_fault_whose_submission_is_sent_twice_is_answered(
 ) -> None:
     submission = submitter.prepare(draft("call_1", timeoutSeconds=-1))
     ledger.submit_all([submission], "p1")  # and its answer was lost on its way
-    assert submitter.accept([submission], "p1") == [submission.id]
+    assert submitter.accept([submission], "p1") == ([submission.id], {})
     result = ledger.result(submission.id)
     assert result is not None
     assert result.error is not None
