@@ -3,16 +3,21 @@
 Flower 2.2 lists the queues that workers consume, and the configured ones only if there is no worker at all
 (flower/views/__init__.py, ``get_active_queue_names``). So the queue of an agent whose last worker has died
 would vanish from the broker page, just when its backlog grows. Flower also keeps the last answers of
-offline workers, such as the tasks they run, forever.
+offline workers, such as the tasks they run, forever. While Redis is away it doubles the pause between two
+attempts to receive events without a bound (flower/events.py, ``Events.run``), so that it would see nothing
+after an outage for as long as the outage has lasted.
 """
 
 import atexit
 import contextlib
 import os
-from typing import Any
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
 
+from flower import events
 from flower.app import Flower
-from flower.events import EventsState
+from flower.events import Events, EventsState
 from flower.views import BaseHandler
 from redis.exceptions import RedisError
 
@@ -25,6 +30,9 @@ from goondan_tasks.agent_registry import AgentRegistry
 from goondan_tasks.logs import configure_logging
 
 _take_event = EventsState.event
+
+#: how long Flower pauses between two attempts to receive events; its own first pause
+RETRY_SECONDS = 2.0
 
 
 class QueueNames:
@@ -62,6 +70,33 @@ def keep_workers_only(state: Any, event: dict[str, Any]) -> None:
         state.workers.pop(name, None)
 
 
+class _Again(Exception):  # noqa: N818 - it is no error
+    """Ends Flower's loop after a pause, to begin it with a short one again."""
+
+
+class BoundedPauses:
+    """Stands for the module ``time`` in Flower's module of events."""
+
+    monotonic = staticmethod(time.monotonic)
+
+    @staticmethod
+    def sleep(_: float) -> NoReturn:
+        """Pause before the next attempt to receive events."""
+        time.sleep(RETRY_SECONDS)
+        raise _Again
+
+
+def receiving(run: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return Flower's loop that receives events with pauses that do not grow."""
+
+    def receive(thread: Any) -> None:
+        while True:
+            with contextlib.suppress(_Again):
+                return run(thread)
+
+    return receive
+
+
 def main() -> None:
     """Run Flower through Celery's command line."""
     settings = Settings.load()
@@ -71,6 +106,7 @@ def main() -> None:
     )
     Flower.workers = property(present_workers)
     EventsState.event = keep_workers_only
+    events.time, Events.run = BoundedPauses, receiving(Events.run)
     BaseHandler.get_active_queue_names = lambda page: names.for_page(page)
     try:
         celery.main()

@@ -23,12 +23,15 @@ from broker_config.settings import PREFIX, Settings, hidden_password
 from goondan_tasks import sandbox
 from goondan_tasks.agent_registry import AgentRegistry, describe_agents
 from goondan_tasks.bundle import BoundTool, Bundle, Finding, inspect_bundle
+from goondan_tasks.call_counts import CountStore
 from goondan_tasks.cli.fleet_checks import (
     Check,
+    dead_letter_checks,
     fleet_checks,
     loss_checks,
     mail_check,
     mcp_server_checks,
+    past_loss_checks,
     revision_checks,
 )
 from goondan_tasks.cli.options import flag
@@ -54,6 +57,8 @@ SLOW_MILLISECONDS = 20.0
 CLOCK_SECONDS = 1.0
 #: a mailbox whose events have waited for this long gets a warning, even if a producer works at a Turn
 UNFETCHED_SECONDS = 300.0
+#: how long calls that died with their workers get a warning after they were settled
+LOSS_SECONDS = 3600.0
 
 #: how often latency is measured, how many keys are sampled, how many foreign keys are named
 _TRIPS, _SAMPLED_KEYS, _NAMED = 5, 2000, 3
@@ -377,6 +382,8 @@ def _agent_registry_checks(redis: Redis, settings: Settings, bundle: Bundle | No
         *earlier_workspace_check(earlier),
         *fleet_checks(agents, announced, workers, statuses=statuses),
         *loss_checks(statuses),
+        *past_loss_checks(CountStore(redis, keys).recent_losses(LOSS_SECONDS), LOSS_SECONDS),
+        *dead_letter_checks(statuses),
         *map(mail_check, unfetched),
         *revision_checks(followed, known, workers),
         *mcp_server_checks(workers),

@@ -1,14 +1,18 @@
 """Checks of the agents and workers that Redis knows, for ``goondan doctor``."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from goondan_tasks.agent_registry import AgentRecord, McpServerRecord, WorkerRecord
+from goondan_tasks.call_counts import REQUEUED, Settlement
 from goondan_tasks.client.status import AgentState, AgentStatus, UnfetchedMail
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.revisions.active import RevisionState
 from goondan_tasks.wording import counted, duration_text
+
+#: how many workers a check names
+_NAMED = 5
 
 Level = Literal["ok", "warning", "problem"]
 
@@ -54,11 +58,21 @@ def _workers_check(agent: str, workers: Iterable[WorkerRecord], status: AgentSta
     name = f"workers of {agent}"
     if names := [worker.name for worker in workers if agent in worker.agents]:
         return Check(name, "ok", ", ".join(names))
+    if status is not None and status.state is AgentState.STARTING:
+        return Check(name, "ok", "none yet: one is starting")
     if status is not None and status.state is AgentState.CRASH_LOOP:
         message = f"crash as soon as they start: {status.backoff.reason or 'for an unknown reason'}"
         remedy = f"Correct that; the next start is in {status.next_start_seconds:g} s."
         return Check(name, "warning", message, remedy)
-    waits = status is not None and (status.queue.backlog or status.queue.waiting_for_limit)
+    waits = False
+    if status is not None:
+        record, queue = status.record, status.queue
+        # events for an agent without an entry wait for a producer (mail_check)
+        waits = bool(queue.backlog - (0 if record.has_entry else queue.events) or queue.waiting_for_limit)
+        if not waits and not record.has_entry and not record.catalog:
+            return Check(name, "ok", "none is needed: it has no tools, and a producer handles its events")
+        if not waits and status.is_orchestrated:
+            return Check(name, "ok", "none; an orchestrator starts one when needed")
     message = "none: calls or events wait" if waits else "none"
     return Check(name, "warning", message, f"Start one: goondan worker --agent {agent}")
 
@@ -73,6 +87,35 @@ def loss_checks(statuses: Iterable[AgentStatus]) -> Iterator[Check]:
                 f"E_TOOL_OUTCOME_UNKNOWN. Start a worker: goondan worker --agent {agent}"
             )
             yield Check(f"calls of {agent}", "warning", status.queue.losses, remedy)
+
+
+def past_loss_checks(losses: Sequence[Settlement], seconds: float) -> Iterator[Check]:
+    """Warn of calls that were lost with their workers and settled in the last ``seconds``."""
+    for agent in sorted({one.agent for one in losses}):
+        own = [one for one in losses if one.agent == agent]
+        ends = Counter("run again" if one.code == REQUEUED else one.code for one in own)
+        ended = ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))
+        workers = ", ".join(sorted({one.lost_by for one in own})[:_NAMED])
+        message = (
+            f"{counted(len(own), 'call')} died with {workers} in the last {duration_text(seconds)}: {ended}"
+        )
+        latest = own[-1].call_id
+        remedy = f"goondan show {latest}, and look for call.settled in the logs of the workers."
+        yield Check(f"lost calls of {agent}", "warning", message, remedy)
+
+
+def dead_letter_checks(statuses: Iterable[AgentStatus]) -> Iterator[Check]:
+    """Warn of dead letters."""
+    for status in statuses:
+        if status.queue.dead_letters:
+            agent = status.record.name
+            message = (
+                f"{counted(status.queue.dead_letters, 'call')} killed workers in every run, or held no call"
+            )
+            remedy = (
+                f"goondan dead-letters list --agent {agent}; then `goondan dead-letters replay` or `drop`."
+            )
+            yield Check(f"dead letters of {agent}", "warning", message, remedy)
 
 
 def _grouped(rows: Iterable[tuple[str, str, str]]) -> dict[str, dict[str, list[str]]]:

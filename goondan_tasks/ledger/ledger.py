@@ -46,6 +46,10 @@ from goondan_tasks.ledger.submission import Submission, batches, digest_of, trac
 from goondan_tasks.messages import ToolCall, ToolCallResult, epoch_milliseconds, iso_time
 from goondan_tasks.names import NO_CALLBACK, CallbackToken, callback_token
 
+#: how many of the first messages of a queue are searched for one, which takes about 1 ms
+SEARCHED_MESSAGES = 1_000
+SEARCHED_BYTES = 4 * 1024 * 1024
+
 #: the maximum number of calls that one sweep script takes
 SWEEP_BATCH = 50
 
@@ -516,6 +520,12 @@ class Ledger(CallRecords):
             self._scripts.retry,
             [self.keys.call(claim.run.id)],
             [claim.token, pause_ms, f"{claim.run.retries + 1} {begun_at:.0f}", former_ending(code)],
+        )
+
+    def unqueue(self, call_id: str, call: ToolCall) -> ScriptCall[int]:
+        """Remove an ended call's message from its queue, if it is among the first (``unqueue.lua``)."""
+        return ScriptCall(
+            self._scripts.unqueue, [queue_of(call)], [call_id, SEARCHED_MESSAGES, SEARCHED_BYTES]
         )
 
     def replayed(self, call_id: str, by: str, number: int) -> ScriptCall[int]:

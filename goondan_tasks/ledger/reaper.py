@@ -1,7 +1,8 @@
 """Ends calls that must not run any more, and queues the calls of dead workers again."""
 
 import logging
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from time import monotonic
 from typing import cast
@@ -10,6 +11,7 @@ from redis.exceptions import ResponseError
 
 from broker_config import serializer
 from broker_config.refusals import is_script_fault
+from goondan_tasks.agent_registry import AgentRegistry
 from goondan_tasks.call_counts import OK, OTHER, REQUEUED, CountStore, Settlement
 from goondan_tasks.calls import Dispatch
 from goondan_tasks.errors import (
@@ -73,6 +75,9 @@ _COUNTED = {OK, REQUEUED, *OUR_CODES}
 #: how many mailboxes one script reads; more would block Redis for too long
 MAILBOX_BATCH = 200
 
+#: how long the agents that workers serve are cached
+SERVED_SECONDS = 1.0
+
 #: the approximate time limit of one sweep
 SWEEP_SECONDS = 1.0
 
@@ -89,6 +94,9 @@ class Reaper:
         self._limiter = Limiter(ledger)
         self._dispatch = dispatch
         self._help_url = help_url
+        self._registry = AgentRegistry(ledger.redis, ledger.keys)
+        self._agents: Collection[str] = ()
+        self._served_until = -math.inf
 
     def settle(self, claim: Claim) -> None:
         """Do what the verdict says: end the call, queue it again, or store its completion."""
@@ -160,7 +168,25 @@ class Reaper:
             received = claim.lost_claim_at or claim.run.queued_at
             self._monitors.tell_end(claim.run.call, result, received=received, lost_by=claim.lost_by)
             self._note(claim, OK if result.error is None else result.error.code)
+            self._unqueue(claim)
         return is_stored
+
+    def _unqueue(self, claim: Claim) -> None:
+        """Remove the message of a call that no worker has had, if none will read it.
+
+        Without a worker it would count as backlog for ever. Workers drop such messages themselves.
+        """
+        call = claim.run.call
+        if not claim.lost_by and call.agent_name not in self._served():
+            self._ledger.unqueue(claim.run.id, call).run(self._ledger.redis)
+
+    def _served(self) -> Collection[str]:
+        """Return the agents that live workers serve, as of a moment ago."""
+        now = monotonic()
+        if now >= self._served_until:
+            self._agents = {agent for worker in self._registry.workers() for agent in worker.agents}
+            self._served_until = now + SERVED_SECONDS
+        return self._agents
 
     def _note(self, claim: Claim, code: str) -> None:
         """Log and count how a call was settled: ``requeued``, ``ok``, or the code of its error.

@@ -52,6 +52,7 @@ class Scripts:
     cancelled_ids: Script
     progress: Script
     retry: Script
+    unqueue: Script
     #: put before the transport's ``reserve.lua``
     claim_on_reserve: Script
 

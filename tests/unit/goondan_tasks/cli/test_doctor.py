@@ -10,6 +10,7 @@ from broker_config.embedded import RedisBinaryNotFound
 from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRecord, McpServerRecord, WorkerRecord
 from goondan_tasks.bundle import Bundle, inspect_bundle, load_bundle
+from goondan_tasks.call_counts import REQUEUED, Settlement
 from goondan_tasks.cli import doctor
 from goondan_tasks.cli.doctor import (
     clock_check,
@@ -18,7 +19,14 @@ from goondan_tasks.cli.doctor import (
     priority_checks,
     server_checks,
 )
-from goondan_tasks.cli.fleet_checks import Check, fleet_checks, mcp_server_checks, revision_checks
+from goondan_tasks.cli.fleet_checks import (
+    Check,
+    dead_letter_checks,
+    fleet_checks,
+    mcp_server_checks,
+    past_loss_checks,
+    revision_checks,
+)
 from goondan_tasks.client.status import AgentStatus
 from goondan_tasks.crash_backoff import CrashBackoff
 from goondan_tasks.instances.earlier import EarlierWorkspace
@@ -239,7 +247,7 @@ def test_keys_of_another_program_are_a_warning() -> None:
     assert check.message.startswith("4 of 11 sampled keys belong to another program, such as 'celery', ")
 
 
-AGENTS = {"coder": agent("coder", "bash__exec"), "planner": agent("planner")}
+AGENTS = {"coder": agent("coder", "bash__exec"), "planner": agent("planner", "plan__add")}
 
 
 def faults(*workers: WorkerRecord) -> list[Check]:
@@ -514,3 +522,59 @@ def test_what_has_failed_once_and_is_active_now_is_not_a_failure() -> None:
     failed = RevisionFailure(ref="r1", code="E_EXT_INIT", reason="no ear", worker="7@h", timestamp=TIME)
     [check] = revision_checks({"den": RevisionState(active="r1", failed=failed)}, IN_WORKSPACES, [])
     assert check.level == "ok"
+
+
+ABLE = agent("coder", "bash__exec")
+#: driven by a producer, without tools
+DRIVEN = AgentRecord(name="coder", swarm="default", workspace="den")
+
+
+def idle(record: AgentRecord, *, is_orchestrated: bool = False, **figures: int) -> AgentStatus:
+    """Return the status of an agent without workers."""
+    queue = queue_status(record.name, **figures)
+    return AgentStatus(record, [], queue, CrashBackoff(), is_orchestrated=is_orchestrated, now=0)
+
+
+@pytest.mark.parametrize(
+    ("status", "level"),
+    [
+        (idle(ABLE), "warning"),
+        (idle(ABLE, is_orchestrated=True), "ok"),
+        (idle(ABLE, is_orchestrated=True, backlog=1), "warning"),
+        (idle(DRIVEN), "ok"),
+        (
+            idle(DRIVEN, backlog=1, events=1),
+            "ok",
+        ),
+        (idle(DRIVEN, backlog=1), "warning"),
+    ],
+)
+def test_an_agent_without_workers_is_a_warning_only_if_it_needs_some(status: AgentStatus, level: str) -> None:
+    agents = {"coder": status.record}
+
+    [check] = fleet_checks(agents, agents, [], statuses=[status])
+
+    assert (check.name, check.level) == ("workers of coder", level)
+
+
+def test_dead_letters_are_a_warning_with_the_command_that_lists_them() -> None:
+    [check] = dead_letter_checks([idle(ABLE, dead_letters=2), idle(agent("clerk"))])
+
+    assert (check.name, check.level) == ("dead letters of coder", "warning")
+    assert check.message.startswith("2 calls killed workers")
+    assert "goondan dead-letters list --agent coder" in (check.remedy or "")
+
+
+def test_calls_that_died_lately_are_a_warning_with_what_became_of_them() -> None:
+    losses = [
+        Settlement("c1", "coder", REQUEUED, "w1"),
+        Settlement("c2", "coder", "E_TOOL_OUTCOME_UNKNOWN", "w2"),
+        Settlement("c3", "clerk", REQUEUED, "w1"),
+    ]
+
+    clerk, coder = past_loss_checks(losses, 3600)
+
+    assert (clerk.name, clerk.level) == ("lost calls of clerk", "warning")
+    assert "2 calls died with w1, w2" in coder.message
+    assert coder.message.endswith("1 E_TOOL_OUTCOME_UNKNOWN, 1 run again")
+    assert "goondan show c2" in (coder.remedy or "")

@@ -10,12 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from flower import events
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.options import declared_queues
+from goondan_tasks import flower_program
 from goondan_tasks.cli import servers
 from goondan_tasks.cli.servers import why_not_free
-from goondan_tasks.flower_program import QueueNames
+from goondan_tasks.flower_program import BoundedPauses, QueueNames, receiving
 from tests.unit.goondan_tasks.cli.invoke import goondan
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "coding-swarm"
@@ -178,3 +180,26 @@ def test_an_address_without_http_is_a_mistake() -> None:
     done = goondan("mcp-server", "--agent", "coder", "--address", "0.0.0.0")
 
     assert (done.exit_code, "--http" in done.stderr) == (2, True)
+
+
+class Stopped(BaseException):
+    """Ends the loop of a test."""
+
+
+def test_flower_looks_for_events_at_the_same_pace_however_long_an_outage_lasts(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    attempts: list[None] = []
+
+    def connection() -> None:
+        attempts.append(None)
+        raise OSError("away") if len(attempts) < 40 else Stopped
+
+    monkeypatch.setattr(events, "time", BoundedPauses)
+    monkeypatch.setattr(flower_program, "RETRY_SECONDS", 0)
+    with pytest.raises(Stopped):
+        receiving(events.Events.run)(SimpleNamespace(capp=SimpleNamespace(connection=connection)))
+
+    assert {record.message for record in caplog.records} == {
+        "Failed to capture events: 'away', trying again in 2 seconds."
+    }

@@ -9,16 +9,30 @@ from redis import Redis
 
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
+from goondan_tasks.agent_registry import AgentRegistry
 from goondan_tasks.call_counts import CountStore
 from goondan_tasks.calls import RedisDispatch, identity_of, new_call
+from goondan_tasks.client.status import read_backlogs
+from goondan_tasks.client.submitter import Submitter
+from goondan_tasks.events import is_event
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import SWEEP_BATCH, Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.submission import Submission
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.names import NO_CALL_TOOL
-from tests.unit.goondan_tasks.ledger.calls import AGAIN, ONCE, a_call, claimed, record_of, submission, submit
+from tests.unit.goondan_tasks.cli.fake_client import worker
+from tests.unit.goondan_tasks.ledger.calls import (
+    AGAIN,
+    ONCE,
+    a_call,
+    an_event,
+    claimed,
+    record_of,
+    submission,
+    submit,
+)
 from tests.unit.goondan_tasks.other_broker import OtherBroker
 from tests.waiting import wait_until
 
@@ -183,3 +197,70 @@ def test_a_cancelled_call_that_no_worker_had_is_logged_and_counted(
     assert (line.message, line.levelname) == ("call.settled: ended with E_TOOL_CANCELLED", "INFO")
     counts = CountStore(ledger.redis, ledger.keys).totals()
     assert (counts.settled, counts.lost) == ({("coder", "E_TOOL_CANCELLED"): 1}, {})
+
+
+def sent(ledger: Ledger, call: ToolCall) -> str:
+    """Submit a call as a producer does."""
+    dispatch = RedisDispatch()
+    submitter = Submitter(ledger, dispatch, Reaper(ledger, dispatch, ""), max_args_bytes=100_000)
+    prepared = submitter.prepare_event(call) if is_event(call) else submitter.prepare_call(call)
+    submitter.accept([prepared], "p1")
+    return prepared.id
+
+
+def backlog(ledger: Ledger) -> int:
+    return read_backlogs(ledger.redis, ledger.keys, ["coder"])["coder"].queue.backlog
+
+
+def test_a_cancelled_call_leaves_the_queue_of_an_agent_without_workers(ledger: Ledger, redis: Redis) -> None:
+    ids = [sent(ledger, a_call(tool_call_id=f"c{number}")) for number in range(3)]
+
+    Reaper(ledger, RedisDispatch(), "").cancel(ids[1], "producer")
+
+    newest, oldest = redis.lrange("agent.coder", 0, -1)
+    assert ids[2].encode() in newest
+    assert ids[0].encode() in oldest
+    assert backlog(ledger) == 2
+
+
+def test_an_expired_call_leaves_the_queue_of_an_agent_without_workers(redis: Redis) -> None:
+    ledger = Ledger(redis, Settings(lease_seconds=60, queue_timeout_seconds=0.02))
+    call_id = sent(ledger, a_call())
+    reaper = Reaper(ledger, RedisDispatch(), "")
+
+    wait_until(lambda: reaper.sweep("sweeper") == 1)
+
+    assert ledger.record(call_id) is not None
+    assert backlog(ledger) == 0
+
+
+def test_a_cancelled_event_leaves_the_queue_of_an_agent_without_workers(ledger: Ledger) -> None:
+    call_id = sent(ledger, an_event(1))
+
+    Reaper(ledger, RedisDispatch(), "").cancel(call_id, "producer")
+
+    assert backlog(ledger) == 0
+
+
+def test_a_message_is_left_to_the_worker_that_reads_the_queue(ledger: Ledger) -> None:
+    AgentRegistry(ledger.redis, ledger.keys).publish_worker(worker(), 60)
+    call_id = sent(ledger, a_call())
+
+    Reaper(ledger, RedisDispatch(), "").cancel(call_id, "producer")
+
+    assert backlog(ledger) == 1
+
+
+@pytest.mark.parametrize(("bound", "most"), [("SEARCHED_MESSAGES", 1), ("SEARCHED_BYTES", 10)])
+def test_only_the_first_messages_of_a_queue_are_searched(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
+) -> None:
+    monkeypatch.setattr(f"goondan_tasks.ledger.ledger.{bound}", most)
+    first, second = (sent(ledger, a_call(tool_call_id=f"c{number}")) for number in range(2))
+    reaper = Reaper(ledger, RedisDispatch(), "")
+
+    reaper.cancel(second, "producer")
+    assert backlog(ledger) == 2
+    reaper.cancel(first, "producer")
+
+    assert backlog(ledger) == 1
