@@ -11,6 +11,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from urllib.parse import SplitResult, urlsplit
 
 import uvicorn
@@ -19,12 +20,15 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from broker_config.hard_end import HardEnd
 from broker_config.settings import Settings
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.process import is_loopback, sighup_ends_process
 
 #: how long requests may run after the first signal, since open streams would never end
 GRACE_SECONDS = 3
+#: how long all may take until the process ends, whatever Redis does
+END_SECONDS = 15.0
 Ending = Callable[[], Awaitable[None]]
 SCHEME = "bearer"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -118,6 +122,13 @@ class OrderlyServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, ending: Ending) -> None:
         super().__init__(config)
         self._ending = ending
+        #: started by the caller
+        self.hard_end = HardEnd()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to end, as uvicorn does, and end at the latest :data:`END_SECONDS` later."""
+        self.hard_end.within(END_SECONDS)
+        super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Await ``ending``, then shut down."""
@@ -140,7 +151,12 @@ def serve(app: ASGIApp, server: socket.socket, ending: Ending = nothing) -> None
     # uvicorn handles the other two signals; under nohup SIGHUP stays ignored
     if sighup_ends_process():
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
-    _server(app, ending).run(sockets=[server])
+    orderly = _server(app, ending)
+    orderly.hard_end.start()
+    try:
+        orderly.run(sockets=[server])
+    finally:
+        orderly.hard_end.call_off()
 
 
 @contextmanager

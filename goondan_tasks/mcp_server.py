@@ -63,12 +63,13 @@ from starlette.routing import Route
 
 from broker_config import serializer
 from broker_config.connections import reporting_outages
+from broker_config.hard_end import HardEnd
 from broker_config.settings import Settings
 from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog
 from goondan_tasks.calls import CallFields
 from goondan_tasks.client import AsyncClient, PendingCall
 from goondan_tasks.errors import BrokerUnreachableError, GoondanError, WaitTimeout
-from goondan_tasks.http import HttpGuard, guarded
+from goondan_tasks.http import END_SECONDS, HttpGuard, guarded
 from goondan_tasks.mcp_content import call_tool_result, content_of, may_begin_content, refused
 from goondan_tasks.messages import JsonObject, ToolCallResult
 from goondan_tasks.output import ProgressReport
@@ -527,8 +528,11 @@ def serve_stdio(agent_server: AgentServer) -> None:
 async def _serve_stdio(agent_server: AgentServer) -> None:
     loop = asyncio.get_running_loop()
     ending: list[asyncio.Task[None]] = []
+    hard_end = HardEnd()
+    hard_end.start()
 
     def on_signal(number: int) -> None:
+        hard_end.within(END_SECONDS)
         if not ending:
             ending.append(loop.create_task(_exit(agent_server, number)))
 

@@ -35,6 +35,7 @@ from goondan_tasks.cli.output import (
 )
 from goondan_tasks.cli.servers import FLOWER_PORT, LOOPBACK, node_name, why_not_free
 from goondan_tasks.cli.session import (
+    END_SECONDS,
     Interruption,
     Session,
     chosen_bundle,
@@ -98,7 +99,7 @@ def dev(
         raise typer.BadParameter("give the bundle either as BUNDLE or with --bundle.")
     require_extra("all", "celery", "flower", "httpx2", "watchfiles")
     bundle = path.absolute() if path else chosen_bundle(session.settings)
-    screen, interruption = DevScreen(), Interruption()
+    screen, interruption = DevScreen(), Interruption(session.settings.grace_seconds + END_SECONDS)
     if install:
         install_requirements(bundle, session.output)
     if names := add_variables(bundle):

@@ -29,6 +29,7 @@ from goondan_tasks.cli.options import (
     seconds_option,
 )
 from goondan_tasks.cli.session import (
+    END_SECONDS,
     Interruption,
     Session,
     chosen_agents,
@@ -122,7 +123,7 @@ def orchestrator(
         lambda one: start_detached(command(one), environment), patience_of(settings, bundle)
     )
     known = describe_agents(bundle, settings.swarm, settings.workspace)
-    interruption, port = Interruption(), settings.metrics_port
+    interruption, port = Interruption(settings.grace_seconds + END_SECONDS), settings.metrics_port
     metrics = contextlib.nullcontext() if port is None else metrics_server(session, port)
     with (
         interruption.listening(),

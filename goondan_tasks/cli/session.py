@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 import typer
 
 from broker_config.connections import SERVERS, connect, is_supported, retrying
+from broker_config.hard_end import HardEnd
 from broker_config.options import celery_url
 from broker_config.settings import Settings, hidden_password
 from goondan_tasks.cli.options import flag, name_option, option, this_bundle
@@ -223,10 +224,19 @@ def require_other_broker(url: str) -> None:
         raise BrokerUnreachableError(reason, suggestion="Start it, or correct GOONDAN_BROKER_URL.") from error
 
 
-class Interruption:
-    """Notes when this process is asked to stop: by Ctrl-C, SIGTERM or the end of its terminal."""
+#: how long a program may take to end; one that ends workers has their grace period, too
+END_SECONDS = 15.0
 
-    def __init__(self) -> None:
+
+class Interruption:
+    """Notes when this process is asked to stop: by Ctrl-C, SIGTERM or the end of its terminal.
+
+    It is ended ``end_seconds`` later at the latest, whatever Redis does, and sooner when it is asked twice.
+    """
+
+    def __init__(self, end_seconds: float = END_SECONDS) -> None:
+        self._end_seconds = end_seconds
+        self._hard_end = HardEnd()
         #: set by the first signal
         self.asked = threading.Event()
         #: the status that a shell reports for the signal: 130 for Ctrl-C
@@ -239,6 +249,7 @@ class Interruption:
         Raises:
             KeyboardInterrupt: on the second signal, SIGHUP apart: the end of a terminal may send two.
         """
+        self._hard_end.start()
         taken = (number for number in _SIGNALS if number != signal.SIGHUP or sighup_ends_process())
         before = {number: signal.signal(number, self._on_signal) for number in taken}
         try:
@@ -246,10 +257,13 @@ class Interruption:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+            self._hard_end.call_off()
 
     def _on_signal(self, number: int, _frame: Any) -> None:
         if not self.asked.is_set():
             self.exit_code = 128 + number
+            self._hard_end.within(self._end_seconds)
             self.asked.set()
         elif number != signal.SIGHUP:
+            self._hard_end.within(END_SECONDS)
             raise KeyboardInterrupt

@@ -6,13 +6,13 @@ running ones until they end or the grace period is over. OAuth refreshes in flig
 Only then is Celery told to shut down.
 """
 
+import math
 import os
 import signal
 import threading
 from collections.abc import Callable
-from functools import partial
 from queue import SimpleQueue
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 import structlog
@@ -22,6 +22,7 @@ from celery.worker import state
 from pydantic import ValidationError
 from redis.exceptions import RedisError
 
+from broker_config.hard_end import HardEnd
 from broker_config.process_identity import this_process
 from broker_config.vital_thread import vital_thread
 from goondan_tasks.agent_registry import ShutdownRequest, ShutdownRequests
@@ -30,7 +31,7 @@ from goondan_tasks.messages import IpcMessage, faults_of
 from goondan_tasks.oauth.manager import LONGEST_SECONDS
 from goondan_tasks.process import sighup_ends_process
 from workers.pool.consumed_queues import PausedQueues, leave, queues_of, served_agents, stop_consuming
-from workers.pool.pool import CallPool
+from workers.pool.pool import CallPool, refusing_without_threads
 from workers.runtime import WorkerRuntime, process_runtime
 
 logger = structlog.get_logger(__name__)
@@ -46,6 +47,12 @@ LATEST_SECONDS = 2.0
 #: how long an idle worker waits for its main loop, which does not turn while Celery reconnects to the broker
 TURN_SECONDS = 0.5
 
+#: how long Celery's own shutdown may take: within the grace period, and after it. Redis may be silent
+SHUTDOWN_SECONDS, LATE_SHUTDOWN_SECONDS = 15.0, 3.0
+
+#: how long a worker may take that is asked twice to stop
+ASKED_TWICE_SECONDS = 2.0
+
 
 class Drain(bootsteps.StartStopStep):
     """The consumer step that handles SIGTERM, SIGINT and SIGHUP; only with our own pool."""
@@ -56,11 +63,16 @@ class Drain(bootsteps.StartStopStep):
         self._consumer = consumer
         self._signals: SimpleQueue[int] = SimpleQueue()
         self._is_asked = False
+        #: waits for the signal, and then for the end of the drain
         self._thread: threading.Thread | None = None
+        self._hard_end = HardEnd()
         self._end: float | None = None
         self._has_begun = False
+        #: when the main loop of an idle worker must have turned
+        self._turned_by = math.inf
         #: tells extensions that the worker stops, while its calls end
-        self._listener: threading.Thread | None = None
+        self._listener = threading.Thread(target=self._tell_extensions, name="goondan-stopping", daemon=True)
+        self._may_tell = threading.Event()
         self._listen_until = 0.0
         # asked now: Celery installs its own handler later, which restarts the program
         self._sighup_ends_process = sighup_ends_process()
@@ -71,10 +83,17 @@ class Drain(bootsteps.StartStopStep):
         return isinstance(consumer.pool, CallPool)
 
     def start(self, consumer: Any) -> None:
-        """Take over the signals from Celery; after a reconnection, continue a drain that has begun."""
+        """Take over the signals from Celery; after a reconnection, continue a drain that has begun.
+
+        Raises:
+            SystemExit: the system has no thread left. A drain starts none.
+        """
         if self._thread is None:
-            self._thread = vital_thread("goondan-drain", self._wait, is_over=lambda: self._end is not None)
-            self._thread.start()
+            with refusing_without_threads():
+                self._hard_end.start()
+                self._listener.start()
+                self._thread = vital_thread("goondan-drain", self._run, is_over=lambda: self._end is not None)
+                self._thread.start()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         process_runtime().lease_guard.report_signals()
@@ -88,10 +107,16 @@ class Drain(bootsteps.StartStopStep):
         if self._is_asked:
             if number != signal.SIGHUP:  # a closing terminal may send it twice
                 state.should_terminate = EX_FAILURE  # type: ignore[assignment]  # asked twice: stop at once
+                self._hard_end.within(ASKED_TWICE_SECONDS)
             return
         self._is_asked = True
         self._consumer.pool.is_draining = True
         self._signals.put(number)  # reentrant, unlike an event's set()
+
+    def _run(self) -> None:
+        self._wait()
+        while not self._check():
+            sleep(LOOK_SECONDS)
 
     def _wait(self) -> None:
         self._drain(self._signals.get())
@@ -102,13 +127,30 @@ class Drain(bootsteps.StartStopStep):
         self._end = monotonic() + grace
         logger.info("worker.draining", signal=signal.Signals(number).name, grace_seconds=grace)
         self._listen_until = monotonic() + LISTEN_SECONDS
-        stop = partial(runtime.revisions.stop, LISTEN_SECONDS)
-        self._listener = threading.Thread(target=stop, name="goondan-stopping", daemon=True)
-        self._listener.start()
+        self._may_tell.set()
         self._consumer.hub.call_soon(self._begin)
-        _later(grace + LATEST_SECONDS, self._stop_at_latest)
-        if not (_is_busy(runtime, self._consumer.pool) or runtime.delivery.result_writer.retries):
-            _later(TURN_SECONDS, self._stop_unless_begun)
+        is_idle = not (_is_busy(runtime, self._consumer.pool) or runtime.delivery.result_writer.retries)
+        self._turned_by = monotonic() + TURN_SECONDS if is_idle else math.inf
+
+    def _tell_extensions(self) -> None:
+        self._may_tell.wait()
+        process_runtime().revisions.stop(LISTEN_SECONDS)
+
+    def _check(self) -> bool:
+        """Stop the worker without its main loop: an idle one that does not turn, any one at the latest.
+
+        Redis may be silent, and hold the main thread in a command of Celery's, or in its shutdown. So nothing
+        here sends a command. Returns whether nothing is left to check.
+        """
+        now = monotonic()
+        is_late = self._end is not None and now >= self._end + LATEST_SECONDS
+        is_stuck = not self._has_begun and now >= self._turned_by
+        if (is_late or is_stuck) and self._may_end(process_runtime()):
+            _stop()  # Celery looks at this even while it reconnects to the broker
+        if state.should_stop is None:
+            return False
+        self._hard_end.within(LATE_SHUTDOWN_SECONDS if is_late else SHUTDOWN_SECONDS)
+        return is_late
 
     def _begin(self) -> None:
         self._has_begun = True
@@ -141,26 +183,10 @@ class Drain(bootsteps.StartStopStep):
         A provider that rotates tokens would lose one. No more refreshes begin; those that have begun may
         outlast the grace period.
         """
-        is_heard = self._listener is None or not self._listener.is_alive()
-        if not is_heard and monotonic() < self._listen_until:
+        if self._listener.is_alive() and monotonic() < self._listen_until:
             return False
         longest = (self._end or monotonic()) + LONGEST_SECONDS
         return runtime.refreshes.close() or monotonic() >= longest
-
-    def _stop_at_latest(self) -> None:
-        if self._may_end(process_runtime()):
-            _stop()
-        else:
-            _later(LOOK_SECONDS, self._stop_at_latest)
-
-    def _stop_unless_begun(self) -> None:
-        if self._has_begun:
-            return
-        self._consumer.pool.drain()
-        if self._may_end(process_runtime()):
-            _stop()  # Celery looks at this even while it reconnects to the broker
-        else:
-            _later(LOOK_SECONDS, self._stop_unless_begun)
 
 
 def ask_to_drain(pool: Any) -> None:
@@ -171,12 +197,6 @@ def ask_to_drain(pool: Any) -> None:
 
 def _is_busy(runtime: WorkerRuntime, pool: Any) -> bool:
     return pool.is_busy or runtime.delivery.result_writer.awaits_confirmation
-
-
-def _later(seconds: float, what: Callable[[], None]) -> None:
-    timer = threading.Timer(seconds, what)
-    timer.daemon = True
-    timer.start()
 
 
 def _stop() -> None:

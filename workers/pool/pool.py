@@ -7,9 +7,10 @@ it; Celery's own ``-P threads`` and ``-P processes`` keep every promise but spee
 
 import contextlib
 import ctypes
+import errno
 import gc
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any, NoReturn
@@ -100,6 +101,33 @@ def refuse(error: GoondanError) -> NoReturn:
     raise SystemExit(EXIT_BROKER_UNREACHABLE if is_away else EXIT_CONFIGURATION) from error
 
 
+@contextlib.contextmanager
+def refusing_without_threads() -> Iterator[None]:
+    """Let the worker end at its start if the system has no thread or process left for one that it needs.
+
+    Raises:
+        SystemExit: it has none left.
+    """
+    try:
+        yield
+    except (RuntimeError, OSError) as error:
+        if not _is_shortage(error):
+            raise
+        refuse(
+            ConfigError(
+                f"The worker cannot start one of its threads or processes: {error}.",
+                suggestion="Raise the limit of processes: `ulimit -u`, the container's pids limit, or "
+                "TasksMax of its unit. A worker needs about 20, and one for each slot.",
+            )
+        )
+
+
+def _is_shortage(error: RuntimeError | OSError) -> bool:
+    if isinstance(error, OSError):  # of fork(2)
+        return error.errno in {errno.EAGAIN, errno.ENOMEM}
+    return "start new thread" in str(error)  # Python has no class for it
+
+
 class CallPool(BasePool):
     """The pool; ``limit`` is ``--concurrency``."""
 
@@ -132,6 +160,10 @@ class CallPool(BasePool):
     def on_start(self) -> None:
         """Build the process's runtime before the first call needs it."""
         share_arenas()
+        with refusing_without_threads():
+            self._start()
+
+    def _start(self) -> None:
         self._runtime = runtime_or_exit()
         gc.freeze()  # the objects made so far live as long as the process: collecting need not look at them
         gc.set_threshold(YOUNG_OBJECTS)

@@ -209,10 +209,15 @@ class Revisions:
             threading.Thread(target=one.extensions.services.events.stop, args=[seconds], daemon=True)
             for one in loaded
         ]
+        end = monotonic() + seconds
         for thread in threads:
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system has no thread left
+                logger.warning("worker.stopping_not_told", reason=str(error))
         for thread in threads:
-            thread.join(seconds)
+            if thread.ident is not None:
+                thread.join(max(0.0, end - monotonic()))
 
     def registry(self, ref: str | None) -> Registry:
         """Return the tools of a revision; raises as :meth:`of`."""

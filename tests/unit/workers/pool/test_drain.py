@@ -1,5 +1,6 @@
 """What a signal begins, without a worker around it."""
 
+import math
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -14,7 +15,16 @@ from celery.worker import state
 from goondan_tasks.oauth.manager import LONGEST_SECONDS, RefreshesInFlight
 from goondan_tasks.oauth.records import OAuthError
 from workers.pool import drain as drain_module
-from workers.pool.drain import LATEST_SECONDS, LOOK_SECONDS, TURN_SECONDS, Drain, ask_to_drain
+from workers.pool.drain import (
+    ASKED_TWICE_SECONDS,
+    LATE_SHUTDOWN_SECONDS,
+    LATEST_SECONDS,
+    SHUTDOWN_SECONDS,
+    TURN_SECONDS,
+    Drain,
+    ask_to_drain,
+)
+from workers.pool.pool import EXIT_CONFIGURATION
 
 GRACE_SECONDS = 60.0
 
@@ -61,15 +71,28 @@ class Call:
     id = "call-1"
 
 
-Later = dict[float, Callable[[], None]]
+class Clock:
+    """The time of the drain, and the latest end of the process."""
+
+    def __init__(self) -> None:
+        self.now = monotonic()
+        self.end = math.inf
+
+    def __call__(self) -> float:
+        return self.now
+
+    def start(self) -> None: ...
+
+    def within(self, seconds: float) -> None:
+        self.end = min(self.end, self.now + seconds)
 
 
 @pytest.fixture
-def later(monkeypatch: pytest.MonkeyPatch) -> Later:
-    """What would happen so many seconds after the signal."""
-    later: Later = {}
-    monkeypatch.setattr(drain_module, "_later", later.__setitem__)
-    return later
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(drain_module, "monotonic", clock)
+    monkeypatch.setattr(drain_module, "HardEnd", lambda: clock)
+    return clock
 
 
 @pytest.fixture
@@ -79,7 +102,7 @@ def refreshes() -> RefreshesInFlight:
 
 @pytest.fixture
 def consumer(
-    monkeypatch: pytest.MonkeyPatch, later: Later, refreshes: RefreshesInFlight
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, refreshes: RefreshesInFlight
 ) -> Iterator[Consumer]:
     runtime = SimpleNamespace(
         settings=SimpleNamespace(grace_seconds=GRACE_SECONDS),
@@ -93,7 +116,7 @@ def consumer(
     )
     monkeypatch.setattr(drain_module, "process_runtime", lambda: runtime)
     yield Consumer()
-    state.should_stop = None
+    state.should_stop = state.should_terminate = None
     state.reserved_requests.clear()
 
 
@@ -107,6 +130,7 @@ class _Retries:
 
 def signalled(consumer: Consumer, *, is_heard: bool = True) -> Drain:
     drain = Drain(cast(Any, consumer))
+    drain._listener.start()
     drain._on_signal(signal.SIGTERM, None)
     drain._wait()  # which its thread does
     if is_heard:
@@ -126,7 +150,6 @@ def test_a_worker_that_has_nothing_to_do_stops_with_the_next_turn_of_its_loop(co
 
 def heard(drain: Drain) -> None:
     """Wait until extensions have handled that the worker stops."""
-    assert drain._listener is not None
     drain._listener.join(10)
 
 
@@ -199,43 +222,106 @@ def test_the_signal_waits_for_no_lock_that_what_it_interrupts_may_hold(
 
 
 def test_a_worker_whose_loop_does_not_turn_stops_and_takes_no_more_calls(
-    consumer: Consumer, later: Later
+    consumer: Consumer, clock: Clock
 ) -> None:
-    signalled(consumer)
+    drain = signalled(consumer)
+    assert not drain._check()
+    assert state.should_stop is None
 
-    later[TURN_SECONDS]()
+    clock.now += TURN_SECONDS
+    drain._check()
 
     assert state.should_stop == EX_OK
     assert consumer.is_draining
 
 
-def test_a_worker_whose_loop_turns_is_not_stopped_for_being_slow(consumer: Consumer, later: Later) -> None:
-    call = Call()
-    signalled(consumer)
+def test_a_worker_whose_loop_turns_is_not_stopped_for_being_slow(consumer: Consumer, clock: Clock) -> None:
+    call, drain = Call(), signalled(consumer)
     state.reserved_requests.add(call)
     consumer.turn()
 
-    later[TURN_SECONDS]()
+    clock.now += TURN_SECONDS
+    drain._check()
     assert state.should_stop is None
-    later[GRACE_SECONDS + LATEST_SECONDS]()
+    clock.now += GRACE_SECONDS + LATEST_SECONDS
+    assert drain._check()
     assert state.should_stop == EX_OK
 
 
-@pytest.mark.parametrize("passed_seconds", [0, GRACE_SECONDS + 1])
+def test_a_worker_whose_celery_does_not_end_is_ended_after_its_grace_period(
+    consumer: Consumer, clock: Clock
+) -> None:
+    call, began, drain = Call(), clock.now, signalled(consumer)
+    state.reserved_requests.add(call)
+    consumer.turn()
+    drain._check()
+    assert clock.end == math.inf
+
+    clock.now += GRACE_SECONDS + LATEST_SECONDS
+    drain._check()
+
+    assert clock.end == began + GRACE_SECONDS + LATEST_SECONDS + LATE_SHUTDOWN_SECONDS
+
+
+def test_an_idle_worker_whose_celery_does_not_end_is_ended_before_its_grace_period(
+    consumer: Consumer, clock: Clock
+) -> None:
+    began, drain = clock.now, signalled(consumer)
+    consumer.turn()
+    consumer.turn()
+
+    drain._check()
+
+    assert clock.end == began + SHUTDOWN_SECONDS
+
+
+def test_a_worker_that_is_asked_twice_is_ended_soon(consumer: Consumer, clock: Clock) -> None:
+    drain = signalled(consumer)
+
+    drain._on_signal(signal.SIGTERM, None)
+
+    assert clock.end == clock.now + ASKED_TWICE_SECONDS
+
+
+def test_a_drain_starts_no_thread(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
+    drain = Drain(cast(Any, consumer))
+    drain._listener.start()
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+
+    drain._on_signal(signal.SIGTERM, None)
+    drain._wait()
+    heard(drain)
+    consumer.turn()
+
+    assert state.should_stop == EX_OK
+
+
+def test_a_worker_without_a_thread_for_its_drain_does_not_begin(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+
+    with pytest.raises(SystemExit) as refused:
+        Drain(cast(Any, consumer)).start(consumer)
+
+    assert refused.value.code == EXIT_CONFIGURATION
+    assert "can't start new thread" in str(refused.value.__cause__)
+
+
+def no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")  # as Python says at the limit of threads
+
+
+@pytest.mark.parametrize("passed_seconds", [0, GRACE_SECONDS + LATEST_SECONDS])
 def test_a_refresh_in_flight_is_waited_for_also_beyond_the_grace_period(
-    consumer: Consumer,
-    later: Later,
-    refreshes: RefreshesInFlight,
-    passed_seconds: float,
-    monkeypatch: pytest.MonkeyPatch,
+    consumer: Consumer, clock: Clock, refreshes: RefreshesInFlight, passed_seconds: float
 ) -> None:
     with refreshes.one():
-        signalled(consumer)
-        now = monotonic() + passed_seconds
-        monkeypatch.setattr(drain_module, "monotonic", lambda: now)
+        drain = signalled(consumer)
+        clock.now += passed_seconds
         consumer.turn()
         consumer.turn()
-        later[GRACE_SECONDS + LATEST_SECONDS]()
+        drain._check()
         assert state.should_stop is None
         with pytest.raises(OAuthError, match="stopping"), refreshes.one():
             pass
@@ -244,25 +330,24 @@ def test_a_refresh_in_flight_is_waited_for_also_beyond_the_grace_period(
 
 
 def test_a_refresh_in_flight_is_waited_for_by_a_worker_whose_loop_does_not_turn(
-    consumer: Consumer, later: Later, refreshes: RefreshesInFlight
+    consumer: Consumer, clock: Clock, refreshes: RefreshesInFlight
 ) -> None:
-    signalled(consumer)
+    drain = signalled(consumer)
     with refreshes.one():
-        later[TURN_SECONDS]()
-        later[LOOK_SECONDS]()
+        clock.now += TURN_SECONDS
+        drain._check()
         assert consumer.is_draining
         assert state.should_stop is None
-    later[LOOK_SECONDS]()
+    drain._check()
     assert state.should_stop == EX_OK
 
 
 def test_a_refresh_that_outlasts_its_own_limit_is_not_waited_for(
-    consumer: Consumer, refreshes: RefreshesInFlight, monkeypatch: pytest.MonkeyPatch
+    consumer: Consumer, clock: Clock, refreshes: RefreshesInFlight
 ) -> None:
     with refreshes.one():
         signalled(consumer)
-        late = monotonic() + GRACE_SECONDS + LONGEST_SECONDS
-        monkeypatch.setattr(drain_module, "monotonic", lambda: late)
+        clock.now += GRACE_SECONDS + LONGEST_SECONDS
         consumer.turn()
         assert state.should_stop == EX_OK
 
