@@ -5,9 +5,10 @@ agent's events in a worker. Its return value must be JSON and is the answer to a
 the error that the asker gets.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -82,6 +83,9 @@ class AgentContext:
     _is_cancelled: Callable[[], bool] = field(default=_never, repr=False)
     _step: Callable[..., Any] = field(default=_no_steps, repr=False)
     _think: Callable[..., Awaitable[Any]] = field(default=_no_thinking, repr=False)
+    #: numbers the thinkings, and has those that nothing has awaited yet
+    _numbers: Iterator[int] = field(default_factory=count, repr=False)
+    _unbegun: set[int] = field(default_factory=set, repr=False)
     #: the Agent's system prompt with its placeholders filled in; empty if it has none
     prompt: str = ""
     #: the Agent's model: ``{name, provider, model, baseUrl, params}``; ``None`` if it has none
@@ -101,7 +105,7 @@ class AgentContext:
         """
         return self._step(message)
 
-    async def think(self, messages: Sequence[JsonObject | Message] | None = None) -> Any:
+    def think(self, messages: Sequence[JsonObject | Message] | None = None) -> Coroutine[Any, Any, Any]:
         """Ask the Agent's model and run its tool calls until it stops; return the answer.
 
         The conversation begins with ``messages`` (004, or ``{role, content}``), by default with the event
@@ -112,7 +116,26 @@ class AgentContext:
             ModelError: the model cannot be reached, or its answers cannot be used.
             HandoffError: the Agent has no ``modelConfig``.
         """
-        return await self._think(self, messages)
+        thought = next(self._numbers)
+        self._unbegun.add(thought)
+
+        async def think() -> Any:
+            self._unbegun.discard(thought)
+            return await self._think(self, messages)
+
+        return think()
+
+    def require_thoughts(self) -> None:
+        """Require that each thinking has begun; workers call this when ``handle`` has returned.
+
+        Raises:
+            HandoffError: the result of ``think`` was not awaited.
+        """
+        if self._unbegun:
+            raise HandoffError(
+                "The agent's handle returned before ctx.think had begun.",
+                suggestion="Write `await ctx.think(…)`, in an `async def handle`.",
+            )
 
     def call(self, tool: str, args: Any = None, *, timeout: float | None = None) -> Any:
         """Call a tool; see :meth:`ToolCaller.call`."""

@@ -4,6 +4,7 @@ Only ``pydantic_ai.direct`` is used, which sends single requests: none of its ag
 """
 
 import asyncio
+import hashlib
 import json
 import re
 import threading
@@ -475,6 +476,11 @@ def _library_part(part: Mapping[str, Any]) -> JsonObject:
         }
     else:
         kind = "thinking" if kind == "reasoning" else "text"
+        is_openai = rest.get("provider_name") in ("openai", "azure")
+        if kind == "thinking" and is_openai and rest.get("signature") and not rest.get("id"):
+            # without an id, the responses API would get encrypted reasoning as text
+            digest = hashlib.sha256(str(rest["signature"]).encode()).hexdigest()
+            rest = {**rest, "id": f"rs_{digest[:32]}"}
         fields = {"part_kind": kind, "content": part.get("text", "")}
     return {**rest, **fields}
 

@@ -238,7 +238,7 @@ def _prompt_of(agent: AgentResource, root: Path) -> str:
     for prompts in (agent.spec.prompts, agent.spec.prompt):
         if prompts is not None:
             if prompts.system_ref is not None:
-                return (root / prompts.system_ref).read_text("utf-8").strip()
+                return (root / prompts.system_ref).read_text("utf-8-sig").strip()
             return prompts.system or prompts.system_prompt or ""
     return ""
 

@@ -1,7 +1,8 @@
 """Tools ready to run, and tools that no YAML declares: the system's own, and agents as tools."""
 
 import base64
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -170,9 +171,20 @@ def load_agent(bundle: Bundle, agent: str, files: EntryFiles) -> RegisteredTool:
     handle = files.load(bound.entry_path, handle_in)
 
     def handle_event(ctx: AgentContext, _: JsonObject) -> Any:
-        return handle(ctx, ctx.event)
+        answer = handle(ctx, ctx.event)
+        if inspect.isawaitable(answer):
+            return _awaited(ctx, answer)
+        ctx.require_thoughts()
+        return answer
 
     return RegisteredTool(bound, handle_event, compile_schema(None), is_async_handler(handle))
+
+
+async def _awaited(ctx: AgentContext, answer: Awaitable[Any]) -> Any:
+    value = await answer
+    if not inspect.isawaitable(value):  # as an output, it is an error of its own
+        ctx.require_thoughts()
+    return value
 
 
 async def _think(ctx: AgentContext, _: JsonObject) -> Any:

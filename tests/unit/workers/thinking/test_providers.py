@@ -742,3 +742,18 @@ def test_pieces_of_streamed_calls_come_together_however_a_server_numbers_them(
     server.begin(in_turn(malformed(body.encode())))
     content = ask(provider(server, "chat_completions"), request(), is_stream=True).content
     assert [(call["toolName"], call["input"]) for call in content] == calls
+
+
+def test_encrypted_reasoning_without_an_id_goes_back_as_reasoning(server: ModelServer) -> None:
+    options = {"openai": {"signature": "secret", "provider_name": "openai"}}
+    reasoning = {"type": "reasoning", "text": "", "providerOptions": options}
+    answer = ModelAnswer(
+        content=(reasoning, {"type": "text", "text": "Hi."}),
+        usage={},
+        provider_options={"openai": {"provider_name": "openai", "canonical_system": "openai"}},
+    )
+    server.begin(in_turn(Answer("ok")))
+    ask(provider(server, "responses"), request(HELLO, answer.message, HELLO))
+    sent = server.requests[0].body["input"]
+    assert [item.get("encrypted_content") for item in sent if item.get("type") == "reasoning"] == ["secret"]
+    assert "<think>" not in json.dumps(sent)

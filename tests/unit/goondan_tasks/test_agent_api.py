@@ -1,0 +1,52 @@
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import structlog
+
+from goondan_tasks.agent_api import AgentContext, ToolCaller
+from goondan_tasks.errors import HandoffError
+from goondan_tasks.messages import AgentEvent, JsonObject, Message
+
+
+def context() -> AgentContext:
+    async def think(_: AgentContext, messages: Sequence[JsonObject | Message] | None) -> Any:
+        return messages
+
+    unused: Any = None
+    return AgentContext(
+        agent_name="author",
+        instance_key="i",
+        turn_id="t",
+        trace_id="0" * 32,
+        correlation_id="c",
+        event=cast(AgentEvent, unused),
+        workdir=Path(),
+        logger=structlog.get_logger(),
+        runtime=unused,
+        progress=unused,
+        tools=cast(ToolCaller, unused),
+        _think=think,
+    )
+
+
+def test_a_thinking_that_was_not_awaited_is_an_error_of_the_handler() -> None:
+    ctx = context()
+    thought = ctx.think([])
+    with pytest.raises(HandoffError, match=r"before ctx\.think had begun") as raised:
+        ctx.require_thoughts()
+    assert raised.value.suggestion.startswith("Write `await ctx.think(")
+    assert asyncio.run(thought) == []
+    ctx.require_thoughts()
+
+
+def test_thinkings_that_run_together_are_fine_once_each_was_awaited() -> None:
+    ctx = context()
+
+    async def handle() -> list[Any]:
+        return [*await asyncio.gather(asyncio.create_task(ctx.think([])), ctx.think())]
+
+    assert asyncio.run(handle()) == [[], None]
+    ctx.require_thoughts()
