@@ -37,6 +37,7 @@ from workers.mcp.answers import Listing, ToolLists
 from workers.mcp.config import HttpServer, Secrets, StdioServer, read_config
 from workers.mcp.tools import ServerTools, Show
 from workers.mcp.transports import (
+    SESSION_GONE,
     Command,
     HttpTransport,
     MessageTooLongError,
@@ -85,6 +86,13 @@ async def _accept_any(_tool: str, _result: CallToolResult) -> None:
     """
 
 
+_FORGOTTEN = "it has forgotten the session"
+
+
+class SessionGoneError(Exception):
+    """The server has forgotten the session, after a restart, for example."""
+
+
 class ServerSilentError(Exception):
     """The server did not answer in time."""
 
@@ -114,6 +122,8 @@ class Connection:
         self._read_wanted = asyncio.Event()
         #: whether it must answer although calls are running
         self._is_doubted = False
+        #: whether the server has forgotten the session
+        self.is_forgotten = False
 
     async def run(self, show: Callable[[Listing], object]) -> None:
         """Connect, and pass the tools to ``show``, at once and whenever they may have changed.
@@ -138,7 +148,12 @@ class Connection:
             stack.push_async_callback(_end, asyncio.get_running_loop().create_task(self._subscribe()))
             while True:
                 await self._until_read_is_due()
-                changed = await self._read()
+                changed = None if self.is_forgotten else await self._read()
+                if self.is_forgotten:
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(self._patience.answer):
+                            await self.is_idle.wait()  # running calls may still be answered
+                    raise SessionGoneError(_FORGOTTEN)
                 if changed is not None:
                     show(changed)
 
@@ -146,17 +161,23 @@ class Connection:
         """Call a tool. A cancellation is passed on to the server.
 
         Raises:
+            SessionGoneError: the server has forgotten the session, and has not run the call.
             MCPError: the server answered with an error, or the connection is closed.
             RuntimeError, ValueError: the answer violates the protocol.
         """
+        if self.is_forgotten:
+            raise SessionGoneError(_FORGOTTEN)
         if self._is_over:
             raise MCPError(CONNECTION_CLOSED, "Connection closed")
         self._calls += 1
         self.is_idle.clear()
         try:
             return await self._client.call_tool(tool, arguments, progress_callback=on_progress)
-        except (MCPError, asyncio.CancelledError):
+        except (MCPError, asyncio.CancelledError) as error:
             self.doubt()
+            if isinstance(error, MCPError) and error.code == SESSION_GONE:
+                self.is_forgotten = True
+                raise SessionGoneError(_FORGOTTEN) from error
             raise
         finally:
             self._calls -= 1
@@ -174,7 +195,7 @@ class Connection:
             error = error.exceptions[0]
         if isinstance(error, MCPError) and error.code == CONNECTION_CLOSED:
             return self._transport.end or error.message
-        if isinstance(error, MCPError | ServerSilentError | MessageTooLongError):
+        if isinstance(error, MCPError | ServerSilentError | SessionGoneError | MessageTooLongError):
             return str(error.args[1] if isinstance(error, MCPError) else error)
         return f"{type(error).__name__}: {error}"
 
@@ -213,6 +234,11 @@ class Connection:
             if not (self._is_doubted or self.is_idle.is_set()):
                 return None
             raise ServerSilentError(f"it did not answer within {self._patience.answer:g} s") from error
+        except MCPError as error:
+            if error.code != SESSION_GONE:
+                raise
+            self.is_forgotten = True
+            return None
         self._is_doubted = False
         return tools
 
@@ -265,6 +291,10 @@ class McpServer:
         self._connection: Connection | None = None
         #: set while it is down
         self._is_down = asyncio.Event()
+        #: whether it is connected again at once, because it has forgotten the session
+        self._is_renewing = False
+        #: set, and replaced, when it has become up or down
+        self._has_changed = asyncio.Event()
 
     @property
     def is_up(self) -> bool:
@@ -280,6 +310,8 @@ class McpServer:
             if monotonic() - began > self._patience.stable:
                 unstable = 0
             pause = min(self._patience.longest_pause, self._patience.first_pause * 2.0 ** min(unstable, 16))
+            if self._is_renewing and not unstable:
+                pause = 0.0
             unstable += 1
             self._down(f"{reason}; it is started again in {pause:g} s")
             await asyncio.sleep(pause)
@@ -296,16 +328,40 @@ class McpServer:
         Raises:
             McpError: the server is down, failed during the call, or answered with a protocol error.
         """
-        connection = self._connection
-        if connection is None:
-            raise McpError(f"MCP server {self.name!r} is not running: {self.reason}.")
+        connection = await self._other_than(None)
         try:
-            return await connection.call(tool, arguments, on_progress)
+            try:
+                return await connection.call(tool, arguments, on_progress)
+            except SessionGoneError:
+                connection = await self._other_than(connection)
+                return await connection.call(tool, arguments, on_progress)
+        except SessionGoneError as error:
+            raise McpError(f"MCP server {self.name!r} did not run the call: {error}, twice.") from error
         except MCPError as error:
             raise McpError(await self._explain(error)) from error
         except (RuntimeError, ValueError) as error:
             shown = self._hide(str(error))[:_SHOWN_CHARACTERS]
             raise McpError(f"MCP server {self.name!r} gave an answer that is not valid: {shown}") from error
+
+    async def _other_than(self, forgotten: Connection | None) -> Connection:
+        """Return the connection; one whose session is forgotten is waited for until it is replaced.
+
+        Raises:
+            McpError: the server is down.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._patience.connect):
+                while forgotten is not None and self._connection is forgotten:
+                    await self._has_changed.wait()
+                while self._connection is None and self._is_renewing:
+                    await self._has_changed.wait()
+        if self._connection is None or self._connection is forgotten:
+            raise McpError(f"MCP server {self.name!r} is not running: {self.reason}.")
+        return self._connection
+
+    def _note_change(self) -> None:
+        self._has_changed.set()
+        self._has_changed = asyncio.Event()
 
     async def _explain(self, error: MCPError) -> str:
         if error.code == CONNECTION_CLOSED:
@@ -330,13 +386,17 @@ class McpServer:
                 life.cancel()
             await asyncio.wait([life])
             raise
-        return self._hide(connection.reason(None if life.cancelled() else life.exception()))
+        error = None if life.cancelled() else life.exception()
+        self._is_renewing = connection.is_forgotten
+        return self._hide(connection.reason(error))
 
     def _up(self, connection: Connection, listing: Listing) -> None:
         self._show(listing, self.call)
         if self._connection is None:
             self._connection = connection
             self._is_down.clear()
+            self._is_renewing = False
+            self._note_change()
             self._log.info("mcp.server_up", server=self.name)
         self.is_settled.set()
 
@@ -345,6 +405,7 @@ class McpServer:
         self.reason = reason
         self.failures += 1
         self._is_down.set()
+        self._note_change()
         self.is_settled.set()
         self._log.warning("mcp.server_down", server=self.name, reason=reason)
 

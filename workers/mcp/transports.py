@@ -24,7 +24,16 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.client._transport import TransportStreams
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
-from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, jsonrpc_message_adapter
+from mcp_types import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCMessage,
+    jsonrpc_message_adapter,
+)
 from pydantic import ValidationError
 from pydantic_core import from_json
 
@@ -316,6 +325,24 @@ def sent_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return sent
 
 
+#: the code of an error for a session that the server has forgotten, which is ours
+SESSION_GONE = -32_099
+_SESSION_ID = "mcp-session-id"
+_SESSION_FAULT = re.compile(r"(?i)\bsession\b")
+#: what to do, by status
+_REMEDIES = {
+    401: "Check the credentials in the server's headers",
+    403: "The credentials in the server's headers do not permit this",
+    404: "Check the server's url",
+    405: "Check the server's url: no MCP server answers there",
+    407: "The proxy wants credentials",
+    413: "Send smaller arguments",
+    429: "Call less often",
+}
+#: how much of a body is shown
+_BODY_CHARACTERS = 200
+
+
 class _LimitedResponse(httpx2.Response):
     """A response that is limited when it is read as a whole; events have a limit of their own."""
 
@@ -340,9 +367,66 @@ class _LimitedResponse(httpx2.Response):
                 yield piece
 
 
+class _Refusal(_LimitedResponse):
+    """A response that refuses a request: its body is an error of JSON-RPC with the status and what to do.
+
+    The SDK passes on the body of such an error, and no status.
+    """
+
+    async def aread(self) -> bytes:
+        """Return the error of JSON-RPC."""
+        body = await super().aread()
+        return JSONRPCError(jsonrpc="2.0", id=None, error=self._error(body)).model_dump_json().encode()
+
+    def _error(self, body: bytes) -> ErrorData:
+        given = _error_in(body)
+        if given is not None and given.code in (METHOD_NOT_FOUND, INVALID_PARAMS):
+            return given  # the status says no more (MCP 2026-07-28)
+        is_in_session = _SESSION_ID in self.request.headers
+        if is_in_session and (
+            self.status_code == 404
+            or (self.status_code == 400 and given is not None and _SESSION_FAULT.search(given.message))
+        ):
+            return ErrorData(code=SESSION_GONE, message="it has forgotten the session")
+        if given is not None and self.status_code not in _REMEDIES and self.status_code < 500:
+            return given
+        text = given.message if given is not None else self._excerpt(body)
+        remedy = _REMEDIES.get(self.status_code, "Try again later" if self.status_code >= 500 else "")
+        if (wait := self.headers.get("retry-after", "")).isdecimal():
+            remedy = f"Try again after {wait[:9]} s"
+        status = f"HTTP {self.status_code} {self.reason_phrase}".strip()
+        what = status if text in ("", self.reason_phrase) else f"{status}: {text}"
+        return ErrorData(code=INTERNAL_ERROR, message=f"{what.rstrip('.')}. {remedy}" if remedy else what)
+
+    def _excerpt(self, body: bytes) -> str:
+        """Return the beginning of a body that is plain text."""
+        kind = self.headers.get(_OWN_TYPE, "")
+        if not kind.startswith(("text/plain", "application/json")):
+            return ""
+        text = " ".join(body[: 4 * _BODY_CHARACTERS].decode(errors="replace").split())
+        return text if len(text) <= _BODY_CHARACTERS else f"{text[: _BODY_CHARACTERS - 1]}…"
+
+
+#: keeps the type of a refusal's body
+_OWN_TYPE = "x-goondan-content-type"
+
+
+def _error_in(body: bytes) -> ErrorData | None:
+    """Return the error of JSON-RPC in a body, if it is one."""
+    try:
+        message = jsonrpc_message_adapter.validate_json(body, by_name=False)
+    except ValidationError:
+        return None
+    return message.error if isinstance(message, JSONRPCError) else None
+
+
 async def _limit(response: httpx2.Response) -> None:
     """Limit a response. A transport that makes limited ones would replace the proxies of the environment."""
-    response.__class__ = _LimitedResponse
+    is_refusal = response.status_code >= 400 and response.request.method == "POST"
+    response.__class__ = _Refusal if is_refusal else _LimitedResponse
+    if is_refusal:
+        response.headers[_OWN_TYPE] = response.headers.get("content-type", "").lower()
+        response.headers["content-type"] = "application/json"
 
 
 class HttpTransport:

@@ -1,6 +1,7 @@
 """The transports: a program's stdin and stdout line by line, and streamable HTTP."""
 
 import asyncio
+import json
 import sys
 from typing import Any
 
@@ -8,9 +9,11 @@ import pytest
 from mcp_types import JSONRPCError, JSONRPCResponse
 
 from goondan_tasks.errors import ConfigError, McpError
-from tests.unit.workers.mcp.office import UNASKED, Office, opened
+from tests.unit.workers.mcp.office import QUICK, UNASKED, Office, opened
+from tests.unit.workers.mcp.plain_http_server import PlainHttpServer
 from tests.unit.workers.mcp.web_server import WebServer
 from tests.waiting import wait_until
+from workers.mcp.servers import RestartTimes
 from workers.mcp.transports import END_BYTES, Command, StdioTransport, read_message
 
 #: it does not end with its input
@@ -244,4 +247,99 @@ def test_an_address_without_a_server_costs_only_its_own_tools(path: str) -> None
     with WebServer() as server:
         tools, (is_up, reason) = asyncio.run(look(server))
     assert tools == {"web__headers", "web__hang", "web__learn", "web__nested", "web__rant"}
-    assert (is_up, str(reason).partition(";")[0]) == (False, "Not Found")
+    assert (is_up, str(reason).partition(";")[0]) == (False, "HTTP 404 Not Found. Check the server's url")
+
+
+@pytest.mark.parametrize("patience", [QUICK, UNASKED], ids=["asked", "unasked"])
+@pytest.mark.parametrize(
+    "unknown", [(404, "gone"), (404, ""), (400, "Bad Request: No valid session ID provided")]
+)
+def test_calls_go_on_in_a_new_session_and_run_once(unknown: tuple[int, str], patience: RestartTimes) -> None:
+    async def look(server: PlainHttpServer) -> list[Any]:
+        async with opened({"web": {"url": server.url}}, patience) as it:
+            first = await it.call("web__count")
+            server.sessions.clear()
+            return [first, *await asyncio.gather(*(it.call("web__count") for _ in range(3)))]
+
+    with PlainHttpServer() as server:
+        server.unknown = unknown
+        outputs = asyncio.run(look(server))
+    assert (outputs[0], sorted(outputs[1:])) == ("1", ["2", "3", "4"])
+    assert server.calls == 4
+
+
+def test_a_server_that_forgets_every_session_is_an_error() -> None:
+    async def look(server: PlainHttpServer) -> None:
+        async with opened({"web": {"url": server.url}}, UNASKED) as it:
+            await it.call("web__count")
+
+    with PlainHttpServer() as server:
+        server.forgets_always = True
+        with pytest.raises(McpError, match="'web' did not run the call: it has forgotten the session, twice"):
+            asyncio.run(look(server))
+    assert server.calls == 0
+
+
+HTML = "<html><body>A page of a proxy</body></html>"
+PLAIN, JSON = "text/plain; charset=utf-8", "application/json"
+BUSY = json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": -32_000, "message": "busy"}})
+
+
+@pytest.mark.parametrize(
+    ("refusal", "message"),
+    [
+        ((401, PLAIN, "", {}), "HTTP 401 Unauthorized. Check the credentials in the server's headers"),
+        ((403, "text/html", HTML, {}), "HTTP 403 Forbidden. The credentials in the server's headers do not"),
+        ((404, PLAIN, "", {}), "'web' did not run the call"),
+        (
+            (429, PLAIN, "slow\ndown", {"retry-after": "7"}),
+            "HTTP 429 Too Many Requests: slow down. Try again after 7 s",
+        ),
+        (
+            (500, JSON, '{"detail": "x"}', {}),
+            'HTTP 500 Internal Server Error: {"detail": "x"}. Try again later',
+        ),
+        ((502, "text/html", HTML, {}), "HTTP 502 Bad Gateway. Try again later"),
+        (
+            (503, JSON, BUSY, {}),
+            "answered with an error: HTTP 503 Service Unavailable: busy. Try again later",
+        ),
+        ((418, PLAIN, "y" * 5_000, {}), "HTTP 418 I'm a Teapot: yyy"),
+        ((200, "text/html", HTML, {}), "Unexpected content type: text/html"),
+        (
+            (307, PLAIN, "", {"location": "http://127.0.0.2/mcp"}),
+            "Redirect to http://127.0.0.2/mcp not followed",
+        ),
+        ((302, PLAIN, "", {"location": "/other"}), "not followed"),
+    ],
+    ids=lambda value: str(value[0]) if isinstance(value, tuple) else "",
+)
+def test_a_refused_call_has_the_status_and_what_to_do(
+    refusal: tuple[int, str, str, dict[str, str]], message: str
+) -> None:
+    async def look(server: PlainHttpServer) -> tuple[str, Any]:
+        async with opened({"web": {"url": server.url}}, UNASKED) as it:
+            server.refusal = refusal
+            with pytest.raises(McpError) as raised:
+                await it.call("web__count")
+            server.refusal = None
+            await it.comes_true(lambda: it.state("web")[0])
+            return raised.value.message, await it.call("web__count")
+
+    with PlainHttpServer() as server:
+        told, output = asyncio.run(look(server))
+    assert message in told
+    assert "A page" not in told
+    assert len(told) < 500
+    assert output == "1"
+
+
+def test_a_server_that_refuses_its_start_is_down_with_the_status() -> None:
+    async def look(server: PlainHttpServer) -> str | None:
+        async with opened({"web": {"url": server.url}}) as it:
+            return it.state("web")[1]
+
+    with PlainHttpServer() as server:
+        server.refusal, server.refuses_all = (401, PLAIN, "", {}), True
+        reason = asyncio.run(look(server))
+    assert str(reason).startswith("HTTP 401 Unauthorized. Check the credentials in the server's headers")
