@@ -25,7 +25,15 @@ from redis.exceptions import AuthenticationError, RedisError
 from redis.retry import Retry
 
 from broker_config.in_flight import IN_FLIGHT_INDEX
-from broker_config.refusals import RefusalParser, RefusedError, is_demotion, is_script_fault, refusal_text
+from broker_config.refusals import (
+    MasterUnknownError,
+    RefusalParser,
+    RefusedError,
+    is_demotion,
+    is_script_fault,
+    refusal_text,
+)
+from broker_config.sentinel_url import SentinelUrl
 from broker_config.settings import SettingsError, hidden_password
 
 logger = logging.getLogger(__name__)
@@ -156,7 +164,7 @@ class PatientRetry(Retry):
             raise error
         if failures <= self._retries:
             return
-        if isinstance(error, AuthenticationError) or period.is_over:
+        if isinstance(error, AuthenticationError | MasterUnknownError) or period.is_over:
             error.add_note(f"tried for {monotonic() - began:.1f} s")
             raise error
         if monotonic() >= period.quiet_until:
@@ -208,32 +216,38 @@ def connect(
     timeout_seconds: float = SOCKET_TIMEOUT_SECONDS,
     retry_seconds: float = 0.0,
 ) -> Redis:
-    """Make a client for ``url`` (``redis://``, ``rediss://``, ``unix://``) without connecting.
+    """Make a client for ``url`` (any that ``Settings.redis_url`` takes) without connecting.
 
     After a lost connection, or a refusal that passes, a command is tried again after 50 ms, and then for
     ``retry_seconds`` or as long as :func:`retrying` says. Each attempt is made over a new connection: after a
-    failover, the host's name may stand for another server. A server that does not answer within
-    ``timeout_seconds`` counts as away. With the defaults, that is reported within 10 s in all.
+    failover, the host's name may stand for another server, and Sentinels are asked for the master. A server
+    that does not answer within ``timeout_seconds`` counts as away. With the defaults, that is reported within
+    10 s in all.
 
     Raises:
         SettingsError: the URL has an unknown option, or an option with an invalid value.
     """
     retry = PatientRetry(hidden_password(url), retry_seconds)
-    keepalive = {} if url.startswith("unix:") else {"socket_keepalive": True}
+    options = {
+        "client_name": name,
+        # each connection would look its version up among the installed packages, which takes over 1 ms
+        "driver_info": DriverInfo(lib_version=driver_version),
+        "socket_timeout": timeout_seconds,
+        "socket_connect_timeout": min(timeout_seconds, CONNECT_TIMEOUT_SECONDS),
+        "health_check_interval": 10,
+        "redis_connect_func": retry.greet,
+        "retry": retry,
+        "parser_class": RefusalParser,
+    }
+    if not url.startswith("unix:"):
+        options["socket_keepalive"] = True
     try:
-        client = Redis.from_url(
-            url,
-            client_name=name,
-            # each connection would look its version up among the installed packages, which takes over 1 ms
-            driver_info=DriverInfo(lib_version=driver_version),
-            socket_timeout=timeout_seconds,
-            socket_connect_timeout=min(timeout_seconds, CONNECT_TIMEOUT_SECONDS),
-            **keepalive,
-            health_check_interval=10,
-            redis_connect_func=retry.greet,
-            retry=retry,
-            parser_class=RefusalParser,
-        )
+        if SentinelUrl.is_one(url):
+            from broker_config.sentinel import sentinel_client  # few need it
+
+            client = sentinel_client(SentinelUrl.parse(url), options)
+        else:
+            client = Redis.from_url(url, **options)
         pool = client.connection_pool
         pool.connection_class(**pool.connection_kwargs)  # raises the error now, not at the first command
     except (TypeError, ValueError, RedisError) as error:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from broker_config.queues import call_queue, events_queue
+from broker_config.sentinel_url import SentinelUrl
 from broker_config.settings import REDIS_SCHEMES, Settings
 
 if TYPE_CHECKING:
@@ -21,8 +22,11 @@ def celery_url(url: str) -> str:
 
     For them, a unix socket is ``redis+socket://``, and ``rediss://`` must say how the certificate is checked
     (celery/backends/redis.py); it is always verified unless the URL says otherwise. They ignore redis-py's
-    option ``db``, so that messages would go to one database and be awaited in another.
+    option ``db``, so that messages would go to one database and be awaited in another. Of Sentinels, they
+    take one URL each; the rest of our URL is in :func:`transport_options` and :func:`tls`.
     """
+    if SentinelUrl.is_one(url):
+        return _celery_url_of_sentinels(SentinelUrl.parse(url))
     parts = urlsplit(url)
     if parts.scheme not in REDIS_SCHEMES:
         return url
@@ -39,6 +43,30 @@ def celery_url(url: str) -> str:
     return f"{address}?{'&'.join(options)}" if options else address
 
 
+def _celery_url_of_sentinels(url: SentinelUrl) -> str:
+    places = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in url.sentinels)
+    return ";".join(f"sentinel://{url.login}{place}/{url.database}" for place in places)
+
+
+def transport_options(url: str) -> dict[str, Any]:
+    """Return the options that kombu needs besides :func:`celery_url`."""
+    if not SentinelUrl.is_one(url):
+        return {}
+    from broker_config.sentinel import sentinel_settings  # few need it
+
+    parsed = SentinelUrl.parse(url)
+    return {"master_name": parsed.service, "sentinel_kwargs": sentinel_settings(parsed)}
+
+
+def tls(url: str) -> dict[str, Any] | None:
+    """Return what ``broker_use_ssl`` must be: that of other URLs stands in :func:`celery_url`."""
+    if not SentinelUrl.is_one(url) or not (parsed := SentinelUrl.parse(url)).is_encrypted:
+        return None
+    from broker_config.sentinel import tls_options  # few need it
+
+    return tls_options(parsed)
+
+
 def declared_queues(agent_names: Iterable[str]) -> "tuple[Queue, ...]":
     """Declare all queues of the agents, so that Flower also lists idle ones.
 
@@ -52,12 +80,19 @@ def declared_queues(agent_names: Iterable[str]) -> "tuple[Queue, ...]":
 
 def celery_options(settings: Settings, agent_names: Iterable[str]) -> dict[str, Any]:
     """Return Celery's configuration for producers, workers and Flower."""
+    broker_url = settings.effective_broker_url
     return {
-        "broker_url": celery_url(settings.effective_broker_url),
+        "broker_url": celery_url(broker_url),
+        "broker_use_ssl": tls(broker_url),
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,  # restarting the worker would not end an outage
-        "broker_transport_options": _transport_options(settings.lease_seconds),
+        "broker_transport_options": {
+            **_transport_options(settings.lease_seconds),
+            **transport_options(broker_url),
+        },
         "result_backend": celery_url(settings.redis_url),
+        "redis_backend_use_ssl": tls(settings.redis_url),
+        "result_backend_transport_options": transport_options(settings.redis_url),
         "result_expires": settings.result_ttl_seconds,
         "include": ["workers.tasks", "workers.lifecycle"],
         "task_serializer": "json",

@@ -38,6 +38,10 @@ class RefusedError(RedisConnectionError):
     """Redis refuses a command for now; its text begins with the code."""
 
 
+class MasterUnknownError(RedisConnectionError):
+    """No Sentinel can name the master, and none will until a setting is changed."""
+
+
 #: what an old Redis puts before the error of a command in a script
 _IN_A_SCRIPT = re.compile(r"(?:ERR )?Error running script \(.*?\): (?:@user_script: ?\d+: )*-?")
 
@@ -49,18 +53,24 @@ _FAULT = re.compile(r"user_script|^WRONGTYPE")
 
 #: what to do, by pattern of the error; redis-py removes the codes of some errors
 _CREDENTIALS = "Correct user and password in GOONDAN_REDIS_URL: redis://user:password@host:6379/0."
+#: what to do instead of using a Redis Cluster
+NO_CLUSTER = (
+    "Use a server that is not part of a Cluster, with replicas and Sentinels if it must fail over: see "
+    "docs/how-to/when-one-redis-is-not-enough.md."
+)
 _REMEDIES = (
-    ("READONLY|read only replica", "Use the URL of the master: after a failover that is another server."),
+    (
+        "READONLY|read only replica",
+        "Use the URL of the master, or one that follows failovers: sentinel://host1,host2,host3/service.",
+    ),
+    ("Sentinel", "Correct GOONDAN_REDIS_URL: sentinel://user:password@host1,host2,host3/service/0."),
     ("MASTERDOWN|Link with MASTER is down", "Use the URL of the master, or wait for the replica."),
     ("NOREPLICAS|good replicas", "Bring its replicas back, or lower min-replicas-to-write."),
     ("MISCONF|RDB snapshots", "Look at the server's log and the space on its disk: it cannot save its data."),
     ("BUSY", "A script runs there without end: `redis-cli SCRIPT KILL` ends it."),
     ("OOM|maxmemory", "Raise maxmemory, or lower GOONDAN_RESULT_TTL_SECONDS: the server is full."),
     ("LOADING|loading the dataset", "Wait until it has read its data from disk."),
-    (
-        "CLUSTERDOWN|Hash slot|^MOVED|^ASK |CROSSSLOT|a Redis Cluster",
-        "Use a server that is not part of a Redis Cluster.",
-    ),
+    ("CLUSTERDOWN|Hash slot|^MOVED|^ASK |CROSSSLOT", NO_CLUSTER),
     ("NOAUTH|WRONGPASS|Authentication|authenticated|password", _CREDENTIALS),
     ("NOPERM|has no permissions", "Let the user of GOONDAN_REDIS_URL do all: `ACL SETUSER`."),
     ("max number of clients", "Raise maxclients, or end clients: `redis-cli CLIENT LIST` shows them."),

@@ -12,6 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
+from broker_config.sentinel_url import SentinelUrl
 from broker_config.value_faults import fault_text
 
 REDIS_SCHEMES = ("redis", "rediss", "unix")
@@ -108,15 +109,24 @@ class Settings(BaseModel):
     @field_validator("redis_url")
     @classmethod
     def _is_one_redis_url(cls, url: str) -> str:
+        if SentinelUrl.is_one(url):
+            return url
         if "," in url or ";" in url:
-            raise ValueError("must be one URL; several servers are not supported")
+            raise ValueError("must be one URL; several Sentinels are sentinel://host1,host2/service")
+        if url.partition("://")[0].endswith("+cluster"):
+            raise ValueError("must not be a Redis Cluster, which cannot run the scripts that queues need")
         if _url_parts(url).scheme not in REDIS_SCHEMES:
-            raise ValueError("must start with redis://, rediss:// or unix://")
+            raise ValueError(
+                "must start with redis://, rediss://, unix://, sentinel:// or rediss+sentinel://"
+            )
         return url
 
     @field_validator("redis_url", "broker_url")
     @classmethod
     def _has_login_port_and_database(cls, url: str) -> str:
+        if SentinelUrl.is_one(url):
+            SentinelUrl.parse(url)
+            return url
         parts = _url_parts(url)
         if parts.scheme in REDIS_SCHEMES and _LOGIN_OPTION.search(parts.query):
             raise ValueError("must name user and password before the host: redis://user:password@host:6379/0")

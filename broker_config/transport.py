@@ -35,19 +35,20 @@ from broker_config.connections import require_writable
 from broker_config.in_flight import BATCH, SLEEP_SECONDS, InFlight, ReservationFactory
 from broker_config.queues import WAKE_UP_SUFFIX, wake_up_key
 from broker_config.scripts import ScriptCall, answer_of, exchange, packet
+from broker_config.sentinel import EncryptedMasterConnection, MasterConnection
 from broker_config.task_message import read_envelope
 
 logger = logging.getLogger(__name__)
 
 
-#: kombu's names of the transports that ours replaces
-_REPLACED = ("redis", "rediss")
+#: kombu's names of the transports that are replaced, and ours
+_REPLACED = {"redis": "Transport", "rediss": "Transport", "sentinel": "SentinelTransport"}
 
 
 def use_reservations() -> None:
-    """Use this transport for ``redis://`` and ``rediss://`` brokers. For worker processes only."""
-    for alias in _REPLACED:
-        kombu_transport.TRANSPORT_ALIASES[alias] = f"{__name__}:Transport"
+    """Use these transports for all brokers that are a Redis. For worker processes only."""
+    for alias, transport in _REPLACED.items():
+        kombu_transport.TRANSPORT_ALIASES[alias] = f"{__name__}:{transport}"
         # kombu keeps the class that it found first: a connection may have been made before
         kombu_transport._transport_cache.pop(alias, None)
 
@@ -380,3 +381,17 @@ class Transport(kombu_redis.Transport):
             channel.close()
             raise
         return self
+
+
+class SentinelChannel(Channel, kombu_redis.SentinelChannel):
+    """A consumer's channel to queues at the master that Sentinels name."""
+
+    connection_class = MasterConnection
+    connection_class_ssl = EncryptedMasterConnection
+
+
+class SentinelTransport(Transport):
+    """The transport of our workers where Sentinels name the master."""
+
+    default_port = kombu_redis.SentinelTransport.default_port
+    Channel = SentinelChannel

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
 from broker_config import serializer
-from broker_config.options import celery_url, declared_queues
+from broker_config.options import celery_url, declared_queues, tls, transport_options
 from broker_config.queues import TOOL_CALL_TASK
 from broker_config.settings import Settings, hidden_password
 from broker_config.task_message import TaskMessage
@@ -216,7 +216,12 @@ def broker_connection(broker_url: str) -> "Connection":
         celery_url(broker_url),
         connect_timeout=SEND_SECONDS,
         # kombu's Redis transport ignores connect_timeout
-        transport_options={"socket_timeout": SEND_SECONDS, "socket_connect_timeout": SEND_SECONDS},
+        transport_options={
+            "socket_timeout": SEND_SECONDS,
+            "socket_connect_timeout": SEND_SECONDS,
+            **transport_options(broker_url),
+        },
+        ssl=tls(broker_url) or False,
     )
 
 

@@ -8,16 +8,18 @@ attempts to receive events without a bound (flower/events.py, ``Events.run``), s
 after an outage for as long as the outage has lasted.
 """
 
+import asyncio
 import atexit
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from flower import events
 from flower.app import Flower
 from flower.events import Events, EventsState
+from flower.utils.broker import RedisSentinel
 from flower.views import BaseHandler
 from redis.exceptions import RedisError
 
@@ -97,6 +99,19 @@ def receiving(run: Callable[[Any], None]) -> Callable[[Any], None]:
     return receive
 
 
+def queue_lengths(url: str, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the lengths of queues as Flower's broker page takes them.
+
+    Raises:
+        redis.exceptions.RedisError: the broker cannot be reached.
+    """
+    with connect(url, name="goondan-flower") as redis, redis.pipeline(transaction=False) as pipe:
+        for name in names:
+            pipe.llen(name)
+        lengths = pipe.execute()
+    return [{"name": name, "messages": length} for name, length in zip(names, lengths, strict=True)]
+
+
 def main() -> None:
     """Run Flower through Celery's command line."""
     settings = Settings.load()
@@ -107,6 +122,11 @@ def main() -> None:
     Flower.workers = property(present_workers)
     EventsState.event = keep_workers_only
     events.time, Events.run = BoundedPauses, receiving(Events.run)
+    # Flower would ask one Sentinel only
+    RedisSentinel._get_redis_client = lambda *_: None
+    RedisSentinel.queues = lambda _, named: asyncio.to_thread(
+        queue_lengths, settings.effective_broker_url, list(named)
+    )
     BaseHandler.get_active_queue_names = lambda page: names.for_page(page)
     try:
         celery.main()

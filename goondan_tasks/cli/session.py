@@ -16,7 +16,8 @@ import typer
 
 from broker_config.connections import SERVERS, connect, is_supported, retrying
 from broker_config.hard_end import HardEnd
-from broker_config.options import celery_url
+from broker_config.options import celery_url, tls, transport_options
+from broker_config.refusals import NO_CLUSTER
 from broker_config.settings import Settings, hidden_password
 from goondan_tasks.cli.options import flag, name_option, option, this_bundle
 from goondan_tasks.cli.output import Output
@@ -188,18 +189,25 @@ def chosen_agents(bundle: "Bundle", swarm: str | None, wanted: Sequence[str]) ->
 
 
 def require_broker(settings: Settings) -> None:
-    """Check that Redis answers and is recent enough, and that a separate broker answers.
+    """Check that Redis answers, is recent enough and no Cluster, and that a separate broker answers.
 
     Commands check this before they start something that would report it less clearly.
 
     Raises:
-        BrokerUnreachableError: one of them does not answer, or Redis is too old.
+        BrokerUnreachableError: one of them does not answer, or Redis is too old, a Cluster or a Sentinel.
     """
     url = settings.redis_url
     with connect(url) as redis, broker_errors(url):
-        version = str(redis.info("server")["redis_version"])
+        server = redis.info("server")
+    place, version = hidden_password(url), str(server["redis_version"])
+    mode = server.get("server_mode", server.get("redis_mode"))  # Valkey's name, and Redis's
+    if mode == "cluster":
+        raise BrokerUnreachableError(f"Redis at {place} is part of a Redis Cluster.", suggestion=NO_CLUSTER)
+    if mode == "sentinel":
+        reason = f"At {place} is a Sentinel, which holds no data."
+        raise BrokerUnreachableError(reason, suggestion="Use sentinel://host1,host2,host3/service.")
     if not is_supported(version):
-        reason = f"Redis at {hidden_password(url)} is too old: it is version {version}."
+        reason = f"Redis at {place} is too old: it is version {version}."
         raise BrokerUnreachableError(reason, suggestion=f"Use {SERVERS}.")
     if settings.effective_broker_url != url:
         require_other_broker(settings.effective_broker_url)
@@ -217,7 +225,12 @@ def require_other_broker(url: str) -> None:
         from kombu.exceptions import KombuError
 
     try:
-        with Connection(celery_url(url), connect_timeout=_CONNECT_SECONDS) as connection:
+        with Connection(
+            celery_url(url),
+            connect_timeout=_CONNECT_SECONDS,
+            transport_options=transport_options(url),
+            ssl=tls(url) or False,
+        ) as connection:
             connection.ensure_connection(max_retries=1, timeout=_CONNECT_SECONDS)
     except (KombuError, OSError, *_UNUSABLE) as error:
         reason = f"The broker at {hidden_password(url)} cannot be reached: {error}"

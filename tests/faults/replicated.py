@@ -1,18 +1,29 @@
-"""A master with replicas, one of which takes its place when the test says so."""
+"""A master with replicas, one of which takes its place when the test says so, or when Sentinels do."""
 
+# redis-py leaves some of its commands untyped
+# mypy: disable-error-code="no-untyped-call"
+
+import secrets
+import socket
+import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
 
-from broker_config.embedded import HOST, EmbeddedRedis
+from broker_config.embedded import HOST, EmbeddedRedis, find_redis_server
+from broker_config.process_group import ProcessGroup, end_processes
 from tests.waiting import wait_until
 
 PASSWORD = "one-password-for-all"
 SYNC_SECONDS = 30
+STOP_SECONDS = 5.0
 
 
 @dataclass
@@ -67,3 +78,116 @@ def replicated(replicas: int) -> Iterator[Replicated]:
         for server in cluster.servers[1:]:
             cluster.follow(server)
         yield cluster
+
+
+SERVICE = "swarm"
+_SENTINEL = """\
+bind 127.0.0.1
+port {port}
+daemonize no
+logfile sentinel.log
+sentinel monitor {service} 127.0.0.1 {master} {quorum}
+sentinel auth-pass {service} {password}
+sentinel down-after-milliseconds {service} {down_after}
+sentinel failover-timeout {service} 5000
+{more}
+"""
+#: below the ephemeral ports, and those of EmbeddedRedis
+_PORTS = range(10_000, 16_000)
+
+
+@dataclass
+class Sentinels:
+    """Sentinels that watch a master."""
+
+    ports: list[int] = field(default_factory=list)
+    processes: "list[subprocess.Popen[bytes]]" = field(default_factory=list)
+
+    def url(self, options: str = "") -> str:
+        """Return the URL of the master for ``GOONDAN_REDIS_URL``."""
+        places = ",".join(f"{HOST}:{port}" for port in self.ports)
+        return f"sentinel://:{PASSWORD}@{places}/{SERVICE}/0{options}"
+
+    def master_port(self) -> int:
+        """Return the port of the master that the first Sentinel names."""
+        with self.client(0) as sentinel:
+            return int(sentinel.execute_command("SENTINEL GET-MASTER-ADDR-BY-NAME", SERVICE)[1])
+
+    def client(self, number: int) -> Redis:
+        """Make a client of one Sentinel."""
+        return Redis(HOST, self.ports[number], decode_responses=True)
+
+    def fail_over(self) -> int:
+        """Let the Sentinels make a replica the master; return its port.
+
+        The old master takes no writes any more before the new one does, where the server knows that.
+        """
+        old = self.master_port()
+        with self.client(0) as sentinel:
+            wait_until(lambda: _is_accepted(sentinel), SYNC_SECONDS)
+        wait_until(lambda: self.master_port() != old, SYNC_SECONDS)
+        return self.master_port()
+
+
+def _is_accepted(sentinel: Redis) -> bool:
+    """Ask for a failover; it is refused while no replica is known, and for a while after the last one."""
+    try:
+        sentinel.execute_command("SENTINEL FAILOVER", SERVICE, "COORDINATED")
+    except ResponseError as error:
+        assert "NOGOODSLAVE" in str(error) or "INPROG" in str(error), error
+        return False
+    return True
+
+
+@contextmanager
+def sentinels(
+    servers: Replicated, count: int, *, down_after: int = 60_000, more: str = ""
+) -> Iterator[Sentinels]:
+    """Start Sentinels; ``more`` is added to their configuration.
+
+    After ``down_after`` ms of silence they hold the master for dead. By default that is so long that a busy
+    machine causes no failover that the test has not asked for.
+    """
+    with ExitStack() as stack:
+        found = Sentinels()
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="goondan-sentinels-")))
+        group = stack.enter_context(ProcessGroup())
+        stack.callback(lambda: end_processes(found.processes, STOP_SECONDS))
+        for _ in range(count):
+            port = _free_port()
+            directory = place / str(port)
+            directory.mkdir()
+            configuration = _SENTINEL.format(
+                port=port,
+                service=SERVICE,
+                master=servers.master.port,
+                quorum=count // 2 + 1,
+                password=PASSWORD,
+                down_after=down_after,
+                more=more,
+            )
+            (directory / "sentinel.conf").write_text(configuration, "ascii")
+            command = [str(find_redis_server()), "sentinel.conf", "--sentinel"]
+            found.processes.append(group.start(command, cwd=directory, env={"LC_ALL": "C"}))
+            found.ports.append(port)
+        if not more:
+            for number in range(count):
+                with found.client(number) as client:
+                    wait_until(partial(_knows, client, count, len(servers.servers)), SYNC_SECONDS)
+        yield found
+
+
+def _free_port() -> int:
+    while True:
+        port = secrets.choice(_PORTS)
+        with suppress(OSError), socket.create_server((HOST, port)):
+            return port
+
+
+def _knows(sentinel: Redis, sentinels: int, servers: int) -> bool:
+    """Say whether a Sentinel knows all others and all replicas."""
+    try:
+        state = sentinel.execute_command("SENTINEL MASTER", SERVICE)
+    except RedisConnectionError:
+        return False
+    return (state["num-other-sentinels"], state["num-slaves"]) == (sentinels - 1, servers - 1)

@@ -73,6 +73,13 @@ class Connection:
             raise RedisCommandError(answer[1:])
         return answer[1:]
 
+    def run_for_list(self, *words: object) -> list[str]:
+        """Run a command and return its answer, a list of texts in single lines, or none at all."""
+        count = int(self.run(*words))
+        with _faults_of_redis():
+            lines = [self._answers.readline().decode(errors="replace").rstrip() for _ in range(2 * count)]
+        return lines[1::2]
+
     def close(self) -> None:
         """Close the connection."""
         self._answers.close()
@@ -87,7 +94,28 @@ def _faults_of_redis() -> Iterator[None]:
         raise RedisCommandError(str(error)) from error
 
 
+def _at_master(address: Address, timeout: float) -> Address:
+    """Return the address with the place of the master that the Sentinels name, if there are any."""
+    reasons = ["there is no Sentinel"]
+    for place in address.get("sentinels", ()):
+        try:
+            sentinel = Connection(place, timeout)
+            try:
+                found = sentinel.run_for_list("SENTINEL", "GET-MASTER-ADDR-BY-NAME", address["service"])
+            finally:
+                sentinel.close()
+        except RedisCommandError as error:
+            reasons.append(f"the Sentinel at {place['host']}:{place['port']}: {error}")
+            continue
+        if found:
+            return {**address, "host": found[0], "port": int(found[1])}
+        reasons.append(f"the Sentinel at {place['host']}:{place['port']} knows no such service")
+    raise RedisCommandError("; ".join(reasons[1:] or reasons))
+
+
 def _connected(address: Address, timeout: float) -> socket.socket:
+    if "service" in address:
+        address = _at_master(address, timeout)
     if "path" in address:
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(timeout)

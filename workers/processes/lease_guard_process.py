@@ -19,6 +19,7 @@ from typing import Any
 import structlog
 from redis import Redis
 from redis.connection import SSLConnection
+from redis.sentinel import SentinelConnectionPool
 
 from broker_config.scripts import ScriptCall
 from broker_config.vital_thread import vital_thread
@@ -166,7 +167,11 @@ def _address(redis: Redis) -> dict[str, Any]:
         for name, value in pool.connection_kwargs.items()
         if (name in wanted or name.startswith("ssl_")) and isinstance(value, str | int | float)
     }
-    return {**known, "tls": issubclass(pool.connection_class, SSLConnection)}
+    address = {**known, "tls": issubclass(pool.connection_class, SSLConnection)}
+    if not isinstance(pool, SentinelConnectionPool):
+        return address
+    sentinels = [_address(sentinel) for sentinel in pool.sentinel_manager.sentinels]
+    return {**address, "service": pool.service_name, "sentinels": sentinels}
 
 
 def _end(guard: "subprocess.Popen[bytes]") -> None:

@@ -75,7 +75,7 @@ def test_a_cluster_is_named_and_its_remedy_is_another_server() -> None:
     error = RefusalParser.parse_error("MOVED 3999 127.0.0.1:6381")
 
     assert "MOVED 3999" in reason_unreachable("redis://h/0", error)
-    assert "not part of a Redis Cluster" in str(remedy_of(error))
+    assert "not part of a Cluster" in str(remedy_of(error))
 
 
 def test_script_position_is_cut_from_the_reason() -> None:
