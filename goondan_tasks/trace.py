@@ -441,6 +441,8 @@ class CallStory(CallFacts):
     approved_by: str | None = None
     replayed_by: str | None = None
     error: ToolCallError | None = None
+    #: the end of the traceback of the handler's exception, without secrets
+    traceback: str | None = None
     #: the process that ended it in place of its worker
     settled_by: str | None = None
     output: Excerpt | None = None
@@ -498,6 +500,7 @@ def story_of(
         approved_by=record.approved_by,
         replayed_by=record.replayed_by,
         error=None if result is None else result.error,
+        traceback=record.traceback,
         settled_by=None if record.worker is None or settler == record.worker else settler,
         output=None if result is None or result.output is None else excerpt(result.output),
         output_file=None if result is None else result.meta.output_file,

@@ -167,7 +167,8 @@ def show(session: Session, client: Client, call_id: CallId) -> None:
         output.print("")
         output.print(error_text(error.code, named_message(error), error.suggestion, error.help_url))
         where = f"the log of {on_one_line(story.worker)}" if story.worker else "the worker's log"
-        output.print(f"Traceback: not kept with the call. If a handler raised the error, it is in {where}.")
+        kept = story.traceback or f"Traceback: none is kept with the call. See {where}."
+        output.print(kept.rstrip())
     if story.children:
         output.print("")
         _show_children(story, output)

@@ -46,9 +46,11 @@ from goondan_tasks.ledger.submission import Submission, batches, digest_of, trac
 from goondan_tasks.messages import ToolCall, ToolCallResult, epoch_milliseconds, iso_time
 from goondan_tasks.names import NO_CALLBACK, CallbackToken, callback_token
 
-#: how many of the first messages of a queue are searched for one, which takes about 1 ms
-SEARCHED_MESSAGES = 1_000
-SEARCHED_BYTES = 4 * 1024 * 1024
+#: how many characters of a traceback are kept; each failed call takes so much memory in Redis
+LONGEST_TRACEBACK = 2_000
+
+#: how many of the first messages of a queue, and bytes of them, are searched for one, which takes about 1 ms
+SEARCHED = (1_000, 4 * 1024 * 1024)
 
 #: the maximum number of calls that one sweep script takes
 SWEEP_BATCH = 50
@@ -522,11 +524,14 @@ class Ledger(CallRecords):
             [claim.token, pause_ms, f"{claim.run.retries + 1} {begun_at:.0f}", former_ending(code)],
         )
 
+    def keep_traceback(self, call_id: str, text: str) -> ScriptCall[int]:
+        """Keep the end of the traceback of a call that has failed in its record (``keep_traceback.lua``)."""
+        kept = text[-LONGEST_TRACEBACK:].encode(errors="backslashreplace")
+        return ScriptCall(self._scripts.keep_traceback, [self.keys.call(call_id)], [kept])
+
     def unqueue(self, call_id: str, call: ToolCall) -> ScriptCall[int]:
         """Remove an ended call's message from its queue, if it is among the first (``unqueue.lua``)."""
-        return ScriptCall(
-            self._scripts.unqueue, [queue_of(call)], [call_id, SEARCHED_MESSAGES, SEARCHED_BYTES]
-        )
+        return ScriptCall(self._scripts.unqueue, [queue_of(call)], [call_id, *SEARCHED])
 
     def replayed(self, call_id: str, by: str, number: int) -> ScriptCall[int]:
         """Record that the call ``by`` replays a call, the ``number``-th time (``replayed.lua``)."""

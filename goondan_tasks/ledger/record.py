@@ -222,6 +222,8 @@ class CallRecord:
     begun_at: int | None = None
     #: if its worker is dead: when that was last seen (:mod:`goondan_tasks.ledger.losses`)
     lost_at: int | None = None
+    #: the end of the traceback of the handler's exception
+    traceback: str | None = None
     #: the runs that have ended without a result, the earliest first
     former: tuple[FormerRun, ...] = ()
 
@@ -344,6 +346,7 @@ class CallRecord:
             deaths=number(b"deaths") or 0,
             retries=int(retries),
             begun_at=int(begun_at) if begun_at else None,
+            traceback=fields[b"traceback"].decode(errors="replace") if b"traceback" in fields else None,
             former=FormerRun.read(fields.get(b"former", b"")),
         )
 

@@ -53,6 +53,7 @@ class Scripts:
     progress: Script
     retry: Script
     unqueue: Script
+    keep_traceback: Script
     #: put before the transport's ``reserve.lua``
     claim_on_reserve: Script
 

@@ -56,8 +56,23 @@ def test_calls_that_have_ended_tell_how(stack: LocalStack, env: dict[str, str]) 
     assert ok["output"]["text"] == '"once"'
     assert (failed["state"], failed["error"]["code"]) == ("error", "E_TALE")
     assert failed["error"]["suggestion"] == "Tell another one."
-    assert "Traceback: not kept with the call. If a handler raised the error" in text
-    assert f"it is in the log of {worker.name}." in text
+    assert f"Traceback: none is kept with the call. See the log of {worker.name}." in text
+
+
+@pytest.mark.parametrize("tool", ["tale__stumble", "tale__trip", "tale__fall"])
+def test_the_traceback_of_a_handler_is_kept_with_its_call(
+    stack: LocalStack, env: dict[str, str], tool: str
+) -> None:
+    call = submit(stack, tool)
+    assert call.result(PATIENCE).status == "error"
+
+    wait_until(lambda: stack.client.describe(call.id).traceback is not None, PATIENCE)
+    shown = goondan("show", call.id, env=env).stdout
+
+    assert "Traceback (most recent call last):" in shown
+    assert "in stumble" in shown
+    assert "ZeroDivisionError: division by zero" in shown
+    assert "traceback" not in call.result(0).to_wire()["error"]
 
 
 def test_calls_that_wait_tell_for_what(stack: LocalStack, env: dict[str, str]) -> None:

@@ -360,6 +360,7 @@ class ResultWriter:
             if stored is Stored.YES and not has_result:
                 self.counts.add([CountedCall.of(result)])
                 self.monitors.add_end(claim.run.call, result)
+                self.keep_traceback(result)
             unsent = self.reaper.unsent(finished, answer)
             if unsent:
                 self.limiter.send_later(unsent)
@@ -367,6 +368,12 @@ class ResultWriter:
         is_waited_for = is_event(claim.run.call) or self.limiter.has_admitted(claim)
         refused = partial(self._on_refusal, claim)
         self.writer.put_off(script_call, on_answer, is_urgent=is_waited_for, refused=refused)
+
+    def keep_traceback(self, result: ToolCallResult) -> None:
+        """Keep the traceback of a stored result with its call; it is no part of the result."""
+        if result.error is not None and result.error.traceback is not None:
+            keep = self.ledger.keep_traceback(result.meta.id, result.error.traceback)
+            self.writer.send(keep, lambda _: None, is_urgent=False)
 
     @property
     def awaits_confirmation(self) -> bool:

@@ -339,12 +339,14 @@ class CallPool(BasePool):
 
     def note_ended(self, ended: Sequence[Ended]) -> None:
         """Log stored results, count them, and tell Celery's monitors."""
-        log, counts = self._runtime.delivery.result_writer.log, self._runtime.delivery.result_writer.counts
+        writer = self._runtime.delivery.result_writer
+        log, counts = writer.log, writer.counts
         counts.add(one.job.counted if one.failure is None else CountedCall.of(one.failure) for one in ended)
         log.write_ok([(one.job.log_fields, one.job.duration_ms) for one in ended if one.failure is None])
         for one in ended:
             if one.failure is not None:
                 log(one.failure, True)
+                writer.keep_traceback(one.failure)
             # such a call has no request among Celery's: job_info shows it while it runs
             count(task_name(one.job.agent, one.job.tool_name), TOOL_CALL_TASK)
         self.events.add(self.consumer.event_dispatcher, [(one.job, one.failure) for one in ended])

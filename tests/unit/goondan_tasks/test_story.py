@@ -7,7 +7,7 @@ from goondan_tasks.calls import RedisDispatch, identity_of, new_call
 from goondan_tasks.errors import ToolError
 from goondan_tasks.failure import describe
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
-from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.ledger import LONGEST_TRACEBACK, Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim
 from goondan_tasks.limits.limiter import LimitScripts
@@ -128,6 +128,22 @@ def test_a_damaged_line_about_a_former_run_hides_no_other(ledger: Ledger, redis:
     )
 
     assert [one.worker for one in record_of(ledger, a_call()).former] == ["w1"]
+
+
+def test_the_end_of_a_traceback_is_kept_once_the_call_has_ended(ledger: Ledger, redis: Redis) -> None:
+    submit(ledger, a_call())
+    claim = claimed(ledger, a_call())
+    keep = ledger.keep_traceback(claim.run.id, "x" * LONGEST_TRACEBACK + " at the end \ud800")
+    assert keep.run(redis) == 0
+    error = describe(ToolError("no"), help_url="https://help/")
+    ledger.finish(claim, claim.run.failed(error, None)).run(redis)
+    assert keep.run(redis) == 1
+
+    told = story(ledger, a_call()).traceback
+
+    assert told is not None
+    assert told.endswith("x at the end \\ud800")
+    assert redis.ttl(ledger.keys.call(claim.run.id)) > 0
 
 
 def test_a_failed_call_tells_its_error_and_no_longer_what_was_left(ledger: Ledger) -> None:

@@ -17,6 +17,14 @@ def fail(ctx: ToolContext, input: JsonObject) -> None:
     raise ToolError("The tale has no end.", code="E_TALE", suggestion="Tell another one.")
 
 
+def stumble(ctx: ToolContext, input: JsonObject) -> float:
+    return 1 / 0
+
+
+async def trip(ctx: ToolContext, input: JsonObject) -> float:
+    return stumble(ctx, input)
+
+
 async def alone(ctx: ToolContext, input: JsonObject) -> str:
     while not Path(input["until"]).exists():
         await asyncio.sleep(0.02)
@@ -30,6 +38,9 @@ def deadly(ctx: ToolContext, input: JsonObject) -> None:
 handlers: dict[str, ToolHandler] = {
     "tell": tell,
     "fail": fail,
+    "stumble": stumble,
+    "trip": trip,
+    "fall": stumble,
     "alone": alone,
     "guarded": tell,
     "deadly": deadly,

@@ -61,7 +61,7 @@ def test_an_error_is_told_with_its_suggestion_and_where_its_traceback_is(client:
     assert shown.exit_code == 0
     assert "ended with E_TOOL 3.0 s ago" in shown.stdout
     assert "E_TOOL: KeyError: 'path'\nWhat to do: Give one.\n" in shown.stdout
-    assert "it is in the log of w." in shown.stdout
+    assert "Traceback: none is kept with the call. See the log of w." in shown.stdout
 
 
 def test_a_call_that_waits_for_a_person_says_how_to_let_it_run(client: FakeClient) -> None:

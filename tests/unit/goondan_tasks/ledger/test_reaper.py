@@ -251,11 +251,11 @@ def test_a_message_is_left_to_the_worker_that_reads_the_queue(ledger: Ledger) ->
     assert backlog(ledger) == 1
 
 
-@pytest.mark.parametrize(("bound", "most"), [("SEARCHED_MESSAGES", 1), ("SEARCHED_BYTES", 10)])
+@pytest.mark.parametrize("bounds", [(1, 1_000_000), (1_000, 10)])
 def test_only_the_first_messages_of_a_queue_are_searched(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, bounds: tuple[int, int]
 ) -> None:
-    monkeypatch.setattr(f"goondan_tasks.ledger.ledger.{bound}", most)
+    monkeypatch.setattr("goondan_tasks.ledger.ledger.SEARCHED", bounds)
     first, second = (sent(ledger, a_call(tool_call_id=f"c{number}")) for number in range(2))
     reaper = Reaper(ledger, RedisDispatch(), "")
 
