@@ -400,7 +400,8 @@ class ModelContextLengthError(ModelError, code="E_MODEL_CONTEXT_LENGTH"):
     """The conversation is longer than the model's context."""
 
     suggestion = (
-        "Add Extension/message-compaction or Extension/message-window to the Agent, or begin a new instance."
+        "Shorten the input or the prompt, give the Agent fewer tools, or begin a new instance. Extension/"
+        "message-compaction shortens a conversation before the model refuses it."
     )
 
 

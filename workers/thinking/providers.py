@@ -457,6 +457,15 @@ def _arguments(given: Any) -> tuple[Any, str]:
     return text, f"The arguments of this call are not a JSON object: {reason[:500]}."
 
 
+def _sendable_arguments(args: Any) -> JsonObject:
+    """Return the arguments of a call in a conversation; text that cannot be used goes into a property.
+
+    The library would read such text, and fail on a number that no float holds.
+    """
+    value, fault = _arguments(args)
+    return {"INVALID_JSON": value} if fault else value
+
+
 def _options(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the provider's own fields of a message or a part."""
     return next(iter((message.get("providerOptions") or {}).values()), {})
@@ -472,7 +481,7 @@ def _library_part(part: Mapping[str, Any]) -> JsonObject:
             "part_kind": "tool-call",
             "tool_name": part["toolName"],
             "tool_call_id": part["toolCallId"],
-            "args": args if isinstance(args, str | dict) else {},
+            "args": _sendable_arguments(args),
         }
     else:
         kind = "thinking" if kind == "reasoning" else "text"

@@ -651,8 +651,13 @@ def test_a_number_that_cannot_be_kept_is_a_fault_of_its_call(
 ) -> None:
     text = f'{{"n": {number}}}'
     server.begin(in_turn(Answer(calls=(Call("bash__exec", text),))))
-    [call] = ask(provider(server, api), request(), is_stream=True).content
+    answer = ask(provider(server, api), request(), is_stream=True)
+    [call] = answer.content
     assert (call["input"], reason in call["fault"]) == (text, True)
+    server.begin(in_turn(Answer("ok")))
+    ask(provider(server, api), request(HELLO, answer.message))
+    [back] = next(said for said in server.requests[0].said if said.calls).calls
+    assert back.arguments == {"INVALID_JSON": text}
 
 
 def test_a_whole_answer_with_a_number_of_too_many_digits_is_not_asked_for_again(server: ModelServer) -> None:
