@@ -25,15 +25,18 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from io import FileIO
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
 from broker_config import serializer
-from goondan_tasks.atomic_file import sync_directory, write_whole
+from goondan_tasks.atomic_file import make_private_directory, write_whole
 from goondan_tasks.errors import ConversationError
+from goondan_tasks.inner_path import InnerPath, unresolved
 from goondan_tasks.messages import JsonObject, Message, WireModel, faults_of
 
 # enough digits for 30,000 years in milliseconds
@@ -138,7 +141,7 @@ class Conversation:
 
     base_messages: Sequence[Message] = ()
     #: the events of the run
-    file: Path | None = None
+    file: InnerPath | None = None
     #: the tokens used by earlier Turns, and by this one so far
     tokens_before: int = 0
     tokens: int = 0
@@ -199,11 +202,11 @@ class Conversation:
             self._written_tokens = self.tokens
         if self.file is not None and self._unwritten:
             data = b"".join(self._unwritten)
-            with open(self.file, "ab", buffering=0, opener=_regular_file) as file:
+            with self.file.open_parent() as (directory, name), _opened(directory, name, "ab") as file:
                 size = file.tell()
                 if file.write(data) < len(data):  # the disk is full; do not leave an incomplete line
                     file.truncate(size)
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.file))
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.file.absolute))
         self._unwritten.clear()
 
     def end(self) -> None:
@@ -215,9 +218,9 @@ class Conversation:
         is_written = not self._unwritten and self.tokens == self._written_tokens
         self.write()
         if self.file is not None and not is_written:
-            with self.file.open("rb") as file:
+            with self.file.open_parent() as (directory, name), _opened(directory, name, "rb") as file:
                 os.fsync(file.fileno())
-            sync_directory(self.file.parent)
+                os.fsync(directory)
 
 
 class _Note(WireModel):
@@ -248,13 +251,18 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class ConversationFiles:
-    """The files of one conversation."""
+    """The files of one conversation; no link on the way to them is followed."""
 
-    directory: Path
+    place: InnerPath
 
     @classmethod
     def of(cls, instance_directory: Path, agent: str) -> Self:
-        return cls(instance_directory / "agents" / agent / "messages")
+        parts = ("agents", agent, "messages")
+        return cls(unresolved(instance_directory, parts, str(instance_directory.joinpath(*parts))))
+
+    @property
+    def directory(self) -> Path:
+        return self.place.absolute
 
     def begin(self, turn_id: str, *, claimed_at: float, now: float) -> Conversation:
         """Begin a run of a Turn: return the conversation with the changes of the previous Turn.
@@ -265,9 +273,14 @@ class ConversationFiles:
             ConversationError: a file cannot be read, or a newer run has begun.
             OSError: a file cannot be written.
         """
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        seen = sorted(filter(_OURS.fullmatch, _names(self.directory)))
-        kept, number = self._newest(), int(claimed_at)
+        make_private_directory(self.place.root)
+        with self.place.open_directory(make=True) as directory:
+            return self._begin(directory, turn_id, claimed_at=claimed_at, now=now)
+
+    def _begin(self, directory: int, turn_id: str, *, claimed_at: float, now: float) -> Conversation:
+        os.fchmod(directory, 0o700)
+        seen = sorted(filter(_OURS.fullmatch, _names(directory)))
+        kept, number = self._newest(directory), int(claimed_at)
         if number <= kept.number:
             if number < kept.number <= now:
                 raise ConversationError(f"{self.directory}: a newer run of a Turn has begun.")
@@ -277,10 +290,15 @@ class ConversationFiles:
             messages, tokens = kept.messages, tokens + kept.tokens
         begin = _line({"type": "begin", "turnId": turn_id, "tokensBefore": tokens})
         lines = (kept.lines.get(id(message)) or _line(message.to_wire()) for message in messages)
-        write_whole(self.directory / f"base-{number}.jsonl", b"".join([begin, *lines]), is_durable=True)
+        data = b"".join([begin, *lines])
+        write_whole(f"base-{number}.jsonl", data, directory=directory, is_durable=True)
         for name in seen:  # earlier runs and leftovers of dead workers; bases first, as readers expect
-            (self.directory / name).unlink(missing_ok=True)
-        return Conversation(messages, self.directory / f"events-{number}.jsonl", tokens)
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=directory)
+        name = f"events-{number}.jsonl"
+        given = str(self.directory / name)
+        events = replace(self.place, parts=(*self.place.parts, name), given=given)
+        return Conversation(messages, events, tokens)
 
     def read(self) -> list[Message]:
         """Return the messages, including those of a Turn in progress.
@@ -288,28 +306,35 @@ class ConversationFiles:
         Raises:
             ConversationError: a file cannot be read.
         """
-        return self._newest().messages
+        try:
+            with self.place.open_directory() as directory:
+                return self._newest(directory).messages
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise ConversationError(f"{self.directory}: {error.strerror}") from error
 
-    def _newest(self) -> _Kept:
+    def _newest(self, directory: int) -> _Kept:
         for _ in range(_MOST_READS):
-            bases = map(_BASE.fullmatch, _names(self.directory))
+            bases = map(_BASE.fullmatch, _names(directory))
             number = max((int(base[1]) for base in bases if base), default=0)
             try:
-                return self._kept(number) if number else _Kept()
+                return self._kept(directory, number) if number else _Kept()
             except FileNotFoundError:
                 continue  # the next Turn has begun meanwhile
         raise ConversationError(f"{self.directory}: the files keep changing.")
 
-    def _kept(self, number: int) -> _Kept:
+    def _kept(self, directory: int, number: int) -> _Kept:
         kept = _Kept(number)
         events, base = (self.directory / f"{kind}-{number}.jsonl" for kind in ("events", "base"))
-        for place, line in _lines(events, may_be_torn=True) if os.path.lexists(events) else ():
+        has_events = events.name in _names(directory)
+        for place, line in _lines(directory, events, may_be_torn=True) if has_events else ():
             value = _object(events, place, line)
             if value.get("type") == "usage":
                 kept.tokens = _read(_Note, events, place, value).tokens
             else:
                 kept.events.append(_read(MessageEvent, events, place, value))
-        for place, line in _lines(base):
+        for place, line in _lines(directory, base):
             if not kept.base and (value := _object(base, place, line)).get("type") == "begin":
                 begin = _read(_Note, base, place, value)
                 kept.turn_id, kept.tokens_before = begin.turn_id, begin.tokens_before
@@ -325,25 +350,25 @@ class ConversationFiles:
         return kept
 
 
-def _names(directory: Path) -> list[str]:
-    try:
-        return [path.name for path in directory.iterdir()]
-    except FileNotFoundError:
-        return []
+def _names(directory: int | Path) -> list[str]:
+    with os.scandir(directory) as entries:
+        return [entry.name for entry in entries]
 
 
 Model = TypeVar("Model", bound=WireModel)
 
 
-def _lines(file: Path, *, may_be_torn: bool = False) -> Iterator[tuple[int, bytes]]:
+def _lines(directory: int, file: Path, *, may_be_torn: bool = False) -> Iterator[tuple[int, bytes]]:
     """Yield the non-empty lines with their numbers, without an incomplete last one if ``may_be_torn``.
+
+    ``file`` is opened by its name in ``directory``, a descriptor; errors name its path.
 
     Raises:
         FileNotFoundError: there is no such file.
         ConversationError: the file cannot be read.
     """
     try:
-        with open(file, "rb", opener=_regular_file) as opened:
+        with _opened(directory, file.name, "rb") as opened:
             lines = opened.read().split(b"\n")
     except FileNotFoundError:
         raise
@@ -356,17 +381,21 @@ def _lines(file: Path, *, may_be_torn: bool = False) -> Iterator[tuple[int, byte
             yield number, line
 
 
-def _regular_file(path: str, flags: int) -> int:
-    """Open only a regular file, as an ``opener``: a pipe in its place would block forever.
+def _opened(directory: int, name: str, mode: Literal["ab", "rb"]) -> FileIO:
+    """Open a regular file of a directory, which is a descriptor: a pipe in its place would block forever.
 
     Raises:
         OSError: it is a link, or not a regular file.
     """
-    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "not a regular file", path)
-    return descriptor
+
+    def opener(path: str, flags: int) -> int:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666, dir_fd=directory)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        return descriptor
+
+    return open(name, mode, buffering=0, opener=opener)
 
 
 def _is_json(line: bytes) -> bool:

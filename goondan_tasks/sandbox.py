@@ -30,6 +30,10 @@ _ETC = (
     *("ld.so.conf.d", "localtime", "mime.types", "nsswitch.conf", "passwd", "pki/ca-trust", "pki/tls/certs"),
     *("protocols", "resolv.conf", "services", "ssl/cert.pem", "ssl/certs", "ssl/openssl.cnf", "terminfo"),
 )
+_CHECK = (
+    'if [ "$(stat -c %d:%i -- "$2")" != "$1" ]; then '
+    'echo "another directory has taken the place of $2" >&2; exit 126; fi; shift 2; exec "$@"'
+)
 _ALONE = (
     *("--die-with-parent", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"),
     *("--unshare-cgroup-try", "--cap-drop", "ALL"),
@@ -68,6 +72,8 @@ class Sandbox:
     #: hidden, except for the workdir in it
     state_root: Path | None = None
     is_strict: bool = False
+    #: the device and inode of the workdir; nothing is run if another directory has taken its place
+    identity: tuple[int, int] | None = None
 
     def command(
         self, argv: Sequence[str], cwd: Path, home: str | None, *, programs: Sequence[Path] = ()
@@ -83,8 +89,18 @@ class Sandbox:
         network = ["--unshare-net"] if self.is_strict else []
         mounts = [word for _, words in sorted(self._mounts(home, programs)) for word in words]
         program = shutil.which("bwrap") or "bwrap"
-        rest = ["--unsetenv", "TMPDIR", "--chdir", str(cwd)]
-        return [program, *_ALONE, *network, *_system(), *mounts, *rest, "--", *argv]
+        rest = ["--unsetenv", "TMPDIR", "--chdir", str(cwd), "--", *self._checked(argv)]
+        return [program, *_ALONE, *network, *_system(), *mounts, *rest]
+
+    def _checked(self, argv: Sequence[str]) -> Sequence[str]:
+        """Return a command that runs ``argv`` if the workdir in the sandbox is the right one.
+
+        bubblewrap mounts it by its path, in which another instance's programs may change links meanwhile.
+        """
+        if self.identity is None:
+            return argv
+        device, inode = self.identity
+        return ["/bin/sh", "-c", _CHECK, "sh", f"{device}:{inode}", str(self.workdir), *argv]
 
     def _mounts(self, home: str | None, programs: Sequence[Path]) -> Iterator[tuple[int, list[str]]]:
         # sorted by depth, since a later mount hides earlier ones below it

@@ -242,6 +242,13 @@ class ShutdownPolicy(ResourceModel):
     grace_period_seconds: Seconds | None = None
 
 
+class SpawnPolicy(ResourceModel):
+    """Where instances may work that agents spawn with a ``cwd``."""
+
+    #: below the spawner's own workdir, or anywhere below the workspace's instances
+    cwd: Literal["workdir", "instances"] = "workdir"
+
+
 class BudgetPolicy(ResourceModel):
     """How many tokens an agent that thinks may use, input and output together."""
 
@@ -256,6 +263,7 @@ class SwarmPolicy(ResourceModel):
     changesets: ChangesetPolicy = Field(default_factory=ChangesetPolicy)
     lifecycle: LifecyclePolicy = Field(default_factory=LifecyclePolicy)
     shutdown: ShutdownPolicy = Field(default_factory=ShutdownPolicy)
+    spawn: SpawnPolicy = Field(default_factory=SpawnPolicy)
 
 
 class SwarmSpec(ResourceModel):

@@ -3,9 +3,11 @@
 import os
 import shlex
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -17,6 +19,7 @@ from goondan_tasks.testing import LocalStack
 from tests.javascript_runtimes import NAMES, runtime
 from tests.processes import with_environment
 from tests.waiting import wait_until
+from workers.processes.confinement import Confinement
 from workers.testing import run_tool
 
 pytestmark = pytest.mark.usefixtures("fresh_programs")
@@ -369,3 +372,35 @@ def test_files_of_a_workdir_change_no_tool_in_javascript(
     )
     assert [file.name for file in tmp_path.rglob("stolen")] == []
     assert (beside.parent == bundle) is (box is None)
+
+
+@needs_bubblewrap
+def test_nothing_runs_in_a_directory_that_took_the_place_of_the_workdir(tmp_path: Path) -> None:
+    workdir, other = tmp_path / "work", tmp_path / "other"
+    for place in (workdir, other):
+        place.mkdir()
+    status = workdir.stat()
+    box = sandbox.Sandbox(workdir, identity=(status.st_dev, status.st_ino))
+    argv = box.command(["/bin/sh", "-c", "echo here > mark"], workdir, None)
+
+    right = subprocess.run(argv, capture_output=True, text=True, check=False)
+    workdir.rename(tmp_path / "moved")
+    workdir.symlink_to(other)
+    wrong = subprocess.run(argv, capture_output=True, text=True, check=False)
+
+    assert (right.returncode, right.stderr) == (0, "")
+    assert wrong.returncode == 126
+    assert "another directory has taken the place" in wrong.stderr
+    assert [file.parent.name for file in tmp_path.rglob("mark")] == ["moved"]
+
+
+def test_a_workdir_below_a_link_has_no_sandbox(tmp_path: Path) -> None:
+    instances = tmp_path / "workspaces" / "shop" / "instances"
+    (instances / "one" / "workspace").mkdir(parents=True)
+    (instances / "two").mkdir()
+    (instances / "two" / "workspace").symlink_to(instances / "one" / "workspace")
+    bound = SimpleNamespace(export=SimpleNamespace(sandbox="strict"))
+
+    assert Confinement().sandbox(cast(Any, bound), instances / "one" / "workspace") is not None
+    with pytest.raises(OSError):
+        Confinement().sandbox(cast(Any, bound), instances / "two" / "workspace")

@@ -9,8 +9,9 @@ from itertools import islice
 from operator import itemgetter
 
 from goondan_tasks.atomic_file import write_whole
+from goondan_tasks.inner_path import InnerPath
 from goondan_tasks.tool_api import JsonObject, ToolContext, ToolError, ToolHandler
-from workers.instances.paths import InnerPath, locate, open_file
+from workers.instances.paths import locate, open_file
 
 MAX_READ_BYTES = 10_000_000
 MAX_ENTRIES = 10_000

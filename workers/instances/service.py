@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 from redis.exceptions import RedisError
 
-from goondan_tasks.bundle.resources import LifecyclePolicy
+from goondan_tasks.bundle.resources import LifecyclePolicy, SpawnPolicy
 from goondan_tasks.errors import (
     BrokerUnreachableError,
     HandoffTimeoutError,
@@ -48,9 +48,10 @@ class Spawner:
 class InstanceService:
     """Spawns and lists instances in one workspace. Its methods block."""
 
-    def __init__(self, table: Instances, workdirs: Workdirs) -> None:
+    def __init__(self, table: Instances, workdirs: Workdirs, policy: SpawnPolicy | None = None) -> None:
         self._table = table
         self._workdirs = workdirs
+        self._policy = policy or SpawnPolicy()
 
     def spawn(
         self,
@@ -67,7 +68,8 @@ class InstanceService:
         caller's workdir. Repeating a ``request`` gives the same answer.
 
         Raises:
-            PathOutsideWorkdirError: ``cwd`` leads out of the parent of the workspace's instances.
+            PathOutsideWorkdirError: ``cwd`` leads out of the caller's workdir, or if the policy allows other
+                instances' directories, out of the parent of the workspace's instances.
             ToolInputValidationError: the key or ``cwd`` is not valid.
             HandoffTimeoutError: the instance is being deleted, which takes too long.
             BrokerUnreachableError: Redis is away.
@@ -121,6 +123,12 @@ class InstanceService:
         """Return ``cwd`` with links resolved, relative to the parent of the instances."""
         root = Path(os.path.realpath(self._workdirs.instances))
         place = Path(os.path.realpath(workdir / _checked_path(cwd)))
+        if self._policy.cwd == "workdir" and not place.is_relative_to(os.path.realpath(workdir)):
+            raise PathOutsideWorkdirError(
+                f"The directory leads out of the spawner's workdir: {cwd!r:.300}",
+                suggestion="Name a directory below the workdir, or set policy.spawn.cwd of the Swarm to "
+                "'instances'.",
+            )
         inner = place.relative_to(root).as_posix() if place.is_relative_to(root) else "."
         # the parent itself belongs to no instance, and names that begin with a dot are ours
         if inner.startswith("."):

@@ -8,13 +8,15 @@ that the instance was spawned with.
 """
 
 import asyncio
+import errno
 import functools
 import os
 import stat
 import threading
 import uuid
 from collections import OrderedDict
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
@@ -24,11 +26,11 @@ from redis.exceptions import RedisError, ResponseError
 
 from broker_config.refusals import RefusedError
 from goondan_tasks.atomic_file import make_private_directory, write_whole
-from goondan_tasks.errors import ToolError, ToolTimeoutError
+from goondan_tasks.errors import PathOutsideWorkdirError, ToolError, ToolTimeoutError
+from goondan_tasks.inner_path import unresolved
 from goondan_tasks.instances.files import InstanceFiles
 from goondan_tasks.instances.table import InstanceDirectory, Instances, Opened, encoded, instances_directory
 from workers.cancellation import Cancellation
-from workers.instances.paths import locate
 
 logger = structlog.get_logger(__name__)
 
@@ -56,16 +58,16 @@ class Workdirs:
         """Return the instance's directory if it exists: its own, or ``cwd`` inside the instances' parent.
 
         Raises:
-            PathOutsideWorkdirError: ``cwd`` leads outside, through a link that was created since.
+            PathOutsideWorkdirError: a link or a file is on the way to ``cwd``, created since.
         """
         if cwd is None:
             workdir, *parts = self._paths(instance_key)
             return workdir if all(map(_is_directory, parts)) else None
         try:
-            path = locate(self.instances, cwd).absolute
+            with self._spawned(cwd) as (place, _):
+                return place
         except FileNotFoundError:
             return None
-        return path if _is_directory(str(path)) else None
 
     def open(self, instance_key: str, cwd: str | None = None) -> Path:
         """Return the instance's directory, creating it on first use; raises as :meth:`find`.
@@ -80,12 +82,25 @@ class Workdirs:
                 _make(workdir, instance_key)
             return workdir
         make_private_directory(self.instances)
-        place = locate(self.instances, cwd)
-        is_new = not place.absolute.exists()
-        with place.open_directory(make=True) as descriptor:
+        is_new = self.find(instance_key, cwd) is None
+        with self._spawned(cwd, make=True) as (place, descriptor):
             if is_new:
                 os.fchmod(descriptor, 0o700)
-        return place.absolute
+            return place
+
+    @contextmanager
+    def _spawned(self, cwd: str, *, make: bool = False) -> Iterator[tuple[Path, int]]:
+        """Open a directory that an instance was spawned with; its path had no links then."""
+        inner = unresolved(self.instances, Path(cwd).parts, cwd)
+        try:
+            with inner.open_directory(make=make) as descriptor:
+                yield inner.absolute, descriptor
+        except OSError as error:
+            if error.errno not in {errno.ELOOP, errno.ENOTDIR}:
+                raise
+            raise PathOutsideWorkdirError(
+                f"A link or a file has taken the place of a directory on the way to {cwd!r}."
+            ) from error
 
     def _paths_of(self, instance_key: str) -> tuple[Path, str, str]:
         directory = self.instances / encoded(instance_key)

@@ -1,10 +1,12 @@
 """What a tool's programs and isolated handlers may see: environment variables, files and the network."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from goondan_tasks.bundle import BoundTool, Bundle
 from goondan_tasks.bundle.fields import resolve_variables
+from goondan_tasks.inner_path import unresolved
 from goondan_tasks.sandbox import Sandbox
 from workers.processes.programs import child_environment
 
@@ -27,8 +29,15 @@ class Confinement:
         return {**child_environment(), **resolve_variables(named)}
 
     def sandbox(self, bound: BoundTool, workdir: Path) -> Sandbox | None:
-        """Return the sandbox of a tool; ``None`` if it declares none."""
+        """Return the sandbox of a tool; ``None`` if it declares none.
+
+        Raises:
+            OSError: the workdir does not exist, or a link has taken the place of a directory on the way.
+        """
         if not bound.export.sandbox:
             return None
         root = self.bundle.root if self.bundle else None
-        return Sandbox(workdir, root, self.state_root, is_strict=bound.export.sandbox == "strict")
+        with unresolved(workdir, (), str(workdir)).open_directory() as descriptor:
+            status = os.fstat(descriptor)
+        is_strict, identity = bound.export.sandbox == "strict", (status.st_dev, status.st_ino)
+        return Sandbox(workdir, root, self.state_root, is_strict=is_strict, identity=identity)

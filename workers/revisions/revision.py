@@ -313,13 +313,14 @@ class RevisionFactory:
             bundle, registry, self.event_loop, ledger, oauth=oauth, swarm_bundle_for=changes.of
         )
         steps = make_steps(ledger, registry, extensions.services, self.event_loop, bundle_ref=ref)
-        instance_service = InstanceService(self.instances, _workdirs(settings, bundle))
+        policy = bundle.swarm(settings.swarm).spec.policy
+        instance_service = InstanceService(self.instances, _workdirs(settings, bundle), policy.spawn)
         swarm_services = SwarmServices(
             _swarm(settings, bundle), self.handoffs, instance_service, steps_now, ref
         )
         thinking = Thinking(
             bundle,
-            bundle.swarm(settings.swarm).spec.policy.budget,
+            policy.budget,
             ledger.redis,
             ledger.keys,
             settings.queue_timeout_seconds,

@@ -171,7 +171,7 @@ class CrashError(Exception):
 def crashing(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     """Let the process die at the n-th change of the disk."""
     changes = iter(range(1_000))
-    unlink = Path.unlink
+    unlink = os.unlink
 
     def or_die(change: Callable[..., None]) -> Callable[..., None]:
         def changed(*args: Any, **options: Any) -> None:
@@ -182,7 +182,7 @@ def crashing(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
         return changed
 
     monkeypatch.setattr(module, "write_whole", or_die(write_whole))
-    monkeypatch.setattr(Path, "unlink", or_die(unlink))
+    monkeypatch.setattr(os, "unlink", or_die(unlink))
 
 
 @pytest.mark.parametrize("at", range(4))
@@ -224,8 +224,8 @@ def test_a_line_that_was_not_written_to_its_end_is_left_out(kept: ConversationFi
 def test_a_worker_frozen_inside_begin_cannot_undo_newer_turns(
     kept: ConversationFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write_late(path: Path, data: bytes, **options: Any) -> None:
-        if path.name == "base-3000.jsonl":  # it has read all, and sleeps until now
+    def write_late(path: str, data: bytes, **options: Any) -> None:
+        if path == "base-3000.jsonl":  # it has read all, and sleeps until now
             go_on(begun(kept, "t3", 4_000), said("e"))
             go_on(begun(kept, "t4", 5_000), said("f"))
         write_whole(path, data, **options)
@@ -272,7 +272,7 @@ def test_a_reader_whose_files_are_removed_by_the_next_turn_reads_those_of_that_t
 ) -> None:
     list_names = module._names
 
-    def listed_before(directory: Path) -> list[str]:
+    def listed_before(directory: int) -> list[str]:
         found = list_names(directory)
         if "base-2000.jsonl" in found:
             monkeypatch.setattr(module, "_names", list_names)
@@ -332,8 +332,8 @@ def test_what_is_not_a_file_is_named_and_not_waited_for(
 def test_a_pipe_in_the_place_of_the_events_is_not_written_to(kept: ConversationFiles) -> None:
     third = begun(kept, "t3", 3_000)
     assert third.file is not None
-    os.mkfifo(third.file)
-    with pytest.raises(OSError, match=third.file.name):
+    os.mkfifo(third.file.absolute)
+    with pytest.raises(OSError, match=third.file.absolute.name):
         go_on(third, said("e"))
 
 
@@ -390,3 +390,24 @@ def test_agents_under_one_instance_key_have_conversations_of_their_own(tmp_path:
     go_on(begun(coder, "t1", 1_000), said("a"))
     go_on(begun(reviewer, "t1", 1_000), said("b"))
     assert (names(coder.read()), names(reviewer.read())) == (["a"], ["b"])
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_no_link_on_the_way_to_a_conversation_is_followed(
+    kept: ConversationFiles, tmp_path: Path, depth: int
+) -> None:
+    begin = kept.begin("turn-9", claimed_at=9_000, now=9_000)
+    begin.append(begin.base_messages[0])
+    place = [kept.directory, *kept.directory.parents][depth - 1]
+    other = tmp_path / "other"
+    place.rename(other)
+    place.symlink_to(other)
+    before = sorted((file, file.read_bytes()) for file in other.rglob("*.jsonl"))
+
+    with pytest.raises(OSError):
+        begin.write()
+    with pytest.raises(ConversationError):
+        kept.read()
+    with pytest.raises(OSError):
+        kept.begin("turn-10", claimed_at=10_000, now=10_000)
+    assert sorted((file, file.read_bytes()) for file in other.rglob("*.jsonl")) == before

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.errors import PathOutsideWorkdirError, ToolError
+from goondan_tasks.inner_path import InnerPath
 from goondan_tasks.tool_api import JsonObject, ToolContext
 from tests.unit.workers.builtin.conftest import CallTool
 from workers.builtin import file_system
-from workers.instances.paths import InnerPath, locate
+from workers.instances.paths import locate
 from workers.instances.workdirs import Workdirs
 
 OUTSIDE = [

@@ -67,6 +67,7 @@ REPEATABLE = {"file-system__read", "file-system__list", "http-fetch__get", "wait
 MAY_IMPORT = {
     "goondan_tasks.atomic_file",
     "goondan_tasks.errors",
+    "goondan_tasks.inner_path",
     "goondan_tasks.tool_api",
     "httpx2",
     "workers.addresses",

@@ -10,6 +10,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.keys import Keys
+from goondan_tasks.bundle.resources import SpawnPolicy
 from goondan_tasks.errors import (
     AgentNotFoundError,
     BrokerUnreachableError,
@@ -42,6 +43,12 @@ def workdirs(tmp_path: Path) -> Workdirs:
 @pytest.fixture
 def spawning(table: Instances, workdirs: Workdirs) -> InstanceService:
     return InstanceService(table, workdirs)
+
+
+@pytest.fixture
+def free_spawning(table: Instances, workdirs: Workdirs) -> InstanceService:
+    """Return a service whose policy allows directories of other instances."""
+    return InstanceService(table, workdirs, SpawnPolicy(cwd="instances"))
 
 
 @pytest.fixture
@@ -103,36 +110,72 @@ def test_odd_keys_are_kept(spawning: InstanceService, spawner: Spawner, key: str
 
 @pytest.mark.parametrize("cwd", [".", "part", "../../other/workspace", "../workspace/./part/.."])
 def test_a_directory_inside_may_be_reached_from_the_askers_own(
-    spawning: InstanceService, spawner: Spawner, workdirs: Workdirs, cwd: str
+    free_spawning: InstanceService, spawner: Spawner, workdirs: Workdirs, cwd: str
 ) -> None:
-    place = spawning.spawn(spawner, "coder", instance_key="k", cwd=cwd).cwd
+    place = free_spawning.spawn(spawner, "coder", instance_key="k", cwd=cwd).cwd
     assert place == str((spawner.workdir / cwd).resolve())
 
 
 def test_an_absolute_directory_inside_will_do(
-    spawning: InstanceService, spawner: Spawner, workdirs: Workdirs
+    free_spawning: InstanceService, spawner: Spawner, workdirs: Workdirs
 ) -> None:
     place = workdirs.instances / "shared"
-    assert spawning.spawn(spawner, "coder", instance_key="k", cwd=str(place)).cwd == str(place)
+    assert free_spawning.spawn(spawner, "coder", instance_key="k", cwd=str(place)).cwd == str(place)
 
 
 def test_a_link_that_stays_in_is_followed(
-    spawning: InstanceService, spawner: Spawner, workdirs: Workdirs
+    free_spawning: InstanceService, spawner: Spawner, workdirs: Workdirs
 ) -> None:
     (spawner.workdir / "link").symlink_to(workdirs.open("other"))
-    assert spawning.spawn(spawner, "coder", instance_key="k", cwd="link").cwd == str(workdirs.open("other"))
+    assert free_spawning.spawn(spawner, "coder", instance_key="k", cwd="link").cwd == str(
+        workdirs.open("other")
+    )
 
 
 @pytest.mark.parametrize(
     "cwd", ["/", "/etc", "../..", "../../..", "../../../../../..", "link", "link/part", "../../.retired-x"]
 )
 def test_a_directory_outside_is_refused(
-    spawning: InstanceService, spawner: Spawner, table: Instances, tmp_path: Path, cwd: str
+    free_spawning: InstanceService, spawner: Spawner, table: Instances, tmp_path: Path, cwd: str
 ) -> None:
     (spawner.workdir / "link").symlink_to(tmp_path)
     with pytest.raises(PathOutsideWorkdirError, match="instances"):
-        spawning.spawn(spawner, "coder", cwd=cwd)
+        free_spawning.spawn(spawner, "coder", cwd=cwd)
     assert list(table.records()) == []
+
+
+@pytest.mark.parametrize("cwd", [".", "part", "../workspace/./part/..", "../../issue-42/workspace/new"])
+def test_an_instance_may_be_spawned_below_the_spawners_own_workdir(
+    spawning: InstanceService, spawner: Spawner, cwd: str
+) -> None:
+    place = spawning.spawn(spawner, "coder", instance_key="k", cwd=cwd).cwd
+    assert place == str((spawner.workdir / cwd).resolve())
+
+
+@pytest.mark.parametrize(
+    "cwd", ["..", "../..", "../../other", "../../other/workspace", "../agents", "link", "/etc"]
+)
+def test_another_instance_is_out_of_reach_of_a_spawner_without_a_policy(
+    spawning: InstanceService, spawner: Spawner, workdirs: Workdirs, table: Instances, cwd: str
+) -> None:
+    (spawner.workdir / "link").symlink_to(workdirs.open("other"))
+    with pytest.raises(PathOutsideWorkdirError, match="out of the spawner's workdir"):
+        spawning.spawn(spawner, "coder", instance_key="k", cwd=cwd)
+    assert list(table.records()) == []
+
+
+def test_a_spawned_directory_that_becomes_a_link_is_refused_even_inside(
+    spawning: InstanceService, spawner: Spawner, workdirs: Workdirs
+) -> None:
+    spawning.spawn(spawner, "coder", instance_key="k", cwd="part/deep")
+    assert workdirs.open("k", "issue-42/workspace/part/deep").is_dir()
+    (spawner.workdir / "part").rename(spawner.workdir / "moved")
+    (spawner.workdir / "part").symlink_to(workdirs.open("other"))
+    (workdirs.open("other") / "deep").mkdir()
+
+    for reach in (workdirs.find, workdirs.open):
+        with pytest.raises(PathOutsideWorkdirError, match="taken the place"):
+            reach("k", "issue-42/workspace/part/deep")
 
 
 @pytest.mark.requirement("runtime.list", "runtime.list.result", "runtime.list.include-all")
