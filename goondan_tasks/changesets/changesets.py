@@ -35,11 +35,11 @@ from goondan_tasks.changesets.commit import (
     Committing,
     Draft,
     OpenChangesets,
-    WorkingFiles,
     new_changeset_id,
     summary_of,
 )
 from goondan_tasks.changesets.policy import PERSON, ChangesetRules, Principal
+from goondan_tasks.changesets.working_files import WorkingFiles
 from goondan_tasks.errors import (
     BrokerUnreachableError,
     BundleRevisionUnavailableError,
@@ -236,7 +236,7 @@ class Changesets:
             # another machine may use another path for the same directory
             here = changeset.model_copy(update={"workdir": principal.directory / changeset_id})
             changeset = here if changeset.instance_key == principal.instance_key else None
-        if changeset is None or not changeset.workdir.is_dir():
+        if changeset is None or not WorkingFiles(self.repository, changeset.workdir).is_there:
             raise ChangesetError(
                 f"There is no open changeset {changeset_id[:100]!r} here.",
                 code="CHANGESET_NOT_FOUND",

@@ -12,18 +12,15 @@ nothing else that an agent does to the directory gets in.
 """
 
 import contextlib
-import os
 import re
 import secrets
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 from goondan_tasks.changesets.api import (
     ChangesetCode,
-    ChangesetError,
     ChangeSummary,
     CommitError,
     CommitResult,
@@ -36,14 +33,13 @@ from goondan_tasks.changesets.check import (
     displaced_resources,
     unnamed_files,
 )
-from goondan_tasks.changesets.policy import Principal, plain_name
+from goondan_tasks.changesets.policy import Principal
+from goondan_tasks.changesets.working_files import Proposal, WorkingFiles, theirs_suffix
 from goondan_tasks.errors import BundleRevisionUnavailableError
 from goondan_tasks.messages import WireModel
-from goondan_tasks.revisions.checkouts import BundleRef, Folder, Found
+from goondan_tasks.revisions.checkouts import BundleRef
 from goondan_tasks.revisions.git import (
     FILE,
-    LINK,
-    SUBMODULE,
     Branch,
     Changes,
     Entries,
@@ -52,21 +48,7 @@ from goondan_tasks.revisions.git import (
     Remote,
     Repository,
     changes_between,
-    parents,
 )
-from goondan_tasks.trees import remove_tree
-
-#: bytes of one file, and of all changed files together
-MAX_FILE_BYTES = 16_777_216
-MAX_BYTES = 67_108_864
-#: how many files a changeset may change, and how many its directory may have, ignored ones included
-MAX_CHANGES = 2_000
-MAX_FILES = 50_000
-
-#: names of git's own directory, for git and for file systems that fold case or shorten names
-_GIT_NAMES = {".git", "git~1"}
-_PARTS = re.compile(r"[/\\]")
-
 
 _REFS = "refs/goondan/changesets/"
 _ID = re.compile(r"cs-\d{1,15}-[0-9a-f]{8}")
@@ -158,182 +140,6 @@ def _parsed(changeset_id: str, base: str, body: str) -> Changeset | None:
         return read.model_copy(update={**place, "base_ref": str(BundleRef.parse(f"git:{base}"))})
     except (ValueError, BundleRevisionUnavailableError):
         return None
-
-
-@dataclass(slots=True)
-class Proposal:
-    """The changes that a changeset proposes."""
-
-    #: new entries by path; ``None`` removes one
-    changes: dict[str, Entry | None] = field(default_factory=dict)
-    #: paths that cannot be part of a bundle, and why
-    misfits: dict[str, str] = field(default_factory=dict)
-    #: bytes of its new files
-    size: int = 0
-
-
-def no_objection(_path: str) -> None:
-    """Let any path be changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkingFiles:
-    """The files in the directory of one changeset. All methods raise OSError, or GitError."""
-
-    repository: Repository
-    directory: Path
-    #: returns why a path may not be changed; such a file is not even stored
-    objection: Callable[[str], str | None] = no_objection
-
-    @property
-    def folder(self) -> Path:
-        """The bundle's folder in it."""
-        return self.directory / self.repository.prefix
-
-    def create(self, commit: str) -> None:
-        """Make the directory, which must not exist, with the files of a commit.
-
-        Besides the bundle it has the ``.gitignore`` files of the directories above the bundle's folder.
-        """
-        parent = self.directory.parent
-        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if parent.is_symlink():
-            raise FileExistsError(f"{parent} is a link")
-        self.directory.mkdir(mode=0o700)
-        outer = ["", *(f"{parent}/" for parent in parents(self.repository.prefix.rstrip("/")))]
-        ignores = [f":(top,literal){folder}.gitignore" for folder in outer]
-        with self.repository.neutral(self.directory) as git:
-            git.run("read-tree", commit)
-            wanted = git.run("ls-files", "-z", "--", f":(top,literal){self.repository.prefix}", *ignores)
-            git.run("checkout-index", "--quiet", "-z", "--stdin", stdin=wanted)
-
-    def remove(self) -> None:
-        """Remove the directory, if it exists."""
-        if self.directory.is_symlink():
-            self.directory.unlink()
-        elif self.directory.exists():
-            remove_tree(self.directory)
-
-    def bring(self, tree: str, wanted: str) -> None:
-        """Change the files of the bundle's folder from one tree to another."""
-        with self.repository.neutral(self.folder) as git:
-            git.run("read-tree", tree)
-            git.run("read-tree", "--reset", "-u", wanted)
-
-    def proposal(self, base: Entries) -> Proposal:
-        """Read the proposed changes of ``base``; new files are stored as blobs.
-
-        Raises:
-            ChangesetError: there are too many files.
-        """
-        found = self._found()
-        # a submodule is never in the directory, and is kept
-        gone = [path for path, entry in base.items() if path not in found and entry.mode != SUBMODULE]
-        proposal = Proposal(changes=dict.fromkeys(gone))
-        beside = theirs_suffix(self.directory.name)
-        ignored = self._ignored(path for path in found if path not in base and not path.endswith(beside))
-        for path, item in found.items():
-            if path not in ignored:
-                self._propose(proposal, item, path, base)
-        return proposal
-
-    def _found(self) -> dict[str, Found]:
-        prefix = self.repository.prefix
-        found: dict[str, Found] = {}
-        for item in Folder(self.directory).found(prefix):
-            found[item.path.removeprefix(prefix)] = item
-            if len(found) > MAX_FILES:
-                message = f"The changeset's directory has more than {MAX_FILES} files."
-                raise ChangesetError(
-                    message, code="POLICY_VIOLATION", suggestion="Remove files that are not needed."
-                )
-        return found
-
-    def _propose(self, proposal: Proposal, found: Found, path: str, base: Entries) -> None:
-        reason = _misfit(found, path, base)
-        if reason is not None:
-            proposal.misfits[path] = reason
-            return
-        if path in base and self._is_same(found, base[path]):
-            return
-        reason = self._objection(proposal, found, path)
-        if reason is not None:
-            proposal.misfits[path] = reason
-        elif found.mode == LINK:
-            self._propose_link(proposal, found, path)
-        else:
-            proposal.size += found.size
-            with Folder(self.directory).reading(found.path) as file:
-                proposal.changes[path] = Entry(found.mode or FILE, self.repository.write_blob(file))
-
-    def _is_same(self, found: Found, entry: Entry) -> bool:
-        # a file that is too large is read only if its size is the same
-        size = partial(self.repository.git.run, "cat-file", "-s", entry.blob)
-        if found.mode != entry.mode or (found.size > MAX_FILE_BYTES and found.size != int(size())):
-            return False
-        digest = Folder(self.directory).digest(found, self.repository.algorithm, head="blob {size}\0")
-        return digest == entry.blob
-
-    def _objection(self, proposal: Proposal, found: Found, path: str) -> str | None:
-        # checked before the blob is stored: git keeps unreferenced objects for a long time
-        if len(proposal.changes) >= MAX_CHANGES:
-            return f"more than {MAX_CHANGES} files are changed"
-        if found.size > MAX_FILE_BYTES:
-            return f"it is larger than {MAX_FILE_BYTES} bytes"
-        if proposal.size + found.size > MAX_BYTES:
-            return f"the files that are changed are larger than {MAX_BYTES} bytes together"
-        # a file that a conflict has left is reported as a conflict
-        return None if path.endswith(theirs_suffix(self.directory.name)) else self.objection(path)
-
-    def _propose_link(self, proposal: Proposal, found: Found, path: str) -> None:
-        target = Folder(self.directory).link_target(found.path)
-        if leads_out(path, os.fsdecode(target)):
-            proposal.misfits[path] = "it is a link that leads out of the bundle"
-        elif leads_into_git(os.fsdecode(target)):
-            proposal.misfits[path] = "it is a link into git's own directory"
-        else:
-            proposal.changes[path] = Entry(LINK, self.repository.write_blob(target))
-
-    def _ignored(self, paths: Iterable[str]) -> set[str]:
-        # "./" prevents that a name with a leading colon is taken for a pattern
-        start = f"./{self.repository.prefix}"
-        git = replace(self.repository.git, folder=self.directory, work_tree=self.directory)
-        asked = b"".join(os.fsencode(start + path) + b"\0" for path in paths)
-        if not asked:
-            return set()
-        printed = git.run("check-ignore", "-z", "--stdin", "--no-index", stdin=asked, accepted=(0, 1))
-        return {name.removeprefix(start) for name in os.fsdecode(printed).split("\0") if name}
-
-
-def theirs_suffix(changeset_id: str) -> str:
-    """Return the suffix for the others' version of a file in which no lines can be marked."""
-    return f".{changeset_id}.theirs"
-
-
-def leads_out(path: str, target: str) -> bool:
-    """Return whether a link at ``path`` may lead out of the bundle.
-
-    ``..`` is allowed only at the beginning: after another part it would start from that part's target.
-    """
-    parts = PurePosixPath(target).parts
-    ups = next((number for number, part in enumerate(parts) if part != ".."), len(parts))
-    return target.startswith("/") or ups > path.count("/") or ".." in parts[ups:]
-
-
-def leads_into_git(path: str) -> bool:
-    """Return whether a path contains git's own directory, under any name that file systems have for it."""
-    return any(plain_name(part) in _GIT_NAMES for part in _PARTS.split(path))
-
-
-def _misfit(found: Found, path: str, base: Entries) -> str | None:
-    if found.mode is None:
-        return "it is not a regular file, or its directories are nested too deep"
-    if leads_into_git(path):
-        return "git keeps that name for itself"
-    places = (path, *parents(path))
-    if any(place in base and base[place].mode == SUBMODULE for place in places):
-        return "a submodule is there"
-    return None
 
 
 @dataclass(frozen=True, slots=True)

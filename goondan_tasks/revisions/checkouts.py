@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Literal, Self, cast
 
 from goondan_tasks.errors import BundleRevisionUnavailableError
+from goondan_tasks.inner_path import InnerPath
 from goondan_tasks.revisions.git import FILE, LINK, PROGRAM, Branch, GitError, Remote, Repository
 from goondan_tasks.trees import remove_tree
 
@@ -91,7 +92,7 @@ class Folder:
     opened files are read. All methods raise OSError.
     """
 
-    root: Path
+    root: Path | InnerPath
 
     def found(self, start: str = "", *, skipped: frozenset[str] = frozenset({".git"})) -> Iterator[Found]:
         """Yield the items below ``start``, except for the names in ``skipped``."""
@@ -130,7 +131,10 @@ class Folder:
     @contextlib.contextmanager
     def _directory(self, parts: list[str]) -> Iterator[int]:
         with contextlib.ExitStack() as opened:
-            directory = _opened(opened, str(self.root), None)
+            if isinstance(self.root, InnerPath):
+                directory = opened.enter_context(self.root.open_directory())
+            else:
+                directory = _opened(opened, str(self.root), None)
             for part in parts:
                 directory = _opened(opened, part, directory)
             yield directory

@@ -5,14 +5,16 @@ import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from goondan_tasks.changesets import commit as commit_module
+from goondan_tasks.changesets import working_files
 from goondan_tasks.changesets.api import ChangesetError, CommitResult
-from goondan_tasks.changesets.commit import leads_out
 from goondan_tasks.changesets.policy import ChangesetRules, Principal
+from goondan_tasks.changesets.working_files import leads_out
 from goondan_tasks.revisions.checkouts import Folder, Found
+from goondan_tasks.revisions.git import Git
 from tests.git_bundle import GitBundle, OpenChangeset, git, make_bundle, open_changeset
 from tests.unit.goondan_tasks.bundle.writing import HANDLERS
 
@@ -194,12 +196,12 @@ def test_names_that_git_may_take_for_its_own_are_refused(changeset: OpenChangese
 
 
 def test_what_is_too_much_is_refused(changeset: OpenChangeset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit_module, "MAX_FILE_BYTES", 10)
-    monkeypatch.setattr(commit_module, "MAX_CHANGES", 2)
+    monkeypatch.setattr(working_files, "MAX_FILE_BYTES", 10)
+    monkeypatch.setattr(working_files, "MAX_CHANGES", 2)
     changeset.write({"prompts/a": "0123456789x", "prompts/b": "x", "prompts/c": "x", "prompts/d": "x"})
     assert violations(commit(changeset)) == ("prompts/a", "prompts/d")
 
-    monkeypatch.setattr(commit_module, "MAX_FILES", 3)
+    monkeypatch.setattr(working_files, "MAX_FILES", 3)
     result = commit(changeset)
     assert result.error is not None
     assert (result.status, result.error.violated_files) == ("rejected", None)
@@ -209,7 +211,7 @@ def test_what_is_too_much_is_refused(changeset: OpenChangeset, monkeypatch: pyte
 def test_what_is_too_much_together_is_refused(
     changeset: OpenChangeset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commit_module, "MAX_BYTES", 10)
+    monkeypatch.setattr(working_files, "MAX_BYTES", 10)
     changeset.write({"prompts/a": "12345", "prompts/b": "12345", "prompts/c": "1", "prompts/d": ""})
 
     assert violations(commit(changeset)) == ("prompts/c",)
@@ -234,10 +236,10 @@ def test_a_file_that_is_too_large_is_not_read(changeset: OpenChangeset) -> None:
             return super().digest(found, algorithm, head=head)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commit_module, "Folder", Watched)
+        patch.setattr(working_files, "Folder", Watched)
         for name in ("echo.py", "prompts/new.bin"):
             with (changeset.folder / name).open("ab") as file:
-                file.truncate(commit_module.MAX_FILE_BYTES + 1)
+                file.truncate(working_files.MAX_FILE_BYTES + 1)
         refused = violations(commit(changeset))
 
     assert refused == ("echo.py", "prompts/new.bin")
@@ -345,6 +347,44 @@ def test_the_directory_of_changesets_may_be_no_link(bundle: GitBundle, tmp_path:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / ".changesets").symlink_to(tmp_path / "elsewhere")
 
-    with pytest.raises(ChangesetError, match="is a link"):
+    with pytest.raises(ChangesetError, match="Not a directory"):
         open_changeset(bundle.changesets(), tmp_path / ".changesets")
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_link_beside_the_changesets_leads_no_operation_elsewhere(
+    changeset: OpenChangeset, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    changeset.write({"prompts/coder.md": "changed\n"})
+    changeset.folder.parent.rename(elsewhere)
+    changeset.folder.parent.symlink_to(elsewhere)
+    before = {file: file.read_bytes() for file in elsewhere.rglob("*") if file.is_file()}
+
+    assert commit(changeset).status == "failed"
+    with pytest.raises(OSError):
+        changeset.changesets.discard(changeset.changeset_id)
+    with pytest.raises(OSError):
+        changeset.changesets.diff(changeset.changeset_id)
+    with pytest.raises(ChangesetError):
+        changeset.changesets.open(Principal(changeset.folder.parent))
+    assert {file: file.read_bytes() for file in elsewhere.rglob("*") if file.is_file()} == before
+
+
+def test_git_writes_no_file_by_its_path_in_the_directory(
+    bundle: GitBundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = set[Path | None]()
+    run = Git.status
+
+    def watched(git: Git, *given: Any, **options: Any) -> tuple[int, bytes]:
+        folders.update((git.folder, git.work_tree))
+        return run(git, *given, **options)
+
+    monkeypatch.setattr(Git, "status", watched)
+    changeset = open_changeset(bundle.changesets(), tmp_path / "work")
+    changeset.write({"prompts/coder.md": "changed\n", "prompts/new.md": "new\n"})
+    changeset.changesets.diff(changeset.changeset_id)
+    assert commit(changeset).status == "ok"
+
+    assert [folder for folder in folders if folder and folder.is_relative_to(tmp_path / "work")] == []
