@@ -21,7 +21,7 @@ from redis.backoff import ExponentialBackoff
 from redis.client import Pipeline
 from redis.connection import AbstractConnection, ConnectionPool
 from redis.driver_info import DriverInfo
-from redis.exceptions import AuthenticationError, RedisError
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 from redis.retry import Retry
 
 from broker_config.in_flight import IN_FLIGHT_INDEX
@@ -235,7 +235,7 @@ def connect(
         "socket_timeout": timeout_seconds,
         "socket_connect_timeout": min(timeout_seconds, CONNECT_TIMEOUT_SECONDS),
         "health_check_interval": 10,
-        "redis_connect_func": retry.greet,
+        "redis_connect_func": partial(_greet_by_name, retry.greet),
         "retry": retry,
         "parser_class": RefusalParser,
     }
@@ -254,6 +254,19 @@ def connect(
         raise SettingsError(f"GOONDAN_REDIS_URL: {hidden_password(url)} cannot be used: {error}") from error
     retry.on_demotion = partial(_leave_server, pool)
     return client
+
+
+def _greet_by_name(greet: Callable[[AbstractConnection], object], connection: AbstractConnection) -> None:
+    """Set up a connection, and name it if the user may: the name only stands in the list of clients."""
+    name, connection.client_name = connection.client_name, None
+    try:
+        greet(connection)
+    finally:
+        connection.client_name = name
+    if name:
+        connection.send_command("CLIENT", "SETNAME", name, check_health=False)
+        with contextlib.suppress(NoPermissionError):
+            connection.read_response()
 
 
 def _leave_server(pool: ConnectionPool) -> None:

@@ -124,5 +124,4 @@ def _transport_options(lease_seconds: float) -> dict[str, Any]:
         "socket_connect_timeout": 5,
         "socket_keepalive": True,
         "health_check_interval": 10,
-        "client_name": "goondan",
     }

@@ -72,7 +72,10 @@ _REMEDIES = (
     ("LOADING|loading the dataset", "Wait until it has read its data from disk."),
     ("CLUSTERDOWN|Hash slot|^MOVED|^ASK |CROSSSLOT", NO_CLUSTER),
     ("NOAUTH|WRONGPASS|Authentication|authenticated|password", _CREDENTIALS),
-    ("NOPERM|has no permissions", "Let the user of GOONDAN_REDIS_URL do all: `ACL SETUSER`."),
+    (
+        "NOPERM|has no permissions",
+        "Give the user the rights that docs/how-to/deploy.md lists.",
+    ),
     ("max number of clients", "Raise maxclients, or end clients: `redis-cli CLIENT LIST` shows them."),
 )
 

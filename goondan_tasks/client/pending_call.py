@@ -385,7 +385,7 @@ def require_possible(call_id: str) -> None:
 
 def not_found(call_id: str) -> CallNotFoundError:
     return CallNotFoundError(
-        f"No call {call_id!r}: its record is unknown, expired, damaged or of a newer version."
+        f"No call {call_id!r}: it is unknown, expired or damaged, or this version cannot read it."
     )
 
 
