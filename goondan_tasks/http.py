@@ -1,8 +1,11 @@
 """Running an application with uvicorn, and which requests ``goondan mcp-server`` accepts.
 
+A client may send half a request and nothing more: times and the number of connections have limits.
+
 Needs the extra ``serve``.
 """
 
+import asyncio
 import hmac
 import logging
 import signal
@@ -14,11 +17,13 @@ from dataclasses import dataclass
 from types import FrameType
 from urllib.parse import SplitResult, urlsplit
 
+import h11
 import uvicorn
 from pydantic import SecretStr
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from broker_config.hard_end import HardEnd
 from broker_config.settings import Settings
@@ -29,6 +34,12 @@ from goondan_tasks.process import is_loopback, sighup_ends_process
 GRACE_SECONDS = 3
 #: how long all may take until the process ends, whatever Redis does
 END_SECONDS = 15.0
+#: how long a client may take to send the head of a request, and its body
+HEAD_SECONDS = 10.0
+BODY_SECONDS = 60.0
+#: further connections are closed at once
+MAX_CONNECTIONS = 800
+_TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 Ending = Callable[[], Awaitable[None]]
 SCHEME = "bearer"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -116,6 +127,50 @@ def error_response(status: int, message: str, headers: dict[str, str] | None = N
     return JSONResponse({"error": {"message": message}}, status, headers)
 
 
+class ImpatientProtocol(H11Protocol):
+    """Closes connections whose requests do not arrive in time; responses may take as long as they do."""
+
+    #: what the client has to send, and the timer for it
+    _expected: str | None = None
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Expect the head of a request, or close a connection that is one too many."""
+        super().connection_made(transport)
+        if len(self.connections) > MAX_CONNECTIONS:
+            transport.abort()
+        else:
+            self._expect()
+
+    def data_received(self, data: bytes) -> None:
+        """Read a part of a request."""
+        super().data_received(data)
+        self._expect()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _expect(self) -> None:
+        state = self.conn.their_state
+        expected = "head" if state is h11.IDLE else "body" if state is h11.SEND_BODY else None
+        if expected == self._expected:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._expected, self._timer = expected, None
+        if expected is not None:
+            seconds = HEAD_SECONDS if expected == "head" else BODY_SECONDS
+            self._timer = self.loop.call_later(seconds, self._give_up)
+
+    def _give_up(self) -> None:
+        if self._expected == "head":
+            self.transport.write(_TOO_SLOW)
+        self.transport.close()
+
+
 class OrderlyServer(uvicorn.Server):
     """A server that lets its application answer pending requests before connections are closed."""
 
@@ -178,6 +233,7 @@ def _server(app: ASGIApp, ending: Ending) -> OrderlyServer:
         log_config=None,
         access_log=False,
         ws="none",
+        http=ImpatientProtocol,
         server_header=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
