@@ -21,7 +21,7 @@ from broker_config.keys import Keys
 from broker_config.refusals import RefusedError, reason_unreachable, refusal_text, remedy_of
 from broker_config.settings import PREFIX, Settings, hidden_password
 from goondan_tasks import sandbox
-from goondan_tasks.agent_registry import AgentRegistry, describe_agents
+from goondan_tasks.agent_registry import AgentRecord, AgentRegistry, describe_agents
 from goondan_tasks.bundle import BoundTool, Bundle, Finding, inspect_bundle
 from goondan_tasks.call_counts import CountStore
 from goondan_tasks.cli.fleet_checks import (
@@ -42,7 +42,7 @@ from goondan_tasks.cli.output import (
 )
 from goondan_tasks.cli.session import Session, require_other_broker, takes_session
 from goondan_tasks.client.status import read_agents, read_unfetched_mail
-from goondan_tasks.errors import PACKAGE_NOT_INSTALLED, BrokerUnreachableError
+from goondan_tasks.errors import PACKAGE_NOT_INSTALLED, BrokerUnreachableError, ConfigError
 from goondan_tasks.instances.earlier import EarlierWorkspace, earlier_workspace
 from goondan_tasks.javascript import INSTALL, find_runtime, is_javascript, missing_runtime
 from goondan_tasks.ledger.ledger import Ledger
@@ -368,7 +368,7 @@ def _agent_registry_checks(redis: Redis, settings: Settings, bundle: Bundle | No
     keys = Keys(settings.namespace)
     agent_registry = AgentRegistry(redis, keys)
     announced, workers = agent_registry.agents(), agent_registry.workers()
-    own = describe_agents(bundle, settings.swarm, settings.workspace) if bundle else []
+    own, swarm_checks = _described(bundle, settings)
     agents = {record.name: record for record in own} or announced
     known = {**announced, **agents}
     workspaces = sorted({record.workspace for record in known.values()})
@@ -379,6 +379,7 @@ def _agent_registry_checks(redis: Redis, settings: Settings, bundle: Bundle | No
     unfetched = read_unfetched_mail(redis, keys, elsewhere, older_than_seconds=UNFETCHED_SECONDS)
     earlier = earlier_workspace(bundle, settings, redis) if bundle else None
     return [
+        *swarm_checks,
         *earlier_workspace_check(earlier),
         *fleet_checks(agents, announced, workers, statuses=statuses),
         *loss_checks(statuses),
@@ -388,6 +389,14 @@ def _agent_registry_checks(redis: Redis, settings: Settings, bundle: Bundle | No
         *revision_checks(followed, known, workers),
         *mcp_server_checks(workers),
     ]
+
+
+def _described(bundle: Bundle | None, settings: Settings) -> tuple[list[AgentRecord], list[Check]]:
+    """Describe the bundle's agents; if it has no such Swarm, the announced ones are checked."""
+    try:
+        return (describe_agents(bundle, settings.swarm, settings.workspace) if bundle else []), []
+    except ConfigError as error:
+        return [], [Check("swarm", "problem", error.message, error.suggestion)]
 
 
 def _writes_check(redis: Redis) -> Check:

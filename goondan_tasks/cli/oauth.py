@@ -16,10 +16,10 @@ from goondan_tasks.cli.servers import announced_socket
 from goondan_tasks.cli.session import Interruption, Session, chosen_agents, require_broker, takes_session
 from goondan_tasks.client import Client
 from goondan_tasks.client.known_agents import broker_errors
-from goondan_tasks.errors import OAuthStoreError, extra
+from goondan_tasks.errors import ConfigError, OAuthStoreError, extra
 from goondan_tasks.logs import configure_logging
 from goondan_tasks.messages import JsonObject, wall_clock
-from goondan_tasks.oauth.apps import apps_of
+from goondan_tasks.oauth.apps import OAuthApp, apps_of
 from goondan_tasks.oauth.file_store import KeyFile
 from goondan_tasks.oauth.manager import (
     open_keys,
@@ -147,13 +147,24 @@ def revoke(
     with _opened_store(session) as store:
         if subject is None:
             return _remove(session.output, store, app)
-        known = apps_of(session.bundle().oauth_apps).get(app) if session.settings.bundle else None
+        known = _known_app(session, app)
         try:
             is_told = revoke_grant(store, Provider(), wall_clock, oauth_app=app, subject=subject, app=known)
         except OAuthStoreError:
             return _remove(session.output, store, grant_name(app, subject))
     told = "the provider was told" if is_told else "the provider was not told: revoke it there too"
     return session.output.give({"revoked": True, "providerTold": is_told}, f"revoked; {told}")
+
+
+def _known_app(session: Session, name: str) -> OAuthApp | None:
+    """Return an app of the bundle; a bundle that is not valid must not keep a grant from being revoked."""
+    if session.settings.bundle is None:
+        return None
+    try:
+        return apps_of(session.bundle().oauth_apps).get(name)
+    except ConfigError as error:
+        session.output.note(f"The bundle {session.settings.bundle} cannot be loaded: {error}")
+        return None
 
 
 @takes_session

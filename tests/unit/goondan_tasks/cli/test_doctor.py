@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import fakeredis
 import pytest
 
 from broker_config.embedded import RedisBinaryNotFound
@@ -578,3 +579,11 @@ def test_calls_that_died_lately_are_a_warning_with_what_became_of_them() -> None
     assert "2 calls died with w1, w2" in coder.message
     assert coder.message.endswith("1 E_TOOL_OUTCOME_UNKNOWN, 1 run again")
     assert "goondan show c2" in (coder.remedy or "")
+
+
+def test_a_swarm_that_the_bundle_lacks_is_a_problem_beside_other_checks() -> None:
+    with fakeredis.FakeRedis() as redis:
+        checks = doctor._agent_registry_checks(redis, Settings(swarm="nope"), load_bundle(EXAMPLE))
+
+    assert ("swarm", "problem") in [(check.name, check.level) for check in checks]
+    assert len(checks) > 1

@@ -101,6 +101,20 @@ def test_a_grant_is_revoked_once_it_is_there() -> None:
     assert revoked.revoked
 
 
+@pytest.mark.usefixtures("root")
+def test_a_grant_is_revoked_though_the_bundle_is_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "goondan.yaml").write_text("kind: Aget\n", encoding="utf-8")
+    monkeypatch.setenv("GOONDAN_BUNDLE", str(tmp_path))
+    store().replace_grant(grant(), generation=0)
+
+    done = goondan("oauth", "revoke", APP, "--subject", SUBJECT, "--json")
+
+    assert (done.exit_code, done.document) == (0, {"revoked": True, "providerTold": False})
+    assert "cannot be loaded" in done.stderr
+
+
 @pytest.mark.parametrize("by_name", [True, False])
 def test_a_grant_that_cannot_be_read_is_removed(
     root: Path, monkeypatch: pytest.MonkeyPatch, by_name: bool
