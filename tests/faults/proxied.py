@@ -1,4 +1,4 @@
-"""A stack whose workers reach their Redis through a proxy; its client does not."""
+"""Stacks whose Redis is elsewhere: behind a proxy for the workers, or at some URL for all."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +25,19 @@ class ProxiedStack(LocalStack):
         settings = self.client.settings.model_copy(update={"redis_url": self.proxy.url})
         with Client(settings, load_bundle(self.bundle)) as client:
             yield client
+
+
+class ElsewhereStack(LocalStack):
+    """A stack whose Redis is the one at a URL."""
+
+    def __init__(self, url: str, bundle: Path, *, workers: int, environment: Mapping[str, str]) -> None:
+        self._url = url
+        super().__init__(bundle, workers=workers, environment=environment)
+
+    @property
+    def redis_url(self) -> str:
+        """The URL that was given."""
+        return self._url
 
 
 @contextmanager

@@ -3,11 +3,12 @@
 # redis-py leaves some of its commands untyped
 # mypy: disable-error-code="no-untyped-call"
 
+import random
 import secrets
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +20,10 @@ from redis.exceptions import ResponseError
 
 from broker_config.embedded import HOST, EmbeddedRedis, find_redis_server
 from broker_config.process_group import ProcessGroup, end_processes
+from goondan_tasks.testing import LocalStack
+from tests.faults.crowd import Answer, Crowd
+from tests.faults.handler_log import HandlerLog
+from tests.faults.work import mixed_work
 from tests.waiting import wait_until
 
 PASSWORD = "one-password-for-all"
@@ -45,12 +50,14 @@ class Replicated:
             wait_until(lambda: redis.info("replication").get("master_link_status") == "up", SYNC_SECONDS)
 
     def fail_over(self) -> EmbeddedRedis:
-        """Let the first replica become the master, and all others its replicas; return it."""
+        """Let the first replica become the master, and all others its replicas; return it.
+
+        The old master takes no more writes, and waits until the replica has all that it has acknowledged.
+        """
         old, new, *others = self.servers
-        with control(old) as redis:  # what it has acknowledged arrives: it takes no more writes
-            redis.replicaof(HOST, new.port)
-        with control(new) as redis:
-            redis.replicaof("NO", "ONE")
+        with control(old) as redis:
+            redis.execute_command("FAILOVER", "TO", HOST, new.port)
+            wait_until(lambda: redis.info("replication")["role"] == "slave", SYNC_SECONDS)
         self.servers = [new, *others, old]
         for server in self.servers[1:]:
             self.follow(server)
@@ -78,6 +85,29 @@ def replicated(replicas: int) -> Iterator[Replicated]:
         for server in cluster.servers[1:]:
             cluster.follow(server)
         yield cluster
+
+
+#: how many calls have an answer between two failovers
+CALLS = 100
+#: how long a call is waited for
+PATIENCE = 60.0
+
+
+def crowd_through(
+    fail_over: Callable[[], object], failovers: int, stack: LocalStack, log: HandlerLog
+) -> Sequence[Answer]:
+    """Let producers submit calls through so many failovers; return the answers."""
+    crowd = Crowd(stack.client, 16, PATIENCE)
+    with crowd.at_work(mixed_work(log, random.Random(failovers), 1.0)) as answers:
+        for number in range(1, failovers + 1):
+            wait_until(partial(_has_answered, crowd, number * CALLS), PATIENCE)
+            fail_over()
+        wait_until(partial(_has_answered, crowd, (failovers + 1) * CALLS), PATIENCE)
+    return answers
+
+
+def _has_answered(crowd: Crowd, calls: int) -> bool:
+    return crowd.answered >= calls
 
 
 SERVICE = "swarm"

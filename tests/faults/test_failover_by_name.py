@@ -1,6 +1,6 @@
-"""The master behind one name becomes a replica, and the name stands for another server from then on.
+"""The name of the master stands for another server from some moment on.
 
-No connection is closed: each part of a process notices by itself.
+An old master that has become a replica closes no connection: each part of a process notices by itself.
 """
 
 from collections.abc import Iterator
@@ -17,8 +17,17 @@ from broker_config.pipelined_writer import PipelinedWriter
 from broker_config.queue_reader import QueueReader
 from broker_config.scripts import Script, ScriptCall, ScriptConnection
 from broker_config.subscription import Subscription
+from goondan_tasks.errors import CallNotFoundError
+from goondan_tasks.testing import LocalStack
+from tests.faults.conftest import ENVIRONMENT, PROVING_GROUND, Say
+from tests.faults.crowd import AGENT
+from tests.faults.handler_log import HandlerLog
+from tests.faults.proxied import ElsewhereStack
 from tests.faults.proxy import Proxy
-from tests.faults.replicated import Replicated, control, replicated
+from tests.faults.reckoning import Reckoning
+from tests.faults.replicated import Replicated, control, crowd_through, replicated
+from tests.faults.sizes import short_and_long
+from tests.faults.work import submit_work, work_args
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.faults
@@ -126,3 +135,54 @@ def test_a_client_without_patience_says_that_the_server_refuses(servers: Replica
         pytest.raises(RedisError, match="READONLY"),
     ):
         replica.sadd("members", "never")
+
+
+@pytest.fixture
+def stack(name: Proxy) -> Iterator[LocalStack]:
+    with ElsewhereStack(name.url, PROVING_GROUND, workers=1, environment=ENVIRONMENT) as stack:
+        yield stack
+
+
+@pytest.mark.parametrize("failovers", short_and_long(1, 5, minutes=5))
+def test_nothing_is_lost_or_run_twice_behind_a_name_under_load(
+    servers: Replicated, name: Proxy, stack: LocalStack, log: HandlerLog, say: Say, failovers: int
+) -> None:
+    answers = crowd_through(lambda: fail_over(servers, name), failovers, stack, log)
+    reckoning = Reckoning(answers, log.runs())
+    say(reckoning.lines())
+    assert set(reckoning.codes) == {"ok"}
+    assert reckoning.run_twice == []
+    assert reckoning.wrong_owner == []
+    assert all(worker.poll() is None for worker in stack.workers)
+
+
+def test_what_a_lagging_replica_lacks_is_unknown_and_may_be_submitted_again(
+    servers: Replicated, name: Proxy, stack: LocalStack, log: HandlerLog
+) -> None:
+    old, new = servers.servers
+    kept = submit_work(stack.client, log, number=1)
+    assert kept.result(PATIENCE).status == "ok"
+    with control(old) as redis:
+        assert redis.wait(1, PATIENCE * 1000) == 1
+    with control(new) as redis:
+        redis.replicaof("NO", "ONE")  # it gets nothing more
+    args = work_args(log, 2, 0)
+    lost = stack.client.submit(AGENT, "once__sync", args, tool_call_id="again", turn_id="turn-1")
+    assert lost.result(PATIENCE).status == "ok"
+    running = submit_work(stack.client, log, number=3, seconds=2.0)
+    wait_until(lambda: log.runs_of(3))
+    old.process.kill()
+    old.process.wait(PATIENCE)
+    name.lead_to(new.url)
+    assert stack.client.pending(kept.id).result(PATIENCE).status == "ok"
+    with pytest.raises(CallNotFoundError):
+        stack.client.pending(lost.id)
+    with pytest.raises(CallNotFoundError):
+        running.result(PATIENCE)
+    again = stack.client.submit(AGENT, "once__sync", args, tool_call_id="again", turn_id="turn-1")
+    assert again.id == lost.id
+    assert again.result(PATIENCE).status == "ok"
+    assert {number: len(runs) for number, runs in log.runs().items()} == {1: 1, 2: 2, 3: 1}
+    servers.servers = [new, old]
+    old.launch()
+    servers.follow(old)

@@ -3,11 +3,9 @@
 import asyncio
 import json
 import math
-import random
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
 
 import pytest
 
@@ -18,11 +16,20 @@ from goondan_tasks.client import AsyncClient
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.testing import LocalStack
 from tests.faults.conftest import ENVIRONMENT, PROVING_GROUND, Say
-from tests.faults.crowd import AGENT, Crowd
+from tests.faults.crowd import AGENT
 from tests.faults.handler_log import HandlerLog
+from tests.faults.proxied import ElsewhereStack
 from tests.faults.reckoning import Reckoning
-from tests.faults.replicated import PASSWORD, SERVICE, Replicated, Sentinels, replicated, sentinels
-from tests.faults.work import mixed_work, submit_work, work_args
+from tests.faults.replicated import (
+    PASSWORD,
+    SERVICE,
+    Replicated,
+    Sentinels,
+    crowd_through,
+    replicated,
+    sentinels,
+)
+from tests.faults.work import submit_work, work_args
 from tests.integration.flower_process import flower, page
 from tests.waiting import wait_until
 from workers.processes import lease_guard, lease_guard_process
@@ -30,21 +37,6 @@ from workers.processes import lease_guard, lease_guard_process
 pytestmark = pytest.mark.faults
 
 PATIENCE = 60
-#: how many calls have an answer between two failovers
-CALLS = 100
-
-
-class ElsewhereStack(LocalStack):
-    """A stack whose Redis is the one at a URL."""
-
-    def __init__(self, url: str, *, workers: int) -> None:
-        self._url = url
-        super().__init__(PROVING_GROUND, workers=workers, environment=ENVIRONMENT)
-
-    @property
-    def redis_url(self) -> str:
-        """The URL that was given."""
-        return self._url
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +53,8 @@ def watch(servers: Replicated) -> Iterator[Sentinels]:
 
 @pytest.fixture(scope="module")
 def stack(watch: Sentinels) -> Iterator[LocalStack]:
-    with ElsewhereStack(watch.url(), workers=2) as stack:
+    with ElsewhereStack(watch.url(), PROVING_GROUND, workers=2, environment=ENVIRONMENT) as stack:
         yield stack
-
-
-def has_answered(crowd: Crowd, calls: int) -> bool:
-    return crowd.answered >= calls
 
 
 def command(url: str, *words: str) -> str:
@@ -117,12 +105,7 @@ def test_the_process_that_keeps_leases_asks_the_sentinels_for_the_master(watch: 
 def test_nothing_is_lost_or_run_twice_through_five_failovers_under_load(
     stack: LocalStack, watch: Sentinels, log: HandlerLog, say: Say
 ) -> None:
-    crowd = Crowd(stack.client, 16, PATIENCE)
-    with crowd.at_work(mixed_work(log, random.Random(5), 1.0)) as answers:
-        for number in range(1, 6):
-            wait_until(partial(has_answered, crowd, number * CALLS), PATIENCE)
-            watch.fail_over()
-        wait_until(partial(has_answered, crowd, 6 * CALLS), PATIENCE)
+    answers = crowd_through(watch.fail_over, 5, stack, log)
     reckoning = Reckoning(answers, log.runs())
     say(reckoning.lines())
     assert set(reckoning.codes) == {"ok"}
