@@ -37,7 +37,8 @@ STANDBY_SECONDS = 0.5
 class Heartbeat(bootsteps.StartStopStep):
     """The consumer step that registers the worker while it consumes."""
 
-    requires = ("celery.worker.consumer.tasks:Tasks",)
+    #: a worker is ready when it can be stopped
+    requires = ("celery.worker.consumer.tasks:Tasks", "workers.pool.drain:Drain")
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         self._timers: list[Any] = []

@@ -54,11 +54,15 @@ class Connection:
     def __init__(self, address: Address, timeout: float) -> None:
         with _faults_of_redis():
             self._socket = _connected(address, timeout)
-            self._answers = self._socket.makefile("rb")
-        if address.get("password"):
-            self.run("AUTH", *filter(None, (address.get("username"), address["password"])))
-        if address.get("db"):
-            self.run("SELECT", address["db"])
+        self._answers = self._socket.makefile("rb")
+        try:
+            if address.get("password"):
+                self.run("AUTH", *filter(None, (address.get("username"), address["password"])))
+            if address.get("db"):
+                self.run("SELECT", address["db"])
+        except RedisCommandError:
+            self.close()
+            raise
 
     def run(self, *words: object) -> str:
         """Run a command and return its answer as text; raise RedisCommandError if it fails."""
@@ -116,13 +120,17 @@ def _at_master(address: Address, timeout: float) -> Address:
 def _connected(address: Address, timeout: float) -> socket.socket:
     if "service" in address:
         address = _at_master(address, timeout)
-    if "path" in address:
-        connection = socket.socket(socket.AF_UNIX)
+    if "path" not in address:
+        connection = socket.create_connection((address["host"], address["port"]), timeout)
+        return _encrypted(connection, address) if address.get("tls") else connection
+    connection = socket.socket(socket.AF_UNIX)
+    try:
         connection.settimeout(timeout)
         connection.connect(address["path"])
-        return connection
-    connection = socket.create_connection((address["host"], address["port"]), timeout)
-    return _encrypted(connection, address) if address.get("tls") else connection
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 def _encrypted(connection: socket.socket, address: Address) -> socket.socket:

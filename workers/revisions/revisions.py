@@ -213,8 +213,8 @@ class Revisions:
         for thread in threads:
             try:
                 thread.start()
-            except RuntimeError as error:  # the system has no thread left
-                logger.warning("worker.stopping_not_told", reason=str(error))
+            except RuntimeError:  # the system has no thread left
+                thread.run()  # on this one
         for thread in threads:
             if thread.ident is not None:
                 thread.join(max(0.0, end - monotonic()))
