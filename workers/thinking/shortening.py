@@ -33,10 +33,11 @@ def shorten(conversation: Conversation, turn_id: str) -> bool:
     messages = conversation.next_messages
     sizes = [sum(map(len, _texts(message))) for message in messages]
     target, before = sum(sizes) // 2, len(conversation.events)
-    outputs = [len(text) for message in messages for text in _outputs(message)]
+    free = {message.id for message in messages if not must_stay(message, turn_id)}
+    outputs = [len(text) for message in messages if message.id in free for text in _outputs(message)]
     longest = _longest(outputs, target - (sum(sizes) - sum(outputs)))
     for place, message in enumerate(messages):
-        if any(len(text) > longest for text in _outputs(message)):
+        if message.id in free and any(len(text) > longest for text in _outputs(message)):
             cut = _with_outputs(message, lambda text: _cut(text, longest))
             conversation.emit({"type": "replace", "targetId": message.id, "message": cut.to_wire()})
             sizes[place] = sum(map(len, _texts(cut)))

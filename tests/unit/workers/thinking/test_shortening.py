@@ -75,6 +75,13 @@ def test_what_must_stay_and_short_outputs_cannot_be_shortened() -> None:
     assert conversation.events == []
 
 
+def test_an_output_that_is_pinned_is_not_cut() -> None:
+    pinned = result("r", "c", "x" * 9_000).model_copy(update={"metadata": {"pinned": True}})
+    conversation = Conversation([user("u"), asked("a", "c", "d"), pinned, result("s", "d", "y" * 9_000)])
+    assert shorten(conversation, TURN)
+    assert [len(output(message)) for message in conversation.next_messages[-2:]] == [9_000, LEAST_CHARACTERS]
+
+
 def test_repeated_shortening_comes_to_an_end_with_the_last_exchange() -> None:
     pairs = [m for n in range(30) for m in (asked(f"a{n}", "c"), result(f"r{n}", "c", "x" * 50_000))]
     conversation = Conversation([user("u"), *pairs])
