@@ -1,7 +1,9 @@
 """Prometheus metrics of all agents and workers, read from Redis at each scrape."""
 
+import socket
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import accumulate, product
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -17,6 +19,11 @@ from goondan_tasks.names import DELEGATE_TOOL, EVENT_TOOLS, MODEL_TOOLS
 
 #: the codes of settled calls that alerts watch
 _AFTER_DEATHS = (REQUEUED, ToolOutcomeUnknownError.code, ToolPoisonedError.code)
+
+#: how long a connection may take, since a client may send half a request and nothing more
+CONNECTION_SECONDS = 60.0
+#: further connections are closed at once
+MAX_CONNECTIONS = 50
 
 #: returns what is counted of the calls
 ReadCounts = Callable[[], TotalCounts]
@@ -158,6 +165,35 @@ def _backlog(statuses: Iterable[AgentStatus]) -> GaugeMetricFamily:
     return gauge
 
 
+class _Connections:
+    """The open connections of a server that has a thread for each; limited in number and time."""
+
+    def __init__(self, close: Callable[[socket.socket], None]) -> None:
+        self._close = close
+        self._timers: dict[socket.socket, threading.Timer] = {}
+
+    def admit(self, connection: socket.socket, _address: object) -> bool:
+        """Return whether a connection may be served."""
+        if len(self._timers) >= MAX_CONNECTIONS:
+            return False
+        self._timers[connection] = timer = threading.Timer(CONNECTION_SECONDS, _cut, [connection])
+        timer.daemon = True
+        timer.start()
+        return True
+
+    def close(self, connection: socket.socket) -> None:
+        """Close a connection, admitted or not."""
+        timer = self._timers.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
+        self._close(connection)
+
+
+def _cut(connection: socket.socket) -> None:
+    with suppress(OSError):  # it is closed already
+        connection.shutdown(socket.SHUT_RDWR)
+
+
 @contextmanager
 def serving(
     read: Callable[[], list[AgentStatus]], read_counts: ReadCounts, host: str, port: int
@@ -170,6 +206,10 @@ def serving(
     registry = CollectorRegistry()
     registry.register(AgentMetrics(read, read_counts))
     server, thread = start_http_server(port, host, registry)
+    connections = _Connections(server.shutdown_request)
+    # the server's class is the package's own
+    setattr(server, "verify_request", connections.admit)  # noqa: B010
+    setattr(server, "shutdown_request", connections.close)  # noqa: B010
     try:
         shown_host = f"[{host}]" if ":" in host else host
         yield f"http://{shown_host}:{server.server_port}/metrics"

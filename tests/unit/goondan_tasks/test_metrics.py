@@ -1,7 +1,10 @@
 """What Prometheus gets."""
 
+import socket
 import urllib.request
+from urllib.parse import urlsplit
 
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from goondan_tasks.call_counts import CallCounts, CountedCall, TotalCounts
@@ -146,3 +149,22 @@ def test_they_are_served_over_http() -> None:
         text = answer.read().decode()
 
     assert 'goondan_workers{agent="coder"} 1.0' in text
+
+
+def test_half_a_request_is_cut_off_and_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("goondan_tasks.metrics.CONNECTION_SECONDS", 0.3)
+    with serving(busy, nothing, "127.0.0.1", 0) as url:
+        address = ("127.0.0.1", int(urlsplit(url).port or 0))
+        with socket.create_connection(address, timeout=30) as half:
+            half.sendall(b"GET /metrics HT")
+            assert half.recv(1) == b""
+        with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310
+            assert answer.status == 200
+
+
+def test_a_connection_too_many_is_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("goondan_tasks.metrics.MAX_CONNECTIONS", 0)
+    with serving(busy, nothing, "127.0.0.1", 0) as url:
+        address = ("127.0.0.1", int(urlsplit(url).port or 0))
+        with socket.create_connection(address, timeout=30) as refused:
+            assert refused.recv(1) == b""
