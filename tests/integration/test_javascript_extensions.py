@@ -122,7 +122,7 @@ def test_the_older_documents_loggers_tell_of_calls_and_of_errors(lighthouse: Lig
     assert re.search(r"Tool 완료: bell.ring \(\d+ms\)", log)
     assert "Tool 실패: bell.crack" in log
     assert re.search(
-        r"\[Tool\] 호출: \{\s+name: 'bell.ring',\s+arguments: \{ times: 2 \},\s+turnId: 'turn-", log
+        r"\[Tool\] 호출: \{\\n +name: 'bell.ring',\\n +arguments: \{ times: 2 \},\\n +turnId: 'turn-", log
     )
     assert re.search(r"\[Tool\] 완료: \{ name: 'bell.ring', status: 'ok', elapsed: '\d+ms' \}", log)
     assert lighthouse.said().count("once") == before + (before == 0)

@@ -4,6 +4,7 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -70,6 +71,7 @@ FAR = """
 import os
 import socket
 import subprocess
+import sys
 import time
 
 
@@ -404,3 +406,40 @@ def test_a_workdir_below_a_link_has_no_sandbox(tmp_path: Path) -> None:
     assert Confinement().sandbox(cast(Any, bound), instances / "one" / "workspace") is not None
     with pytest.raises(OSError):
         Confinement().sandbox(cast(Any, bound), instances / "two" / "workspace")
+
+
+OPENING = """
+import os
+import sys
+from pathlib import Path
+
+
+def look(ctx, input):
+    Path("beside").touch()
+    relative = [one for one in sys.path if not os.path.isabs(one)]
+    return {"hasToken": "BOX_TOKEN" in os.environ, "onPath": relative}
+
+
+handlers = {"look": look}
+"""
+
+
+@needs_bubblewrap
+def test_files_of_a_workdir_change_no_isolated_tool_in_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BOX_TOKEN", CANARY)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    policy = {"isolation": "process", "sandbox": "strict", "env": ["BOX_TOKEN"]}
+    export = {"name": "look", "parameters": {"type": "object"}, **policy}
+    write_bundle(tmp_path / "bundle", export, OPENING, "py")
+    run_tool(tmp_path / "bundle", "tom", "peeping__look", {}, state_root=tmp_path / "state")
+    [beside] = tmp_path.rglob("beside")
+    for name in ("sitecustomize", "usercustomize", "socket", "asyncio", "goondan_tasks"):
+        steal = "import os; open('stolen', 'w').write(os.environ.get('BOX_TOKEN', ''))"
+        (beside.parent / f"{name}.py").write_text(steal, "utf-8")
+
+    result = run_tool(tmp_path / "bundle", "tom", "peeping__look", {}, state_root=tmp_path / "state")
+
+    assert (result.output, result.error) == ({"hasToken": True, "onPath": []}, None)
+    assert list(tmp_path.rglob("stolen")) == []

@@ -3,7 +3,7 @@
 Fields that identify a call, a Step or a Turn are sent once; of the others only changes are sent, each time.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -74,13 +74,57 @@ def told(value: Any) -> Any:
     return plain(value)
 
 
+def with_exact_integers(value: Any, sent: Callable[[], Any]) -> Any:
+    """Return a value from a host with the integers that JavaScript has read as other numbers restored.
+
+    ``sent`` returns what the host was sent; it is called only if there may be such integers.
+
+    Raises:
+        ValueError: two integers of it are the same number in JavaScript.
+    """
+    if not any(_integers(value)):
+        return value
+    exact: dict[float, set[int]] = {}
+    for number in _integers(sent()):
+        exact.setdefault(float(number), set()).add(number)
+
+    def restored(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {name: restored(one) for name, one in part.items()}
+        if isinstance(part, list):
+            return [restored(one) for one in part]
+        if not _is_inexact(part):
+            return part
+        meant = exact.get(float(part), {part})
+        if len(meant) > 1:
+            raise ValueError(f"{sorted(meant)} are the same number in JavaScript: pass them as text")
+        return next(iter(meant))
+
+    return restored(value)
+
+
+def _integers(value: Any) -> Iterator[int]:
+    """Yield the integers that JavaScript reads as other numbers."""
+    if isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _integers(part)
+    elif _is_inexact(value):
+        yield value
+
+
+def _is_inexact(value: Any) -> bool:
+    return type(value) is int and 2**53 <= abs(value) < 10**21
+
+
 def take_over(ctx: Any, changes: JsonObject) -> None:
     """Apply to a context the changes that a middleware made in the host.
 
     Raises:
         ValueError: a value is not valid.
     """
-    for name, value in changes.items():
+    for name, change in changes.items():
+        before = "conversationState" if name == "messageEvents" else name
+        value = with_exact_integers(change, lambda: state_of(ctx).get(before))  # noqa: B023 - called at once
         match name:
             case "toolCatalog":
                 ctx.tool_catalog = _tool_catalog(ctx, value)
@@ -138,6 +182,7 @@ def answer_of(ctx: Any, value: Any, result: Any) -> Any:
     """
     if not isinstance(value, dict):
         return value
+    value = with_exact_integers(value, lambda: told(result))
     if isinstance(ctx, ToolCallExecContext) and value.get("status") in _STATUS:
         return _older_result(value)
     if isinstance(ctx, ToolCallContext) and value.get("status") in _STATUS and "toolCallId" in value:
