@@ -25,6 +25,7 @@ from tests.faults.replicated import (
     SERVICE,
     Replicated,
     Sentinels,
+    control,
     crowd_through,
     replicated,
     sentinels,
@@ -112,6 +113,25 @@ def test_nothing_is_lost_or_run_twice_through_five_failovers_under_load(
     assert reckoning.run_twice == []
     assert reckoning.wrong_owner == []
     assert all(worker.poll() is None for worker in stack.workers)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_calls_go_on_when_the_master_dies_and_a_replica_takes_its_place(log: HandlerLog) -> None:
+    with (
+        replicated(2) as servers,
+        sentinels(servers, 3, down_after=1_500) as watch,
+        ElsewhereStack(watch.url(), PROVING_GROUND, workers=1, environment=ENVIRONMENT) as stack,
+    ):
+        begun = submit_work(stack.client, log, number=1, seconds=8.0)
+        wait_until(lambda: log.runs_of(1))
+        with control(servers.master) as redis:
+            assert redis.wait(2, PATIENCE * 1000) == 2  # both replicas know that it has begun
+        servers.master.process.kill()
+        after = stack.client.call(AGENT, "once__sync", work_args(log, 2, 0), timeout=PATIENCE)
+        assert [after.status, begun.result(PATIENCE).status] == ["ok"] * 2
+        assert {number: len(runs) for number, runs in log.runs().items()} == {1: 1, 2: 1}
+        assert stack.workers[0].poll() is None
 
 
 def refusal_of(url: str) -> str:
