@@ -67,7 +67,7 @@ from broker_config.hard_end import HardEnd
 from broker_config.settings import Settings
 from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog
 from goondan_tasks.calls import CallFields
-from goondan_tasks.client import AsyncClient, PendingCall
+from goondan_tasks.client import AsyncClient, AsyncPendingCall
 from goondan_tasks.errors import BrokerUnreachableError, GoondanError, WaitTimeout
 from goondan_tasks.http import END_SECONDS, HttpGuard, guarded
 from goondan_tasks.mcp_content import call_tool_result, content_of, may_begin_content, refused
@@ -154,7 +154,7 @@ class ToolCalls:
         with anyio.move_on_after(CANCEL_SECONDS):
             await self._all_answered.wait()
 
-    async def _followed(self, call: PendingCall, report: Report | None) -> ToolCallResult:
+    async def _followed(self, call: AsyncPendingCall, report: Report | None) -> ToolCallResult:
         try:
             if self._is_closing:
                 await self._cancel(call.id)
@@ -193,7 +193,7 @@ class ToolCalls:
             await self._client.cancel(call_id)
 
 
-async def _final(call: PendingCall, report: Report | None) -> ToolCallResult:
+async def _final(call: AsyncPendingCall, report: Report | None) -> ToolCallResult:
     """Wait for the final result, also during an outage of Redis.
 
     ``report`` gets only increasing progress, as MCP requires.
@@ -202,9 +202,9 @@ async def _final(call: PendingCall, report: Report | None) -> ToolCallResult:
     while True:
         try:
             with contextlib.suppress(WaitTimeout):
-                result = await call.wait(None if report is None else PROGRESS_SECONDS, wait_pending=True)
+                result = await call.result(None if report is None else PROGRESS_SECONDS, wait_pending=True)
             if report is not None:
-                progress = await asyncio.to_thread(call.progress)
+                progress = await call.progress()
         except BrokerUnreachableError:
             await _until_back(call)
             continue
@@ -217,7 +217,7 @@ async def _final(call: PendingCall, report: Report | None) -> ToolCallResult:
             return result
 
 
-async def _until_back(call: PendingCall) -> None:
+async def _until_back(call: AsyncPendingCall) -> None:
     """Wait until Redis answers again.
 
     Raises:
@@ -227,7 +227,7 @@ async def _until_back(call: PendingCall) -> None:
     while True:
         await asyncio.sleep(PAUSE_SECONDS)
         try:
-            await asyncio.to_thread(call.status)
+            await call.status()
         except BrokerUnreachableError:
             if time.monotonic() >= end:
                 raise

@@ -11,7 +11,7 @@
 
 from goondan_tasks.client.async_client import AsyncClient
 from goondan_tasks.client.client import Client
-from goondan_tasks.client.pending_call import CallOutput, OutputPart, PendingCall
+from goondan_tasks.client.pending_call import AsyncPendingCall, CallOutput, OutputPart, PendingCall
 from goondan_tasks.client.turn_events import (
     AnswerRestarted,
     ReasoningDelta,
@@ -30,6 +30,7 @@ from goondan_tasks.model_messages import StepCallResult
 __all__ = [
     "AnswerRestarted",
     "AsyncClient",
+    "AsyncPendingCall",
     "AsyncStep",
     "AsyncTurn",
     "CallOutput",

@@ -9,7 +9,7 @@ import functools
 import math
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -18,16 +18,18 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 from goondan_tasks.calls import CallFields
 from goondan_tasks.client.client import Client
 from goondan_tasks.client.event_receiver import ReceivedEvent
-from goondan_tasks.client.pending_call import LOOK_SECONDS, OutputPart
+from goondan_tasks.client.pending_call import LOOK_SECONDS, AsyncPendingCall, OutputPart, PendingCall
+from goondan_tasks.client.threads import ClientThreads
 from goondan_tasks.client.turn_events import TurnEvent
 from goondan_tasks.client.turns import AsyncTurn, Turn
-from goondan_tasks.errors import WaitTimeout
+from goondan_tasks.errors import ToolCallConflictError, WaitTimeout
 from goondan_tasks.handoff import EventFields, accepted, not_answered, request_result
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.tool_api import REQUEST_TIMEOUT_MS, RequestResult
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+Handles = TypeVar("Handles")
 
 
 def _in_thread(
@@ -39,9 +41,34 @@ def _in_thread(
     async def run(self: "AsyncClient", /, *args: Parameters.args, **fields: Parameters.kwargs) -> Result:
         bound: Callable[Parameters, Result] = getattr(self._client, method.__name__)
         with self._client.retrying(None):  # bounds the retries on the thread
-            return await asyncio.to_thread(bound, *args, **fields)
+            return await self._client.threads.run(bound, *args, **fields)
 
     return run
+
+
+def _with_handles(
+    method: Callable[Concatenate[Client, Parameters], Result], handles: Callable[[Result], Handles]
+) -> Callable[Concatenate["AsyncClient", Parameters], Coroutine[Any, Any, Handles]]:
+    """Return a method that returns calls as a coroutine that returns AsyncPendingCalls."""
+    in_thread = _in_thread(method)
+
+    @functools.wraps(method)
+    async def run(self: "AsyncClient", /, *args: Parameters.args, **fields: Parameters.kwargs) -> Handles:
+        try:
+            return handles(await in_thread(self, *args, **fields))
+        except ToolCallConflictError as error:
+            error.calls = tuple(_all(error.calls))
+            raise
+
+    return run
+
+
+def _all(calls: Iterable[PendingCall]) -> list[AsyncPendingCall]:
+    return [AsyncPendingCall(call) for call in calls]
+
+
+def _by_id(calls: Mapping[str, PendingCall]) -> dict[str, AsyncPendingCall]:
+    return {call_id: AsyncPendingCall(call) for call_id, call in calls.items()}
 
 
 def _async_turn(
@@ -75,9 +102,9 @@ class AsyncClient:
 
     turn = _async_turn(Client.turn)
     close = _in_thread(Client.close)
-    submit = _in_thread(Client.submit)
-    submit_many = _in_thread(Client.submit_many)
-    pending = _in_thread(Client.pending)
+    submit = _with_handles(Client.submit, AsyncPendingCall)
+    submit_many = _with_handles(Client.submit_many, _all)
+    pending = _with_handles(Client.pending, AsyncPendingCall)
     record = _in_thread(Client.record)
     output = _in_thread(Client.output)
     cancel = _in_thread(Client.cancel)
@@ -93,8 +120,8 @@ class AsyncClient:
     deny = _in_thread(Client.deny)
     dead_letters = _in_thread(Client.dead_letters)
     dead_letter = _in_thread(Client.dead_letter)
-    replay = _in_thread(Client.replay)
-    replay_all = _in_thread(Client.replay_all)
+    replay = _with_handles(Client.replay, AsyncPendingCall)
+    replay_all = _with_handles(Client.replay_all, _by_id)
     drop = _in_thread(Client.drop)
     drop_all = _in_thread(Client.drop_all)
     send = _in_thread(Client.send)
@@ -125,17 +152,17 @@ class AsyncClient:
         end = None if timeout is None else time.monotonic() + timeout
         with self._client.retrying(timeout):
             pending = await self.submit(agent, tool, args, **fields)
-        return await pending.wait(None if end is None else max(0.0, end - time.monotonic()))
+        return await pending.result(None if end is None else max(0.0, end - time.monotonic()))
 
     async def read_output(
         self, call_id: str, offset: int = 0, limit: int | None = None, *, timeout: float | None = None
     ) -> OutputPart:
         """Read a part of a call's output; see :meth:`Client.read_output`."""
         output = await self.output(call_id)
-        asked = await asyncio.to_thread(output.ask, offset, limit)
+        asked = await self._client.threads.run(output.ask, offset, limit)
         if isinstance(asked, OutputPart):
             return asked
-        return await asyncio.to_thread(output.take, offset, asked, await asked.wait(timeout))
+        return await self._client.threads.run(output.take, offset, asked, await asked.wait(timeout))
 
     async def request(
         self,
@@ -152,18 +179,18 @@ class AsyncClient:
         """
         client = self._client
         ask = partial(client.ask, agent, input, timeout=timeout, **fields)
-        asking = Undoable(ask, undo=lambda asked: client.call_off(asked[1]))
+        asking = Undoable(ask, undo=lambda asked: client.call_off(asked[1]), threads=client.threads)
         with client.retrying(timeout):
-            call, pending = await asking.result(asyncio.to_thread(asking.run))
+            call, pending = await asking.result(client.threads.run(asking.run))
         if is_async:
             return accepted(call)
         try:
             return request_result(await pending.wait(timeout))
         except WaitTimeout as error:
-            await asyncio.to_thread(client.call_off, pending)
+            await client.threads.run(client.call_off, pending)
             raise not_answered(call, timeout) from error
         except asyncio.CancelledError:
-            await asyncio.shield(asyncio.to_thread(client.call_off, pending))
+            await asyncio.shield(self._client.threads.run(client.call_off, pending))
             raise
 
     async def request_stream(
@@ -190,7 +217,7 @@ class AsyncClient:
                 yield event
         finally:
             # a read that still runs ends with this
-            await asyncio.shield(asyncio.to_thread(follower.close))
+            await asyncio.shield(self._client.threads.run(follower.close))
             executor.shutdown(wait=False)
 
     async def receive(
@@ -215,7 +242,7 @@ class AsyncClient:
             if received is not None:
                 client.give_back(received)
 
-        receiving = Undoable(receive, undo=give_back)
+        receiving = Undoable(receive, undo=give_back, threads=client.threads)
         # the wait has its own thread, so that those of the loop stay free for short trips
         executor = ThreadPoolExecutor(1, thread_name_prefix="goondan-receive")
         try:
@@ -230,9 +257,12 @@ class AsyncClient:
 class Undoable(Generic[Result]):
     """Work on a thread, which cannot be stopped: if it is cancelled, it is undone after it has finished."""
 
-    def __init__(self, work: Callable[[], Result], undo: Callable[[Result], object]) -> None:
+    def __init__(
+        self, work: Callable[[], Result], undo: Callable[[Result], object], threads: ClientThreads
+    ) -> None:
         self._work = work
         self._undo = undo
+        self._threads = threads
         self._lock = threading.Lock()
         self._is_cancelled = False
         self._done: list[Result] = []
@@ -252,7 +282,7 @@ class Undoable(Generic[Result]):
         try:
             return await running
         except asyncio.CancelledError:
-            await asyncio.shield(asyncio.to_thread(self._cancel))
+            await asyncio.shield(self._threads.run(self._cancel))
             raise
 
     def _cancel(self) -> None:

@@ -16,6 +16,7 @@ from goondan_tasks.client.event_receiver import EventReceiver
 from goondan_tasks.client.known_agents import ActiveRefs, KnownAgents, OwnAgents, broker_errors
 from goondan_tasks.client.pending_call import CallService, ExpectedCall, PendingCall
 from goondan_tasks.client.submitter import Submitter, producer_span
+from goondan_tasks.client.threads import ClientThreads
 from goondan_tasks.client.turn_events import TurnEvent, TurnFollower
 from goondan_tasks.errors import (
     CallClosedError,
@@ -108,7 +109,13 @@ class ClientConnection:
         """End the subscription, drop the events that were not answered, and close the connections."""
         self._event_receiver.close()
         self._calls.listener.close()
+        self.threads.close()
         self._redis.close()
+
+    @property
+    def threads(self) -> ClientThreads:
+        """The threads of coroutines that make trips to Redis."""
+        return self._calls.threads
 
     @property
     def producer(self) -> str:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from redis.exceptions import RedisError
 
@@ -20,6 +20,7 @@ from broker_config.refusals import refusal_text
 from goondan_tasks.calls import draft_call
 from goondan_tasks.client.known_agents import broker_errors
 from goondan_tasks.client.results import Expected, ResultListener
+from goondan_tasks.client.threads import ClientThreads
 from goondan_tasks.errors import (
     BrokerUnreachableError,
     CallNotFoundError,
@@ -65,6 +66,9 @@ class Sweeper:
         return True
 
 
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
 logger = logging.getLogger(__name__)
 
 #: how often a client looks for results whose notifications were missed, however many threads wait
@@ -91,6 +95,7 @@ class CallService:
         self._sweeper = Sweeper(lambda: reaper.sweep("producer"), LOOK_SECONDS)
         self._polled_at = time.monotonic()
         self._is_polling = threading.Lock()
+        self.threads = ClientThreads()
         #: the calls that the ledger did not know at the last poll
         self._unknown: frozenset[str] = frozenset()
 
@@ -279,19 +284,25 @@ class PendingCall:
         end = None if timeout is None else time.monotonic() + timeout
         if self._follow_interim():
             with self._retrying(end):
-                await asyncio.to_thread(self.status)
+                await self.in_thread(self.status)
         while True:
             await self._until_there(_patience(end))
             is_over = end is not None and time.monotonic() >= end
             result = self._arrived(wait_pending)
             if result is None and not self._expected.is_there and (is_over or self._calls.is_poll_due):
                 with self._retrying(end):
-                    await asyncio.to_thread(self._look, is_over)
+                    await self.in_thread(self._look, is_over)
                 result = self._arrived(wait_pending)
             if result is not None:
                 return result
             if is_over:
                 raise WaitTimeout(self.id, timeout or 0.0)
+
+    async def in_thread(
+        self, function: Callable[Parameters, Result], /, *args: Parameters.args, **fields: Parameters.kwargs
+    ) -> Result:
+        """Call a blocking function on a thread of the client."""
+        return await self._calls.threads.run(function, *args, **fields)
 
     async def _until_there(self, seconds: float) -> None:
         if self._expected.is_there:
@@ -349,6 +360,42 @@ class PendingCall:
 
     def __await__(self) -> Generator[Any, None, ToolCallResult]:
         return self.wait().__await__()
+
+
+class AsyncPendingCall:
+    """A submitted call in an asyncio program: a :class:`PendingCall` whose methods are coroutines.
+
+    ``await call`` waits for the result as ``await call.result()`` does.
+    """
+
+    def __init__(self, pending: PendingCall) -> None:
+        self.id = pending.id
+        self._pending = pending
+
+    def __repr__(self) -> str:
+        return f"AsyncPendingCall({self.id!r})"
+
+    async def status(self) -> str:
+        """Return the status; see :meth:`PendingCall.status`."""
+        return await self._pending.in_thread(self._pending.status)
+
+    async def cancel(self) -> None:
+        """Cancel the call; see :meth:`PendingCall.cancel`. Cancelling a task that waits does not."""
+        await self._pending.in_thread(self._pending.cancel)
+
+    async def progress(self) -> Progress | None:
+        """Return the handler's latest ``ctx.progress``; see :meth:`PendingCall.progress`."""
+        return await self._pending.in_thread(self._pending.progress)
+
+    async def result(self, timeout: float | None = None, wait_pending: bool = False) -> ToolCallResult:
+        """Wait for the result, which takes no thread; see :meth:`PendingCall.result`."""
+        return await self._pending.wait(timeout, wait_pending)
+
+    #: the earlier name of ``result``
+    wait = result
+
+    def __await__(self) -> Generator[Any, None, ToolCallResult]:
+        return self.result().__await__()
 
 
 class ExpectedCall(PendingCall):

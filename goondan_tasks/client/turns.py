@@ -150,7 +150,7 @@ class AsyncStep(ProducerStep):
     ) -> list[StepCallResult]:
         """Run the tool calls of the model in parallel; see :meth:`Step.run`."""
         end = None if timeout is None else time.monotonic() + timeout
-        calls, pending = await asyncio.to_thread(self.submit, reply, timeout, timeout_seconds)
+        calls, pending = await self.scope.connection.threads.run(self.submit, reply, timeout, timeout_seconds)
         waits = (one.wait(_left(end), wait_pending=wait_pending) for one in pending)
         return calls.answered(await asyncio.gather(*waits))
 
@@ -243,14 +243,14 @@ class AsyncTurn(ProducerTurn):
     async def step(self, message: JsonObject | None = None, *, timeout: float | None = None) -> AsyncStep:
         """Open the next Step; see :meth:`Turn.step`."""
         end = None if timeout is None else time.monotonic() + timeout
-        pending = await asyncio.to_thread(self.ask, message, timeout)
+        pending = await self.scope.connection.threads.run(self.ask, message, timeout)
         opened = await pending.wait(_left(end))
-        kept = await asyncio.to_thread(self.take, opened)
+        kept = await self.scope.connection.threads.run(self.take, opened)
         return AsyncStep(kept.catalog, kept.record, self.scope)
 
     async def record(self) -> list[TurnEntry]:
         """Return the record of the Turn; see :meth:`Turn.record`."""
-        return await asyncio.to_thread(self._entries)
+        return await self.scope.connection.threads.run(self._entries)
 
 
 def _left(end: float | None) -> float | None:

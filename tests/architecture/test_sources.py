@@ -37,6 +37,8 @@ def test_functions_stay_short() -> None:
 BROAD_CATCHES = {
     "workers/outcome.py outcome_of",
     "workers/outcome.py awaited_outcome",
+    # raised where the result of the trip is awaited
+    "goondan_tasks/client/threads.py _settle",
     # a step middleware may catch what the block of a Step raises, as around any other
     "workers/agents/call_services.py AsyncEntryStep",
     "workers/agents/call_services.py BlockingEntryStep",

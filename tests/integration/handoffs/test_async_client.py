@@ -5,8 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.client import AsyncClient, Client
-from goondan_tasks.errors import AgentNotFoundError, CallClosedError, HandoffError, HandoffTimeoutError
+from goondan_tasks.client import AsyncClient, AsyncPendingCall, Client
+from goondan_tasks.errors import (
+    AgentNotFoundError,
+    CallClosedError,
+    HandoffError,
+    HandoffTimeoutError,
+    WaitTimeout,
+)
+from goondan_tasks.testing import LocalStack
 from tests.integration.handoffs.notebook import Notebook
 from tests.waiting import wait_until
 
@@ -139,3 +146,19 @@ def test_an_event_that_was_cancelled_is_not_given_back(client: Client) -> None:
     result = client.pending(asked.correlation_id).result(PATIENCE)
     assert result.error is not None
     assert result.error.code == "E_TOOL_CANCELLED"
+
+
+def test_the_handle_of_a_call_has_coroutines_in_async_code(guild: LocalStack) -> None:
+    async def program() -> None:
+        async with await AsyncClient.connect(guild.redis_url) as own:
+            asked = await own.request("mute", None, instance_key="as-h", is_async=True, timeout=PATIENCE)
+            handle = await own.pending(asked.id)
+            assert isinstance(handle, AsyncPendingCall)
+            assert await handle.status() == "queued"
+            assert await handle.progress() is None
+            with pytest.raises(WaitTimeout):
+                await handle.result(timeout=0)
+            await handle.cancel()
+            assert (await handle).status == (await handle.result(PATIENCE)).status == "error"
+
+    asyncio.run(program())

@@ -21,18 +21,18 @@ class FakeCall:
     outcomes: list[ToolCallResult | Exception]
     told: list[Progress] = field(default_factory=list)
 
-    async def wait(self, timeout: float | None = None, wait_pending: bool = False) -> ToolCallResult:
+    async def result(self, timeout: float | None = None, wait_pending: bool = False) -> ToolCallResult:
         """Return or raise the next outcome; with ``wait_pending`` no interim one."""
         outcome = self.outcomes.pop(0)
         if wait_pending and isinstance(outcome, ToolCallResult) and outcome.status == "pending":
-            return await self.wait(timeout, wait_pending)
+            return await self.result(timeout, wait_pending)
         if isinstance(outcome, WaitTimeout):
             assert timeout is not None
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
-    def status(self) -> str:
+    async def status(self) -> str:
         """Say how it stands; each time Redis is away one outcome less is left."""
         outcome = self.outcomes[0]
         if isinstance(outcome, BrokerUnreachableError):
@@ -40,7 +40,7 @@ class FakeCall:
             raise outcome
         return "running"
 
-    def progress(self) -> Progress | None:
+    async def progress(self) -> Progress | None:
         """Return what was told last: one more each time it is asked for."""
         return self.told.pop(0) if self.told else None
 

@@ -8,6 +8,7 @@ import pytest
 
 from goondan_tasks.client import AsyncClient, Client
 from goondan_tasks.client.async_client import Undoable
+from goondan_tasks.client.threads import ClientThreads
 from tests.waiting import wait_until
 
 #: for workers, which hand their calls over themselves, and for the client's own parts
@@ -24,6 +25,7 @@ NOT_ASYNC = {
     "look",
     "producer",
     "retrying",
+    "threads",
 } | {
     "send_messages",
     "submit_again",
@@ -55,7 +57,7 @@ class SlowWork:
         self.may_end = threading.Event()
         self.has_ended = threading.Event()
         self.undone: list[str] = []
-        self.undoable = Undoable(self.work, self.undone.append)
+        self.undoable = Undoable(self.work, self.undone.append, ClientThreads())
 
     def work(self) -> str:
         self.has_begun.set()

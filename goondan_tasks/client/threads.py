@@ -1,0 +1,107 @@
+"""The threads on which an asyncio program's client makes its trips to Redis."""
+
+import asyncio
+import contextlib
+import contextvars
+import os
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+#: how many trips are made at once; in an outage each takes as long as it is retried
+MOST_THREADS = 16
+
+#: a thread without work ends after this many seconds
+IDLE_SECONDS = 60.0
+
+_Work = tuple[Future[Any], Callable[[], Any]]
+
+
+class ClientThreads:
+    """At most MOST_THREADS daemon threads, started when they are needed.
+
+    The default executor of the event loop belongs to the program: trips that are retried during an outage
+    would keep the program's own ``asyncio.to_thread`` waiting, and its end as well.
+    """
+
+    def __init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
+        """Begin without threads: at first, and in a forked process, which has none of them."""
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._crew = _Crew()
+
+    async def run(
+        self, function: Callable[Parameters, Result], /, *args: Parameters.args, **fields: Parameters.kwargs
+    ) -> Result:
+        """Call ``function`` on one of the threads, in a copy of the current context; return its result."""
+        context = contextvars.copy_context()
+        running: Future[Result] = Future()
+        if self._process != os.getpid():
+            self._reset()
+        with self._lock:
+            self._crew.take((running, partial(context.run, partial(function, *args, **fields))))
+        return await asyncio.wrap_future(running)
+
+    def close(self) -> None:
+        """End the threads as soon as they have no more work; later work starts new ones."""
+        with self._lock:
+            crew, self._crew = self._crew, _Crew()
+            crew.end()
+
+
+class _Crew:
+    """Threads with one queue; ``take`` and ``end`` are called under one lock, and nothing after ``end``."""
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        #: released by each thread that waits for work
+        self._idle = threading.Semaphore(0)
+        #: released by each thread that has ended
+        self._free = threading.Semaphore(MOST_THREADS)
+
+    def take(self, work: _Work) -> None:
+        self._work.put(work)
+        if not self._idle.acquire(blocking=False) and self._free.acquire(blocking=False):
+            threading.Thread(target=self._serve, name="goondan-client", daemon=True).start()
+
+    def end(self) -> None:
+        for _ in range(MOST_THREADS):
+            self._work.put(None)
+
+    def _serve(self) -> None:
+        while (work := self._next()) is not None:
+            running, call = work
+            if running.set_running_or_notify_cancel():
+                _settle(running, call)
+            del work, running, call  # else they stay as long as this thread waits
+        self._free.release()
+
+    def _next(self) -> _Work | None:
+        """Return the next work; ``None`` if there is none for IDLE_SECONDS, or after the end."""
+        with contextlib.suppress(queue.Empty):
+            return self._work.get_nowait()
+        self._idle.release()
+        while True:
+            try:
+                return self._work.get(timeout=IDLE_SECONDS)
+            except queue.Empty:
+                if self._idle.acquire(blocking=False):  # else work is on its way to this thread
+                    return None
+
+
+def _settle(running: Future[Any], call: Callable[[], Any]) -> None:
+    try:
+        result = call()
+    except BaseException as error:  # noqa: BLE001 - it is raised where the result is awaited
+        running.set_exception(error)
+    else:
+        running.set_result(result)

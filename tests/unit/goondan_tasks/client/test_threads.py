@@ -1,0 +1,71 @@
+"""The threads of the client for asyncio."""
+
+import asyncio
+import contextvars
+import threading
+
+import pytest
+
+from goondan_tasks.client.threads import MOST_THREADS, ClientThreads
+from tests.waiting import wait_until
+
+
+def ours() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "goondan-client"]
+
+
+def test_trips_that_hang_leave_the_programs_own_executor_alone() -> None:
+    end = threading.Event()
+
+    async def program() -> str:
+        threads = ClientThreads()
+        hanging = [asyncio.ensure_future(threads.run(end.wait)) for _ in range(2 * MOST_THREADS)]
+        await asyncio.sleep(0)
+        told = await asyncio.wait_for(asyncio.to_thread(lambda: "mine"), 30)
+        assert len(ours()) == MOST_THREADS
+        assert all(thread.daemon for thread in ours())
+        end.set()
+        assert await asyncio.gather(*hanging) == [True] * len(hanging)
+        threads.close()
+        return told
+
+    assert asyncio.run(program()) == "mine"
+    wait_until(lambda: ours() == [], 5)
+
+
+def test_a_trip_has_the_context_of_its_caller_and_raises_there() -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
+
+    def fail() -> None:
+        raise ValueError(variable.get())
+
+    async def program() -> None:
+        threads = ClientThreads()
+        variable.set("of the caller")
+        for _ in range(3):  # after a close, too
+            with pytest.raises(ValueError, match="of the caller"):
+                await threads.run(fail)
+            threads.close()
+
+    asyncio.run(program())
+    wait_until(lambda: ours() == [], 5)
+
+
+def test_a_cancelled_trip_that_has_not_begun_is_not_made() -> None:
+    end = threading.Event()
+    made: list[int] = []
+
+    async def program() -> None:
+        threads = ClientThreads()
+        hanging = [asyncio.ensure_future(threads.run(end.wait)) for _ in range(MOST_THREADS)]
+        waiting = asyncio.ensure_future(threads.run(made.append, 1))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        end.set()
+        await asyncio.gather(*hanging)
+        threads.close()
+
+    asyncio.run(program())
+    wait_until(lambda: ours() == [], 5)
+    assert made == []
