@@ -25,6 +25,7 @@ from goondan_tasks.messages import (
     wall_clock,
 )
 from goondan_tasks.names import EVENT_TOOLS, is_v1_name
+from goondan_tasks.tool_images import ToolImage, parts_of
 from goondan_tasks.wording import closest
 
 #: the content parts that are calls, Anthropic's and ours
@@ -413,14 +414,26 @@ def message_of(result: StepCallResult, turn_id: str) -> Message:
     )
 
 
+def told_images(output: Any) -> list[str | ToolImage] | None:
+    """Return the texts and images of a ``tool-result`` part's output; ``None`` if it holds no image."""
+    is_error = _is_typed(output) and output["type"].startswith("error")
+    return None if is_error else parts_of(output["value"] if _is_typed(output) else output)
+
+
 def told_text(output: Any) -> tuple[str, bool]:
-    """Return a ``tool-result`` part's output, ``{type, value}``, as text, and whether it is an error."""
+    """Return a ``tool-result`` part's output, ``{type, value}``, as text, and whether it is an error.
+
+    A note stands for each image.
+    """
     is_error = _is_typed(output) and output["type"].startswith("error")
     value = output["value"] if _is_typed(output) else output
     error = value.get("error") if is_error and isinstance(value, Mapping) else None
     if isinstance(error, Mapping):
         lines = (f"{error.get('code')}: {error.get('message')}", error.get("suggestion"))
         return "\n".join(filter(None, lines)), True
+    parts = told_images(output)
+    if parts is not None:
+        return "\n".join(part if isinstance(part, str) else part.note for part in parts), False
     return value if isinstance(value, str) else serializer.encode(value).decode(), is_error
 
 

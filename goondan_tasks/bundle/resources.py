@@ -319,7 +319,7 @@ class KeptSpec(ResourceModel):
 
 
 class ModelSpec(ResourceModel):
-    """A language model behind an API (001 §12.2); the last four fields are ours."""
+    """A language model behind an API (001 §12.2); the last five fields are ours."""
 
     #: as the library of the extra ``models`` names it: ``openai``, ``openai-chat``, ``anthropic``, …
     provider: NonEmpty
@@ -337,6 +337,8 @@ class ModelSpec(ResourceModel):
     tokens_per_minute: Positive | None = None
     #: the limit of one request
     timeout_seconds: RunSeconds = 120.0
+    #: whether the model looks at images; by default as the library knows
+    images: bool | None = None
 
 
 class ModelResource(Resource):

@@ -37,9 +37,10 @@ from goondan_tasks.errors import (
     extra,
 )
 from goondan_tasks.messages import JsonObject, call_part
-from goondan_tasks.model_messages import told_text
+from goondan_tasks.model_messages import told_images, told_text
 from goondan_tasks.redaction import KNOWN_SECRETS, mapped
 from goondan_tasks.schema import json_faults
+from goondan_tasks.tool_images import ToolImage
 from workers.thinking.chat_completions import lenient, new_id
 from workers.thinking.model_request import ModelAnswer, ModelRequest
 from workers.thinking.sendable import sendable
@@ -128,7 +129,7 @@ class ModelProvider:
             model = await asyncio.to_thread(self.load)
         from pydantic_ai import direct
 
-        messages = _messages(request)
+        messages = _messages(request, takes_images=self._takes_images(model))
         options = {
             "model_settings": self._settings(request, model),
             "model_request_parameters": _parameters(request, model),
@@ -141,6 +142,15 @@ class ModelProvider:
             if _is_cut(response):
                 raise ModelUnavailableError(f"Model {self._name!r}: the stream ended before its answer did.")
             return _answer(response)
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether the model looks at images; known once it was loaded."""
+        return self._model is None or self._takes_images(self._model)
+
+    def _takes_images(self, model: "Model") -> bool:
+        known = bool(model.profile.get("supports_image_input", True))
+        return known if self._spec.images is None else self._spec.images
 
     async def close(self) -> None:
         """Close the connections, in the event loop that asked."""
@@ -494,14 +504,14 @@ def _library_part(part: Mapping[str, Any]) -> JsonObject:
     return {**rest, **fields}
 
 
-def _messages(request: ModelRequest) -> "list[ModelMessage]":
+def _messages(request: ModelRequest, *, takes_images: bool) -> "list[ModelMessage]":
     """Return the conversation as the library's messages.
 
     Raises:
         ModelError: a message is not valid, which an extension may have added.
     """
     try:
-        return _library_messages(request.messages)
+        return _library_messages(request.messages, takes_images=takes_images)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise ModelError(
             f"The conversation has a message that cannot be sent: {error!r}"[:500],
@@ -509,7 +519,7 @@ def _messages(request: ModelRequest) -> "list[ModelMessage]":
         ) from error
 
 
-def _library_messages(ours: Iterable[JsonObject]) -> "list[ModelMessage]":
+def _library_messages(ours: Iterable[JsonObject], *, takes_images: bool) -> "list[ModelMessage]":
     from pydantic_ai.messages import ModelRequest as Request
     from pydantic_ai.messages import SystemPromptPart, UserPromptPart
 
@@ -520,7 +530,7 @@ def _library_messages(ours: Iterable[JsonObject]) -> "list[ModelMessage]":
             messages.append(_response(message))
             continue
         if role == "tool":
-            parts = [_library_result(part) for part in content or ()]
+            parts = [_library_result(part, takes_images=takes_images) for part in content or ()]
         elif role == "system":
             parts = [SystemPromptPart(_text_of(content))]
         else:
@@ -531,12 +541,22 @@ def _library_messages(ours: Iterable[JsonObject]) -> "list[ModelMessage]":
     return messages or [Request([])]
 
 
-def _library_result(part: JsonObject) -> Any:
+def _library_result(part: JsonObject, *, takes_images: bool) -> Any:
     from pydantic_ai.messages import ToolReturnPart
 
     text, failed = told_text(part["output"])
-    result = ToolReturnPart(part["toolName"], text, part["toolCallId"])
+    parts = told_images(part["output"]) if takes_images else None
+    content = text if parts is None else list(map(_library_content, parts))
+    result = ToolReturnPart(part["toolName"], content, part["toolCallId"])
     return replace(result, outcome="failed") if failed else result
+
+
+def _library_content(part: str | ToolImage) -> Any:
+    from pydantic_ai.messages import BinaryContent
+
+    if isinstance(part, str):
+        return part
+    return BinaryContent.from_data_uri(f"data:{part.media_type};base64,{part.data}")
 
 
 def _response(message: JsonObject) -> "ModelResponse":

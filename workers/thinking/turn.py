@@ -37,10 +37,11 @@ from goondan_tasks.errors import (
 )
 from goondan_tasks.extension_api import AgentStep
 from goondan_tasks.messages import AgentEvent, JsonObject, Message, ToolCallResult, iso_time, wall_clock
-from goondan_tasks.model_messages import StepCallResult, message_of
+from goondan_tasks.model_messages import StepCallResult
 from goondan_tasks.schema import compile_schema
 from goondan_tasks.steps import StepCall
 from workers.agents.call_services import AgentTools, AsyncEntryStep
+from workers.thinking.images import seen_message
 from workers.thinking.model_calls import AskedRequests, Models
 from workers.thinking.model_request import ModelAnswer, ModelRequest
 from workers.thinking.providers import ModelProvider
@@ -163,8 +164,9 @@ class Thinking:
         models = self._models(tools, ctx.workdir, conversation)
         models.asked = self._asked(run, state, added)
         stream = TurnStream(self.redis, self.keys, run.id)
+        provider = self.providers[configuration.model_ref.name]
         turn = _ThinkingTurn(
-            ctx, agent, configuration, self.budget, run.id, models, stream, conversation, state
+            ctx, agent, configuration, self.budget, run.id, models, stream, conversation, state, provider
         )
         try:
             return await turn.run()
@@ -254,6 +256,7 @@ class _ThinkingTurn:
     stream: TurnStream
     conversation: Conversation
     state: TurnState
+    provider: ModelProvider
     #: the number of consecutive Steps with tool calls that were not JSON, or cut
     malformed: int = 0
     #: set if the conversation was too long in the last Step: its error, and the number of events then
@@ -424,13 +427,18 @@ class _ThinkingTurn:
         reply = self.conversation.next_messages[-1]
         watch = _RunningCalls(StepStream(self.stream, step.index))
         # what has ended is told to the model even if the Turn is cancelled: it must not be done again
-        with OnError(lambda _: self._keep(watch.ended())):
+        with OnError(lambda _: self._keep(self._seen(watch.ended()))):
             results: list[StepCallResult] = await step.run(reply, watch=watch)
-        self._keep(results)
+            messages = await asyncio.to_thread(self._seen, results)  # may read and write files
+        self._keep(messages)
 
-    def _keep(self, results: Iterable[StepCallResult]) -> None:
-        for result in results:
-            self.conversation.append(message_of(result, self.ctx.turn_id))
+    def _seen(self, results: Iterable[StepCallResult]) -> list[Message]:
+        takes_images, place = self.provider.takes_images, (self.ctx.turn_id, self.ctx.workdir)
+        return [seen_message(result, *place, takes_images=takes_images) for result in results]
+
+    def _keep(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            self.conversation.append(message)
 
     def _value(self, answer: ModelAnswer) -> Any:
         if self.agent.spec.output_schema is None:

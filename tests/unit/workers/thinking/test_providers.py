@@ -1,4 +1,5 @@
 import asyncio
+import base64
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -285,6 +286,36 @@ def test_images_are_sent(server: ModelServer, api: str) -> None:
         Picture("data:image/png;base64,AAAA"),
         Picture("data:image/gif;base64,BBBB"),
     )
+
+
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(300)).decode()
+
+
+def with_image() -> ModelRequest:
+    """Return a request after a call whose tool has returned a text and an image."""
+    image = {"type": "image", "data": PNG, "mimeType": "image/png"}
+    output = {"type": "json", "value": {"content": [{"type": "text", "text": "the page"}, image]}}
+    result = {"type": "tool-result", "toolCallId": "c1", "toolName": "bash__exec", "output": output}
+    call = {"type": "tool-call", "toolCallId": "c1", "toolName": "bash__exec", "input": {}}
+    asked: JsonObject = {"role": "assistant", "content": [call]}
+    return request(HELLO, asked, {"role": "tool", "content": [result]})
+
+
+def test_image_of_a_tool_is_an_image_to_the_model(server: ModelServer, api: str) -> None:
+    server.begin(in_turn(Answer("ok")))
+    ask(provider(server, api), with_image())
+    [asked] = server.requests
+    assert json.dumps(asked.body).count(PNG) == 1
+    assert "the page" in next(one.text for one in asked.said if one.role == "tool")
+    assert not [one for one in asked.said if PNG in one.text]
+
+
+def test_model_without_images_is_told_of_an_image(server: ModelServer, api: str) -> None:
+    server.begin(in_turn(Answer("ok")))
+    ask(provider(server, api, images=False), with_image())
+    [asked] = server.requests
+    assert PNG not in json.dumps(asked.body)
+    assert next(one.text for one in asked.said if one.role == "tool") == "the page\n[image/png, 1 KiB]"
 
 
 def test_a_document_is_sent(server: ModelServer, api: str) -> None:
