@@ -35,11 +35,20 @@ def test_each_operation_waits_until_redis_is_back(monkeypatch: pytest.MonkeyPatc
     assert len(pauses) == 3 * PAUSES
 
 
-def test_a_refusal_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_that_passes_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    with EmbeddedRedis() as server, connect(server.url) as redis, connect(server.url) as operator:
+        operator.replicaof("127.0.0.1", 9)
+        monkeypatch.setattr(connections, "sleep", lambda _: operator.replicaof("NO", "ONE"))
+        state = ExtensionState(RedisState(redis, Settings.load()), "coder", "ext")
+        state.set("a", 1, instance_key="i")
+        assert state.get("a", instance_key="i") == 1
+
+
+def test_a_refusal_that_stays_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses = list[float]()
     monkeypatch.setattr(connections, "sleep", pauses.append)
     with EmbeddedRedis() as server, connect(server.url) as redis:
-        redis.replicaof("127.0.0.1", 9)
-        with pytest.raises(BrokerUnreachableError, match="read only replica"):
+        redis.acl_setuser("default", commands=["-hset"])
+        with pytest.raises(BrokerUnreachableError, match="no permissions"):
             ExtensionState(RedisState(redis, Settings.load()), "coder", "ext").set("a", 1, instance_key="i")
     assert pauses == []

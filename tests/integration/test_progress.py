@@ -66,7 +66,7 @@ def test_the_record_of_a_call_has_its_progress(workshop: LocalStack, tmp_path: P
 def test_what_cannot_be_told_is_an_error_and_changes_nothing(client: Client) -> None:
     call = client.submit("smith", "teller__errs")
     said = call.result(PATIENCE).output
-    assert len(said) == 10
+    assert len(said) == 9
     assert all(line.startswith("E_TOOL: progress: ") for line in said)
     progress = call.progress()
     assert progress is not None
