@@ -64,7 +64,8 @@ class Runtime:
         It must be started in :data:`STARTED_IN`, and then works in ``directory``. ``memory_mb`` limits the
         heap in Node; Bun has no such limit.
         """
-        options = ["--no-install"]  # otherwise Bun downloads missing packages
+        # otherwise Bun downloads missing packages, and its Workers read .env of the current directory
+        options = ["--no-install", "--env-file=/dev/null"]
         if self.name == "node":
             options = ["--disable-warning=ExperimentalWarning", "--enable-source-maps"]
             options += [f"--max-old-space-size={memory_mb}"] if memory_mb else []

@@ -322,17 +322,28 @@ def test_a_tool_in_javascript_sees_its_instance_alone(
 
 LOADING = """
 import { createRequire } from 'node:module';
+import { isMainThread } from 'node:worker_threads';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
+if (!isMainThread) {
+  globalThis.postMessage(process.env.PLANTED ?? '');
+}
+// Node has no global Worker
+const inWorker = () => globalThis.Worker && new Promise((resolve, reject) => {
+  const worker = new globalThis.Worker(import.meta.url);
+  Object.assign(worker, { onmessage: ({ data }) => resolve(data), onerror: reject });
+});
+
 export const handlers = {
-  look: (ctx) => {
+  look: async (ctx) => {
     writeFileSync('beside', 'relative');
     let word = 'none';
     try {
       word = createRequire(import.meta.url)('planted');
     } catch {}
-    const { BOX_TOKEN, PLANTED } = process.env;
+    const { BOX_TOKEN } = process.env;
+    const PLANTED = process.env.PLANTED ?? (await inWorker());
     const cwd = process.cwd() === ctx.workdir;
     return { hasToken: Boolean(BOX_TOKEN), isPlanted: Boolean(PLANTED), word, cwd };
   },
