@@ -63,7 +63,7 @@ _REMEDIES = (
         "READONLY|read only replica",
         "Use the URL of the master, or one that follows failovers: sentinel://host1,host2,host3/service.",
     ),
-    ("Sentinel", "Correct GOONDAN_REDIS_URL: sentinel://user:password@host1,host2,host3/service/0."),
+    ("^the Sentinel at", "Correct GOONDAN_REDIS_URL: sentinel://user:password@host1,host2,host3/service/0."),
     ("MASTERDOWN|Link with MASTER is down", "Use the URL of the master, or wait for the replica."),
     ("NOREPLICAS|good replicas", "Bring its replicas back, or lower min-replicas-to-write."),
     ("MISCONF|RDB snapshots", "Look at the server's log and the space on its disk: it cannot save its data."),

@@ -153,6 +153,7 @@ def test_the_default_url_that_leads_nowhere_has_no_remedy_of_its_own() -> None:
         "WRONGTYPE Operation against a key holding the wrong kind of value script: 2, on @user_script:1.",
         "Error running script (call to f_2): @user_script:3: user_script:3: attempt to index a nil value",
         "user_script:3: attempt to index a nil value script: 2, on @user_script:3.",
+        "user_script:3: no field Sentinel script: 2, on @user_script:3.",
     ],
 )
 def test_a_script_that_met_with_what_it_cannot_use_would_do_so_again(said: str) -> None:
