@@ -44,7 +44,7 @@ def sendable(messages: Iterable[JsonObject]) -> list[JsonObject]:
         role, content = message.get("role"), message.get("content")
         if role == "assistant":
             results, names = {}, defaultdict(deque)
-            parts = [part for part in map(_answer_part, _parts(content)) if part is not None]
+            parts = _answer_parts(content)
             for part in [part for part in parts if part.get("type") == "tool-call"]:
                 given, part["toolCallId"] = part["toolCallId"], ids.new(part["toolCallId"])
                 names[given].append(part["toolCallId"])
@@ -81,6 +81,14 @@ def _framed(messages: list[JsonObject]) -> list[JsonObject]:
 
 def _parts(content: Any) -> Iterable[Mapping[str, Any]]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content or ()
+
+
+def _answer_parts(content: Any) -> list[JsonObject]:
+    """Return the parts of an answer; reasoning that nothing follows is refused by Anthropic and OpenAI."""
+    parts = [part for part in map(_answer_part, _parts(content)) if part is not None]
+    while parts and parts[-1].get("type") == "reasoning":
+        parts.pop()
+    return parts
 
 
 def _answer_part(part: Mapping[str, Any]) -> JsonObject | None:

@@ -102,6 +102,16 @@ def test_blank_reasoning_stays_only_with_what_its_provider_added() -> None:
     assert sendable([HELLO, answer, HELLO])[1]["content"] == [signed, said]
 
 
+def test_reasoning_that_nothing_follows_is_left_out_of_an_answer() -> None:
+    signed = {"type": "reasoning", "text": "Hm.", "providerOptions": {"anthropic": {"signature": "s"}}}
+    text = {"type": "text", "text": "Hi."}
+    cut = {"role": "assistant", "content": [signed, {"type": "text", "text": " "}]}
+    whole = {"role": "assistant", "content": [signed, text, signed]}
+    sent = sendable([HELLO, cut, HELLO, whole, HELLO])
+    assert [message["role"] for message in sent] == ["user", "user", "assistant", "user"]
+    assert sent[2]["content"] == [signed, text]
+
+
 def test_a_call_without_result_is_interrupted_and_a_result_without_call_is_left_out() -> None:
     sent = sendable([HELLO, calling("a", "b"), {"role": "user", "content": "and?"}, result("b"), result("z")])
     assert pairs(sent) == [("a", INTERRUPTED), ("b", "done")]
