@@ -30,9 +30,11 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import CodeType, MappingProxyType, ModuleType, TracebackType
 from typing import Any, Literal, NamedTuple, TextIO
+from urllib.parse import quote_from_bytes, unquote_to_bytes
 from weakref import WeakValueDictionary
 
 from pydantic import BaseModel
@@ -53,8 +55,9 @@ _SYNTAX_HINT = "Correct the file's Python syntax."
 IMPORT_HINT = "Keep the top of the file to imports and definitions; work and environment belong in handlers."
 #: the limit of the paths of all files that an import reads, in characters
 MAX_PATHS = 500_000
-#: of the names of entries' modules
-PREFIX = "goondan_entry_"
+#: of the names of entries' modules; the package finds the file of such a name
+PACKAGE = "goondan_tasks.entry_modules"
+PREFIX = f"{PACKAGE}."
 
 _lock = threading.Lock()
 #: by module name, the lock held during its import, while the module is incomplete
@@ -88,12 +91,41 @@ def import_entry(path: Path) -> ModuleType:
     except OSError as error:
         message = f"the file cannot be read: {error.strerror}"
         raise EntryError(path, message, "Check the path and its permissions.") from error
-    digest = hashlib.sha256(os.fsencode(path) + b"\0" + source).hexdigest()
-    name = f"{PREFIX}{digest[:32]}"
+    name = _module_name(path, source)
     with _lock:
         importing = _importing.setdefault(name, threading.Lock())
     with importing:
         return sys.modules.get(name) or _run(name, _EntryLoader(name, path, source))
+
+
+def _module_name(path: Path, source: bytes) -> str:
+    """Return the name of an entry's module: its path without dots, and a digest of what it contains."""
+    escaped = quote_from_bytes(os.fsencode(path)).replace(".", "%2E")
+    return f"{PREFIX}{escaped}@{hashlib.sha256(source).hexdigest()[:16]}"
+
+
+class EntryFinder:
+    """Finds entry files by the names of their modules, in processes that the entry's functions start."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Return how to import an entry; ``None`` for other modules.
+
+        Raises:
+            ImportError: the file is gone, or it has changed since the name was made.
+        """
+        package, _, escaped = name.rpartition(".")
+        if package != PACKAGE or "@" not in escaped:
+            return None
+        file = Path(os.fsdecode(unquote_to_bytes(escaped.partition("@")[0])))
+        try:
+            source = file.read_bytes()
+        except OSError as error:
+            message = f"{file}, whose function is needed here, cannot be read: {error.strerror}"
+            raise ImportError(message, name=name, path=str(file)) from error
+        if _module_name(file, source) != name:
+            message = f"{file}, whose function is needed here, has changed since it was imported"
+            raise ImportError(message, name=name, path=str(file))
+        return _spec(name, _EntryLoader(name, file, source))
 
 
 def handlers_in(module: ModuleType) -> Mapping[str, ToolHandler]:
@@ -246,11 +278,15 @@ class _EntryLoader(importlib.machinery.SourceFileLoader):
         return self._code
 
 
-def _run(name: str, loader: _EntryLoader) -> ModuleType:
-    spec = importlib.machinery.ModuleSpec(name, loader, origin=loader.path, is_package=True)
+def _spec(name: str, loader: _EntryLoader) -> ModuleSpec:
+    spec = ModuleSpec(name, loader, origin=loader.path, is_package=True)
     spec.has_location = True
     spec.submodule_search_locations = [str(Path(loader.path).parent)]
-    module = importlib.util.module_from_spec(spec)
+    return spec
+
+
+def _run(name: str, loader: _EntryLoader) -> ModuleType:
+    module = importlib.util.module_from_spec(_spec(name, loader))
     # relative imports need their package there
     sys.modules[name] = module
     with contextlib.ExitStack() as undo:
@@ -296,7 +332,7 @@ def _remove_modules(folder: Path) -> None:
     }
     for names in (sys.modules, logging.Logger.manager.loggerDict):
         for name in list(names):
-            if name.partition(".")[0] in entries:
+            if PREFIX + name.removeprefix(PREFIX).partition(".")[0] in entries:
                 names.pop(name, None)
     for place in list(sys.path_importer_cache):
         if f"{place}{os.sep}".startswith(inside):

@@ -5,7 +5,10 @@ import math
 import multiprocessing
 import os
 import time
-from typing import Any
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any, NamedTuple
+
+from .beside import triple
 
 
 def forked(leave: str) -> int:
@@ -71,6 +74,31 @@ def spawned(ctx: Any, args: dict[str, Any]) -> list[int]:
         return pool.map(math.factorial, [3, 4])
 
 
+def spread(ctx: Any, args: dict[str, Any]) -> list[Any]:
+    """Call functions of this file and of one beside it in processes that are started anew."""
+    context = multiprocessing.get_context(args["method"])
+    results = context.SimpleQueue()
+    child = context.Process(target=_put, args=(results, Odd(5)))
+    child.start()
+    child.join()
+    with context.Pool(2) as pool:
+        sums = pool.map(_doubled, [Odd(1), Odd(3)])
+    with ProcessPoolExecutor(2, mp_context=context) as executor:
+        return [results.get().number, sums, *executor.map(triple, [4])]
+
+
+class Odd(NamedTuple):
+    number: int
+
+
+def _put(results: Any, value: Odd) -> None:
+    results.put(value)
+
+
+def _doubled(odd: Odd) -> int:
+    return 2 * odd.number
+
+
 def pid(ctx: Any, args: dict[str, Any]) -> int:
     return os.getpid()
 
@@ -85,5 +113,7 @@ handlers = {
     "terminated": terminated,
     "reporting": reporting,
     "spawned": spawned,
+    "spread": spread,
+    "spread_isolated": spread,
     "pid": pid,
 }

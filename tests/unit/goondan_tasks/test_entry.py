@@ -1,6 +1,8 @@
 """Loading an entry file."""
 
 import os
+import pickle
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 
 from goondan_tasks.entry import (
     IMPORT_HINT,
+    PREFIX,
     EntryError,
     handle_in,
     handlers_in,
@@ -146,7 +149,44 @@ def test_what_the_file_itself_raises_comes_through(
     with pytest.raises(error):
         handlers_in(import_entry(file))
 
-    assert {name for name in set(sys.modules) - before if name.startswith("goondan_entry_")} == set()
+    assert {name for name in set(sys.modules) - before if name.startswith(PREFIX)} == set()
+
+
+def test_a_new_process_imports_entry_and_siblings_by_their_names(tmp_path: Path) -> None:
+    folder = tmp_path / "a%2Eb@c. \udcff"
+    entry(folder, "class Word(str): ...\n", "words.py")
+    module = import_entry(entry(folder, "from .words import Word\ndef say(): ...\n", "index.v2.py"))
+
+    child = unpickled(pickle.dumps([module.say, module.Word("a")]))
+
+    assert (child.returncode, child.stderr) == (0, "")
+    assert child.stdout == f"{os.fsencode(folder)!r} ['say', 'Word']\n"
+
+
+def test_a_changed_or_missing_entry_is_not_imported_by_name(tmp_path: Path) -> None:
+    file = entry(tmp_path, "def say(): ...\n")
+    pickled = pickle.dumps(import_entry(file).say)
+    errors = []
+    for change in (lambda: file.write_text("def say(): pass\n", encoding="utf-8"), file.unlink):
+        change()
+        errors.append(unpickled(pickled).stderr.splitlines()[-1])
+
+    reasons = ("has changed since it was imported", "cannot be read: No such file or directory")
+    assert errors == [f"ImportError: {file}, whose function is needed here, {reason}" for reason in reasons]
+
+
+def unpickled(pickled: bytes) -> subprocess.CompletedProcess[str]:
+    """Unpickle objects in a process of its own, which prints where the first is from, and what all are."""
+    program = (
+        "import os, pickle, sys\n"
+        "found = pickle.loads(sys.stdin.buffer.read())\n"
+        "folder = os.path.dirname(sys.modules[found[0].__module__].__file__)\n"
+        "print(os.fsencode(folder), [getattr(one, '__name__', type(one).__name__) for one in found])\n"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, input=pickled, capture_output=True, check=False, timeout=60)
+    output = (os.fsdecode(data) for data in (done.stdout, done.stderr))
+    return subprocess.CompletedProcess(command, done.returncode, *output)
 
 
 @pytest.mark.parametrize(

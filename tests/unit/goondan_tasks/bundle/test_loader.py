@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from goondan_tasks.bundle import BundleError, inspect_bundle, load_bundle
 from goondan_tasks.bundle.findings import MAX_FINDINGS
+from goondan_tasks.entry import PREFIX
 from goondan_tasks.errors import ConfigError
 from tests.unit.goondan_tasks.bundle.odd_texts import TEXTS
 from tests.unit.goondan_tasks.bundle.writing import AGENT, TOOL, write
@@ -57,9 +58,7 @@ def test_loading_imports_no_entry_and_inspecting_does(tmp_path: Path) -> None:
     assert bundle is None
     assert [Path(finding.file).name for finding in findings] == ["echo.py"]
     assert not [
-        name
-        for name in sys.modules
-        if name.startswith("goondan_entry_") and str(tmp_path) in repr(sys.modules[name])
+        name for name in sys.modules if name.startswith(PREFIX) and str(tmp_path) in repr(sys.modules[name])
     ]
 
 
