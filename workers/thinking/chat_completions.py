@@ -1,4 +1,4 @@
-"""Reads tool calls of chat completions as servers other than OpenAI's spell them.
+"""Reads tool calls and usage of chat completions as servers other than OpenAI's spell them.
 
 The library's classes check whole answers strictly, and join the pieces of a stream by their index alone. The
 subclasses made here repair both before the library reads them.
@@ -14,6 +14,20 @@ from broker_config import serializer
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
+
+#: no answer has more tokens of a kind; a larger number is a fault of the server
+MOST_TOKENS = 10**9
+
+_TOTALS = ("prompt_tokens", "completion_tokens", "total_tokens")
+_DETAILS = ("prompt_tokens_details", "completion_tokens_details")
+
+
+def token_count(value: Any) -> int:
+    """Return a number of tokens that a server reports; 0 if it is not a number that an answer can have."""
+    if isinstance(value, str) and value.isdecimal() and len(value) <= len(str(MOST_TOKENS)):
+        value = int(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return int(value) if is_number and 0 <= value <= MOST_TOKENS else 0
 
 
 def lenient(model: "Model") -> "Model":
@@ -33,6 +47,7 @@ class _Whole:
     """Mixed into a model: repairs whole answers, and gives streams a class that repairs theirs."""
 
     def _validate_completion(self, response: Any) -> Any:
+        response.usage = _readable_usage(response.usage)
         for choice in response.choices or ():
             calls = choice.message.tool_calls
             if isinstance(calls, list):
@@ -66,6 +81,26 @@ def _repaired(call: Any) -> Any:
     return ChatCompletionMessageFunctionToolCall.construct(**made)
 
 
+def _readable_usage(usage: Any) -> Any:
+    """Return a usage whose numbers the library can read, ``None`` if it is not an object.
+
+    An answer whose tokens cannot be counted is still an answer; asking for another would cost as much.
+    """
+    from openai.types import CompletionUsage
+
+    if not isinstance(usage, CompletionUsage):
+        return None
+    fields = usage.model_dump(warnings=False)
+    for name in _DETAILS:
+        details = fields.get(name)
+        fields[name] = None
+        if isinstance(details, Mapping):
+            fields[name] = {key: token_count(one) for key, one in details.items()}
+    return CompletionUsage.construct(
+        **{**fields, **{name: token_count(fields.get(name)) for name in _TOTALS}}
+    )
+
+
 def new_id() -> str:
     """Make an id for a call that came without one."""
     return f"call_{secrets.token_hex(8)}"
@@ -83,6 +118,7 @@ class _Streamed:
     async def _validate_response(self) -> AsyncIterator[Any]:
         calls = StreamedCalls()
         async for chunk in super()._validate_response():  # type: ignore[misc]
+            chunk.usage = _readable_usage(chunk.usage)
             for choice in chunk.choices or ():
                 for piece in getattr(choice.delta, "tool_calls", None) or ():
                     calls.place(piece)

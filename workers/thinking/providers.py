@@ -41,7 +41,7 @@ from goondan_tasks.model_messages import told_images, told_text
 from goondan_tasks.redaction import KNOWN_SECRETS, mapped
 from goondan_tasks.schema import json_faults
 from goondan_tasks.tool_images import ToolImage
-from workers.thinking.chat_completions import lenient, new_id
+from workers.thinking.chat_completions import lenient, new_id, token_count
 from workers.thinking.model_request import ModelAnswer, ModelRequest
 from workers.thinking.sendable import sendable
 
@@ -409,12 +409,12 @@ def _answer(response: "ModelResponse") -> ModelAnswer:
         content=tuple(content),
         finish_reason=reason,
         usage={
-            "input": usage.input_tokens or 0,
-            "output": usage.output_tokens or 0,
-            "cached": usage.cache_read_tokens or 0,
-            "reasoning": usage.output_reasoning_tokens or 0,
+            "input": token_count(usage.input_tokens),
+            "output": token_count(usage.output_tokens),
+            "cached": token_count(usage.cache_read_tokens),
+            "reasoning": token_count(usage.output_reasoning_tokens),
         },
-        model=response.model_name,
+        model=KNOWN_SECRETS.hidden_in_answer(response.model_name),
         provider_options={response.provider_name or "model": origin} if origin else None,
     )
 

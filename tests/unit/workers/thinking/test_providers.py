@@ -469,7 +469,6 @@ def calling(args: bytes) -> bytes:
         chat(
             b'{"role": "assistant", "tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "x"}}]}'
         ),
-        chat(usage=b'{"prompt_tokens": "many", "completion_tokens": 1, "total_tokens": 1}'),
     ],
 )
 def test_a_body_that_is_no_answer_is_told_as_one(server: ModelServer, body: bytes) -> None:
@@ -479,12 +478,47 @@ def test_a_body_that_is_no_answer_is_told_as_one(server: ModelServer, body: byte
     assert raised.value.code == "E_MODEL_UNAVAILABLE"
 
 
-@pytest.mark.filterwarnings("ignore:Failed to extract usage")
-def test_tokens_are_never_below_0(server: ModelServer) -> None:
-    usage = b'{"prompt_tokens": -5, "completion_tokens": -7, "total_tokens": -12}'
-    server.begin(in_turn(malformed(chat(usage=usage))))
-    answer = ask(provider(server, "chat_completions"), request())
-    assert answer.usage == {"input": 0, "output": 0, "cached": 0, "reasoning": 0}
+@pytest.mark.parametrize("is_stream", STREAMS)
+@pytest.mark.parametrize(
+    ("usage", "counted"),
+    [
+        (b'{"prompt_tokens": -5, "completion_tokens": 7, "total_tokens": 2}', (0, 7)),
+        (b'{"prompt_tokens": 1%b, "completion_tokens": 7, "total_tokens": 7}' % (b"0" * 30), (0, 7)),
+        (b'{"prompt_tokens": "12", "completion_tokens": "many", "total_tokens": true}', (12, 0)),
+        (b'{"prompt_tokens": 12.0, "completion_tokens": NaN, "total_tokens": 1e400}', (12, 0)),
+        (b'{"prompt_tokens": 12, "completion_tokens": null}', (12, 0)),
+        (b'{"prompt_tokens": [12], "completion_tokens": {"a": 7}, "total_tokens": 7}', (0, 0)),
+        (b'{"prompt_tokens": 3, "completion_tokens": 7, "completion_tokens_details": "x"}', (3, 7)),
+        (b'"many"', (0, 0)),
+        (b"[12]", (0, 0)),
+    ],
+)
+def test_an_answer_is_read_whatever_its_usage_says(
+    server: ModelServer, usage: bytes, counted: tuple[int, int], is_stream: bool
+) -> None:
+    chunk = b'{"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [%b]%b}'
+    choice = b'{"index": 0, "delta": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}'
+    chunks = [chunk % (choice, b""), chunk % (b"", b', "usage": %b' % usage), b"[DONE]"]
+    body = b"".join(b"data: %b\n\n" % one for one in chunks) if is_stream else chat(usage=usage)
+    server.begin(in_turn(malformed(body)))
+    answer = ask(provider(server, "chat_completions"), request(), is_stream=is_stream)
+    assert answer.text == "hi"
+    assert answer.usage == {"input": counted[0], "output": counted[1], "cached": 0, "reasoning": 0}
+
+
+@pytest.mark.parametrize("is_stream", STREAMS)
+def test_more_tokens_than_an_answer_can_have_are_not_counted(
+    server: ModelServer, api: str, is_stream: bool
+) -> None:
+    server.begin(in_turn(Answer("hi", usage=Usage(10**30, 7, reasoning=10**30))))
+    answer = ask(provider(server, api), request(), is_stream=is_stream)
+    assert answer.usage == {"input": 0, "output": 7, "cached": 0, "reasoning": 0}
+
+
+def test_a_key_that_a_server_gives_as_its_models_name_is_hidden(server: ModelServer) -> None:
+    body = chat().replace(b'"model": "m"', b'"model": "any-%b"' % KEY.encode())
+    server.begin(in_turn(malformed(body)))
+    assert ask(provider(server, "chat_completions"), request()).model == "any-***"
 
 
 def test_halves_of_characters_are_put_together_or_marked(server: ModelServer) -> None:
