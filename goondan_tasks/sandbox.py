@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,10 +30,27 @@ _ETC = (
     *("ld.so.conf.d", "localtime", "mime.types", "nsswitch.conf", "passwd", "pki/ca-trust", "pki/tls/certs"),
     *("protocols", "resolv.conf", "services", "ssl/cert.pem", "ssl/certs", "ssl/openssl.cnf", "terminfo"),
 )
-_CHECK = (
-    'if [ "$(stat -c %d:%i -- "$2")" != "$1" ]; then '
-    'echo "another directory has taken the place of $2" >&2; exit 126; fi; shift 2; exec "$@"'
-)
+#: The first program in a sandbox. It sets the call's own variables: those that the dynamic linker or a shell
+#: reads must reach neither bubblewrap nor this check.
+_ENTER = """\
+import os, signal, sys
+place, expected, variables, *argv = sys.argv[1:]
+found = os.stat(place)
+if expected and expected != f"{found.st_dev}:{found.st_ino}":
+    print("another directory has taken the place of", place, file=sys.stderr)
+    sys.exit(126)
+environment = dict(os.environb)
+if variables:
+    with open(int(variables), "rb") as file:
+        environment.update(pair.split(b"=", 1) for pair in file.read().split(b"\\0")[:-1])
+for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
+    signal.signal(ignored_by_python, signal.SIG_DFL)
+try:
+    os.execvpe(argv[0], argv, environment)
+except OSError as error:
+    print(f"{argv[0]}: {error.strerror}", file=sys.stderr)
+    sys.exit(127)
+"""
 _ALONE = (
     *("--die-with-parent", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"),
     *("--unshare-cgroup-try", "--cap-drop", "ALL"),
@@ -76,11 +93,18 @@ class Sandbox:
     identity: tuple[int, int] | None = None
 
     def command(
-        self, argv: Sequence[str], cwd: Path, home: str | None, *, programs: Sequence[Path] = ()
+        self,
+        argv: Sequence[str],
+        cwd: Path,
+        home: str | None,
+        *,
+        programs: Sequence[Path] = (),
+        variables: int | None = None,
     ) -> list[str]:
         """Return the command that runs ``argv`` in the sandbox; the directory ``home`` is empty there.
 
-        ``programs`` are files that are visible, wherever they are.
+        ``programs`` are files that are visible, wherever they are. ``variables`` is an inherited descriptor
+        with variables for ``argv`` alone, as :func:`encoded_variables` returns them.
 
         Raises:
             ConfigError: sandboxes do not work here.
@@ -89,18 +113,19 @@ class Sandbox:
         network = ["--unshare-net"] if self.is_strict else []
         mounts = [word for _, words in sorted(self._mounts(home, programs)) for word in words]
         program = shutil.which("bwrap") or "bwrap"
-        rest = ["--unsetenv", "TMPDIR", "--chdir", str(cwd), "--", *self._checked(argv)]
-        return [program, *_ALONE, *network, *_system(), *mounts, *rest]
+        entered = ["--unsetenv", "TMPDIR", "--chdir", str(cwd), "--", *self._entered(argv, variables)]
+        return [program, *_ALONE, *network, *_system(), *mounts, *entered]
 
-    def _checked(self, argv: Sequence[str]) -> Sequence[str]:
+    def _entered(self, argv: Sequence[str], variables: int | None) -> Sequence[str]:
         """Return a command that runs ``argv`` if the workdir in the sandbox is the right one.
 
         bubblewrap mounts it by its path, in which another instance's programs may change links meanwhile.
         """
-        if self.identity is None:
+        if self.identity is None and variables is None:
             return argv
-        device, inode = self.identity
-        return ["/bin/sh", "-c", _CHECK, "sh", f"{device}:{inode}", str(self.workdir), *argv]
+        expected = "" if self.identity is None else ":".join(map(str, self.identity))
+        given = "" if variables is None else str(variables)
+        return [sys.executable, "-I", "-S", "-c", _ENTER, str(self.workdir), expected, given, *argv]
 
     def _mounts(self, home: str | None, programs: Sequence[Path]) -> Iterator[tuple[int, list[str]]]:
         # sorted by depth, since a later mount hides earlier ones below it
@@ -112,6 +137,18 @@ class Sandbox:
         for path in readable:
             yield len(path.parts), ["--ro-bind", str(path), str(path)]
         yield len(self.workdir.parts), ["--bind", str(self.workdir), str(self.workdir)]
+
+
+def encoded_variables(variables: Mapping[str, str]) -> bytes:
+    """Return variables as :meth:`Sandbox.command` expects them.
+
+    Raises:
+        ValueError: a name has ``=``, or a NUL or a lone surrogate is in a name or a value.
+    """
+    pairs = [(os.fsencode(name), os.fsencode(value)) for name, value in variables.items()]
+    if any(b"=" in name or b"\0" in name + value for name, value in pairs):
+        raise ValueError("illegal environment variable")
+    return b"".join(name + b"=" + value + b"\0" for name, value in pairs)
 
 
 def _system() -> Iterator[str]:

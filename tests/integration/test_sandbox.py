@@ -407,6 +407,17 @@ def test_nothing_runs_in_a_directory_that_took_the_place_of_the_workdir(tmp_path
     assert [file.parent.name for file in tmp_path.rglob("mark")] == ["moved"]
 
 
+@needs_bubblewrap
+def test_home_of_a_call_may_be_the_workdir_in_a_sandbox(stack: LocalStack) -> None:
+    workdir = exec_in(stack, "strict", "bash", "pwd")["stdout"].strip()
+    written = {"command": 'echo kept > "$HOME/file"; cat "$HOME/file"', "env": {"HOME": workdir}}
+
+    result = stack.client.call("strict", "bash__exec", written, instance_key="mine", timeout=PATIENCE)
+
+    assert result.output["stdout"] == "kept\n"
+    assert (Path(workdir) / "file").read_text() == "kept\n"
+
+
 def test_a_workdir_below_a_link_has_no_sandbox(tmp_path: Path) -> None:
     instances = tmp_path / "workspaces" / "shop" / "instances"
     (instances / "one" / "workspace").mkdir(parents=True)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Self
 
 from goondan_tasks.errors import ToolError, ToolTimeoutError
-from goondan_tasks.sandbox import Sandbox
+from goondan_tasks.sandbox import Sandbox, encoded_variables
 from goondan_tasks.tool_api import ProcessOutcome
 from workers.cancellation import Cancellation
 from workers.processes import process_guard
@@ -46,10 +46,11 @@ class Guard:
         stderr: int | None,
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
+        inherited: Sequence[int] = (),
     ) -> None:
         """Start ``argv`` below a guard; ``None`` inherits the output, directory or environment.
 
-        ``stdin`` is a descriptor that the program reads from.
+        ``stdin`` is a descriptor that the program reads from; it also gets the descriptors in ``inherited``.
 
         Raises:
             OSError: the guard cannot be started. A program that cannot be started shows only in the report.
@@ -68,7 +69,7 @@ class Guard:
                     stderr=stderr,
                     cwd=cwd,
                     env=env,
-                    pass_fds=(reported,) if stdin == NO_INPUT else (reported, stdin),
+                    pass_fds=(reported, *inherited, *([] if stdin == NO_INPUT else [stdin])),
                     start_new_session=True,
                 )
             except ValueError as error:  # a NUL or a lone surrogate, or `=` in the name of a variable
@@ -217,12 +218,8 @@ class ProcessRunner:
         """
         started = time.monotonic()
         end = self._end(started, timeout_seconds)
-        environment = {**self.environment(), **(env or {})}
         run = _ProgramRun(max_output_bytes)
-        pipe, place = subprocess.PIPE, cwd or self.workdir
-        if self.sandbox is not None:
-            argv = self.sandbox.command(argv, place, environment.get("HOME"))
-        with Guard(argv, stdout=pipe, stderr=pipe, cwd=place, env=environment) as guard:
+        with self._guarded(argv, cwd or self.workdir, env or {}) as guard:
             forget = self.cancellation.on_cancel(guard.break_lifeline)
             try:
                 run.follow(guard, end)
@@ -245,12 +242,41 @@ class ProcessRunner:
             duration_ms=round((time.monotonic() - started) * 1000),
         )
 
+    @contextlib.contextmanager
+    def _guarded(self, argv: Sequence[str], place: Path, variables: Mapping[str, str]) -> Iterator[Guard]:
+        """Start a program, and wait for its end; ``variables`` may come from a model."""
+        environment, pipe = self.environment(), subprocess.PIPE
+        if self.sandbox is None:
+            with Guard(argv, stdout=pipe, stderr=pipe, cwd=place, env={**environment, **variables}) as guard:
+                yield guard
+            return
+        with _file_of(variables, argv[0]) as file:
+            inside = self.sandbox.command(argv, place, environment.get("HOME"), variables=file)
+            # outside the sandbox, variables such as LD_PRELOAD would run files of the workdir
+            with Guard(
+                inside, stdout=pipe, stderr=pipe, cwd=place, env=environment, inherited=[file]
+            ) as guard:
+                yield guard
+
     def _end(self, started: float, timeout_seconds: float | None) -> float:
         timeout = timeout_seconds if timeout_seconds and timeout_seconds > 0 else float("inf")
         return started + min(timeout, self._seconds_left())
 
     def _seconds_left(self) -> float:
         return (self.deadline - datetime.now(UTC)).total_seconds() if self.deadline else float("inf")
+
+
+@contextlib.contextmanager
+def _file_of(variables: Mapping[str, str], program: str) -> Iterator[int]:
+    """Return a descriptor with variables for a program in a sandbox; they have no name on any disk."""
+    try:
+        data = encoded_variables(variables)
+    except ValueError as error:
+        raise OSError(errno.EINVAL, str(error), program) from error
+    with open(os.memfd_create("goondan-variables"), "r+b") as file:  # noqa: PTH123 - it has no path
+        file.write(data)
+        file.seek(0)
+        yield file.fileno()
 
 
 @dataclass(slots=True)

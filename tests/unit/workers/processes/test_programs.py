@@ -1,5 +1,6 @@
 """Programs below their guards: output, limits, environment, and how each ended."""
 
+import ast
 import errno
 import os
 import re
@@ -8,12 +9,15 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from goondan_tasks import sandbox
 from goondan_tasks.errors import ToolCancelledError, ToolError, ToolTimeoutError
+from goondan_tasks.sandbox import Sandbox
 from goondan_tasks.tool_api import ProcessOutcome, RunProcess
 from tests.processes import runs
 from tests.waiting import wait_until
@@ -124,6 +128,62 @@ def test_program_that_cannot_be_started_is_an_oserror_that_names_it(
 def test_missing_directory_is_an_oserror_that_names_it(run: RunProcess, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere"):
         run(["true"], cwd=tmp_path / "nowhere")
+
+
+@pytest.fixture
+def bubblewrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return the file into which a stand-in for bubblewrap, without any sandbox, writes its environment."""
+    folder, seen = tmp_path / "bin", tmp_path / "environment of bwrap"
+    folder.mkdir()
+    script = f'#!/bin/sh\nenv > \'{seen}\'\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n'
+    (folder / "bwrap").write_text(script, "utf-8")
+    (folder / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    sandbox.fault.cache_clear()
+    yield seen
+    sandbox.fault.cache_clear()
+
+
+def test_variables_of_a_call_reach_its_program_and_not_bubblewrap(tmp_path: Path, bubblewrap: Path) -> None:
+    workdir = tmp_path / "work"
+    workdir.mkdir()
+    (workdir / "stat").write_text("#!/bin/sh\necho planted")
+    (workdir / "stat").chmod(0o755)
+    status = workdir.stat()
+    box = Sandbox(workdir, identity=(status.st_dev, status.st_ino))
+    given = {
+        "LD_PRELOAD": "",
+        "PATH": f"{workdir}:/usr/bin:/bin",
+        "HOME": str(workdir),
+        "a-b": "1\n2",
+        "UID": "=",
+    }
+
+    outcome = ProcessRunner(workdir, sandbox=box)(
+        [sys.executable, "-c", "import os; print(dict(os.environ))"], env=given
+    )
+    program = ast.literal_eval(outcome.stdout)
+
+    assert {name: program[name] for name in given} == given
+    names = {line.partition("=")[0] for line in bubblewrap.read_text("utf-8").splitlines()}
+    assert names.isdisjoint({"LD_PRELOAD", "a-b", "UID"})
+    assert str(workdir) not in bubblewrap.read_text("utf-8").replace(f"PWD={workdir}", "")
+
+
+@pytest.mark.usefixtures("bubblewrap")
+def test_bad_variable_name_for_a_sandbox_is_an_oserror(tmp_path: Path) -> None:
+    run = ProcessRunner(tmp_path, sandbox=Sandbox(tmp_path))
+
+    for name, value in (("A=B", "1"), ("A", "\0"), ("A", "\ud800")):
+        with pytest.raises(OSError):
+            run(["true"], env={name: value})
+
+
+@pytest.mark.usefixtures("bubblewrap")
+def test_missing_program_in_a_sandbox_has_the_exit_code_of_shells(tmp_path: Path) -> None:
+    outcome = ProcessRunner(tmp_path, sandbox=Sandbox(tmp_path))(["no-such-program"])
+
+    assert (outcome.exit_code, outcome.stderr) == (127, "no-such-program: No such file or directory\n")
 
 
 def test_bad_variable_name_is_an_oserror(run: RunProcess) -> None:
