@@ -158,7 +158,8 @@ class Reaper:
         """Store a result; return whether it was accepted. A cancelled call ends as cancelled instead."""
         result = with_error_in_output_by_name(result)
         answer = self.answer(claim, result)
-        finished: Finished = self._ledger.finish(claim, result, answer).run(self._ledger.redis)
+        finish = self._ledger.finish(claim, result, answer, still_runs=claim.still_runs)
+        finished: Finished = finish.run(self._ledger.redis)
         if finished.stored is Stored.CANCELLED:
             self.finish(claim, self.cancelled(result))
         else:

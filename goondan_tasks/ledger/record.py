@@ -154,6 +154,8 @@ class Claim:
     lost_claim_at: float | None = None
     #: whether the call is an event that has its result, but whose handler was still running
     has_result: bool = False
+    #: of a sweep: whether it is an event that keeps its claim, since its handler runs beyond its limit
+    still_runs: bool = False
 
     @property
     def was_pending(self) -> bool:

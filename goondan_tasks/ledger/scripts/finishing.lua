@@ -24,7 +24,7 @@ local function keep_result(key, ttl, now, ended, call, digest)
   else
     redis.call('HSET', key, 'status', ended.status, 'outcome', ended.outcome, 'finishedAt', now, 'result', ended.result)
     redis.call('HDEL', key, 'token', 'verdict', 'producers', 'notStarted', 'deadline', 'idempotent', 'maxAttempts',
-      'deaths', 'retried', 'completion', 'approval', 'limit', 'overran')
+      'deaths', 'retried', 'completion', 'approval', 'limit', 'overran', 'paused')
   end
   redis.call('EXPIRE', key, ttl)
 end

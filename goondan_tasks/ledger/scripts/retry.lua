@@ -10,8 +10,9 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 if now + ARGV[2] > tonumber(record[2]) then return 0 end
 -- a completion or callback belongs to the run that has failed; until the next run there is none. Only idempotent
--- exports are retried, but a worker that did not know the tool yet claimed the call as not idempotent.
-redis.call('HSET', KEYS[1], 'retried', ARGV[3], 'callback', '', 'idempotent', '1')
+-- exports are retried, but a worker that did not know the tool yet claimed the call as not idempotent. A token in
+-- `paused` is that of a claim whose run has ended.
+redis.call('HSET', KEYS[1], 'retried', ARGV[3], 'callback', '', 'idempotent', '1', 'paused', ARGV[1])
 redis.call('HDEL', KEYS[1], 'completion')
 keep_former(KEYS[1], record[4], record[5], now, ARGV[4], record[6])
 return 1

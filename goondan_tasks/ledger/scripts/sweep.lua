@@ -6,7 +6,8 @@
 -- KEYS  due, last sweep
 -- ARGV  token, lease (ms), most calls to take, call key prefix, longest time between two sweeps (ms), TTL (s)
 -- Returns a list of {id, verdict, attempt, queued at (ms), call JSON, when it was suspended (ms, or nothing),
--- completion, the worker that has lost it, when that worker claimed it (ms), '1' if it has its result}; verdicts:
+-- completion, the worker that has lost it, when that worker claimed it (ms), '1' if it has its result, the token of an
+-- event whose handler runs beyond its limit: it keeps its claim and its place in the mailbox}; verdicts:
 --   cancelled | expired | limited (it waited for a limit) | overran (its worker runs, and cannot end it) | unknown |
 --   poisoned | unresolved | unapproved
 --              store that error (the last two: it was pending)
@@ -61,7 +62,7 @@ local function take(id)
   local key = ARGV[4] .. id
   local record = redis.pcall('HMGET', key, 'status', 'attempt', 'queuedAt', 'call', 'notStarted',
     'idempotent', 'maxAttempts', 'deaths', 'cancelled', 'waiting', 'worker', 'suspendedAt', 'completion',
-    'approval', 'token', 'claimedAt', 'overran', 'spared', 'renewedAt')
+    'approval', 'token', 'claimedAt', 'overran', 'spared', 'renewedAt', 'box')
   if record.err then return forget(id) end
   local status, verdict = record[1], 'requeue'
   local completion = record[13]
@@ -99,9 +100,10 @@ local function take(id)
     local ending = verdict == 'overran' and verdict or record[5] and 'unstarted' or 'died'
     keep_former(key, record[2], record[16], seen, ending, had_it)
   end
+  local still_runs = record[20] and status == 'running' and record[17] and record[17] == record[15]
   local row = {id, verdict, number_in(record[2], 0), number_in(record[3], 0), record[4], record[12], completion, had_it,
-    had_it and number_in(record[16], 0), is_unfinished and '1'}
-  redis.call('HSET', key, 'status', status == 'queued' and 'running' or status, 'token', ARGV[1])
+    had_it and number_in(record[16], 0), is_unfinished and '1', still_runs and record[15]}
+  redis.call('HSET', key, 'status', status == 'queued' and 'running' or status, 'token', still_runs and record[15] or ARGV[1])
   return row
 end
 

@@ -1,17 +1,29 @@
 """Leases of a process that runs, but whose interpreter is held."""
 
 import time
+from collections.abc import Callable
 
 import pytest
 from redis import Redis
 
+from broker_config.process_identity import this_process
 from broker_config.settings import Settings
 from goondan_tasks.calls import RedisDispatch, identity_of
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
+from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import ToolCall
-from tests.unit.goondan_tasks.ledger.calls import a_call, an_event, record_of, submission
+from tests.unit.goondan_tasks.ledger.calls import (
+    AGAIN,
+    a_call,
+    an_event,
+    claimed,
+    record_of,
+    submission,
+    submit,
+)
+from tests.unit.goondan_tasks.ledger.test_mailboxes import Post
 from tests.waiting import wait_until
 
 HELD = 20.0
@@ -93,6 +105,76 @@ def test_an_event_past_its_limit_ends_as_a_handoff_that_timed_out(hasty: Ledger,
     assert result is not None
     assert result.error is not None
     assert result.error.code == "E_HANDOFF_TIMEOUT"
+
+
+def run_over(post: Post, claim: Claim) -> str:
+    keep(post, HELD)
+    return "E_HANDOFF_TIMEOUT"
+
+
+def cancel(post: Post, claim: Claim) -> str:
+    post.ledger.cancel(claim.run.id, "c").run(post.redis)
+    keep(post, 1)
+    return "E_TOOL_CANCELLED"
+
+
+def keep(post: Post, held: float) -> int:
+    return post.ledger.keep_leases(this_process().id, held).run(post.redis)
+
+
+@pytest.mark.parametrize("end", [run_over, cancel])
+def test_an_event_that_a_held_process_cannot_end_keeps_its_mailbox_until_it_ends(
+    redis: Redis, end: Callable[[Post, Claim], str]
+) -> None:
+    post, events = Post(redis, lease_seconds=1), [an_event(1), an_event(2)]
+    post.put(*events)
+    first = post.claim_event(events[0], ClaimTerms(limit_seconds=HELD))
+    post.ledger.start([first.id_and_token]).run(redis)
+
+    code = end(post, first)
+    assert post.reaper.sweep("sweeper") == 1
+
+    result = post.ledger.result(first.run.id)
+    assert result is not None
+    assert result.error is not None
+    assert result.error.code == code
+    wait_until(lambda: left_seconds(post.ledger, first.run.id) < 0.5)
+    assert keep(post, 2 * HELD) == 1
+    assert post.reaper.sweep("sweeper") == 0
+    assert post.claim_event(events[1]).verdict is Verdict.WAITING
+    post.end(first)
+    assert post.claim_event(events[1]).verdict is Verdict.RUN
+
+
+def test_an_event_past_its_limit_releases_its_mailbox_when_its_held_process_dies(redis: Redis) -> None:
+    post, events = Post(redis, lease_seconds=1), [an_event(1), an_event(2)]
+    post.put(*events)
+    first = post.claim_event(events[0], ClaimTerms(limit_seconds=HELD))
+    post.ledger.start([first.id_and_token]).run(redis)
+    run_over(post, first)
+    assert post.reaper.sweep("sweeper") == 1
+    assert post.claim_event(events[1]).verdict is Verdict.WAITING
+
+    wait_until(lambda: post.reaper.sweep("sweeper"))
+
+    assert post.claim_event(events[1]).verdict is Verdict.RUN
+
+
+def test_a_call_that_waits_for_another_run_has_no_limit_in_a_held_process(
+    hasty: Ledger, redis: Redis
+) -> None:
+    call = a_call(timeout_seconds=HELD)
+    submit(hasty, call)
+    claim = claimed(hasty, call, AGAIN)
+    hasty.start([claim.id_and_token]).run(redis)
+    hasty.retry(claim, pause_ms=100, begun_at=time.time() * 1000, code="E_TOOL").run(redis)
+
+    assert hasty.keep_leases(this_process().id, HELD).run(redis) == 1
+
+    hasty.release(claim, died=False, message=b"again").run(redis)
+    again = claimed(hasty, call, AGAIN)
+    hasty.start([again.id_and_token]).run(redis)
+    assert hasty.keep_leases(this_process().id, HELD).run(redis) == 0
 
 
 def test_a_cancelled_run_of_a_held_process_ends_at_once(hasty: Ledger, redis: Redis) -> None:
