@@ -242,11 +242,11 @@ class CountStore:
         read = (read_row(WorkerCounts, row, f"counts of worker process {name!r}") for name, row in totals)
         return list(filter(None, read))
 
-    def add_settled(self, settled: Settlement) -> None:
-        """Count a call that was settled outside a run, and keep it for a while if its worker had died."""
+    def add_settled(self, settled: Settlement, count: int = 1) -> None:
+        """Count calls that were settled outside a run; keep one for a while if its worker had died."""
         keys, now = self._keys, redis_time(self._redis) if settled.lost_by else 0.0
         with self._redis.pipeline() as pipe:
-            pipe.hincrby(keys.settled_calls, f"{settled.agent} {settled.code}", 1)
+            pipe.hincrby(keys.settled_calls, f"{settled.agent} {settled.code}", count)
             pipe.expire(keys.settled_calls, LOST_KEPT_SECONDS)
             if settled.lost_by:
                 pipe.hincrby(keys.lost_calls, settled.agent, 1)

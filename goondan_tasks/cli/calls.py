@@ -1,11 +1,10 @@
-"""Commands for calls and requests: submit, wait, cancel, resolve, approve; replay and drop dead letters."""
+"""Commands for calls and requests: submit, wait, resolve, approve."""
 
 import getpass
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal
 
 import typer
@@ -15,19 +14,15 @@ from broker_config import serializer
 from goondan_tasks.calls import CallFields
 from goondan_tasks.cli.live_output import progress_text, show_turn, wait_for_result
 from goondan_tasks.cli.options import (
-    SEARCHED,
     Auth,
     CallId,
     CallIds,
     Instance,
     OfAgent,
-    OfTool,
     Origin,
     Timeout,
-    Yes,
     argument,
     complete_agent,
-    complete_call,
     complete_tool,
     flag,
     name_option,
@@ -48,7 +43,6 @@ from goondan_tasks.cli.output import (
     error_text,
     listing,
     local_time,
-    make_table,
     named_message,
     pretty,
     show_progress,
@@ -56,14 +50,13 @@ from goondan_tasks.cli.output import (
 )
 from goondan_tasks.cli.session import Session, takes_client
 from goondan_tasks.client import Client, PendingCall
-from goondan_tasks.client.submitter import may_be_replayed
-from goondan_tasks.errors import GoondanError, HandoffError, HandoffTimeoutError, WaitTimeout
+from goondan_tasks.errors import HandoffError, HandoffTimeoutError, WaitTimeout
 from goondan_tasks.handoff import EventFields, accepted, handoff_error, not_answered, request_result
-from goondan_tasks.ledger.dead_letters import LetterFilter
+from goondan_tasks.ledger.call_filter import SEARCHED
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import ToolCall, ToolCallResult, wall_clock
 from goondan_tasks.tool_api import REQUEST_TIMEOUT_MS
-from goondan_tasks.wording import counted, duration_text, on_one_line
+from goondan_tasks.wording import duration_text, on_one_line
 
 _WHOLE_ID = 36
 #: the columns that identify a call in every list
@@ -200,7 +193,7 @@ def result(session: Session, client: Client, call_id: CallId, timeout: Timeout =
             answer = pending.result(0)
         except WaitTimeout:
             progress = "" if record.progress is None else f", {progress_text(record.progress)}"
-            facts = f"{_call_name(record)}, queued {local_time(record.queued_at)}{progress}"
+            facts = f"{call_name(record)}, queued {local_time(record.queued_at)}{progress}"
             return session.output.give(
                 record.to_wire(), on_one_line(f"{record.state_text(wall_clock())}: {facts}")
             )
@@ -244,19 +237,6 @@ def output(
 
 
 @takes_client
-def cancel(session: Session, client: Client, call_id: CallId) -> None:
-    """Cancel a queued or running call: it ends with E_TOOL_CANCELLED.
-
-    A queued call never runs; a running one ends within a second.
-    """
-    found = whole_id(client, call_id)
-    client.cancel(found)
-    record = client.record(found)
-    ending = "cancelled" if record.status == "done" else "its worker was told to end it"
-    session.output.give(record.to_wire(), f"{_call_name(record)}: {ending}")
-
-
-@takes_client
 def resolve(
     session: Session,
     client: Client,
@@ -278,7 +258,7 @@ def resolve(
         client.fail(found, error)
     record = client.record(found)
     ending = "completed" if record.status == "done" else "will be completed as soon as its handler returns"
-    session.output.give(record.to_wire(), f"{_call_name(record)}: {ending}")
+    session.output.give(record.to_wire(), f"{call_name(record)}: {ending}")
 
 
 @takes_client
@@ -399,7 +379,8 @@ def _report_unanswered(asked: ToolCall, failed: HandoffError, output: Output) ->
         output.note(f"See it with: goondan trace {asked.correlation_id}")
 
 
-def _call_name(record: CallRecord) -> str:
+def call_name(record: CallRecord) -> str:
+    """Name a call by its tool and agent."""
     return on_one_line(f"{record.call.tool_name} of {record.call.agent_name}")
 
 
@@ -413,139 +394,3 @@ def login() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a user id without a name, as in containers
         return ""
-
-
-Letters = Annotated[
-    list[str] | None,
-    argument("IDS", "The ids of the calls; or else give a filter or --all.", autocompletion=complete_call),
-]
-OlderThan = Annotated[float | None, seconds_option("Only those that died at least S seconds ago.")]
-NewerThan = Annotated[float | None, seconds_option("Only those that died at most S seconds ago.")]
-All = Annotated[bool, flag("Take all dead letters.", "--all")]
-
-
-@takes_client
-def list_letters(
-    session: Session,
-    client: Client,
-    agent: OfAgent = None,
-    tool: OfTool = None,
-    older_than: OlderThan = None,
-    newer_than: NewerThan = None,
-) -> None:
-    """List the calls that killed their worker in every run, and the messages without a call."""
-    output = session.output
-    letters = _letters(client, agent, LetterFilter(tool=tool, older_than=older_than, newer_than=newer_than))
-    columns: Columns[CallRecord] = {
-        "died": lambda letter: output.time(letter.finished_at),
-        **CALL_COLUMNS,
-        "attempts": lambda letter: letter.attempt,
-        "replayed as": lambda letter: output.call_id(letter.replayed_by),
-        "id": lambda letter: output.call_id(letter.id),
-    }
-    none = "There are no dead letters."
-    output.write(listing(letters, columns, wire=CallRecord.to_wire, none=none, unbroken="id"))
-
-
-@takes_client
-def show_letter(session: Session, client: Client, call_id: CallId) -> None:
-    """Show a dead letter with its arguments and its result."""
-    output, letter = session.output, client.dead_letter(whole_id(client, call_id))
-    result = client.pending(letter.id).result(0)
-    if output.as_json:
-        # auth lets the call act for a user, and is not displayed
-        call = letter.call.model_copy(update={"auth": None}).to_wire()
-        return output.document({**letter.to_wire(), "call": call, "result": result.to_wire()})
-    facts = {**letter.to_wire(), "args": json.dumps(letter.call.args, ensure_ascii=False)}
-    output.print(make_table(("field", "value"), list(facts.items())))
-    return show_result(result, output)
-
-
-@takes_client
-def replay(
-    session: Session,
-    client: Client,
-    ids: Letters = None,
-    agent: OfAgent = None,
-    tool: OfTool = None,
-    older_than: OlderThan = None,
-    newer_than: NewerThan = None,
-    everything: All = False,
-    again: Annotated[
-        bool, flag("Also replay calls that were replayed before; goes with IDS.", "--again")
-    ] = False,
-    yes: Yes = False,
-) -> None:
-    """Submit dead letters again, each as a new call, whose result names the old one.
-
-    A call that was replayed before is refused. By its id, any call that ended with an error can be replayed.
-    """
-    wanted = LetterFilter(tool=tool, older_than=older_than, newer_than=newer_than)
-    _require_choice(ids, agent, wanted, everything=everything)
-    if again and not ids:
-        raise typer.BadParameter("--again goes with IDS.")
-    if ids:
-        replays = _replay(session, client, [whole_id(client, call_id) for call_id in ids], again=again)
-    else:
-        count = sum(map(may_be_replayed, _letters(client, agent, wanted)))
-        session.confirm(f"Replay {counted(count, 'dead letter')}", is_confirmed=yes or not count)
-        replays = client.replay_all(agent, **wanted)
-    columns = {"id": itemgetter("id"), "replayed as": itemgetter("replayedBy")}
-    wire = [{"id": old, "replayedBy": new.id} for old, new in replays.items()]
-    session.output.write(listing(wire, columns, none="There is nothing to replay."))
-
-
-@takes_client
-def drop(
-    session: Session,
-    client: Client,
-    ids: Letters = None,
-    agent: OfAgent = None,
-    tool: OfTool = None,
-    older_than: OlderThan = None,
-    newer_than: NewerThan = None,
-    everything: All = False,
-    yes: Yes = False,
-) -> None:
-    """Drop dead letters: they are no longer listed, but their results stay."""
-    wanted = LetterFilter(tool=tool, older_than=older_than, newer_than=newer_than)
-    _require_choice(ids, agent, wanted, everything=everything)
-    if ids:
-        for call_id in ids:
-            client.drop(whole_id(client, call_id))
-        count = len(ids)
-    else:
-        found = len(_letters(client, agent, wanted))
-        session.confirm(f"Drop {counted(found, 'dead letter')}", is_confirmed=yes or not found)
-        count = client.drop_all(agent, **wanted)
-    session.output.give({"dropped": count}, f"dropped {count}")
-
-
-def _replay(
-    session: Session, client: Client, call_ids: Sequence[str], *, again: bool
-) -> dict[str, PendingCall]:
-    """Replay calls up to the first that is refused; those before it run, and are named beside the error."""
-    replays: dict[str, PendingCall] = {}
-    for call_id in call_ids:
-        try:
-            replays[call_id] = client.replay(call_id, again=again)
-        except GoondanError:
-            for old, new in replays.items():
-                session.output.note(f"{old} was replayed as {new.id}.")
-            raise
-    return replays
-
-
-def _letters(client: Client, agent: str | None, wanted: LetterFilter) -> list[CallRecord]:
-    found = client.dead_letters(agent, None, **wanted)
-    if not found and agent is not None:
-        client.catalog(agent)  # raises for an unknown agent
-    return found
-
-
-def _require_choice(
-    ids: list[str] | None, agent: str | None, wanted: LetterFilter, *, everything: bool
-) -> None:
-    is_filtered = everything or any(value is not None for value in (agent, *wanted.values()))
-    if bool(ids) == is_filtered:
-        raise typer.BadParameter("give the ids of calls, a filter such as --agent, or --all.")

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 #: far above any payload limit; stops the reading of a file that never ends
 MAX_BYTES = 64 * 1024 * 1024
-#: how many recent calls are searched by filters and for the beginning of an id
-SEARCHED = 1000
-
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _DEFAULT_INTERVAL = 2.0
 
@@ -238,6 +235,10 @@ CallId = Annotated[
     ),
 ]
 CallIds = Annotated[list[str], argument("IDS", "The ids of the calls.", autocompletion=complete_call)]
+Ids = Annotated[
+    list[str] | None,
+    argument("IDS", "The ids of the calls; or else give a filter or --all.", autocompletion=complete_call),
+]
 OfAgent = Annotated[
     str | None, option("A", "Only those of agent A.", "--agent", autocompletion=complete_agent)
 ]
@@ -247,6 +248,11 @@ OfTool = Annotated[
         "GLOB", "Only those of matching tools, such as 'image__*'.", "--tool", autocompletion=complete_tool
     ),
 ]
+OfInstance = Annotated[str | None, option("K", "Only those of instance K.", "--instance")]
+OlderThan = Annotated[float | None, seconds_option("Only those at least S seconds old, or 10m, 2h.")]
+NewerThan = Annotated[float | None, seconds_option("Only those at most S seconds old, or 10m, 2h.")]
+All = Annotated[bool, flag("Take all of them.", "--all")]
+DryRun = Annotated[bool, flag("Only show what would be done.", "--dry-run")]
 ServedAgents = Annotated[
     list[str] | None,
     option("A", "An agent to serve; repeatable. Default: all.", "--agent", autocompletion=complete_agent),

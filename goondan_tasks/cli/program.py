@@ -53,7 +53,7 @@ SECTIONS = {
         "call": CommandPlace("calls:call", "Call an agent's tool and print the result."),
         "request": CommandPlace("calls:request", "Ask an agent and print its answer."),
         "send": CommandPlace("calls:send", "Send an agent an event that it does not answer."),
-        "cancel": CommandPlace("calls:cancel", "Cancel a queued or running call."),
+        "cancel": CommandPlace("selection:cancel", "Cancel calls, by their ids or by a filter."),
         "resolve": CommandPlace("calls:resolve", "Complete a pending call with an output or an error."),
         "approvals list": CommandPlace("calls:list_approvals", "List the calls that wait for an approval."),
         "approvals approve": CommandPlace("calls:approve", "Approve calls: they run."),
@@ -67,12 +67,14 @@ SECTIONS = {
         "show": CommandPlace("trace:show", "Show everything that is known about one call."),
         "trace": CommandPlace("trace:trace", "Draw the tree of related calls and handoffs."),
         "traces": CommandPlace("trace:traces", "List the traces of the most recent calls."),
-        "dead-letters list": CommandPlace("calls:list_letters", "List the dead letters."),
+        "dead-letters list": CommandPlace("dead_letters:list_letters", "List the dead letters."),
         "dead-letters show": CommandPlace(
-            "calls:show_letter", "Show a dead letter with its arguments and its result."
+            "dead_letters:show_letter", "Show a dead letter with its arguments and its result."
         ),
-        "dead-letters replay": CommandPlace("calls:replay", "Submit dead letters again, as new calls."),
-        "dead-letters drop": CommandPlace("calls:drop", "Drop dead letters; their results stay."),
+        "dead-letters replay": CommandPlace(
+            "dead_letters:replay", "Submit dead letters again, as new calls."
+        ),
+        "dead-letters drop": CommandPlace("dead_letters:drop", "Drop dead letters; their results stay."),
     },
     "Inspect the swarm": {
         "agents": CommandPlace("agents:agents", "List the agents that can be called."),
@@ -128,7 +130,18 @@ GROUPS = {
 _DEFAULTS = {"instances": "list"}
 #: options without a value, which may precede a subcommand
 _HELP = {"-h", "--help"}
-_FLAGS = {"--json", "--yes", "--all", "--messages", "--again", "--wait", "--no-wait", "--no-browser", *_HELP}
+_FLAGS = {
+    "--json",
+    "--yes",
+    "--all",
+    "--dry-run",
+    "--messages",
+    "--again",
+    "--wait",
+    "--no-wait",
+    "--no-browser",
+    *_HELP,
+}
 
 
 class LazyGroup(TyperGroup):

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from fnmatch import fnmatchcase
 from typing import Annotated
 
 import typer
@@ -16,9 +15,9 @@ from goondan_tasks.attempts import Attempt
 from goondan_tasks.cli.calls import CALL_COLUMNS, styled_state, whole_id
 from goondan_tasks.cli.live_output import progress_text, write_or_watch
 from goondan_tasks.cli.options import (
-    SEARCHED,
     CallId,
     OfAgent,
+    OfInstance,
     OfTool,
     Watch,
     argument,
@@ -41,6 +40,7 @@ from goondan_tasks.cli.output import (
 from goondan_tasks.cli.session import Session, takes_client, takes_session
 from goondan_tasks.client import Client
 from goondan_tasks.errors import CallNotFoundError
+from goondan_tasks.ledger.call_filter import SEARCHED, CallFilter
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import epoch_milliseconds
 from goondan_tasks.names import MODEL_TOOLS
@@ -89,7 +89,7 @@ def calls(
     agent: OfAgent = None,
     limit: Annotated[int, option("N", "Show at most N calls.", min=1, max=SEARCHED)] = 20,
     tool: OfTool = None,
-    instance: Annotated[str | None, option("K", "Only those of instance K.")] = None,
+    instance: OfInstance = None,
     since: Since = None,
     until: Until = None,
     status: Annotated[
@@ -102,15 +102,8 @@ def calls(
     Filters search the 1000 most recent calls between --since and --until. A call takes one line: cells that
     do not fit are cut, and a narrow terminal omits year, instance and worker.
     """
-    is_narrowed = any(one is not None for one in (status, tool, instance))
-
-    def is_wanted(record: CallRecord) -> bool:
-        return (
-            (status is None or status in {record.status, record.outcome, record.state})
-            and (tool is None or fnmatchcase(record.call.tool_name, tool))
-            and (instance is None or instance == record.call.instance_key)
-        )
-
+    ages = CallFilter(older_than=until, newer_than=since)
+    wanted = CallFilter(tool=tool, instance=instance, status=status, **ages)
     columns: Columns[CallRecord] = {
         "queued": lambda record: session.output.time(record.queued_at),
         **CALL_COLUMNS,
@@ -124,10 +117,8 @@ def calls(
     def look() -> Answer:
         if agent is not None:
             client.catalog(agent)
-        most = SEARCHED if is_narrowed else limit
-        found = client.calls(agent, most, older_than=until, newer_than=since)
-        records = list(filter(is_wanted, found))[:limit]
-        is_part = agent or is_narrowed or since is not None or until is not None
+        records = client.calls(agent, limit, **wanted)
+        is_part = any(one is not None for one in (agent, *wanted.values()))
         none = "There are no such calls." if is_part else "There are no calls."
         return listing(
             records,

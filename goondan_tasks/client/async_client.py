@@ -108,6 +108,8 @@ class AsyncClient:
     record = _in_thread(Client.record)
     output = _in_thread(Client.output)
     cancel = _in_thread(Client.cancel)
+    cancel_all = _in_thread(Client.cancel_all)
+    cancel_many = _in_thread(Client.cancel_many)
     describe = _in_thread(Client.describe)
     calls = _in_thread(Client.calls)
     trace = _in_thread(Client.trace)

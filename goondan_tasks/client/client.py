@@ -36,7 +36,8 @@ from goondan_tasks.errors import (
 from goondan_tasks.failure import LONGEST_NAME, ErrorLike, as_exception, describe
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
-from goondan_tasks.ledger.dead_letters import LetterFilter, batches, not_a_letter
+from goondan_tasks.ledger.call_filter import SEARCHED, CallFilter, is_narrowed, is_wanted, open_calls
+from goondan_tasks.ledger.dead_letters import batches, not_a_letter
 from goondan_tasks.ledger.losses import with_losses
 from goondan_tasks.ledger.record import CallRecord, Outcome
 from goondan_tasks.messages import JsonObject, Message, ToolCall, ToolCallResult
@@ -153,22 +154,57 @@ class Client(ClientConnection):
         with self.broker_errors():
             return read_story(self._ledger, record)
 
-    def calls(
+    def cancel_all(
         self,
         agent: str | None = None,
-        limit: int = 50,
         *,
-        older_than: float | None = None,
-        newer_than: float | None = None,
+        dry_run: bool = False,
+        watch: Callable[[CallRecord], object] | None = None,
+        **wanted: Unpack[CallFilter],
+    ) -> list[str]:
+        """Cancel all calls and events that have not ended, of one agent or of all; return their ids.
+
+        ``wanted`` narrows them. ``watch`` is called with each one before it is cancelled; with ``dry_run``
+        none is.
+
+        Raises:
+            AgentNotFoundError: there is neither such an agent, nor a call for it.
+        """
+        require_keywords("cancel_all()", wanted, CallFilter.__annotations__)
+        found: list[str] = []
+        with self.broker_errors():
+            for record in open_calls(self._ledger, agent, wanted):
+                found.append(record.id)
+                if watch is not None:
+                    watch(record)
+            if agent is not None and not found:
+                self._known_agents.require(agent)
+        return found if dry_run else self.cancel_many(found)
+
+    def cancel_many(
+        self, call_ids: Iterable[str], *, watch: Callable[[int], object] | None = None
+    ) -> list[str]:
+        """Cancel calls by their ids, many in one trip; return the ids of those that are cancelled.
+
+        Those that ended otherwise, and unknown ones, are left out. ``watch`` is called with the number of ids
+        done so far.
+        """
+        return self._calls.cancel_many(list(call_ids), watch)
+
+    def calls(
+        self, agent: str | None = None, limit: int = 50, **wanted: Unpack[CallFilter]
     ) -> list[CallRecord]:
         """Return the most recent calls, of one agent or of all, the newest first.
 
-        ``older_than`` and ``newer_than`` are seconds since they were queued. Records that this version
-        cannot read are left out, and logged.
+        A filter by more than the age searches the :data:`SEARCHED` most recent ones of that age, or ``limit``
+        of them if that is more. Records that this version cannot read are left out, and logged.
         """
+        require_keywords("calls()", wanted, CallFilter.__annotations__)
+        most = max(limit, SEARCHED) if is_narrowed(wanted) else limit
         with self.broker_errors():
-            found = self._ledger.recent(self._agents_of(agent), limit, older_than, newer_than)
-            return with_losses(self._ledger, found)
+            ages = wanted.get("older_than"), wanted.get("newer_than")
+            found = with_losses(self._ledger, self._ledger.recent(self._agents_of(agent), most, *ages))
+        return [record for record in found if is_wanted(record, wanted)][:limit]
 
     def trace(self, name: str) -> Trace:
         """Return the tree of calls and handoffs of one trace, with the times that each waited and ran.
@@ -314,7 +350,7 @@ class Client(ClientConnection):
     # Dead letters
 
     def dead_letters(
-        self, agent: str | None = None, limit: int | None = 50, **wanted: Unpack[LetterFilter]
+        self, agent: str | None = None, limit: int | None = 50, **wanted: Unpack[CallFilter]
     ) -> list[CallRecord]:
         """Return the dead letters of one agent or of all, the latest first.
 
@@ -354,7 +390,7 @@ class Client(ClientConnection):
         require_replayable(record, result, again=again)
         return self._replay([record])[call_id]
 
-    def replay_all(self, agent: str | None = None, **wanted: Unpack[LetterFilter]) -> dict[str, PendingCall]:
+    def replay_all(self, agent: str | None = None, **wanted: Unpack[CallFilter]) -> dict[str, PendingCall]:
         """Replay the dead letters that were not yet replayed; return the new calls by the old ones' ids.
 
         Messages that held no call are skipped. Raises as :meth:`replay`; letters replayed before that are
@@ -376,7 +412,7 @@ class Client(ClientConnection):
             if not self._dead_letters.remove([call_id], agents):
                 raise not_a_letter(call_id, record)
 
-    def drop_all(self, agent: str | None = None, **wanted: Unpack[LetterFilter]) -> int:
+    def drop_all(self, agent: str | None = None, **wanted: Unpack[CallFilter]) -> int:
         """Drop dead letters, replayed or not; return how many."""
         letters = self.dead_letters(agent, None, **wanted)
         with self.broker_errors():

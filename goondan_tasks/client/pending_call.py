@@ -34,6 +34,7 @@ from goondan_tasks.errors import (
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import REPAIR, CallRecord
+from goondan_tasks.ledger.tidying import tidy_queues
 from goondan_tasks.messages import ToolCallError, ToolCallResult
 from goondan_tasks.names import READ_OUTPUT_TOOL
 from goondan_tasks.output import Progress
@@ -76,6 +77,8 @@ LOOK_SECONDS = 2.0
 
 #: how many calls are looked for in one trip
 LOOK_BATCH = 500
+#: how many calls one trip cancels
+CANCEL_BATCH = 200
 
 #: the longest id of a call, in bytes
 LONGEST_ID = 200
@@ -154,6 +157,20 @@ class CallService:
         require_possible(call_id)
         with self.broker_errors():
             self._reaper.cancel(call_id, "producer")
+
+    def cancel_many(self, call_ids: Sequence[str], watch: Callable[[int], object] | None) -> list[str]:
+        """Cancel calls by their ids, and remove their messages; see :meth:`Client.cancel_many`."""
+        for call_id in call_ids:
+            require_possible(call_id)
+        cancelled = dict[str, str]()
+        with self.broker_errors():
+            for start in range(0, len(call_ids), CANCEL_BATCH):
+                batch = call_ids[start : start + CANCEL_BATCH]
+                cancelled |= self._reaper.cancel_many(batch, "producer")
+                if watch is not None:
+                    watch(start + len(batch))
+            tidy_queues(self._ledger, {agent for agent in cancelled.values() if agent})
+        return list(cancelled)
 
     @property
     def is_poll_due(self) -> bool:

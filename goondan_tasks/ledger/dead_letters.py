@@ -7,12 +7,12 @@ Source: DESIGN "Delivery" rules 4 and 9.
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from fnmatch import fnmatchcase
-from typing import TypedDict, TypeVar
+from typing import TypeVar, Unpack
 
 from broker_config.connections import rows_of
 from broker_config.scripts import run_script_calls
 from goondan_tasks.errors import CallNotFoundError
+from goondan_tasks.ledger.call_filter import CallFilter, is_wanted
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord
 
@@ -20,17 +20,6 @@ from goondan_tasks.ledger.record import CallRecord
 BATCH = 200
 
 T = TypeVar("T")
-
-
-class LetterFilter(TypedDict, total=False):
-    """Selects dead letters."""
-
-    #: a glob of full tool names
-    tool: str | None
-    #: the lowest age, in seconds since the call died
-    older_than: float | None
-    #: the highest age, in seconds
-    newer_than: float | None
 
 
 class DeadLetters:
@@ -41,19 +30,13 @@ class DeadLetters:
         self._redis = ledger.redis
         self._keys = ledger.keys
 
-    def find(
-        self,
-        agents: Iterable[str],
-        *,
-        tool: str | None = None,
-        older_than: float | None = None,
-        newer_than: float | None = None,
-    ) -> Iterator[CallRecord]:
+    def find(self, agents: Iterable[str], **wanted: Unpack[CallFilter]) -> Iterator[CallRecord]:
         """Yield the dead letters of ``agents``, the latest first; unreadable ones are left out."""
-        ids = self._ids(agents, *self._ledger.moments(older_than, newer_than))
+        ages = wanted.get("older_than"), wanted.get("newer_than")
+        ids = self._ids(agents, *self._ledger.moments(*ages))
         for batch in batches(ids):
             for record in self._ledger.records(batch):
-                if record is not None and (tool is None or fnmatchcase(record.call.tool_name, tool)):
+                if record is not None and is_wanted(record, wanted):
                     yield record
 
     def has(self, record: CallRecord) -> bool:

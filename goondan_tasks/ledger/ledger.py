@@ -291,12 +291,7 @@ class Ledger(CallRecords):
         finished again.
         """
         run = claim.run
-        ended = self.ended(
-            claim,
-            serializer.encode(result.to_wire(), repairs=True),
-            outcome=result.status,
-            kind=_kind_of(result),
-        )
+        ended = self.ended_with(claim, result)
         if not (is_event(run.call) or answer is not None):
             many = self.finish_many([ended])
             return ScriptCall(many.script, many.keys, many.arguments, Finished.of)
@@ -314,6 +309,11 @@ class Ledger(CallRecords):
             ],
             Finished.of,
         )
+
+    def ended_with(self, claim: Claim, result: ToolCallResult) -> tuple[Any, ...]:
+        """Return the end of a run with its result, as :meth:`finish_many` takes it."""
+        wire = serializer.encode(result.to_wire(), repairs=True)
+        return self.ended(claim, wire, outcome=result.status, kind=_kind_of(result))
 
     def ended(self, claim: Claim, result: bytes, *, outcome: str, kind: str) -> tuple[Any, ...]:
         """Return the end of a run as :meth:`finish_many` takes it."""

@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 from broker_config.connections import milliseconds_of
 from broker_config.keys import Keys
 from broker_config.queues import call_queue, wake_up_key
-from broker_config.scripts import Script, ScriptCall
+from broker_config.scripts import Script, ScriptCall, run_script_calls
 from broker_config.settings import Settings
 from goondan_tasks.errors import LimitError, ToolCallConflictError
 from goondan_tasks.ledger.ledger import Ledger, sweep_seconds
@@ -220,9 +220,11 @@ class Limiter:
         self._keys = ledger.keys
         self._limit_scripts = LimitScripts(ledger.settings)
 
-    def forget(self, call_id: str) -> None:
-        """Remove a call that has ended from its wait queue."""
-        self._limit_scripts.leave(call_id, "", 0).run(self._redis)
+    def forget(self, *call_ids: str) -> None:
+        """Remove calls that have ended from their wait queues."""
+        if call_ids:
+            leaves = [self._limit_scripts.leave(call_id, "", 0) for call_id in call_ids]
+            run_script_calls(self._redis, leaves)
 
     def too_late(self, claim: Claim) -> LimitError:
         """Return the error of a call that its limits would admit only after its deadline."""

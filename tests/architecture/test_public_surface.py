@@ -85,7 +85,7 @@ COMMAND_LINES = {
     "orchestrator": "",
     "call": "AGENT TOOL [ARGS] --instance --turn --id --timeout --detach",
     "result": "ID",
-    "cancel": "ID",
+    "cancel": "IDS",
     "resolve": "ID VALUE",
     "output": "ID",
     "calls": "",

@@ -3,7 +3,7 @@
 import base64
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Self, cast
+from typing import Any, Self, Unpack, cast
 
 from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRecord, WorkerRecord
@@ -23,6 +23,7 @@ from goondan_tasks.errors import (
 )
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
+from goondan_tasks.ledger.call_filter import CallFilter, is_wanted
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.tool_api import SendResult
@@ -141,6 +142,8 @@ class FakeClient:
         self.known_traces: dict[str, Trace] = {}
         self.summaries: list[TraceSummary] = []
         self.settings: Settings | None = None
+        self.cancelled: list[str] = []
+        self.ended_meanwhile: set[str] = set()
 
     def connected(self, settings: Settings) -> Self:
         """Note what a real client would have been made with."""
@@ -183,7 +186,8 @@ class FakeClient:
         if found.status == "done":
             raise CallClosedError(f"Call {call_id} has its final result.")
         status = "done" if found.status == "queued" else found.status
-        self.records = [dataclasses.replace(found, status=status, is_cancelled=True)]
+        ended = dataclasses.replace(found, status=status, is_cancelled=True)
+        self.records = [ended if one is found else one for one in self.records]
 
     def resolve(self, call_id: str, output: Any) -> None:
         self._complete(call_id, {"output": output})
@@ -210,16 +214,31 @@ class FakeClient:
         ended = dataclasses.replace(found, status="done") if found.status == "pending" else found
         self.records = [ended if one is found else one for one in self.records]
 
-    def calls(
+    def calls(self, agent: str | None, limit: int, **wanted: Unpack[CallFilter]) -> list[CallRecord]:
+        self.wanted = {name: wanted.get(name) for name in ("older_than", "newer_than")}
+        found = [one for one in self.records if agent in {None, one.call.agent_name}]
+        return [one for one in found if is_wanted(one, wanted)][:limit]
+
+    def cancel_all(
         self,
         agent: str | None,
-        limit: int,
         *,
-        older_than: float | None = None,
-        newer_than: float | None = None,
-    ) -> list[CallRecord]:
-        self.wanted = {"older_than": older_than, "newer_than": newer_than}
-        return [found for found in self.records if agent in {None, found.call.agent_name}][:limit]
+        dry_run: bool,
+        watch: Callable[[CallRecord], object],
+        **wanted: Unpack[CallFilter],
+    ) -> list[str]:
+        assert dry_run
+        found = [one for one in self.calls(agent, 1000, **wanted) if one.status != "done"]
+        if agent is not None and not found:
+            self.catalog(agent)
+        for one in found:
+            watch(one)
+        return [one.id for one in found]
+
+    def cancel_many(self, call_ids: list[str], *, watch: Callable[[int], object]) -> list[str]:
+        self.cancelled = call_ids
+        watch(len(call_ids))
+        return [one for one in call_ids if one not in self.ended_meanwhile]
 
     def describe(self, call_id: str) -> CallStory:
         return story_of(self.record(call_id), NOW)

@@ -122,9 +122,10 @@ def test_letters_are_listed_for_people_and_programs(client: FakeClient) -> None:
 
 
 def test_filters_reach_the_client(client: FakeClient) -> None:
-    goondan("dead-letters", "list", "--tool", "bash__*", "--older-than", "60", "--newer-than", "0")
+    ages = ("--older-than", "60", "--newer-than", "0")
+    goondan("dead-letters", "list", "--tool", "bash__*", "--instance", "i", *ages)
 
-    assert client.wanted == {"tool": "bash__*", "older_than": 60.0, "newer_than": 0.0}
+    assert client.wanted == {"tool": "bash__*", "instance": "i", "older_than": 60.0, "newer_than": 0.0}
     assert goondan("dead-letters", "list", "--agent", "planner").exit_code == 0
     assert goondan("dead-letters", "list", "--agent", "codr").exit_code == 3
 

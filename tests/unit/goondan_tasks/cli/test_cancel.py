@@ -27,6 +27,52 @@ def test_for_programs_the_record_is_printed(client: FakeClient) -> None:
     assert (document["status"], document["cancelled"]) == ("running", True)
 
 
+def test_several_calls_are_cancelled_by_their_ids(client: FakeClient) -> None:
+    other = record("running", id="1" + CALL_ID[1:])
+    client.records = [record(), other]
+
+    rows = goondan("cancel", CALL_ID, other.id[:8], "--json").document
+
+    assert [(row["id"], row["cancelled"]) for row in rows] == [(CALL_ID, True), (other.id, True)]
+
+
+def test_a_filter_shows_its_calls_and_asks_before_it_cancels(client: FakeClient) -> None:
+    done = goondan("cancel", "--agent", "coder")
+
+    assert done.exit_code == 2
+    assert CALL_ID in done.stderr
+    assert "coder  bash__exec  queued      1" in done.stderr
+    assert "Cancel 1 call" in done.stderr
+    assert client.cancelled == []
+
+
+def test_a_confirmed_filter_cancels_what_it_showed(client: FakeClient) -> None:
+    other = record("running", id="1" + CALL_ID[1:])
+    client.records, client.ended_meanwhile = [record(), other], {CALL_ID}
+
+    done = goondan("cancel", "--tool", "bash__*", "--yes")
+
+    assert client.cancelled == [CALL_ID, other.id]
+    assert done.stdout == "cancelled 1; 1 had ended meanwhile\n"
+
+
+def test_a_dry_run_lists_calls_and_counts_and_cancels_nothing(client: FakeClient) -> None:
+    document = goondan("cancel", "--all", "--status", "queued", "--dry-run", "--json").document
+
+    assert document == {
+        "calls": [CALL_ID],
+        "counts": [{"agent": "coder", "tool": "bash__exec", "state": "queued", "calls": 1}],
+    }
+    assert client.cancelled == []
+    assert goondan("cancel", "--instance", "other", "--dry-run").stderr == "There is nothing to cancel.\n"
+
+
+@pytest.mark.parametrize("words", [(), (CALL_ID, "--all"), (CALL_ID, "--dry-run")])
+def test_ids_and_filters_are_never_mixed_or_missing(client: FakeClient, words: tuple[str, ...]) -> None:
+    assert goondan("cancel", *words).exit_code == 2
+    assert client.cancelled == []
+
+
 @pytest.mark.parametrize(
     ("call_id", "code"),
     [(CALL_ID, "E_CALL_CLOSED"), ("nobody", "E_CALL_NOT_FOUND"), ("", "E_CALL_NOT_FOUND")],

@@ -1,0 +1,63 @@
+"""The filter by which operators select calls: to list, cancel, replay or drop them."""
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import TypedDict, cast
+
+from goondan_tasks.ledger.record import CallRecord, CallRecords
+
+#: how many recent calls a filter searches that only shows calls
+SEARCHED = 1000
+
+_OPEN_STATUSES = frozenset({"queued", "running", "pending"})
+#: how many records one round trip reads
+_BATCH = 500
+
+
+class CallFilter(TypedDict, total=False):
+    """Selects calls; a field that is missing or ``None`` selects all."""
+
+    #: a glob of full tool names
+    tool: str | None
+    instance: str | None
+    #: a status, a state or an outcome: a call that waits for a limit is ``queued`` as well as ``waiting``
+    status: str | None
+    #: the lowest age in seconds: since the call was queued; of a dead letter, since it died
+    older_than: float | None
+    #: the highest age in seconds
+    newer_than: float | None
+
+
+def is_wanted(record: CallRecord, wanted: CallFilter) -> bool:
+    """Return whether a filter selects a call by everything but its age, which the indexes of calls decide."""
+    tool, instance, status = (wanted.get(name) for name in ("tool", "instance", "status"))
+    return (
+        (tool is None or fnmatchcase(record.call.tool_name, str(tool)))
+        and (instance is None or instance == record.call.instance_key)
+        and (status is None or status in {record.status, record.outcome, record.state})
+    )
+
+
+def is_narrowed(wanted: CallFilter) -> bool:
+    """Return whether a filter selects by more than the age."""
+    return any(wanted.get(name) is not None for name in ("tool", "instance", "status"))
+
+
+def open_calls(ledger: CallRecords, agent: str | None, wanted: CallFilter) -> Iterator[CallRecord]:
+    """Yield the selected calls that have not ended and are not cancelled, of one agent or of all.
+
+    Those whose deadlines are the latest come first: of calls that are alike, the newest.
+    """
+    earliest, latest = ledger.moments(wanted.get("older_than"), wanted.get("newer_than"))
+    ids = [one.decode() for one in cast("list[bytes]", ledger.redis.zrevrange(ledger.keys.due, 0, -1))]
+    for start in range(0, len(ids), _BATCH):
+        for record in ledger.records(ids[start : start + _BATCH]):
+            if (
+                record is not None
+                and record.status in _OPEN_STATUSES
+                and not record.is_cancelled
+                and agent in {None, record.call.agent_name}
+                and earliest <= record.queued_at <= latest
+                and is_wanted(record, wanted)
+            ):
+                yield record
