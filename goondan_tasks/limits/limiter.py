@@ -22,6 +22,9 @@ from goondan_tasks.messages import ToolCall, ToolCallResult, iso_time
 if TYPE_CHECKING:
     from goondan_tasks.bundle import BoundTool
 
+#: marks the times of calls that were admitted and have not started, see ``permits.lua``
+RESERVED = 10**13
+
 #: in place of a digest: calls with equal keys need not have equal arguments
 _ANY = "-"
 
@@ -144,8 +147,8 @@ class LimitScripts:
     def __init__(self, settings: Settings) -> None:
         keys = self._keys = Keys(settings.namespace)
         folder = files("goondan_tasks.limits") / "scripts"
-        self._admit, self._leave, self._look = (
-            Script.read(folder, "permits", name) for name in ("admit", "leave", "look")
+        self._admit, self._begin, self._leave, self._look = (
+            Script.read(folder, "permits", name) for name in ("admit", "begin", "leave", "look")
         )
         self._constants = [
             *(family("") for family in (keys.call, keys.limit, keys.holders, keys.wait_queue, keys.waiter)),
@@ -165,6 +168,10 @@ class LimitScripts:
         turn = b" " + message if message else b""
         arguments = (call_id, call.agent_name, queue, wake_up_key(queue), call_limits, turn)
         return self._script_call(self._admit, *arguments, run_seconds=run_seconds)
+
+    def begin(self, call_id: str, call_limits: str, admitted_at: int) -> ScriptCall[Any]:
+        """Count the start of a call's handler (``begin.lua``)."""
+        return self._script_call(self._begin, call_id, call_limits, admitted_at)
 
     def leave(
         self, call_id: str, call_limits: str, admitted_at: int, *, pauses: bool = False
@@ -198,7 +205,8 @@ class LimitState:
     took: float
     #: when the oldest call that counts was admitted
     oldest: float | None
-    #: for a rate: when the call was admitted on whose expiry the next one in line depends
+    #: for a rate: when the call has started on whose expiry the next one in line depends; ``RESERVED`` and
+    #: the time of its admission if it has not started
     mark: float | None
 
     @property
@@ -206,7 +214,7 @@ class LimitState:
         """When a call that joins the wait queue now is admitted: exact for a rate, otherwise estimated."""
         rounds, rest = divmod(self.waiting, self.most)
         if self.period:
-            first = self.now if self.mark is None else max(self.now, self.mark + self.period)
+            first = self.now if self.mark is None else max(self.now, self.mark % RESERVED + self.period)
             return math.ceil(first + rounds * self.period)
         took = self.took or (0 if self.oldest is None else self.now - self.oldest)
         return math.ceil(self.now + max(1_000, took * (rounds + rest / self.most)))

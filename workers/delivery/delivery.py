@@ -263,6 +263,7 @@ class Delivery:
         while not self._is_start_confirmed(claim, is_first=is_first):
             cancellation.require_wanted()
             is_first = False
+        self.limiter.begin(claim)
         return claim.run.clock()
 
     def flush(self) -> None:

@@ -72,6 +72,13 @@ class CallLimiter:
         """Return whether the call holds a permit or key that other calls may wait for."""
         return claim.token in self._admitted
 
+    def begin(self, claim: Claim) -> None:
+        """Count the start of a call's handler for its rate, if it has one."""
+        call_limits, admitted_at = self._admitted.get(claim.token, ("", 0))
+        if "rate " in call_limits:
+            script_call = self._limit_scripts.begin(claim.run.id, call_limits, admitted_at)
+            self.writer.send(script_call, self._on_answer)
+
     def leave(self, claim: Claim, *, pauses: bool = False) -> None:
         """Give back the permits of a call, if any, and admit the next; ``pauses`` if it will run again."""
         self._leave(claim.run.id, claim.token, pauses=pauses)

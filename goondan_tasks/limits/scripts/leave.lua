@@ -2,8 +2,7 @@
 -- ARGV  (after those of permits.lua) id, limits, when it was admitted (ms), '1' if its run has ended but its claim is
 --       kept
 local id, since, pauses = ARGV[10], tonumber(ARGV[12]), ARGV[13] == '1'
-local record = redis.pcall('HMGET', calls .. id, 'status', 'approval') -- if it is damaged, the call has ended
-local status, is_held = record[1], record[2]
+local status = redis.pcall('HGET', calls .. id, 'status') -- if it is damaged, the call has ended
 local has_ended = status ~= 'queued' and status ~= 'running'
 if status ~= 'queued' then take_out(id) end
 for _, limit in ipairs(limits_of(ARGV[11])) do
@@ -18,8 +17,14 @@ for _, limit in ipairs(limits_of(ARGV[11])) do
   end
   -- calls with the same key wait for its final result
   if limit.kind == 'key' and status == 'pending' then keep(states .. limit.name, id) end
-  -- a call that waits for an approval has not started; it counts for the rate when it does
-  if limit.kind == 'rate' and is_held then redis.call('ZREM', holders .. limit.name, id) end
-  if limit.kind ~= 'rate' or is_held then admit_waiting(limit.name) end
+  if limit.kind == 'rate' then -- a call that has not started, such as one that waits for an approval, does not count
+    local reserved = tonumber(redis.call('ZSCORE', holders .. limit.name, id) or 0)
+    if reserved == RESERVED + since or (reserved > 0 and has_ended) then
+      redis.call('ZREM', holders .. limit.name, id)
+      admit_waiting(limit.name)
+    end
+  else
+    admit_waiting(limit.name)
+  end
 end
 return answer('left')

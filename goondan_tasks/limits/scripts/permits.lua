@@ -5,8 +5,10 @@
 --   rate   at most so many calls start in any period (rateLimit)
 --   key    calls with the same idempotencyKey: one runs, the others wait for its result and share it; in place of the
 --          period, 1 if the call is a replay, which shares no unknown outcome
+-- A rate counts starts, which are members of their own in its `holders`. A call that a worker has received and not
+-- started yet (begin.lua) has a reservation: it counts, and its score is RESERVED + the time of its admission.
 -- A call that was admitted from a wait queue, and that no worker has received yet, holds its permit with a negative
--- time. The call's record decides whether it still holds the permit: the permit is free again if the call has ended,
+-- time, or with the time itself for a rate. The call's record decides whether it still holds the permit: the permit is free again if the call has ended,
 -- or was not claimed within a lease (after it was admitted or queued again).
 --
 -- Records of other calls are read with pcall: one that is damaged counts as a call that has ended.
@@ -21,6 +23,8 @@ local calls, states, holders, wait_queues = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local waiters, waiting = ARGV[5], ARGV[6]
 local lease, pause, ttl = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
 local MOST_AT_ONCE = 100
+-- more than any time in ms, and exact in 14 digits
+local RESERVED = 1e13
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local turns, unsent = {}, {}
@@ -70,15 +74,16 @@ local function wait_again(name, id)
   if waiter[1] then put_in_wait_queue(name, id, waiter[1], waiter[2]) end
 end
 
--- Free the permits of calls that no longer run.
-local function free_dead_permits(name)
+-- Free the permits of calls that no longer run; of a rate, the reservations of those that will not start.
+local function free_dead_permits(name, kind)
   local looked = tonumber(redis.call('HGET', states .. name, 'looked') or 0)
   if now - looked < pause / 2 then return end
   redis.call('HSET', states .. name, 'looked', now)
   keep(states .. name)
-  local found = redis.call('ZRANGE', holders .. name, 0, -1, 'WITHSCORES')
+  local least = kind == 'rate' and RESERVED or '-inf'
+  local found = redis.call('ZRANGE', holders .. name, least, '+inf', 'BYSCORE', 'WITHSCORES')
   for i = 1, #found, 2 do
-    local id, since = found[i], math.abs(tonumber(found[i + 1]))
+    local id, since = found[i], math.abs(tonumber(found[i + 1])) % RESERVED
     local record = redis.pcall('HMGET', calls .. id, 'status', 'releasedAt')
     local status = record[1]
     if status == 'queued' and math.max(since, tonumber(record[2] or 0)) < now - lease then
@@ -116,9 +121,9 @@ end
 local function check_rate(limit, id)
   local key = holders .. limit.name
   redis.call('ZREMRANGEBYSCORE', key, '-inf', now - limit.period)
-  local others = redis.call('ZCARD', key)
-  if redis.call('ZSCORE', key, id) then others = others - 1 end
-  if others >= limit.most then return 'wait' end
+  local own = redis.call('ZSCORE', key, id) and 1 or 0
+  if redis.call('ZCARD', key) - own >= limit.most then free_dead_permits(limit.name, limit.kind) end
+  if redis.call('ZCARD', key) - own >= limit.most then return 'wait' end
 end
 
 -- Free the permit of a later call that no worker has received yet; that call waits again.
@@ -139,7 +144,7 @@ local function check(limit, id, at, is_met)
   local is_holder = redis.call('ZSCORE', key, id)
   local is_permit = limit.kind == 'seats'
   if is_permit and is_holder then return end
-  if is_permit and redis.call('ZCARD', key) >= limit.most then free_dead_permits(limit.name) end
+  if is_permit and redis.call('ZCARD', key) >= limit.most then free_dead_permits(limit.name, limit.kind) end
   if not is_holder and has_earlier(limit.name, id, at) then return 'wait' end
   if not is_permit then return check_rate(limit, id) end
   if redis.call('ZCARD', key) < limit.most then return end
@@ -157,23 +162,27 @@ local function try(limits, id, at, is_met)
       redis.call('HSET', states .. limit.name, 'owner', id, 'digest', limit.digest)
       keep(states .. limit.name, id)
     else
-      redis.call('ZADD', holders .. limit.name, (is_met or limit.kind == 'rate') and now or -now, id)
+      local since = is_met and now or -now
+      if limit.kind == 'rate' then since = is_met and RESERVED + now or now end
+      redis.call('ZADD', holders .. limit.name, since, id)
       keep(holders .. limit.name, id)
     end
   end
   return 'go'
 end
 
--- When the call at this rank of a wait queue may pass the rate, in ms.
+-- The earliest time when the call at this rank of a wait queue may pass the rate, in ms; that of a reservation may have
+-- passed, since its call may start at any time after its admission.
 local function rate_time(limit, rank)
   local key, round = holders .. limit.name, math.floor(rank / limit.most)
   local place = rank % limit.most - limit.most
   local mark = redis.call('ZRANGE', key, place, place, 'WITHSCORES')
-  return (mark[2] and tonumber(mark[2]) + limit.period or now) + round * limit.period
+  return (mark[2] and tonumber(mark[2]) % RESERVED + limit.period or now) + round * limit.period
 end
 
 local function look_time(limit)
-  return limit.kind == 'rate' and rate_time(limit, 0) or now + pause
+  local at = limit.kind == 'rate' and rate_time(limit, 0) or 0
+  return at > now and math.min(at, now + pause) or now + pause
 end
 
 -- Admit a call that has left its wait queue: its message goes to the front of its queue.
@@ -216,7 +225,7 @@ local function admit_waiting(name)
       redis.call('ZREM', wait_queues .. name, id)
       if word == 'wait' then
         put_in_wait_queue(limit.name, id, at, waiter[5])
-        if limit.kind == 'rate' then redis.call('ZADD', look_times, 'LT', rate_time(limit, 0), limit.name) end
+        if limit.kind == 'rate' then redis.call('ZADD', look_times, 'LT', look_time(limit), limit.name) end
       else
         give_turn(id, waiter, waiter[5])
       end

@@ -68,11 +68,16 @@ class Door:
         return LimitAnswer.of(script_call.run(self.redis))
 
     def run(self, turn: str, call_limits: str) -> ToolCall:
-        """Submit a call that is admitted, and claim it."""
+        """Submit a call that is admitted, claim it, and begin its handler."""
         call = self.submit(turn)
-        assert self.admit(call, call_limits).word == "go"
+        answer = self.admit(call, call_limits)
+        assert answer.word == "go"
         self.claim(call)
+        self.begin(call, call_limits, answer)
         return call
+
+    def begin(self, call: ToolCall, call_limits: str, admission: LimitAnswer) -> None:
+        self.script_calls.begin(identity_of(call), call_limits, admission.now).run(self.redis)
 
     def claim(self, call: ToolCall) -> None:
         request = ClaimRequest(identity_of(call), call, "w1", ClaimTerms())
@@ -222,8 +227,58 @@ def test_a_rate_admits_so_many_in_any_period_and_says_when_to_look(door: Door) -
     assert door.admit(call, RATE).word == "go"
 
 
+def test_a_rate_counts_from_the_start_of_a_handler_not_from_its_admission(door: Door) -> None:
+    first, second = door.submit("t1"), door.submit("t2")
+    admissions = [door.admit(call, RATE) for call in (first, second)]
+    admitted_at = admissions[-1].now
+    waiting = door.submit("t3")
+    # neither of them has started, however long ago they were admitted
+    wait_until(lambda: door.admit(waiting, RATE).now > admitted_at + 400)
+    assert door.admit(waiting, RATE).word == "wait"
+    for call, admission in zip((first, second), admissions, strict=True):
+        door.claim(call)
+        door.begin(call, RATE, admission)
+        door.begin(call, RATE, admission)  # sent twice, it counts once
+    answer = door.admit(waiting, RATE)
+    assert answer.word == "wait"
+    assert answer.look_in is not None
+    assert 0 < answer.look_in <= 400
+    wait_until(lambda: door.admit(waiting, RATE).word == "go")
+
+
+def test_each_run_of_a_call_that_is_tried_again_counts_for_a_rate(door: Door, redis: Redis) -> None:
+    failed = door.submit("t1")
+    admission = door.admit(failed, HOURLY)
+    door.claim(failed)
+    door.begin(failed, HOURLY, admission)
+    door.script_calls.leave(identity_of(failed), HOURLY, admission.now, pauses=True).run(redis)
+    assert door.ledger.release(door.claims["t1"], died=False).run(redis)
+    assert door.admit(failed, HOURLY).word in ("wait", "late")
+
+
+def test_a_call_that_ends_without_a_start_leaves_its_place_in_the_rate(door: Door) -> None:
+    ended = door.submit("t1")
+    assert door.admit(ended, HOURLY).word == "go"
+    door.claim(ended)
+    waiting = door.wait("t2", HOURLY)
+    door.end(ended, HOURLY)
+    assert door.queue() == ["t2"]
+    assert door.admit(waiting, HOURLY).word == "go"
+
+
+def test_a_reservation_whose_worker_has_died_is_free_after_a_lease(redis: Redis) -> None:
+    door = Door(redis, lease_seconds=0.5)
+    dead = door.submit("t1")
+    assert door.admit(dead, HOURLY).word == "go"
+    door.wait("t2", HOURLY)
+    wait_until(lambda: door.look().look_in is None)
+    assert door.queue() == ["t2"]
+
+
 def test_a_call_that_is_held_for_an_approval_does_not_count_for_a_rate(door: Door) -> None:
-    held = door.run("t1", HOURLY)
+    held = door.submit("t1")
+    assert door.admit(held, HOURLY).word == "go"
+    door.claim(held)
     waiting = door.wait("t2", HOURLY)
     door.hold(held, HOURLY)
     assert door.queue() == ["t2"]

@@ -96,7 +96,9 @@ def delivery(ledger: Ledger, revisions: FakeRevisions, store: Any = None) -> Del
         ledger,
         writer,
         reaper,
-        limiter=SimpleNamespace(claim=lambda request, claim, turn: claim(request)),  # type: ignore[arg-type]
+        limiter=SimpleNamespace(  # type: ignore[arg-type]
+            claim=lambda request, claim, turn: claim(request), begin=lambda claim: None
+        ),
         revisions=any_,
         leases=SimpleNamespace(hold=lambda claim: None),  # type: ignore[arg-type]
         watchdog=UNUSED,
