@@ -418,6 +418,67 @@ def test_home_of_a_call_may_be_the_workdir_in_a_sandbox(stack: LocalStack) -> No
     assert (Path(workdir) / "file").read_text() == "kept\n"
 
 
+READING_THE_LOG = {
+    "mjs": """
+import { constants, openSync, readSync } from 'node:fs';
+
+export const handlers = {
+  look: () => {
+    const log = openSync('/proc/self/fd/2', constants.O_RDONLY | constants.O_NONBLOCK);
+    const data = Buffer.alloc(1000);
+    try {
+      return data.toString('utf-8', 0, readSync(log, data));
+    } catch {
+      return '';
+    } finally {
+      process.stderr.write('printed in the sandbox\\n');
+    }
+  },
+};
+""",
+    "py": """
+import os
+
+
+def look(ctx, input):
+    log = os.open("/proc/self/fd/2", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        return os.read(log, 1000).decode()
+    except BlockingIOError:
+        return ""
+    finally:
+        os.write(2, b"printed in the sandbox\\n")
+
+
+handlers = {"look": look}
+""",
+}
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("suffix", READING_THE_LOG)
+def test_tool_in_a_sandbox_writes_to_the_log_and_cannot_read_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], suffix: str
+) -> None:
+    export = {"name": "look", "parameters": {"type": "object"}, "sandbox": "strict"}
+    export |= {"isolation": "process"} if suffix == "py" else {}
+    write_bundle(tmp_path / "bundle", export, READING_THE_LOG[suffix], suffix)
+    os.write(2, b"a line about another call\n")
+
+    result = run_tool(tmp_path / "bundle", "tom", "peeping__look", {}, state_root=tmp_path / "state")
+
+    assert result.error is None
+    assert "another call" not in result.output
+    printed = ""
+
+    def has_printed() -> bool:
+        nonlocal printed
+        printed += capfd.readouterr().err
+        return "printed in the sandbox" in printed
+
+    wait_until(has_printed)
+
+
 def test_a_workdir_below_a_link_has_no_sandbox(tmp_path: Path) -> None:
     instances = tmp_path / "workspaces" / "shop" / "instances"
     (instances / "one" / "workspace").mkdir(parents=True)

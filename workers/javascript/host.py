@@ -28,7 +28,7 @@ from goondan_tasks.wording import written
 from workers.outcome import FunctionOutcome, awaited_outcome
 from workers.processes import frames
 from workers.processes.isolation import CRASH_SECONDS, ROOM_BYTES
-from workers.processes.programs import Guard, describe_end
+from workers.processes.programs import Guard, describe_end, relayed_stderr
 
 logger = structlog.get_logger("goondan.tool")
 
@@ -453,10 +453,6 @@ async def _unknown(*_: Any) -> Any:
 
 
 def _guarded(kind: HostKind, channel: int) -> Guard:
-    return Guard(
-        kind.command(),
-        stdout=channel,
-        stderr=None,
-        cwd=STARTED_IN,
-        env=dict(kind.environment),
-    )
+    command, environment = kind.command(), dict(kind.environment)
+    with relayed_stderr() if kind.sandbox else contextlib.nullcontext() as stderr:
+        return Guard(command, stdout=channel, stderr=stderr, cwd=STARTED_IN, env=environment)

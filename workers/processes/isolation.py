@@ -30,7 +30,13 @@ from workers.plain_context import wire_of
 from workers.processes import frames
 from workers.processes.confinement import Confinement
 from workers.processes.isolated_child import ChildChannel
-from workers.processes.programs import Guard, child_environment, describe_end, own_environment
+from workers.processes.programs import (
+    Guard,
+    child_environment,
+    describe_end,
+    own_environment,
+    relayed_stderr,
+)
 
 #: how long a child may take to start and to import its entry file
 START_SECONDS = 60.0
@@ -93,7 +99,9 @@ class Child:
         with theirs, contextlib.ExitStack() as undo:
             undo.callback(ours.close)
             # the guard closes its standard output, so the channel ends with the child
-            self._guard = Guard(kind.command(), stdout=theirs.fileno(), stderr=None, env=kind.environment)
+            command = kind.command()
+            with relayed_stderr() if kind.sandbox else contextlib.nullcontext() as stderr:
+                self._guard = Guard(command, stdout=theirs.fileno(), stderr=stderr, env=kind.environment)
             undo.pop_all()
         self._channel = ChildChannel(ours, kind.max_message_bytes)
         self._has_ended = False

@@ -11,6 +11,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import threading
 import time
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ GUARD_SECONDS = process_guard.TERM_SECONDS + process_guard.KILL_SECONDS + 2
 REPORT_BYTES = 4_096
 NO_INPUT = process_guard.NO_INPUT
 
+_STDERR = 2
 _GUARD = (sys.executable, "-I", "-S", process_guard.__file__)
 
 
@@ -121,6 +123,33 @@ class Guard:
             self.process.__exit__(kind, error, traceback)
         finally:
             os.close(self.report)
+
+
+@contextlib.contextmanager
+def relayed_stderr() -> Iterator[int]:
+    """Yield the writing end of a pipe, from which everything goes on to this process's standard error.
+
+    It is for code in a sandbox: through ``/proc/self/fd`` a program can open its standard error anew, and
+    read, or empty, the log of the worker that it is.
+    """
+    reading, writing = os.pipe()
+    thread = threading.Thread(target=_relay, args=[reading], name="goondan-stderr", daemon=True)
+    thread.start()
+    try:
+        yield writing
+    finally:
+        os.close(writing)
+
+
+def _relay(reading: int) -> None:
+    """Copy until no process holds the other end of the pipe."""
+    with open(reading, "rb", buffering=0) as source:
+        while data := source.read(CHUNK_BYTES):
+            while data:
+                try:
+                    data = data[os.write(_STDERR, data) :]
+                except OSError:  # nobody reads the log any more
+                    break
 
 
 def exit_code(report: str, program: str) -> int | None:
