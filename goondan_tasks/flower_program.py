@@ -22,6 +22,7 @@ from flower.events import Events, EventsState
 from flower.utils.broker import RedisSentinel
 from flower.views import BaseHandler
 from redis.exceptions import RedisError
+from tornado.web import ErrorHandler
 
 from broker_config.connections import connect
 from broker_config.keys import Keys
@@ -30,8 +31,10 @@ from broker_config.settings import Settings
 from goondan_tasks import celery
 from goondan_tasks.agent_registry import AgentRegistry
 from goondan_tasks.logs import configure_logging
+from goondan_tasks.process import is_loopback, names_this_machine
 
 _take_event = EventsState.event
+_find_handler = Flower.find_handler
 
 #: how long Flower pauses between two attempts to receive events; its own first pause
 RETRY_SECONDS = 2.0
@@ -112,6 +115,18 @@ def queue_lengths(url: str, names: Sequence[str]) -> list[dict[str, Any]]:
     return [{"name": name, "messages": length} for name, length in zip(names, lengths, strict=True)]
 
 
+def handler_of(app: Any, request: Any, **options: Any) -> Any:
+    """Return what answers a request; refuse those of a web page whose name resolves to this machine.
+
+    As in :class:`goondan_tasks.http.HttpGuard`, this is for loopback addresses without authentication.
+    """
+    known = app.options
+    is_open = is_loopback(known.address or "") and not (known.basic_auth or known.auth)
+    if is_open and not names_this_machine(request.host):
+        return app.get_handler_delegate(request, ErrorHandler, {"status_code": 403})
+    return _find_handler(app, request, **options)
+
+
 def main() -> None:
     """Run Flower through Celery's command line."""
     settings = Settings.load()
@@ -121,6 +136,7 @@ def main() -> None:
     )
     Flower.workers = property(present_workers)
     EventsState.event = keep_workers_only
+    Flower.find_handler = handler_of
     events.time, Events.run = BoundedPauses, receiving(Events.run)
     # Flower would ask one Sentinel only
     RedisSentinel._get_redis_client = lambda *_: None

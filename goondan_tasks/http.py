@@ -28,7 +28,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from broker_config.hard_end import HardEnd
 from broker_config.settings import Settings
 from goondan_tasks.errors import ConfigError
-from goondan_tasks.process import is_loopback, sighup_ends_process
+from goondan_tasks.process import is_loopback, names_this_machine, sighup_ends_process
 
 #: how long requests may run after the first signal, since open streams would never end
 GRACE_SECONDS = 3
@@ -68,7 +68,7 @@ class HttpGuard:
         origin = headers.get("origin")
         if origin is not None and not self._is_ours(origin):
             return error_response(403, "Requests from web pages of other origins are refused.")
-        if self.token is None and not _is_local(_split(f"//{headers.get('host', '')}")):
+        if self.token is None and not names_this_machine(headers.get("host", "")):
             return error_response(403, "The Host header names another machine.")
         if self.token is not None and not _shows(headers, self.token):
             return error_response(401, "This needs a token: Authorization: Bearer TOKEN.")
@@ -76,7 +76,7 @@ class HttpGuard:
 
     def _is_ours(self, origin: str) -> bool:
         parts, public = _split(origin), _split(self.public_url or "")
-        if self.is_local and _is_local(parts):
+        if self.is_local and parts is not None and is_loopback(parts.hostname or ""):
             return True
         return parts is not None and public is not None and _origin(parts) == _origin(public)
 
@@ -94,10 +94,6 @@ def guarded(app: ASGIApp, settings: Settings, host: str) -> HttpGuard:
             suggestion="Set GOONDAN_HTTP_TOKEN, or listen on 127.0.0.1.",
         )
     return HttpGuard(app, settings.http_token, settings.public_url, is_local)
-
-
-def _is_local(parts: SplitResult | None) -> bool:
-    return parts is not None and is_loopback(parts.hostname or "")
 
 
 def _shows(headers: Headers, token: SecretStr) -> bool:

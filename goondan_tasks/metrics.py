@@ -5,8 +5,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import accumulate, product
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -16,6 +17,7 @@ from goondan_tasks.call_counts import BUCKETS, REQUEUED, Times, TotalCounts, Wor
 from goondan_tasks.client.status import AgentState, AgentStatus
 from goondan_tasks.errors import BrokerUnreachableError, ToolOutcomeUnknownError, ToolPoisonedError
 from goondan_tasks.names import DELEGATE_TOOL, EVENT_TOOLS, MODEL_TOOLS
+from goondan_tasks.process import is_loopback, names_this_machine
 
 #: the codes of settled calls that alerts watch
 _AFTER_DEATHS = (REQUEUED, ToolOutcomeUnknownError.code, ToolPoisonedError.code)
@@ -194,11 +196,25 @@ def _cut(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
+def _only_local(app: WSGIApplication) -> WSGIApplication:
+    """Refuse requests whose ``Host`` names another machine: those of a web page (DNS rebinding)."""
+
+    def guarded(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if names_this_machine(environ.get("HTTP_HOST", "")):
+            return app(environ, start_response)
+        start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
+        return [b"The Host header names another machine.\n"]
+
+    return guarded
+
+
 @contextmanager
 def serving(
     read: Callable[[], list[AgentStatus]], read_counts: ReadCounts, host: str, port: int
 ) -> Iterator[str]:
     """Serve the metrics on a thread during a ``with`` block; yield their URL.
+
+    On a loopback address, only requests to one are answered. Elsewhere Prometheus uses any name of the host.
 
     Raises:
         OSError: the address cannot be used.
@@ -206,6 +222,8 @@ def serving(
     registry = CollectorRegistry()
     registry.register(AgentMetrics(read, read_counts))
     server, thread = start_http_server(port, host, registry)
+    if is_loopback(host):
+        server.set_app(_only_local(make_wsgi_app(registry)))
     connections = _Connections(server.shutdown_request)
     # the server's class is the package's own
     setattr(server, "verify_request", connections.admit)  # noqa: B010

@@ -7,6 +7,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from urllib.parse import urlsplit
 
 _PR_SET_DUMPABLE = 4
 
@@ -36,6 +37,19 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def names_this_machine(host: str) -> bool:
+    """Return whether a ``Host`` header, with or without a port, names a loopback address.
+
+    A web page whose own name resolves to this machine (DNS rebinding) sends that name.
+    """
+    try:
+        parts = urlsplit(f"//{host}")
+        _ = parts.port
+    except ValueError:
+        return False
+    return is_loopback(parts.hostname or "")
 
 
 @contextmanager

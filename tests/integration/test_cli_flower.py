@@ -1,6 +1,8 @@
 """goondan flower as a process, asked over HTTP as a browser does."""
 
 import re
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,3 +58,10 @@ def test_a_call_is_shown_with_tool_arguments_result_and_worker(stack: LocalStack
     assert (task["name"], task["worker"]) == ("coder.bash__exec", result.meta.worker)
     assert "echo seen" in task["kwargs"]
     assert task["result"].startswith("ok ")
+
+
+@pytest.mark.parametrize("path", ["/tasks", "/api/tasks", "/metrics", "/static/js/flower.js"])
+def test_a_page_whose_name_resolves_to_this_machine_reads_nothing(url: str, path: str) -> None:
+    rebound = urllib.request.Request(url + path, headers={"Host": "evil.example:5555"})  # noqa: S310 - ours
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        urllib.request.urlopen(rebound, timeout=30)  # noqa: S310

@@ -2,6 +2,8 @@
 
 import socket
 import urllib.request
+from contextlib import closing
+from http.client import HTTPConnection
 from urllib.parse import urlsplit
 
 import pytest
@@ -149,6 +151,31 @@ def test_they_are_served_over_http() -> None:
         text = answer.read().decode()
 
     assert 'goondan_workers{agent="coder"} 1.0' in text
+
+
+def status_for(url: str, host: str) -> int:
+    """Send a request with this Host header; return the status of the answer."""
+    connection = HTTPConnection("127.0.0.1", urlsplit(url).port or 0, timeout=30)
+    with closing(connection):
+        connection.request("GET", "/metrics", headers={"Host": host})
+        return connection.getresponse().status
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:9464", "localhost", "LOCALHOST:1", "[::1]:9464"])
+def test_on_loopback_a_local_host_name_gets_the_metrics(host: str) -> None:
+    with serving(busy, nothing, "127.0.0.1", 0) as url:
+        assert status_for(url, host) == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example:9464", "", "localhost.evil.example", "a:b:c", "[::1"])
+def test_on_loopback_a_foreign_host_name_gets_no_metrics(host: str) -> None:
+    with serving(busy, nothing, "127.0.0.1", 0) as url:
+        assert status_for(url, host) == 403
+
+
+def test_on_other_addresses_any_host_name_gets_the_metrics() -> None:
+    with serving(busy, nothing, "0.0.0.0", 0) as url:
+        assert status_for(url, "metrics.internal:9464") == 200
 
 
 def test_half_a_request_is_cut_off_and_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
