@@ -5,7 +5,6 @@ Only ``pydantic_ai.direct`` is used, which sends single requests: none of its ag
 
 import asyncio
 import hashlib
-import json
 import re
 import threading
 from collections import Counter
@@ -16,6 +15,7 @@ from functools import cache
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
+import structlog
 from pydantic import TypeAdapter
 from pydantic.alias_generators import to_snake
 
@@ -39,16 +39,18 @@ from goondan_tasks.errors import (
 from goondan_tasks.messages import JsonObject, call_part
 from goondan_tasks.model_messages import told_images, told_text
 from goondan_tasks.redaction import KNOWN_SECRETS, mapped
-from goondan_tasks.schema import json_faults
 from goondan_tasks.tool_images import ToolImage
+from workers.thinking.call_arguments import read_arguments, sendable_arguments
 from workers.thinking.chat_completions import lenient, new_id, token_count
 from workers.thinking.model_request import ModelAnswer, ModelRequest
-from workers.thinking.sendable import sendable
+from workers.thinking.sendable import sendable, without_reasoning
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient, Response
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import Model, ModelRequestParameters
+
+logger = structlog.get_logger(__name__)
 
 #: gets each piece of an answer as it arrives: ``text`` or ``reasoning``, and the characters
 OnDelta = Callable[[str, str], None]
@@ -81,6 +83,9 @@ _TOO_LONG = re.compile(
     r"(?i)context.{0,12}(length|limit|window|size)|prompt (is too long|length is)|too many tokens"
     r"|request_too_large|maximum allowed number of bytes"
 )
+#: what a provider says of reasoning or items of an answer that it does not take back: their signature is that
+#: of another server or account, or belongs to messages that were removed since
+_NOT_TAKEN_BACK = re.compile(r"(?i)signature|thinking|reasoning|encrypted|\bitem with id\b")
 _PAYLOAD_TOO_LARGE = 413
 #: in the message of Python's JSON parser
 _TOO_MANY_DIGITS = "integer string conversion"
@@ -120,6 +125,8 @@ class ModelProvider:
     async def ask(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelAnswer:
         """Send one request; with ``on_delta``, stream the answer.
 
+        If the provider does not take back the reasoning of earlier answers, it is asked without that.
+
         Raises:
             ModelError: the model cannot be asked, or does not answer.
             ConfigError: the library or one of its parts is not installed.
@@ -127,9 +134,23 @@ class ModelProvider:
         model = self._model
         if model is None:  # its imports take a second
             model = await asyncio.to_thread(self.load)
+        messages = _messages(request, takes_images=self._takes_images(model))
+        try:
+            return await self._send(model, request, messages, on_delta)
+        except ModelError as error:
+            plain = without_reasoning(request.messages)
+            if not _is_about_reasoning(error) or plain == [*request.messages]:
+                raise
+            logger.warning("model.reasoning_left_out", model=self._name, reason=error.message)
+        given = replace(request, messages=tuple(plain))
+        messages = _messages(given, takes_images=self._takes_images(model))
+        return await self._send(model, given, messages, on_delta)
+
+    async def _send(
+        self, model: "Model", request: ModelRequest, messages: "list[ModelMessage]", on_delta: OnDelta | None
+    ) -> ModelAnswer:
         from pydantic_ai import direct
 
-        messages = _messages(request, takes_images=self._takes_images(model))
         options = {
             "model_settings": self._settings(request, model),
             "model_request_parameters": _parameters(request, model),
@@ -265,6 +286,11 @@ class ModelProvider:
         ours = kind(_without_keys(f"Model {self._name!r}: {_reason(error)}"))
         ours.retry_after = float(getattr(error, "retry_after", None) or 0)
         return ours
+
+
+def _is_about_reasoning(error: ModelError) -> bool:
+    is_refusal = error.code in (ModelError.code, ModelNotFoundError.code)
+    return is_refusal and _NOT_TAKEN_BACK.search(error.message) is not None
 
 
 def _without_keys(message: str) -> str:
@@ -436,7 +462,7 @@ def _part(part: JsonObject, *, is_cut: bool) -> JsonObject:
     if kind in ("text", "thinking"):
         ours = {"type": "text" if kind == "text" else "reasoning", "text": part["content"]}
     elif kind == "tool-call":
-        args, fault = _arguments(part["args"])
+        args, fault = read_arguments(part["args"])
         # only text shows whether it is whole: a document may have what had arrived until then
         if is_cut and (fault or not args or not isinstance(part["args"], str)):
             fault = CUT_CALL
@@ -446,34 +472,6 @@ def _part(part: JsonObject, *, is_cut: bool) -> JsonObject:
         return {"type": "custom", "providerOptions": {name: part}}
     rest = {key: value for key, value in part.items() if key not in _CONVERTED and value is not None}
     return {**ours, "providerOptions": {name: rest}} if rest else ours
-
-
-def _arguments(given: Any) -> tuple[Any, str]:
-    """Return the arguments of a call, and why they cannot be used; such arguments stay text."""
-    value = given
-    try:
-        for _ in range(2):  # some models write JSON text that holds JSON text
-            if isinstance(value, str):
-                value = serializer.decode(value) if value.strip() else {}
-        if value is None:
-            return {}, ""
-        reason = "" if isinstance(value, dict) else "they are not an object"
-        reason = reason or "; ".join(json_faults(value))
-    except serializer.NotJsonError as error:
-        reason = str(error)
-    if not reason:
-        return value, ""
-    text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
-    return text, f"The arguments of this call are not a JSON object: {reason[:500]}."
-
-
-def _sendable_arguments(args: Any) -> JsonObject:
-    """Return the arguments of a call in a conversation; text that cannot be used goes into a property.
-
-    The library would read such text, and fail on a number that no float holds.
-    """
-    value, fault = _arguments(args)
-    return {"INVALID_JSON": value} if fault else value
 
 
 def _options(message: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -491,7 +489,7 @@ def _library_part(part: Mapping[str, Any]) -> JsonObject:
             "part_kind": "tool-call",
             "tool_name": part["toolName"],
             "tool_call_id": part["toolCallId"],
-            "args": _sendable_arguments(args),
+            "args": sendable_arguments(args),
         }
     else:
         kind = "thinking" if kind == "reasoning" else "text"

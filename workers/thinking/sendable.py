@@ -64,6 +64,24 @@ def sendable(messages: Iterable[JsonObject]) -> list[JsonObject]:
     return _framed(sent)
 
 
+def without_reasoning(messages: Iterable[JsonObject]) -> list[JsonObject]:
+    """Return messages whose answers have texts and calls alone, without ids and signatures of providers."""
+    return [
+        {"role": "assistant", "content": list(map(_plain, filter(_is_plain, _parts(message.get("content")))))}
+        if message.get("role") == "assistant"
+        else message
+        for message in messages
+    ]
+
+
+def _is_plain(part: Mapping[str, Any]) -> bool:
+    return part.get("type") in ("text", "tool-call")
+
+
+def _plain(part: Mapping[str, Any]) -> JsonObject:
+    return {name: value for name, value in part.items() if name != "providerOptions"}
+
+
 def tool_name(name: str) -> str:
     """Return a tool's name, without the characters that a provider forbids: a model may have invented it."""
     return _FORBIDDEN.sub("_", name)[:LONGEST_NAME] or "unknown"

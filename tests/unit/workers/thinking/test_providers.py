@@ -206,6 +206,37 @@ def test_ids_of_another_server_are_not_sent(server: ModelServer) -> None:
     assert [item["id"] for item in sent[1] if "id" in item] == ["rs_0"]
 
 
+@pytest.mark.parametrize("is_stream", STREAMS)
+@pytest.mark.parametrize(
+    ("api", "refusal"),
+    [
+        ("anthropic", status(400, "messages.1.content.0: Invalid `signature` in `thinking` block")),
+        ("responses", status(400, "The encrypted content gAAA could not be verified.")),
+        ("responses", status(404, "Item with id 'rs_0' not found.")),
+    ],
+)
+def test_reasoning_that_a_provider_does_not_take_back_is_left_out(
+    server: ModelServer, api: str, refusal: Failure, is_stream: bool
+) -> None:
+    server.begin(in_turn(ANSWER))
+    asked = provider(server, api)
+    message = ask(asked, request()).message
+    server.begin(lambda one: refusal if any(said.reasoning for said in one.said) else Answer("Done."))
+    given = request(HELLO, message, result("call_1", "a b"), result("call_2", "/work"))
+    assert ask(asked, given, is_stream=is_stream).text == "Done."
+    sent = server.requests[1]
+    assert Said("assistant", "Let me look.", TWO_CALLS) in sent.said
+    # OpenAI would miss the reasoning before an item of which it knows the id
+    assert not [item for item in sent.body.get("input", ()) if "id" in item]
+
+
+def test_a_refusal_of_a_request_without_reasoning_is_not_asked_again(server: ModelServer, api: str) -> None:
+    server.begin(in_turn(status(400, "thinking.budget_tokens must be at least 1024")))
+    with pytest.raises(ModelError, match="budget_tokens"):
+        ask(provider(server, api), request())
+    assert server.count == 1
+
+
 @pytest.mark.parametrize(("first", "then"), [(a, b) for a in PROVIDERS for b in PROVIDERS if a != b])
 def test_a_conversation_goes_on_with_another_api(server: ModelServer, first: str, then: str) -> None:
     server.begin(in_turn(ANSWER, Answer("Done.")))
