@@ -3,7 +3,7 @@
 from goondan_tasks.errors import AgentOutcomeUnknownError, ToolOutcomeUnknownError, ToolPoisonedError
 from goondan_tasks.ledger.former_runs import FormerRun
 from goondan_tasks.ledger.record import CallRecord
-from goondan_tasks.messages import ToolCallResult, WireModel, iso_time
+from goondan_tasks.messages import ToolCallResult, WireModel, epoch_milliseconds, iso_time
 
 
 class Attempt(WireModel):
@@ -59,7 +59,8 @@ def _last_attempt(record: CallRecord, result: ToolCallResult | None) -> Attempt:
     is_unfinished = record.status == "queued" or (result is not None and result.meta.started_at is None)
     if last is not None and is_last and (is_unfinished or last.has_died):
         return _former_attempt(last)
-    ended_at, ended = record.finished_at, _ending(result)
+    ended_at: float | None = end_of_run(record, result)
+    ended = _ending(result)
     if record.requeued_at is not None:  # its worker and start are not kept
         ended = "given back by its worker, or lost with it"
         return Attempt(number=record.attempt, ended_at=time_of(record.requeued_at), ended=ended)
@@ -74,6 +75,14 @@ def _last_attempt(record: CallRecord, result: ToolCallResult | None) -> Attempt:
         ended_at=time_of(ended_at),
         ended=ended,
     )
+
+
+def end_of_run(record: CallRecord, result: ToolCallResult | None) -> float | None:
+    """Return when the last run of an ended call ended, in ms: an outage delays only the record of its end."""
+    stored_at = record.finished_at
+    if stored_at is None or result is None or result.meta.started_at is None or not result.meta.finished_at:
+        return stored_at
+    return min(stored_at, epoch_milliseconds(result.meta.finished_at))
 
 
 def _ending(result: ToolCallResult | None) -> str | None:

@@ -15,12 +15,22 @@ from broker_config.connections import reporting_outages
 from broker_config.queues import call_queue, events_queue
 from goondan_tasks.call_counts import BUCKETS, REQUEUED, Times, TotalCounts, WorkerCounts
 from goondan_tasks.client.status import AgentState, AgentStatus
-from goondan_tasks.errors import BrokerUnreachableError, ToolOutcomeUnknownError, ToolPoisonedError
+from goondan_tasks.errors import (
+    AgentOutcomeUnknownError,
+    BrokerUnreachableError,
+    ToolOutcomeUnknownError,
+    ToolPoisonedError,
+)
 from goondan_tasks.names import DELEGATE_TOOL, EVENT_TOOLS, MODEL_TOOLS
 from goondan_tasks.process import is_loopback, names_this_machine
 
 #: the codes of settled calls that alerts watch
-_AFTER_DEATHS = (REQUEUED, ToolOutcomeUnknownError.code, ToolPoisonedError.code)
+_AFTER_DEATHS = (
+    REQUEUED,
+    AgentOutcomeUnknownError.code,
+    ToolOutcomeUnknownError.code,
+    ToolPoisonedError.code,
+)
 
 #: how long a connection may take, since a client may send half a request and nothing more
 CONNECTION_SECONDS = 60.0

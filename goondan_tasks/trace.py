@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 
 from broker_config import serializer
 from broker_config.connections import redis_time, rows_of
-from goondan_tasks.attempts import Attempt, attempts_of, time_of
+from goondan_tasks.attempts import Attempt, attempts_of, end_of_run, time_of
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.losses import with_losses
 from goondan_tasks.ledger.record import CallRecord
@@ -367,7 +367,8 @@ def _run_of(record: CallRecord, result: ToolCallResult | None, now: float) -> tu
     Of a running call, and of one whose worker died, the time of the claim is known, and of the latter when
     its worker was last seen.
     """
-    ended = now if record.finished_at is None else record.finished_at
+    end = end_of_run(record, result)
+    ended = now if end is None else end
     if result is None:
         return record.claimed_at if record.has_started else None, ended
     if result.meta.started_at is not None:

@@ -44,7 +44,16 @@ from goondan_tasks.ledger.call_filter import SEARCHED, CallFilter
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import epoch_milliseconds
 from goondan_tasks.names import MODEL_TOOLS
-from goondan_tasks.trace import CallStory, Excerpt, RelatedCall, Trace, TraceNode, TraceSummary
+from goondan_tasks.trace import (
+    CallStory,
+    Excerpt,
+    RelatedCall,
+    Trace,
+    TraceNode,
+    TraceSummary,
+    node_of,
+    result_of,
+)
 from goondan_tasks.wording import counted, duration_text, on_one_line, tokens_text
 
 #: the least width of the tree; a call that is wider has its columns on the next line
@@ -134,10 +143,11 @@ def calls(
 
 
 def _duration_of(record: CallRecord) -> str | None:
-    """Return how long the call's last run took since its claim."""
-    if record.claimed_at is None or record.finished_at is None:
+    """Return how long the call's last run took, if the call has ended."""
+    if record.finished_at is None:
         return None
-    return duration_text((record.finished_at - record.claimed_at) / 1000)
+    took = node_of(record, result_of(record), record.finished_at).running_seconds
+    return None if took is None else duration_text(took)
 
 
 @takes_client

@@ -74,6 +74,8 @@ def test_every_line_about_a_call_says_which_call_run_and_trace_it_is_about(
         sorted([*said, "call.finished"]),
         sorted([*said, *said, "call.finished"]),
     ]
+    codes = [line["code"] for line in lines_of[results[0].meta.id] if line["event"] == "call.put_off"]
+    assert codes == ["E_TOOL"]
     attempts = {line["attempt"] for line in lines_of[results[0].meta.id]}
     assert attempts == {"1", "2"}
     assert any("takes" in line["event"] or "Redis" in line["event"] for line in others)

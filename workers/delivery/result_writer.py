@@ -101,7 +101,7 @@ class Retries:
                 self.writer.flush()
                 return
             granted()
-            logger.info("call.put_off", **claim.run.log_fields, seconds=pause)
+            logger.info("call.put_off", **claim.run.log_fields, code=code, seconds=pause)
             self._wait(claim, pause)
 
         begun_at, code = _begin_of(claim, result), "" if result.error is None else result.error.code

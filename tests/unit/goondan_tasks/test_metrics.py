@@ -84,6 +84,7 @@ def test_every_figure_has_a_gauge() -> None:
         'goondan_quick_crashes{agent="coder"} 0.0',
         'goondan_crash_loop{agent="coder"} 0.0',
         'goondan_lost_calls_total{agent="coder"} 0.0',
+        'goondan_settled_calls_total{agent="coder",code="E_AGENT_OUTCOME_UNKNOWN"} 0.0',
         'goondan_settled_calls_total{agent="coder",code="E_TOOL_OUTCOME_UNKNOWN"} 0.0',
         'goondan_settled_calls_total{agent="coder",code="E_TOOL_POISONED"} 0.0',
         'goondan_settled_calls_total{agent="coder",code="requeued"} 0.0',
@@ -95,6 +96,7 @@ def test_what_workers_have_counted_shows_with_worker_agent_tool_and_code() -> No
     shown = [line for line in lines(busy, counted) if "_seconds" not in line and "__delegate" not in line]
     assert [line for line in shown if "process" in line or "lost" in line or "settled" in line] == [
         'goondan_lost_calls_total{agent="coder"} 3.0',
+        'goondan_settled_calls_total{agent="coder",code="E_AGENT_OUTCOME_UNKNOWN"} 0.0',
         'goondan_settled_calls_total{agent="coder",code="E_TOOL_OUTCOME_UNKNOWN"} 0.0',
         'goondan_settled_calls_total{agent="coder",code="E_TOOL_POISONED"} 1.0',
         'goondan_settled_calls_total{agent="coder",code="requeued"} 2.0',

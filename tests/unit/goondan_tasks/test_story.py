@@ -97,6 +97,21 @@ def test_a_call_that_died_with_its_worker_ran_and_did_not_wait(ledger: Ledger) -
     assert attempt.ended_at < (told.finished_at or "")
 
 
+def test_a_run_ends_before_an_outage_that_delays_its_result(ledger: Ledger) -> None:
+    submit(ledger, a_call())
+    claim = claimed(ledger, a_call(), ONCE)
+    result = claim.run.ok(1, claim.run.clock())
+    ledger.finish(claim, result).run(ledger.redis)
+    stored_at = (record_of(ledger, a_call()).finished_at or 0) + 170_000
+    ledger.redis.hset(ledger.keys.call(claim.run.id), "finishedAt", stored_at)
+
+    told = story(ledger, a_call())
+
+    assert told.running_seconds is not None
+    assert told.running_seconds < 160
+    assert [one.ended_at for one in told.attempts] == [result.meta.finished_at]
+
+
 def test_the_workers_of_lost_attempts_are_kept_when_it_runs_again(ledger: Ledger) -> None:
     Reaper(ledger, RedisDispatch(), "").settle(lost(ledger, AGAIN))
     queued = story(ledger, a_call())

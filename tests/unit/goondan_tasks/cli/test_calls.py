@@ -14,7 +14,7 @@ from tests.unit.goondan_tasks.cli.invoke import goondan
 RECORDS = [
     record("queued", id="q"),
     record("running", id="r", claimed_at=1, worker="w"),
-    record("done", id="o", outcome="ok", claimed_at=1_000, finished_at=1_250),
+    record("done", id="o", outcome="ok", claimed_at=1_000, finished_at=1_250, has_started=True),
     record("done", id="e", outcome="error"),
     record("dead", id="d", outcome="error"),
 ]
