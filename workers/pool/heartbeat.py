@@ -33,6 +33,9 @@ TTL_SECONDS = 20
 #: how often a worker checks whether it has the active revision of the bundle
 STANDBY_SECONDS = 0.5
 
+#: how long a worker waits for the packages of its Models before it is ready
+LOAD_SECONDS = 30.0
+
 
 class Heartbeat(bootsteps.StartStopStep):
     """The consumer step that registers the worker while it consumes."""
@@ -102,6 +105,12 @@ class Heartbeat(bootsteps.StartStopStep):
                 )
             require_agents(runtime.revisions.active.bundle, record.agents)
             runtime.serve(*record.agents)
+            if not runtime.revisions.active.thinking.is_warm(LOAD_SECONDS):
+                logger.warning(
+                    "worker.models_still_load",
+                    seconds=LOAD_SECONDS,
+                    effect="The first requests to models wait.",
+                )
             self._has_entries = True
 
     def _join(self, runtime: WorkerRuntime, record: WorkerRecord) -> list[WorkerRecord]:

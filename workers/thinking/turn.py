@@ -9,6 +9,7 @@ import asyncio
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -85,6 +86,8 @@ class Thinking:
     queue_timeout_seconds: float
     #: how long the ledger keeps the answers of models, in seconds
     result_ttl_seconds: int
+    #: the threads that load providers
+    _loading: list[threading.Thread] = field(default_factory=list, init=False)
 
     @cached_property
     def providers(self) -> Mapping[str, ModelProvider]:
@@ -92,7 +95,7 @@ class Thinking:
         return {name: ModelProvider(model) for name, model in self.bundle.models.items()}
 
     def warm_up(self, agents: Iterable[str]) -> None:
-        """Load the agents' providers on a thread, so that first requests need not wait for that."""
+        """Begin to load the agents' providers on a thread, so that first requests need not wait for that."""
         configurations = (self.bundle.agents[agent].spec.configuration for agent in agents)
         names = {one.model_ref.name for one in configurations if one is not None}
         providers = [self.providers[name] for name in names if name in self.providers]
@@ -105,7 +108,16 @@ class Thinking:
                     logger.warning("model.not_loaded", model=provider.resource.name, reason=error.message)
 
         if providers:
-            threading.Thread(target=load, name="goondan-models", daemon=True).start()
+            thread = threading.Thread(target=load, name="goondan-models", daemon=True)
+            self._loading.append(thread)
+            thread.start()
+
+    def is_warm(self, seconds: float) -> bool:
+        """Wait until the providers are loaded, at most ``seconds``; return whether they are, or cannot be."""
+        end = time.monotonic() + seconds
+        for thread in self._loading:
+            thread.join(max(0.0, end - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._loading)
 
     @cached_property
     def _prompts(self) -> Mapping[str, str]:

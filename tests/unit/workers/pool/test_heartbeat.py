@@ -13,7 +13,7 @@ from goondan_tasks.agent_registry import AgentRegistry, WorkerRecord
 from goondan_tasks.errors import ConfigError
 from tests.unit.workers.pool.fake_consumer import Consumer
 from workers.pool.consumed_queues import PausedQueues
-from workers.pool.heartbeat import Heartbeat, report_shared_slots
+from workers.pool.heartbeat import LOAD_SECONDS, Heartbeat, report_shared_slots
 
 RECORD = WorkerRecord(
     name="w", pid=1, host="here", agents=("lizard",), concurrency=1, root_id="root", started_at="x"
@@ -55,6 +55,19 @@ def test_a_worker_still_serves_the_agents_that_it_stands_by_for() -> None:
     worker.beat()
     assert list(worker.consumer.queues) == ["agent.lizard"]
     assert [record.agents for record in worker.said] == [("lizard", "newt")]
+
+
+def test_a_worker_waits_once_for_its_models_before_it_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.pool.heartbeat.require_agents", lambda *_: None)
+    worker, steps = Beating(), list[object]()
+    worker.runtime.serve = lambda *agents: steps.append(agents)
+    worker.active.bundle = None
+    worker.active.thinking = SimpleNamespace(is_warm=lambda seconds: steps.append(seconds))
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(2):  # the second time after a reconnection
+            worker.heartbeat._make_ready(worker.runtime, RECORD)
+    assert steps == [("lizard",), LOAD_SECONDS]
+    assert "worker.models_still_load" in {entry["event"] for entry in logs}
 
 
 def test_a_worker_says_at_once_that_it_has_another_revision() -> None:

@@ -1,0 +1,68 @@
+"""Providers that are loaded while a worker starts."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import fakeredis
+import pytest
+
+from broker_config.keys import Keys
+from goondan_tasks.bundle import load_bundle
+from goondan_tasks.bundle.resources import BudgetPolicy
+from workers.thinking.providers import ModelProvider
+from workers.thinking.turn import Thinking
+
+BUNDLE = """
+apiVersion: goondan.ai/v1
+kind: Model
+metadata: {name: bright}
+spec: {provider: openai-chat, model: any, apiKey: {value: none}}
+---
+apiVersion: goondan.ai/v1
+kind: Agent
+metadata: {name: thinker}
+spec: {modelConfig: {modelRef: Model/bright}}
+---
+apiVersion: goondan.ai/v1
+kind: Agent
+metadata: {name: plain}
+spec: {}
+---
+apiVersion: goondan.ai/v1
+kind: Swarm
+metadata: {name: swarm}
+spec: {agents: [{ref: Agent/thinker}, {ref: Agent/plain}], entryAgent: Agent/thinker}
+"""
+
+
+@pytest.fixture
+def thinking(tmp_path: Path) -> Thinking:
+    (tmp_path / "goondan.yaml").write_text(BUNDLE, encoding="utf-8")
+    return Thinking(load_bundle(tmp_path), BudgetPolicy(), fakeredis.FakeRedis(), Keys(), 60, 60)
+
+
+def test_providers_of_served_agents_are_loaded_before_the_worker_is_warm(
+    thinking: Thinking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_load, loaded = threading.Event(), list[str]()
+
+    def load(provider: ModelProvider) -> Any:
+        may_load.wait()
+        loaded.append(provider.resource.name)
+
+    monkeypatch.setattr(ModelProvider, "load", load)
+    thinking.warm_up(["thinker", "plain"])
+    assert not thinking.is_warm(0.01)
+    may_load.set()
+    assert thinking.is_warm(60)
+    assert loaded == ["bright"]
+
+
+def test_a_worker_without_thinking_agents_loads_no_provider(
+    thinking: Thinking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ModelProvider, "load", lambda _: pytest.fail("it was loaded"))
+    thinking.warm_up(["plain"])
+    assert thinking.is_warm(0)
+    assert not [one for one in threading.enumerate() if one.name == "goondan-models"]
