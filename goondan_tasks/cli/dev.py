@@ -70,6 +70,10 @@ _EVENTS = {
     "orchestrator.worker_crashed": (
         "a worker of {agent} has crashed ({crashes} in a row), next start {next_start}"
     ),
+    "orchestrator.workers_separated": (
+        "from now on each of these {agents} agents has a worker of its own, so that only one that crashes is "
+        "not served"
+    ),
     "orchestrator.worker_ended": "a worker of {agent} has ended with status {status}",
     "orchestrator.calls_ended": "{calls} that waited for {agent} ended with E_AGENT_UNAVAILABLE",
     "orchestrator.redis_away": "Redis cannot be reached: {reason}",
@@ -83,11 +87,14 @@ def dev(
     context: typer.Context,
     path: BundleArgument = None,
     concurrency: Concurrency = CONCURRENCY,
+    worker_per_agent: Annotated[
+        bool, flag("Run a worker for each agent, not one for all of them.", "--worker-per-agent")
+    ] = False,
     with_flower: Annotated[bool, flag("Also run Flower.", "--flower/--no-flower")] = True,
     install: Install = False,
     verbose: Verbose = False,
 ) -> None:
-    """Run Redis, a worker for every agent and Flower, until Ctrl-C.
+    """Run Redis, a worker for all agents and Flower, until Ctrl-C.
 
     When the bundle changes, it is checked and the workers load it without a restart; running calls finish
     with the code they began with. While the bundle has errors, the workers keep the last valid version.
@@ -111,7 +118,8 @@ def dev(
         session = replace(session, settings=settings)
         with ProcessGroup() as group, connect(settings.redis_url, name="goondan-dev") as redis:
             command = partial(worker_command, concurrency=concurrency, verbose=verbose)
-            running = _Dev(session, check, screen, group, redis, command)
+            rules = Rules(is_always_needed=True, are_together=not worker_per_agent)
+            running = _Dev(session, check, screen, group, redis, command, rules)
             running.serve()
             url = running.start_flower() if with_flower else None
             checked, is_own = check.passed, own is not None
@@ -186,13 +194,16 @@ class _Dev:
         screen: "DevScreen",
         group: ProcessGroup,
         redis: Redis,
-        worker_command: Callable[[str], Sequence[str]],
+        worker_command: Callable[[Sequence[str]], Sequence[str]],
+        rules: Rules,
     ) -> None:
         self._session, self._settings = session, session.settings
-        self._check, self._screen, self._redis = check, screen, redis
+        self._check, self._screen, self._redis, self._rules = check, screen, redis, rules
         self._group, self._environment = group, session.environment(bundle=check.path)
         self._supervisor = Supervisor(
-            lambda agent: self._start(f"worker {agent}", worker_command(agent)),
+            lambda agents: self._start(
+                f"worker {agents[0]}" if len(agents) == 1 else "worker", worker_command(agents)
+            ),
             patience_of(self._settings, check.passed.bundle),
         )
         #: ``None`` if the workers run the folder itself and are restarted for each change
@@ -332,9 +343,8 @@ class _Dev:
 
     def _orchestrator_of(self, agents: Sequence[AgentRecord]) -> Orchestrator:
         fleet = self._fleet_of(agents)
-        rules = Rules(is_always_needed=True)
         names = [agent.name for agent in agents]
-        return Orchestrator(names, fleet, self._supervisor, rules=rules, log=self._screen)
+        return Orchestrator(names, fleet, self._supervisor, rules=self._rules, log=self._screen)
 
 
 class DevScreen:

@@ -65,6 +65,8 @@ UNAWAITED_TOOLS = frozenset({EVENT_TOOL, DELEGATE_RESULT_TOOL})
 MOST_CALLS_AT_ONCE = 500
 #: how many messages of a queue one look reads, in the order in which a worker would
 MOST_MESSAGES_AT_ONCE = 500
+#: after how many quick crashes in a row an agent gets a worker of its own
+ALONE_AFTER_CRASHES = 2
 #: how many of an agent's ended calls are searched for a finished run
 MOST_ENDED = 50
 
@@ -273,6 +275,8 @@ class Rules:
     idle_seconds: float = IDLE_SECONDS
     #: whether every agent always needs a worker
     is_always_needed: bool = False
+    #: whether agents that need a worker at the same time get one together
+    are_together: bool = False
     backoff: BackoffRules = field(default_factory=BackoffRules)
 
 
@@ -304,7 +308,7 @@ class Orchestrator:
             if not self._is_redis_away:  # log once per outage
                 self._log.warning("orchestrator.redis_away", reason=str(error))
             self._is_redis_away = True
-            for member in self._supervisor.present.values():
+            for member in self._supervisor.members:
                 member.silent_since = None  # it could not send heartbeats
             # live workers may have expired from the agent registry and need time to return
             self._no_start_before = self._clock() + OUTAGE_SECONDS
@@ -328,10 +332,10 @@ class Orchestrator:
         """Drain the workers started here, and forget all crashes.
 
         The next look starts workers with the bundle as it is then. Unless ``is_whole``, only workers of
-        agents that are no longer managed are drained.
+        agents that are no longer managed are drained; others that they serve get a new worker.
         """
-        for member in list(self._supervisor.present.values()):
-            if is_whole or member.agent not in self._agents:
+        for member in self._supervisor.members:
+            if is_whole or not set(self._agents).issuperset(member.agents):
                 self._supervisor.stop(member)
         try:
             for agent in self._agents:
@@ -355,14 +359,28 @@ class Orchestrator:
             self._record_end(self._ended[0])
             self._ended.popleft()
         sight = self._fleet.look(self._agents)
+        unserved: list[str] = []
         for agent in self._agents:
             servers = self._servers(agent, sight.workers)
             member = self._supervisor.present.get(agent)
             if member is not None and not self._is_lost(member, servers):
-                self._attend(member, sight.queues[agent], servers)
+                self._attend(member, agent, sight.queues[agent], servers)
             elif not servers and self._is_needed(agent, sight.queues[agent]):
-                self._start(agent)
+                unserved.append(agent)
             self._watch_loop(agent, sight.backoffs[agent], now=sight.now, is_served=bool(servers))
+        for agents in self._grouped(unserved, sight.backoffs):
+            self._start(agents)
+
+    def _grouped(self, agents: Sequence[str], backoffs: Mapping[str, CrashBackoff]) -> list[list[str]]:
+        """Return the agents by worker.
+
+        Any of the agents may have caused repeated crashes. Each of them has a worker of its own then: the
+        others are served again, and only the one that crashes is paused.
+        """
+        together = [agent for agent in agents if backoffs[agent].crashes < ALONE_AFTER_CRASHES]
+        if not self._rules.are_together or not together:
+            return [[agent] for agent in agents]
+        return [together, *([agent] for agent in agents if agent not in together)]
 
     def _watch_loop(self, agent: str, state: CrashBackoff, *, now: int, is_served: bool) -> None:
         """End a crash loop after a success; while it pauses, fail the calls that wait."""
@@ -382,45 +400,55 @@ class Orchestrator:
         member.silent_since = now if member.silent_since is None else member.silent_since
         if now - member.silent_since < self._supervisor.silent_seconds:
             return False
-        self._log.error("orchestrator.worker_silent", agent=member.agent, pid=member.process.pid)
+        self._log.error("orchestrator.worker_silent", agent=member.names, pid=member.process.pid)
         self._supervisor.stop(member, may_kill=False)
         return True
 
-    def _attend(self, member: Member, queue: QueueStatus, servers: Iterable[WorkerRecord]) -> None:
+    def _attend(
+        self, member: Member, agent: str, queue: QueueStatus, servers: Iterable[WorkerRecord]
+    ) -> None:
         """Record whether a worker is ready, and stop it if it has been idle for too long."""
         now = self._clock()
         ours = next((worker for worker in servers if member.is_same(worker)), None)
         if not member.is_ready and ours is not None:
             member.is_ready, member.needed_at, member.row = True, now, ours.row
             self._settle(member)
-            self._log.info("orchestrator.worker_ready", agent=member.agent, pid=member.process.pid)
+            self._log.info("orchestrator.worker_ready", agent=member.names, pid=member.process.pid)
         elif not member.is_ready:
             self._fleet.backoffs.change(
-                member.agent, lambda state, now: state.kept(member.generation, now, START_MS)
+                agent, lambda state, now: state.kept(member.generation, now, START_MS)
             )
-        if self._is_needed(member.agent, queue) or queue.running:
+        if self._is_needed(agent, queue) or queue.running:
             member.needed_at = now
         elif member.is_ready and now - member.needed_at >= self._rules.idle_seconds:
-            self._log.info("orchestrator.worker_idle", agent=member.agent, pid=member.process.pid)
+            self._log.info("orchestrator.worker_idle", agent=member.names, pid=member.process.pid)
             self._supervisor.stop(member)
 
-    def _start(self, agent: str) -> None:
-        """Start a worker, unless a crash loop pauses or another orchestrator starts or has started one."""
+    def _start(self, agents: Iterable[str]) -> None:
+        """Start a worker of these agents, except those for which that is not allowed now.
+
+        A crash loop may pause an agent's starts, and another orchestrator may start or have started a worker.
+        """
         if self._clock() < self._no_start_before:
             return
-        generation = uuid.uuid4().hex
-        state = self._fleet.backoffs.change(agent, lambda state, now: state.begun(generation, now, START_MS))
-        if state is None:
-            return
-        if self._servers(agent, self._fleet.workers()):
-            self._fleet.backoffs.change(agent, lambda state, _: state.settled(generation))
+        generation, change = uuid.uuid4().hex, self._fleet.backoffs.change
+        states = {
+            agent: change(agent, lambda state, now: state.begun(generation, now, START_MS))
+            for agent in agents
+        }
+        begun = {agent: state.started_at for agent, state in states.items() if state is not None}
+        workers = self._fleet.workers() if begun else []
+        for agent in [agent for agent in begun if self._servers(agent, workers)]:
+            change(agent, lambda state, _: state.settled(generation))
+            del begun[agent]
+        if not begun:
             return
         try:
-            member = self._supervisor.start(agent, generation, state.started_at)
+            member = self._supervisor.start(tuple(begun), generation, min(begun.values()))
         except OSError as error:
-            self._count_crash(agent, generation, f"It cannot be started: {error}.")
+            self._count_crash(tuple(begun), generation, f"It cannot be started: {error}.")
         else:
-            self._log.info("orchestrator.worker_started", agent=agent, pid=member.process.pid)
+            self._log.info("orchestrator.worker_started", agent=member.names, pid=member.process.pid)
 
     def _is_needed(self, agent: str, queue: QueueStatus) -> bool:
         return self._rules.is_always_needed or self._fleet.is_needed(agent, queue)
@@ -432,23 +460,29 @@ class Orchestrator:
         ]
 
     def _settle(self, member: Member) -> None:
-        self._fleet.backoffs.change(member.agent, lambda state, _: state.settled(member.generation))
+        for agent in member.agents:
+            self._fleet.backoffs.change(agent, lambda state, _: state.settled(member.generation))
 
     def _record_end(self, member: Member) -> None:
         """Settle the calls of a worker that has ended; unless it was told to stop, record how it ended."""
         self._end_worker(member)
         if member.is_stopped:
-            return None
-        code = member.process.poll()
-        has_succeeded = self._fleet.has_finished_run(member.agent, member.started_at)
-        age = self._fleet.seconds_since(member.started_at)
-        if code and not has_succeeded and age < self._rules.backoff.quick_seconds:
-            return self._count_crash(member.agent, member.generation, member.worker.reason())
+            return
+        code, since = member.process.poll(), member.started_at
+        successful = {agent for agent in member.agents if self._fleet.has_finished_run(agent, since)}
+        if code and self._fleet.seconds_since(since) < self._rules.backoff.quick_seconds:
+            crashed = tuple(agent for agent in member.agents if agent not in successful)
+        else:
+            crashed = ()
+        if crashed:
+            self._count_crash(crashed, member.generation, member.worker.reason())
         self._settle(member)
-        if has_succeeded:
-            self._fleet.backoffs.change(member.agent, lambda state, _: state.succeeded())
-        self._log.info("orchestrator.worker_ended", agent=member.agent, pid=member.process.pid, status=code)
-        return None
+        for agent in successful:
+            self._fleet.backoffs.change(agent, lambda state, _: state.succeeded())
+        if not crashed:
+            self._log.info(
+                "orchestrator.worker_ended", agent=member.names, pid=member.process.pid, status=code
+            )
 
     def _end_worker(self, member: Member) -> None:
         """Settle the calls of a worker whose process has ended."""
@@ -456,20 +490,28 @@ class Orchestrator:
         for row in rows | ({member.row} if member.row else set()):
             self._fleet.end_worker(row)
 
-    def _count_crash(self, agent: str, generation: str, reason: str) -> None:
+    def _count_crash(self, agents: Sequence[str], generation: str, reason: str) -> None:
+        """Count a crash of a worker for these agents that it has served."""
         backoff = self._rules.backoff
-        state = self._fleet.backoffs.change(
-            agent, lambda state, now: state.crashed(generation, now, reason, backoff)
-        )
-        if state is not None:
-            next_start = iso_time(state.retry_at) if state.is_looping else "at once"
-            self._log.error(
-                "orchestrator.worker_crashed",
-                agent=agent,
-                crashes=state.crashes,
-                next_start=next_start,
-                reason=reason,
+        changed = [
+            self._fleet.backoffs.change(
+                agent, lambda state, now: state.crashed(generation, now, reason, backoff)
             )
+            for agent in agents
+        ]
+        states = [state for state in changed if state is not None]
+        if not states:
+            return
+        worst = max(states, key=lambda state: state.crashes)
+        self._log.error(
+            "orchestrator.worker_crashed",
+            agent=", ".join(agents),
+            crashes=worst.crashes,
+            next_start=iso_time(worst.retry_at) if worst.is_looping else "at once",
+            reason=reason,
+        )
+        if len(agents) > 1 and worst.crashes >= ALONE_AFTER_CRASHES:
+            self._log.warning("orchestrator.workers_separated", agents=len(agents))
 
 
 def unavailable(agent: str, state: CrashBackoff, now: int) -> AgentUnavailableError:

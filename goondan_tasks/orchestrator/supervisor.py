@@ -41,9 +41,10 @@ _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 Tell = Callable[[str, str], None]
 
 
-def worker_command(agent: str, *, concurrency: int, verbose: bool) -> list[str]:
+def worker_command(agents: Iterable[str], *, concurrency: int, verbose: bool) -> list[str]:
+    served = [word for agent in agents for word in ("--agent", agent)]
     options = ["--concurrency", str(concurrency), *(["--verbose"] if verbose else [])]
-    return [*PROGRAM, "worker", "--agent", agent, *options]
+    return [*PROGRAM, "worker", *served, *options]
 
 
 class LoggedProcess:
@@ -119,11 +120,12 @@ def start_in_group(
     return LoggedProcess(process, lines())
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Member:
     """One supervised worker process."""
 
-    agent: str
+    #: those that it serves, at least one
+    agents: tuple[str, ...]
     generation: str
     worker: LoggedProcess
     #: when it was started: ms, Redis time
@@ -138,6 +140,11 @@ class Member:
     row: str | None = None
     #: whether it was told to stop
     is_stopped: bool = False
+
+    @property
+    def names(self) -> str:
+        """The names of its agents."""
+        return ", ".join(self.agents)
 
     @property
     def process(self) -> "subprocess.Popen[bytes]":
@@ -172,14 +179,14 @@ class _Program:
 
 
 class Supervisor:
-    """The worker processes, one for each agent, and other programs that are kept running.
+    """The worker processes, at most one for each agent, and other programs that are kept running.
 
-    ``start`` starts a worker of an agent. Workers that are stopped have ``drain_seconds`` for their calls.
+    ``start`` starts a worker of some agents. Workers that are stopped have ``drain_seconds`` for their calls.
     """
 
     def __init__(
         self,
-        start: Callable[[str], LoggedProcess],
+        start: Callable[[Sequence[str]], LoggedProcess],
         drain_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -196,6 +203,11 @@ class Supervisor:
         return self._present
 
     @property
+    def members(self) -> list[Member]:
+        """The workers that were not told to stop, each once."""
+        return list(dict.fromkeys(self._present.values()))
+
+    @property
     def silent_seconds(self) -> float:
         """How long a worker may be missing from the agent registry; a draining worker is always missing."""
         return max(SILENT_SECONDS, self._stop_seconds)
@@ -204,14 +216,14 @@ class Supervisor:
         """Return whether a record of the agent registry is about a worker that was told to stop."""
         return any(member.is_same(record) for member, _ in self._leaving)
 
-    def start(self, agent: str, generation: str, started_at: int) -> Member:
-        """Start a worker.
+    def start(self, agents: Sequence[str], generation: str, started_at: int) -> Member:
+        """Start a worker that serves these agents.
 
         Raises:
             OSError: it cannot be started.
         """
-        member = Member(agent, generation, self._start(agent), started_at, self._clock())
-        self._present[agent] = member
+        member = Member(tuple(agents), generation, self._start(agents), started_at, self._clock())
+        self._present.update(dict.fromkeys(agents, member))
         return member
 
     def stop(self, member: Member, *, may_kill: bool = True) -> None:
@@ -220,7 +232,7 @@ class Supervisor:
         With ``may_kill=False``, for a silent worker, it is never killed: it may be stopped in a debugger, or
         its machine may have been asleep.
         """
-        del self._present[member.agent]
+        self._remove(member)
         member.is_stopped = True
         member.process.terminate()
         self._leaving.append((member, self._clock() + self._stop_seconds if may_kill else math.inf))
@@ -246,17 +258,21 @@ class Supervisor:
         self._leaving = [one for one in self._leaving if one[0] not in ended]
         for program in self._programs:
             program.look(now)
-        for member in [member for member in self._present.values() if member.process.poll() is not None]:
-            del self._present[member.agent]
+        for member in [member for member in self.members if member.process.poll() is not None]:
+            self._remove(member)
             ended.append(member)
         return ended
+
+    def _remove(self, member: Member) -> None:
+        for agent in member.agents:
+            del self._present[agent]
 
     def end(self) -> list[Member]:
         """End everything and return the workers; processes that take longer than the drain time are killed.
 
         An exception while waiting, such as a second Ctrl-C, kills them at once.
         """
-        members = [*self._present.values(), *(member for member, _ in self._leaving)]
+        members = [*self.members, *(member for member, _ in self._leaving)]
         processes = [one.process for one in members] + [one.worker.process for one in self._programs]
         self._present.clear()
         self._leaving.clear()

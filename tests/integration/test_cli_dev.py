@@ -62,6 +62,7 @@ spec:
     changesets: {enabled: true}
 """
 
+LISTENER = BUNDLE[BUNDLE.index("---") :].replace("speaker", "listener")
 SLEEPER = "handlers = {'word': lambda ctx, input: time.sleep(600)}\n"
 TOOL = "handlers = {'word': lambda ctx, input: '%s'}\n"
 TYPED_BUNDLE = BUNDLE.replace(BUNDLE[BUNDLE.index("  exports:") : BUNDLE.index("---")], "  exports: auto\n")
@@ -244,10 +245,9 @@ def test_a_call_that_runs_ends_with_the_code_that_it_has_begun_with(bundle: Path
 
 
 def test_only_workers_of_agents_that_come_and_go_are_started_and_ended(bundle: Path) -> None:
-    listener = BUNDLE[BUNDLE.index("---") :].replace("speaker", "listener")
     with running(bundle, "--no-flower") as dev, Client.connect(dev.places["redisUrl"]) as client:
         first = dev.worker_pid()
-        (bundle / "goondan.yaml").write_text(BUNDLE + listener, encoding="utf-8")
+        (bundle / "goondan.yaml").write_text(BUNDLE + LISTENER, encoding="utf-8")
         wait_until(lambda: len(client.workers()) == 2, PATIENCE)
         assert client.call("listener", "say__word", {}, timeout=PATIENCE).output == "hello"
         assert first in {worker.pid for worker in client.workers()}
@@ -255,6 +255,34 @@ def test_only_workers_of_agents_that_come_and_go_are_started_and_ended(bundle: P
         (bundle / "goondan.yaml").write_text(BUNDLE, encoding="utf-8")
 
         wait_until(lambda: [worker.pid for worker in client.workers()] == [first], PATIENCE)
+
+
+@pytest.mark.parametrize(("options", "workers"), [((), 1), (("--worker-per-agent",), 2)])
+def test_agents_share_a_worker_unless_each_is_to_have_its_own(
+    bundle: Path, options: tuple[str, ...], workers: int
+) -> None:
+    (bundle / "goondan.yaml").write_text(BUNDLE + LISTENER, encoding="utf-8")
+    with running(bundle, "--no-flower", *options) as dev, Client.connect(dev.places["redisUrl"]) as client:
+        assert len(client.workers()) == workers
+        for agent in ("speaker", "listener"):
+            assert client.call(agent, "say__word", {}, timeout=PATIENCE).output == "hello"
+
+
+def test_an_agent_that_crashes_the_shared_worker_leaves_the_others_served(bundle: Path) -> None:
+    # the check of the bundle knows no environment of ours, so only the worker fails
+    (bundle / "mind.py").write_text(
+        "import os\nassert 'MARK' not in os.environ, 'no luck'\ndef handle(ctx, event): ...\n",
+        encoding="utf-8",
+    )
+    broken = LISTENER.replace("  tools: [", "  entry: mind.py\n  tools: [")
+    (bundle / "goondan.yaml").write_text(BUNDLE + broken, encoding="utf-8")
+    with running(bundle, "--no-flower", until="a worker of listener has crashed (5 in a row)") as dev:
+        assert dev.has_said("from now on each of these 2 agents has a worker of its own")
+        assert dev.say() == "hello"
+        with Client.connect(dev.places["redisUrl"]) as client:
+            error = client.call("listener", "say__word", {}, timeout=PATIENCE).error
+        assert error is not None
+        assert error.code == "E_AGENT_UNAVAILABLE"
 
 
 def test_what_only_workers_cannot_load_leaves_them_as_they_are(bundle: Path) -> None:

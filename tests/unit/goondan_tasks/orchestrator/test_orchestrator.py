@@ -1,6 +1,6 @@
 """The orchestrator, on a Redis in memory and with fake processes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -24,7 +24,7 @@ from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.submission import event_submission
 from goondan_tasks.names import DELEGATE_TOOL, EVENT_TOOL
 from goondan_tasks.oauth.manager import LONGEST_SECONDS
-from goondan_tasks.orchestrator.orchestrator import Fleet, Orchestrator, patience_of
+from goondan_tasks.orchestrator.orchestrator import Fleet, Orchestrator, Rules, patience_of
 from goondan_tasks.orchestrator.supervisor import Supervisor
 from tests.unit.goondan_tasks.ledger.calls import a_call, claimed, record_of, submit
 
@@ -62,8 +62,8 @@ class Stage:
         self.supervisor = Supervisor(self._start, self.settings.grace_seconds, clock=lambda: self.now)
         self.orchestrator = Orchestrator(["coder"], self.fleet, self.supervisor, clock=lambda: self.now)
 
-    def _start(self, agent: str) -> Any:
-        del agent
+    def _start(self, agents: Sequence[str]) -> Any:
+        assert agents == ("coder",)
         self.started.append(Process(len(self.started) + 1))
         return SimpleNamespace(process=self.started[-1], reason=lambda: "It ended with 1.")
 
@@ -286,6 +286,102 @@ class Log:
     debug = info = error = warning
 
 
+class SharedStage:
+    """An orchestrator whose three agents share a worker; time passes as the test says."""
+
+    def __init__(self, redis: Redis) -> None:
+        self.redis, self.now = redis, 1_000.0
+        names = ("coder", "reader", "writer")
+        self.records = [replace_name(CODER, name) for name in names]
+        self.fleet = Fleet(redis, Settings(grace_seconds=5), self.records, "orchestrator")
+        self.started: list[tuple[tuple[str, ...], Process]] = []
+        self.supervisor = Supervisor(self._start, 5, clock=lambda: self.now)
+        self.orchestrator = self.made(names)
+
+    def made(self, names: Sequence[str]) -> Orchestrator:
+        rules = Rules(is_always_needed=True, are_together=True)
+        return Orchestrator(names, self.fleet, self.supervisor, rules=rules, clock=lambda: self.now)
+
+    def _start(self, agents: Sequence[str]) -> Any:
+        self.started.append((tuple(agents), Process(len(self.started) + 1)))
+        return SimpleNamespace(process=self.started[-1][1], reason=lambda: "It ended with 1.")
+
+    @property
+    def running(self) -> list[tuple[str, ...]]:
+        return [agents for agents, process in self.started if process.status is None and not process.signals]
+
+    def announce(self) -> None:
+        """Let all running workers say that they take calls."""
+        for agents, process in self.started:
+            if process.status is None:
+                worker = WorkerRecord(
+                    name=f"w{process.pid}",
+                    id=f"w{process.pid}",
+                    pid=process.pid,
+                    host="a-host-of-many",
+                    place=this_process().place,
+                    agents=agents,
+                    concurrency=1,
+                    root_id="root",
+                    started_at="2026-01-01T00:00:00.000Z",
+                )
+                self.fleet.agent_registry.publish_worker(worker, 20)
+
+    def crash(self) -> None:
+        """Crash the latest worker, and look."""
+        self.started[-1][1].status = 1
+        self.orchestrator.look()
+
+
+def replace_name(agent: AgentRecord, name: str) -> AgentRecord:
+    return agent.model_copy(update={"name": name})
+
+
+@pytest.fixture
+def shared() -> Iterator[SharedStage]:
+    with fakeredis.FakeRedis() as redis:
+        yield SharedStage(redis)
+
+
+def test_agents_that_share_a_worker_are_served_by_one_process(shared: SharedStage) -> None:
+    for _ in range(3):
+        shared.orchestrator.look()
+    assert shared.running == [("coder", "reader", "writer")]
+    assert not shared.orchestrator.are_served()
+    shared.announce()
+    shared.orchestrator.look()
+    assert shared.orchestrator.are_served()
+    assert len(shared.started) == 1
+
+
+def test_agents_get_workers_of_their_own_after_repeated_crashes_together(shared: SharedStage) -> None:
+    shared.orchestrator.look()
+    shared.crash()
+    assert shared.running == [("coder", "reader", "writer")]
+    shared.crash()
+    assert shared.running == [("coder",), ("reader",), ("writer",)]
+    for _ in range(4):  # only the crashing one is started again, until it is paused
+        shared.started[-1][1].status = 1
+        shared.orchestrator.look()
+    assert shared.running == [("coder",), ("reader",)]
+    assert [agents for agents, _ in shared.started[5:]] == [("writer",)] * 2
+
+
+def test_an_agent_that_comes_gets_a_worker_and_one_that_goes_ends_the_shared_one(shared: SharedStage) -> None:
+    shared.orchestrator = shared.made(["coder", "reader"])
+    shared.orchestrator.look()
+    shared.announce()
+    shared.orchestrator = shared.made(["coder", "reader", "writer"])
+    shared.orchestrator.restart(is_whole=False)
+    shared.orchestrator.look()
+    assert shared.running == [("coder", "reader"), ("writer",)]
+    shared.orchestrator = shared.made(["coder", "writer"])
+    shared.orchestrator.restart(is_whole=False)
+    shared.orchestrator.look()
+    assert shared.running == [("writer",), ("coder",)]
+    assert shared.started[0][1].signals == ["TERM"]
+
+
 class AbsentFleet:
     """A fleet without agents, whose Redis may be away."""
 
@@ -294,12 +390,12 @@ class AbsentFleet:
     def look(self, _agents: object) -> object:
         if self.is_away:
             raise RedisConnectionError("refused")
-        return SimpleNamespace()
+        return SimpleNamespace(backoffs={})
 
 
 def test_an_outage_is_told_once_and_so_is_its_end() -> None:
     log, fleet = Log(), AbsentFleet()
-    members = SimpleNamespace(ended=list, present={})
+    members = SimpleNamespace(ended=list, present={}, members=[])
     orchestrator = Orchestrator((), cast(Any, fleet), cast(Any, members), log=cast(Any, log))
 
     for fleet.is_away in (False, True, True, True, False, False, True):

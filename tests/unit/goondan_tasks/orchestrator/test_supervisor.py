@@ -107,8 +107,8 @@ def test_end_ends_workers_and_programs() -> None:
             command = [sys.executable, "-c", "import time; time.sleep(600)"]
             return start_in_group(group, name, command, environment=os.environ, tell=lambda *_: None)
 
-        supervisor = Supervisor(start, 0)
-        worker = supervisor.start("coder", "g1", 0).process
+        supervisor = Supervisor(lambda agents: start(agents[0]), 0)
+        worker = supervisor.start(("coder",), "g1", 0).process
         flower = start("flower")
         supervisor.keep(lambda: flower, lambda _: None)
         supervisor.end()
