@@ -111,7 +111,7 @@ class Sandbox:
         """
         require()
         network = ["--unshare-net"] if self.is_strict else []
-        mounts = [word for _, words in sorted(self._mounts(home, programs)) for word in words]
+        mounts = [word for *_, words in sorted(self._mounts(home, programs)) for word in words]
         program = shutil.which("bwrap") or "bwrap"
         entered = ["--unsetenv", "TMPDIR", "--chdir", str(cwd), "--", *self._entered(argv, variables)]
         return [program, *_ALONE, *network, *_system(), *mounts, *entered]
@@ -127,16 +127,20 @@ class Sandbox:
         given = "" if variables is None else str(variables)
         return [sys.executable, "-I", "-S", "-c", _ENTER, str(self.workdir), expected, given, *argv]
 
-    def _mounts(self, home: str | None, programs: Sequence[Path]) -> Iterator[tuple[int, list[str]]]:
-        # sorted by depth, since a later mount hides earlier ones below it
+    def _mounts(self, home: str | None, programs: Sequence[Path]) -> Iterator[tuple[int, bool, list[str]]]:
+        # sorted by depth, since a later mount hides earlier ones below it; the bundle may be the home
         readable = [*_python(), *programs, *([self.bundle.resolve()] if self.bundle else [])]
-        for path in (Path(home) if home else None, self.state_root):
-            is_below = any(path.is_relative_to(one) for one in readable) if path else False
-            if path and path.is_absolute() and (is_below or path != self.state_root) and path.parent != path:
-                yield len(path.parts), ["--tmpfs", str(path)]
+        for path in self._hidden(Path(home or "/"), readable):
+            yield len(path.parts), False, ["--tmpfs", str(path)]
         for path in readable:
-            yield len(path.parts), ["--ro-bind", str(path), str(path)]
-        yield len(self.workdir.parts), ["--bind", str(self.workdir), str(self.workdir)]
+            yield len(path.parts), True, ["--ro-bind", str(path), str(path)]
+        yield len(self.workdir.parts), True, ["--bind", str(self.workdir), str(self.workdir)]
+
+    def _hidden(self, home: Path, readable: Sequence[Path]) -> set[Path]:
+        """Return the directories that are empty: the home, and what else a readable one would show."""
+        places = {place for path in (home, self.state_root) if path for place in (path, path.resolve())}
+        shown = {place for place in places if any(place.is_relative_to(one) for one in readable)}
+        return {path for path in (home, *shown) if path.is_absolute() and path.parent != path}
 
 
 def encoded_variables(variables: Mapping[str, str]) -> bytes:

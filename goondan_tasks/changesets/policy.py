@@ -47,7 +47,7 @@ def is_text(path: str) -> bool:
     """Return whether a file, by its name, is a text or an image, and neither code nor settings."""
     name = PurePosixPath(path.lower())
     is_settings = any(fnmatchcase(name.name, glob) for glob in _SETTINGS)
-    return name.suffix in _TEXTS and not is_settings and plain_name(name.name) == name.name
+    return name.suffix in _TEXTS and not is_settings and plain_name(name.name) == name.name.casefold()
 
 
 def _names(glob: str, path: str) -> bool:

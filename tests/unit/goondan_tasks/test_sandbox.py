@@ -1,5 +1,6 @@
 """Whether sandboxes work here, who says so, and how a program is put into one."""
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -119,6 +120,36 @@ def test_what_lies_deeper_is_mounted_later(programs: Path, tmp_path: Path) -> No
         ("--bind", str(workdir)),
         ("--chdir", str(workdir)),
     ]
+
+
+def mounts_below(place: Path, command: list[str]) -> list[tuple[str, Path]]:
+    """Return the options of a command that name a path below ``place``, in order."""
+    pairs = itertools.pairwise(command)
+    return [(word, Path(path)) for word, path in pairs if word[:2] == "--" and path.startswith(str(place))]
+
+
+def test_state_root_in_the_bundle_is_hidden_behind_a_link_too(programs: Path, tmp_path: Path) -> None:
+    write_bwrap(programs, "exit 0")
+    real, link = tmp_path / "real", tmp_path / "link"
+    (real / "state" / "work").mkdir(parents=True)
+    link.symlink_to(real)
+    state = link / "state"
+
+    command = Sandbox(state / "work", link, state).command(["true"], state / "work", None)
+
+    mounts = mounts_below(tmp_path, command)
+    assert mounts.index(("--ro-bind", real)) < mounts.index(("--tmpfs", real / "state"))
+    assert mounts[-2] == ("--bind", state / "work")
+
+
+def test_bundle_that_is_the_home_directory_is_visible(programs: Path, tmp_path: Path) -> None:
+    write_bwrap(programs, "exit 0")
+    work, bundle = tmp_path / "work", tmp_path / "home"
+    bundle.mkdir()
+
+    command = Sandbox(work, bundle).command(["true"], work, str(bundle))
+
+    assert mounts_below(bundle, command) == [("--tmpfs", bundle), ("--ro-bind", bundle)]
 
 
 def test_each_link_on_the_way_to_python_is_mounted(

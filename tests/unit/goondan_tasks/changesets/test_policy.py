@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.changesets.policy import ChangesetRules
+from goondan_tasks.changesets.policy import ChangesetRules, is_text
 from tests.unit.goondan_tasks.bundle.writing import TOOL, found_in, write
 
 SWARM = """\
@@ -63,6 +63,11 @@ def test_an_empty_list_of_the_agent_allows_nothing(tmp_path: Path, own: str) -> 
     policy = "changesets: { enabled: true, allowed: { files: ['**'] } }"
 
     assert not rules(tmp_path, policy, f"changesets: {own}").allow("a")
+
+
+@pytest.mark.parametrize("name", ["prompts/größe.md", "prompts/λόγος.md", "prompts/README.TXT", "a/Ünï.png"])
+def test_text_with_letters_of_any_alphabet_in_its_name_is_a_text(name: str) -> None:
+    assert is_text(name)
 
 
 def test_an_agent_cannot_enable_changesets(tmp_path: Path) -> None:
