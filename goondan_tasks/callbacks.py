@@ -35,10 +35,12 @@ INFLATION = 2
 #: the size of a body without its output
 FRAME_BYTES = 4_096
 
-#: how many tokens that open nothing an address may show in WINDOW_SECONDS; how many addresses are remembered
+#: how many wrong tokens an address may show for a call in WINDOW_SECONDS; how many such pairs are remembered
 MOST_ATTEMPTS = 20
 WINDOW_SECONDS = 60.0
-MOST_ADDRESSES = 4_096
+MOST_WINDOWS = 4_096
+#: in characters; the ids of calls are shorter
+LONGEST_ID = 200
 
 #: the HTTP status of each code
 _STATUSES = {
@@ -70,11 +72,11 @@ def make_app(
     attempts = _Attempts(clock)
 
     async def complete(request: Request) -> Response:
-        address = request.client.host if request.client else ""
-        if (seconds := attempts.seconds_closed(address)) > 0:
-            text = "Too many callbacks from this address had a wrong URL."
-            return error_response(429, text, {"Retry-After": str(ceil(seconds))})
         call_id, token = request.path_params["call_id"], request.path_params["token"]
+        origin = request.client.host if request.client else "", call_id[:LONGEST_ID]
+        if (seconds := attempts.seconds_closed(origin)) > 0:
+            text = "Too many callbacks to this call had a wrong URL."
+            return error_response(429, text, {"Retry-After": str(ceil(seconds))})
         media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media_type != MEDIA_TYPE:
             return error_response(415, f"The body must be JSON, with Content-Type: {MEDIA_TYPE}.")
@@ -88,7 +90,7 @@ def make_app(
             return Response(status_code=400)  # nobody reads it
         except GoondanError as error:
             if isinstance(error, CallNotFoundError):
-                attempts.note_wrong(address)
+                attempts.note_wrong(origin)
             return _failed(error, settings.help_url)
         return JSONResponse({"id": call_id})
 
@@ -97,32 +99,32 @@ def make_app(
 
 
 class _Attempts:
-    """Counts the wrong tokens that each address has shown in the current window.
+    """Counts the wrong tokens that each address has shown for each call in the current window.
 
-    Tokens cannot be guessed; the bound keeps those who try from loading Redis. An address whose window began
-    first is forgotten first.
+    Behind a proxy all clients may have one address, so calls are counted apart: nobody can close the door to
+    a call without its id. The pair whose window began first is forgotten first.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        #: when the window began, and how many tokens were wrong in it
-        self._windows: dict[str, tuple[float, int]] = {}
+        #: when the window began, and how many tokens were wrong in it, by address and call id
+        self._windows: dict[tuple[str, str], tuple[float, int]] = {}
 
-    def seconds_closed(self, address: str) -> float:
-        """Return for how long no more requests of ``address`` are looked at; 0 or less: they are."""
-        began, count = self._windows.get(address, (0.0, 0))
+    def seconds_closed(self, origin: tuple[str, str]) -> float:
+        """Return for how long no more requests are looked at; 0 or less: they are."""
+        began, count = self._windows.get(origin, (0.0, 0))
         return began + WINDOW_SECONDS - self._clock() if count >= MOST_ATTEMPTS else 0.0
 
-    def note_wrong(self, address: str) -> None:
+    def note_wrong(self, origin: tuple[str, str]) -> None:
         """Count a token that opens nothing."""
         now = self._clock()
-        began, count = self._windows.get(address, (now, 0))
+        began, count = self._windows.get(origin, (now, 0))
         if now - began >= WINDOW_SECONDS:
-            del self._windows[address]  # a new window goes to the end
+            del self._windows[origin]  # a new window goes to the end
             began, count = now, 0
-        elif address not in self._windows and len(self._windows) >= MOST_ADDRESSES:
+        elif origin not in self._windows and len(self._windows) >= MOST_WINDOWS:
             del self._windows[next(iter(self._windows))]
-        self._windows[address] = began, count + 1
+        self._windows[origin] = began, count + 1
 
 
 def completion_of(body: bytes) -> tuple[Any, str | Mapping[str, Any] | None]:

@@ -195,7 +195,7 @@ def test_it_answers_below_the_path_of_the_public_url_too() -> None:
     assert [output for _, _, output, _ in completer.completed] == [1, 2]
 
 
-def test_address_with_too_many_wrong_tokens_is_refused_for_a_minute() -> None:
+def test_address_with_too_many_wrong_tokens_for_a_call_is_refused_for_a_minute() -> None:
     completer, now = Completer(CallNotFoundError("no such call")), [0.0]
     client = TestClient(make_app(completer.complete_with_token, Settings.load(), clock=lambda: now[0]))
 
@@ -210,8 +210,19 @@ def test_address_with_too_many_wrong_tokens_is_refused_for_a_minute() -> None:
     assert (accepted.status_code, len(completer.completed)) == (200, 1)
 
 
+def test_wrong_tokens_for_other_calls_close_no_door_to_a_call() -> None:
+    completer = Completer(CallNotFoundError("no such call"))
+    client = door(completer)
+
+    for number in range(2 * MOST_ATTEMPTS):
+        client.post(f"/callbacks/guess-{number}/token", json={"output": 1})
+    completer.error = None
+
+    assert client.post(ADDRESS, json={"output": 1}).status_code == 200
+
+
 def test_number_of_addresses_with_wrong_tokens_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(callbacks, "MOST_ADDRESSES", 8)
+    monkeypatch.setattr(callbacks, "MOST_WINDOWS", 8)
     completer = Completer(CallNotFoundError("no such call"))
     app = make_app(completer.complete_with_token, Settings.load())
 
