@@ -121,27 +121,28 @@ def read_retried(kept: bytes | None = None) -> tuple[int, float | None]:
 
 def swept_claim(row: Sequence[Any], taker: str, token: str) -> Claim | None:
     """Read a row of ``sweep.lua``: the claim of a call to settle, ``None`` if its record cannot be read."""
-    call_id, verdict, attempt, queued_at, call_json, *more = row
-    about = {"call_id": call_id.decode(), "worker": taker}
+    key, verdict, attempt, queued_at, call_json, *more = row
+    call_id = key.decode(errors="replace")
+    about = {"call_id": call_id, "worker": taker}
     if verdict == b"damaged":
-        logger.error("call %r is lost: its record is damaged. %s", call_id.decode(), REPAIR, extra=about)
+        logger.error("call %r is lost: its record is damaged. %s", call_id, REPAIR, extra=about)
         return None
     suspended_at, completion, lost_by, lost_claim_at, has_result, kept = (*more, *[None] * 6)[:6]
     try:
         call = ToolCall.from_wire(serializer.decode(call_json or b""))
     except ValueError as error:
         logger.error(
-            "call %r must be settled, but its record cannot be read: %s", call_id.decode(), error, extra=about
+            "call %r must be settled, but its record cannot be read: %s", call_id, error, extra=about
         )
         return None
-    run = Run(call_id.decode(), call, taker, attempt or 0, queued_at or 0, wall_clock)
+    run = Run(call_id, call, taker, attempt or 0, queued_at or 0, wall_clock)
     return Claim(
         run,
-        token if kept is None else kept.decode(),
+        token if kept is None else kept.decode(errors="replace"),
         Verdict(verdict.decode()),
         was_suspended=suspended_at is not None,
         completion=completion or b"",
-        lost_by=(lost_by or b"").decode(),
+        lost_by=(lost_by or b"").decode(errors="replace"),
         lost_claim_at=lost_claim_at,
         has_result=has_result is not None,
         still_runs=kept is not None,

@@ -54,7 +54,7 @@ class Admission:
             admissions[number] = cls(
                 is_new=False,
                 is_conflict=word == b"conflict",
-                status=status.decode(),
+                status=status.decode(errors="replace"),
                 is_damaged=word == b"damaged",
             )
         return admissions

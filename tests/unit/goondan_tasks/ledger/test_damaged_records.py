@@ -148,6 +148,36 @@ def test_sweep_takes_the_others_and_names_the_damaged_call_as_lost(
     assert damaged not in caplog.text
 
 
+@pytest.mark.parametrize("is_damaged_key", [True, False], ids=["a key of due", "a worker's name"])
+def test_sweep_takes_the_others_beside_a_name_that_is_no_text(
+    ledger: Ledger, redis: Redis, three: list[ToolCall], is_damaged_key: bool
+) -> None:
+    for call in three:
+        claimed(ledger, call)
+        redis.zadd(ledger.keys.due, {identity_of(call): 1})
+    ledger.sweep("sweeper").run(redis)
+    if is_damaged_key:
+        redis.set(ledger.keys.call("").encode() + b"\xff", "text")
+        redis.zadd(ledger.keys.due, {b"\xff": 0})
+    else:
+        redis.hset(ledger.keys.call(identity_of(three[1])), "worker", b"\xff")
+    for call in three:
+        redis.zadd(ledger.keys.due, {identity_of(call): 1})
+
+    assert len(ledger.sweep("sweeper").run(redis)) == 3
+
+
+def test_submission_of_others_counts_beside_a_status_that_is_no_text(
+    ledger: Ledger, redis: Redis, three: list[ToolCall]
+) -> None:
+    redis.hset(ledger.keys.call(identity_of(three[1])), "status", b"\xff")
+    fresh = a_call(tool_call_id="fresh")
+
+    admissions = ledger.submit_all([submission(call) for call in (*three, fresh)], "p1")
+
+    assert [admission.is_new for admission in admissions] == [False, False, False, True]
+
+
 def test_event_behind_a_damaged_one_comes_when_a_sweep_finds_that(redis: Redis) -> None:
     post = Post(redis, lease_seconds=0.02)
     redis.hset(post.ledger.keys.agents, "coder", "{}")
