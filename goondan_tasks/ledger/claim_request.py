@@ -127,7 +127,7 @@ def swept_claim(row: Sequence[Any], taker: str, token: str) -> Claim | None:
     if verdict == b"damaged":
         logger.error("call %r is lost: its record is damaged. %s", call_id, REPAIR, extra=about)
         return None
-    suspended_at, completion, lost_by, lost_claim_at, has_result, kept = (*more, *[None] * 6)[:6]
+    suspended_at, completion, lost_by, lost_claim_at, has_result, own = (*more, *[None] * 6)[:6]
     try:
         call = ToolCall.from_wire(serializer.decode(call_json or b""))
     except ValueError as error:
@@ -138,14 +138,15 @@ def swept_claim(row: Sequence[Any], taker: str, token: str) -> Claim | None:
     run = Run(call_id, call, taker, attempt or 0, queued_at or 0, wall_clock)
     return Claim(
         run,
-        token if kept is None else kept.decode(errors="replace"),
+        own.decode(errors="replace") if own else token,
         Verdict(verdict.decode()),
         was_suspended=suspended_at is not None,
         completion=completion or b"",
         lost_by=(lost_by or b"").decode(errors="replace"),
         lost_claim_at=lost_claim_at,
         has_result=has_result is not None,
-        still_runs=kept is not None,
+        is_held=own is not None,
+        still_runs=bool(own),
     )
 
 

@@ -200,8 +200,7 @@ class Reaper:
         """
         if claim.verdict is Verdict.RUN and code == OK:
             return
-        # the worker of a call that overran lives
-        lost_by = "" if claim.verdict is Verdict.OVERRAN else claim.lost_by
+        lost_by = "" if claim.is_held else claim.lost_by
         self._log(claim, code, lost_by)
         self._counts.add_settled(
             Settlement(

@@ -154,7 +154,8 @@ class Claim:
     lost_claim_at: float | None = None
     #: whether the call is an event that has its result, but whose handler was still running
     has_result: bool = False
-    #: of a sweep: whether it is an event that keeps its claim, since its handler runs beyond its limit
+    #: of a sweep: whether its worker runs, but cannot end it; an event that ``still_runs`` keeps its claim
+    is_held: bool = False
     still_runs: bool = False
 
     @property

@@ -6,8 +6,9 @@
 -- KEYS  due, last sweep
 -- ARGV  token, lease (ms), most calls to take, call key prefix, longest time between two sweeps (ms), TTL (s)
 -- Returns a list of {id, verdict, attempt, queued at (ms), call JSON, when it was suspended (ms, or nothing),
--- completion, the worker that has lost it, when that worker claimed it (ms), '1' if it has its result, the token of an
--- event whose handler runs beyond its limit: it keeps its claim and its place in the mailbox}; verdicts:
+-- completion, the worker that has lost it, when that worker claimed it (ms), '1' if it has its result, and if its
+-- worker runs, but cannot end it, the token of an event, which keeps its claim and its place in the mailbox, or ''};
+-- verdicts:
 --   cancelled | expired | limited (it waited for a limit) | overran (its worker runs, and cannot end it) | unknown |
 --   poisoned | unresolved | unapproved
 --              store that error (the last two: it was pending)
@@ -68,6 +69,7 @@ local function take(id)
   local completion = record[13]
   -- an event that has its result, but whose handler still ran when the worker died
   local is_unfinished = status == 'done' and record[15]
+  local is_held = status == 'running' and record[17] and record[17] == record[15] and not record[5] -- keep_leases.lua
   if status ~= 'queued' and status ~= 'running' and status ~= 'pending' and not is_unfinished then
     if status and status ~= 'done' and status ~= 'dead' or not status and redis.call('EXISTS', key) == 1 then
       error('its status is not known')
@@ -82,7 +84,7 @@ local function take(id)
     verdict = completion and 'completed' or record[14] and 'unapproved' or 'unresolved'
   elseif status == 'queued' or not record[11] then
     verdict = record[10] and 'limited' or 'expired'
-  elseif not record[5] and record[17] == record[15] then
+  elseif is_held then
     verdict = 'overran'
   elseif not record[5] and record[6] ~= '1' then
     verdict = 'unknown'
@@ -97,13 +99,16 @@ local function take(id)
     local seen, is_spared = redis.call('ZSCORE', KEYS[1], id), record[18] and record[18] == record[15]
     seen = is_spared and tonumber(record[19] or seen) or seen - ARGV[2]
     seen = math.max(seen, tonumber(record[16]) or 0)
-    local ending = verdict == 'overran' and verdict or record[5] and 'unstarted' or 'died'
+    local ending = record[5] and 'unstarted' or 'died'
+    if is_held then ending = record[9] and 'E_TOOL_CANCELLED' or 'overran' end
     keep_former(key, record[2], record[16], seen, ending, had_it)
   end
-  local still_runs = record[20] and status == 'running' and record[17] and record[17] == record[15]
+  local token = is_held and record[20] and record[15] or ARGV[1]
   local row = {id, verdict, number_in(record[2], 0), number_in(record[3], 0), record[4], record[12], completion, had_it,
-    had_it and number_in(record[16], 0), is_unfinished and '1', still_runs and record[15]}
-  redis.call('HSET', key, 'status', status == 'queued' and 'running' or status, 'token', still_runs and record[15] or ARGV[1])
+    had_it and number_in(record[16], 0), is_unfinished and '1',
+    is_held and (record[20] and token or '')}
+  redis.call('HSET', key, 'status', status == 'queued' and 'running' or status, 'token', token)
+  if is_held then redis.call('HSET', key, 'overran', token) end -- for another sweep, if this one is not carried out
   return row
 end
 

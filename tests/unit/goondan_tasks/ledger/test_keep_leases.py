@@ -177,7 +177,22 @@ def test_a_call_that_waits_for_another_run_has_no_limit_in_a_held_process(
     assert hasty.keep_leases(this_process().id, HELD).run(redis) == 0
 
 
-def test_a_cancelled_run_of_a_held_process_ends_at_once(hasty: Ledger, redis: Redis) -> None:
+def test_a_run_past_its_limit_is_no_death_for_the_sweep_after_a_lost_one(hasty: Ledger, redis: Redis) -> None:
+    call = a_call()
+    call_id = started(hasty, call, terms=ClaimTerms(idempotent=True, limit_seconds=HELD))
+    hasty.keep_leases("held", HELD).run(redis)
+    assert len(hasty.sweep("sweeper").run(redis)) == 1
+
+    redis.zadd(hasty.keys.due, {call_id: 1})
+    [claim] = hasty.sweep("another").run(redis)
+
+    assert claim.verdict is Verdict.OVERRAN
+    assert [run.ending for run in record_of(hasty, call).former] == ["overran"]
+
+
+def test_a_cancelled_run_of_a_held_process_ends_at_once_and_is_no_death(
+    hasty: Ledger, redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
     call_id = started(hasty, a_call())
     hasty.cancel(call_id, "c").run(redis)
 
@@ -188,6 +203,9 @@ def test_a_cancelled_run_of_a_held_process_ends_at_once(hasty: Ledger, redis: Re
     assert result is not None
     assert result.error is not None
     assert result.error.code == "E_TOOL_CANCELLED"
+    assert [run.ending for run in record_of(hasty, a_call()).former] == ["E_TOOL_CANCELLED"]
+    assert "call.settled" in caplog.text
+    assert "died" not in caplog.text
 
 
 def test_a_process_that_renews_again_has_no_run_past_its_limit(hasty: Ledger, redis: Redis) -> None:
