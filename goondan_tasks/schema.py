@@ -12,7 +12,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote
@@ -459,16 +459,22 @@ class _Measure:
         """Count the checks of a node's keywords, without the schemas in them."""
         cost = len(node)
         for keyword in ("properties", "required"):
-            cost += len(node.get(keyword) or ()) // 4
+            cost += len(_collection(node, keyword)) // 4
         for keyword in ("enum", "const", "dependentRequired"):
             cost += _cost_of_values(node.get(keyword))
         if node.get("uniqueItems"):
             cost += _UNIQUE_CHECKS
-        for pattern in (node.get("pattern"), *(node.get("patternProperties") or ())):
+        for pattern in (node.get("pattern"), *_collection(node, "patternProperties")):
             if isinstance(pattern, str):
                 cost += _PATTERN_CHECKS
                 self.backtracks = self.backtracks or _BACKTRACKING.search(pattern) is not None
         return cost
+
+
+def _collection(node: JsonObject, keyword: str) -> Collection[Any]:
+    """Return a keyword's list or object; what only looks like a schema may hold anything there."""
+    value = node.get(keyword)
+    return value if isinstance(value, list | dict) else ()
 
 
 def _cost_of_values(value: Any) -> int:

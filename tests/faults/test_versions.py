@@ -66,10 +66,6 @@ def count_nothing(redis: Redis, key: str) -> None:
     redis.hset(key, "queuedAt", "nan")
 
 
-def pack(redis: Redis, key: str) -> None:
-    redis.set(key, b"\x09" + b"record in one piece")
-
-
 #: what this version can read, and what it cannot
 READABLE: list[Alter] = [add_fields, leave_fields_out]
 UNREADABLE: list[Alter] = [
@@ -78,7 +74,6 @@ UNREADABLE: list[Alter] = [
     have_no_deadline,
     count_in_words,
     count_nothing,
-    pack,
 ]
 
 

@@ -249,7 +249,7 @@ def test_a_request_that_is_refused_for_its_id_leaves_the_one_that_has_the_id_alo
     other = {"do": "ask", "of": "cid", "event": event | {"input": {"do": "tell"}}}
     request = client.request("ida", first, instance_key="one", is_async=True)
     wait_until(lambda: notes.told() == ["start"])
-    with pytest.raises(HandoffError, match="was submitted before"):
+    with pytest.raises(HandoffError, match="with other content"):
         client.request("ivo", other, instance_key="two", timeout=PATIENCE)
     until.touch()
     assert client.pending(request.id).result(PATIENCE).error is None
