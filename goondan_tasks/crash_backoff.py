@@ -5,11 +5,14 @@ from dataclasses import dataclass
 
 from redis import Redis
 from redis.client import Pipeline
+from redis.exceptions import ResponseError
 
 from broker_config import serializer
 from broker_config.connections import redis_time
 from broker_config.keys import Keys
-from goondan_tasks.messages import Versioned
+from broker_config.refusals import is_script_fault
+from goondan_tasks.messages import Versioned, is_newer
+from goondan_tasks.table_rows import report_row
 
 #: how long a back-off is kept after its last change
 BACKOFF_TTL_SECONDS = 86_400
@@ -108,17 +111,18 @@ class CrashBackoffs:
         self._keys = keys
 
     def read(self, agents: Iterable[str]) -> dict[str, CrashBackoff]:
-        """Return the back-offs of these agents; the reason of an unreadable one says so."""
+        """Return the back-offs of these agents; the reason of one of a newer version says so."""
         names = list(agents)
-        rows = self._redis.mget([self._keys.crash_backoff(name) for name in names]) if names else []
-        return {name: _readable(row) for name, row in zip(names, rows, strict=True)}
+        keys = [self._keys.crash_backoff(name) for name in names]
+        rows = self._redis.mget(keys) if names else []
+        return {name: _readable(row, key) for name, row, key in zip(names, rows, keys, strict=True)}
 
     def change(self, agent: str, step: BackoffStep) -> CrashBackoff | None:
-        """Change an agent's back-off atomically; return the new state.
+        """Change an agent's back-off atomically; return the new state. A damaged one is replaced.
 
         Raises:
             redis.exceptions.RedisError: Redis cannot be reached; the change may have been made.
-            ValueError: the state cannot be read, since another version wrote it.
+            ValueError: a newer version wrote the state.
         """
         key = self._keys.crash_backoff(agent)
         after: CrashBackoff | None = None
@@ -126,24 +130,44 @@ class CrashBackoffs:
         def write(pipe: Pipeline) -> None:
             nonlocal after
             now = int(redis_time(pipe))
-            before = _backoff(pipe.get(key))
+            before, has_other_type = CrashBackoff(), False
+            try:
+                before = _backoff(pipe.get(key), key)
+            except ResponseError as error:
+                if not is_script_fault(error):
+                    raise
+                report_row(key, str(error))
+                has_other_type = True
             after = step(before, now)
             pipe.multi()
-            if after is not None and after != before:
+            if after is not None and (after != before or has_other_type):
                 pipe.set(key, serializer.encode(after.to_wire()), ex=BACKOFF_TTL_SECONDS)
 
         self._redis.transaction(write, key)  # repeats if another orchestrator changes it meanwhile
         return after
 
 
-def _readable(row: bytes | str | None) -> CrashBackoff:
+def _readable(row: bytes | str | None, key: str) -> CrashBackoff:
     try:
-        return _backoff(row)
+        return _backoff(row, key)
     except ValueError:
         return CrashBackoff(
             reason="The state of its workers was written by another version of goondan and cannot be read."
         )
 
 
-def _backoff(row: bytes | str | None) -> CrashBackoff:
-    return CrashBackoff() if row is None else CrashBackoff.from_wire(serializer.decode(row))
+def _backoff(row: bytes | str | None, key: str) -> CrashBackoff:
+    """Read a back-off; a damaged one is logged, and counts as none.
+
+    Raises:
+        ValueError: a newer version wrote it.
+    """
+    if row is None:
+        return CrashBackoff()
+    try:
+        return CrashBackoff.from_wire(serializer.decode(row))
+    except ValueError as error:
+        if is_newer(error):
+            raise
+        report_row(key, " ".join(str(error).split()))
+        return CrashBackoff()

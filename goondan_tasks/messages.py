@@ -122,6 +122,12 @@ class Versioned(WireModel):
         return version
 
 
+def is_newer(error: ValueError) -> bool:
+    """Return whether a record could not be read because a newer version wrote it."""
+    found = error.errors(include_url=False) if isinstance(error, ValidationError) else []
+    return any(one["loc"] == ("v",) and one["type"] == "value_error" for one in found)
+
+
 class Message(WireModel):
     """A message of a conversation (004, Message). ``data`` is what the model read or wrote."""
 

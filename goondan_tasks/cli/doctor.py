@@ -46,7 +46,7 @@ from goondan_tasks.errors import PACKAGE_NOT_INSTALLED, BrokerUnreachableError, 
 from goondan_tasks.instances.earlier import EarlierWorkspace, earlier_workspace
 from goondan_tasks.javascript import INSTALL, find_runtime, is_javascript, missing_runtime
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.revisions.active import ActiveRevision
+from goondan_tasks.revisions.active import ActiveRevision, RevisionState, UnreadableRevisionsError
 from goondan_tasks.wording import closest, counted, printable
 
 #: the release with which the delivery of calls was tested and measured
@@ -372,8 +372,7 @@ def _agent_registry_checks(redis: Redis, settings: Settings, bundle: Bundle | No
     agents = {record.name: record for record in own} or announced
     known = {**announced, **agents}
     workspaces = sorted({record.workspace for record in known.values()})
-    states = {name: ActiveRevision(redis, keys, name).state() for name in workspaces}
-    followed = {name: state for name, state in states.items() if state is not None}
+    states = {name: _revision_state(redis, keys, name) for name in workspaces}
     elsewhere = [record.name for record in known.values() if not record.has_entry]
     statuses = read_agents(Ledger(redis, settings), agents, workers)
     unfetched = read_unfetched_mail(redis, keys, elsewhere, older_than_seconds=UNFETCHED_SECONDS)
@@ -386,9 +385,18 @@ def _agent_registry_checks(redis: Redis, settings: Settings, bundle: Bundle | No
         *past_loss_checks(CountStore(redis, keys).recent_losses(LOSS_SECONDS), LOSS_SECONDS),
         *dead_letter_checks(statuses),
         *map(mail_check, unfetched),
-        *revision_checks(followed, known, workers),
+        *revision_checks(states, known, workers),
         *mcp_server_checks(workers),
     ]
+
+
+def _revision_state(
+    redis: Redis, keys: Keys, workspace: str
+) -> RevisionState | UnreadableRevisionsError | None:
+    try:
+        return ActiveRevision(redis, keys, workspace).state()
+    except UnreadableRevisionsError as error:
+        return error
 
 
 def _described(bundle: Bundle | None, settings: Settings) -> tuple[list[AgentRecord], list[Check]]:

@@ -8,7 +8,7 @@ from goondan_tasks.agent_registry import AgentRecord, McpServerRecord, WorkerRec
 from goondan_tasks.call_counts import REQUEUED, Settlement
 from goondan_tasks.client.status import AgentState, AgentStatus, UnfetchedMail
 from goondan_tasks.messages import JsonObject
-from goondan_tasks.revisions.active import RevisionState
+from goondan_tasks.revisions.active import RevisionState, UnreadableRevisionsError
 from goondan_tasks.wording import counted, duration_text
 
 #: how many workers a check names
@@ -229,10 +229,17 @@ def _mcp_server_check(title: str, records: Mapping[str, McpServerRecord]) -> Che
 
 
 def revision_checks(
-    states: Mapping[str, RevisionState], agents: Mapping[str, AgentRecord], workers: Sequence[WorkerRecord]
+    states: Mapping[str, RevisionState | UnreadableRevisionsError | None],
+    agents: Mapping[str, AgentRecord],
+    workers: Sequence[WorkerRecord],
 ) -> Iterator[Check]:
     """Check that the workers of each workspace that follows revisions run the same one."""
     for workspace, state in states.items():
+        if state is None:
+            continue
+        if isinstance(state, UnreadableRevisionsError):
+            yield Check(f"revision of {workspace}", "problem", state.message, state.suggestion)
+            continue
         inside = {name for name, record in agents.items() if record.workspace == workspace}
         own = [worker for worker in workers if inside.intersection(worker.agents)]
         yield from _revision_checks(f"revision of {workspace}", state, own)

@@ -14,9 +14,11 @@ from typing import Final, Literal, cast
 from pydantic import Field
 from redis import Redis
 from redis.client import Pipeline
+from redis.exceptions import ResponseError
 
 from broker_config import serializer
 from broker_config.keys import Keys
+from broker_config.refusals import is_script_fault
 from goondan_tasks.errors import BundleRevisionUnavailableError
 from goondan_tasks.events import SYSTEM, system_event
 from goondan_tasks.messages import AgentEvent, JsonObject, ToolCall, Versioned, WireModel
@@ -119,7 +121,10 @@ class Activation(WireModel):
 class UnreadableRevisionsError(BundleRevisionUnavailableError, ValueError):
     """The record of the active revision cannot be read."""
 
-    suggestion = "Upgrade goondan-workers here to the version of the workers."
+    suggestion = (
+        "Upgrade goondan-workers here if the workers have a newer version. Otherwise remove the key with "
+        "redis-cli DEL: the workers begin again with the revision that they run."
+    )
 
 
 Edit = Callable[[RevisionState | None], RevisionState | None]
@@ -129,7 +134,7 @@ class ActiveRevision:
     """The record of one workspace.
 
     Every method takes one round trip, and raises RedisError if that fails, or UnreadableRevisionsError if the
-    record was written by a newer version.
+    record is damaged or was written by a newer version.
     """
 
     def __init__(self, redis: Redis, keys: Keys, workspace: str) -> None:
@@ -139,7 +144,19 @@ class ActiveRevision:
 
     def state(self) -> RevisionState | None:
         """Return the record; ``None`` if no worker follows revisions."""
-        return _state(cast("bytes | None", self._redis.get(self._key)))
+        return self._read(self._redis)
+
+    def _read(self, redis: Redis) -> RevisionState | None:
+        try:
+            stored = cast("bytes | None", redis.get(self._key))
+            return None if stored is None else RevisionState.from_wire(serializer.decode(stored))
+        except (ResponseError, ValueError) as error:
+            if isinstance(error, ResponseError) and not is_script_fault(error):
+                raise
+            raise UnreadableRevisionsError(
+                f"The record of the bundle's revisions, the Redis key {self._key!r}, cannot be read here: "
+                "it is damaged, or of a newer version."
+            ) from error
 
     def begin(self, ref: str) -> RevisionState:
         """Make a revision active if none is; return the record."""
@@ -241,7 +258,7 @@ class ActiveRevision:
         edited: list[RevisionState | None] = []
 
         def transaction(pipe: "Pipeline") -> None:
-            before = _state(cast("bytes | None", pipe.get(self._key)))
+            before = self._read(pipe)
             after = edit(before)
             edited[:] = before, after
             pipe.multi()
@@ -263,17 +280,6 @@ def await_activation(look: Callable[[], Activation], seconds: float) -> Activati
         if activation.is_everywhere or left <= 0:
             return activation
         time.sleep(min(LOOK_SECONDS, left))
-
-
-def _state(stored: bytes | None) -> RevisionState | None:
-    if stored is None:
-        return None
-    try:
-        return RevisionState.from_wire(serializer.decode(stored))
-    except ValueError as error:
-        raise UnreadableRevisionsError(
-            "The record of the bundle's revisions cannot be read here: it is damaged, or of a newer version."
-        ) from error
 
 
 def _abandoned(state: RevisionState, ref: str) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from redis import Redis
 
 from broker_config.keys import Keys
 from goondan_tasks.crash_backoff import BackoffRules, CrashBackoff, CrashBackoffs
+from goondan_tasks.table_rows import report_row
 
 BACKOFF = BackoffRules()
 START_MS = 30_000
@@ -149,3 +150,18 @@ def test_a_state_of_a_newer_version_is_told_and_not_changed(store: CrashBackoffs
     with pytest.raises(ValueError, match="newer"):
         store.change("coder", lambda state, now: state.begun("mine", now, 1_000))
     assert redis.get(Keys().crash_backoff("coder")) == b'{"v": 99}'
+
+
+@pytest.mark.parametrize("stored", ["", '{"v": 1, "cra', "[]", '{"v": 1, "crashes": "many"}', None])
+def test_a_damaged_state_counts_as_none_and_is_replaced(
+    store: CrashBackoffs, redis: Redis, stored: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    report_row.cache_clear()
+    key = Keys().crash_backoff("coder")
+    redis.rpush(key, "odd") if stored is None else redis.set(key, stored)
+
+    assert store.read(["coder"]) == {"coder": CrashBackoff()}
+    assert store.change("coder", lambda state, now: state.begun("mine", now, 1_000)) is not None
+
+    assert store.read(["coder"])["coder"].generation == "mine"
+    assert key in caplog.text

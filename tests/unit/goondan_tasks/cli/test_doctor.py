@@ -8,8 +8,9 @@ import fakeredis
 import pytest
 
 from broker_config.embedded import RedisBinaryNotFound
+from broker_config.keys import Keys
 from broker_config.settings import Settings
-from goondan_tasks.agent_registry import AgentRecord, McpServerRecord, WorkerRecord
+from goondan_tasks.agent_registry import AgentRecord, McpServerRecord, WorkerRecord, describe_agents
 from goondan_tasks.bundle import Bundle, inspect_bundle, load_bundle
 from goondan_tasks.call_counts import REQUEUED, Settlement
 from goondan_tasks.cli import doctor
@@ -587,3 +588,18 @@ def test_a_swarm_that_the_bundle_lacks_is_a_problem_beside_other_checks() -> Non
 
     assert ("swarm", "problem") in [(check.name, check.level) for check in checks]
     assert len(checks) > 1
+
+
+@pytest.mark.parametrize("kind", ["string", "list"])
+def test_a_damaged_record_of_revisions_is_one_problem_that_names_its_key(kind: str) -> None:
+    bundle = load_bundle(EXAMPLE)
+    workspace = describe_agents(bundle, None, None)[0].workspace
+    key = Keys().revision(workspace)
+    with fakeredis.FakeRedis() as redis:
+        redis.set(key, '{"v": 1, "act') if kind == "string" else redis.rpush(key, "odd")
+        checks = doctor._agent_registry_checks(redis, Settings(), bundle)
+
+    [check] = [check for check in checks if check.name == f"revision of {workspace}"]
+    assert check.level == "problem"
+    assert key in check.message
+    assert "redis-cli DEL" in (check.remedy or "")

@@ -103,6 +103,11 @@ def producer() -> Iterator[Producer]:
         yield Producer(redis)
 
 
+def test_with_a_damaged_record_of_revisions_a_call_names_none(producer: Producer) -> None:
+    producer.redis.rpush(Keys().revision("den"), "odd")
+    assert producer.named() is None
+
+
 def test_a_call_names_the_active_revision_as_it_was_a_moment_ago_at_most(producer: Producer) -> None:
     producer.record.begin("r1")
     assert producer.named() == "r1"

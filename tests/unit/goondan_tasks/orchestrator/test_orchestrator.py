@@ -192,6 +192,15 @@ def test_a_record_of_a_newer_version_does_not_end_the_orchestrator(stage: Stage)
     assert len(stage.started) == 1
 
 
+@pytest.mark.parametrize("kind", ["string", "list"])
+def test_a_damaged_record_keeps_no_worker_from_being_started(stage: Stage, kind: str) -> None:
+    key = stage.ledger.keys.crash_backoff("coder")
+    stage.redis.set(key, '{"v": 1, "cra') if kind == "string" else stage.redis.rpush(key, "odd")
+    stage.queue()
+    stage.look()
+    assert len(stage.started) == 1
+
+
 def claimed_by(stage: Stage, row: str) -> str:
     """Have the worker of a row begin a call, with an hour's lease; return the call's id."""
     call = a_call(tool_call_id=row)

@@ -1,5 +1,6 @@
 """The record of the active revision: proposed, activated, withdrawn."""
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -48,6 +49,17 @@ def test_a_record_that_cannot_be_read_is_said_to_be_one_and_stays(stored: str | 
             with pytest.raises(UnreadableRevisionsError, match="cannot be read here"):
                 ask()
         assert redis.exists(Keys().revision("den"))
+
+
+def test_a_key_of_another_type_is_a_record_that_cannot_be_read() -> None:
+    with fakeredis.FakeRedis() as redis:
+        key = Keys().revision("den")
+        redis.rpush(key, "odd")
+        active = ActiveRevision(redis, Keys(), "den")
+        for ask in (active.state, lambda: active.propose(change(NEW)), lambda: active.begin(OLD)):
+            with pytest.raises(UnreadableRevisionsError, match=re.escape(f"{key!r}, cannot be read here")):
+                ask()
+        assert redis.lrange(key, 0, -1) == [b"odd"]
 
 
 def test_the_first_worker_says_what_is_active(active: ActiveRevision) -> None:
