@@ -142,6 +142,10 @@ class ArgumentSchema:
         """Return the faults of ``args``, each with its path, worded for a model; empty if valid."""
         if not isinstance(args, dict):
             return [f"the arguments must be an object, not {shown(args)}"]
+        return self.faults_of_any(args)
+
+    def faults_of_any(self, args: Any) -> list[str]:
+        """Return the faults of a value that need not be an object, as :meth:`faults` does."""
         if faults := _first(json_faults(args)):
             return faults
         validator = self._validator
@@ -157,7 +161,7 @@ class ArgumentSchema:
             return []
         return _first(self._explained(args)) or ["the arguments do not match the tool's parameters"]
 
-    def _explained(self, args: JsonObject) -> Iterator[str]:
+    def _explained(self, args: Any) -> Iterator[str]:
         if self._is_explicable(args):
             return self._schema_faults(args, "#", ())
         parts = _compiled_parts(self.schema, self._size.recursive, _FEW_BACKTRACKS)
@@ -168,7 +172,7 @@ class ArgumentSchema:
         values, _ = _size_of(value)
         return values <= _EXPLAINED_VALUES and values * self._size.checks <= _EXPLAINED_CHECKS
 
-    def _schema_faults(self, args: JsonObject, pointer: str, path: FieldPath) -> Iterator[str]:
+    def _schema_faults(self, args: Any, pointer: str, path: FieldPath) -> Iterator[str]:
         """Follow one guarded reference at a time: the cost of a recursive schema is that of its faults."""
         # a dict keeps their order
         places = {(pointer, path): None}
@@ -185,7 +189,7 @@ class ArgumentSchema:
                     places[target, place] = None
                     pending.append((target, place))
 
-    def _narrowed(self, args: JsonObject, pointer: str, path: FieldPath, levels: int) -> Iterator[str]:
+    def _narrowed(self, args: Any, pointer: str, path: FieldPath, levels: int) -> Iterator[str]:
         """Yield the faults of the parts of a large value, part by part, each as soon as it is found.
 
         A part that is large itself is narrowed down again; where nothing is left to follow, the fault has a
@@ -519,8 +523,12 @@ def _guarded_reference(error: ValidationError) -> str | None:
     return next((str(inner[keyword]) for keyword in REFERENCES if keyword in inner), None)
 
 
-def json_faults(args: JsonObject) -> Iterator[str]:
+def json_faults(args: Any) -> Iterator[str]:
     """Yield parts that are not JSON, or deeper than :data:`MAX_DEPTH`; without recursion."""
+    if not isinstance(args, dict | list | tuple):
+        if fault := _scalar_fault(args):
+            yield fault
+        return
     pending: list[tuple[Any, Any, int]] = [(args, None, 0)]
     for value, link, depth in pending:
         if depth == MAX_DEPTH:

@@ -85,6 +85,8 @@ SCHEMA = "{ type: object, properties: { city: { type: string } }, required: [cit
 OTHERS = {
     "careful": ("timeoutSeconds: 10", "fallbackRefs: [Model/chat]", ""),
     "typed": ("timeoutSeconds: 10", "", f"outputSchema: {SCHEMA},"),
+    "listed": ("timeoutSeconds: 10", "", "outputSchema: { type: array, items: { type: integer } },"),
+    "named": ("timeoutSeconds: 10", "", "outputSchema: { type: [string, 'null'] },"),
     "narrow": ("maxConcurrency: 2", "", ""),
     "rare": ("rateLimit: 2/h", "", ""),
     "metered": ("tokensPerMinute: 20", "", ""),
@@ -346,6 +348,22 @@ def test_an_answer_is_asked_for_again_until_it_fits_its_schema(
     server.begin(in_turn(Answer('{"town": "Busan"}')))
     assert code_of(ask(stack, "typed")) == "E_MODEL_ANSWER"
     assert server.count == 3
+
+
+def test_an_answer_that_is_no_object_fits_a_schema_of_such_values(
+    stack: LocalStack, server: ModelServer
+) -> None:
+    for name, text, value in (
+        ("listed", "[1, 2]", [1, 2]),
+        ("named", '"tea"', "tea"),
+        ("named", "null", None),
+    ):
+        server.begin(in_turn(Answer(text)))
+        result = ask(stack, name)
+        assert (result.status, result.output, server.count) == ("ok", value, 1)
+    server.begin(in_turn(Answer('[1, "x"]'), Answer("[1]")))
+    assert ask(stack, "listed").output == [1]
+    assert 'args[1]: "x" is not of type' in server.requests[1].said[-1].text
 
 
 def test_the_requests_at_a_time_are_those_of_all_workers(stack: LocalStack, server: ModelServer) -> None:

@@ -394,10 +394,14 @@ def _parameters(request: ModelRequest, model: "Model") -> "ModelRequestParameter
     ]
     parts = [InstructionPart(content=request.instructions)] if request.instructions.strip() else None
     parameters = ModelRequestParameters(function_tools=tools, instruction_parts=parts)
-    if request.output_schema is None or not model.profile.get("supports_json_schema_output"):
+    schema = request.output_schema
+    if schema is None or not model.profile.get("supports_json_schema_output"):
+        return parameters
+    # the providers' own fields take schemas of objects alone; the instructions have any schema
+    if schema.get("type", "object") != "object" or not schema.keys() & {"type", "properties", "$ref"}:
         return parameters
     parameters.output_mode = "native"
-    parameters.output_object = OutputObjectDefinition(json_schema=request.output_schema, name="answer")
+    parameters.output_object = OutputObjectDefinition(json_schema=schema, name="answer")
     return parameters
 
 

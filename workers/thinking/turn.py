@@ -400,7 +400,7 @@ class _ThinkingTurn:
         except serializer.NotJsonError as error:
             what = "was cut at maxTokens" if answer.finish_reason == "length" else f"is not JSON: {error}"
             return f"Your answer {what}. Answer again, with JSON alone that fits the schema."
-        faults = compile_schema(schema).faults(value)
+        faults = compile_schema(schema).faults_of_any(value)
         return f"Your answer does not fit the schema: {'; '.join(faults)}. Answer again." if faults else ""
 
     async def _ask(self, request: ModelRequest, index: int) -> ModelAnswer:

@@ -1,5 +1,6 @@
 """Arguments against the parameters of an export."""
 
+import math
 import threading
 import time
 from typing import Any
@@ -89,6 +90,24 @@ def test_missing_parameters_accept_any_object() -> None:
 )
 def test_arguments_must_be_an_object(args: Any, shown: str) -> None:
     assert faults(None, args) == [f"the arguments must be an object, not {shown}"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "fault"),
+    [
+        ({"type": "array", "items": {"type": "integer"}}, [1, 2], None),
+        ({"type": "array", "items": {"type": "integer"}}, [1, "x"], 'args[1]: "x" is not of type "integer"'),
+        ({"type": "number", "minimum": 2}, 3, None),
+        ({"type": "number"}, math.nan, "nan is not JSON"),
+        ({"type": "string"}, "tea", None),
+        ({"type": "string"}, None, 'args: null is not of type "string"'),
+        ({"enum": [1, None]}, None, None),
+    ],
+)
+def test_a_value_that_is_no_object_is_checked_if_it_may_be_any(
+    schema: JsonObject, value: Any, fault: str | None
+) -> None:
+    assert compile_schema(schema).faults_of_any(value) == ([] if fault is None else [fault])
 
 
 @pytest.mark.requirement("bundle.export.schema-property")

@@ -420,6 +420,15 @@ def test_an_output_schema_is_sent_in_each_apis_own_field(server: ModelServer, ap
     assert '"city"' in json.dumps(body[place])
 
 
+@pytest.mark.parametrize("schema", [{"type": "array"}, {"type": ["object", "null"]}, {"enum": [1, 2]}])
+def test_a_schema_of_other_values_than_objects_is_not_sent_in_such_a_field(
+    server: ModelServer, api: str, schema: JsonObject
+) -> None:
+    server.begin(in_turn(Answer("[]")))
+    ask(provider(server, api), request(output_schema=schema))
+    assert not {"response_format", "text", "output_config", "output_format"} & server.requests[0].body.keys()
+
+
 def test_a_model_without_such_a_field_has_the_schema_in_its_instructions_alone(server: ModelServer) -> None:
     server.begin(in_turn(Answer('{"city": "Seoul"}')))
     spec = {"provider": "zai", "model": "glm-5.3", "baseUrl": server.url}
