@@ -74,6 +74,9 @@ _REMEDY = "Correct it in the environment, or give the option of that name."
 #: the code at the end of the URL of an error's page
 _CODE_AT_END = re.compile(r"(?<![A-Z_])[A-Z]+(_[A-Z]+)+$")
 
+#: what may be unprintable; the rest of ASCII is printable, or escaped by JSON
+_UNPRINTABLE = re.compile(r"[^ -~\n]+")
+
 _GENERAL = (HandoffError, ToolError)
 #: for exceptions without a code of their own; their message alone may be just a key's name
 _GENERAL_CODES, _GENERAL_NAMES = {kind.code for kind in _GENERAL}, {kind.__name__ for kind in _GENERAL}
@@ -181,10 +184,12 @@ class Output:
         self.write(Answer(document, content, notes))
 
     def document(self, document: Any) -> None:
+        """Write a JSON document, in which escapes stand for what could control a terminal."""
         # a stdout that cannot encode every character gets escapes
         is_unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
         indent = None if self.is_compact else 2
-        sys.stdout.write(json.dumps(document, indent=indent, ensure_ascii=not is_unicode) + "\n")
+        text = json.dumps(document, indent=indent, ensure_ascii=not is_unicode)
+        sys.stdout.write(_UNPRINTABLE.sub(_escape_in_json, text) + "\n")
         sys.stdout.flush()
 
     def stream(self, parts: Iterable[bytes]) -> None:
@@ -389,6 +394,10 @@ def help_url() -> str:
         return Settings.load().help_url
     except SettingsError:
         return str(Settings.model_fields["help_url"].default)
+
+
+def _escape_in_json(found: re.Match[str]) -> str:
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in found[0])
 
 
 def _cell(value: object) -> Text:

@@ -1,5 +1,7 @@
 """Text from calls, workers and tools that tries to control the terminal or to forge lines."""
 
+import json
+
 import pytest
 from rich.table import Table
 from rich.text import Text
@@ -40,6 +42,15 @@ def test_hostile_text_reaches_the_terminal_only_as_escapes(hostile: FakeClient, 
     shown = done.stdout + done.stderr
     assert shown
     assert [char for char in shown if not (char.isprintable() or char == "\n")] == []
+
+
+@pytest.mark.parametrize("command", [f"show {CALL_ID}", f"result {CALL_ID}", "calls", "agents", "queues"])
+def test_hostile_text_in_a_json_document_is_escaped_and_unchanged(hostile: FakeClient, command: str) -> None:
+    shown = goondan(*command.split(), "--json").stdout
+
+    assert [char for char in shown if not (char.isprintable() or char == "\n")] == []
+    texts = repr(json.loads(shown))
+    assert repr(HOSTILE)[1:-1] in texts
 
 
 @pytest.mark.parametrize("command", [f"show {CALL_ID}", "calls", "queues"])
