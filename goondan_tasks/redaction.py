@@ -120,9 +120,14 @@ def may_be_secret(name: str) -> bool:
     return _FOREIGN_NAMES.search(name) is not None
 
 
+def without_user(text: str) -> str:
+    """Return a text without the users and passwords in its URLs."""
+    return _USER_INFO.sub(f"{MASK}@", text)
+
+
 def hidden_by_place(text: str) -> str:
     """Return a text without likely secrets: values after such a name or ``Bearer``, and users in URLs."""
-    text = _USER_INFO.sub(f"{MASK}@", text)
+    text = without_user(text)
     text = _ASSIGNED.sub(_without_value, text)
     return _BEARER.sub(rf"\1 {MASK}", text)
 

@@ -1,7 +1,7 @@
 // Runs the handlers of a bundle's TypeScript and JavaScript for one worker, in Node or Bun.
 //
-// `host.mjs DIRECTORY serve BYTES`: the worker starts it with a socket as descriptor 3; it works in DIRECTORY. Messages are JSON, one a line, of at
-// most BYTES bytes. Those to the worker have the length of their JSON before them, as in `23:{"t":"pong","id":4}`:
+// `host.mjs DIRECTORY serve BYTES [alone]`: the worker starts it with a socket as descriptor 3; it works in DIRECTORY. Messages are JSON, one a
+// line, of at most BYTES bytes. With `alone` it runs one call at a time. Those to the worker have the length of their JSON before them, as in `23:{"t":"pong","id":4}`:
 // that shows whether a handler has written to the descriptor, too. Many calls run at once; messages carry the `id`
 // of their call. Standard output is the worker's log, so `console.log` does not disturb the messages. The process
 // ends with the socket.
@@ -44,6 +44,8 @@ const [directory, mode, ...operands] = process.argv.slice(2);
 process.chdir(directory); // it has started elsewhere, see javascript.py
 /** The limit of a message's JSON, both ways. */
 const mostBytes = mode === 'serve' ? Number(operands[0]) : Infinity;
+/** Whether it runs one call at a time, each of which finds the process as its entry files have left it. */
+const isAlone = operands[1] === 'alone';
 
 /** The call that the running code belongs to. */
 const running = new AsyncLocalStorage();
@@ -113,11 +115,38 @@ class Call {
   }
 }
 
+const cwd = process.cwd.bind(process);
+const chdir = process.chdir.bind(process);
+
+/** Directory, environment and umask, before the first call and after each import. */
+let state = stateNow();
+
+function stateNow() {
+  return { directory: cwd(), environment: { ...process.env }, umask: process.umask() };
+}
+
+function restore({ directory, environment, umask }) {
+  chdir(directory);
+  for (const name of Object.keys(process.env)) {
+    if (!Object.hasOwn(environment, name)) {
+      delete process.env[name];
+    }
+  }
+  Object.assign(process.env, environment);
+  process.umask(umask);
+}
+
 /** What orders with `does` run. */
 const does = { register, invoke };
 
 async function handled(call, order) {
+  if (isAlone) {
+    restore(state);
+  }
   const handler = await found(order.entry, order.export);
+  if (isAlone) {
+    state = stateNow();
+  }
   return await handler(newContext(call), order.input);
 }
 
@@ -287,8 +316,17 @@ process.on('uncaughtException', uncaught);
 process.on('unhandledRejection', uncaught);
 
 // paths that JavaScript resolves are relative to the instance's workdir; the process's directory is shared
-const cwd = process.cwd.bind(process);
 process.cwd = () => running.getStore()?.order.ctx?.workdir ?? cwd();
+
+// in the directory of one instance, calls of others would read and write its files
+process.chdir = (to) => {
+  if (!isAlone && running.getStore()?.isOfTool) {
+    const error = new Error('process.chdir would change the directory of the other calls in this process, too.');
+    error.suggestion = 'Use absolute paths, and `cwd` of child processes; or declare `isolation: process`.';
+    throw error;
+  }
+  chdir(to);
+};
 
 // cancelling a call aborts its fetches
 globalThis.fetch = (input, init) => {

@@ -11,6 +11,7 @@ from contextlib import aclosing
 import httpx2
 
 from goondan_tasks.errors import ToolTimeoutError
+from goondan_tasks.redaction import without_user
 from goondan_tasks.tool_api import JsonObject, ToolContext, ToolError, ToolHandler
 from workers.addresses import AllowList, permitted_addresses
 
@@ -81,6 +82,7 @@ def _headers(input: JsonObject) -> dict[str, str]:
 
 async def _fetch(method: str, input: JsonObject, headers: dict[str, str], *, body: str | None) -> JsonObject:
     url, timeout_ms = input["url"], input.get("timeoutMs", 30_000)
+    shown = f"{method} {without_user(url)}"
     started = time.monotonic()
     try:
         async with asyncio.timeout(min(timeout_ms, LONGEST_TIMEOUT_MS) / 1000 if timeout_ms > 0 else None):
@@ -91,9 +93,9 @@ async def _fetch(method: str, input: JsonObject, headers: dict[str, str], *, bod
                 async with aclosing(await _send(client, request)) as response:
                     text, truncated = await _read(response, int(input.get("maxBytes", 500_000)))
     except TimeoutError as error:
-        raise ToolTimeoutError(f"No complete answer within {timeout_ms:g} ms: {method} {url}") from error
+        raise ToolTimeoutError(f"No complete answer within {timeout_ms:g} ms: {shown}") from error
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        raise ToolError(f"{method} {url} failed: {str(error) or type(error).__name__}") from error
+        raise ToolError(f"{shown} failed: {str(error) or type(error).__name__}") from error
     except UnicodeError as error:
         raise ToolError(f"The request cannot be encoded: {error}") from error
     return {
@@ -127,7 +129,7 @@ async def _send(client: httpx2.AsyncClient, request: httpx2.Request) -> httpx2.R
         await response.aclose()
         request = response.next_request
         _checked(request.url)
-    raise ToolError(f"More than {MAX_REDIRECTS} redirects, the last one to {request.url}")
+    raise ToolError(f"More than {MAX_REDIRECTS} redirects, the last one to {without_user(str(request.url))}")
 
 
 def _checked(url: httpx2.URL) -> httpx2.URL:
@@ -135,7 +137,8 @@ def _checked(url: httpx2.URL) -> httpx2.URL:
         raise ToolError(f"Unsupported protocol '{url.scheme}:'. Only http: and https: are allowed.")
     if not (url.scheme and url.host and (url.port is None or 0 < url.port < 65_536)):
         raise ToolError(
-            f"Invalid URL: {url}", suggestion="Give a whole URL, such as https://example.com/page."
+            f"Invalid URL: {without_user(str(url))}",
+            suggestion="Give a whole URL, such as https://example.com/page.",
         )
     return url
 

@@ -68,7 +68,8 @@ class HostKind:
     def command(self) -> list[str]:
         """Return the command that starts such a host."""
         directory = self.sandbox.workdir if self.sandbox else self.root
-        argv = self.runtime.command(directory, "serve", str(self.max_message_bytes), memory_mb=self.memory_mb)
+        serve = ("serve", str(self.max_message_bytes), *(["alone"] if self.is_alone else []))
+        argv = self.runtime.command(directory, *serve, memory_mb=self.memory_mb)
         if self.sandbox is not None:
             # the program may be a link, and in a home directory, which the sandbox hides
             program, home = Path(argv[0]).resolve(), dict(self.environment).get("HOME")

@@ -122,6 +122,15 @@ def test_refused_connection_is_told(call: CallTool) -> None:
             call("http-fetch__get", url=f"http://127.0.0.1:{port}/")
 
 
+@pytest.mark.parametrize("place", ["127.0.0.1:1/", "127.0.0.1:99999/"])
+def test_password_in_a_url_is_not_told_in_the_error(call: CallTool, place: str) -> None:
+    with pytest.raises(ToolError) as told:
+        call("http-fetch__get", url=f"http://joe:hunter2@{place}")
+
+    assert f"http://***@{place}" in told.value.message
+    assert "hunter2" not in told.value.message
+
+
 @pytest.mark.parametrize(
     "url", ["example.com", "http://", "http:///x", "/x", "http://127.0.0.1:0/", "http://[::1", "x" * 70_000]
 )

@@ -3,6 +3,7 @@ calls while it is not known whether the host is blocked.
 """
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,25 @@ from workers.processes.programs import child_environment
 
 MOST = 100_000
 HANDLERS = """
-import { appendFileSync, readSync, writeSync } from 'node:fs';
+import { appendFileSync, readlinkSync, readSync, writeSync } from 'node:fs';
+
+process.env.OF_FILE = 'kept';
 
 export const handlers = {
   echoes: (_ctx, input) => input,
   makes: (_ctx, { size }) => 'x'.repeat(size),
   asks: async (ctx, { text, times }) => await ctx.runtime.send(text.repeat(times)),
   misasks: async (ctx) => await ctx.runtime.send(),
+  moves: (_ctx, { to }) => {
+    process.chdir(to);
+    process.env.OF_A_CALL = 'left behind';
+    process.umask(0o077);
+    return readlinkSync('/proc/self/cwd');
+  },
+  looks() {
+    const { OF_A_CALL, OF_FILE } = process.env;
+    return [readlinkSync('/proc/self/cwd'), OF_A_CALL ?? null, OF_FILE, process.umask()];
+  },
   waits: (_ctx, { file }) => {
     if (file) appendFileSync(file, 'begun');
     return new Promise(() => {});
@@ -65,9 +78,13 @@ def in_host(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Non
     entry = tmp_path / "entry.mjs"
     entry.write_text(HANDLERS, "utf-8")
     environment = tuple(child_environment().items())
-    kind = HostKind(tmp_path, runtime(request.param), environment, max_message_bytes=MOST)
 
-    async def go(test: Callable[[Host, Run, asyncio.Queue[Any]], Awaitable[None]]) -> None:
+    async def go(
+        test: Callable[[Host, Run, asyncio.Queue[Any]], Awaitable[None]], *, is_alone: bool = False
+    ) -> None:
+        kind = HostKind(
+            tmp_path, runtime(request.param), environment, is_alone=is_alone, max_message_bytes=MOST
+        )
         host, seen = await Host.start(kind, "https://help/"), asyncio.Queue[Any]()
 
         async def send(text: str) -> str:
@@ -89,7 +106,32 @@ def in_host(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Non
             host.stop("was ended")
             await host.ended.wait()
 
-    return lambda test: asyncio.run(go(test))
+    return lambda test, **options: asyncio.run(go(test, **options))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the directory of a process is read from /proc")
+def test_a_call_in_a_shared_host_cannot_move_the_others(in_host: Callable[..., None], tmp_path: Path) -> None:
+    async def test(host: Host, run: Run, seen: asyncio.Queue[Any]) -> None:
+        kind, message = await run("moves", to="/")
+
+        assert (kind, message["error"]["message"][:14]) == ("error", "process.chdir ")
+        assert (await run("looks"))[1]["value"][0] == str(tmp_path)
+
+    in_host(test)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the directory of a process is read from /proc")
+def test_a_call_in_an_isolated_host_leaves_its_changes_to_no_other(
+    in_host: Callable[..., None], tmp_path: Path
+) -> None:
+    async def test(host: Host, run: Run, seen: asyncio.Queue[Any]) -> None:
+        before = (await run("looks"))[1]["value"]
+        assert (await run("moves", to="/"))[1]["value"] == "/"
+
+        assert (await run("looks"))[1]["value"] == before
+        assert before[:3] == [str(tmp_path), None, "kept"]
+
+    in_host(test, is_alone=True)
 
 
 def test_a_value_that_is_too_large_is_the_error_of_its_call_alone(in_host: Callable[..., None]) -> None:
