@@ -211,10 +211,16 @@ function lines() {
   };
 }
 
-/** Return the message in a line; ends the process if there is none: a handler has read from the descriptor. */
+/**
+ * Return the message in a line; ends the process if there is none: a handler has read from the descriptor.
+ * A handler may have added fields to what all objects inherit, as careless code that merges its input does.
+ */
 function parsed(line) {
   try {
-    const message = parse(line.toString());
+    const message = { __proto__: null, ...parse(line.toString()) };
+    if (message.ctx) {
+      message.ctx = { __proto__: null, ...message.ctx };
+    }
     if (receive[message.t]) {
       return message;
     }

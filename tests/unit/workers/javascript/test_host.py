@@ -3,6 +3,7 @@ calls while it is not known whether the host is blocked.
 """
 
 import asyncio
+import json
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -28,6 +29,9 @@ export const handlers = {
   makes: (_ctx, { size }) => 'x'.repeat(size),
   asks: async (ctx, { text, times }) => await ctx.runtime.send(text.repeat(times)),
   misasks: async (ctx) => await ctx.runtime.send(),
+  merges: (_ctx, { text }) => {
+    for (const [name, value] of Object.entries(JSON.parse(text))) Object.assign(({})[name], value);
+  },
   moves: (_ctx, { to }) => {
     process.chdir(to);
     process.env.OF_A_CALL = 'left behind';
@@ -132,6 +136,18 @@ def test_a_call_in_an_isolated_host_leaves_its_changes_to_no_other(
         assert before[:3] == [str(tmp_path), None, "kept"]
 
     in_host(test, is_alone=True)
+
+
+@pytest.mark.parametrize("field", ["error", "does", "v1"])
+def test_field_that_all_objects_inherit_changes_no_later_call(
+    in_host: Callable[..., None], field: str
+) -> None:
+    async def test(host: Host, run: Run, seen: asyncio.Queue[Any]) -> None:
+        await run("merges", text=json.dumps({"__proto__": {field: {"message": "planted"}}}))
+
+        assert await run("asks", text="x", times=1) == ("value", {"value": "sent"})
+
+    in_host(test)
 
 
 def test_a_value_that_is_too_large_is_the_error_of_its_call_alone(in_host: Callable[..., None]) -> None:
