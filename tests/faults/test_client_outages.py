@@ -43,7 +43,6 @@ FAULTS: list[Fault] = [redis_faults.restart, redis_faults.freeze, redis_faults.r
 #: what a receiver is told to end with
 LAST = "last"
 CANCELLED = "E_TOOL_CANCELLED"
-TRYING = "Redis cannot be reached, trying for "
 #: what is logged of an outage, and of a time when Redis refuses commands
 AWAY = ("Redis cannot be reached", "Redis is back")
 REFUSED = ("Redis accepts no commands", "Redis accepts commands again")
@@ -343,7 +342,8 @@ def test_the_command_line_goes_on_through_an_outage(
     shared.client.reply(asked, asked.input)
     codes = [one.process.wait(PATIENCE) for one in waiting]
     assert codes == [0] * 4, "\n".join(one.said for one in waiting)
-    noticed = [one.said.count(TRYING) for one in waiting[:3]]
+    told = f"{(REFUSED if fault is redis_faults.demote else AWAY)[0]}, trying for "
+    noticed = [one.said.count(told) for one in waiting[:3]]
     assert noticed == [is_noticed(fault, seconds)] * 3, [one.said for one in waiting]
     assert {number: len(runs) for number, runs in log.runs().items()} == {1: 1, 2: 1, 4: 1}
 
@@ -353,7 +353,7 @@ def test_ctrl_c_ends_a_command_during_an_outage(stack: LocalStack, tmp_path: Pat
     waiting = CommandLine.start(stack, tmp_path, "result", pending.id, "--timeout=600")
     wait_until(lambda: "no worker serves" in waiting.said)
     stack.redis.process.kill()
-    wait_until(lambda: TRYING in waiting.said)
+    wait_until(lambda: f"{AWAY[0]}, trying for " in waiting.said)
     waiting.process.send_signal(signal.SIGINT)
     assert waiting.process.wait(PATIENCE) == 130
     assert f"goondan result {pending.id}" in waiting.said
