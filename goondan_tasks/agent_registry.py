@@ -134,7 +134,7 @@ def describe_agents(bundle: "Bundle", swarm: str | None, workspace: str | None) 
         AgentRecord(
             name=name,
             swarm=swarm_name,
-            workspace=bundle.workspace_name(workspace),
+            workspace=bundle.workspace_name(workspace, swarm),
             catalog=tuple(build_catalog(bundle, name).to_wire()),
             entry_agent=bundle.swarm(swarm).spec.entry_agent.name,
             has_entry=bundle.agents[name].handles_events,

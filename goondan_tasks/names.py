@@ -57,15 +57,16 @@ class ToolName(NamedTuple):
         return f"{self.resource}{SEPARATOR}{self.export}"
 
 
-def folder_workspace(folder: Path) -> str:
+def folder_workspace(folder: Path, swarm: str | None = None) -> str:
     """Return the workspace of a bundle without a Package: its folder's name and a digest of its path.
 
     Folders of the same name have different workspaces; a link to a folder has the folder's workspace. The
-    name is valid for a directory.
+    name is valid for a directory. ``swarm``, the name of one of several Swarms, is added (DESIGN §6).
     """
     folder = folder.resolve()
     name = re.sub("[^a-z0-9_]+", "-", folder.name.lower())[:48].strip("-") or "bundle"
-    return f"{name}-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]}"
+    workspace = f"{name}-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]}"
+    return workspace if swarm is None else f"{workspace}-{swarm}"
 
 
 def is_name_part(text: str) -> bool:

@@ -193,7 +193,9 @@ def _revisions(
     settings, bundle = factory.settings, bootstrap.bundle
     if is_followed(bundle, settings):
         return _followed(factory, bootstrap)
-    forget_revisions(record, agent_registry.workers, bundle.workspace_name(settings.workspace))
+    forget_revisions(
+        record, agent_registry.workers, bundle.workspace_name(settings.workspace, settings.swarm)
+    )
     return Revisions(factory, bundle, fetch=not_followed), None
 
 
@@ -218,7 +220,7 @@ def make_collector(ledger: Ledger, bundle: Callable[[], Bundle]) -> Collector:
             settings.state_root_path,
             lambda: describe_agents(bundle(), settings.swarm, settings.workspace),
         ),
-        workspace=bundle().workspace_name(settings.workspace),
+        workspace=bundle().workspace_name(settings.workspace, settings.swarm),
         policy=lambda: bundle().swarm(settings.swarm).spec.policy.lifecycle,
     )
 

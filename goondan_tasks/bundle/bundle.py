@@ -66,6 +66,7 @@ from goondan_tasks.bundle.resources import (
     SwarmResource,
     SwarmSpec,
     ToolResource,
+    swarm_in_workspace,
 )
 from goondan_tasks.errors import AgentNotFoundError, ConfigError
 from goondan_tasks.javascript import is_javascript
@@ -159,12 +160,14 @@ class Bundle:
         """
         return tuple(dict.fromkeys(ref.name for ref in self.swarm(swarm).spec.agents))
 
-    def workspace_name(self, named: str | None = None) -> str:
-        """Return the bundle's workspace: ``named`` (``GOONDAN_WORKSPACE``), else its Package's name.
+    def workspace_name(self, named: str | None = None, swarm: str | None = None) -> str:
+        """Return a Swarm's workspace: ``named`` (``GOONDAN_WORKSPACE``), else the Package's name.
 
-        Without either it is :func:`~goondan_tasks.names.folder_workspace` of its folder.
+        Without either it is :func:`~goondan_tasks.names.folder_workspace` of the folder and, among several
+        Swarms, of the one that :meth:`swarm` chooses.
         """
-        return named or (self.package.name if self.package else folder_workspace(self.home))
+        own = self.package.name if self.package else None
+        return named or own or folder_workspace(self.home, swarm_in_workspace(self.swarms, swarm))
 
     def bound_tools(self, agent: str) -> Mapping[str, BoundTool]:
         """Return the tools an agent may call, by full name in declared order (001 §12.1 rule 2).

@@ -4,7 +4,7 @@ Tool, Agent, Swarm, Extension, Package, OAuthApp and Model run. Connector and Co
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Literal, Self
 from urllib.parse import SplitResult, urlsplit
 
@@ -546,3 +546,11 @@ RESOURCE_MODELS: Mapping[str, type[Resource]] = {
     "Connection": ConnectionResource,
     "OAuthApp": OAuthAppResource,
 }
+
+
+def swarm_in_workspace(swarms: Collection[str], swarm: str | None) -> str | None:
+    """Return the Swarm whose name a folder's workspace has; ``None`` unless there are several.
+
+    Without ``swarm`` it is ``default``, which :meth:`Bundle.swarm` chooses among several.
+    """
+    return (swarm or DEFAULT_SWARM) if len(swarms) > 1 else None

@@ -101,7 +101,7 @@ def validate(
 
 def _workspace_text(bundle: Bundle, settings: Settings) -> str:
     """Name the bundle's workspace, and until that is used also the one of earlier versions."""
-    text = f"workspace: {bundle.workspace_name(settings.workspace)}"
+    text = f"workspace: {bundle.workspace_name(settings.workspace, settings.swarm)}"
     earlier = earlier_workspace(bundle, settings)
     return text if earlier is None or earlier.is_past else f"{text}\n{earlier.message}\n{earlier.remedy}"
 

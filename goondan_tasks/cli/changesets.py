@@ -294,7 +294,9 @@ class Followers:
             return settings.workspace
         path = chosen_bundle(settings)
         # a bundle that is not valid must not keep its workspace from going back to another revision
-        return declared_workspace(path) or load_bundle(path).workspace_name()
+        return declared_workspace(path, settings.swarm) or load_bundle(path).workspace_name(
+            swarm=settings.swarm
+        )
 
 
 @contextlib.contextmanager

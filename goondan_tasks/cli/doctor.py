@@ -196,7 +196,7 @@ def workspace_check(settings: Settings, bundle: Bundle | None) -> list[Check]:
         why = "from GOONDAN_WORKSPACE or --workspace"
     elif bundle.package:
         why = "from its Package"
-    return [Check("workspace", "ok", f"{bundle.workspace_name(settings.workspace)}, {why}")]
+    return [Check("workspace", "ok", f"{bundle.workspace_name(settings.workspace, settings.swarm)}, {why}")]
 
 
 def earlier_workspace_check(found: EarlierWorkspace | None) -> list[Check]:

@@ -1,7 +1,8 @@
-"""Finds the workspace that a bundle without a Package had in earlier versions.
+"""Finds a workspace that a bundle without a Package had before.
 
-It was named after the Swarm, mostly ``default``. Other projects on the machine may have used it, too, so
-nothing is moved; users are told where it is and how to keep using it.
+In the first versions it was named after the Swarm, mostly ``default``; then after the folder, whatever the
+number of Swarms. Today it changes when a bundle gets a second Swarm or is left with one. Others may have used
+the earlier workspace, too, so nothing is moved; messages say where it is and how to keep using it.
 """
 
 from contextlib import suppress
@@ -15,11 +16,12 @@ from goondan_tasks.bundle import Bundle
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.instances.files import InstanceFiles
 from goondan_tasks.instances.table import Instances, encoded, instances_directory
+from goondan_tasks.names import folder_workspace
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierWorkspace:
-    """A workspace of an earlier version that still exists."""
+    """An earlier workspace that still exists."""
 
     name: str
     #: a description of what was found, and where
@@ -30,7 +32,10 @@ class EarlierWorkspace:
     @property
     def message(self) -> str:
         """What was found, as a sentence."""
-        return f"Workspace {self.name!r} of an earlier version still exists: {self.found}."
+        return (
+            f"Workspace {self.name!r}, of an earlier version of the programs or of the bundle, still exists: "
+            f"{self.found}."
+        )
 
     @property
     def remedy(self) -> str:
@@ -38,7 +43,7 @@ class EarlierWorkspace:
         package = f", or name a Package {self.name!r}" if self.name == self.name.lower() else ""
         return (
             f"To keep using it, pass --workspace {self.name} or set GOONDAN_WORKSPACE={self.name} for every "
-            f"program{package}. Other projects may have used it, too."
+            f"program{package}. Other Swarms or projects may have used it, too."
         )
 
 
@@ -55,16 +60,23 @@ def earlier_workspace(
     if settings.workspace or bundle.package:
         return None
     try:
-        name = bundle.swarm(settings.swarm).name
+        swarm = bundle.swarm(settings.swarm).name
     except ConfigError:  # no such Swarm: nothing runs
         return None
-    found = _instances(name, settings, redis)
-    if redis is not None and redis.exists(Keys(settings.namespace).revision(name)):
+    ours = bundle.workspace_name(swarm=settings.swarm)
+    # the latest first; of the first two, one is ours
+    for name in (folder_workspace(bundle.home), folder_workspace(bundle.home, swarm), swarm):
+        if name != ours and (found := _traces(name, settings, redis)):
+            is_past = bool(_instances(ours, settings, redis))
+            return EarlierWorkspace(name, " and ".join(found), is_past)
+    return None
+
+
+def _traces(workspace: str, settings: Settings, redis: Redis | None) -> list[str]:
+    found = _instances(workspace, settings, redis)
+    if redis is not None and redis.exists(Keys(settings.namespace).revision(workspace)):
         found.append("the record of its active revision in Redis")
-    if not found:
-        return None
-    is_past = bool(_instances(bundle.workspace_name(), settings, redis))
-    return EarlierWorkspace(name, " and ".join(found), is_past)
+    return found
 
 
 def _instances(workspace: str, settings: Settings, redis: Redis | None) -> list[str]:

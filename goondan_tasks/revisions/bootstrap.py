@@ -18,6 +18,7 @@ from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle, BundleError, load_bundle
 from goondan_tasks.bundle.bundle import inspect_resources
 from goondan_tasks.bundle.inventory import read_inventory
+from goondan_tasks.bundle.resources import swarm_in_workspace
 from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, GoondanError
 from goondan_tasks.names import folder_workspace
 from goondan_tasks.revisions.active import ActiveRevision
@@ -41,12 +42,16 @@ def changed_workspace(before: Bundle, after: Bundle, swarm: str | None) -> str |
         after.swarm(swarm)
     except ConfigError as error:
         return error.message.removesuffix(".")
-    # compare Packages, not folders: a checked bundle is in a temporary folder
-    then, now = (
-        f"workspace {bundle.package.name!r}" if bundle.package else "its folder's workspace"
-        for bundle in (before, after)
-    )
+    then, now = (_described_workspace(bundle, swarm) for bundle in (before, after))
     return None if now == then else f"the swarm would live in {now} instead of {then}"
+
+
+def _described_workspace(bundle: Bundle, swarm: str | None) -> str:
+    """Describe a workspace without its folder, because a checked bundle is in a temporary one."""
+    if bundle.package:
+        return f"workspace {bundle.package.name!r}"
+    added = swarm_in_workspace(bundle.swarms, swarm)
+    return "its folder's workspace" if added is None else f"a workspace of Swarm {added!r} alone"
 
 
 def is_followed(bundle: Bundle, settings: Settings) -> bool:
@@ -197,7 +202,7 @@ class Bootstrap:
 
     @classmethod
     def _active(cls, path: Path, settings: Settings) -> Self | None:
-        workspace = settings.workspace or declared_workspace(path)
+        workspace = settings.workspace or declared_workspace(path, settings.swarm)
         if workspace is None:
             return None
         try:
@@ -228,10 +233,11 @@ def bootstrap_bundle(path: Path, settings: Settings) -> Bundle:
     return start.bundle
 
 
-def declared_workspace(path: Path) -> str | None:
-    """Return a bundle's own workspace even if the bundle is invalid; ``None`` if nothing can be read."""
+def declared_workspace(path: Path, swarm: str | None) -> str | None:
+    """Return a Swarm's own workspace even if the bundle is invalid; ``None`` if nothing can be read."""
     inventory, _ = read_inventory(path)
     if not inventory.declarations:
         return None
     names = [package.name for package in inventory.of_kind("Package") if package.name]
-    return names[0] if names else folder_workspace(inventory.root)
+    swarms = {found.name for found in inventory.of_kind("Swarm") if found.name}
+    return names[0] if names else folder_workspace(inventory.root, swarm_in_workspace(swarms, swarm))

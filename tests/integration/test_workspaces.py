@@ -20,6 +20,15 @@ spec: { tools: ["Tool/bash"] }
 """
 
 
+def swarm(name: str) -> str:
+    return f"""\
+apiVersion: goondan.ai/v1
+kind: Swarm
+metadata: {{ name: {name} }}
+spec: {{ entryAgent: Agent/coder, agents: [Agent/coder] }}
+"""
+
+
 def project(folder: Path) -> Path:
     folder.mkdir(parents=True)
     (folder / "goondan.yaml").write_text(BUNDLE, encoding="utf-8")
@@ -44,6 +53,24 @@ def test_two_projects_in_folders_of_one_name_share_no_files(tmp_path: Path) -> N
         [here], [there] = ours.client.instances(), theirs.client.instances()
     assert (here.workspace, there.workspace) == (folder_workspace(first), folder_workspace(second))
     assert len(list((tmp_path / "state" / "workspaces").iterdir())) == 2
+
+
+def test_two_swarms_of_one_folder_share_no_files(tmp_path: Path) -> None:
+    bundle = project(tmp_path / "desk")
+    (bundle / "swarms.yaml").write_text(f"{swarm('day')}---\n{swarm('night')}", encoding="utf-8")
+    shared = {"GOONDAN_STATE_ROOT": str(tmp_path / "state")}
+
+    with (
+        LocalStack(bundle, environment={**shared, "GOONDAN_SWARM": "day"}) as day,
+        LocalStack(bundle, environment={**shared, "GOONDAN_SWARM": "night"}) as night,
+    ):
+        run(day.client, "echo mine > note")
+
+        assert run(night.client, "ls -A") == ""
+        assert run(day.client, "ls -A") == "note\n"
+        [here], [there] = day.client.instances(), night.client.instances()
+    own = folder_workspace(bundle)
+    assert (here.workspace, there.workspace) == (f"{own}-day", f"{own}-night")
 
 
 def test_machines_that_have_the_bundle_elsewhere_agree_by_a_setting(
@@ -108,8 +135,8 @@ def test_files_of_earlier_versions_are_named_and_can_be_gone_on_with(tmp_path: P
     where = f"directories of instances in {old.parents[1]} (1)"
     assert f"workspace: {folder_workspace(bundle)}, from its folder, {bundle}: " in first.stdout
     assert (
-        f"warning  earlier workspace: Workspace 'default' of an earlier version still exists: {where}."
-        in (first.stdout)
+        "warning  earlier workspace: Workspace 'default', of an earlier version of the programs or of the "
+        f"bundle, still exists: {where}." in first.stdout
     )
     assert "worker.earlier_workspace" in log
     assert where in log

@@ -4,7 +4,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,11 +46,18 @@ class Spawner:
 
 
 class InstanceService:
-    """Spawns and lists instances in one workspace. Its methods block."""
+    """Spawns and lists instances of one Swarm's ``agents`` in one workspace. Its methods block."""
 
-    def __init__(self, table: Instances, workdirs: Workdirs, policy: SpawnPolicy | None = None) -> None:
+    def __init__(
+        self,
+        table: Instances,
+        workdirs: Workdirs,
+        agents: Collection[str],
+        policy: SpawnPolicy | None = None,
+    ) -> None:
         self._table = table
         self._workdirs = workdirs
+        self._agents = agents
         self._policy = policy or SpawnPolicy()
 
     def spawn(
@@ -83,7 +90,9 @@ class InstanceService:
         )
 
     def list(self, spawner: Spawner, *, include_all: bool = False) -> ListResult:
-        """Return the instances that the caller's instance has spawned, or all instances of the workspace.
+        """Return the instances that the caller's instance has spawned, or all of the Swarm's agents.
+
+        Swarms with one Package or ``GOONDAN_WORKSPACE`` share a workspace, but not this list (DESIGN §6).
 
         Raises:
             BrokerUnreachableError: Redis is away.
@@ -94,6 +103,7 @@ class InstanceService:
             info
             for info in infos
             if info.workspace == self._workdirs.workspace
+            and info.target in self._agents
             and (
                 include_all
                 or (info.owner_agent, info.owner_instance_key) == (spawner.agent, spawner.instance_key)

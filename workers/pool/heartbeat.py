@@ -224,7 +224,7 @@ def describe_worker(
             agent for agent in agents if agent in known and known[agent].spec.workdir == "local"
         ),
         swarm=active.bundle.swarm(runtime.settings.swarm).metadata.name,
-        workspace=active.bundle.workspace_name(runtime.settings.workspace),
+        workspace=active.bundle.workspace_name(runtime.settings.workspace, runtime.settings.swarm),
         started_at=iso_time(datetime.now(UTC).timestamp() * 1000),
         bundle_ref=active.ref,
     )
@@ -285,7 +285,7 @@ def warn_of_earlier_workspace(runtime: WorkerRuntime) -> None:
     bundle, settings = runtime.revisions.active.bundle, runtime.settings
     found = earlier_workspace(bundle, settings, runtime.delivery.ledger.redis)
     if found is not None and not found.is_past:
-        workspace = bundle.workspace_name(settings.workspace)
+        workspace = bundle.workspace_name(settings.workspace, settings.swarm)
         logger.warning(
             "worker.earlier_workspace", workspace=workspace, found=found.message, what_to_do=found.remedy
         )

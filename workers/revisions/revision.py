@@ -135,7 +135,7 @@ class BundleChanges:
         settings, redis, keys = self.settings, self.ledger.redis, self.ledger.keys
         if settings.bundle is None:
             raise ChangesetError("The worker has no bundle of its own.", code="GIT_ERROR")
-        workspace = self.bundle.workspace_name(settings.workspace)
+        workspace = self.bundle.workspace_name(settings.workspace, settings.swarm)
         active = ActiveRevision(redis, keys, workspace)
         changesets = Changesets.of(
             RevisionSource.of(settings.bundle, settings.bundle_remote),
@@ -314,10 +314,11 @@ class RevisionFactory:
         )
         steps = make_steps(ledger, registry, extensions.services, self.event_loop, bundle_ref=ref)
         policy = bundle.swarm(settings.swarm).spec.policy
-        instance_service = InstanceService(self.instances, _workdirs(settings, bundle), policy.spawn)
-        swarm_services = SwarmServices(
-            _swarm(settings, bundle), self.handoffs, instance_service, steps_now, ref
+        swarm = _swarm(settings, bundle)
+        instance_service = InstanceService(
+            self.instances, _workdirs(settings, bundle), swarm.agents, policy.spawn
         )
+        swarm_services = SwarmServices(swarm, self.handoffs, instance_service, steps_now, ref)
         thinking = Thinking(
             bundle,
             policy.budget,
@@ -460,11 +461,13 @@ def make_executor(
 
 def active_revision(ledger: Ledger, bundle: Bundle) -> ActiveRevision:
     """Return the record of the active revision of a bundle's workspace."""
-    return ActiveRevision(ledger.redis, ledger.keys, bundle.workspace_name(ledger.settings.workspace))
+    return ActiveRevision(
+        ledger.redis, ledger.keys, bundle.workspace_name(ledger.settings.workspace, ledger.settings.swarm)
+    )
 
 
 def _workdirs(settings: Settings, bundle: Bundle) -> Workdirs:
-    return Workdirs(settings.state_root_path, bundle.workspace_name(settings.workspace))
+    return Workdirs(settings.state_root_path, bundle.workspace_name(settings.workspace, settings.swarm))
 
 
 def _swarm(settings: Settings, bundle: Bundle) -> Swarm:

@@ -9,14 +9,28 @@ import pytest
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.instances.table import encoded
 from goondan_tasks.names import folder_workspace
+from goondan_tasks.revisions.bootstrap import declared_workspace
 from tests.unit.goondan_tasks.bundle.writing import AGENT, TOOL, write
 
 PACKAGE = "apiVersion: goondan.ai/v1\nkind: Package\nmetadata: { name: '@me/desk' }\n"
 FILES = {"goondan.yaml": f"{TOOL}---\n{AGENT}"}
+SWARM = """\
+apiVersion: goondan.ai/v1
+kind: Swarm
+metadata: {{ name: {} }}
+spec: {{ entryAgent: Agent/coder, agents: [Agent/coder] }}
+"""
 
 
-def workspace_of(path: Path, named: str | None = None) -> str:
-    return load_bundle(path).workspace_name(named)
+def workspace_of(path: Path, named: str | None = None, swarm: str | None = None) -> str:
+    workspace = load_bundle(path).workspace_name(named, swarm)
+    assert named or declared_workspace(path, swarm) == workspace
+    return workspace
+
+
+def with_swarms(folder: Path, *names: str, package: str = "") -> Path:
+    swarms = {f"{name}.yaml": SWARM.format(name) for name in names}
+    return write(folder, {"goondan.yaml": f"{package}{FILES['goondan.yaml']}", **swarms})
 
 
 def test_the_settings_come_before_the_package_and_that_before_the_folder(tmp_path: Path) -> None:
@@ -33,6 +47,24 @@ def test_two_bundles_in_folders_of_one_name_have_two_workspaces(tmp_path: Path) 
 
     assert workspace_of(first) != workspace_of(second)
     assert all(workspace_of(one).startswith("my-swarm-") for one in (first, second))
+
+
+def test_several_swarms_without_a_package_have_a_workspace_each(tmp_path: Path) -> None:
+    folder = with_swarms(tmp_path / "desk", "day", "Night")
+    own = folder_workspace(folder)
+
+    chosen = [workspace_of(folder, swarm=name) for name in ("day", "Night", None)]
+
+    assert chosen == [f"{own}-day", f"{own}-Night", f"{own}-default"]
+    assert workspace_of(folder, "den", "day") == "den"
+
+
+def test_a_single_swarm_and_swarms_of_a_package_add_no_name(tmp_path: Path) -> None:
+    single = with_swarms(tmp_path / "single", "day")
+    packaged = with_swarms(tmp_path / "packaged", "day", "night", package=f"{PACKAGE}---\n")
+
+    assert {workspace_of(single, swarm=name) for name in ("day", None)} == {folder_workspace(single)}
+    assert {workspace_of(packaged, swarm=name) for name in ("day", "night")} == {"@me/desk"}
 
 
 def test_all_ways_to_a_bundle_lead_to_one_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -340,7 +340,8 @@ def test_an_earlier_workspace_is_a_warning_until_the_bundle_has_instances_in_its
 
     assert (check.level, check.message) == (
         level,
-        "Workspace 'default' of an earlier version still exists: directories of instances in /x (1).",
+        "Workspace 'default', of an earlier version of the programs or of the bundle, still exists: "
+        "directories of instances in /x (1).",
     )
     assert check.remedy is not None
     assert "--workspace default" in check.remedy

@@ -10,7 +10,8 @@ from broker_config.keys import Keys
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.instances.earlier import EarlierWorkspace, earlier_workspace
-from goondan_tasks.instances.table import Instances
+from goondan_tasks.instances.table import Instances, encoded
+from goondan_tasks.names import folder_workspace
 from goondan_tasks.revisions.active import ActiveRevision
 from tests.unit.goondan_tasks.bundle.writing import AGENT, TOOL, write
 
@@ -87,6 +88,31 @@ def test_it_was_named_by_the_swarm_of_which_no_package_has_the_name(
 
     assert earlier.name == "Team"
     assert "a Package" not in earlier.remedy.partition(".")[0]
+
+
+def test_a_second_swarm_leaves_the_workspace_of_the_folder_behind(
+    tmp_path: Path, redis: fakeredis.FakeRedis
+) -> None:
+    bundle = bundle_of(tmp_path / "desk", f"{TOOL}---\n{AGENT}{SWARM}{SWARM.replace('Team', 'other')}")
+    make_directory(tmp_path, "default")
+    make_directory(tmp_path, folder_workspace(tmp_path / "desk"))
+
+    earlier = found(bundle, tmp_path, redis)
+
+    assert (earlier.name, earlier.is_past) == (folder_workspace(tmp_path / "desk"), False)
+    make_directory(tmp_path, encoded(bundle.workspace_name()))
+    assert found(bundle, tmp_path, redis).is_past
+
+
+def test_a_swarm_that_is_left_alone_leaves_its_own_workspace_behind(
+    tmp_path: Path, redis: fakeredis.FakeRedis
+) -> None:
+    own = folder_workspace(tmp_path / "desk", "Team")
+    Instances(redis, Keys()).spawn("coder", "a", workspace=own, owner=("client", "x"))
+
+    earlier = found(bundle_of(tmp_path / "desk", f"{TOOL}---\n{AGENT}{SWARM}"), tmp_path, redis)
+
+    assert (earlier.name, earlier.found) == (own, "records of instances in Redis (1)")
 
 
 def test_it_is_past_when_the_bundle_has_instances_of_its_own(

@@ -76,6 +76,16 @@ def test_a_revision_that_lives_in_another_workspace_is_not_loaded(bundle: GitBun
         followed(bundle.folder).load(after, instead_of=first)
 
 
+def test_a_revision_with_a_second_swarm_and_so_another_workspace_is_not_loaded(bundle: GitBundle) -> None:
+    before = f"git:{bundle.commit({'swarm.yaml': SWARM})}"
+    after = f"git:{bundle.commit({'second.yaml': SWARM.replace('name: default', 'name: second')})}"
+    first, checkout = followed(bundle.folder).load(before)
+    checkout.close()
+
+    with pytest.raises(ConfigError, match="a workspace of Swarm 'default' alone instead of its folder's"):
+        followed(bundle.folder).load(after, instead_of=first)
+
+
 def test_a_checkout_lives_in_the_workspace_of_the_bundles_own_folder(bundle: GitBundle) -> None:
     _, loaded, checkout = followed(bundle.folder).begin()
     with checkout:

@@ -42,13 +42,13 @@ def workdirs(tmp_path: Path) -> Workdirs:
 
 @pytest.fixture
 def spawning(table: Instances, workdirs: Workdirs) -> InstanceService:
-    return InstanceService(table, workdirs)
+    return InstanceService(table, workdirs, SWARM.agents)
 
 
 @pytest.fixture
 def free_spawning(table: Instances, workdirs: Workdirs) -> InstanceService:
     """Return a service whose policy allows directories of other instances."""
-    return InstanceService(table, workdirs, SpawnPolicy(cwd="instances"))
+    return InstanceService(table, workdirs, SWARM.agents, SpawnPolicy(cwd="instances"))
 
 
 @pytest.fixture
@@ -204,6 +204,23 @@ def test_list_has_what_the_asker_has_spawned_or_all(
     }
 
 
+@pytest.mark.requirement("runtime.list.include-all")
+def test_list_leaves_out_agents_of_another_swarm_in_the_workspace(
+    spawning: InstanceService, spawner: Spawner, table: Instances
+) -> None:
+    for agent in ("coder", "painter"):
+        table.open(agent, "shared", workspace="shop", root_id="root")
+        table.spawn(agent, "spawned", workspace="shop", owner=(spawner.agent, spawner.instance_key))
+
+    listed = spawning.list(spawner, include_all=True).agents
+
+    assert {(info.target, info.instance_key) for info in listed} == {
+        ("coder", "shared"),
+        ("coder", "spawned"),
+    }
+    assert [info.target for info in spawning.list(spawner).agents] == ["coder"]
+
+
 def test_an_instance_that_is_being_deleted_is_waited_for(
     spawning: InstanceService, spawner: Spawner, table: Instances, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,7 +237,7 @@ def test_without_redis_that_is_said(spawner: Spawner, workdirs: Workdirs) -> Non
         raise RedisConnectionError("gone")
 
     table: Any = SimpleNamespace(spawn=away, records=away)
-    spawning = InstanceService(table, workdirs)
+    spawning = InstanceService(table, workdirs, SWARM.agents)
     with pytest.raises(BrokerUnreachableError, match="table of instances cannot be reached: gone"):
         spawning.spawn(spawner, "coder")
     with pytest.raises(BrokerUnreachableError, match="table of instances cannot be reached: gone"):
