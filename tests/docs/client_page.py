@@ -24,7 +24,8 @@ _INTRODUCTION = """\
 # The Python client
 
 `goondan_tasks.client` has two clients with the same methods: `Client` blocks the thread that calls it,
-`AsyncClient` is for asyncio. This page is made from the docstrings, by `python -m tests.docs.client_page`.
+`AsyncClient` is for asyncio. [In your web app](../how-to/in-your-web-app.md) shows both in use. This page is
+made from the docstrings, by `python -m tests.docs.client_page`.
 
 """
 _ASYNC = """\
