@@ -10,7 +10,6 @@ import math
 import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
@@ -212,15 +211,16 @@ class AsyncClient:
         _, follower = self._client.following(
             agent, input, timeout=timeout, cancel_on_close=cancel_on_close, **fields
         )
-        events, loop = follower.events(), asyncio.get_running_loop()
-        executor = ThreadPoolExecutor(1, thread_name_prefix="goondan-stream")
+        # one context for all reads: the generator sets variables in one read and resets them in another
+        read = partial(contextvars.copy_context().run, next, follower.events(), None)
+        own = ClientThreads("goondan-stream")
         try:
-            while (event := await loop.run_in_executor(executor, next, events, None)) is not None:
+            while (event := await own.run(read)) is not None:
                 yield event
         finally:
             # a read that still runs ends with this
             await asyncio.shield(self._client.threads.run(follower.close))
-            executor.shutdown(wait=False)
+            own.close()
 
     async def receive(
         self, agent: str, instance_key: str | None = None, timeout: float | None = None
@@ -245,15 +245,13 @@ class AsyncClient:
                 client.give_back(received)
 
         receiving = Undoable(receive, undo=give_back, threads=client.threads)
-        # the wait has its own thread, so that those of the loop stay free for short trips
-        executor = ThreadPoolExecutor(1, thread_name_prefix="goondan-receive")
+        own = ClientThreads("goondan-receive")  # so that those of the client stay free for short trips
         try:
             with client.retrying(math.inf if timeout is None else timeout):
-                running = executor.submit(contextvars.copy_context().run, receiving.run)
-                return await receiving.result(asyncio.wrap_future(running))
+                return await receiving.result(own.run(receiving.run))
         finally:
             is_cancelled.set()
-            executor.shutdown(wait=False)
+            own.close()
 
 
 class Undoable(Generic[Result]):

@@ -30,14 +30,15 @@ class ClientThreads:
     would keep the program's own ``asyncio.to_thread`` waiting, and its end as well.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "goondan-client") -> None:
+        self._name = name
         self._reset()
 
     def _reset(self) -> None:
         """Begin without threads: at first, and in a forked process, which has none of them."""
         self._process = os.getpid()
         self._lock = threading.Lock()
-        self._crew = _Crew()
+        self._crew = _Crew(self._name)
 
     async def run(
         self, function: Callable[Parameters, Result], /, *args: Parameters.args, **fields: Parameters.kwargs
@@ -54,14 +55,15 @@ class ClientThreads:
     def close(self) -> None:
         """End the threads as soon as they have no more work; later work starts new ones."""
         with self._lock:
-            crew, self._crew = self._crew, _Crew()
+            crew, self._crew = self._crew, _Crew(self._name)
             crew.end()
 
 
 class _Crew:
     """Threads with one queue; ``take`` and ``end`` are called under one lock, and nothing after ``end``."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         #: released by each thread that waits for work
         self._idle = threading.Semaphore(0)
@@ -71,7 +73,7 @@ class _Crew:
     def take(self, work: _Work) -> None:
         self._work.put(work)
         if not self._idle.acquire(blocking=False) and self._free.acquire(blocking=False):
-            threading.Thread(target=self._serve, name="goondan-client", daemon=True).start()
+            threading.Thread(target=self._serve, name=self._name, daemon=True).start()
 
     def end(self) -> None:
         for _ in range(MOST_THREADS):

@@ -1,6 +1,8 @@
 """The client for asyncio: requests, events and brains."""
 
 import asyncio
+import threading
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -101,6 +103,25 @@ def test_waiting_receives_leave_the_loops_threads_free(client: Client) -> None:
             task.cancel()
 
     asyncio.run(wait())
+
+
+def test_streams_and_receives_have_no_thread_that_the_end_of_the_process_waits_for(client: Client) -> None:
+    names = ("goondan-stream", "goondan-receive")
+
+    def threads() -> list[threading.Thread]:
+        return [one for one in threading.enumerate() if one.name in names]
+
+    async def follow() -> None:
+        own = AsyncClient(client)
+        receiving = asyncio.create_task(own.receive("mute", "as-daemon-receive"))
+        async with aclosing(own.request_stream("mute", 1, instance_key="as-daemon-stream")) as events:
+            await anext(events)
+            await asyncio.to_thread(wait_until, lambda: {one.name for one in threads()} == set(names))
+            assert [one for one in threads() if not one.daemon] == []
+        receiving.cancel()
+
+    asyncio.run(asyncio.wait_for(follow(), PATIENCE))
+    wait_until(lambda: not threads())
 
 
 def test_event_that_arrives_after_a_receive_ended_goes_to_the_next_receive(client: Client) -> None:
