@@ -434,7 +434,14 @@ def told_text(output: Any) -> tuple[str, bool]:
     parts = told_images(output)
     if parts is not None:
         return "\n".join(part if isinstance(part, str) else part.note for part in parts), False
+    if _is_typed(output) and output["type"] == "content" and all(map(_is_text, value)):
+        return "\n".join(part["text"] for part in value), False
     return value if isinstance(value, str) else serializer.encode(value).decode(), is_error
+
+
+def _is_text(part: Any) -> bool:
+    is_text = isinstance(part, Mapping) and part.get("type") == "text"
+    return is_text and isinstance(part.get("text"), str)
 
 
 def _is_typed(output: Any) -> bool:

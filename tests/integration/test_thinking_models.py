@@ -1,5 +1,6 @@
 """Agents that think, on real workers and three APIs: what a model answers, and how it fails."""
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -58,7 +59,14 @@ def write(ctx, input):
     return f"written: {input['text']}"
 
 
-handlers = {"meet": meet, "LONG_EXPORT": write, "write": write}
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
+
+
+def picture(ctx, input):
+    return [{"type": "image", "data": PIXEL}]
+
+
+handlers = {"picture": picture, "meet": meet, "LONG_EXPORT": write, "write": write}
 '''
 BUNDLE = """
 apiVersion: goondan.ai/v1
@@ -68,6 +76,7 @@ spec:
   entry: ./tools/desk.py
   exports:
     - { name: meet, parameters: { type: object } }
+    - { name: picture, parameters: { type: object } }
     - name: write
       parameters: { type: object, properties: { text: { type: string } }, required: [text] }
     - { name: LONG_EXPORT, parameters: { type: object } }
@@ -190,11 +199,22 @@ def test_two_tool_calls_of_an_answer_run_at_once_on_every_api(
     assert [(said.call_id, "met" in said.text) for said in tools] == [("call_1", True), ("call_2", True)]
 
 
+def test_a_request_has_no_more_images_than_a_provider_takes(
+    stack: LocalStack, server: ModelServer, api: str
+) -> None:
+    calls = tuple(Call("desk__picture", {}, f"call_{number}") for number in range(25))
+    server.begin(in_turn(Answer("", calls), Answer("seen")))
+    assert ask(stack, api).output == "seen"
+    body = json.dumps(server.requests[1].body)
+    assert body.count("iVBORw0KGgo") == 15
+    assert body.count("left out: a request has the newest images alone") == 10
+
+
 def test_a_name_that_a_provider_forbids_is_mapped_there_and_back(
     stack: LocalStack, server: ModelServer, api: str
 ) -> None:
     def script(asked: Asked) -> Answer:
-        [short] = [name for name in asked.tools if name not in ("desk__meet", "desk__write")]
+        [short] = [name for name in asked.tools if name not in ("desk__meet", "desk__picture", "desk__write")]
         assert len(short) <= 64
         if asked.said[-1].role == "user":
             return Answer(calls=(Call(short, {"text": "good morning"}),))

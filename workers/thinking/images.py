@@ -1,6 +1,8 @@
 """Images that tools return: a model sees them, or is told in which file of the workdir they are."""
 
 import base64
+import itertools
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import structlog
@@ -10,7 +12,7 @@ from goondan_tasks.atomic_file import write_whole
 from goondan_tasks.errors import GoondanError
 from goondan_tasks.inner_path import unresolved
 from goondan_tasks.messages import JsonObject, Message
-from goondan_tasks.model_messages import StepCallResult, message_of
+from goondan_tasks.model_messages import StepCallResult, message_of, told_images
 from goondan_tasks.tool_images import ToolImage, parts_of
 from workers.instances.outputs import read_part
 
@@ -18,6 +20,13 @@ logger = structlog.get_logger(__name__)
 
 #: the largest image that all providers take: 5 MB in base64
 MOST_IMAGE_BYTES = 3_700_000
+#: the limits of one request, the size in characters of base64: Anthropic takes 32 MB, and images of more than
+#: 2,000 pixels only if there are no more than 20
+MOST_IMAGES = 20
+MOST_IMAGES_CHARACTERS = 20_000_000
+#: how many images beyond the limit are left out at once: what precedes them stays in the provider's cache
+LEFT_OUT_AT_ONCE = 10
+LEFT_OUT = "left out: a request has the newest images alone"
 #: how much of an output in a file is read to look for images
 MOST_OUTPUT_BYTES = 16 * 1024 * 1024
 #: where images are stored that the model cannot see
@@ -69,3 +78,48 @@ def _block(
         logger.warning("image.not_stored", path=f"{DIRECTORY}/{name}", reason=str(error))
         return {"type": "text", "text": part.note}
     return {"type": "text", "text": f"{part.note} in the file {DIRECTORY}/{name}"}
+
+
+def with_newest_images(messages: Iterable[JsonObject]) -> list[JsonObject]:
+    """Return messages with as many images of tools as providers take; notes replace the oldest."""
+    given = list(messages)
+    sizes = [len(one.data) for message in given for part in _results(message) for one in _images(part)]
+    over = max(0, len(sizes) - MOST_IMAGES)
+    left_out = -(-over // LEFT_OUT_AT_ONCE) * LEFT_OUT_AT_ONCE
+    while sum(sizes[left_out:]) > MOST_IMAGES_CHARACTERS:
+        left_out += 1
+    if not left_out:
+        return given
+    numbers = itertools.count()
+    return [
+        {**message, "content": [_with_notes(part, numbers, left_out) for part in message["content"]]}
+        if _results(message)
+        else message
+        for message in given
+    ]
+
+
+def _with_notes(part: JsonObject, numbers: Iterator[int], left_out: int) -> JsonObject:
+    """Return a part with notes for the images whose numbers are below ``left_out``."""
+    told = told_images(part.get("output")) if part.get("type") == "tool-result" else None
+    if told is None:
+        return part
+    blocks: list[JsonObject] = []
+    for one in told:
+        if isinstance(one, str):
+            blocks.append({"type": "text", "text": one})
+        elif next(numbers) < left_out:
+            blocks.append({"type": "text", "text": f"{one.note} {LEFT_OUT}"})
+        else:
+            blocks.append({"type": "image", "data": one.data, "mimeType": one.media_type})
+    return {**part, "output": {"type": "content", "value": blocks}}
+
+
+def _results(message: JsonObject) -> list[JsonObject]:
+    content = message.get("content")
+    is_result = message.get("role") == "tool" and isinstance(content, list)
+    return [part for part in content or () if part.get("type") == "tool-result"] if is_result else []
+
+
+def _images(part: JsonObject) -> list[ToolImage]:
+    return [one for one in told_images(part.get("output")) or () if isinstance(one, ToolImage)]

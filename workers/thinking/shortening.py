@@ -11,14 +11,15 @@ import structlog
 
 from goondan_tasks.conversation import Conversation, must_stay, start_of_last
 from goondan_tasks.messages import JsonObject, Message
-from goondan_tasks.model_messages import told_text
+from goondan_tasks.model_messages import told_images, told_text
+from goondan_tasks.tool_images import ToolImage
 
 logger = structlog.get_logger(__name__)
 
 #: an output is not cut below so many characters
 LEAST_CHARACTERS = 1_000
-#: the last messages that are not removed: a call and its result
-LEAST_MESSAGES = 2
+#: about as much as an image takes of a model's context
+IMAGE_CHARACTERS = 6_000
 
 CUT = "\n[… over {} characters were cut: the conversation was too long for the model …]\n"
 WITHDRAWN = "(The output was withdrawn: the model's provider refused a request that had it.)"
@@ -27,20 +28,21 @@ WITHDRAWN = "(The output was withdrawn: the model's provider refused a request t
 def shorten(conversation: Conversation, turn_id: str) -> bool:
     """Halve a conversation; return whether that was possible.
 
-    The outputs of tools are cut, the longest first, so that their sum fits. If that is not enough, the oldest
-    messages are removed, but not the Turn's own input nor what is pinned.
+    The outputs of tools are cut, the longest first, so that their sum fits; notes replace their images. If
+    that is not enough, the oldest messages are removed, but not the Turn's own input, nor what is pinned,
+    nor the last message and its call.
     """
     messages = conversation.next_messages
-    sizes = [sum(map(len, _texts(message))) for message in messages]
+    sizes = list(map(_size, messages))
     target, before = sum(sizes) // 2, len(conversation.events)
     free = {message.id for message in messages if not must_stay(message, turn_id)}
-    outputs = [len(text) for message in messages if message.id in free for text in _outputs(message)]
+    outputs = [size for message in messages if message.id in free for size in _outputs(message)]
     longest = _longest(outputs, target - (sum(sizes) - sum(outputs)))
     for place, message in enumerate(messages):
-        if message.id in free and any(len(text) > longest for text in _outputs(message)):
-            cut = _with_outputs(message, lambda text: _cut(text, longest))
+        if message.id in free and any(size > longest for size in _outputs(message)):
+            cut = _with_outputs(message, lambda text, size: _cut(text, longest) if size > longest else None)
             conversation.emit({"type": "replace", "targetId": message.id, "message": cut.to_wire()})
-            sizes[place] = sum(map(len, _texts(cut)))
+            sizes[place] = _size(cut)
     removed = _older(messages, sizes, target, turn_id)
     for message in removed:
         conversation.emit({"type": "remove", "targetId": message.id})
@@ -65,7 +67,7 @@ def withdraw(conversation: Conversation, turn_id: str) -> list[tuple[Message, Me
                 return []
         elif message.data.get("role") == "tool":
             earlier.append(message)
-    changed = [(message, _with_outputs(message, lambda _: WITHDRAWN)) for message in earlier]
+    changed = [(message, _with_outputs(message, lambda *_: WITHDRAWN)) for message in earlier]
     exchange(conversation, changed)
     return changed
 
@@ -90,7 +92,7 @@ def _longest(outputs: Sequence[int], room: int) -> int:
 def _older(messages: Sequence[Message], sizes: Sequence[int], target: int, turn_id: str) -> Sequence[Message]:
     """Return the oldest messages that have to go, so that the others have ``target`` characters at most."""
     left, count = sum(sizes), len(messages)
-    while left > target and count > LEAST_MESSAGES:
+    while left > target and count > 1:
         count -= 1
         left = sum(sizes[start_of_last(messages, count) :])
     ahead = messages[: start_of_last(messages, count)]
@@ -111,28 +113,34 @@ def _parts(message: Message) -> Sequence[Mapping[str, Any]]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content or []
 
 
-def _texts(message: Message) -> list[str]:
-    """Return what a model reads of a message."""
-    texts = [
-        str(part.get("text", "")) for part in _parts(message) if part.get("type") in ("text", "reasoning")
-    ]
-    calls = [told_text(part.get("input"))[0] for part in _parts(message) if part.get("type") == "tool-call"]
-    return [*texts, *calls, *_outputs(message)]
+def _size(message: Message) -> int:
+    """Return about how many characters a model reads of a message."""
+    parts = _parts(message)
+    texts = [str(part.get("text", "")) for part in parts if part.get("type") in ("text", "reasoning")]
+    calls = [told_text(part.get("input"))[0] for part in parts if part.get("type") == "tool-call"]
+    return sum(map(len, (*texts, *calls))) + sum(_outputs(message))
 
 
-def _outputs(message: Message) -> list[str]:
-    results = (part for part in _parts(message) if part.get("type") == "tool-result")
-    return [told_text(part.get("output"))[0] for part in results]
+def _outputs(message: Message) -> list[int]:
+    """Return the sizes of the outputs in a message."""
+    return [_output(part)[2] for part in _parts(message) if part.get("type") == "tool-result"]
 
 
-def _with_outputs(message: Message, change: Callable[[str], str]) -> Message:
-    """Return a message with changed outputs; unchanged ones keep their form."""
+def _output(part: Mapping[str, Any]) -> tuple[str, bool, int]:
+    """Return an output as text, whether it is an error, and its size with its images."""
+    text, failed = told_text(part.get("output"))
+    images = sum(isinstance(one, ToolImage) for one in told_images(part.get("output")) or ())
+    return text, failed, len(text) + images * IMAGE_CHARACTERS
+
+
+def _with_outputs(message: Message, change: Callable[[str, int], str | None]) -> Message:
+    """Return a message with other outputs; ``change`` gets the text and size of each, ``None`` keeps it."""
     content: list[JsonObject] = []
     for part in map(dict, _parts(message)):
         if part.get("type") == "tool-result":
-            text, failed = told_text(part.get("output"))
-            changed = change(text)
-            if changed != text:
+            text, failed, size = _output(part)
+            changed = change(text, size)
+            if changed is not None:
                 part["output"] = {"type": "error-text" if failed else "text", "value": changed}
         content.append(part)
     return message.model_copy(update={"data": {**message.data, "content": content}})

@@ -42,7 +42,7 @@ from goondan_tasks.model_messages import StepCallResult
 from goondan_tasks.schema import compile_schema
 from goondan_tasks.steps import StepCall
 from workers.agents.call_services import AgentTools, AsyncEntryStep
-from workers.thinking.images import seen_message
+from workers.thinking.images import seen_message, with_newest_images
 from workers.thinking.model_calls import AskedRequests, Models
 from workers.thinking.model_request import ModelAnswer, ModelRequest
 from workers.thinking.providers import ModelProvider
@@ -422,7 +422,7 @@ class _ThinkingTurn:
         ]
         return ModelRequest(
             instructions="\n\n".join(filter(None, instructions)),
-            messages=(*history, *(one for one in corrections if one["content"])),
+            messages=(*with_newest_images(history), *(one for one in corrections if one["content"])),
             tools=tuple(catalog.to_openai()),
             params=self.configuration.params,
             output_schema=schema,

@@ -8,9 +8,18 @@ from typing import Any
 import pytest
 
 from goondan_tasks.calls import Run, new_call, with_meta
-from goondan_tasks.model_messages import StepCallResult, read_model_call
+from goondan_tasks.messages import JsonObject
+from goondan_tasks.model_messages import StepCallResult, read_model_call, told_images, told_text
 from workers.instances.outputs import DIRECTORY as OUTPUTS
-from workers.thinking.images import DIRECTORY, MOST_IMAGE_BYTES, seen_message
+from workers.thinking.images import (
+    DIRECTORY,
+    LEFT_OUT,
+    MOST_IMAGE_BYTES,
+    MOST_IMAGES,
+    MOST_IMAGES_CHARACTERS,
+    seen_message,
+    with_newest_images,
+)
 
 BYTES = b"\x89PNG\r\n\x1a\n" + bytes(900)
 PNG = base64.b64encode(BYTES).decode()
@@ -84,3 +93,46 @@ def test_output_whose_file_is_gone_stays_as_it_is(workdir: Path) -> None:
     path = f"{OUTPUTS}/id-1-{'0' * 16}.json"
     stored = {"path": path, "size": 5, "preview": "x"}
     assert shown(result(stored, path), workdir)["value"] == stored
+
+
+def message(number: int, *images: str, kind: str = "content") -> JsonObject:
+    """Make the message with an output: a text, and then images."""
+    blocks = [{"type": "image", "data": one, "mimeType": "image/png"} for one in images]
+    value: Any = [{"type": "text", "text": f"shot {number}"}, *blocks]
+    output = {"type": kind, "value": value if kind == "content" else {"content": value}}
+    part = {"type": "tool-result", "toolCallId": f"c{number}", "toolName": "page__shot", "output": output}
+    return {"role": "tool", "content": [part]}
+
+
+def told(messages: list[JsonObject]) -> list[str]:
+    return [told_text(part["output"])[0] for one in messages for part in one["content"]]
+
+
+def count(messages: list[JsonObject]) -> int:
+    parts = [part for one in messages for part in one["content"]]
+    return sum(len(told_images(part["output"]) or ["text"]) - 1 for part in parts)
+
+
+@pytest.mark.parametrize("kind", ["content", "json"])
+def test_only_the_newest_images_are_in_a_request(kind: str) -> None:
+    given = [message(number, PNG, kind=kind) for number in range(MOST_IMAGES + 1)]
+    sent = with_newest_images(given)
+    assert count(sent) == 11
+    assert sent[10:] == with_newest_images([*given, message(99, PNG)])[10:-1]
+    assert [text for text in told(sent) if LEFT_OUT in text] == [
+        f"shot {number}\n[image/png, 1 KiB] {LEFT_OUT}" for number in range(10)
+    ]
+
+
+def test_images_of_a_request_have_a_size_together() -> None:
+    large = base64.b64encode(BYTES + bytes(3_000_000)).decode()
+    sent = with_newest_images([message(number, large, PNG) for number in range(6)])
+    outputs = [told_images(part["output"]) or () for one in sent for part in one["content"]]
+    sizes = [len(image.data) for output in outputs for image in output if not isinstance(image, str)]
+    assert sum(sizes) <= MOST_IMAGES_CHARACTERS
+    assert count(sent) == 10
+
+
+def test_messages_with_few_images_stay_as_they_are() -> None:
+    given = [{"role": "user", "content": "hi"}, message(1, PNG), message(2)]
+    assert with_newest_images(given) == given

@@ -1,3 +1,5 @@
+import base64
+
 import pytest
 
 from goondan_tasks.conversation import Conversation
@@ -28,6 +30,13 @@ def asked(name: str, *calls: str, text: str = "", turn: str = "turn-before") -> 
 
 def result(name: str, call: str, text: str) -> Message:
     output = {"type": "text", "value": text}
+    part = {"type": "tool-result", "toolCallId": call, "toolName": "t__x", "output": output}
+    return said(name, {"role": "tool", "content": [part]})
+
+
+def pictured(name: str, call: str) -> Message:
+    data = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(90)).decode()
+    output = {"type": "content", "value": [{"type": "image", "data": data, "mimeType": "image/png"}]}
     part = {"type": "tool-result", "toolCallId": call, "toolName": "t__x", "output": output}
     return said(name, {"role": "tool", "content": [part]})
 
@@ -91,6 +100,22 @@ def test_repeated_shortening_comes_to_an_end_with_the_last_exchange() -> None:
         assert rounds < 50
     assert kept(conversation) == ["a29", "r29"]
     assert len(output(conversation.next_messages[1])) < 2 * LEAST_CHARACTERS
+
+
+def test_images_that_a_model_refuses_as_too_long_become_notes() -> None:
+    ids = [f"c{number}" for number in range(20)]
+    results = [pictured(f"r-{one}", one) for one in ids]
+    conversation = Conversation([user("u", turn=TURN), asked("a", *ids, turn=TURN), *results])
+    assert shorten(conversation, TURN)
+    assert {output(message) for message in conversation.next_messages[2:]} == {"[image/png, 1 KiB]"}
+
+
+def test_calls_of_an_earlier_turn_do_not_stay_for_their_length() -> None:
+    call = {"type": "tool-call", "toolCallId": "c", "toolName": "t__x", "input": {"text": "x" * 90_000}}
+    long = said("a", {"role": "assistant", "content": [call]})
+    conversation = Conversation([user("u"), long, result("r", "c", "done"), user("now", turn=TURN)])
+    assert shorten(conversation, TURN)
+    assert kept(conversation) == ["now"]
 
 
 def test_messages_that_were_shortened_can_be_restored() -> None:
