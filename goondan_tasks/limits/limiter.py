@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 from urllib.parse import quote, unquote
 
 from broker_config.connections import milliseconds_of
@@ -19,6 +19,7 @@ from goondan_tasks.ledger.ledger import Ledger, sweep_seconds
 from goondan_tasks.ledger.record import Claim
 from goondan_tasks.messages import ToolCall, ToolCallResult, iso_time
 from goondan_tasks.pauses import Pauses, is_pause, pause_name
+from goondan_tasks.table_rows import whole_number
 
 if TYPE_CHECKING:
     from goondan_tasks.bundle import BoundTool
@@ -263,19 +264,25 @@ class Limiter:
             pipe.hmget(self._keys.limit(limit), "most", "period", "took", "owner")
             pipe.zrange(holders, 0, "+inf", byscore=True, offset=0, num=1, withscores=True)
             time, waiting, (most, period, took, owner), holder = pipe.execute()
-        count = int(most or 1)
+        name = f"a field of the key {self._keys.limit(limit)!r}"
+        count = whole_number(most, name) or 1
         place = waiting % count - count
         mark = self._redis.zrange(holders, place, place, withscores=True)
-        oldest = self._redis.hget(self._keys.call(owner.decode()), "claimedAt") if owner else _score(holder)
+        oldest = self._claimed_at(owner) if owner else _score(holder)
         return LimitState(
             now=int(milliseconds_of(time)),
             waiting=waiting,
             most=count,
-            period=int(period or 0),
-            took=float(took or 0),
-            oldest=None if oldest is None else float(oldest),
+            period=whole_number(period, name),
+            took=whole_number(took, name),
+            oldest=oldest,
             mark=_score(mark),
         )
+
+    def _claimed_at(self, call_id: bytes) -> float | None:
+        key = self._keys.call(call_id.decode(errors="replace"))
+        claimed_at = cast("bytes | None", self._redis.hget(key, "claimedAt"))
+        return whole_number(claimed_at, f"claimedAt of {key!r}") or None
 
     def _waited_at(self, call_id: str) -> str:
         limit: Any = self._redis.hget(self._keys.call(call_id), "waiting")
