@@ -28,7 +28,7 @@ PROGRESS = { said = said $$0 "\n"; step = "" } \
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test pythons lint types contracts docs faults bench lock clean
+.PHONY: help demo test pythons lint types contracts docs faults simulate bench lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -75,6 +75,9 @@ docs: $(READY) ## check links, code blocks and reference pages of the documentat
 
 faults: $(READY) ## kill, freeze, cut, fill and soak, 50 minutes; says what was lost, doubled and late
 	@$(BIN)/python -m pytest tests/faults tests/integration/test_mcp_conformance.py -m "long or not long" $(ARGS)
+
+simulate: $(READY) ## random walks over the ledger's scripts, with faults; ARGS="--minutes 20 --seed 1", --mutations
+	@$(BIN)/python -m tests.simulation $(ARGS)
 
 bench: $(BENCH_READY) ## measure against other task queues, minutes; ARGS=--quick, ARGS=--help
 	@$(BIN)/python -m benchmarks $(ARGS)

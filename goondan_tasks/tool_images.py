@@ -22,7 +22,7 @@ _BEGINNINGS = {
 _ENDINGS = {"image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif", "image/webp": ".webp"}
 #: the fields of blocks that hold files in base64
 _FILES = ("data", "blob")
-#: what a tool gives besides its content, which should repeat it
+#: what a tool gives besides its content, which repeats it
 _REPEATED = frozenset({"content", "structuredContent", "isError", "_meta"})
 
 
@@ -54,11 +54,6 @@ def parts_of(output: Any) -> list[str | ToolImage] | None:
     if not blocks or not all(isinstance(one, Mapping) and isinstance(one.get("type"), str) for one in blocks):
         return None
     parts = list(map(_part, blocks))
-    structured = output.get("structuredContent") if isinstance(output, Mapping) else None
-    if structured and not any(
-        isinstance(part, str) for part in parts
-    ):  # a server repeats it as a text, or not
-        parts.append(serializer.encode(structured).decode())
     return parts if any(isinstance(part, ToolImage) for part in parts) else None
 
 

@@ -32,7 +32,6 @@ from goondan_tasks.cli.fleet_checks import (
     mail_check,
     mcp_server_checks,
     past_loss_checks,
-    pause_checks,
     revision_checks,
 )
 from goondan_tasks.cli.options import flag
@@ -66,10 +65,7 @@ _TRIPS, _SAMPLED_KEYS, _NAMED = 5, 2000, 3
 #: separates a queue's name from its priority
 _PRIORITY_MARK = "\x06\x16"
 _PACKAGES = ("goondan-workers", "celery", "kombu", "redis", "flower")
-_REMEDY = (
-    "Start Redis, or set GOONDAN_REDIS_URL: for a `goondan dev`, paste the `export` line that it prints. "
-    "Behind a firewall, open the port for this machine."
-)
+_REMEDY = "Start Redis, or set GOONDAN_REDIS_URL; behind a firewall, open the port for this machine."
 _STYLES = {"ok": "bold green", "warning": "bold yellow", "problem": "bold red"}
 
 Info = Mapping[str, Any]
@@ -385,7 +381,6 @@ def _agent_registry_checks(redis: Redis, settings: Settings, bundle: Bundle | No
         *swarm_checks,
         *earlier_workspace_check(earlier),
         *fleet_checks(agents, announced, workers, statuses=statuses),
-        *pause_checks(statuses),
         *loss_checks(statuses),
         *past_loss_checks(CountStore(redis, keys).recent_losses(LOSS_SECONDS), LOSS_SECONDS),
         *dead_letter_checks(statuses),

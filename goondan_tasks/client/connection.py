@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
@@ -28,7 +27,6 @@ from goondan_tasks.errors import (
 from goondan_tasks.events import is_event
 from goondan_tasks.handoff import EventFields, accepted, not_answered, outside_call, request_result, sent
 from goondan_tasks.instances.housekeeping import Housekeeping
-from goondan_tasks.ledger.call_filter import ids_beginning_with
 from goondan_tasks.ledger.completions import Completions
 from goondan_tasks.ledger.dead_letters import DeadLetters
 from goondan_tasks.ledger.ledger import Ledger
@@ -37,7 +35,6 @@ from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.pauses import Pauses
 from goondan_tasks.steps import StepStore
 from goondan_tasks.tool_api import REQUEST_TIMEOUT_MS, RequestResult, SendResult
 
@@ -79,7 +76,6 @@ class ClientConnection:
         self._dead_letters = DeadLetters(self._ledger)
         self._completions = Completions(self._ledger, self._reaper, dispatch)
         self._agent_registry = AgentRegistry(self._redis, self._ledger.keys)
-        self._pauses = Pauses(self._redis, self._ledger.keys)
         self._known_agents = KnownAgents(self._agent_registry, _own_agents(settings, bundle, warn))
         self._active_refs = ActiveRefs(self._redis, self._ledger.keys)
         self._event_receiver = EventReceiver(self._ledger, self._reaper, self._known_agents)
@@ -164,20 +160,8 @@ class ClientConnection:
         """Return the ledger's record of a call; raises as :meth:`look` does."""
         record = self._calls.record(call_id)
         with self.broker_errors():
-            [found] = self._with_facts([record])
+            [found] = with_losses(self._ledger, [record])
         return found
-
-    def _with_facts(self, records: Sequence[CallRecord]) -> list[CallRecord]:
-        """Add to the records what others say of the calls: whether they are lost, and what is paused."""
-        found = with_losses(self._ledger, records)
-        if all(record.status != "queued" for record in found):
-            return found
-        paused = self._pauses.read()
-        pauses = [paused.of(record.call.agent_name, record.call.tool_name) for record in found]
-        return [
-            replace(record, paused=pause.text) if pause and record.status == "queued" else record
-            for record, pause in zip(found, pauses, strict=True)
-        ]
 
     def agents(self) -> dict[str, AgentRecord]:
         """Return the agents that can be called, by name, with their catalogs."""
@@ -345,11 +329,6 @@ class ClientConnection:
             first.calls = tuple(pending)
             raise first
         return pending
-
-    def ids_beginning_with(self, text: str) -> list[str]:
-        """Return the ids of all calls that are kept and begin with ``text``."""
-        with self.broker_errors():
-            return ids_beginning_with(self._ledger, text, self._agents_of(None))
 
     def _agents_of(self, agent: str | None) -> list[str]:
         return [agent] if agent else list(self.agents())

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, unquote
 
 from broker_config.connections import milliseconds_of
@@ -18,8 +18,6 @@ from goondan_tasks.errors import LimitError, ToolCallConflictError
 from goondan_tasks.ledger.ledger import Ledger, sweep_seconds
 from goondan_tasks.ledger.record import Claim
 from goondan_tasks.messages import ToolCall, ToolCallResult, iso_time
-from goondan_tasks.pauses import Pauses, is_pause, pause_name
-from goondan_tasks.table_rows import whole_number
 
 if TYPE_CHECKING:
     from goondan_tasks.bundle import BoundTool
@@ -68,10 +66,9 @@ class Limits:
             timeout_seconds=export.timeout_seconds or 0,
         )
 
-    def for_call(self, call: ToolCall, *, is_paused: bool = False) -> str:
+    def for_call(self, call: ToolCall) -> str:
         """Return the limits of a call as text (``permits.lua``), in the order in which it waits for them."""
-        pause = f"paused 1 0 {_ANY} {pause_name(call.agent_name, call.tool_name)}" if is_paused else None
-        call_limits = (pause, self._key(call), self._serial(call), self.concurrency, self.rate)
+        call_limits = (self._key(call), self._serial(call), self.concurrency, self.rate)
         return "\n".join(limit for limit in call_limits if limit)
 
     def _serial(self, call: ToolCall) -> str | None:
@@ -189,7 +186,7 @@ class LimitScripts:
     def _script_call(self, script: Script, *arguments: Any, run_seconds: float = 0) -> ScriptCall[Any]:
         # what a call holds must outlive the call
         ttl = self._ttl + round(max(run_seconds, self._call_timeout))
-        return ScriptCall(script, [self._keys.limits, self._keys.paused], [*self._constants, ttl, *arguments])
+        return ScriptCall(script, [self._keys.limits], [*self._constants, ttl, *arguments])
 
 
 _UNITS = {1_000: "s", 60_000: "m", 3_600_000: "h"}
@@ -240,14 +237,6 @@ class Limiter:
     def too_late(self, claim: Claim) -> LimitError:
         """Return the error of a call that its limits would admit only after its deadline."""
         limit = claim.about or self._waited_at(claim.run.id)
-        if is_pause(limit):
-            call = claim.run.call
-            pause = Pauses(self._redis, self._keys).read().of(call.agent_name, call.tool_name)
-            text = "was paused" if pause is None else f"is {pause.text}"
-            return LimitError(
-                f"{call.tool_name} of {call.agent_name} {text}; its deadline came first, and it was not run.",
-                suggestion="Submit the call again when the tool is resumed.",
-            )
         state = self.state(limit)
         seconds = max(0, state.free_at - state.now) / 1000
         when = f"{'' if state.period else 'about '}{seconds:.1f} s, at {iso_time(state.free_at)}"
@@ -264,25 +253,19 @@ class Limiter:
             pipe.hmget(self._keys.limit(limit), "most", "period", "took", "owner")
             pipe.zrange(holders, 0, "+inf", byscore=True, offset=0, num=1, withscores=True)
             time, waiting, (most, period, took, owner), holder = pipe.execute()
-        name = f"a field of the key {self._keys.limit(limit)!r}"
-        count = whole_number(most, name) or 1
+        count = int(most or 1)
         place = waiting % count - count
         mark = self._redis.zrange(holders, place, place, withscores=True)
-        oldest = self._claimed_at(owner) if owner else _score(holder)
+        oldest = self._redis.hget(self._keys.call(owner.decode()), "claimedAt") if owner else _score(holder)
         return LimitState(
             now=int(milliseconds_of(time)),
             waiting=waiting,
             most=count,
-            period=whole_number(period, name),
-            took=whole_number(took, name),
-            oldest=oldest,
+            period=int(period or 0),
+            took=float(took or 0),
+            oldest=None if oldest is None else float(oldest),
             mark=_score(mark),
         )
-
-    def _claimed_at(self, call_id: bytes) -> float | None:
-        key = self._keys.call(call_id.decode(errors="replace"))
-        claimed_at = cast("bytes | None", self._redis.hget(key, "claimedAt"))
-        return whole_number(claimed_at, f"claimedAt of {key!r}") or None
 
     def _waited_at(self, call_id: str) -> str:
         limit: Any = self._redis.hget(self._keys.call(call_id), "waiting")

@@ -99,6 +99,7 @@ local function claim_alone(keys, id, token, terms, absent)
   local answer = claim_call(claims, keys, id, token, terms, absent)
   if answer.err then return answer end
   close_claims(claims, keys[2], terms.ttl)
+  if absent then keep_for(keys[2], terms.ttl) end -- it may be the only call
   if answer[2] <= 1 and not answer[6] then answer[7] = nil end
   return answer
 end

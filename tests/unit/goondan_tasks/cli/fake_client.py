@@ -26,7 +26,6 @@ from goondan_tasks.instances.table import InstanceInfo
 from goondan_tasks.ledger.call_filter import CallFilter, is_wanted
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
-from goondan_tasks.pauses import Pause
 from goondan_tasks.tool_api import SendResult
 from goondan_tasks.trace import CallStory, Trace, TraceSummary, story_of
 
@@ -144,7 +143,6 @@ class FakeClient:
         self.summaries: list[TraceSummary] = []
         self.settings: Settings | None = None
         self.cancelled: list[str] = []
-        self.pauses: list[Pause] = []
         self.ended_meanwhile: set[str] = set()
 
     def connected(self, settings: Settings) -> Self:
@@ -215,9 +213,6 @@ class FakeClient:
         self.completed.append({"id": call_id, **how})
         ended = dataclasses.replace(found, status="done") if found.status == "pending" else found
         self.records = [ended if one is found else one for one in self.records]
-
-    def ids_beginning_with(self, text: str) -> list[str]:
-        return [one.id for one in self.records if one.id.startswith(text)]
 
     def calls(self, agent: str | None, limit: int, **wanted: Unpack[CallFilter]) -> list[CallRecord]:
         self.wanted = {name: wanted.get(name) for name in ("older_than", "newer_than")}
@@ -316,20 +311,6 @@ class FakeClient:
         if agent not in self.agent_records:
             raise AgentNotFoundError(f"No agent {agent!r}.")
         return self.agent_records[agent].catalog
-
-    def pause(self, agent: str, tool: str | None, reason: str, by: str) -> Pause:
-        self.catalog(agent)
-        self.pauses.append(Pause(agent=agent, tool=tool, reason=reason, by=by))
-        return self.pauses[-1]
-
-    def resume(self, agent: str, tool: str | None) -> bool:
-        self.catalog(agent)
-        left = [one for one in self.pauses if (one.agent, one.tool) != (agent, tool)]
-        was_paused, self.pauses = left != self.pauses, left
-        return was_paused
-
-    def paused(self) -> list[Pause]:
-        return self.pauses
 
     def workers(self) -> list[WorkerRecord]:
         return self.worker_records

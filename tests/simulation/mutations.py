@@ -1,0 +1,214 @@
+"""Faults that the walks must find: each is a change of the scripts' text."""
+
+from tests.simulation.scripts import Mutation
+
+_TABLE = [
+    ("finish takes any token", "if record[1] ~= ended.token and not record.err then return 0 end", ""),
+    (
+        "finish ends a cancelled call as ok",
+        "if record[3] and ended.kind ~= 'cancelled' then return -1 end",
+        "",
+    ),
+    ("finish keeps the lease", "if #ends.ids > 0 then redis.call('ZREM', due, unpack(ends.ids)) end", ""),
+    (
+        "finish keeps the call among those that run",
+        "do redis.pcall('ZREM', names.running .. agent, unpack(ids)) end",
+        "do end",
+    ),
+    (
+        "finish gives the record no lifetime",
+        "  redis.call('EXPIRE', key, ttl)\nend\n\n-- End one run.",
+        "  redis.call('PERSIST', key)\nend\n\n-- End one run.",
+    ),
+    (
+        "finish stops at a damaged record",
+        "local record = redis.pcall('HMGET', key, 'token', 'producers'",
+        "local record = redis.call('HMGET', key, 'token', 'producers'",
+    ),
+    (
+        "start takes any token",
+        "elseif record[1] ~= ARGV[2 * at - 1] then\n    answers[at - 1] = 0",
+        "elseif false then",
+    ),
+    ("start ignores a cancel", "  elseif record[2] then\n    answers[at - 1] = -1", "  elseif false then"),
+    ("start leaves no mark", "redis.call('HDEL', KEYS[at], 'notStarted')", ""),
+    (
+        "start renews no lease",
+        "if #leases > 0 then redis.call('ZADD', KEYS[1], 'XX', unpack(leases)) end",
+        "",
+    ),
+    (
+        "start stops at a damaged record",
+        "local record = redis.pcall('HMGET', KEYS[at], 'token', 'cancelled')",
+        "local record = redis.call('HMGET', KEYS[at], 'token', 'cancelled')",
+    ),
+    (
+        "renew takes any token",
+        "if record[1] == token then\n    if record[2] then",
+        "if true then\n    if record[2] then",
+    ),
+    (
+        "renew renews nothing",
+        "redis.call('ZADD', KEYS[1], now + ARGV[1], id)\n    redis.call('HDEL', KEYS[i], 'spared'",
+        "redis.call('HDEL', KEYS[i], 'spared'",
+    ),
+    (
+        "renew stops at a damaged record",
+        "local record = redis.pcall('HMGET', KEYS[i], 'token', 'box')",
+        "local record = redis.call('HMGET', KEYS[i], 'token', 'box')",
+    ),
+    (
+        "claim takes a call that runs",
+        "elseif status == 'running' then\n    return {'held'",
+        "elseif status == 'never' then\n    return {'held'",
+    ),
+    (
+        "claim takes a call that has ended",
+        "if status == 'done' or status == 'dead' or status == 'pending' then\n    return {'done'",
+        "if status == 'pending' then\n    return {'done'",
+    ),
+    (
+        "claim takes a pending call",
+        "if status == 'done' or status == 'dead' or status == 'pending' then\n    return {'done'",
+        "if status == 'done' or status == 'dead' then\n    return {'done'",
+    ),
+    (
+        "claim counts no attempt as not started",
+        "'attempt', attempt, 'notStarted', '1',",
+        "'attempt', attempt,",
+    ),
+    (
+        "claim ignores the deadline",
+        "elseif number_in(record[4]) < now then\n    verdict = 'expired'",
+        "elseif false then",
+    ),
+    (
+        "claim has no lease",
+        "if #claims.leases == 0 then return end\n  redis.call('ZADD', due, unpack(claims.leases))",
+        "if #claims.leases == 0 then return end",
+    ),
+    (
+        "claim forgets terms",
+        "'idempotent', terms.idempotent, 'maxAttempts', terms.most,",
+        "'idempotent', '1', 'maxAttempts', terms.most,",
+    ),
+    ("sweep runs an unknown outcome again", "verdict = 'unknown'", "verdict = 'requeue'"),
+    (
+        "sweep takes what has not started for lost",
+        "elseif not record[5] and record[6] ~= '1' then",
+        "elseif record[6] ~= '1' then",
+    ),
+    (
+        "sweep takes no token",
+        "'status', status == 'queued' and 'running' or status, 'token', token)",
+        "'status', status == 'queued' and 'running' or status)",
+    ),
+    (
+        "sweep forgets a cancel",
+        "if record[9] then\n    verdict = 'cancelled'",
+        "if false then\n    verdict = 'cancelled'",
+    ),
+    (
+        "sweep drops what it takes",
+        "redis.call('ZADD', KEYS[1], now + pause, id)",
+        "redis.call('ZREM', KEYS[1], id)",
+    ),
+    (
+        "sweep takes what is not due",
+        "redis.call('ZRANGE', KEYS[1], '-inf', now, 'BYSCORE', 'LIMIT'",
+        "redis.call('ZRANGE', KEYS[1], '-inf', now + 20000, 'BYSCORE', 'LIMIT'",
+    ),
+    (
+        "sweep forgets a completion",
+        "verdict = completion and 'completed' or record[14]",
+        "verdict = record[14]",
+    ),
+    ("release takes any token", "if record[1] ~= ARGV[2] or record[4] then return 0 end", ""),
+    ("release runs a started call again", "if not record[2] and record[3] ~= '1' then return 0 end", ""),
+    ("release pushes no message", "redis.call(ARGV[4] == '1' and 'LPUSH' or 'RPUSH', KEYS[4], ARGV[3])", ""),
+    (
+        "release keeps the token",
+        "redis.call('HDEL', KEYS[1], 'token', 'verdict', 'worker', 'notStarted', 'callback')",
+        "redis.call('HDEL', KEYS[1], 'verdict', 'worker', 'notStarted', 'callback')",
+    ),
+    (
+        "release sets no deadline",
+        "redis.call('ZADD', KEYS[2], deadline, ARGV[1])\n-- the lease",
+        "-- the lease",
+    ),
+    (
+        "release stays among those that run",
+        "redis.call('ZREM', KEYS[3], ARGV[1])\nif ARGV[3] ~= '' then",
+        "if ARGV[3] ~= '' then",
+    ),
+    ("submit pushes no message", "redis.call('LPUSH', queue.queue, unpack(queue.messages))", ""),
+    (
+        "submit accepts other arguments",
+        "~= new.digest then return 'conflict', status end",
+        "~= new.digest then return 'known', status end",
+    ),
+    ("submit sets no deadline", "redis.call('ZADD', batch.due, unpack(batch.deadlines))", ""),
+    ("submit accepts a call twice", "if status then return known_call(key, status, new) end", ""),
+    (
+        "submit gives no lifetime",
+        "  redis.call('EXPIRE', key, ttl)\n  batch.size = size + 1",
+        "  batch.size = size + 1",
+    ),
+    (
+        "cancel reaches no claimed call",
+        "redis.call('HSET', KEYS[1], 'cancelled', '1')",
+        "if status ~= 'running' then redis.call('HSET', KEYS[1], 'cancelled', '1') end",
+    ),
+    (
+        "cancel reopens what has ended",
+        "if status == 'done' or status == 'dead' or (status == 'pending' and record[7]) then return",
+        "if status == 'pending' and record[7] then return",
+    ),
+    (
+        "mailbox gives any event",
+        "if status == 'queued' and (ARGV[18] == '1' or first ~= id) then",
+        "if status == 'queued' and ARGV[18] == '1' then",
+    ),
+    ("mailbox keeps what has ended", "redis.pcall('LREM', ns .. 'mailbox:' .. box, 1, id)", ""),
+    ("mailbox releases no next event", "  return release_event(ns, following, queue, wake_up)", "  return"),
+    (
+        "mailbox takes events at its front",
+        "local pushed = redis.pcall('RPUSH', ns .. 'mailbox:' .. box, id)",
+        "local pushed = redis.pcall('LPUSH', ns .. 'mailbox:' .. box, id)",
+    ),
+    (
+        "suspend takes any token",
+        "if record[1] ~= ARGV[2] then return 0 end\nif record[3] then return -1 end",
+        "if record[3] then return -1 end",
+    ),
+    (
+        "suspend forgets its expiry",
+        "redis.call('ZADD', KEYS[2], ARGV[4], ARGV[1])\nkeep_for(KEYS[2], ttl)",
+        "redis.call('ZREM', KEYS[2], ARGV[1])",
+    ),
+    ("resolve completes twice", "if record[7] and record[7] ~= completion then return {'closed'} end", ""),
+    (
+        "resolve reopens what has ended",
+        "if status == 'done' or status == 'dead' or record[6] then return {'closed'} end\nif record[7] and",
+        "if record[7] and",
+    ),
+    ("approve pushes no message", "redis.call('LPUSH', KEYS[6], ARGV[8])", ""),
+    (
+        "give back loses messages",
+        "local pushed = redis.pcall('RPUSH', queue, string.sub(entry, cut + 1))",
+        "local pushed = 1",
+    ),
+    (
+        "reserve keeps no copy",
+        "if #copied > 0 then\n  redis.call('HSET', KEYS[1], unpack(copied))",
+        "if #copied > 0 then",
+    ),
+]
+MUTATIONS = {name: Mutation(name, old, new) for name, old, new in _TABLE}
+
+#: mutations that change nothing alone, since another rule guards the same promise: each with that rule's
+GUARDED_TWICE = {
+    "sweep forgets a cancel": "finish ends a cancelled call as ok",
+    "release runs a started call again": "sweep runs an unknown outcome again",
+    "release keeps the token": "claim takes a call that runs",
+}

@@ -1,0 +1,80 @@
+"""The walks hold, they find planted faults, and a failure is small and can be replayed."""
+
+import logging
+import random
+from collections.abc import Iterator
+
+import pytest
+from redis import Redis
+
+from tests.simulation.mutations import GUARDED_TWICE, MUTATIONS
+from tests.simulation.scripts import simulated_scripts
+from tests.simulation.server import private_server
+from tests.simulation.walk import make_steps, replay, shrink, tell
+from tests.simulation.world import Parts
+
+COUNT = 150
+#: these walks are the same in each run; FRESH further ones are new
+FIXED, FRESH = range(1, 61), 20
+#: how many walks a planted fault may outlive here; ``python -m tests.simulation --mutations`` plants all
+MOST_WALKS = 40
+QUICK = [
+    "finish keeps the lease",
+    "finish stops at a damaged record",
+    "start ignores a cancel",
+    "start leaves no mark",
+    "start stops at a damaged record",
+    "renew stops at a damaged record",
+    "claim takes a pending call",
+    "claim forgets terms",
+    "sweep takes no token",
+    "submit accepts other arguments",
+    "mailbox releases no next event",
+    "give back loses messages",
+]
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[Redis]:
+    with private_server() as redis:
+        yield redis
+
+
+@pytest.fixture(autouse=True)
+def silent() -> Iterator[None]:
+    """Walks are full of faults that are logged."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_every_promise_holds_in_random_walks(redis: Redis) -> None:
+    first = random.randrange(1_000, 10**9)
+    with simulated_scripts():
+        parts = Parts(redis)
+        for seed in (*FIXED, *range(first, first + FRESH)):
+            failure = replay(parts, make_steps(seed, COUNT))
+            assert failure is None, tell(seed, COUNT, shrink(parts, failure))
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_planted_fault_is_found(redis: Redis, name: str) -> None:
+    with simulated_scripts(MUTATIONS[name]):
+        parts = Parts(redis)
+        assert any(replay(parts, make_steps(seed, COUNT)) for seed in range(1, MOST_WALKS))
+
+
+def test_failure_is_made_small_and_replays_exactly(redis: Redis) -> None:
+    with simulated_scripts(MUTATIONS["start leaves no mark"]):
+        parts = Parts(redis)
+        found = next(filter(None, (replay(parts, make_steps(seed, COUNT)) for seed in range(1, MOST_WALKS))))
+        small = shrink(parts, found)
+        again = replay(parts, small.steps)
+
+    assert len(small.steps) < 20
+    assert again == small
+    assert len(tell(1, COUNT, small).splitlines()) < 30
+
+
+def test_rules_that_guard_a_promise_together_are_mutations() -> None:
+    assert {*GUARDED_TWICE, *GUARDED_TWICE.values()} <= MUTATIONS.keys()
