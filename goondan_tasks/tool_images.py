@@ -7,6 +7,7 @@ Read are the content blocks of MCP, as servers and handlers return them (``{"con
 
 import base64
 import binascii
+import struct
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -22,6 +23,8 @@ _BEGINNINGS = {
 _ENDINGS = {"image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif", "image/webp": ".webp"}
 #: the fields of blocks that hold files in base64
 _FILES = ("data", "blob")
+#: the markers of frames: SOF0 to SOF15, but DHT, JPG and DAC
+_JPEG_FRAMES = {0xFFC0 + number for number in range(16)} - {0xFFC4, 0xFFC8, 0xFFCC}
 #: what a tool gives besides its content, which repeats it
 _REPEATED = frozenset({"content", "structuredContent", "isError", "_meta"})
 
@@ -36,6 +39,11 @@ class ToolImage(NamedTuple):
     def size(self) -> int:
         """The number of its bytes."""
         return len(self.data) * 3 // 4
+
+    @property
+    def longest_side(self) -> int:
+        """Its width or height in pixels, whichever is larger; 0 if it cannot be read."""
+        return max(_sides(_decoded(self.data)))
 
     @property
     def ending(self) -> str:
@@ -91,6 +99,40 @@ def _image(data: str) -> ToolImage | None:
     if beginning[:4] == b"RIFF" and beginning[8:12] == b"WEBP":
         media_type = "image/webp"
     return ToolImage(media_type, data) if media_type is not None and _decoded(data) else None
+
+
+def _sides(data: bytes) -> tuple[int, ...]:
+    """Read width and height from the header of an image; zeros if it is damaged."""
+    try:
+        if data.startswith(b"\x89PNG"):
+            return struct.unpack_from(">II", data, 16)
+        if data.startswith(b"GIF8"):
+            return struct.unpack_from("<HH", data, 6)
+        return _sides_of_jpeg(data) if data.startswith(b"\xff\xd8") else _sides_of_webp(data)
+    except struct.error:
+        return 0, 0
+
+
+def _sides_of_jpeg(data: bytes) -> tuple[int, ...]:
+    """Look for the frame among the segments (ITU T.81, B.1.1)."""
+    place = 2
+    while data[place : place + 1] == b"\xff":
+        marker, length = struct.unpack_from(">HH", data, place)
+        if marker in _JPEG_FRAMES:
+            return struct.unpack_from(">HH", data, place + 5)
+        place += 2 + length
+    return 0, 0
+
+
+def _sides_of_webp(data: bytes) -> tuple[int, ...]:
+    """Read the first chunk (RFC 9649): lossy, lossless or extended."""
+    kind = data[12:16]
+    if kind == b"VP8X":
+        return tuple(1 + int.from_bytes(data[at : at + 3], "little") for at in (24, 27))
+    if kind == b"VP8L":
+        (bits,) = struct.unpack_from("<I", data, 21)
+        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    return tuple(side & 0x3FFF for side in struct.unpack_from("<HH", data, 26))
 
 
 def _decoded(data: str) -> bytes:

@@ -20,6 +20,8 @@ logger = structlog.get_logger(__name__)
 
 #: the largest image that all providers take: 5 MB in base64
 MOST_IMAGE_BYTES = 3_700_000
+#: the longest side of an image that all providers take (Anthropic)
+MOST_PIXELS = 8_000
 #: the limits of one request, the size in characters of base64: Anthropic takes 32 MB, and images of more than
 #: 2,000 pixels only if there are no more than 20
 MOST_IMAGES = 20
@@ -68,7 +70,7 @@ def _block(
 ) -> JsonObject:
     if isinstance(part, str):
         return {"type": "text", "text": part}
-    if takes_images and part.size <= MOST_IMAGE_BYTES:
+    if takes_images and part.size <= MOST_IMAGE_BYTES and part.longest_side <= MOST_PIXELS:
         return {"type": "image", "data": part.data, "mimeType": part.media_type}
     name = f"{call_id}-{number}{part.ending}"
     try:

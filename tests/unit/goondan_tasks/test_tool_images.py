@@ -1,6 +1,7 @@
 """Images in the outputs of tools."""
 
 import base64
+import struct
 from typing import Any
 
 import pytest
@@ -44,6 +45,34 @@ def test_images_of_every_format_are_found_in_their_order(output: Any) -> None:
 def test_type_of_an_image_is_read_from_its_bytes(beginning: bytes, media_type: str) -> None:
     image = {"type": "image", "data": encoded(beginning), "mimeType": "image/png"}
     assert parts_of([image]) == [ToolImage(media_type, encoded(beginning))]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", 300, 9_000),
+        b"GIF89a" + struct.pack("<HH", 9_000, 300),
+        b"\xff\xd8\xff\xe0"
+        + struct.pack(">H", 4)
+        + b"xx"
+        + b"\xff\xc2"
+        + struct.pack(">HBHH", 17, 8, 9_000, 300),
+        b"RIFF\0\0\0\0WEBPVP8X" + bytes(8) + (8_999).to_bytes(3, "little") + (299).to_bytes(3, "little"),
+        b"RIFF\0\0\0\0WEBPVP8L" + bytes(5) + struct.pack("<I", 8_999 | 299 << 14),
+        b"RIFF\0\0\0\0WEBPVP8 " + bytes(10) + struct.pack("<HH", 300, 9_000),
+    ],
+)
+def test_longest_side_is_read_from_the_header(data: bytes) -> None:
+    [image] = parts_of([{"type": "image", "data": base64.b64encode(data).decode()}]) or []
+    assert isinstance(image, ToolImage)
+    assert image.longest_side == 9_000
+
+
+@pytest.mark.parametrize(
+    "beginning", [b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff\xe0", b"GIF89a", b"RIFF\0\0\0\0WEBP"]
+)
+def test_side_of_a_damaged_image_is_not_known(beginning: bytes) -> None:
+    assert ToolImage("image/png", base64.b64encode(beginning).decode()).longest_side == 0
 
 
 @pytest.mark.parametrize(

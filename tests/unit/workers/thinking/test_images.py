@@ -17,6 +17,7 @@ from workers.thinking.images import (
     MOST_IMAGE_BYTES,
     MOST_IMAGES,
     MOST_IMAGES_CHARACTERS,
+    MOST_PIXELS,
     seen_message,
     with_newest_images,
 )
@@ -66,6 +67,12 @@ def test_image_is_stored_for_a_model_that_takes_none(workdir: Path) -> None:
 def test_image_that_no_provider_takes_is_stored(workdir: Path) -> None:
     large = base64.b64encode(BYTES + bytes(MOST_IMAGE_BYTES)).decode()
     [block] = shown(result([{"type": "image", "data": large}]), workdir)["value"]
+    assert block["text"].endswith(f"in the file {DIRECTORY}/id-1-1.png")
+
+
+def test_image_with_a_longer_side_than_providers_take_is_stored(workdir: Path) -> None:
+    wide = BYTES[:8] + b"\0\0\0\rIHDR" + (MOST_PIXELS + 1).to_bytes(4, "big") + bytes(900)
+    [block] = shown(result([{"type": "image", "data": base64.b64encode(wide).decode()}]), workdir)["value"]
     assert block["text"].endswith(f"in the file {DIRECTORY}/id-1-1.png")
 
 
