@@ -110,7 +110,7 @@ class AgentContext:
 
         The conversation begins with ``messages`` (004, or ``{role, content}``), by default with the event
         alone: an Agent with an entry keeps its own history. The answer is text, or JSON if the Agent has an
-        ``outputSchema``.
+        ``outputSchema``. Without ``messages``, that of the event takes its place.
 
         Raises:
             ModelError: the model cannot be reached, or its answers cannot be used.

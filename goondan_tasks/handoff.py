@@ -37,8 +37,9 @@ from goondan_tasks.messages import (
     wall_clock,
 )
 from goondan_tasks.names import DELEGATE_TOOL, EVENT_TOOL, OUTSIDE, call_identity, current_span
+from goondan_tasks.schema import ArgumentSchema, SchemaError, compile_schema
 from goondan_tasks.tool_api import EventLike, RequestResult, SendResult
-from goondan_tasks.wording import closest, require_keywords
+from goondan_tasks.wording import closest, require_keywords, written
 
 _EVENT_FIELDS = frozenset(to_camel(name) for name in AgentEvent.model_fields)
 
@@ -130,17 +131,25 @@ class Handoff:
     is_awaited: bool = True
     #: limits both the wait in the mailbox and the handling; ``None``: the defaults
     timeout_ms: float | None = None
+    #: the JSON Schema of the answer; ``None``: the event's, if it has one
+    output_schema: JsonObject | None = None
 
 
 def handoff_call(asker: Asker, handoff: Handoff, *, most_hops: int, now_ms: float) -> ToolCall:
     """Return the call that hands the work over.
 
     Raises:
-        ToolInputValidationError: the event is not valid.
+        ToolInputValidationError: the event, or its outputSchema, is not valid.
         HandoffCycleError: the agent already waits for this request.
         HandoffDepthError: the chain would be longer than ``most_hops``.
     """
     fields = event_fields(handoff.event)
+    if handoff.output_schema is not None:
+        fields["outputSchema"] = handoff.output_schema
+    if "outputSchema" in fields:
+        if not handoff.is_request:
+            raise ToolInputValidationError("An event without an answer has no outputSchema; send a request.")
+        compile_output_schema(fields["outputSchema"])
     instance = fields.get("instanceKey", asker.instance_key)
     tool = DELEGATE_TOOL if handoff.is_request else EVENT_TOOL
     event_id = fields.get("id") or asker.new_id([handoff.target, instance, tool, fields])
@@ -204,6 +213,22 @@ def _event(asker: Asker, handoff: Handoff, fields: JsonObject, call_id: str) -> 
         own["replyTo"] = {"target": asker.name, "correlationId": _correlation_id(fields) or call_id}
     event_type = "agent.request" if handoff.is_request else "agent.send"
     return read_event({"type": event_type, **fields, **own})
+
+
+def compile_output_schema(schema: JsonObject) -> ArgumentSchema:
+    """Compile the JSON Schema of an answer.
+
+    Raises:
+        ToolInputValidationError: it is not valid, or checking answers against it could take too long.
+    """
+    try:
+        return compile_schema(schema)
+    except SchemaError as error:
+        place = written(error.path, "outputSchema")
+        raise ToolInputValidationError(
+            f"{place} is not a valid JSON Schema: {error.message}.",
+            suggestion="Correct it as JSON Schema 2020-12 requires, or make it smaller.",
+        ) from error
 
 
 def _correlation_id(fields: JsonObject) -> str | None:
@@ -275,6 +300,7 @@ class EventFields(TypedDict, total=False):
     auth: JsonObject | None
     origin: JsonObject | None
     correlation_id: str | None
+    output_schema: JsonObject | None
 
 
 def outside_call(
@@ -320,6 +346,7 @@ def outside_call(
         timeout_ms=None
         if timeout is None
         else require_timeout("timeout", timeout, LONGEST_RUN_SECONDS) * 1000,
+        output_schema=fields.get("output_schema"),
     )
     return handoff_call(asker, handoff, most_hops=settings.max_handoff_depth, now_ms=wall_clock())
 

@@ -371,6 +371,8 @@ class AgentEvent(WireModel):
     source: EventSource
     auth: JsonObject | None = None
     reply_to: ReplyTo | None = None
+    #: of a request: the JSON Schema that the asker wants the answer to fit
+    output_schema: JsonObject | None = None
 
 
 class HandoffAnswer(WireModel):

@@ -124,13 +124,17 @@ class AgentRuntime(Protocol):
         *,
         timeout_ms: float | None = None,
         is_async: bool = False,
+        output_schema: JsonObject | None = None,
     ) -> Any:
         """Ask an agent and wait up to ``timeoutMs`` (60,000) for its answer, a :class:`RequestResult`.
 
         With ``async: true`` this returns at once, and the answer arrives as an event in the asker's mailbox.
+        An agent that thinks answers with JSON that fits ``outputSchema``, a JSON Schema; an entry gets it as
+        ``event.output_schema``.
 
         Raises:
             HandoffError: the agent is unknown, failed, was too slow, or is waiting for this request.
+            ToolInputValidationError: the event, an option or the schema is not valid.
         """
 
     def send(self, target: str, event: EventLike) -> Any:

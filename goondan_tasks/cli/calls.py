@@ -20,6 +20,7 @@ from goondan_tasks.cli.options import (
     Instance,
     OfAgent,
     Origin,
+    OutputSchema,
     Timeout,
     argument,
     complete_agent,
@@ -120,6 +121,7 @@ def request(
     event_type: EventType = None,
     auth: Auth = None,
     origin: Origin = None,
+    output_schema: OutputSchema = None,
     timeout: Annotated[
         float,
         seconds_option("Wait at most S seconds, then tell the agent to stop.", parser=parse_positive_seconds),
@@ -131,7 +133,9 @@ def request(
     The exit code is 0 if the agent answers, 1 if it fails, 4 if it does not answer in time.
     """
     output, is_shown = session.output, False
-    fields = EventFields(instance_key=instance, event_type=event_type, auth=auth, origin=origin)
+    fields = EventFields(
+        instance_key=instance, event_type=event_type, auth=auth, origin=origin, output_schema=output_schema
+    )
     if detach:
         receipt = accepted(client.ask(agent, input, timeout=timeout, **fields)[0])
         return output.give(receipt.to_wire(), receipt.id)

@@ -281,6 +281,15 @@ Auth = Annotated[
     ),
 ]
 Origin = Annotated[Any, option("JSON", "The Turn's origin: a JSON object, @FILE, or -.", parser=parse_object)]
+OutputSchema = Annotated[
+    Any,
+    option(
+        "JSON",
+        "The JSON Schema of the answer: JSON text, @FILE, or -. Agents that think keep to it.",
+        "--schema",
+        parser=parse_object,
+    ),
+]
 BundleArgument = Annotated[
     Path | None, argument("BUNDLE", "A directory or file. Default: GOONDAN_BUNDLE, else this directory.")
 ]

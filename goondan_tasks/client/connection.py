@@ -233,7 +233,8 @@ class ClientConnection:
         """Ask an agent, and wait ``timeout`` seconds for its answer; after that the agent is told to stop.
 
         ``input`` may be any JSON, or an :class:`AgentEvent`. With ``is_async`` it returns at once, and
-        ``client.pending(answer.id)`` is the request.
+        ``client.pending(answer.id)`` is the request. An agent that thinks answers with JSON that fits
+        ``output_schema``, a JSON Schema; an agent with an entry gets it as ``event.output_schema``.
 
         Raises:
             HandoffError: the agent is unknown, failed, or was too slow.

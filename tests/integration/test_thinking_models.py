@@ -6,10 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 
 from broker_config.keys import Keys
+from goondan_tasks.errors import HandoffError, ToolInputValidationError
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.names import folder_workspace
 from goondan_tasks.testing import LocalStack
@@ -68,6 +70,15 @@ def picture(ctx, input):
 
 handlers = {"picture": picture, "meet": meet, "LONG_EXPORT": write, "write": write}
 '''
+ENTRY = """
+async def handle(ctx, event):
+    if event.input == "pass it on":
+        options = {"outputSchema": event.output_schema}
+        return (await ctx.runtime.request("chat", {"input": "hello"}, options)).response
+    if event.input == "think":
+        return [await ctx.think(), await ctx.think([{"role": "user", "content": "hello"}])]
+    return ["seen", event.output_schema]
+"""
 BUNDLE = """
 apiVersion: goondan.ai/v1
 kind: Tool
@@ -125,12 +136,14 @@ def stack(server: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """Two workers on one bundle for all tests."""
     folder = tmp_path_factory.mktemp("thinkers")
     text = BUNDLE.replace("LONG_EXPORT", LONG_EXPORT).replace("STEPS", str(STEPS))
-    text = text.replace("AGENTS", ", ".join(f"Agent/{name}" for name in (*APIS, *OTHERS)))
+    text = text.replace("AGENTS", ", ".join(f"Agent/{name}" for name in (*APIS, *OTHERS, "entry")))
     for name, (provider, named) in APIS.items():
         url = server.root_url if provider == "anthropic" else server.url
         text += model(name, provider, named, url) + agent(name)
     for name, (fields, config, more) in OTHERS.items():
         text += model(name, "openai-chat", name, server.url, fields) + agent(name, config, more)
+    text += agent("chat", "", "entry: ./entry.py,").replace("{ name: chat }", "{ name: entry }")
+    (folder / "entry.py").write_text(ENTRY, "utf-8")
     (folder / "tools").mkdir()
     (folder / "tools/desk.py").write_text(TOOL.replace("LONG_EXPORT", LONG_EXPORT), "utf-8")
     (folder / "goondan.yaml").write_text(text, "utf-8")
@@ -384,6 +397,73 @@ def test_an_answer_that_is_no_object_fits_a_schema_of_such_values(
     server.begin(in_turn(Answer('[1, "x"]'), Answer("[1]")))
     assert ask(stack, "listed").output == [1]
     assert 'args[1]: "x" is not of type' in server.requests[1].said[-1].text
+
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+
+
+def answer_of(stack: LocalStack, agent: str, schema: Any = CITY, text: str = "hello") -> Any:
+    key = f"i-{next(_NUMBERS)}"
+    fields: Any = {"instance_key": key, "output_schema": schema}
+    return stack.client.request(agent, text, timeout=PATIENCE, **fields).response
+
+
+def test_a_request_has_a_schema_of_its_own_on_every_api(
+    stack: LocalStack, server: ModelServer, api: str
+) -> None:
+    server.begin(in_turn(Answer('{"city": "Seoul"}')))
+    assert answer_of(stack, api) == {"city": "Seoul"}
+    assert server.count == 1
+    assert "fits this JSON Schema" in server.requests[0].said[0].text
+
+
+def test_an_answer_is_asked_for_again_until_it_fits_the_requests_schema(
+    stack: LocalStack, server: ModelServer
+) -> None:
+    server.begin(in_turn(Answer("Seoul"), Answer('{"town": "Seoul"}'), Answer('{"city": "Seoul"}')))
+    assert answer_of(stack, "chat") == {"city": "Seoul"}
+    assert server.count == 3
+
+    server.begin(in_turn(Answer('{"town": "Busan"}')))
+    with pytest.raises(HandoffError, match="'city' is required") as caught:
+        answer_of(stack, "chat")
+    assert (caught.value.code, server.count) == ("E_MODEL_ANSWER", 3)
+
+
+def test_a_requests_schema_takes_the_place_of_the_agents_for_its_turn(
+    stack: LocalStack, server: ModelServer
+) -> None:
+    server.begin(in_turn(Answer("[1]")))
+    assert answer_of(stack, "typed", {"type": "array"}) == [1]
+    assert server.count == 1
+    server.begin(in_turn(Answer('{"city": "Seoul"}')))
+    assert answer_of(stack, "typed", None) == {"city": "Seoul"}
+
+
+def test_an_entry_reads_the_schema_and_its_answer_is_not_checked(
+    stack: LocalStack, server: ModelServer
+) -> None:
+    server.begin(in_turn(Answer('{"city": "Seoul"}'), Answer("Seoul.")))
+    assert answer_of(stack, "entry") == ["seen", CITY]
+    assert answer_of(stack, "entry", None) == ["seen", None]
+    assert server.count == 0
+    # only what it thinks about the event itself
+    assert answer_of(stack, "entry", text="think") == [{"city": "Seoul"}, "Seoul."]
+
+
+def test_an_agent_asks_another_one_with_a_schema(stack: LocalStack, server: ModelServer) -> None:
+    server.begin(in_turn(Answer("Seoul"), Answer('{"city": "Seoul"}')))
+    assert answer_of(stack, "entry", text="pass it on") == {"city": "Seoul"}
+    assert server.count == 2
+
+
+def test_a_schema_that_is_not_valid_is_refused_before_the_model_is_asked(
+    stack: LocalStack, server: ModelServer
+) -> None:
+    server.begin(in_turn(Answer("Seoul")))
+    with pytest.raises(ToolInputValidationError, match=r"outputSchema\.type is not a valid JSON Schema"):
+        answer_of(stack, "chat", {"type": "town"})
+    assert server.count == 0
 
 
 def test_the_requests_at_a_time_are_those_of_all_workers(stack: LocalStack, server: ModelServer) -> None:

@@ -431,9 +431,18 @@ class _SwarmRuntime(Reach):
         *,
         timeout_ms: float | None = None,
         is_async: bool = False,
+        output_schema: JsonObject | None = None,
     ) -> RequestResult:
-        timeout_ms, is_async = _request_options(options, timeout_ms, is_async)
-        handoff = Handoff(self.swarm.require(target), event, is_awaited=not is_async, timeout_ms=timeout_ms)
+        keywords = {"timeoutMs": timeout_ms, "async": is_async or None, "outputSchema": output_schema}
+        given = _options(options, keywords)
+        timeout_ms, is_async = _request_options(given)
+        handoff = Handoff(
+            self.swarm.require(target),
+            event,
+            is_awaited=not is_async,
+            timeout_ms=timeout_ms,
+            output_schema=given["outputSchema"],
+        )
         call = self._call(handoff)
         await self._get_ready()
         if is_async:
@@ -512,8 +521,7 @@ class BlockingRuntime(_SwarmRuntime):
     catalog = in_plain_code(_SwarmRuntime._catalog)
 
 
-def _request_options(options: Options, timeout_ms: float | None, is_async: bool) -> tuple[float, bool]:
-    given = _options(options, {"timeoutMs": timeout_ms, "async": is_async or None})
+def _request_options(given: Mapping[str, Any]) -> tuple[float, bool]:
     timeout = REQUEST_TIMEOUT_MS if given["timeoutMs"] is None else given["timeoutMs"]
     timeout = require_timeout("timeoutMs", timeout, LONGEST_RUN_SECONDS * 1000)
     if not isinstance(given["async"], bool | None):

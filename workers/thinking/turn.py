@@ -37,9 +37,10 @@ from goondan_tasks.errors import (
     StepLimitError,
 )
 from goondan_tasks.extension_api import AgentStep
+from goondan_tasks.handoff import compile_output_schema
 from goondan_tasks.messages import AgentEvent, JsonObject, Message, ToolCallResult, iso_time, wall_clock
 from goondan_tasks.model_messages import StepCallResult
-from goondan_tasks.schema import compile_schema
+from goondan_tasks.schema import ArgumentSchema
 from goondan_tasks.steps import StepCall
 from workers.agents.call_services import AgentTools, AsyncEntryStep
 from workers.thinking.images import seen_message, with_newest_images
@@ -162,6 +163,10 @@ class Thinking:
                 "Only an Agent with a modelConfig thinks.",
                 suggestion="Add `modelConfig: {modelRef: Model/NAME}`; `handle` must be `async`.",
             )
+        schema = agent.spec.output_schema
+        if messages is None and ctx.event.output_schema is not None:
+            schema = ctx.event.output_schema
+        answers = None if schema is None else compile_output_schema(schema)
         if messages is None:
             conversation, added = state.conversation or Conversation(), [_user_message(ctx.event)]
         else:
@@ -178,7 +183,7 @@ class Thinking:
         stream = TurnStream(self.redis, self.keys, run.id)
         provider = self.providers[configuration.model_ref.name]
         turn = _ThinkingTurn(
-            ctx, agent, configuration, self.budget, run.id, models, stream, conversation, state, provider
+            ctx, answers, configuration, self.budget, run.id, models, stream, conversation, state, provider
         )
         try:
             return await turn.run()
@@ -260,7 +265,8 @@ def _prompt_of(agent: AgentResource, root: Path) -> str:
 @dataclass(slots=True)
 class _ThinkingTurn:
     ctx: AgentContext
-    agent: AgentResource
+    #: the schema of the answer; ``None``: the answer is text
+    answers: ArgumentSchema | None
     configuration: ModelConfiguration
     budget: BudgetPolicy
     event_id: str
@@ -392,15 +398,14 @@ class _ThinkingTurn:
             is_cut = answer.finish_reason == "length"
             what = "cut at maxTokens before it had a text" if is_cut else "empty"
             return f"Your answer was {what}. Answer the last message, or call a tool."
-        schema = self.agent.spec.output_schema
-        if schema is None:
+        if self.answers is None:
             return ""
         try:
             value = _json_of(answer.text)
         except serializer.NotJsonError as error:
             what = "was cut at maxTokens" if answer.finish_reason == "length" else f"is not JSON: {error}"
             return f"Your answer {what}. Answer again, with JSON alone that fits the schema."
-        faults = compile_schema(schema).faults_of_any(value)
+        faults = self.answers.faults_of_any(value)
         return f"Your answer does not fit the schema: {'; '.join(faults)}. Answer again." if faults else ""
 
     async def _ask(self, request: ModelRequest, index: int) -> ModelAnswer:
@@ -412,7 +417,7 @@ class _ThinkingTurn:
         return answer
 
     def _request(self, step: AgentStep, corrections: Sequence[JsonObject]) -> ModelRequest:
-        catalog, schema = step.catalog, self.agent.spec.output_schema
+        catalog, schema = step.catalog, None if self.answers is None else self.answers.schema
         instructions = [self.ctx.prompt, *map(_block_text, step.blocks)]
         if schema is not None:
             text = serializer.encode(schema).decode()
@@ -453,7 +458,7 @@ class _ThinkingTurn:
             self.conversation.append(message)
 
     def _value(self, answer: ModelAnswer) -> Any:
-        if self.agent.spec.output_schema is None:
+        if self.answers is None:
             return answer.text
         # a Turn that ended before its answer has no value
         return None if answer.has_calls or not answer.text else _json_of(answer.text)

@@ -95,10 +95,14 @@ export interface AgentEvent {
   type?: string;
   instanceKey?: string;
   metadata?: JsonObject;
+  /** Ours: of a request: the JSON Schema that the asker wants the answer to fit. */
+  outputSchema?: JsonObject;
 }
 
 export interface AgentRuntimeRequestOptions {
   timeoutMs?: number;
+  /** Ours: the JSON Schema of the answer of an agent that thinks. */
+  outputSchema?: JsonObject;
 }
 
 export interface AgentRuntimeSpawnOptions {

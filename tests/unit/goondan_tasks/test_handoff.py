@@ -1,6 +1,7 @@
 """Handing work to an agent."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from goondan_tasks.errors import (
     HandoffTimeoutError,
     ToolInputValidationError,
 )
-from goondan_tasks.events import EVENT_TYPE, answer_to
+from goondan_tasks.events import EVENT_TYPE, answer_to, content_of, event_of
 from goondan_tasks.handoff import (
     SYSTEM_EVENT_TYPES,
     Asker,
@@ -31,7 +32,7 @@ from goondan_tasks.handoff import (
     request_result,
     require_timeout,
 )
-from goondan_tasks.messages import ToolCall, ToolCallError
+from goondan_tasks.messages import JsonObject, ToolCall, ToolCallError
 from goondan_tasks.names import DELEGATE_TOOL
 from goondan_tasks.oauth.consent import GRANTED
 from goondan_tasks.revisions.active import CHANGED
@@ -202,6 +203,45 @@ def test_a_misspelt_field_is_refused_and_not_left_out(is_request: bool, function
     fields: Any = {"instance": "issue-42"}
     with pytest.raises(TypeError, match=rf"{function}\(\) .* 'instance'; did you mean 'instance_key'\?"):
         outside_call(Settings(), "editor", "x", fields, is_request=is_request)
+
+
+@pytest.mark.parametrize(
+    ("schema", "fault"),
+    [
+        ({"type": "town"}, "outputSchema.type is not a valid JSON Schema"),
+        ({"$ref": "https://example.com/schema"}, "outputSchema.* is not a valid JSON Schema"),
+        ({"enum": ["x" * 300_000]}, "longer than 262144 characters"),
+        ([], "must be an object"),
+        (True, "must be an object"),
+    ],
+)
+def test_a_schema_that_is_not_valid_or_too_large_is_refused_at_the_asker(schema: Any, fault: str) -> None:
+    with pytest.raises(ToolInputValidationError, match=fault):
+        outside_call(Settings(), "editor", "x", {"output_schema": schema}, is_request=True)
+    event = {"input": 1, "outputSchema": schema}
+    with pytest.raises(ToolInputValidationError, match=fault):
+        handoff_call(handler_of(go(["a"])), Handoff("b", event), most_hops=MOST, now_ms=0)
+
+
+def test_an_event_without_an_answer_cannot_have_a_schema_of_one() -> None:
+    with pytest.raises(ToolInputValidationError, match="has no outputSchema"):
+        outside_call(Settings(), "editor", "x", {"output_schema": {}}, is_request=False)
+
+
+def test_the_schema_is_part_of_the_events_content_and_of_its_id() -> None:
+    asker = handler_of(go(["a"]))
+
+    def ask(schema: JsonObject | None, event_id: str | None = "e") -> ToolCall:
+        # a retry of the asking run begins again with its ids
+        again = replace(asker, new_id=RepeatableIds("run"))
+        handoff = Handoff("b", {"input": 1, "id": event_id}, output_schema=schema)
+        return handoff_call(again, handoff, most_hops=MOST, now_ms=0)
+
+    schema: JsonObject = {"type": "object", "default": None}
+    assert event_of(ask(schema), 0).output_schema == schema
+    assert content_of(ask(schema)) == content_of(ask(schema)) != content_of(ask(None))
+    assert ask(schema, None).tool_call_id == ask(schema, None).tool_call_id
+    assert ask(schema, None).tool_call_id != ask(None, None).tool_call_id
 
 
 def test_empty_instance_key_of_an_event_is_refused() -> None:

@@ -31,6 +31,17 @@ def test_the_turns_auth_and_origin_are_handed_on(client: FakeClient, command: st
     assert submitted["origin"] == {"channel": "c"}
 
 
+def test_the_schema_of_the_answer_is_read_from_a_file(client: FakeClient, tmp_path: Path) -> None:
+    schema = tmp_path / "answer.json"
+    schema.write_text('{"type": "array"}')
+
+    goondan("request", "coder", "x", "--schema", f"@{schema}")
+
+    [submitted] = client.submitted
+    assert submitted["output_schema"] == {"type": "array"}
+    assert goondan("request", "coder", "x", "--schema", "[]").exit_code == 2
+
+
 def test_a_request_that_failed_says_by_which_id_its_trace_is_found(client: FakeClient) -> None:
     client.answer = result("error", error=FAILED)
 
