@@ -6,6 +6,7 @@ Only methods that wait are written here, because waiting for a result must hold 
 import asyncio
 import contextvars
 import functools
+import logging
 import math
 import threading
 import time
@@ -21,7 +22,7 @@ from goondan_tasks.client.pending_call import LOOK_SECONDS, AsyncPendingCall, Ou
 from goondan_tasks.client.threads import ClientThreads
 from goondan_tasks.client.turn_events import TurnEvent
 from goondan_tasks.client.turns import AsyncTurn, Turn
-from goondan_tasks.errors import ToolCallConflictError, WaitTimeout
+from goondan_tasks.errors import BrokerUnreachableError, ToolCallConflictError, WaitTimeout
 from goondan_tasks.handoff import EventFields, accepted, not_answered, request_result
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.tool_api import REQUEST_TIMEOUT_MS, RequestResult
@@ -29,6 +30,8 @@ from goondan_tasks.tool_api import REQUEST_TIMEOUT_MS, RequestResult
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 Handles = TypeVar("Handles")
+
+logger = logging.getLogger(__name__)
 
 
 def _in_thread(
@@ -191,7 +194,7 @@ class AsyncClient:
             await client.threads.run(client.call_off, pending)
             raise not_answered(call, timeout) from error
         except asyncio.CancelledError:
-            await asyncio.shield(self._client.threads.run(client.call_off, pending))
+            await _left(client.threads.run(client.call_off, pending))
             raise
 
     async def request_stream(
@@ -218,9 +221,9 @@ class AsyncClient:
             while (event := await own.run(read)) is not None:
                 yield event
         finally:
+            own.close()  # before the wait, which another cancellation ends
             # a read that still runs ends with this
-            await asyncio.shield(self._client.threads.run(follower.close))
-            own.close()
+            await _left(self._client.threads.run(follower.close))
 
     async def receive(
         self, agent: str, instance_key: str | None = None, timeout: float | None = None
@@ -254,6 +257,14 @@ class AsyncClient:
             own.close()
 
 
+async def _left(leaving: Awaitable[object]) -> None:
+    """Wait until work that was cancelled is undone; an outage must not replace the cancellation."""
+    try:
+        await asyncio.shield(leaving)
+    except BrokerUnreachableError as error:
+        logger.warning("what was cancelled could not be undone, it may go on: %s", error)
+
+
 class Undoable(Generic[Result]):
     """Work on a thread, which cannot be stopped: if it is cancelled, it is undone after it has finished."""
 
@@ -282,7 +293,7 @@ class Undoable(Generic[Result]):
         try:
             return await running
         except asyncio.CancelledError:
-            await asyncio.shield(self._threads.run(self._cancel))
+            await _left(self._threads.run(self._cancel))
             raise
 
     def _cancel(self) -> None:

@@ -40,17 +40,20 @@ class ClientThreads:
         self._lock = threading.Lock()
         self._crew = _Crew(self._name)
 
-    async def run(
+    def run(
         self, function: Callable[Parameters, Result], /, *args: Parameters.args, **fields: Parameters.kwargs
-    ) -> Result:
-        """Call ``function`` on one of the threads, in a copy of the current context; return its result."""
+    ) -> asyncio.Future[Result]:
+        """Call ``function`` on one of the threads, in a copy of the current context; return its future.
+
+        The call is on its way when this returns: a task would end unstarted if the program ends its loop.
+        """
         context = contextvars.copy_context()
         running: Future[Result] = Future()
         if self._process != os.getpid():
             self._reset()
         with self._lock:
             self._crew.take((running, partial(context.run, partial(function, *args, **fields))))
-        return await asyncio.wrap_future(running)
+        return asyncio.wrap_future(running)
 
     def close(self) -> None:
         """End the threads as soon as they have no more work; later work starts new ones."""

@@ -9,6 +9,7 @@ import pytest
 from goondan_tasks.client import AsyncClient, Client
 from goondan_tasks.client.async_client import Undoable
 from goondan_tasks.client.threads import ClientThreads
+from goondan_tasks.errors import BrokerUnreachableError
 from tests.waiting import wait_until
 
 #: for workers, which hand their calls over themselves, and for the client's own parts
@@ -111,3 +112,39 @@ def test_work_that_is_not_cancelled_is_not_undone() -> None:
     slow.may_end.set()
     assert asyncio.run(slow.result()) == "request"
     assert slow.undone == []
+
+
+def refuse_to_undo(_: str) -> None:
+    raise BrokerUnreachableError("Redis is away")
+
+
+def test_cancelled_work_stays_cancelled_when_an_outage_keeps_it_from_being_undone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    slow = SlowWork()
+    slow.undoable = Undoable(slow.work, refuse_to_undo, ClientThreads("undoing"))
+
+    async def cancel() -> None:
+        running: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        slow.may_end.set()
+        await asyncio.to_thread(slow.run)
+        waiting = asyncio.create_task(slow.undoable.result(running))
+        await asyncio.sleep(0)  # it has begun to wait
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(cancel())
+    assert "could not be undone" in caplog.text
+
+
+def test_work_is_done_although_the_loop_ends_before_it_is_awaited() -> None:
+    done = threading.Event()
+
+    async def begin() -> None:
+        threads = ClientThreads()
+        threads.run(done.set)
+        threads.close()
+
+    asyncio.run(begin())
+    assert done.wait(30)
