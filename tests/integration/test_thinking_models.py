@@ -12,6 +12,7 @@ import pytest
 
 from broker_config.keys import Keys
 from goondan_tasks.errors import HandoffError, ToolInputValidationError
+from goondan_tasks.handoff import EventFields, outside_call
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.names import folder_workspace
 from goondan_tasks.testing import LocalStack
@@ -464,6 +465,20 @@ def test_a_schema_that_is_not_valid_is_refused_before_the_model_is_asked(
     with pytest.raises(ToolInputValidationError, match=r"outputSchema\.type is not a valid JSON Schema"):
         answer_of(stack, "chat", {"type": "town"})
     assert server.count == 0
+
+
+def test_an_event_of_another_sender_whose_schema_is_not_valid_ends_its_turn_alone(
+    stack: LocalStack, server: ModelServer
+) -> None:
+    server.begin(in_turn(Answer("Seoul")))
+    for number, schema in enumerate(({"type": "town"}, [1])):
+        # as plain Celery does, without the check at the asker
+        fields: EventFields = {"instance_key": "unchecked", "event_id": f"unchecked-{number}"}
+        call = outside_call(stack.client.settings, "chat", "hello", fields, is_request=True)
+        call.args["payload"]["outputSchema"] = schema
+        assert code_of(stack.client.submit_event(call).result(PATIENCE)) == "E_TOOL_INVALID_ARGS"
+    assert server.count == 0
+    assert ask(stack, "chat", instance="unchecked").output == "Seoul"
 
 
 def test_the_requests_at_a_time_are_those_of_all_workers(stack: LocalStack, server: ModelServer) -> None:
