@@ -9,9 +9,18 @@ import pytest
 from goondan_tasks.client.threads import MOST_THREADS, ClientThreads
 from tests.waiting import wait_until
 
+#: the threads that clients of earlier tests have left in this process
+EARLIER: set[threading.Thread] = set()
+
+
+@pytest.fixture(autouse=True)
+def _earlier() -> None:
+    EARLIER.update(threading.enumerate())
+
 
 def ours() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "goondan-client"]
+    named = [thread for thread in threading.enumerate() if thread.name == "goondan-client"]
+    return [thread for thread in named if thread not in EARLIER]
 
 
 def test_trips_that_hang_leave_the_programs_own_executor_alone() -> None:

@@ -68,6 +68,7 @@ MAY_IMPORT = {
     "goondan_tasks.atomic_file",
     "goondan_tasks.errors",
     "goondan_tasks.inner_path",
+    "goondan_tasks.redaction",
     "goondan_tasks.tool_api",
     "httpx2",
     "workers.addresses",
