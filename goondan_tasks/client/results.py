@@ -110,15 +110,18 @@ class ResultListener:
         self._read = read
         self._reset()
         self._expected: weakref.WeakValueDictionary[str, Expected] = weakref.WeakValueDictionary()
-        self._lock = threading.Lock()
         self._closed = threading.Event()
+        _listeners.add(self)
 
     def _reset(self) -> None:
-        """Become a producer without a subscription: at first, and in a forked process."""
-        self._process = os.getpid()
+        """Become a producer without a subscription: at first, and in a forked process, which has no threads.
+
+        There the locks are new as well: the listener's thread may hold them at the moment of the fork.
+        """
         self.producer = uuid.uuid4().hex[:16]
         self._subscription: Subscription | None = None
         self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
         #: held by the thread that reads the socket
         self._reading = threading.Lock()
         #: the results for which threads wait without reading, and the number of waiting tasks
@@ -134,8 +137,6 @@ class ResultListener:
             redis.exceptions.RedisError: the server cannot be reached, or does not answer in time.
         """
         with self._lock:
-            if self._process != os.getpid():  # after a fork, which copies no threads
-                self._reset()
             if self._subscription is None:
                 self._subscription = self._subscribed()
                 self._thread = threading.Thread(
@@ -225,10 +226,10 @@ class ResultListener:
         return bool(self._blocked or self._tasks)
 
     def _read_until(self, expected: Expected, end: float) -> None:
-        """Read the socket unless another thread does; a parent process's connection is not ours to read."""
+        """Read the socket unless another thread does."""
         is_reader = False
         try:  # includes the acquisition: a signal's handler may raise anywhere
-            is_reader = self._process == os.getpid() and self._reading.acquire(blocking=False)
+            is_reader = self._reading.acquire(blocking=False)
             if is_reader:
                 self._blocked.discard(expected)
                 self._read_for(expected, end)
@@ -253,8 +254,6 @@ class ResultListener:
     def close(self) -> None:
         """End the subscription and its thread; only that thread may close the connection that it reads."""
         self._closed.set()
-        if self._process != os.getpid():  # the subscription belongs to the parent process
-            return
         if self._subscription is not None and self._thread is not None:
             with contextlib.suppress(RedisError), reporting_outages():
                 self._subscription.cancel()
@@ -331,3 +330,14 @@ def _read_interim(wire: bytes) -> bytes | ToolCallResult:
         return ToolCallResult.from_json(wire)
     except ValueError:
         return wire
+
+
+_listeners: weakref.WeakSet[ResultListener] = weakref.WeakSet()
+
+
+def _reset_all() -> None:
+    for listener in _listeners:
+        listener._reset()
+
+
+os.register_at_fork(after_in_child=_reset_all)

@@ -88,7 +88,8 @@ redis, keys = connect(sys.argv[1]), Keys()
 listener = ResultListener(redis, keys, lambda _: None)
 listener.start()
 before = listener.producer
-child = os.fork()
+with listener._lock:  # as the listener's thread holds it while it hands a result over
+    child = os.fork()
 listener.start()
 assert (listener.producer == before) == (child != 0)
 [expected] = listener.expect(["id-1"])

@@ -186,19 +186,6 @@ def test_a_subscription_that_is_lost_while_one_reads_is_made_again(
         waiting.result(LONG)
 
 
-def test_a_process_that_was_forked_leaves_the_subscription_alone(
-    post: Post, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(results, "NAP_SECONDS", LONG)
-    post.until_nobody_reads()
-    monkeypatch.setattr(post.listener, "_process", -1)  # as a child sees it
-    post.tell("mine")
-
-    post.listener.wait(post.expected("mine"), 0.05)
-
-    assert post.readers.get("mine") != threading.current_thread().name
-
-
 def test_closed_subscription_is_not_read(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     post.listener.close()
     post.listener.wait(post.expected("mine"), 0.05)

@@ -58,7 +58,7 @@ class SlowWork:
         self.may_end = threading.Event()
         self.has_ended = threading.Event()
         self.undone: list[str] = []
-        self.undoable = Undoable(self.work, self.undone.append, ClientThreads())
+        self.undoable = Undoable(self.work, self.undone.append, ClientThreads("undoing"))
 
     def work(self) -> str:
         self.has_begun.set()
