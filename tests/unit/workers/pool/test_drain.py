@@ -181,10 +181,11 @@ def test_an_extension_that_does_not_end_is_not_waited_for_longer_than_its_time(
     monkeypatch.setattr(drain_module, "LISTEN_SECONDS", 0.0)
     go_on = threading.Event()
     listen_until(go_on, monkeypatch)
-    signalled(consumer, is_heard=False)
+    drain = signalled(consumer, is_heard=False)
     consumer.turn()
     assert state.should_stop == EX_OK
     go_on.set()
+    heard(drain)
 
 
 def test_a_call_that_was_being_delivered_when_the_signal_came_is_waited_for(consumer: Consumer) -> None:
