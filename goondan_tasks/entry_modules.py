@@ -1,7 +1,7 @@
 """The package whose modules are the entry files of bundles, so that other processes can import them.
 
-``multiprocessing``, for example, pickles a function by the name of its module. A process started anew imports
-this package first, and then finds the file by the rest of the name: see
+``multiprocessing``, for example, pickles a function by the name of its module. A new process imports this
+package first, and then finds the file by the rest of the name: see
 :func:`goondan_tasks.entry.import_entry`.
 """
 

@@ -129,7 +129,7 @@ class Guard:
 def relayed_stderr() -> Iterator[int]:
     """Yield the writing end of a pipe, from which everything goes on to this process's standard error.
 
-    It is for code in a sandbox: through ``/proc/self/fd`` a program can open its standard error anew, and
+    It is for code in a sandbox: through ``/proc/self/fd`` a program can open its standard error again, and
     read, or empty, the log of the worker that it is.
     """
     reading, writing = os.pipe()

@@ -2,8 +2,8 @@
 -- record and its place in the mailbox here.
 -- KEYS  call, due, running:<agent>, calls:<agent>, queue, its wake-up key
 -- ARGV  id, token, worker, lease (ms), record TTL (s), '1' if idempotent, max attempts, its export's time limit
---       (ms, 0 = none), call JSON, digest, its deadline (ms, '' = none), queue timeout (ms), '1' if a record of another event is 'taken', indexes of traces,
---       namespace, mailbox,
+--       (ms, 0 = none), call JSON, digest, its deadline (ms, '' = none), queue timeout (ms), '1' if a record of another
+--       event is 'taken', indexes of traces, namespace, mailbox,
 --       the message to push when the event is the first in its mailbox ('' = the caller sends it),
 --       '1' if workers do not handle this agent's events: a producer fetches them,
 --       '1' if it was stored when it was queued: without a record it has ended long ago, and is absent

@@ -7,7 +7,8 @@
 -- encoded   JSON of the queue's terms: tool -> {idempotent, most, limit}, or false for a tool with limits; of a queue of
 --           events task -> {idempotent, most, limit} (others are not claimed); '' for a queue of which nothing is claimed
 -- An answer that the asking agent already has needs no handling and has no record: its verdict is told.
--- Returns false, also if the record is damaged, or what claim_call returns, then the ref and the id. If revisions are followed, a call without a ref
+-- Returns false, also if the record is damaged, or what claim_call returns, then the ref and the id. If revisions are
+-- followed, a call without a ref
 -- runs with this one. A call of a Step runs with the Step's, which only a claim of its own can find out.
 -- Arguments may contain text that looks like a ref. They come before the real one, so all matches must be right.
 local OURS = '^{"headers":{"lang":"py","task":"(goondan%.[a-z_]+)","id":"([^"\\]+)","shadow":"?([^"\\]+)"?,'

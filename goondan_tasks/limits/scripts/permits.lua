@@ -8,7 +8,8 @@
 -- A rate counts starts, which are members of their own in its `holders`. A call that a worker has received and not
 -- started yet (begin.lua) has a reservation: it counts, and its score is RESERVED + the time of its admission.
 -- A call that was admitted from a wait queue, and that no worker has received yet, holds its permit with a negative
--- time, or with the time itself for a rate. The call's record decides whether it still holds the permit: the permit is free again if the call has ended,
+-- time, or with the time itself for a rate. The call's record decides whether it still holds the permit: the permit
+-- is free again if the call has ended,
 -- or was not claimed within a lease (after it was admitted or queued again).
 --
 -- Records of other calls are read with pcall: one that is damaged counts as a call that has ended.
