@@ -44,16 +44,26 @@ test: $(READY) lint contracts ## everything CI checks: lint, types, contracts, t
 	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS) || status=$$?; \
 	wait $$types || status=1; cat $$said; exit $$status
 
-pythons: $(READY) ## the unit tests with every other Python that is supported, where this machine has it
-	@own=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); status=0; \
+pythons: $(READY) ## the unit tests with the other supported Pythons of this machine; VERSION=3.13 or VERSION=today for one
+	@own=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); set --; \
 	for version in $$(sed -n 's/.*:: Python :: \(3\.[0-9]*\)".*/\1/p' pyproject.toml); do \
-	    python=; venv=$(VENV)/$$version; \
+	    python=; \
 	    for candidate in python$$version $$(pyenv root 2>/dev/null || echo ~/.pyenv)/versions/$$version.*/bin/python; do \
 	        if $$candidate -c '$(USABLE)' 2>/dev/null; then python=$$candidate; break; fi; \
 	    done; \
-	    if [ $$version = $$own ]; then said="the one of make test"; \
-	    elif [ -z "$$python" ]; then said="not found on this machine"; \
-	    elif echo "Python $$version: running tests/unit …"; said=$$({ $(MAKE) -s PYTHON=$$python VENV=$$venv $$venv/.ready && \
+	    if [ $$version = $$own ]; then echo "Python $$version: the one of make test"; \
+	    elif [ -z "$$python" ]; then echo "Python $$version: not found on this machine"; \
+	    elif [ "$(VERSION)" = today ] || [ $$version = "$(or $(VERSION),$$version)" ]; then set -- "$$@" $$version=$$python; \
+	    else echo "Python $$version: left out by VERSION=$(VERSION)"; fi; \
+	done; \
+	if [ "$(VERSION)" = today ] && [ $$# -gt 1 ]; then \
+	    said="each of the $$# others has its day"; shift $$(($$(date +%s) / 86400 % $$#)); set -- "$$1"; \
+	    echo "Python $${1%%=*}: chosen by the date, $$said; make pythons runs all"; \
+	fi; \
+	[ $$# -gt 0 ] || [ -z "$(filter-out today,$(VERSION))" ] || exit 1; status=0; \
+	for one in "$$@"; do \
+	    version=$${one%%=*}; venv=$(VENV)/$$version; echo "Python $$version: running tests/unit …"; \
+	    if said=$$({ $(MAKE) -s PYTHON=$${one#*=} VENV=$$venv $$venv/.ready && \
 	        $$venv/bin/python -m pytest -q -n $(PROCESSES) --dist loadfile tests/unit; } 2>&1); \
 	    then said="passed: $$(echo "$$said" | tail -n 1)"; \
 	    else echo "$$said"; said=failed; status=1; fi; \

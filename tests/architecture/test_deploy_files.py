@@ -1,7 +1,9 @@
 """The container files, the Procfile and the make targets fit each other, the example and the command line."""
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -255,13 +257,49 @@ def test_the_commands_of_the_container_files_exist() -> None:
     assert [fault for words in commands if (fault := fault_of(words))] == []
 
 
-def test_ci_runs_make_test_and_then_the_other_pythons() -> None:
+def test_ci_runs_make_test_and_then_another_python_each_day() -> None:
     script = ROOT / ".ci/run"
 
     assert script.stat().st_mode & 0o111
     commands = [line for line in script.read_text("utf-8").splitlines() if "make" in line and line[0] != "#"]
-    assert commands == ["make test", "exec make pythons"]
+    assert commands == ["make test", "exec make pythons VERSION=today"]
     assert "set -euo pipefail" in script.read_text("utf-8")
+
+
+def test_each_other_python_is_chosen_within_as_many_days(tmp_path: Path) -> None:
+    versions = re.findall(r":: Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    others = [one for one in versions if one != "{}.{}".format(*sys.version_info)]
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    _program(tmp_path / ".venv/bin/python", f'exec {sys.executable} "$@"')
+    for version in versions:
+        _program(tmp_path / f"bin/python{version}", "exit 0")
+        _program(tmp_path / f".venv/{version}/bin/python", f"echo {version} ran the tests")
+    _program(tmp_path / "bin/date", "echo $(($DAY * 86400))")
+    for ready in (".venv", *(f".venv/{version}" for version in versions)):
+        (tmp_path / ready / ".ready").touch()
+    environment = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "HOME": str(tmp_path)}
+
+    said = [
+        subprocess.run(
+            ["make", "pythons", "VERSION=today"],
+            cwd=tmp_path,
+            env={**environment, "DAY": str(day)},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        ).stdout
+        for day in range(len(others))
+    ]
+
+    assert [re.findall(r"passed: (3\.\d+) ran", text) for text in said] == [[version] for version in others]
+    assert all("chosen by the date" in text for text in said)
+
+
+def _program(path: Path, commands: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{commands}\n", "utf-8")
+    path.chmod(0o755)
 
 
 def test_the_procfile_has_a_worker_for_every_agent() -> None:
