@@ -86,7 +86,7 @@ docs: $(READY) ## check links, code blocks and reference pages of the documentat
 faults: $(READY) ## kill, freeze, cut, fill and soak, 50 minutes; says what was lost, doubled and late
 	@$(BIN)/python -m pytest tests/faults tests/integration/test_mcp_conformance.py -m "long or not long" $(ARGS)
 
-simulate: $(READY) ## random walks over the ledger's scripts, with faults; ARGS="--minutes 20 --seed 1", --mutations
+simulate: $(READY) ## random walks over the ledger's scripts, with faults; ARGS="--minutes 20 --seed 1", --mutations --only TEXT
 	@$(BIN)/python -m tests.simulation $(ARGS)
 
 bench: $(BENCH_READY) ## measure against other task queues, minutes; ARGS=--quick, ARGS=--help

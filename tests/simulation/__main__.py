@@ -1,6 +1,7 @@
 """Walk for some minutes: ``python -m tests.simulation --minutes 20 --seed 1``.
 
-With ``--mutations`` faults are planted, one after the other, and each must be found within a minute.
+With ``--mutations`` faults are planted, one after the other, and each must be found within a minute; with
+``--only TEXT`` only those whose names contain the text.
 """
 
 import argparse
@@ -27,10 +28,15 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--mutations", action="store_true")
+    parser.add_argument("--only", default="", help="plant only mutations whose names contain this text")
     asked = parser.parse_args()
     logging.disable(logging.CRITICAL)
     with private_server() as redis:
-        is_well = _find_mutations(redis) if asked.mutations else _walk(redis, asked.seed, 60 * asked.minutes)
+        is_well = (
+            _find_mutations(redis, asked.only)
+            if asked.mutations
+            else _walk(redis, asked.seed, 60 * asked.minutes)
+        )
     sys.exit(not is_well)
 
 
@@ -47,9 +53,11 @@ def _walk(redis: Redis, first: int, seconds: float) -> bool:
     return True
 
 
-def _find_mutations(redis: Redis) -> bool:
+def _find_mutations(redis: Redis, text: str) -> bool:
     missed = 0
     for name, mutation in MUTATIONS.items():
+        if text not in name:
+            continue
         others = [MUTATIONS[GUARDED_TWICE[name]]] if name in GUARDED_TWICE else []
         with simulated_scripts(mutation, *others):
             failure, seed, took = _first_failure(Parts(redis), 1, MUTATION_SECONDS)

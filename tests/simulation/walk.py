@@ -5,42 +5,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-from tests.simulation.invariants import BrokenPromiseError, check, check_lifetimes, heal
-from tests.simulation.world import Parts, World
-
-#: how likely a step is in some walks; each walk has its own mix
-_WEIGHTS = (0, 1, 1, 3, 8)
-STEPS = (
-    "submit",
-    "submit_other_arguments",
-    "send_plain_message",
-    "cancel",
-    "complete",
-    "approve",
-    "reserve",
-    "claim",
-    "mark",
-    "begin",
-    "finish",
-    "finish_many",
-    "suspend",
-    "go_on_after_pause",
-    "report_progress",
-    "renew",
-    "give_back",
-    "freeze",
-    "thaw",
-    "kill",
-    "put_back",
-    "sweep",
-    "settle",
-    "damage",
-    "deliver_twice",
-    "oversleep",
-    "tick",
-)
-#: without these nothing happens
-_ALWAYS = {"submit": 3, "reserve": 3, "mark": 3, "begin": 3, "finish": 2, "sweep": 1, "settle": 2, "tick": 2}
+from tests.simulation.healing import heal
+from tests.simulation.invariants import check, check_lifetimes
+from tests.simulation.steps import DEEDS, choose_weights
+from tests.simulation.world import BrokenPromiseError, Parts, World
 
 
 class Step(NamedTuple):
@@ -62,8 +30,7 @@ class Failure:
 def make_steps(seed: int, count: int) -> list[Step]:
     """Return the steps of a walk."""
     random = Random(seed)
-    weights = [max(random.choice(_WEIGHTS), _ALWAYS.get(name, 0)) for name in STEPS]
-    names = random.choices(STEPS, weights, k=count)
+    names = random.choices(list(DEEDS), choose_weights(random), k=count)
     return [Step(name, random.randrange(2**32)) for name in names]
 
 
@@ -73,7 +40,7 @@ def replay(parts: Parts, steps: Sequence[Step]) -> Failure | None:
     taken = 0
     try:
         for taken, step in enumerate(steps, 1):  # noqa: B007 - told below
-            if getattr(world, step.name)(Random(step.seed)):
+            if DEEDS[step.name](world, Random(step.seed)):
                 check(world)
         check_lifetimes(world)
         heal(world)

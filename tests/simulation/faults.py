@@ -1,0 +1,89 @@
+"""Deaths, pauses, damaged records, second deliveries, and the clock."""
+
+from random import Random
+
+from tests.simulation.sweeps import sweep
+from tests.simulation.workers import begin, claim, mark, reserve
+from tests.simulation.world import AGENT, QUEUE_SECONDS, QUEUES, World
+
+
+def freeze(world: World, pick: Random) -> bool:
+    """Stop a worker; it goes on later with what it knew."""
+    worker = world.awake(pick)
+    if worker is None or pick.random() < 0.5:
+        return False
+    worker.is_frozen = True
+    world.note(f"{worker.name} is frozen")
+    return True
+
+
+def thaw(world: World, pick: Random) -> bool:
+    """Let frozen workers go on."""
+    frozen = [worker for worker in world.workers if worker.is_frozen]
+    for worker in frozen:
+        worker.is_frozen = False
+    return bool(frozen)
+
+
+def kill(world: World, pick: Random) -> bool:
+    """Kill a worker; another one takes its place."""
+    number = pick.randrange(len(world.workers))
+    worker = world.workers[number]
+    if not (worker.held or worker.messages) and pick.random() < 0.9:
+        return False
+    world.workers[number] = world.new_worker(number)
+    if pick.random() < 0.4:  # the orchestrator has seen it
+        world.ledger.end_leases(worker.process).run(world.redis)
+        world.left.put_back_of(worker.process)
+    world.note(f"{worker.name} was killed")
+    return True
+
+
+def damage(world: World, pick: Random) -> bool:
+    """Let another program overwrite the record of a call."""
+    held = {held.claim.run.id for worker in world.workers for held in worker.held.values()}
+    open_calls = [one for one in world.calls.values() if one.result is None]
+    one = world.choose(pick, [one for one in open_calls if one.id in held] or open_calls)
+    if one is None or pick.random() < 0.6:
+        return False
+    world.redis.set(world.ledger.keys.call(one.id), "overwritten", ex=100_000)
+    one.is_damaged = True
+    world.tell("has a damaged record", one)
+    return True
+
+
+def deliver_twice(world: World, pick: Random) -> bool:
+    """Let the broker deliver a message once more."""
+    one = world.choose(pick, [one for one in world.calls.values() if one.call.agent_name == AGENT])
+    if one is None or one.is_event:
+        return False
+    world.redis.lpush(QUEUES[0], one.submission.message)
+    return True
+
+
+def oversleep(world: World, pick: Random) -> bool:
+    """Stop a worker until its leases are over and others have its calls, then let it go on."""
+    worker = world.awake(pick, lambda one: one.held)
+    if worker is None:
+        return False
+    worker.is_frozen = True
+    for seconds in (9, 9, 9, 9):  # sweepers look all the time, so none spares the claims
+        world.now += seconds
+        world.show_time()
+        sweep(world, pick)
+    while world.swept:
+        world.reaper.settle(world.swept.pop())
+    for step in (reserve, claim, mark, begin)[: pick.randrange(5)]:
+        step(world, pick)
+    worker.is_frozen = False
+    world.note(f"{worker.name} was frozen beyond its leases")
+    return True
+
+
+def tick(world: World, pick: Random) -> bool:
+    """Let time pass; Redis' clock may also be set back a little."""
+    world.now += pick.choice([0.001, 0.5, 4, 4, 9, 9, 31, 40, -2])
+    if pick.random() < 0.03:
+        world.now += 2 * QUEUE_SECONDS
+    world.show_time()
+    return True

@@ -1,0 +1,107 @@
+"""What producers and operators do: submit, cancel, complete, approve."""
+
+from random import Random
+
+from goondan_tasks.calls import Run
+from goondan_tasks.errors import GoondanError, ToolError
+from goondan_tasks.ledger.record import CallRecord, Claim, Outcome, Verdict
+from tests.simulation.world import QUEUES, BrokenPromiseError, KnownCall, World
+
+
+def submit(world: World, pick: Random) -> bool:
+    """Submit a batch of calls, some of them again."""
+    batch = [_again(world, pick) or world.new_call(pick) for _ in range(pick.choice([1, 1, 1, 2, 4]))]
+    known = [one for one in batch if one is not None]
+    if not known:
+        return False
+    admissions = world.ledger.submit_all([one.submission for one in known], "p1")
+    for one, admission in zip(known, admissions, strict=True):
+        if admission.is_conflict:
+            raise BrokenPromiseError(f"{world.name(one)} is in conflict with itself")
+        world.tell("submitted", one)
+    return True
+
+
+def submit_other_arguments(world: World, pick: Random) -> bool:
+    """Submit a call again with other arguments, which is a conflict."""
+    one = world.choose(pick, [one for one in world.calls.values() if one.is_stored and not one.is_damaged])
+    if one is None:
+        return False
+    other = one.submission._replace(digest="0" * 32)
+    [admission] = world.ledger.submit_all([other], "p2")
+    if not admission.is_conflict and world.redis.exists(world.ledger.keys.call(one.id)):
+        raise BrokenPromiseError(f"{world.name(one)} was accepted again with other arguments")
+    return True
+
+
+def send_plain_message(world: World, pick: Random) -> bool:
+    """Queue a message without a record, as a plain Celery program does."""
+    one = world.new_call(pick, is_stored=False)
+    if one is None or one.is_event:
+        return False
+    world.redis.lpush(QUEUES[0], one.submission.message)
+    world.tell("queued by plain Celery", one)
+    return True
+
+
+def cancel(world: World, pick: Random) -> bool:
+    """Cancel a call."""
+    one = world.choose(pick, world.calls.values())
+    if one is None or pick.random() < 0.7:
+        return False
+    try:
+        world.reaper.cancel(one.id, "someone")
+    except GoondanError:
+        return False
+    one.is_cancelled = True
+    world.tell("cancelled", one)
+    return True
+
+
+def complete(world: World, pick: Random) -> bool:
+    """Complete a call, mostly one that is pending."""
+    pending = [one for one in world.calls.values() if world.status(one) == b"pending"]
+    one = world.choose(pick, pending if pending and pick.random() < 0.7 else world.calls.values())
+    if one is None:
+        return False
+    was_pending = world.status(one) == b"pending"
+    outcome = Outcome({"completed": True})
+    try:
+        if pick.random() < 0.3:  # the completer dies before it has stored the result
+            world.ledger.resolve(one.id, outcome, "someone").run(world.redis)
+        else:
+            world.completions.complete(one.id, outcome, "someone")
+    except GoondanError:
+        return False
+    if one.is_completed and not one.is_damaged:
+        raise BrokenPromiseError(f"{world.name(one)} was completed twice")
+    one.is_completed = was_pending
+    world.tell("completed", one)
+    return True
+
+
+def approve(world: World, pick: Random) -> bool:
+    """Approve a call that waits for it, or deny it."""
+    one = world.choose(pick, world.calls.values())
+    record = None if one is None or one.is_damaged else world.ledger.record(one.id)
+    if one is None or record is None:
+        return False
+    try:
+        if pick.random() < 0.7:
+            world.completions.approve(record, "ann")
+        else:
+            denied = Outcome(error=world.reaper.failure(_claim_of(record), ToolError("no")).error)
+            world.completions.complete(one.id, denied, "ann", is_decision=True)
+    except GoondanError:
+        return False
+    world.tell("approved or denied", one)
+    return True
+
+
+def _again(world: World, pick: Random) -> KnownCall | None:
+    is_wanted = pick.random() < 0.2
+    return world.choose(pick, [one for one in world.calls.values() if one.is_stored]) if is_wanted else None
+
+
+def _claim_of(record: CallRecord) -> Claim:
+    return Claim(Run(record.id, record.call, "ann", 1, 0, lambda: 0.0), "", Verdict.RUN)

@@ -1,0 +1,282 @@
+"""What workers do: reserve, claim, mark, run, store results, keep their leases.
+
+Handlers do not run: the world notes when one would begin.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from random import Random
+from typing import Any
+
+from broker_config import serializer
+from goondan_tasks.errors import ToolCancelledError, ToolError
+from goondan_tasks.events import is_event
+from goondan_tasks.ledger.claim_request import ClaimRequest
+from goondan_tasks.ledger.record import Claim, Stored, Verdict
+from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.output import Pending
+from tests.simulation.invariants import require_alone, require_lease, require_startable
+from tests.simulation.world import QUEUES, BrokenPromiseError, Held, KnownCall, Worker, World
+from workers.job import Job
+
+
+def reserve(world: World, pick: Random) -> bool:
+    """Reserve messages; those of our clients are claimed with them."""
+    worker = world.awake(pick)
+    if worker is None:
+        return False
+    queues = list(QUEUES) if pick.random() < 0.7 else [pick.choice(QUEUES)]
+    reservation = worker.reservations.make(
+        queues, pick.choice([1, 1, 2, 5]), pick.choice([0, 0, 2]), worker.acknowledged
+    )
+    worker.acknowledged = []
+    due = world.due()
+    _, taken = reservation.script_call.run(world.redis)
+    if not world.is_healing and pick.random() < 0.05:
+        world.note(f"{worker.name} lost the answer to its reservation")
+        return True
+    for tag, number, message, answer in zip(*[iter(taken)] * 4, strict=True):
+        queue = queues[number]
+        if answer is None:
+            worker.messages.append((tag.decode(), queue, message))
+        elif not isinstance(answer, bytes):
+            _take_claimed(world, worker, queue, tag.decode(), answer, due)
+    return bool(taken)
+
+
+def claim(world: World, pick: Random) -> bool:
+    """Claim the call of a message that was not claimed when it was reserved."""
+    worker = world.awake(pick, lambda one: one.messages)
+    if worker is None:
+        return False
+    tag, _, message = worker.messages.pop(pick.randrange(len(worker.messages)))
+    one = world.call_of(message)
+    request = ClaimRequest(
+        one.id, one.call, worker.name, one.terms, worker.new_token(), was_stored=one.is_stored,
+        must_match=not one.is_stored,
+    )  # fmt: skip
+    due = world.due()
+    claim = _claim(world, request, one, pick)
+    worker.acknowledged.append(tag)
+    _take(world, worker, claim, due)
+    return True
+
+
+def mark(world: World, pick: Random) -> bool:
+    """Mark some claims as started, in one trip."""
+    worker = world.awake(pick, lambda one: one.held_if(lambda held: not held.is_marked))
+    if worker is None:
+        return False
+    waiting = worker.held_if(lambda held: not held.is_marked)
+    group = pick.sample(waiting, min(len(waiting), pick.choice([1, 1, 3])))
+    pairs = [held.claim.id_and_token for held in group]
+    answers = world.repeated(world.ledger.start(pairs), pick)
+    for held, answer in zip(group, answers, strict=True):
+        one = world.calls[held.claim.run.id]
+        if answer == Stored.YES:
+            require_startable(world, one)
+            require_lease(world, one)
+            held.is_marked, held.renewed_at, one.was_marked = True, world.now, True
+            continue
+        del worker.held[held.claim.token]
+        if answer == Stored.CANCELLED:
+            world.reaper.fail(held.claim, ToolCancelledError())
+    return True
+
+
+def begin(world: World, pick: Random) -> bool:
+    """Begin a handler whose mark is confirmed."""
+    ready = partial(Worker.held_if, wanted=lambda held: held.is_marked and not held.has_begun)
+    worker = world.awake(pick, ready)
+    if worker is None:
+        return False
+    held = pick.choice(ready(worker))
+    if not held.is_fresh(world.now):
+        held.is_marked = False  # it has to be marked again
+        return False
+    one = world.calls[held.claim.run.id]
+    held.has_begun = True
+    one.begun.append((worker.name, held.claim.run.attempt))
+    world.tell(f"began in {worker.name}, attempt {held.claim.run.attempt}", one)
+    require_alone(world, one, held)
+    return True
+
+
+def finish(world: World, pick: Random) -> bool:
+    """Store the results of runs that have ended."""
+    running = partial(Worker.held_if, wanted=lambda held: held.has_begun)
+    worker = world.awake(pick, running)
+    if worker is None:
+        return False
+    held = pick.choice(running(worker))
+    one, claim = world.calls[held.claim.run.id], held.claim
+    if one.terms.idempotent and not one.is_event and pick.random() < 0.2:
+        return _retry(world, worker, held, pick)
+    del worker.held[claim.token]
+    result = claim.run.ok({"by": worker.name}, 0.0) if pick.random() < 0.7 else _error(world, claim)
+    store_result(world, claim, result, pick)
+    world.tell(f"ended in {worker.name}", one)
+    return True
+
+
+def finish_many(world: World, pick: Random) -> bool:
+    """Store the results of several calls in one script."""
+    running = partial(
+        Worker.held_if, wanted=lambda held: held.has_begun and not is_event(held.claim.run.call)
+    )
+    worker = world.awake(pick, running)
+    if worker is None:
+        return False
+    group = running(worker)
+    rows = [
+        world.ledger.ended(
+            held.claim,
+            serializer.encode(held.claim.run.ok({"by": worker.name}, 0.0).to_wire()),
+            outcome="ok",
+            kind="plain",
+        )
+        for held in group
+    ]
+    answers = world.repeated(world.ledger.finish_many(rows), pick, is_same=False)
+    for held, answer in zip(group, answers, strict=True):
+        del worker.held[held.claim.token]
+        if answer == Stored.CANCELLED:
+            world.reaper.fail(held.claim, ToolCancelledError())
+    return True
+
+
+def suspend(world: World, pick: Random) -> bool:
+    """Make a run pending, or hold a claimed call for an approval."""
+    able = partial(
+        Worker.held_if,
+        wanted=lambda held: held.has_begun == held.is_marked and not is_event(held.claim.run.call),
+    )
+    worker = world.awake(pick, able)
+    if worker is None:
+        return False
+    held = pick.choice(able(worker))
+    claim = held.claim
+    pending = Pending("job-1", is_approval=not held.has_begun)
+    result = claim.run.pending(pending, 0.0, expires_at=(world.now + 3_600) * 1000)
+    one = world.calls[claim.run.id]
+    del worker.held[claim.token]
+    if one.is_damaged:  # its worker logs that the call is lost (ResultWriter)
+        return False
+    answer = world.ledger.suspend(claim, result).run(world.redis)
+    if answer == -1:
+        world.reaper.fail(claim, ToolCancelledError())
+    elif isinstance(answer, bytes):
+        store_result(world, claim, claim.run.ok({"completed": True}, 0.0), pick)
+    world.tell("is pending", one)
+    return True
+
+
+def go_on_after_pause(world: World, pick: Random) -> bool:
+    """Queue a call whose pause between two runs is over."""
+    worker = world.awake(pick, lambda one: [claim for claim, at in one.pauses if at <= world.now])
+    if worker is None:
+        return False
+    claim, at = worker.pauses.pop(0)
+    if at > world.now:
+        worker.pauses.append((claim, at))
+        return False
+    worker.held.pop(claim.token, None)
+    world.reaper.run_again(claim)
+    return True
+
+
+def report_progress(world: World, pick: Random) -> bool:
+    """Report the progress of a run."""
+    running = partial(Worker.held_if, wanted=lambda held: held.has_begun)
+    worker = world.awake(pick, running)
+    if worker is None:
+        return False
+    world.ledger.progress(pick.choice(running(worker)).claim, b'{"done":1}').run(world.redis)
+    return True
+
+
+def renew(world: World, pick: Random) -> bool:
+    """Renew all leases of a worker."""
+    worker = world.awake(pick, lambda one: list(one.held.values()))
+    if worker is None:
+        return False
+    lost = world.ledger.renew([held.claim.id_and_token for held in worker.held.values()]).run(world.redis)
+    for token, held in list(worker.held.items()):
+        if held.claim.run.id in lost:
+            del worker.held[token]
+            worker.pauses = [one for one in worker.pauses if one[0].token != token]
+        else:
+            require_lease(world, world.calls[held.claim.run.id])
+            held.renewed_at = max(held.renewed_at, world.now)
+    return True
+
+
+def give_back(world: World, pick: Random) -> bool:
+    """Release a claim that has not begun."""
+    unbegun = partial(Worker.held_if, wanted=lambda held: not held.has_begun)
+    worker = world.awake(pick, unbegun)
+    if worker is None:
+        return False
+    claim = pick.choice(unbegun(worker)).claim
+    del worker.held[claim.token]
+    message = world.reaper.message(claim.run.id, claim.run.call)
+    release = world.ledger.release(claim, died=False, message=message, is_untouched=True)
+    one = world.calls[claim.run.id]
+    if not world.repeated(release, pick, is_same=False):
+        world.reaper.fail(claim, ToolCancelledError())
+    elif world.redis.zscore(world.ledger.keys.running(one.call.agent_name), one.id) is not None:
+        raise BrokenPromiseError(f"{world.name(one)} is queued and counts as running")
+    world.tell(f"given back by {worker.name}", one)
+    return True
+
+
+def _claim(world: World, request: ClaimRequest, one: KnownCall, pick: Random) -> Claim:
+    if one.is_event:
+        script = world.ledger.claim_event(request, one.submission.message, is_handled_here=True)
+    else:
+        script = world.ledger.claim(request, with_call=not one.is_stored)
+    if one.is_damaged:
+        return request.claim((Verdict.HELD.encode(), 0, 0, 0))
+    claim: Claim = world.repeated(script, pick, is_same=False)
+    return claim
+
+
+def _take_claimed(
+    world: World, worker: Worker, queue: str, token: str, answer: Sequence[Any], due: Mapping[str, float]
+) -> None:
+    job = Job(queue, token, answer, asked_at=0.0, clock=lambda: world.now * 1000, worker=worker.name)
+    if job.verdict.is_granted:
+        _take(world, worker, job.claim, due)
+
+
+def _take(world: World, worker: Worker, claim: Claim, due: Mapping[str, float]) -> None:
+    one = world.known(claim.run.id)
+    if claim.verdict is Verdict.RUN:
+        if due.get(one.id, world.milliseconds) < world.milliseconds - 1:
+            raise BrokenPromiseError(f"{world.name(one)} may run past its deadline")
+        worker.held[claim.token] = Held(claim, world.now)
+        world.tell(f"claimed by {worker.name}, attempt {claim.run.attempt}", one)
+    elif claim.is_ours:
+        world.reaper.settle(claim)
+
+
+def _error(world: World, claim: Claim) -> ToolCallResult:
+    return world.reaper.failure(claim, ToolError("it failed"), 0.0)
+
+
+def store_result(world: World, claim: Claim, result: ToolCallResult, pick: Random) -> None:
+    script = world.ledger.finish(claim, result, world.reaper.answer(claim, result))
+    finished = world.repeated(script, pick, is_same=False)
+    if finished.stored is Stored.CANCELLED:
+        world.reaper.fail(claim, ToolCancelledError())
+
+
+def _retry(world: World, worker: Worker, held: Held, pick: Random) -> bool:
+    claim, pause = held.claim, pick.choice([100, 5_000])
+    held.has_begun = held.is_marked = False
+    if world.ledger.retry(claim, pause_ms=pause, begun_at=0.0, code="E_TOOL").run(world.redis):
+        worker.pauses.append((claim, world.now + pause / 1000))
+    else:
+        del worker.held[claim.token]
+        store_result(world, claim, _error(world, claim), pick)
+    return True
