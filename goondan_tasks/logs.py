@@ -7,14 +7,16 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, TextIO
 
 import structlog
 
 from broker_config.settings import Settings
+from goondan_tasks.log_lines import Form, LineRenderer
 from goondan_tasks.messages import CallLogFields, ToolCallResult
-from goondan_tasks.redaction import KNOWN_SECRETS, hide_secrets
-from goondan_tasks.wording import on_one_line, printable
+from goondan_tasks.redaction import KNOWN_SECRETS
 
 logger = structlog.get_logger(__name__)
 
@@ -29,9 +31,8 @@ _CALL_LINES = {
     '"tool": "{5}", "trace_id": "{6}", "worker": "{7}", "code": null, "duration_ms": {8}, "status": "ok", '
     f'"event": "call.finished", "level": "info", "logger": "{__name__}", "timestamp": "{{9}}"}}}}\n',
 }
-#: under ``goondan dev`` lines have a prefix with the process, and are read by a person
+#: under ``goondan dev`` a person reads the lines
 _DEV_TIME = "%H:%M:%S"
-_NOT_IN_DEV = ("correlation_id", "logger", "tool_call_id", "trace_id", "worker")
 #: loggers whose lines repeat ours (Celery logs each received message), or may have keys in URLs (HTTP
 #: clients)
 _CHATTY = ("celery.worker.strategy", "httpcore2", "httpx2", "mcp", "sse_starlette", "uvicorn")
@@ -42,8 +43,11 @@ _are_plain = re.compile(r"[\w.:@-]+(?:/[\w.:@-]+){6}", re.ASCII).fullmatch
 #: the fields that lines of the standard library's logging may have
 _CALL_FIELDS = (*CallLogFields._fields, "code", "lost_by")
 
-#: the fields of console lines that may have several lines
-_MANY_LINES = {"exception", "stack"}
+#: a line with all of these needs none of the current run
+_ALL_OF_A_CALL = frozenset(CallLogFields._fields)
+
+#: the types of values that can be shown
+_PLAIN = {str, int, float, bool, type(None)}
 
 #: returns the log fields of the current run
 RunningFields = Callable[[], Mapping[str, Any]]
@@ -55,49 +59,76 @@ def configure_logging(settings: Settings, running: RunningFields = dict) -> None
     Each line gets the fields of ``running`` that it does not have, unless it is about another call.
     """
 
-    def add_running(
-        _logger: Any, _method: str, event: structlog.typing.EventDict
-    ) -> structlog.typing.EventDict:
-        fields = running()
-        is_about_run = event.get("call_id") in (None, fields.get("call_id"))
-        return {**fields, **event} if fields and is_about_run else event
-
     is_dev = _form(settings) == "dev"
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt=_DEV_TIME if is_dev else "iso", utc=not is_dev),
         structlog.stdlib.PositionalArgumentsFormatter(),
+        partial(_add_running, running),
     ]
-    structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *shared,
-            add_running,
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=True,
-    )
+    render = _renderer(settings)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder(_CALL_FIELDS), add_running],
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.processors.format_exc_info,
-                hide_secrets,
-                *([_shortened] if is_dev else []),
-                *_rendering(settings),
-            ],
+            foreign_pre_chain=[*shared[:-1], structlog.stdlib.ExtraAdder(_CALL_FIELDS), shared[-1]],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],
         )
+    )
+    structlog.configure(
+        processors=[structlog.stdlib.filter_by_level, *shared, _Shortcut(handler, render)],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
     )
     for chatty in (*_CHATTY, *(_CHATTY_IN_DEV if is_dev else ())):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(settings.log_level.upper())
+
+
+def _add_running(
+    running: RunningFields, _logger: Any, _method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    if event.keys() >= _ALL_OF_A_CALL:
+        return event
+    fields = running()
+    is_about_run = event.get("call_id") in (None, fields.get("call_id"))
+    return {**fields, **event} if fields and is_about_run else event
+
+
+@dataclass(frozen=True, slots=True)
+class _Shortcut:
+    """Writes the lines of structlog to the handler's stream, without making records of the standard library.
+
+    Records are made if other handlers or filters want them, such as those of an extension, and for values
+    of other types, since showing these may fail.
+    """
+
+    handler: "logging.StreamHandler[TextIO]"
+    render: LineRenderer
+
+    def __call__(self, logger: logging.Logger, method: str, event: structlog.typing.EventDict) -> Any:
+        if all(type(value) in _PLAIN for value in event.values()) and self._is_alone(logger):
+            with contextlib.suppress(ValueError):  # an integer too long to be shown; the handler reports it
+                self._write(f"{self.render(logger, method, event)}\n")
+                raise structlog.DropEvent
+        return structlog.stdlib.ProcessorFormatter.wrap_for_formatter(logger, method, event)
+
+    def _is_alone(self, logger: logging.Logger) -> bool:
+        """Return whether no other handler and no filter would see the line."""
+        handler, current = self.handler, logger
+        while current.parent is not None:
+            if current.handlers or current.filters or not current.propagate:
+                return False
+            current = current.parent
+        return current.handlers == [handler] and not (current.filters or handler.filters)
+
+    def _write(self, line: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # an error while logging must not fail calls
+            self.handler.stream.write(line)
+            self.handler.flush()
 
 
 class CallLog:
@@ -185,9 +216,7 @@ def temporary_logging(settings: Settings) -> Iterator[None]:
         processors=[
             structlog.stdlib.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            hide_secrets,
-            *_rendering(settings),
+            _renderer(settings),
         ],
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         wrapper_class=structlog.make_filtering_bound_logger(settings.log_level),
@@ -211,38 +240,9 @@ def _is_configured_by_program() -> bool:
     return is_own
 
 
-def _form(settings: Settings) -> str:
+def _form(settings: Settings) -> Form:
     return "dev" if settings.dev == "on" and settings.log_format == "console" else settings.log_format
 
 
-def _shortened(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Leave out what all lines of ``goondan dev`` repeat; shorten ids, since commands accept a prefix."""
-    for name in _NOT_IN_DEV:
-        event.pop(name, None)
-    if event.get("level") == "info":
-        del event["level"]
-    if event.get("code", "") is None:
-        del event["code"]
-    if call_id := event.get("call_id"):
-        event["call_id"] = str(call_id)[:8]
-    return event
-
-
-def _rendering(settings: Settings) -> tuple[structlog.typing.Processor, ...]:
-    if settings.log_format == "json":
-        return (structlog.processors.JSONRenderer(ensure_ascii=False),)
-    padding = 0 if _form(settings) == "dev" else 30
-    renderer = structlog.dev.ConsoleRenderer(
-        colors=sys.stderr.isatty(), pad_event_to=padding, pad_level=padding > 0
-    )
-    return _escaped, renderer
-
-
-def _escaped(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Escape what would control a terminal or forge another line; tracebacks keep their lines."""
-    return {
-        on_one_line(name): value
-        if not isinstance(value, str)
-        else (printable if name in _MANY_LINES else on_one_line)(value)
-        for name, value in event.items()
-    }
+def _renderer(settings: Settings) -> LineRenderer:
+    return LineRenderer(_form(settings), is_colored=settings.log_format == "console" and sys.stderr.isatty())

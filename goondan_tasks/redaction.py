@@ -73,6 +73,8 @@ class KnownSecrets:
 
     def hidden_in_log(self, text: str) -> str:
         """Return a text without secrets."""
+        if not self._known:
+            return text
         return masked(text, [secret for secret, _ in self._known if secret in text])
 
     def hidden_in_answer(self, value: Any) -> Any:
@@ -146,6 +148,8 @@ def hidden_in_log(value: Any) -> Any:
 def _field_for_log(name: str, value: Any) -> Any:
     if is_named_as_secret(name):
         return MASK
+    if type(value) is str:
+        return KNOWN_SECRETS.hidden_in_log(value)
     if isinstance(value, dict):
         return {
             KNOWN_SECRETS.hidden_in_log(str(key)): _field_for_log(str(key), item)

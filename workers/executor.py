@@ -417,18 +417,16 @@ class Executor:
     def _failed(
         self, run: Run, cause: BaseException, message_limit: int, started_at: float | None
     ) -> ToolCallResult:
-        is_ours = isinstance(cause, GoondanError | asyncio.CancelledError)
-        if not is_ours or (isinstance(cause, MiddlewareError) and cause.__cause__ is not None):
-            logger.warning("call.raised", **run.log_fields, exc_info=cause)
         described = describe(
             cause,
             help_url=self.help_url,
             message_limit=message_limit,
             default=HandoffError if is_event(run.call) else ToolError,
         )
-        if not is_ours:
+        is_ours = isinstance(cause, GoondanError | asyncio.CancelledError)
+        if not is_ours or (isinstance(cause, MiddlewareError) and cause.__cause__ is not None):
             described = described.with_traceback(traceback_text(cause))
-        elif described.traceback is not None:  # raised in another process
+        if described.traceback is not None:  # it was raised here, or in another process
             logger.warning("call.raised", **run.log_fields, exception=described.traceback)
         return run.failed(described, started_at)
 

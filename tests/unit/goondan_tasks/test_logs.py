@@ -195,6 +195,36 @@ def test_a_line_gets_the_fields_of_what_runs_unless_it_has_its_own_or_is_about_a
     ]
 
 
+def test_another_handler_gets_the_lines_as_records(
+    configured: Callable[..., io.StringIO], caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = configured(Settings(log_format="json"))
+    structlog.get_logger("ours").info("one")
+    logging.getLogger().addHandler(caplog.handler)
+    structlog.get_logger("ours").info("two", number=2)
+    logging.getLogger().removeHandler(caplog.handler)
+    structlog.get_logger("ours").info("three")
+    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["one", "two", "three"]
+    assert [record.msg["event"] for record in caplog.records if isinstance(record.msg, dict)] == ["two"]
+
+
+class Unprintable:
+    """A value that cannot be shown."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("not shown")
+
+
+def test_value_that_cannot_be_shown_costs_its_line_only(
+    configured: Callable[..., io.StringIO], capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = configured(Settings())
+    structlog.get_logger("ours").info("one", value=Unprintable())
+    structlog.get_logger("ours").info("two")
+    assert "two" in stream.getvalue()
+    assert "RuntimeError: not shown" in capsys.readouterr().err
+
+
 def test_the_line_of_a_call_keeps_to_the_level_hides_secrets_and_outlives_its_stream(
     configured: Callable[[Settings], io.StringIO],
 ) -> None:

@@ -1,0 +1,104 @@
+"""Log events as lines: text for people, or JSON for machines.
+
+The renderers of structlog and the way through the standard library's logging took as long as a short call.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from structlog import dev, processors
+from structlog.typing import EventDict
+
+from goondan_tasks.redaction import hide_secrets
+from goondan_tasks.wording import on_one_line, printable
+
+Form = Literal["console", "dev", "json"]
+
+#: under ``goondan dev`` a person reads the lines, which have a prefix with the process
+_NOT_IN_DEV = ("correlation_id", "logger", "tool_call_id", "trace_id", "worker")
+
+#: a text that needs no quotes
+_is_word = re.compile(r"[^\s=\"']+").fullmatch
+
+_to_json = json.JSONEncoder(ensure_ascii=False, default=repr).encode
+
+#: the fields that may have several lines
+_TRACES = ("stack", "exception")
+
+_COLORS = {
+    "debug": dev.GREEN,
+    "info": dev.GREEN,
+    "warning": dev.YELLOW,
+    "error": dev.RED,
+    "critical": dev.RED,
+}
+
+
+class LineRenderer:
+    """Renders an event as its line, without secrets (a structlog processor)."""
+
+    def __init__(self, form: Form, *, is_colored: bool = False) -> None:
+        self._form = form
+        self._is_colored = is_colored
+
+    def __call__(self, logger: Any, method: str, event: Mapping[str, Any]) -> str:
+        """Return the line, without a line break at its end; a traceback follows it on lines of its own."""
+        fields = dict(event)
+        if fields.get("exc_info"):
+            fields = dict(processors.format_exc_info(logger, method, fields))
+        fields.pop("exc_info", None)
+        hide_secrets(logger, method, fields)
+        if self._form == "dev":
+            _shorten(fields)
+        if self._form == "json":
+            return _to_json(fields)
+        trace = "".join(f"\n{printable(fields.pop(name))}" for name in _TRACES if name in fields)
+        return self._text(fields) + trace
+
+    def _text(self, fields: EventDict) -> str:
+        time, level = fields.pop("timestamp", ""), fields.pop("level", "")
+        event, name = str(fields.pop("event", "")), fields.pop("logger", "")
+        is_padded = self._form == "console"
+        parts = [
+            time,
+            f"[{level:<9}]" if is_padded else f"[{level}]" if level else "",
+            f"{event:<30}" if is_padded else event,
+            f"[{name}]" if name else "",
+            *[f"{key}={_shown(fields[key])}" for key in sorted(fields)],
+        ]
+        line = " ".join([part for part in parts if part])
+        if not line.isprintable():  # it would control a terminal, or forge another line
+            parts = [on_one_line(part) for part in parts]
+            line = " ".join([part for part in parts if part])
+        return _colored(parts, level) if self._is_colored else line
+
+
+def _colored(parts: Sequence[str], level: str) -> str:
+    """Return a line of parts in colors: its time, level, event, logger, then fields."""
+    styles = (dev.DIM, _COLORS.get(level, ""), dev.BRIGHT, dev.BLUE)
+    head = [f"{style}{part}{dev.RESET_ALL}" for style, part in zip(styles, parts, strict=False) if part]
+    fields = [
+        f"{dev.CYAN}{key}{dev.RESET_ALL}={dev.MAGENTA}{value}{dev.RESET_ALL}"
+        for key, _, value in (part.partition("=") for part in parts[len(styles) :])
+    ]
+    return " ".join([*head, *fields])
+
+
+def _shown(value: Any) -> str:
+    if type(value) is str and _is_word(value):
+        return value
+    return repr(value)
+
+
+def _shorten(fields: EventDict) -> None:
+    """Leave out what all lines of ``goondan dev`` repeat; shorten ids, since commands accept a prefix."""
+    for name in _NOT_IN_DEV:
+        fields.pop(name, None)
+    if fields.get("level") == "info":
+        del fields["level"]
+    if fields.get("code", "") is None:
+        del fields["code"]
+    if call_id := fields.get("call_id"):
+        fields["call_id"] = str(call_id)[:8]

@@ -1,0 +1,63 @@
+"""Log events as lines."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from goondan_tasks.log_lines import Form, LineRenderer
+from goondan_tasks.redaction import KNOWN_SECRETS
+
+EVENT = {
+    "event": "notes.added",
+    "level": "warning",
+    "logger": "goondan.tool",
+    "timestamp": "2026-01-02T03:04:05.000006Z",
+    "call_id": "6f1c2d3e-4a5b",
+    "note": "two words",
+    "count": 2,
+    "empty": "",
+}
+
+
+def line(form: Form = "console", *, is_colored: bool = False, **fields: Any) -> str:
+    """Render EVENT with more fields."""
+    return LineRenderer(form, is_colored=is_colored)(None, "warning", {**EVENT, **fields})
+
+
+def test_console_line_has_aligned_heads_and_sorted_fields() -> None:
+    assert line() == (
+        "2026-01-02T03:04:05.000006Z [warning  ] notes.added                    [goondan.tool] "
+        "call_id=6f1c2d3e-4a5b count=2 empty='' note='two words'"
+    )
+
+
+def test_json_line_holds_values_and_shows_others_by_repr() -> None:
+    read = json.loads(line("json", path=re.compile("a")))
+    assert read == {**EVENT, "path": "re.compile('a')"}
+
+
+@pytest.mark.parametrize("form", ["console", "dev", "json"])
+def test_known_secret_is_hidden_in_event_field_and_traceback(form: Form) -> None:
+    KNOWN_SECRETS.add("swordfish-opens")
+    try:
+        raise ValueError("swordfish-opens")
+    except ValueError as error:
+        shown = line(form, event="said swordfish-opens", note="swordfish-opens", exc_info=error)
+    assert "swordfish" not in shown
+    assert "ValueError: ***" in shown
+
+
+def test_colored_line_reads_like_the_plain_one_and_escapes_hostile_fields() -> None:
+    hostile: dict[str, Any] = {"note": "a\x1b[2Jb", "who": "x\ny", "event": "seen\x1b[1m"}
+    colored = line(is_colored=True, **hostile)
+    assert "\x1b[33m" in colored
+    assert re.sub(r"\x1b\[(?:\d+)?m", "", colored) == line(**hostile)
+    assert line(**hostile).isprintable()
+
+
+def test_traceback_follows_on_lines_of_its_own() -> None:
+    first, *rest = line(exception="Traceback:\n  a\x1b[2J").splitlines()
+    assert first == line()
+    assert rest == ["Traceback:", "  a\\x1b[2J"]
