@@ -1,15 +1,10 @@
 """What monitors hear of calls: Celery's task events, as Flower receives them."""
 
 import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-from celery import Celery
 
 from goondan_tasks.testing import LocalStack
+from tests.integration.task_events import Heard, monitor
 from tests.waiting import wait_until
 
 WORKSHOP = Path(__file__).parent.parent / "bundles" / "workshop"
@@ -17,25 +12,6 @@ PATIENCE = 60
 CALLS = 100
 #: what is told of each call
 KINDS = ("task-received", "task-started", "task-succeeded")
-
-Heard = list[dict[str, Any]]
-
-
-@contextmanager
-def monitor(redis_url: str) -> Iterator[Heard]:
-    """Listen as Flower does, from when the first heartbeat of a worker was heard."""
-    heard: Heard = []
-    app = Celery("monitor", broker=redis_url, set_as_current=False)
-    with app.connection_for_read() as connection:
-        receiver = app.events.Receiver(connection, handlers={"*": heard.append})
-        thread = threading.Thread(target=receiver.capture, kwargs={"wakeup": False}, daemon=True)
-        thread.start()
-        try:
-            wait_until(lambda: bool(heard), PATIENCE)
-            yield heard
-        finally:
-            receiver.should_stop = True
-            thread.join(PATIENCE)
 
 
 def told(heard: Heard, kind: str) -> set[str]:

@@ -1,0 +1,158 @@
+"""The kinds of calls, the outcomes that each may have, and a bundle in which each cell has a tool of its own.
+
+A cell's tool, for an event its agent, is used by no other cell, so counters and log lines name the cell.
+"""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from goondan_tasks.names import DELEGATE_TOOL
+
+HANDLERS = Path(__file__).parent / "handlers"
+
+OUTCOMES = (
+    "ok",
+    "raises",
+    "not-json",
+    "too-large",
+    "pending",
+    "approved",
+    "denied",
+    "cancelled-before",
+    "cancelled",
+    "time-limit",
+    "retry",
+    "killed-before",
+    "killed",
+    "redis-away",
+    "damaged",
+    "drain",
+)
+
+#: what an export needs for its outcome
+_POLICIES: Mapping[str, Mapping[str, Any]] = {
+    "approved": {"requiresApproval": True},
+    "denied": {"requiresApproval": True},
+    "time-limit": {"timeoutSeconds": 0.5},
+    "retry": {"idempotent": True, "retry": {"max": 2, "backoffSeconds": 0.05}},
+}
+
+#: the instance that all calls share
+INSTANCE = "table"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of call: where its handler is, and what its tool says of it."""
+
+    name: str
+    entry: str = "plain.py"
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    extensions: tuple[str, ...] = ()
+    #: how long the handler works before it does what it is there for, in seconds
+    pause: float = 0.0
+
+    @property
+    def is_event(self) -> bool:
+        return self.name == "event"
+
+
+KINDS = (
+    Kind("sync"),
+    Kind("slow", pause=0.02),
+    Kind("async", "on_loop.py"),
+    Kind("middleware", extensions=("Extension/around",)),
+    Kind("limited", policy={"maxConcurrency": 1}),
+    Kind("isolated", policy={"isolation": "process"}),
+    Kind("javascript", "tools.mjs"),
+    Kind("event", "work.py"),
+    Kind("step"),
+)
+
+_NO_EXPORT = "an event has no export that could say so"
+#: the cells that cannot exist, and why
+IMPOSSIBLE = {
+    ("event", "pending"): "the context of an agent has no `pending`: its answer is final",
+    ("event", "approved"): _NO_EXPORT,
+    ("event", "denied"): _NO_EXPORT,
+    ("event", "retry"): _NO_EXPORT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One kind of call with one outcome."""
+
+    kind: Kind
+    outcome: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind.name}-{self.outcome}"
+
+    @property
+    def agent(self) -> str:
+        return self.name if self.kind.is_event else self.kind.name
+
+    @property
+    def tool(self) -> str:
+        return DELEGATE_TOOL if self.kind.is_event else f"{self.kind.name}__{self.outcome}"
+
+
+ALL = [Cell(kind, outcome) for kind in KINDS for outcome in OUTCOMES]
+CELLS = [cell for cell in ALL if (cell.kind.name, cell.outcome) not in IMPOSSIBLE]
+
+
+def write_bundle(folder: Path) -> Path:
+    """Write the bundle, and return its folder."""
+    shutil.copytree(HANDLERS, folder, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+    exports = ["warm", *OUTCOMES]
+    for name, function in (("plain", "run"), ("on_loop", "run_on_loop")):
+        text = f"from .work import {function}\n\nhandlers = dict.fromkeys({exports!r}, {function})\n"
+        (folder / f"{name}.py").write_text(text)
+    named = f"Object.fromEntries({exports!r}.map((name) => [name, run]))"
+    (folder / "tools.mjs").write_text(
+        f"import {{ run }} from './work.mjs';\n\nexport const handlers = {named};\n"
+    )
+    (folder / "goondan.yaml").write_text(yaml.safe_dump_all(_documents(), sort_keys=False))
+    return folder
+
+
+def _documents() -> Iterator[dict[str, Any]]:
+    agents = [*_agents()]
+    names = [f"Agent/{agent['metadata']['name']}" for agent in agents]
+    yield _resource("Package", "kinds-of-calls")
+    yield _resource("Swarm", "default", entryAgent=names[0], agents=names)
+    yield _resource("Extension", "around", entry="./around.py")
+    arm = {"name": "hold-marks", "parameters": {"type": "object"}}
+    yield _resource("Tool", "arm", entry="./arm.py", exports=[arm])
+    yield from agents
+    for kind in KINDS:
+        if not kind.is_event:
+            exports = [_export(kind, outcome) for outcome in ("warm", *OUTCOMES)]
+            yield _resource("Tool", kind.name, entry=f"./{kind.entry}", exports=exports)
+
+
+def _agents() -> Iterator[dict[str, Any]]:
+    for kind in KINDS:
+        if kind.is_event:
+            for cell in CELLS:
+                if cell.kind is kind:
+                    yield _resource("Agent", cell.agent, entry=f"./{kind.entry}")
+        else:
+            tools = [f"Tool/{kind.name}", "Tool/arm"]
+            yield _resource("Agent", kind.name, tools=tools, extensions=list(kind.extensions))
+
+
+def _export(kind: Kind, outcome: str) -> dict[str, Any]:
+    parameters = {"name": outcome, "parameters": {"type": "object"}}
+    return {**parameters, **kind.policy, **_POLICIES.get(outcome, {})}
+
+
+def _resource(kind: str, name: str, **spec: Any) -> dict[str, Any]:
+    return {"apiVersion": "goondan.ai/v1", "kind": kind, "metadata": {"name": name}, "spec": spec}

@@ -1,0 +1,67 @@
+"""Every kind of call with every outcome: the same promises hold for all of them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from goondan_tasks.testing import LocalStack
+from tests.conformance.bench import Bench, Worker, bring_calm_outcomes, bring_harmful_outcomes
+from tests.conformance.kinds import ALL, CELLS, IMPOSSIBLE, KINDS, OUTCOMES, Cell, write_bundle
+from tests.conformance.observed import Seen, Watch, observe
+from tests.conformance.promises import broken
+
+ENVIRONMENT = {"GOONDAN_LEASE_SECONDS": "2", "GOONDAN_LOG_FORMAT": "json"}
+#: where kinds of calls differ today, and how
+DIFFERENCES = {
+    **dict.fromkeys(
+        [cell.name for cell in CELLS if cell.outcome in {"pending", "approved", "denied"}],
+        "the event about the end gets a result record of Celery, but no plain Celery producer has sent it",
+    ),
+    **dict.fromkeys(
+        [cell.name for cell in CELLS if cell.outcome == "damaged"],
+        "a call that lasted logs call.superseded beside call.not_stored",
+    ),
+    "javascript-not-json": "the error suggests nothing, and is logged as one that the handler raised",
+    "event-not-json": "the message names an inner tool in place of the agent",
+    "event-cancelled": "the end of an abandoned handler is logged as call.superseded",
+    "event-time-limit": "the end of an abandoned handler is logged as call.superseded",
+}
+HARMFUL = ("killed-before", "killed", "redis-away", "drain")
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen]:
+    return seen_after(bring_calm_outcomes, tmp_path_factory.mktemp("calm"))
+
+
+@pytest.fixture(scope="module")
+def harmful(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen]:
+    return seen_after(bring_harmful_outcomes, tmp_path_factory.mktemp("harmful"))
+
+
+def seen_after(bring: Callable[[Bench, Worker], None], folder: Path) -> dict[str, Seen]:
+    """Bring about outcomes on a stack of their own; return what was seen of each cell."""
+    with LocalStack(write_bundle(folder / "bundle"), workers=0, environment=ENVIRONMENT) as stack:
+        bench = Bench(stack, folder)
+        worker = bench.start_worker()
+        with Watch.on(stack) as watch:
+            bring(bench, worker)
+            return observe(bench, watch)
+
+
+def marks_of(cell: Cell) -> list[pytest.MarkDecorator]:
+    reason = DIFFERENCES.get(cell.name)
+    return [] if reason is None else [pytest.mark.xfail(strict=True, reason=reason)]
+
+
+@pytest.mark.parametrize("cell", [pytest.param(cell, id=cell.name, marks=marks_of(cell)) for cell in CELLS])
+def test_call_keeps_the_promises_of_its_outcome(cell: Cell, request: pytest.FixtureRequest) -> None:
+    seen = request.getfixturevalue("harmful" if cell.outcome in HARMFUL else "calm")
+    faults = broken(seen[cell.name])
+    assert not faults, "\n".join(faults)
+
+
+def test_table_names_a_reason_for_each_missing_cell() -> None:
+    assert len(ALL) == len(KINDS) * len(OUTCOMES)
+    assert {(cell.kind.name, cell.outcome) for cell in ALL if cell not in CELLS} == IMPOSSIBLE.keys()
