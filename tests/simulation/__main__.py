@@ -1,7 +1,8 @@
 """Walk for some minutes: ``python -m tests.simulation --minutes 20 --seed 1``.
 
 With ``--mutations`` faults are planted, one after the other, and each must be found within a minute; with
-``--only TEXT`` only those whose names contain the text.
+``--only TEXT`` only those whose names contain the text. With ``--model`` the model of the
+protocol is explored, further than ``make test`` does, and rules are left out of it.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import time
 
 from redis import Redis
 
+from tests.simulation.model_runs import report
 from tests.simulation.mutations import GUARDED_TWICE, MUTATIONS
 from tests.simulation.scripts import simulated_scripts
 from tests.simulation.server import private_server
@@ -29,7 +31,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--mutations", action="store_true")
     parser.add_argument("--only", default="", help="plant only mutations whose names contain this text")
+    parser.add_argument("--model", action="store_true", help="explore the model instead of walking")
     asked = parser.parse_args()
+    if asked.model:
+        sys.exit(not report())
     logging.disable(logging.CRITICAL)
     with private_server() as redis:
         is_well = (
