@@ -12,6 +12,7 @@ key                       type       holds
 ``pending:<agent>``       zset       id -> expires at (ms): the agent's pending calls
 ``approvals:<agent>``     zset       id -> expires at (ms): the pending calls that wait for an approval
 ``trace:<name>``          zset       id -> queued at (ms): the calls of a trace, 50,000 at most
+``barrier``               string     nothing; it is written before replicas are waited for
 ``limits``                zset       limit -> when its wait queue must be checked (ms)
 ``limit:<name>``          hash       a limit's state: owner of an idempotencyKey, how long calls take
 ``holders:<name>``        zset       id -> admitted at (ms): the calls that count for a limit
@@ -90,6 +91,10 @@ class Keys:
     @property
     def swept(self) -> str:
         return f"{self.namespace}:swept"
+
+    @property
+    def barrier(self) -> str:
+        return f"{self.namespace}:barrier"
 
     def calls(self, agent: str) -> str:
         return f"{self.namespace}:calls:{agent}"

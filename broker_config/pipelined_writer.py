@@ -23,6 +23,7 @@ from redis import Redis
 from redis.connection import Connection
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
+from broker_config.confirmation import Barrier, Confirmation, Unanswered
 from broker_config.refusals import is_demotion, is_script_fault, refusal_text
 from broker_config.scripts import Script, ScriptCall, answer_of, packet, send_all, unparsed
 from broker_config.vital_thread import vital_thread
@@ -54,7 +55,7 @@ def _log_refusal(error: ResponseError) -> None:
 class PendingCommand:
     """A script call that was handed over, and the receiver of its answer."""
 
-    script_call: ScriptCall[Any]
+    script_call: ScriptCall[Any] | Barrier
     receiver: Receiver
     is_urgent: bool
     refused: Refused = _log_refusal
@@ -81,7 +82,9 @@ class PipelinedWriter:
         self._connection: Connection = redis.connection_pool.get_connection()
         self._lock = threading.Lock()
         self._unsent: deque[PendingCommand] = deque()
-        self._unanswered: deque[PendingCommand] = deque()
+        self._unanswered: Unanswered[PendingCommand] = Unanswered()
+        #: set if scripts were sent that no barrier follows yet
+        self._unconfirmed: Confirmation | None = None
         #: how many answers the reading thread must read now
         self._wanted = 0
         #: held while the reading thread sleeps; releasing it wakes the thread
@@ -166,15 +169,30 @@ class PipelinedWriter:
 
     def _send_all(self) -> None:
         pending_commands = [self._unsent.popleft() for _ in range(len(self._unsent))]
+        pending_commands += self._barrier(pending_commands)
         if pending_commands:
-            if not self._unanswered:
+            if not self._unanswered.due:
                 self._check_connection()
-            self._unanswered.extend(pending_commands)
+            self._unanswered.add(pending_commands)
             if self._is_connected:
                 self._write(pending_commands)
         is_urgent = any(pending.is_urgent for pending in pending_commands)
-        if is_urgent or not self._is_connected or len(self._unanswered) >= self._wanted + MANY:
+        if is_urgent or not self._is_connected or self._unanswered.due >= self._wanted + MANY:
             self._wake()
+
+    def _barrier(self, pending_commands: Sequence[PendingCommand]) -> list[PendingCommand]:
+        """Return the barrier behind all scripts without one.
+
+        Redis runs nothing of this connection while it waits for replicas, so only one barrier is outstanding:
+        with slow replicas, results would wait behind many.
+        """
+        is_late = self._unconfirmed is not None
+        for pending in pending_commands:
+            self._unconfirmed = pending.script_call.confirmation or self._unconfirmed
+        if self._unconfirmed is None or self._unanswered.barriers:
+            return []
+        barrier, self._unconfirmed = self._unconfirmed.barrier, None
+        return [PendingCommand(one, unparsed, is_urgent=is_late) for one in barrier]
 
     def _check_connection(self) -> None:
         """Notice if Redis has closed the idle connection: it would accept a packet, which would be lost."""
@@ -186,7 +204,7 @@ class PipelinedWriter:
 
     def _wake(self) -> None:
         """Make the thread read all answers that are outstanding now."""
-        self._wanted = len(self._unanswered)
+        self._wanted = self._unanswered.due
         if self._is_asleep:
             self._is_asleep = False
             self._wakeup.release()
@@ -215,8 +233,11 @@ class PipelinedWriter:
                 continue
             with self._lock:
                 self._wanted -= 1
-                pending = self._unanswered.popleft()
-            self._deliver(pending, answer)
+                answered = self._unanswered.take(answer)
+                if self._unconfirmed is not None and not self._unanswered.barriers:
+                    self._send_all()
+            for pending, counted in answered:
+                self._deliver(pending, counted)
 
     def _sleep(self) -> None:
         self._wakeup.acquire(blocking=False)
@@ -280,6 +301,7 @@ class PipelinedWriter:
                 self._stopped.wait(PAUSE_SECONDS)
         with self._lock:
             self._is_connected = True
-            self._wanted = len(self._unanswered)
-            if self._unanswered:
-                self._write(self._unanswered)
+            self._unanswered.read_again()
+            self._wanted = self._unanswered.due
+            if self._wanted:
+                self._write(self._unanswered.sent)

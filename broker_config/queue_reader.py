@@ -14,7 +14,6 @@ order.
 import contextlib
 import itertools
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
@@ -25,6 +24,7 @@ from redis.connection import Connection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError
 
+from broker_config.confirmation import Barrier, Confirmation, Unanswered
 from broker_config.in_flight import SLEEP_SECONDS, Reservation, ReservationFactory
 from broker_config.queues import WAKE_UP_SUFFIX, wake_up_key
 from broker_config.refusals import is_demotion
@@ -55,6 +55,12 @@ class Batch:
     is_full: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Posted:
+    script_call: ScriptCall[Any] | Barrier
+    receiver: Receiver
+
+
 class QueueReader:
     """Reserves messages, and sends script calls in the same trips. Any thread may :meth:`wake` it.
 
@@ -74,7 +80,9 @@ class QueueReader:
         self._hot: dict[str, None] = {}
         self._looked_at = 0.0
         self._unsent: list[tuple[Any, ...]] = []
-        self._unanswered: deque[tuple[ScriptCall[Any], Receiver]] = deque()
+        self._unanswered: Unanswered[_Posted] = Unanswered()
+        #: set if scripts were posted that no barrier follows yet
+        self._unconfirmed: Confirmation | None = None
 
     def claim_with(self, claim_on_reserve: ClaimOnReserve) -> None:
         """Claim calls on these terms from the next reservation on."""
@@ -88,8 +96,7 @@ class QueueReader:
 
     def post(self, call: ScriptCall[Any], receiver: Receiver) -> None:
         """Add a script call to the next packet; ``receiver`` gets its answer or error."""
-        self._unsent.append(call.command)
-        self._unanswered.append((call, receiver))
+        self._post(call.command, _Posted(call, receiver))
 
     def send(self) -> None:
         """Send what was posted, without waiting for the answers.
@@ -97,7 +104,7 @@ class QueueReader:
         Raises:
             redis.exceptions.RedisError: the connection is lost; every receiver got the error.
         """
-        commands, self._unsent = self._unsent, []
+        commands = self._take_unsent()
         if commands:
             with self._reporting_loss():
                 self._write(commands)
@@ -105,7 +112,7 @@ class QueueReader:
     def settle(self) -> None:
         """Send what was posted, and deliver all outstanding answers. Raises as :meth:`send` does."""
         self.send()
-        while self._unanswered:  # scripts unknown to Redis are sent again
+        while self._unanswered.due:  # scripts unknown to Redis are sent again
             with self._reporting_loss():
                 self._settle()
             self.send()
@@ -120,7 +127,7 @@ class QueueReader:
             self._check_all(queues)
         served = frozenset(queues)
         hot = list(itertools.islice((queue for queue in self._hot if queue in served), MOST_HOT))
-        commands, self._unsent = self._unsent, []
+        commands = self._take_unsent()
         with self._reporting_loss():
             if hot:
                 reservation = self._reservations.make(hot, credit, extra)
@@ -142,6 +149,20 @@ class QueueReader:
         """Close the connection."""
         self._connection.disconnect()
         self._is_connected = False
+
+    def _post(self, command: tuple[Any, ...], posted: _Posted) -> None:
+        self._unsent.append(command)
+        self._unanswered.add([posted])
+        self._unconfirmed = posted.script_call.confirmation or self._unconfirmed
+
+    def _take_unsent(self) -> list[tuple[Any, ...]]:
+        """Return the commands that were posted, with a barrier if their answers need one."""
+        if self._unconfirmed is not None:
+            barrier, self._unconfirmed = self._unconfirmed.barrier, None
+            for one in barrier:
+                self._post(one.command, _Posted(one, lambda _: None))
+        commands, self._unsent = self._unsent, []
+        return commands
 
     def _woken(self, queues: Sequence[str], ahead: Reservation | None) -> Batch:
         self._is_waiting = True
@@ -205,16 +226,16 @@ class QueueReader:
 
     def _settle(self) -> None:
         demotion: RedisError | None = None
-        for _ in range(len(self._unanswered)):
+        for _ in range(self._unanswered.due):
             answer = answer_of(self._connection)
-            call, receiver = self._unanswered.popleft()
             if isinstance(answer, RedisError) and is_demotion(answer):
                 demotion = answer
-            if isinstance(answer, NoScriptError):  # sent again with the next packet
-                self._unsent.append(call.full_command)
-                self._unanswered.append((call, receiver))
-            else:
-                receiver(answer if isinstance(answer, RedisError) else call.parse(answer))
+            for posted, counted in self._unanswered.take(answer):
+                if isinstance(counted, NoScriptError):  # sent again with the next packet
+                    self._post(posted.script_call.full_command, posted)
+                else:
+                    is_error = isinstance(counted, RedisError)
+                    posted.receiver(counted if is_error else posted.script_call.parse(counted))
         if demotion is not None:  # a new connection may reach the new master
             raise demotion
 
@@ -251,6 +272,6 @@ class QueueReader:
         finally:
             if lost is not None:
                 self.close()
-                self._unsent = []
-                while self._unanswered:
-                    self._unanswered.popleft()[1](lost)
+                self._unsent, self._unconfirmed = [], None
+                for posted in self._unanswered.give_up():
+                    posted.receiver(lost)

@@ -67,6 +67,7 @@ _REMEDIES = (
     ("MASTERDOWN|Link with MASTER is down", "Use the URL of the master, or wait for the replica."),
     ("NOREPLICAS|good replicas", "Bring its replicas back, or lower min-replicas-to-write."),
     ("MISCONF|RDB snapshots", "Look at the server's log and the space on its disk: it cannot save its data."),
+    ("WAITAOF", "Use Redis or Valkey 7.2 or newer with `appendonly yes`, or unset GOONDAN_WAIT_AOF."),
     ("BUSY", "A script runs there without end: `redis-cli SCRIPT KILL` ends it."),
     ("OOM|maxmemory", "Raise maxmemory, or lower GOONDAN_RESULT_TTL_SECONDS: the server is full."),
     ("LOADING|loading the dataset", "Wait until it has read its data from disk."),

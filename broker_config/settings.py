@@ -59,6 +59,9 @@ class Settings(BaseModel):
     dev: Literal["on", "off"] = "off"
     javascript: str | None = None
     connect_timeout_seconds: float = Field(default=10, ge=0, le=_MOST_SECONDS)
+    wait_replicas: int = Field(default=0, ge=0, le=1_000)
+    wait_aof: Literal["on", "off"] = "off"
+    wait_seconds: float = Field(default=1, gt=0, le=3)
 
     result_ttl_seconds: int = Field(default=86_400, gt=0, le=_MOST_SECONDS)
     lease_seconds: _Seconds = 30

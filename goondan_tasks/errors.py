@@ -50,6 +50,7 @@
     │   └── ModelAnswerError            E_MODEL_ANSWER
     ├── ConversationError               E_CONVERSATION
     ├── BrokerUnreachableError          E_BROKER_UNREACHABLE
+    │   └── UnconfirmedError            E_NOT_CONFIRMED        (Redis has accepted the call)
     ├── ConfigError                     E_CONFIG_*             (each raise names its code)
     │   ├── ExtensionLoadError          E_EXT_LOAD
     │   └── ExtensionInitError          E_EXT_INIT
@@ -312,6 +313,19 @@ class BrokerUnreachableError(GoondanError, code="E_BROKER_UNREACHABLE"):
     """Redis cannot be reached."""
 
     suggestion = "Start Redis, or set GOONDAN_REDIS_URL; `goondan doctor` checks the connection."
+
+
+class UnconfirmedError(BrokerUnreachableError, code="E_NOT_CONFIRMED"):
+    """Redis has accepted this, and too few of its replicas have confirmed it in time."""
+
+    suggestion = (
+        "Bring the replicas back (`goondan doctor` counts them), then submit it again: with the same turnId "
+        "and toolCallId, or eventId, it is the same call and is not run twice."
+    )
+    #: the handles of all calls that were submitted together, in order; see :class:`ToolCallConflictError`
+    calls: tuple[Any, ...] = ()
+
+    __reduce__ = ToolCallConflictError.__reduce__
 
 
 class StepLimitError(GoondanError, code="E_STEP_LIMIT"):

@@ -9,13 +9,14 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources.abc import Traversable
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import hiredis
 from redis import Redis
 from redis.connection import Connection
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
+from broker_config.confirmation import Confirmation, NotConfirmedError, counted
 from broker_config.refusals import RefusedError
 
 
@@ -25,6 +26,8 @@ class Script:
 
     text: str
     sha: str
+    #: the replicas that must have its writes before its answer counts
+    confirmation: Confirmation | None = None
 
     @classmethod
     def of(cls, text: str) -> "Script":
@@ -53,6 +56,8 @@ class ScriptCall(Generic[T]):
     keys: Sequence[Any]
     arguments: Sequence[Any]
     parse: Callable[[Any], T] = unparsed
+    #: a :class:`~broker_config.confirmation.Barrier` has something here
+    ends: ClassVar[None] = None
 
     def run(self, redis: Redis) -> T:
         """Run the script and return its parsed answer.
@@ -63,6 +68,11 @@ class ScriptCall(Generic[T]):
         """
         answer: T = run_script_calls(redis, [self])[0]
         return answer
+
+    @property
+    def confirmation(self) -> Confirmation | None:
+        """The script's."""
+        return self.script.confirmation
 
     @property
     def command(self) -> tuple[Any, ...]:
@@ -94,6 +104,9 @@ def run_script_calls(redis: Redis, script_calls: Sequence[ScriptCall[Any]]) -> l
 
     After a lost connection they are sent again, by the client's retry policy, so they must be safe to run
     twice.
+
+    Raises:
+        NotConfirmedError: the scripts have run, and too few replicas have confirmed that.
     """
     pool = redis.connection_pool
     connection: Connection = pool.get_connection()
@@ -150,17 +163,34 @@ def exchange(connection: Connection, script_calls: Sequence[ScriptCall[Any]]) ->
 
     Raises:
         redis.exceptions.RedisError: one failed, or Redis cannot be reached; the connection may be unusable.
+        NotConfirmedError: all have run, and too few replicas have confirmed it.
     """
-    answers = send_all(connection, [script_call.command for script_call in script_calls])
+    confirmation = next((one.confirmation for one in script_calls if one.confirmation is not None), None)
+    barrier = [] if confirmation is None else [one.command for one in confirmation.barrier]
+    sent = len(script_calls)
+    answers = send_all(connection, [*(script_call.command for script_call in script_calls), *barrier])
+    answers, confirmed = answers[:sent], answers[sent:]
     unknown = [number for number, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
     if unknown:
-        again = send_all(connection, [script_calls[number].full_command for number in unknown])
-        for number, answer in zip(unknown, again, strict=True):
+        again = send_all(connection, [*(script_calls[number].full_command for number in unknown), *barrier])
+        for number, answer in zip(unknown, again, strict=False):
             answers[number] = answer
+        confirmed = again[len(unknown) :]
     for answer in answers:
         if isinstance(answer, RedisError):
             raise answer
+    if confirmation is not None and (fault := confirmation.fault(*confirmed)) is not None:
+        _raise_if_it_counts(fault, script_calls, answers)
     return answers
+
+
+def _raise_if_it_counts(
+    fault: RedisError, script_calls: Sequence[ScriptCall[Any]], answers: list[Any]
+) -> None:
+    if isinstance(fault, NotConfirmedError):
+        fault.answers = _parsed(script_calls, answers)
+    if any(counted(script_call, None, fault) is fault for script_call in script_calls):
+        raise fault
 
 
 def send_all(

@@ -342,6 +342,18 @@ def _server_faults(info: Info, sound: Mapping[str, str]) -> Iterator[Check]:
         yield Check("memory", "warning", sound["memory"], remedy)
 
 
+def replica_checks(info: Info, settings: Settings) -> list[Check]:
+    """Check that as many replicas are connected as calls wait for."""
+    demanded, connected = settings.wait_replicas, int(info.get("connected_slaves", 0))
+    if not demanded:
+        return []
+    message = f"{connected} connected, GOONDAN_WAIT_REPLICAS demands {demanded}"
+    if connected >= demanded:
+        return [Check("replicas", "ok", message)]
+    remedy = "Bring them back, or lower the setting: calls fail with E_NOT_CONFIRMED, and workers begin none."
+    return [Check("replicas", "problem", message, remedy)]
+
+
 def _redis_checks(settings: Settings, bundle: Bundle | None) -> list[Check]:
     try:
         with connect(settings.redis_url, name="goondan-doctor") as redis:
@@ -352,7 +364,8 @@ def _redis_checks(settings: Settings, bundle: Bundle | None) -> list[Check]:
                 _writes_check(redis),
                 latency_check(latency),
                 clock_check(clock_difference),
-                *server_checks(redis.info()),
+                *server_checks(info := redis.info()),
+                *replica_checks(info, settings),
                 neighbour_check(keys, settings.namespace, is_sample=is_sample),
                 *priority_checks(keys),
                 *_agent_registry_checks(redis, settings, bundle),

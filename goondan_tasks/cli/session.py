@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
+from broker_config.confirmation import require_supported
 from broker_config.connections import SERVERS, connect, is_supported, retrying
 from broker_config.hard_end import HardEnd
 from broker_config.options import celery_url, tls, transport_options
@@ -209,6 +210,8 @@ def require_broker(settings: Settings) -> None:
     if not is_supported(version):
         reason = f"Redis at {place} is too old: it is version {version}."
         raise BrokerUnreachableError(reason, suggestion=f"Use {SERVERS}.")
+    with connect(url) as redis, broker_errors(url):
+        require_supported(redis, settings)
     if settings.effective_broker_url != url:
         require_other_broker(settings.effective_broker_url)
 

@@ -22,7 +22,7 @@ from goondan_tasks.client.pending_call import LOOK_SECONDS, AsyncPendingCall, Ou
 from goondan_tasks.client.threads import ClientThreads
 from goondan_tasks.client.turn_events import TurnEvent
 from goondan_tasks.client.turns import AsyncTurn, Turn
-from goondan_tasks.errors import BrokerUnreachableError, ToolCallConflictError, WaitTimeout
+from goondan_tasks.errors import BrokerUnreachableError, ToolCallConflictError, UnconfirmedError, WaitTimeout
 from goondan_tasks.handoff import EventFields, accepted, not_answered, request_result
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.tool_api import REQUEST_TIMEOUT_MS, RequestResult
@@ -58,7 +58,7 @@ def _with_handles(
     async def run(self: "AsyncClient", /, *args: Parameters.args, **fields: Parameters.kwargs) -> Handles:
         try:
             return handles(await in_thread(self, *args, **fields))
-        except ToolCallConflictError as error:
+        except (ToolCallConflictError, UnconfirmedError) as error:
             error.calls = tuple(_all(error.calls))
             raise
 

@@ -65,6 +65,7 @@ class Client(ClientConnection):
             AgentNotFoundError: no such agent.
             PayloadTooLargeError: the arguments exceed ``MAX_ARGS_BYTES``.
             ToolCallConflictError: the identity was submitted with other arguments.
+            UnconfirmedError: it is accepted, and too few replicas have it; ``calls`` are the handles.
             TypeError: a field that calls do not have.
         """
         require_keywords("submit()", fields, CallFields.__annotations__)

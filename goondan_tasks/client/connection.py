@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
+from broker_config.confirmation import NotConfirmedError
 from broker_config.connections import RetryPeriod, connect, retrying
 from broker_config.settings import Settings, SettingsError
 from goondan_tasks.agent_registry import AgentRecord, AgentRegistry
@@ -22,6 +23,7 @@ from goondan_tasks.errors import (
     CallClosedError,
     CallNotFoundError,
     ConfigError,
+    UnconfirmedError,
     WaitTimeout,
 )
 from goondan_tasks.events import is_event
@@ -317,7 +319,10 @@ class ClientConnection:
         self._calls.listener.start()
         # results are expected before the calls are queued: they may arrive at once
         pending = self._calls.pending([submission.id for submission in submissions])
-        looked_for, conflicts = self.submitter.accept(submissions, self.producer)
+        try:
+            looked_for, conflicts = self.submitter.accept(submissions, self.producer)
+        except NotConfirmedError as error:
+            raise _unconfirmed(pending, error) from error
         for call_id in looked_for:
             try:
                 self._calls.look(call_id)
@@ -343,3 +348,12 @@ def _own_agents(
         return lambda: own
     path = settings.bundle
     return OwnAgents if path is None else lambda: OwnAgents.load(path, settings, warn)
+
+
+def _unconfirmed(pending: Sequence[PendingCall], error: NotConfirmedError) -> UnconfirmedError:
+    what = f"Call {pending[0].id}" if len(pending) == 1 else f"{len(pending)} calls, from {pending[0].id} on,"
+    unconfirmed = UnconfirmedError(
+        f"{what} {'was' if len(pending) == 1 else 'were'} accepted, but {error}: a failover now may lose it."
+    )
+    unconfirmed.calls = tuple(pending)
+    return unconfirmed

@@ -12,6 +12,7 @@ from redis import Redis
 from redis.client import PubSub
 from redis.exceptions import RedisError
 
+from broker_config.confirmation import NotConfirmedError
 from broker_config.keys import Keys
 from goondan_tasks.agent_registry import AgentRecord
 from goondan_tasks.client.known_agents import KnownAgents
@@ -162,7 +163,11 @@ class EventReceiver:
         except ToolInputValidationError as error:
             self._reaper.fail(claim, error)
             return None
-        [marked] = self._ledger.start([claim.id_and_token]).run(self._ledger.redis)
+        try:
+            [marked] = self._ledger.start([claim.id_and_token]).run(self._ledger.redis)
+        except NotConfirmedError:
+            self._reaper.return_event(claim)  # it is not handled before replicas know that it has begun
+            raise
         if marked in (Stored.LOST, Stored.DAMAGED):
             return None
         self._leases.hold(claim)

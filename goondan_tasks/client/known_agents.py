@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 from redis import Redis
 from redis.exceptions import RedisError
 
+from broker_config.confirmation import NotConfirmedError
 from broker_config.keys import Keys
 from broker_config.refusals import reason_unreachable, remedy_of
-from broker_config.settings import Settings
+from broker_config.settings import Settings, hidden_password
 from goondan_tasks.agent_registry import AgentRecord, AgentRegistry, describe_agents
 from goondan_tasks.calls import CallDraft
-from goondan_tasks.errors import AgentNotFoundError, BrokerUnreachableError, ConfigError
+from goondan_tasks.errors import AgentNotFoundError, BrokerUnreachableError, ConfigError, UnconfirmedError
 from goondan_tasks.names import SEPARATOR, SYSTEM_TOOL
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.wording import closest
@@ -31,9 +32,12 @@ def broker_errors(url: str) -> Iterator[None]:
 
     Raises:
         BrokerUnreachableError: it cannot be reached, or refuses a command.
+        UnconfirmedError: it has accepted a write, and too few replicas have confirmed it.
     """
     try:
         yield
+    except NotConfirmedError as error:
+        raise UnconfirmedError(f"Redis at {hidden_password(url)} has accepted it, but {error}.") from error
     except RedisError as error:
         reason, remedy = reason_unreachable(url, error), remedy_of(error, url)
         raise BrokerUnreachableError(reason, suggestion=remedy) from error

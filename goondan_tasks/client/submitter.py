@@ -1,11 +1,13 @@
 """Submission of calls to the ledger, many in one trip, and replays."""
 
+import itertools
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from broker_config import serializer
+from broker_config.confirmation import NotConfirmedError
 from goondan_tasks.calls import CallDraft, Dispatch, identity_of, require_sizes
 from goondan_tasks.errors import (
     BrokerUnreachableError,
@@ -94,11 +96,18 @@ class Submitter:
 
         Raises:
             BrokerUnreachableError: the broker, if it is not the ledger's Redis, cannot be reached.
+            NotConfirmedError: all are accepted, but for conflicts, and too few replicas have confirmed it.
         """
-        admissions = self._ledger.submit_all(submissions, producer)
+        unconfirmed: NotConfirmedError | None = None
+        try:
+            admissions = self._ledger.submit_all(submissions, producer)
+        except NotConfirmedError as error:
+            unconfirmed, admissions = error, list(itertools.chain.from_iterable(error.answers))
         for submission, admission in zip(submissions, admissions, strict=True):
             if not (admission.is_new and submission.message):
                 self._follow_up(submission, admission)
+        if unconfirmed is not None:
+            raise unconfirmed
         looked_for, conflicts = [], {}
         for at, (submission, admission) in enumerate(zip(submissions, admissions, strict=True)):
             if admission.is_conflict:

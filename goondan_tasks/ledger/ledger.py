@@ -71,7 +71,7 @@ class Ledger(CallRecords):
         super().__init__(redis, Keys(settings.namespace))
         self.settings = settings
         self._submissions = ScriptConnection(redis)
-        self._scripts = Scripts.read()
+        self._scripts = Scripts.read(settings)
         self._lease_ms = round(settings.lease_seconds * 1000)
         keys = self.keys
         self._finish_terms = (
@@ -105,6 +105,7 @@ class Ledger(CallRecords):
 
         Raises:
             redis.exceptions.RedisError: Redis cannot be reached, or refuses the command.
+            NotConfirmedError: too few replicas have the calls; ``answers`` are the admissions of each batch.
         """
         calls = [self.submit_batch(batch, producer) for batch in batches(submissions)]
         return list(itertools.chain.from_iterable(self._submissions.run(calls)))
@@ -556,13 +557,12 @@ class Ledger(CallRecords):
 
         The answer is the number of leases.
         """
-        settings = self.settings
         arguments = [
             self._lease_ms,
             self._record_ttl,
             self.keys.prefix,
             process_id,
-            round(settings.call_timeout_seconds * 1000),
+            round(self.settings.call_timeout_seconds * 1000),
             round(held_seconds * 1000),
         ]
         return ScriptCall(self._scripts.keep_leases, [self.keys.due], arguments)

@@ -357,8 +357,10 @@ class Reaper:
         if not release.run(self._ledger.redis):
             self.fail(claim, ToolCancelledError())
 
-    def requeue(self, claim: Claim, *, died: bool = False) -> bool:
+    def requeue(self, claim: Claim, *, died: bool = False, is_untouched: bool = False) -> bool:
         """Queue the call again, with a new message; with ``died``, count the death of its worker.
+
+        With ``is_untouched``, its handler has not begun, even if it is marked as started.
 
         False if the handler has started and is not idempotent, if the call is cancelled, or if the claim was
         lost.
@@ -370,7 +372,8 @@ class Reaper:
             self._monitors.tell_retry(
                 call_id, call, claim.run.worker, received=received, lost_by=claim.lost_by
             )
-        release = self._ledger.release(claim, died=died, message=self.message(call_id, call))
+        message = self.message(call_id, call)
+        release = self._ledger.release(claim, died=died, message=message, is_untouched=is_untouched)
         if not release.run(self._ledger.redis):
             return False
         self._dispatch.send(call_id, call)

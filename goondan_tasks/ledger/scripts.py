@@ -1,9 +1,11 @@
 """The ledger's Lua scripts. The header of each file describes its keys, arguments and answer."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 
+from broker_config.confirmation import Confirmation
 from broker_config.scripts import Script
+from broker_config.settings import Settings
 
 #: the files of each script that has more than the one of its own name
 _MADE_OF = {
@@ -25,6 +27,12 @@ _MADE_OF = {
     "sweep": ("ttl", "numbers", "mailboxes", "former", "sweep"),
     "finish_event": ("ttl", "tracing", "mailboxes", "accept", "finishing", "finish_event"),
 }
+
+
+#: what a failover must not undo: a call that was accepted, and the mark before which no handler begins
+_REQUIRED = ("submit", "start")
+#: results and decisions, which count even if too few replicas have confirmed them in time
+_WANTED = ("finish", "finish_event", "suspend", "resolve", "approve", "cancel")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +66,11 @@ class Scripts:
     claim_on_reserve: Script
 
     @classmethod
-    def read(cls) -> "Scripts":
+    def read(cls, settings: Settings) -> "Scripts":
         """Read every script from its files."""
         folder = files("goondan_tasks.ledger") / "scripts"
-        return cls(**{name: Script.read(folder, *_MADE_OF.get(name, (name,))) for name in cls.__slots__})
+        scripts = {name: Script.read(folder, *_MADE_OF.get(name, (name,))) for name in cls.__slots__}
+        for names, is_required in ((_REQUIRED, True), (_WANTED, False)):
+            confirmation = Confirmation.of(settings, is_required=is_required)
+            scripts |= {name: replace(scripts[name], confirmation=confirmation) for name in names}
+        return cls(**scripts)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from broker_config.scripts import Script
+from broker_config.settings import Settings
 from goondan_tasks.client import Client
 from goondan_tasks.ledger.scripts import Scripts
 from goondan_tasks.messages import ToolCallResult
@@ -22,7 +23,7 @@ from tests.faults.work import work_args
 pytestmark = pytest.mark.faults
 
 PATIENCE = 60
-SCRIPTS = Scripts.read()
+SCRIPTS = Scripts.read(Settings())
 
 
 @pytest.fixture(scope="module")

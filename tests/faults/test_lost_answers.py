@@ -12,6 +12,7 @@ from redis import Redis
 
 from broker_config.in_flight import IN_FLIGHT
 from broker_config.scripts import Script
+from broker_config.settings import Settings
 from goondan_tasks.ledger.scripts import Scripts
 from tests.faults.conftest import PROVING_GROUND, Say
 from tests.faults.crowd import AGENT, Answer, Crowd, numbered
@@ -35,7 +36,7 @@ MOST_UNKNOWN = CONCURRENCY + GROUP + MOST_RESULTS
 #: the connection that takes calls off the queues
 LEAD = "goondan-lead"
 
-SCRIPTS = Scripts.read()
+SCRIPTS = Scripts.read(Settings())
 #: tools and the length of their handlers, in turn
 SHORT = [("once__sync", 0.0)] * 4 + [("again__sync", 0.0)]
 #: two that last have both places, and the calls that were claimed behind them go back

@@ -13,6 +13,7 @@ from celery import Celery
 from redis import Redis
 
 from broker_config.process_group import end_processes
+from broker_config.settings import Settings
 from goondan_tasks.client import PendingCall
 from goondan_tasks.ledger.scripts import Scripts
 from goondan_tasks.testing import LocalStack
@@ -73,7 +74,7 @@ def test_calls_of_ours_are_claimed_without_a_trip_of_their_own(stack: LocalStack
     with scripts_run(redis) as run:
         for number in range(20):
             stack.client.call("smith", "echo__args", {"n": number}, timeout=PATIENCE)
-    scripts = Scripts.read()
+    scripts = Scripts.read(Settings())
     assert run[scripts.submit.sha] == run[scripts.start.sha] == run[scripts.finish.sha] == 20
     # a worker that stood still asks whether a claim is still its own: some may, where all would have had to
     assert run[scripts.claim.sha] < 10

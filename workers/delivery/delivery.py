@@ -260,9 +260,16 @@ class Delivery:
         that it has not read.
         """
         is_first = True
-        while not self._is_start_confirmed(claim, is_first=is_first):
-            cancellation.require_wanted()
-            is_first = False
+        self.result_writer.unstarted.add(claim.token)
+        try:
+            while not self._is_start_confirmed(claim, is_first=is_first):
+                cancellation.require_wanted()
+                is_first = False
+        except GoondanError:
+            self.result_writer.take_unstarted(claim)
+            raise
+        if not self.result_writer.take_unstarted(claim):
+            raise ToolCancelledError("The worker stops, and has given the call back.")
         self.limiter.begin(claim)
         return claim.run.clock()
 

@@ -214,6 +214,8 @@ class ResultWriter:
     monitors: Monitors
     #: the current runs, by the tokens of their claims
     _runs: dict[str, _FirstResult] = field(default_factory=dict, init=False)
+    #: the tokens of claims whose marks are awaited; see :meth:`take_unstarted`
+    unstarted: set[str] = field(default_factory=set, init=False)
     #: the tokens of claims whose results Redis has not confirmed
     _unconfirmed: set[str] = field(default_factory=set, init=False)
 
@@ -380,6 +382,14 @@ class ResultWriter:
         """Whether Redis has not confirmed all results."""
         return bool(self._unconfirmed)
 
+    def take_unstarted(self, claim: Claim) -> bool:
+        """Return once that a run waits for its mark: either it begins then, or its claim is given back."""
+        try:
+            self.unstarted.remove(claim.token)
+        except KeyError:
+            return False
+        return True
+
     def abandon(self) -> None:
         """Settle the calls that still run when the process must end (DESIGN "Delivery" rules 4 and 6).
 
@@ -392,5 +402,5 @@ class ResultWriter:
         for claim in self.leases.held():
             if claim.token in self._unconfirmed:
                 continue
-            if not self.reaper.requeue(claim):
+            if not self.reaper.requeue(claim, is_untouched=self.take_unstarted(claim)):
                 self.reaper.fail(claim, unknown_outcome(claim.run.call))

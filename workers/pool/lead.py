@@ -268,7 +268,7 @@ class Lead:
         self._has_slot = self._has_slot or self._slots.take()
         # a batch may hold more events than Turns may begin
         is_welcome = self._slots.takes_events or not is_events_queue(self._ready[0].queue)
-        if not (self._has_slot and is_welcome) or self._queues is None or self._pool.is_draining:
+        if not (self._has_slot and is_welcome) or self._is_stopping:
             self._give_back(len(self._ready))
             return
         job = self._in_hand = self._ready[0]
@@ -288,6 +288,9 @@ class Lead:
             self._end(job, plan, job.refusal)
             return
         self._mark(job)
+        if job.state is JobState.CLAIMED:  # it returns to its queue with the others
+            self._ready.appendleft(job)
+            return
         if self._ready and self._ready[0].state is JobState.CLAIMED and self._short >= GROUP:
             self._mark_ahead()
         if job.state is not JobState.STARTED:
@@ -303,6 +306,10 @@ class Lead:
             self._run_apart(job, plan)
         else:
             self._run(job, plan, number)
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self._queues is None or self._pool.is_draining
 
     def _plan(self, job: Job) -> Plan | None:
         """Return how a plain call is run, and check its arguments; ``None`` if the call is not plain."""
@@ -402,7 +409,7 @@ class Lead:
     # Marks: a handler begins only after Redis has confirmed that its claim is still valid.
 
     def _mark(self, job: Job) -> None:
-        """Wait until a call's mark is confirmed or refused."""
+        """Wait until a call's mark is confirmed or refused, or the worker stops meanwhile."""
         self._unconfirmed[job.token] = job
         try:
             job.require_fresh(self._three_quarters_of_lease)
@@ -415,6 +422,8 @@ class Lead:
                 except RedisError as error:
                     self._refused(error)
                 job.require_fresh(self._three_quarters_of_lease)
+                if job.state is JobState.CLAIMED and self._is_stopping:
+                    return
         finally:  # a fault of ours must not keep the lease forever
             del self._unconfirmed[job.token]
 

@@ -54,4 +54,4 @@ async def on_the_loop(ctx: ToolContext, input: JsonObject) -> JsonObject:
     return output
 
 
-handlers: dict[str, ToolHandler] = {"sync": sync, "busy": busy, "held": held, "async": on_the_loop}
+handlers: dict[str, ToolHandler] = {"sync": sync, "busy": busy, "held": held, "limited": sync, "async": on_the_loop}

@@ -19,6 +19,7 @@ from goondan_tasks.cli.doctor import (
     latency_check,
     neighbour_check,
     priority_checks,
+    replica_checks,
     server_checks,
 )
 from goondan_tasks.cli.fleet_checks import (
@@ -191,6 +192,15 @@ def test_every_fault_says_how_to_mend_it() -> None:
     checks = server_checks(bad)
 
     assert [check.level for check in checks if check.remedy] == ["problem"] * 3 + ["warning"] * 2
+
+
+@pytest.mark.parametrize(
+    ("demanded", "connected", "found"), [(0, 0, []), (1, 1, ["ok"]), (1, 2, ["ok"]), (2, 1, ["problem"])]
+)
+def test_replicas_that_calls_wait_for_are_counted(demanded: int, connected: int, found: list[str]) -> None:
+    checks = replica_checks({**GOOD, "connected_slaves": connected}, Settings(wait_replicas=demanded))
+
+    assert [check.level for check in checks] == found
 
 
 def test_valkey_is_known_by_its_own_name() -> None:

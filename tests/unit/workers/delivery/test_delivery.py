@@ -11,11 +11,12 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from broker_config import serializer
+from broker_config.confirmation import NotConfirmedError
 from broker_config.queues import TOOL_CALL_TASK
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
 from goondan_tasks.calls import RedisDispatch, new_call
-from goondan_tasks.errors import ToolError
+from goondan_tasks.errors import ToolCancelledError, ToolError
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
@@ -26,6 +27,7 @@ from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import drive
 from workers.delivery.delivery import Delivery
 from workers.delivery.incoming import Incoming
+from workers.delivery.result_writer import ResultWriter
 from workers.job import Job
 from workers.tools.dynamic_tools import DynamicTools, TurnKey
 
@@ -69,6 +71,19 @@ class FakeRevisions:
         return self._of[ref or self.active.ref]
 
 
+class Results:
+    """Takes note of the runs that wait for their marks, and of nothing else."""
+
+    take_unstarted: Any = ResultWriter.take_unstarted
+
+    def __init__(self, store: Any = None) -> None:
+        self.unstarted: set[str] = set()
+        self.store = store
+
+    def begin(self, claim: Claim) -> None:
+        """Begin a run."""
+
+
 def delivery(ledger: Ledger, revisions: FakeRevisions, store: Any = None) -> Delivery:
     """Return the delivery of a process that asks the ledger at once."""
     any_: Any = revisions
@@ -103,7 +118,7 @@ def delivery(ledger: Ledger, revisions: FakeRevisions, store: Any = None) -> Del
         leases=SimpleNamespace(hold=lambda claim: None),  # type: ignore[arg-type]
         watchdog=UNUSED,
         cancels=SimpleNamespace(hold=lambda *_: Cancellation()),  # type: ignore[arg-type]
-        result_writer=SimpleNamespace(begin=lambda claim: None, store=store),  # type: ignore[arg-type]
+        result_writer=Results(store),  # type: ignore[arg-type]
         spans=SimpleNamespace(around=lambda claim, run: run),
     )
 
@@ -170,6 +185,30 @@ def test_the_mark_is_asked_for_again_while_redis_answers_with_errors(monkeypatch
         monkeypatch.setattr("workers.delivery.delivery.PAUSE_SECONDS", 0)
         assert carried_out(ledger, RunsAsMark()) > 0
     assert list(answers) == []
+
+
+def test_a_call_that_was_given_back_while_its_mark_was_awaited_does_not_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    call = new_call("lizard", "skin__colour", {}, {})
+    with fakeredis.FakeRedis() as redis:
+        ledger = Ledger(redis, Settings())
+        claim = ledger.claim(ClaimRequest("id-1", call, "w1", ClaimTerms())).run(ledger.redis)
+        one = delivery(ledger, FakeRevisions())
+        given_back: list[bool] = []
+
+        def stop(_: float) -> None:
+            given_back.append(one.result_writer.take_unstarted(claim))
+
+        answers = iter([NotConfirmedError("0 of 1 replicas have confirmed it"), [Stored.YES]])
+        mark = SimpleNamespace(run=lambda redis: raise_or_return(next(answers)))
+        monkeypatch.setattr(ledger, "start", lambda claims: mark)
+        monkeypatch.setattr(
+            "workers.delivery.delivery.time", SimpleNamespace(monotonic=lambda: 0, sleep=stop)
+        )
+        with pytest.raises(ToolCancelledError, match="has given the call back"):
+            one.start(claim, Cancellation())
+    assert given_back == [True]
 
 
 def test_a_call_whose_lease_ran_out_while_its_mark_was_confirmed_asks_again_and_is_lost(

@@ -76,7 +76,9 @@ class Desk:
             writer,
             self.reaper,
             limiter=self,  # type: ignore[arg-type]
-            leases=SimpleNamespace(drop=lambda _: self.held.discard("lease")),  # type: ignore[arg-type]
+            leases=SimpleNamespace(  # type: ignore[arg-type]
+                drop=lambda _: self.held.discard("lease"), held=lambda: [self.claim]
+            ),
             cancels=SimpleNamespace(drop=self._drop),  # type: ignore[arg-type]
             retries=UNUSED,
             spans=SimpleNamespace(end=lambda claim, result: None),
@@ -175,3 +177,21 @@ def test_a_run_that_has_ended_is_not_answered_for(desk: Desk) -> None:
     result = desk.ledger.result(desk.claim.run.id)
     assert result is not None
     assert result.output == "done"
+
+
+@pytest.mark.parametrize(("has_begun", "status"), [(True, "done"), (False, "queued")])
+def test_a_marked_run_is_given_back_at_the_end_only_before_its_handler_begins(
+    redis: Redis, has_begun: bool, status: str
+) -> None:
+    desk = Desk(redis)
+    desk.result_writer.unstarted.add(desk.claim.token)
+    desk.ledger.start([desk.claim.id_and_token]).run(redis)  # too few replicas have confirmed it
+    if has_begun:
+        assert desk.result_writer.take_unstarted(desk.claim)
+
+    desk.result_writer.abandon()
+
+    record = desk.ledger.record(desk.claim.run.id)
+    assert record is not None
+    assert record.status == status
+    assert not desk.result_writer.take_unstarted(desk.claim)

@@ -31,7 +31,7 @@ from workers.pool.lead import AHEAD_SECONDS, EXTRA, Lead
 
 _LEDGER = Ledger(fakeredis.FakeRedis(), Settings())
 _START = _LEDGER.start([("a", "b")]).script.sha
-_RELEASE = Scripts.read().release.sha
+_RELEASE = Scripts.read(Settings()).release.sha
 
 
 class FakeReader:
