@@ -450,12 +450,13 @@ class Executor:
         """Return the result as it is stored: with secrets masked, and a large output in a file."""
         if result.output is None:
             return without_secrets(result)
-        data, output = encoded_output(result.output, bound.name)
+        author = handling_agent(run.call) or bound.name
+        data, output = encoded_output(result.output, author)
         if output is not result.output:
             result = result.model_copy(update={"output": output})
         shown = without_secrets(result)
         if shown is not result:
-            result, data = shown, encoded_output(shown.output, bound.name).data
+            result, data = shown, encoded_output(shown.output, author).data
         if len(data) <= self.outputs.max_bytes:
             return result
         stored = await self.outputs.store(run, data)

@@ -104,7 +104,7 @@ class Call {
         }
         send(message);
       } catch (error) {
-        const told = error instanceof PayloadTooLargeError ? error : notJson(describe(error).message);
+        const told = error instanceof PayloadTooLargeError ? error : new ToolOutputError(describe(error).message);
         send({ t: 'error', id: this.id, error: describe(told) });
       }
     }
@@ -251,6 +251,8 @@ function encoded(message) {
 class PayloadTooLargeError extends Error {
   name = 'PayloadTooLargeError';
   code = 'E_PAYLOAD_TOO_LARGE';
+  /** It was not raised by the handler. */
+  stack = undefined;
   suggestion = 'Write large data into a file of the workdir, and return its path.';
 
   constructor(bytes) {
@@ -258,8 +260,17 @@ class PayloadTooLargeError extends Error {
   }
 }
 
-const notJson = (reason) =>
-  Object.assign(new TypeError(`What the handler returns is not JSON: ${reason}.`), { code: 'E_TOOL_BAD_OUTPUT' });
+class ToolOutputError extends Error {
+  name = 'ToolOutputError';
+  code = 'E_TOOL_BAD_OUTPUT';
+  suggestion = 'Return only plain objects, arrays, strings, finite numbers, booleans and null.';
+  /** It was not raised by the handler. */
+  stack = undefined;
+
+  constructor(reason) {
+    super(`What the handler returns is not JSON: ${reason}.`);
+  }
+}
 
 /** Return a `send` that writes all messages of one round of the event loop at once. */
 function batched(waiting) {

@@ -117,6 +117,7 @@ class Bench:
         """Submit calls whose handlers are held, and last the one that acts by itself; wait for all."""
         held = self.submit(outcome, lambda kind: kind.name != "sync")
         self.wait_until_begun(held)
+        wait_until(lambda: all(one.call.progress() for one in held), PATIENCE)
         short = self.submit(outcome, lambda kind: kind.name == "sync")
         self.wait_until_begun(short)
         return held + short

@@ -13,20 +13,7 @@ from tests.conformance.promises import broken
 
 ENVIRONMENT = {"GOONDAN_LEASE_SECONDS": "2", "GOONDAN_LOG_FORMAT": "json"}
 #: where kinds of calls differ today, and how
-DIFFERENCES = {
-    **dict.fromkeys(
-        [cell.name for cell in CELLS if cell.outcome in {"pending", "approved", "denied"}],
-        "the event about the end gets a result record of Celery, but no plain Celery producer has sent it",
-    ),
-    **dict.fromkeys(
-        [cell.name for cell in CELLS if cell.outcome == "damaged"],
-        "a call that lasted logs call.superseded beside call.not_stored",
-    ),
-    "javascript-not-json": "the error suggests nothing, and is logged as one that the handler raised",
-    "event-not-json": "the message names an inner tool in place of the agent",
-    "event-cancelled": "the end of an abandoned handler is logged as call.superseded",
-    "event-time-limit": "the end of an abandoned handler is logged as call.superseded",
-}
+DIFFERENCES: dict[str, str] = {}
 HARMFUL = ("killed-before", "killed", "redis-away", "drain")
 
 

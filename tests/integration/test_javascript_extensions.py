@@ -163,7 +163,7 @@ def test_arguments_metadata_and_results_are_changed_on_the_way(lighthouse: Light
         ("twice", "E_MIDDLEWARE", "Middleware beacon.closely called next() a second time."),
         ("a result", "E_TOOL", "no"),
         ("sets", "E_MIDDLEWARE", "Middleware beacon.closely raised TypeError: "),
-        ("cycle", "E_MIDDLEWARE", "Middleware beacon.closely raised TypeError: "),
+        ("cycle", "E_MIDDLEWARE", "Middleware beacon.closely raised ToolOutputError: "),
     ],
 )
 def test_what_a_middleware_does_wrong_is_said(

@@ -358,7 +358,8 @@ class ResultWriter:
                 self._let_go(claim, is_lost=stored in (Stored.LOST, Stored.DAMAGED))
             if stored is Stored.DAMAGED:
                 self._log_damaged(claim, NO_CALL)
-            self.log(result, stored is Stored.YES)
+            elif not has_result:  # else the call has ended before, and so has its log
+                self.log(result, stored is Stored.YES)
             if stored is Stored.YES and not has_result:
                 self.counts.add([CountedCall.of(result)])
                 self.monitors.add_end(claim.run.call, result)

@@ -32,9 +32,10 @@ end
 -- Accept one call.
 -- key    its record
 -- queue  what add_queue returned
--- new    id, call (JSON), digest, producer ('' = no client of this package, perhaps plain Celery), deadline (ms,
---        '' = none), patience (ms that it may wait without a deadline), ttl (of the record, s), message ('' = the
---        caller sends it), indexes (of traces, as tracing.lua takes them); for an event also ns, box
+-- new    id, call (JSON), digest, producer ('' = no client of this package), is_celery (whether a plain Celery producer
+--        reads its own result record), deadline (ms, '' = none), patience (ms that it may wait without a deadline), ttl
+--        (of the record, s), message ('' = the caller sends it), indexes (of traces, as tracing.lua takes them); for an
+--        event also ns, box
 -- Returns nothing for a new call; 'known' or 'conflict', and its status, for one that was submitted before; 'damaged' for
 -- one whose record or mailbox is: it is not accepted, the others of the batch are.
 local function add_call(batch, queue, key, new)
@@ -48,7 +49,7 @@ local function add_call(batch, queue, key, new)
   -- queuedAt has microseconds, one more for each call: it is the order in which calls wait for a limit
   redis.call('HSET', key, 'status', 'queued', 'call', new.call, 'digest', new.digest, 'producers', new.producer,
     'queuedAt', time[1] * 1000 + (time[2] + size) / 1000, 'deadline', deadline, 'attempt', 0)
-  if new.producer == '' then redis.call('HSET', key, 'celery', '1') end
+  if new.is_celery then redis.call('HSET', key, 'celery', '1') end
   redis.call('EXPIRE', key, ttl)
   batch.size = size + 1
   batch.deadlines[2 * size + 1], batch.deadlines[2 * size + 2] = deadline, new.id

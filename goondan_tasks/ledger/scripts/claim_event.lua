@@ -13,8 +13,8 @@ local status = redis.call('HGET', KEYS[1], 'status')
 if not status then
   if ARGV[19] == '1' then return {'absent', 0, 0, 0} end
   accept_call({KEYS[1], KEYS[2], KEYS[4], KEYS[5], KEYS[6]}, {
-    id = id, call = ARGV[9], digest = ARGV[10], producer = '', deadline = ARGV[11], patience = ARGV[12],
-    ttl = ARGV[5], message = '', indexes = ARGV[14], ns = ns, box = box,
+    id = id, call = ARGV[9], digest = ARGV[10], producer = '', is_celery = true, deadline = ARGV[11],
+    patience = ARGV[12], ttl = ARGV[5], message = '', indexes = ARGV[14], ns = ns, box = box,
   })
   status = 'queued'
 end
