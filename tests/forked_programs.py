@@ -4,6 +4,7 @@ Whoever starts ``python -m goondan_tasks`` in the tests gets a fork. It runs the
 in its own directory, environment, process group and streams, and is a child of the process that asked for it.
 What starts workers itself (``goondan dev``, the orchestrator, pytest) gets a process to fork from too.
 The child processes that check entry files are forked from another one, which has imported what they import.
+What a few commands import besides, that process imports before the first of them.
 
 Two things differ from a program that was started: its modules are imported already, and ``/proc`` shows the
 command line and the environment of the process that forks (:mod:`tests.processes` knows). Tests that are
@@ -41,18 +42,27 @@ _UNBUFFERED = "PYTHONUNBUFFERED"
 #: the module of the child process that imports entry files for a check
 _ENTRY = "goondan_tasks.entry"
 #: what may be run as ``python -m``, but for that
-_OURS = {"goondan_tasks", "goondan_tasks.flower_program", "pytest", "tests.integration.oauth.asker"}
+_OURS = {
+    "celery",
+    "goondan_tasks",
+    "goondan_tasks.flower_program",
+    "pytest",
+    "tests.faults.stock_transport",
+    "tests.integration.oauth.asker",
+}
 #: those that start some of ours themselves: modules, or commands of ``goondan``
 _STARTERS = {"pytest", "demo", "dev", "orchestrator"}
-#: what a worker that is ready has imported
+#: what a worker that is ready has imported, one whose agents think too
 _WORKER = (
     "billiard.pool",
+    "celery.__main__",
     "broker_config.broker_connection",
     "broker_config.transport",
     "celery.app.control",
     "celery.app.events",
     "celery.app.log",
     "celery.apps.worker",
+    "celery.bin.worker",
     "celery.worker.autoscale",
     "celery.worker.components",
     "celery.worker.consumer",
@@ -61,10 +71,17 @@ _WORKER = (
     "goondan_tasks.cli.program",
     "goondan_tasks.cli.servers",
     "kombu.transport.redis",
+    "pydantic_ai.direct",
+    "pydantic_ai.models.openai",
     "workers.lifecycle",
     "workers.mcp",
     "workers.tasks",
 )
+#: what commands import besides, the process that forks them before the first one
+_COMMANDS = {
+    "callbacks": ("goondan_tasks.callbacks", "goondan_tasks.http"),
+    "mcp-server": ("goondan_tasks.http", "goondan_tasks.mcp_server"),
+}
 #: how the command lines begin that may be forked: an interpreter's options, up to the module
 _BEGINNINGS = (["-m"], ["-P", "-m"], ["-P", "-X", "utf8", "-m"])
 #: signals that may be ignored from the start, and what Python makes of them otherwise
@@ -78,10 +95,10 @@ ENVIRONMENT = 199
 
 
 @contextmanager
-def forked_programs(*imported: str) -> Iterator[None]:
-    """Fork our programs during a ``with`` block; ``imported`` are more modules for them."""
+def forked_programs() -> Iterator[None]:
+    """Fork our programs during a ``with`` block."""
     with (
-        closing(Nursery(_OURS, (*_WORKER, *imported), os.environ)) as programs,
+        closing(Nursery(_OURS, _WORKER, os.environ)) as programs,
         closing(Nursery({_ENTRY}, [_ENTRY])) as entries,
         mock.patch.object(Nursery, "current", (programs, entries)),
         mock.patch.object(subprocess.Popen, "_execute_child", _execute_child),
@@ -257,6 +274,8 @@ def _serve(environment: Mapping[str, str]) -> None:
         if not length:
             return
         order = Order(**json.loads(orders.recv(int.from_bytes(length, "big"), socket.MSG_WAITALL)))
+        if order.module == "goondan_tasks":
+            _import(_COMMANDS.get("".join(order.words[:1]), ()))
         told, tell = os.pipe()
         parent = os.fork()
         if parent == 0:
@@ -311,7 +330,10 @@ def _become(order: Order, descriptors: Sequence[int], tell: int, environment: Ma
         importlib.import_module(_ENTRY).main(order.words)
     else:
         sys.path[:0] = [] if is_safe else [order.cwd]
-        runpy.run_module(order.module, run_name="__main__", alter_sys=True)
+        if order.module == "celery":
+            importlib.import_module("celery.__main__").main()
+        else:
+            runpy.run_module(order.module, run_name="__main__", alter_sys=True)
     sys.exit()
 
 
@@ -332,11 +354,18 @@ def _complete_models(parent: type[BaseModel]) -> None:
         _complete_models(model)
 
 
+def _import(modules: Iterable[str]) -> None:
+    """Import what is not imported yet; no fork looks for garbage among what they share."""
+    if new := [name for name in modules if name not in sys.modules]:
+        gc.disable()
+        for name in new:
+            importlib.import_module(name)
+        gc.freeze()
+        gc.enable()
+
+
 if __name__ == "__main__":
-    gc.disable()
-    for name in sys.argv[1:]:
-        importlib.import_module(name)
+    _import(sys.argv[1:])
     _complete_models(BaseModel)
-    gc.freeze()  # no fork looks for garbage among what they share
-    gc.enable()
+    gc.freeze()
     _serve(dict(os.environ))

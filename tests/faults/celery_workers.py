@@ -38,7 +38,15 @@ def celery_workers(stack: LocalStack, directory: Path, *options: str) -> Callabl
 
     def launch() -> Worker:
         name = f"celery-{next(_numbers)}"
-        command = [sys.executable, stock_transport.__file__, "--app", "goondan_tasks", "--quiet", "worker"]
+        command = [
+            sys.executable,
+            "-m",
+            stock_transport.__name__,
+            "--app",
+            "goondan_tasks",
+            "--quiet",
+            "worker",
+        ]
         usual = ["-n", f"{name}@%h", "-Q", "agent.tester", "--without-gossip", "--without-mingle"]
         with (directory / f"{name}.log").open("wb") as output:
             worker = stack._group.start(

@@ -22,7 +22,6 @@ from tests.faults.crowd import AGENT
 from tests.faults.fleet import Fleet, kills
 from tests.faults.redis_faults import restart
 from tests.faults.sizes import short_and_long
-from tests.forked_programs import forked_programs
 from tests.waiting import wait_until
 
 #: tool calls of a Turn; with the answer it has a Step more
@@ -175,10 +174,7 @@ def test_turns_survive_deaths_of_workers_and_restarts_of_redis(
     log.touch()
     (tmp_path / "goondan.yaml").write_text(BUNDLE.format(port=port, agent=AGENT), "utf-8")
     (tmp_path / "deed.py").write_text(DEED.format(log=str(log)), "utf-8")
-    with (
-        forked_programs("pydantic_ai.models.openai"),
-        LocalStack(tmp_path, workers=0, environment=ENVIRONMENT) as stack,
-    ):
+    with LocalStack(tmp_path, workers=0, environment=ENVIRONMENT) as stack:
         fleet = Fleet(stack, 3)
         wait_until(lambda: len(fleet.consuming) == 3, 60)
         answered: dict[int, float] = {}
