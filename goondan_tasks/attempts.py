@@ -14,6 +14,8 @@ class Attempt(WireModel):
     started_at: str | None = None
     ended_at: str | None = None
     ended: str | None = None
+    #: the last lines that it has logged, without secrets, if it has failed; a run whose worker died has none
+    log: str | None = None
 
 
 def attempts_of(record: CallRecord, result: ToolCallResult | None) -> tuple[Attempt, ...]:
@@ -28,14 +30,18 @@ def attempts_of(record: CallRecord, result: ToolCallResult | None) -> tuple[Atte
         else unknown.model_copy(update={"number": number, "started_at": first if number == 1 else None})
         for number in range(1, record.attempt)
     ]
-    return (*earlier, _last_attempt(record, result))
+    runs = (*earlier, _last_attempt(record, result))
+    return tuple(run.model_copy(update={"log": record.lines.get(run.number)}) for run in runs)
 
+
+#: how a run has ended whose worker died after its handler had started
+DIED = "its worker died"
 
 #: the codes of results after the death of a worker
 _DEATHS = {ToolOutcomeUnknownError.code, ToolPoisonedError.code, AgentOutcomeUnknownError.code}
 
 _ENDINGS = {
-    "died": "its worker died",
+    "died": DIED,
     "unstarted": "its worker died before it had started",
     "overran": "ran beyond its limit, and its worker could not end it",
     "released": "given back by its worker",
@@ -65,7 +71,7 @@ def _last_attempt(record: CallRecord, result: ToolCallResult | None) -> Attempt:
         ended = "given back by its worker, or lost with it"
         return Attempt(number=record.attempt, ended_at=time_of(record.requeued_at), ended=ended)
     if record.lost_at is not None:
-        ended_at, ended = record.lost_at, "its worker died"
+        ended_at, ended = record.lost_at, DIED
     elif record.status == "pending":
         ended_at, ended = record.suspended_at, "its output comes later"
     return Attempt(
@@ -89,7 +95,7 @@ def _ending(result: ToolCallResult | None) -> str | None:
     if result is None or result.error is None:
         return None if result is None else "ok"
     is_death = result.error.code in _DEATHS
-    return "its worker died" if is_death else result.error.code
+    return DIED if is_death else result.error.code
 
 
 def time_of(milliseconds: float | None) -> str | None:

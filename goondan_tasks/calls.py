@@ -3,7 +3,7 @@
 import functools
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
 
 from pydantic import ValidationError
@@ -33,6 +33,7 @@ from goondan_tasks.messages import (
 from goondan_tasks.model_messages import message_fault
 from goondan_tasks.names import call_identity, current_span, write_traceparent
 from goondan_tasks.output import Pending
+from goondan_tasks.run_lines import RunLines
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -307,6 +308,8 @@ class Run:
     approved_by: str | None = None
     #: later for a later run of the same instance's events
     claimed_at: float = 0.0
+    #: what it has logged
+    lines: RunLines = field(default_factory=RunLines, compare=False, repr=False)
 
     @property
     def message(self) -> Message:

@@ -5,16 +5,20 @@ The renderers of structlog and the way through the standard library's logging to
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from structlog import dev, processors
 from structlog.typing import EventDict
 
+from goondan_tasks.messages import CallLogFields
 from goondan_tasks.redaction import hide_secrets
 from goondan_tasks.wording import on_one_line, printable
 
 Form = Literal["console", "dev", "json"]
+
+#: takes the fields of a line, without secrets
+KeepLine = Callable[[Mapping[str, Any]], None]
 
 #: under ``goondan dev`` a person reads the lines, which have a prefix with the process
 _NOT_IN_DEV = ("correlation_id", "logger", "tool_call_id", "trace_id", "worker")
@@ -26,6 +30,17 @@ _to_json = json.JSONEncoder(ensure_ascii=False, default=repr).encode
 
 #: the fields that may have several lines
 _TRACES = ("stack", "exception")
+
+#: what is shown of a call's own lines, in characters: of a line, and of the end of its traceback
+LONGEST_LINE = 1_000
+LONGEST_TRACE = 2_000
+
+#: what all lines of a call repeat, and what has a place of its own
+_NOT_IN_BRIEF = frozenset({
+    *CallLogFields._fields,
+    *("event", "exception", "level", "stack", "timestamp", "tool_call_id"),
+})  # fmt: skip
+_USUAL_LOGGERS = ("goondan.tool", "goondan.extension")
 
 _COLORS = {
     "debug": dev.GREEN,
@@ -39,9 +54,11 @@ _COLORS = {
 class LineRenderer:
     """Renders an event as its line, without secrets (a structlog processor)."""
 
-    def __init__(self, form: Form, *, is_colored: bool = False) -> None:
+    def __init__(self, form: Form, *, is_colored: bool = False, keep: KeepLine | None = None) -> None:
+        """``keep`` is called with the fields of each line."""
         self._form = form
         self._is_colored = is_colored
+        self._keep = keep
 
     def __call__(self, logger: Any, method: str, event: Mapping[str, Any]) -> str:
         """Return the line, without a line break at its end; a traceback follows it on lines of its own."""
@@ -50,6 +67,8 @@ class LineRenderer:
             fields = dict(processors.format_exc_info(logger, method, fields))
         fields.pop("exc_info", None)
         hide_secrets(logger, method, fields)
+        if self._keep is not None:
+            self._keep(fields)
         if self._form == "dev":
             _shorten(fields)
         if self._form == "json":
@@ -75,6 +94,26 @@ class LineRenderer:
         return _colored(parts, level) if self._is_colored else line
 
 
+def brief_line(fields: Mapping[str, Any]) -> str:
+    """Write the fields of a call's line, without secrets, as ``time level event name=value …``.
+
+    The end of its traceback follows on lines of its own.
+    """
+    words = [_cut(str(fields[name])) for name in ("timestamp", "level", "event") if name in fields]
+    words += [
+        f"{name}={_cut(_shown(_cut(value) if isinstance(value, str) else value))}"
+        for name, value in fields.items()
+        if name not in _NOT_IN_BRIEF and not (name == "logger" and value in _USUAL_LOGGERS)
+    ]
+    line = _cut(on_one_line(_cut(" ".join(words))))
+    trace = str(fields.get("exception") or fields.get("stack") or "")
+    return f"{line}\n{printable(trace[-LONGEST_TRACE:])[-LONGEST_TRACE:]}" if trace else line
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 1]}…"
+
+
 def _colored(parts: Sequence[str], level: str) -> str:
     """Return a line of parts in colors: its time, level, event, logger, then fields."""
     styles = (dev.DIM, _COLORS.get(level, ""), dev.BRIGHT, dev.BLUE)
@@ -87,6 +126,7 @@ def _colored(parts: Sequence[str], level: str) -> str:
 
 
 def _shown(value: Any) -> str:
+    """Return a field's value as lines for people show it."""
     if type(value) is str and _is_word(value):
         return value
     return repr(value)

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 import structlog
 
 from broker_config.settings import Settings
-from goondan_tasks.log_lines import Form, LineRenderer
+from goondan_tasks.log_lines import Form, KeepLine, LineRenderer
 from goondan_tasks.messages import CallLogFields, ToolCallResult
 from goondan_tasks.redaction import KNOWN_SECRETS
 
@@ -53,10 +53,13 @@ _PLAIN = {str, int, float, bool, type(None)}
 RunningFields = Callable[[], Mapping[str, Any]]
 
 
-def configure_logging(settings: Settings, running: RunningFields = dict) -> None:
+def configure_logging(
+    settings: Settings, running: RunningFields = dict, keep: KeepLine | None = None
+) -> None:
     """Send all logging of this process, ours and that of libraries, to stderr.
 
-    Each line gets the fields of ``running`` that it does not have, unless it is about another call.
+    Each line gets the fields of ``running`` that it does not have, unless it is about another call. ``keep``
+    is called with the fields of each line, without secrets.
     """
 
     is_dev = _form(settings) == "dev"
@@ -67,7 +70,7 @@ def configure_logging(settings: Settings, running: RunningFields = dict) -> None
         structlog.stdlib.PositionalArgumentsFormatter(),
         partial(_add_running, running),
     ]
-    render = _renderer(settings)
+    render = _renderer(settings, keep)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -244,5 +247,6 @@ def _form(settings: Settings) -> Form:
     return "dev" if settings.dev == "on" and settings.log_format == "console" else settings.log_format
 
 
-def _renderer(settings: Settings) -> LineRenderer:
-    return LineRenderer(_form(settings), is_colored=settings.log_format == "console" and sys.stderr.isatty())
+def _renderer(settings: Settings, keep: KeepLine | None = None) -> LineRenderer:
+    is_colored = settings.log_format == "console" and sys.stderr.isatty()
+    return LineRenderer(_form(settings), is_colored=is_colored, keep=keep)

@@ -8,8 +8,6 @@ from pathlib import Path
 from time import time
 from typing import Any
 
-import structlog
-
 from goondan_tasks.agent_api import AgentContext
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.calls import Run
@@ -28,6 +26,7 @@ from workers.concurrency.event_loop import RunOnThread
 from workers.concurrency.slots import KeptSlot, ReleaseSlot
 from workers.concurrency.threads import on_new_thread
 from workers.instances.workdirs import InstanceWorkdirs, OpenWait
+from workers.kept_lines import logger_of
 from workers.processes.confinement import Confinement
 from workers.processes.programs import ProcessRunner
 from workers.progress_reporter import ProgressReporter
@@ -201,7 +200,7 @@ class ContextFactory:
             correlation_id=call.correlation_id,
             event=event_of(call, run.clock()),
             workdir=workdir,
-            logger=_logger_of(run),
+            logger=logger_of(run),
             runtime=call_services.runtime,
             tools=call_services.tools,
             progress=services.reporter,
@@ -248,7 +247,7 @@ class ContextFactory:
             tool_call_id=call.shown_id,
             message=run.message,
             workdir=workdir,
-            logger=_logger_of(run),
+            logger=logger_of(run),
             run_process=ProcessRunner(workdir, deadline, cancellation, environment, sandbox),
             progress=services.reporter,
             deadline=deadline,
@@ -284,10 +283,3 @@ def _left_of(run: Run) -> float | None:
     if limit is None or run.begun_at is None:
         return limit
     return limit - (run.clock() - run.begun_at) / 1000
-
-
-def _logger_of(run: Run) -> structlog.stdlib.BoundLogger:
-    logger: structlog.stdlib.BoundLogger = structlog.get_logger(
-        "goondan.tool", **run.log_fields, tool_call_id=run.call.shown_id
-    )
-    return logger

@@ -8,6 +8,7 @@ from broker_config.settings import Settings
 from goondan_tasks.celery import app
 from goondan_tasks.logs import configure_logging
 from workers.extensions.events import running_log_fields
+from workers.kept_lines import keep_line
 from workers.pool.consumer import Reservations
 from workers.pool.drain import Drain
 from workers.pool.heartbeat import Heartbeat
@@ -20,4 +21,4 @@ take_over()
 
 @setup_logging.connect
 def _configure_logging(**_: Any) -> None:
-    configure_logging(Settings.load(), running_log_fields)
+    configure_logging(Settings.load(), running_log_fields, keep_line)

@@ -11,7 +11,7 @@ import typer
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from goondan_tasks.attempts import Attempt
+from goondan_tasks.attempts import DIED, Attempt
 from goondan_tasks.cli.calls import CALL_COLUMNS, styled_state, whole_id
 from goondan_tasks.cli.live_output import progress_text, write_or_watch
 from goondan_tasks.cli.options import (
@@ -152,7 +152,7 @@ def _duration_of(record: CallRecord) -> str | None:
 
 @takes_client
 def show(session: Session, client: Client, call_id: CallId) -> None:
-    """Show everything about one call: its arguments, state, attempts and error, and the calls it caused.
+    """Show everything about one call: its arguments, state, attempts, error, log lines, and what it caused.
 
     The exit code is 0 whatever the call's state; that of `goondan result ID` is 1 for an error.
     """
@@ -170,6 +170,7 @@ def show(session: Session, client: Client, call_id: CallId) -> None:
         where = f"the log of {on_one_line(story.worker)}" if story.worker else "the worker's log"
         kept = story.traceback or f"Traceback: none is kept with the call. See {where}."
         output.print(kept.rstrip())
+    _show_lines(story, output)
     if story.children:
         output.print("")
         _show_children(story, output)
@@ -509,6 +510,15 @@ def _attempts(story: CallStory) -> Answer:
         "with": lambda one: one.ended,
     }
     return listing(story.attempts, columns)
+
+
+def _show_lines(story: CallStory, output: Output) -> None:
+    for attempt in story.attempts:
+        if attempt.log is not None:
+            output.print(f"\nThe last lines that attempt {attempt.number} logged:\n{attempt.log}")
+        elif attempt.ended == DIED:
+            where = f"the log of {on_one_line(attempt.worker)}" if attempt.worker else "its log"
+            output.print(f"\nThe lines of attempt {attempt.number} died with its worker. See {where}.")
 
 
 def _show_children(story: CallStory, output: Output) -> None:

@@ -1,6 +1,7 @@
 """The runs of a call that have ended without a result, as its record keeps them (``former.lua``)."""
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from goondan_tasks.errors import ToolError
@@ -40,6 +41,14 @@ class FormerRun:
                 attempt, claimed_at, ended_at, ending, worker = line.split(" ", 4)
                 found.append(cls(int(attempt), int(claimed_at), int(ended_at), ending, worker))
         return tuple(found)
+
+
+def lines_of_runs(fields: Mapping[bytes, bytes]) -> dict[int, str]:
+    """Return the log lines in a record by the number of the attempt (``keep_failure.lua``)."""
+    numbers = {name.removeprefix(b"log:"): text for name, text in fields.items() if name.startswith(b"log:")}
+    return {
+        int(number): text.decode(errors="replace") for number, text in numbers.items() if number.isdigit()
+    }
 
 
 def former_ending(code: str) -> str:

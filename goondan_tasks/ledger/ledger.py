@@ -519,16 +519,15 @@ class Ledger(CallRecords):
 
     def retry(self, claim: Claim, *, pause_ms: int, begun_at: float, code: str) -> ScriptCall[int]:
         """Ask for another run of a call whose run has failed with ``code`` (``retry.lua``)."""
-        return ScriptCall(
-            self._scripts.retry,
-            [self.keys.call(claim.run.id)],
-            [claim.token, pause_ms, f"{claim.run.retries + 1} {begun_at:.0f}", former_ending(code)],
-        )
+        retried = f"{claim.run.retries + 1} {begun_at:.0f}"
+        arguments = [claim.token, pause_ms, retried, former_ending(code)]
+        return ScriptCall(self._scripts.retry, [self.keys.call(claim.run.id)], arguments)
 
-    def keep_traceback(self, call_id: str, text: str) -> ScriptCall[int]:
-        """Keep the end of the traceback of a call that has failed in its record (``keep_traceback.lua``)."""
-        kept = text[-LONGEST_TRACEBACK:].encode(errors="backslashreplace")
-        return ScriptCall(self._scripts.keep_traceback, [self.keys.call(call_id)], [kept])
+    def keep_failure(self, run: Run, traceback: str | None) -> ScriptCall[int]:
+        """Keep a failed run's log lines and, if its call has ended, its traceback (``keep_failure.lua``)."""
+        end = (traceback or "")[-LONGEST_TRACEBACK:].encode(errors="backslashreplace")
+        arguments = [run.attempt, end, run.lines.text()]
+        return ScriptCall(self._scripts.keep_failure, [self.keys.call(run.id)], arguments)
 
     def unqueue(self, call_id: str, call: ToolCall) -> ScriptCall[int]:
         """Remove an ended call's message from its queue, if it is among the first (``unqueue.lua``)."""

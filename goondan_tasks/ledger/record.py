@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any, Self, cast
 
@@ -16,7 +16,7 @@ from broker_config.keys import Keys
 from broker_config.refusals import is_script_fault, refusal_text
 from goondan_tasks.calls import Run, with_meta
 from goondan_tasks.errors import ToolCancelledError, ToolError, ToolOutputError
-from goondan_tasks.ledger.former_runs import FormerRun
+from goondan_tasks.ledger.former_runs import FormerRun, lines_of_runs
 from goondan_tasks.messages import (
     JsonObject,
     ToolCall,
@@ -227,6 +227,8 @@ class CallRecord:
     lost_at: int | None = None
     #: the end of the traceback of the handler's exception
     traceback: str | None = None
+    #: the last log lines of failed runs, by the number of the attempt
+    lines: Mapping[int, str] = field(default_factory=dict)
     #: the runs that have ended without a result, the earliest first
     former: tuple[FormerRun, ...] = ()
 
@@ -350,6 +352,7 @@ class CallRecord:
             retries=int(retries),
             begun_at=int(begun_at) if begun_at else None,
             traceback=fields[b"traceback"].decode(errors="replace") if b"traceback" in fields else None,
+            lines=lines_of_runs(fields),
             former=FormerRun.read(fields.get(b"former", b"")),
         )
 

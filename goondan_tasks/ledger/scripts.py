@@ -61,7 +61,7 @@ class Scripts:
     progress: Script
     retry: Script
     unqueue: Script
-    keep_traceback: Script
+    keep_failure: Script
     #: put before the transport's ``reserve.lua``
     claim_on_reserve: Script
 

@@ -16,6 +16,7 @@ from broker_config.pipelined_writer import PipelinedWriter
 from broker_config.refusals import refusal_text
 from goondan_tasks.bundle.resources import Retry
 from goondan_tasks.call_counts import CallCounts, CountedCall
+from goondan_tasks.calls import Run
 from goondan_tasks.errors import BrokerUnreachableError, GoondanError, ToolOutputError
 from goondan_tasks.events import is_event
 from goondan_tasks.ledger.leases import LeaseKeeper
@@ -282,6 +283,7 @@ class ResultWriter:
         self._unconfirmed.discard(claim.token)
         if result.error is not None:
             self.counts.add_retry(claim.run.call.agent_name, result.tool_name, result.error.code)
+            self.keep_failure(claim.run, result)
         self.monitors.add_retry(claim.run.call, result)
         cancellation = self.cancels.cancellation(claim)
         if cancellation is not None:
@@ -363,7 +365,7 @@ class ResultWriter:
             if stored is Stored.YES and not has_result:
                 self.counts.add([CountedCall.of(result)])
                 self.monitors.add_end(claim.run.call, result)
-                self.keep_traceback(result)
+                self.keep_failure(claim.run, result)
             unsent = self.reaper.unsent(finished, answer)
             if unsent:
                 self.limiter.send_later(unsent)
@@ -372,10 +374,10 @@ class ResultWriter:
         refused = partial(self._on_refusal, claim)
         self.writer.put_off(script_call, on_answer, is_urgent=is_waited_for, refused=refused)
 
-    def keep_traceback(self, result: ToolCallResult) -> None:
-        """Keep the traceback of a stored result with its call; it is no part of the result."""
-        if result.error is not None and result.error.traceback is not None:
-            keep = self.ledger.keep_traceback(result.meta.id, result.error.traceback)
+    def keep_failure(self, run: Run, result: ToolCallResult) -> None:
+        """Keep the traceback and the log lines of a failed run with its call; they are no part of results."""
+        if result.error is not None and (result.error.traceback is not None or not run.lines.are_empty):
+            keep = self.ledger.keep_failure(run, result.error.traceback)
             self.writer.send(keep, lambda _: None, is_urgent=False)
 
     @property
@@ -405,3 +407,5 @@ class ResultWriter:
                 continue
             if not self.reaper.requeue(claim, is_untouched=self.take_unstarted(claim)):
                 self.reaper.fail(claim, unknown_outcome(claim.run.call))
+            if not claim.run.lines.are_empty:
+                self.ledger.keep_failure(claim.run, None).run(self.ledger.redis)

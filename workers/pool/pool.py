@@ -346,7 +346,7 @@ class CallPool(BasePool):
         for one in ended:
             if one.failure is not None:
                 log(one.failure, True)
-                writer.keep_traceback(one.failure)
+                writer.keep_failure(one.job.claim.run, one.failure)
             # such a call has no request among Celery's: job_info shows it while it runs
             count(task_name(one.job.agent, one.job.tool_name), TOOL_CALL_TASK)
         self.events.add(self.consumer.event_dispatcher, [(one.job, one.failure) for one in ended])

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from broker_config.settings import Settings
 from goondan_tasks.calls import Run, new_call
+from goondan_tasks.log_lines import KeepLine
 from goondan_tasks.logs import CallLog, RunningFields, configure_logging, temporary_logging
 from goondan_tasks.messages import ToolCallResult, wall_clock
 from goondan_tasks.redaction import KNOWN_SECRETS
@@ -101,9 +102,11 @@ def configured() -> Iterator[Callable[[Settings], io.StringIO]]:
     root = logging.getLogger()
     handlers, level = root.handlers, root.level
 
-    def configure(settings: Settings, running: RunningFields = dict) -> io.StringIO:
+    def configure(
+        settings: Settings, running: RunningFields = dict, keep: KeepLine | None = None
+    ) -> io.StringIO:
         stream = io.StringIO()
-        configure_logging(settings, running)
+        configure_logging(settings, running, keep)
         root.handlers[0].setStream(stream)  # type: ignore[attr-defined]
         return stream
 
@@ -257,3 +260,19 @@ def test_a_console_line_escapes_control_characters_and_line_ends_of_names(
     assert [line for line in lines if line.startswith("forged") or not line.isprintable()] == []
     assert sum("forged" in line for line in lines) == 2
     assert "Traceback (most recent call last):" in lines  # tracebacks keep their lines
+
+
+@pytest.mark.parametrize(("log_format", "dev"), [("console", "off"), ("console", "on"), ("json", "off")])
+def test_each_line_is_given_to_be_kept_with_its_fields_and_without_secrets(
+    configured: Callable[..., io.StringIO], log_format: str, dev: str
+) -> None:
+    kept: list[dict[str, object]] = []
+    settings = Settings.load(log_format=log_format, dev=dev)
+    configured(settings, lambda: {"call_id": "6f1c"}, lambda event: kept.append(dict(event)))
+
+    structlog.get_logger("ours").info("by structlog", api_key="sk-1234567890")
+    logging.getLogger("theirs").warning("by %s", "logging")
+    logging.getLogger("theirs").debug("not logged")
+
+    facts = [(line["event"], line["level"], line["call_id"], line.get("api_key")) for line in kept]
+    assert facts == [("by structlog", "info", "6f1c", "***"), ("by logging", "warning", "6f1c", None)]

@@ -1,5 +1,7 @@
 """The story of one call, as the ledger keeps it."""
 
+from dataclasses import replace
+
 import pytest
 from redis import Redis
 
@@ -12,6 +14,7 @@ from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim
 from goondan_tasks.limits.limiter import LimitScripts
 from goondan_tasks.messages import ToolCall
+from goondan_tasks.run_lines import RunLines
 from goondan_tasks.trace import SHOWN_CHARACTERS, CallStory, excerpt, read_story
 from tests.unit.goondan_tasks.ledger.calls import AGAIN, ONCE, a_call, claimed, record_of, submit
 from tests.unit.goondan_tasks.ledger.test_finished_records import finish_plainly, submitted
@@ -148,8 +151,9 @@ def test_a_damaged_line_about_a_former_run_hides_no_other(ledger: Ledger, redis:
 def test_the_end_of_a_traceback_is_kept_once_the_call_has_ended(ledger: Ledger, redis: Redis) -> None:
     submit(ledger, a_call())
     claim = claimed(ledger, a_call())
-    keep = ledger.keep_traceback(claim.run.id, "x" * LONGEST_TRACEBACK + " at the end \ud800")
-    assert keep.run(redis) == 0
+    keep = ledger.keep_failure(claim.run, "x" * LONGEST_TRACEBACK + " at the end \ud800")
+    assert keep.run(redis) == 1
+    assert record_of(ledger, a_call()).traceback is None
     error = describe(ToolError("no"), help_url="https://help/")
     ledger.finish(claim, claim.run.failed(error, None)).run(redis)
     assert keep.run(redis) == 1
@@ -159,6 +163,32 @@ def test_the_end_of_a_traceback_is_kept_once_the_call_has_ended(ledger: Ledger, 
     assert told is not None
     assert told.endswith("x at the end \\ud800")
     assert redis.ttl(ledger.keys.call(claim.run.id)) > 0
+
+
+def test_the_lines_of_the_latest_three_attempts_are_kept(ledger: Ledger, redis: Redis) -> None:
+    submit(ledger, a_call())
+    run = claimed(ledger, a_call(), AGAIN).run
+    for attempt in range(1, 6):
+        one = replace(run, attempt=attempt, lines=RunLines())
+        one.lines.add(f"line of {attempt}")
+        for _ in range(2):  # the answer of the first may be lost
+            assert ledger.keep_failure(one, None).run(redis) == 1
+
+    assert record_of(ledger, a_call()).lines == {number: f"line of {number}" for number in (3, 4, 5)}
+    assert redis.ttl(ledger.keys.call(run.id)) > 0
+
+
+@pytest.mark.parametrize("damage", ["DEL", "SET"])
+def test_nothing_is_kept_of_a_run_without_a_record(ledger: Ledger, redis: Redis, damage: str) -> None:
+    submit(ledger, a_call())
+    run = claimed(ledger, a_call()).run
+    run.lines.add("a line")
+    key = ledger.keys.call(run.id)
+    redis.delete(key) if damage == "DEL" else redis.set(key, "damaged")
+
+    assert ledger.keep_failure(run, "a traceback").run(redis) == 0
+
+    assert redis.exists(key) == (damage == "SET")
 
 
 def test_a_failed_call_tells_its_error_and_no_longer_what_was_left(ledger: Ledger) -> None:

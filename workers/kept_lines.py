@@ -1,0 +1,46 @@
+"""The loggers of runs, and which run a log line is kept with (:mod:`goondan_tasks.run_lines`)."""
+
+from collections.abc import Mapping
+from typing import Any
+from weakref import WeakValueDictionary
+
+import structlog
+
+from goondan_tasks.calls import Run
+from goondan_tasks.log_lines import brief_line
+from goondan_tasks.run_lines import RunLines
+from workers.extensions.events import running
+from workers.job import Job, JobState
+
+#: the loggers of our own modules, whose lines are about calls but not of their code
+_OURS = ("workers.", "goondan_tasks.", "broker_config.")
+
+#: by call and attempt, those with a logger: a handler may use it where no call is the current one, such as
+#: on a thread of its own
+_with_logger: WeakValueDictionary[tuple[Any, Any], RunLines] = WeakValueDictionary()
+
+
+def logger_of(run: Run) -> structlog.stdlib.BoundLogger:
+    """Return the logger of a run's context."""
+    _with_logger[run.id, run.attempt] = run.lines
+    logger: structlog.stdlib.BoundLogger = structlog.get_logger(
+        "goondan.tool", **run.log_fields, tool_call_id=run.call.shown_id
+    )
+    return logger
+
+
+def keep_line(event: Mapping[str, Any]) -> None:
+    """Keep a line that code of the bundle has logged with the run that it is about, if any."""
+    lines = None if str(event.get("logger")).startswith(_OURS) else _lines_of(event)
+    if lines is not None:
+        lines.add(brief_line(event))
+
+
+def _lines_of(event: Mapping[str, Any]) -> RunLines | None:
+    call_id, attempt, run = event.get("call_id"), event.get("attempt"), running.get()
+    if run is not None and (run.id, run.attempt) == (call_id, attempt):
+        if not isinstance(run, Job):
+            return run.lines
+        return None if run.state is JobState.ENDED else run.claim.run.lines
+    is_of_run = type(call_id) is str and type(attempt) is int
+    return _with_logger.get((call_id, attempt)) if is_of_run else None
