@@ -4,7 +4,7 @@ from random import Random
 
 from tests.simulation.sweeps import sweep
 from tests.simulation.workers import begin, claim, mark, reserve
-from tests.simulation.world import AGENT, QUEUE_SECONDS, QUEUES, World
+from tests.simulation.world import AGENT, QUEUE_SECONDS, World
 
 
 def freeze(world: World, pick: Random) -> bool:
@@ -48,6 +48,7 @@ def damage(world: World, pick: Random) -> bool:
         return False
     world.redis.set(world.ledger.keys.call(one.id), "overwritten", ex=100_000)
     one.is_damaged = True
+    world.conformance.lose(one.id)
     world.tell("has a damaged record", one)
     return True
 
@@ -57,7 +58,7 @@ def deliver_twice(world: World, pick: Random) -> bool:
     one = world.choose(pick, [one for one in world.calls.values() if one.call.agent_name == AGENT])
     if one is None or one.is_event:
         return False
-    world.redis.lpush(QUEUES[0], one.submission.message)
+    world.push(one)
     return True
 
 

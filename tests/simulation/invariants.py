@@ -3,6 +3,7 @@
 from goondan_tasks.errors import AgentOutcomeUnknownError, ToolCancelledError, ToolOutcomeUnknownError
 from goondan_tasks.events import mailbox_of
 from goondan_tasks.messages import ToolCallResult
+from tests.simulation.conformance import differences
 from tests.simulation.world import LEASE, THINKER, BrokenPromiseError, Held, KnownCall, World
 
 #: keys that Celery and the walk itself keep without a lifetime
@@ -14,6 +15,7 @@ _UNKNOWN = {ToolOutcomeUnknownError.code, AgentOutcomeUnknownError.code}
 
 def check(world: World) -> None:
     """Check everything that must be true after every step."""
+    world.look()
     for check_theme in AFTER_STEP:
         check_theme(world)
 
@@ -24,13 +26,10 @@ def check_results(world: World) -> None:
     Raises:
         BrokenPromiseError: a final result has changed or is gone.
     """
-    calls = [one for one in world.calls.values() if not one.is_damaged]
-    with world.redis.pipeline(transaction=False) as pipe:
-        for one in calls:
-            pipe.hmget(world.ledger.keys.call(one.id), "status", "result")
-        rows = pipe.execute()
-    for one, (status, result) in zip(calls, rows, strict=True):
-        final = result if status in (b"done", b"dead") else None
+    for one in world.calls.values():
+        if one.is_damaged:
+            continue
+        final = world.seen.get(one.id, ("", b""))[1] or None
         if one.result is not None and final != one.result:
             raise BrokenPromiseError(
                 f"the result of {world.name(one)} changed from {one.result!r} to {final!r}"
@@ -50,6 +49,19 @@ def _check_result(world: World, one: KnownCall, result: ToolCallResult) -> None:
     is_completed = result.output == {"completed": True}
     if one.is_completed and not one.is_cancelled and not is_completed:
         raise BrokenPromiseError(f"{world.name(one)} was completed and ended with {code}")
+
+
+def check_conformance(world: World) -> None:
+    """Raise BrokenPromiseError if a record is not what the rules of the model make of it."""
+    conformance = world.conformance
+    for call_id, (found, _) in world.seen.items():
+        expected = conformance.expected(call_id)
+        if found != expected:
+            name = world.name(world.known(call_id))
+            after = ", ".join(conformance.since[call_id]) or "nothing"
+            reason = differences(found, expected)
+            raise BrokenPromiseError(f"a record that no rule has made: {name} after {after}: {reason}")
+    conformance.since.clear()
 
 
 def check_lifetimes(world: World) -> None:
@@ -125,5 +137,5 @@ def _require_first(world: World, one: KnownCall) -> None:
             raise BrokenPromiseError(f"{world.name(one)} began before {world.name(other)} had ended")
 
 
-AFTER_STEP = (check_results,)
+AFTER_STEP = (check_results, check_conformance)
 AT_END = (check_indexes, check_lifetimes)

@@ -208,7 +208,5 @@ MUTATIONS = {name: Mutation(name, old, new) for name, old, new in _TABLE}
 
 #: mutations that change nothing alone, since another rule guards the same promise: each with that rule's
 GUARDED_TWICE = {
-    "sweep forgets a cancel": "finish ends a cancelled call as ok",
     "release runs a started call again": "sweep runs an unknown outcome again",
-    "release keeps the token": "claim takes a call that runs",
 }

@@ -5,7 +5,7 @@ from random import Random
 from goondan_tasks.calls import Run
 from goondan_tasks.errors import GoondanError, ToolError
 from goondan_tasks.ledger.record import CallRecord, Claim, Outcome, Verdict
-from tests.simulation.world import QUEUES, BrokenPromiseError, KnownCall, World
+from tests.simulation.world import BrokenPromiseError, KnownCall, World
 
 
 def submit(world: World, pick: Random) -> bool:
@@ -39,7 +39,7 @@ def send_plain_message(world: World, pick: Random) -> bool:
     one = world.new_call(pick, is_stored=False)
     if one is None or one.is_event:
         return False
-    world.redis.lpush(QUEUES[0], one.submission.message)
+    world.push(one)
     world.tell("queued by plain Celery", one)
     return True
 

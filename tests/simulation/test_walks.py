@@ -64,6 +64,19 @@ def test_planted_fault_is_found(redis: Redis, name: str) -> None:
         assert any(replay(parts, make_steps(seed, COUNT)) for seed in range(1, MOST_WALKS))
 
 
+def test_scripts_are_held_against_the_rules_of_the_model(redis: Redis) -> None:
+    with simulated_scripts(MUTATIONS["submit sets no deadline"]):
+        found = replay(Parts(redis), make_steps(1, COUNT))
+    with simulated_scripts(MUTATIONS["claim takes a call that runs"]):
+        parts = Parts(redis)
+        other = next(filter(None, (replay(parts, make_steps(seed, COUNT)) for seed in range(1, MOST_WALKS))))
+
+    assert found is not None
+    assert "a record that no rule has made: bash__safe 0 after submit: due is '', not" in found.reason
+    assert len(found.steps) < 10  # at once, not when the call never ends
+    assert "reserve.lua answers otherwise than its rule: run, not held" in other.reason
+
+
 def test_failure_is_made_small_and_replays_exactly(redis: Redis) -> None:
     with simulated_scripts(MUTATIONS["start leaves no mark"]):
         parts = Parts(redis)

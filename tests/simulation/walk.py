@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tests.simulation.healing import heal
 from tests.simulation.invariants import check, check_lifetimes
 from tests.simulation.steps import DEEDS, choose_weights
-from tests.simulation.world import BrokenPromiseError, Parts, World
+from tests.simulation.world import Parts, World
 
 
 class Step(NamedTuple):
@@ -45,7 +45,7 @@ def replay(parts: Parts, steps: Sequence[Step]) -> Failure | None:
         check_lifetimes(world)
         heal(world)
     except Exception as error:  # noqa: BLE001 - any fault of the code under test is a finding
-        reason = str(error) if isinstance(error, BrokenPromiseError) else f"{type(error).__name__}: {error}"
+        reason = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
         return Failure(reason, tuple(steps[:taken]), tuple(world.story))
     return None
 

@@ -6,6 +6,7 @@ What happens in it are the steps of ``producers``, ``workers``, ``sweeps`` and `
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from typing import Any, cast
 
@@ -26,7 +27,8 @@ from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim
 from goondan_tasks.ledger.submission import Submission, digest_of, event_submission
 from goondan_tasks.messages import ToolCall
-from tests.simulation.scripts import CLOCK
+from tests.simulation.conformance import Conformance, script_names
+from tests.simulation.scripts import CLOCK, watch_scripts
 
 LEASE = 30.0
 QUEUE_SECONDS = 3600.0
@@ -36,6 +38,7 @@ QUEUES = (call_queue(AGENT), events_queue(THINKER), events_queue(AGENT))
 PLAIN, SAFE = "bash__plain", "bash__safe"
 TERMS = {PLAIN: ClaimTerms(), SAFE: ClaimTerms(idempotent=True, max_attempts=3)}
 MOST_CALLS = 12
+LOOK = Path(__file__).with_name("look.lua")
 _ID = re.compile(rb'"id": ?"([^"]+)"')
 
 
@@ -135,6 +138,10 @@ class Parts:
                 QUEUES[2]: {"goondan.event": TERMS[PLAIN]},
             },
         )
+        reservations = ReservationFactory()
+        reservations.claim_with(self.claiming)
+        self.script_names = script_names(self.ledger, self.in_flight, reservations)
+        self.look: str = cast(Any, redis.script_load(LOOK.read_text("utf-8")))
 
 
 class World:
@@ -146,11 +153,16 @@ class World:
         self.dispatch, self.left, self.claiming = parts.dispatch, parts.left, parts.claiming
         self.redis.flushdb()
         self.now = 1_700_000_000.0
+        self.calls: dict[str, KnownCall] = {}
+        self.conformance = Conformance(parts.script_names, self._is_idempotent)
+        watch_scripts(self.conformance.see)
+        self._look = parts.look
+        #: the row and the final result of each call that is followed, as of the last look
+        self.seen: dict[str, tuple[str, bytes]] = {}
         self.show_time()
         # workers have announced their agents; where the table is not read, what is in it does not matter
         self.redis.hset(self.ledger.keys.agents, mapping={AGENT: "{}", THINKER: "{}"})
         self.redis.expire(self.ledger.keys.agents, 100_000)
-        self.calls: dict[str, KnownCall] = {}
         self.swept: list[Claim] = []
         self.is_healing = False
         self.processes = 0
@@ -160,11 +172,30 @@ class World:
 
     def show_time(self) -> None:
         micros = round(self.now * 1_000_000)
+        self.conformance.now = micros // 1000
         self.redis.hset(CLOCK, mapping={"s": micros // 1_000_000, "us": micros % 1_000_000})
 
     @property
     def milliseconds(self) -> float:
         return self.now * 1000
+
+    def look(self) -> None:
+        """Read what the checks after each step compare."""
+        rows = self.conformance.rows()
+        given: list[str | int] = [self.ledger.keys.prefix, len(QUEUES), *QUEUES]
+        for row in rows:
+            given += row
+        found = cast(Any, self.redis.evalsha(self._look, 0, *given))
+        self.seen = {
+            row[0]: (text.decode(), result)
+            for row, text, result in zip(rows, found[::2], found[1::2], strict=True)
+        }
+
+    def push(self, one: KnownCall) -> None:
+        """Queue the message of a tool call, as another program does."""
+        self.redis.lpush(QUEUES[0], one.submission.message)
+        if not one.is_damaged:
+            self.conformance.push(one.id)
 
     def due(self) -> dict[str, float]:
         """Return when each call is due, in ms."""
@@ -210,6 +241,9 @@ class World:
         known = KnownCall(call, submission, number, is_stored)
         self.calls[known.id] = known
         return known
+
+    def _is_idempotent(self, call_id: str) -> bool:
+        return call_id in self.calls and self.calls[call_id].terms.idempotent
 
     def choose(self, pick: Random, calls: Iterable[KnownCall]) -> KnownCall | None:
         known = list(calls)

@@ -1,0 +1,449 @@
+"""Holds the real scripts against the rules of the model, while a walk goes on.
+
+Each script that runs is followed by its rule, on records that this module keeps: the answers must be the
+same, and after each step the records in Redis must be those of the rules. All else is a broken promise.
+"""
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from broker_config.in_flight import InFlight, ReservationFactory
+from broker_config.scripts import ScriptCall
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.scripts import Scripts
+from tests.simulation.rules import CANCELLED, ENDED, LOST, OPEN, YES, Record, Rules
+
+_ID = re.compile(rb'"id": ?"([^"]+)"')
+_WORDS = {0: LOST, -1: CANCELLED}
+#: of a row; the lists are running, pending and approvals, the messages those in its queue and in flight
+FIELDS = (
+    "status", "token", "due", "lists", "messages", "attempt", "deadline", "verdict", "deaths", "completion",
+    "unstarted worker idempotent cancelled approval approved parked",
+)  # fmt: skip
+#: answers that leave the record as it is
+_UNCHANGED = {"closed", "marked", "other", "unknown"}
+Table = dict[str, Callable[["Conformance", list[str], list[Any], Any], None]]
+
+
+class MismatchError(AssertionError):
+    """A script did what no rule of the model allows."""
+
+
+def script_names(ledger: Ledger, in_flight: InFlight, reservations: ReservationFactory) -> dict[str, str]:
+    """Return the names of the scripts by their digests."""
+    names = {getattr(ledger._scripts, name).sha: name for name in Scripts.__slots__}
+    return names | {reservations._script.sha: "reserve", in_flight._give_back.sha: "give_back"}
+
+
+class Conformance:
+    """The records that the rules have made in one world. Times are ms."""
+
+    def __init__(self, names: dict[str, str], is_idempotent: Callable[[str], bool]) -> None:
+        self._names = names
+        self._is_idempotent = is_idempotent
+        self._rules = Rules()
+        self.now = 0
+        self.records: dict[str, Record] = {}
+        self.agents: dict[str, str] = {}
+        self.deadlines: dict[str, int] = {}
+        self.due: dict[str, float] = {}
+        self._boxes: dict[str, list[str]] = defaultdict(list)
+        self._box_of: dict[str, str] = {}
+        #: the tokens that a sweep has spared, and when the last sweep was
+        self._spared: dict[str, str | None] = {}
+        self._swept_at = 0
+        self._lease = 0
+        #: the requests that have ended events
+        self._enders: dict[str, str] = {}
+        self._tags: dict[str, str] = {}
+        self._lost: set[str] = set()
+        self._loose: set[str] = set()
+        #: what happened to a call since the last comparison
+        self.since: dict[str, list[str]] = defaultdict(list)
+        self.count = 0
+        self.kinds: Counter[tuple[str, str, str]] = Counter()
+
+    def see(self, script_call: ScriptCall[Any], answer: Any) -> None:
+        """Follow a script that has run."""
+        name = self._names.get(script_call.script.sha, "")
+        follow = _FOLLOWED.get(name)
+        if follow is not None:
+            arguments = [
+                one.decode() if isinstance(one, bytes) else str(one) for one in script_call.arguments
+            ]
+            follow(self, list(map(str, script_call.keys)), arguments, answer)
+
+    def push(self, call_id: str) -> None:
+        """Note a message that another program has queued."""
+        record = self._record(call_id)
+        self.records[call_id] = record._replace(messages=record.messages + 1)
+
+    def lose(self, call_id: str) -> None:
+        """Forget a call whose record was overwritten; messages of its mailbox are not followed any more."""
+        self.records.pop(call_id, None)
+        self.due.pop(call_id, None)
+        self._lost.add(call_id)
+        box = self._box_of.get(call_id)
+        self._loose |= {one for one, its_box in self._box_of.items() if its_box == box}
+
+    def expected(self, call_id: str) -> str:
+        """Return the row of a call as ``look.lua`` must find it."""
+        record = self.records[call_id]
+        due = f"{self.due[call_id]:.0f}" if record.due else ""
+        flags = "".join(
+            "01"[flag] for flag in (record.place == "running", record.place == "pending", _is_asked(record))
+        )
+        token = record.token or ""
+        counts = "" if call_id in self._loose else f"{record.messages} {record.flying}"
+        if not record.status or record.status in ENDED:
+            return f"{record.status}|{token}|{due}|{flags}|{counts}"
+        deadline = f"{self.deadlines[call_id]:.0f}"
+        facts = (record.attempt, deadline, record.verdict, record.deaths, record.completion or "")
+        bits = (
+            record.is_unstarted, record.has_worker, record.is_idempotent, record.is_cancelled,
+            record.is_approval, record.is_approved, record.is_parked and call_id not in self._loose,
+        )  # fmt: skip
+        more = "|".join(map(str, facts)) + "|" + "".join("01"[bit] for bit in bits)
+        return f"{record.status}|{token}|{due}|{flags}|{counts}|{more}"
+
+    def rows(self) -> list[tuple[str, str, int]]:
+        """Return id and agent of each call that is followed, and whether its messages are."""
+        return [(one, self.agents.get(one, ""), int(one not in self._loose)) for one in self.records]
+
+    # What the rules share
+
+    def _record(self, call_id: str) -> Record:
+        return self.records.get(call_id, Record())
+
+    def _is_late(self, call_id: str) -> bool:
+        return self.deadlines.get(call_id, self.now) < self.now
+
+    def _set(self, script: str, call_id: str, record: Record, *, is_touched: bool = True) -> None:
+        before = self._record(call_id)
+        self.records[call_id] = record
+        self.since[call_id].append(script)
+        self.count += 1
+        self.kinds[script, before.status, record.status] += 1
+        if not record.due:
+            self.due.pop(call_id, None)
+        elif record.due == "deadline":
+            self.due[call_id] = self.deadlines[call_id]
+        elif is_touched:
+            self.due[call_id] = self.now + self._lease
+        if record.status in ENDED and before.status not in ENDED:
+            self._spared.pop(call_id, None)
+
+    def _agree(self, script: str, call_id: str, ours: str, theirs: str) -> None:
+        if ours != theirs:
+            raise MismatchError(
+                f"{script}.lua answers otherwise than its rule: {theirs}, not {ours}: {call_id}"
+            )
+
+    def _is_followed(self, call_id: str) -> bool:
+        return call_id not in self._lost
+
+    def _accept(self, call_id: str, agent: str, deadline: int, box: str, *, has_message: bool) -> str:
+        before = self._record(call_id)
+        word, record = self._rules.accept(before)
+        if word == "new":
+            self.agents[call_id], self.deadlines[call_id] = agent, deadline
+            if not has_message:
+                record = record._replace(messages=before.messages)
+            if box:
+                self._boxes[box].append(call_id)
+                self._box_of[call_id] = box
+        self._set("submit", call_id, record, is_touched=False)
+        return word
+
+    def _first(self, box: str) -> str | None:
+        boxes = self._boxes[box]
+        while boxes:
+            record = self._record(boxes[0])
+            if record.status in OPEN or (record.status == "done" and record.token is not None):
+                return boxes[0]
+            boxes.pop(0)
+        return None
+
+    def _release_first(self, box: str) -> None:
+        first = self._first(box)
+        if first is None:
+            return
+        record = self.records[first]
+        if record.status == "queued" and record.is_parked:
+            self.records[first] = record._replace(is_parked=False, messages=record.messages + 1)
+            self.since[first].append("released")
+
+    def _claimed(
+        self, script: str, call_id: str, token: str, answer: Sequence[Any], *, has_call: bool
+    ) -> None:
+        before = self._record(call_id)
+        verdict, record = self._rules.claim(
+            before, token, is_late=self._is_late(call_id), idempotent=self._is_idempotent(call_id),
+            has_call=has_call,
+        )  # fmt: skip
+        self._agree(script, call_id, verdict, answer[0].decode())
+        self._set(script, call_id, record, is_touched=record != before)
+
+    # The scripts
+
+    def _submit(self, keys: list[str], given: list[str], answer: list[Any]) -> None:
+        words = {answer[at]: answer[at + 1].decode() for at in range(0, len(answer), 3)}
+        for number, at in enumerate(range(3, len(given), 9)):
+            call_id, deadline, patience, message, box = (given[at + one] for one in (0, 4, 5, 6, 8))
+            if not self._is_followed(call_id):
+                continue
+            agent = keys[1 + 3 * int(given[at + 3])].rpartition(":")[2]
+            ends = int(float(deadline)) if deadline else self.now + int(patience)
+            word = self._accept(call_id, agent, ends, box, has_message=bool(message))
+            found = words.get(number, "new")
+            self._agree("submit", call_id, word, "known" if found == "conflict" else found)
+
+    def _claim(self, keys: list[str], given: list[str], answer: list[Any]) -> None:
+        call_id, has_call = given[0], len(given) > 8
+        if not self._is_followed(call_id):
+            return
+        self._lease = int(given[3])
+        if has_call and not self._record(call_id).status:
+            self.agents[call_id] = keys[2].rpartition(":")[2]
+            self.deadlines[call_id] = int(float(given[10])) if given[10] else self.now + int(given[11])
+        self._claimed("claim", call_id, given[1], answer, has_call=has_call)
+
+    def _claim_event(self, keys: list[str], given: list[str], answer: list[Any]) -> None:
+        call_id, box = given[0], given[-4]
+        if not self._is_followed(call_id):
+            return
+        self._lease = int(given[3])
+        record = self._record(call_id)
+        if record.status == "queued" and self._first(box) != call_id:
+            self._agree("claim_event", call_id, "waiting", answer[0].decode())
+            self._set("claim_event", call_id, record._replace(is_parked=True))
+            self._release_first(box)
+            return
+        self._claimed("claim_event", call_id, given[1], answer, has_call=False)
+
+    def _reserve(self, keys: list[str], given: list[str], answer: list[Any]) -> None:
+        count = int(given[5])
+        for tag in given[6 : 6 + count]:
+            self._fly(self._tags.pop(tag, ""), -1)
+        self._lease = json.loads(given[4])["lease"]
+        for tag, _, message, claim in zip(*[iter(answer[1])] * 4, strict=True):
+            if isinstance(claim, list):
+                self._reserve_claimed(tag.decode(), claim)
+            elif message is not None:
+                call_id = _ID.findall(message)[0].decode()
+                self._tags[tag.decode()] = call_id
+                self._move(call_id, -1, 1)
+
+    def _reserve_claimed(self, tag: str, claim: list[Any]) -> None:
+        call_id, verdict = claim[8].decode(), claim[0]
+        if verdict == b"told" or not self._is_followed(call_id):
+            return
+        self._move(call_id, -1, 0)
+        box = self._box_of.get(call_id)
+        if box and verdict not in {b"done", b"held"}:
+            self._agree("reserve", call_id, str(self._first(box)), call_id)
+        self._claimed("reserve", call_id, tag, claim, has_call=False)
+
+    def _move(self, call_id: str, messages: int, flying: int) -> None:
+        if not self._is_followed(call_id):
+            return
+        record = self._record(call_id)
+        self.records[call_id] = record._replace(
+            messages=record.messages + messages, flying=record.flying + flying
+        )
+
+    def _fly(self, call_id: str, more: int) -> None:
+        if call_id:
+            self._move(call_id, 0, more)
+
+    def _give_back(self, _: list[str], given: list[str], answer: Any) -> None:
+        for tag in given[1:]:
+            call_id = self._tags.pop(tag, "")
+            if call_id:
+                self._move(call_id, 1, -1)
+
+    def _start(self, _: list[str], given: list[str], answer: list[int]) -> None:
+        self._lease = int(given[0])
+        for call_id, token, word in zip(given[1::2], given[2::2], answer, strict=True):
+            if self._is_followed(call_id):
+                ours, record = self._rules.start(self._record(call_id), token)
+                self._agree("start", call_id, ours, _WORDS.get(word, YES))
+                self._set("start", call_id, record, is_touched=ours == YES)
+
+    def _renew(self, _: list[str], given: list[str], answer: list[bytes]) -> None:
+        self._lease = int(given[0])
+        lost = {one.decode() for one in answer}
+        for call_id, token in zip(given[2::2], given[3::2], strict=True):
+            if self._is_followed(call_id):
+                ours, record = self._rules.renew(self._record(call_id), token)
+                if ours != YES:  # another claim of the same call may be in the list
+                    self._agree("renew", call_id, "lost", "lost" if call_id in lost else "renewed")
+                self._set("renew", call_id, record, is_touched=ours == YES)
+                if ours == YES:
+                    self._spared.pop(call_id, None)
+
+    def _finish(self, _: list[str], given: list[str], answer: list[int]) -> None:
+        for number, at in enumerate(range(5, len(given), 8)):
+            self._finished("finish", given[at : at + 8], answer[number])
+
+    def _finished(self, script: str, given: list[str], answer: int, *, still_runs: bool = False) -> str:
+        call_id, token, _, status, _, kind, _, _ = given
+        if not self._is_followed(call_id):
+            return ""
+        result = "cancelled" if kind == "cancelled" else "stored"
+        word, record = self._rules.finish(
+            self._record(call_id), token, result, is_dead=status == "dead", still_runs=still_runs
+        )
+        self._agree(script, call_id, word, _WORDS.get(answer, YES))
+        self._set(script, call_id, record, is_touched=still_runs)
+        return word
+
+    def _finish_event(self, keys: list[str], given: list[str], answer: Any) -> None:
+        call_id, request, box = given[5], given[15], given[16]
+        if not self._is_followed(call_id) or self._enders.get(call_id) == request:
+            return
+        number = answer if isinstance(answer, int) else answer[0]
+        word = self._finished("finish_event", given[5:13], number)
+        if word != YES:
+            return
+        self._enders[call_id] = request
+        if len(given) > 18:
+            agent = keys[7].rpartition(":")[2]
+            ends = self.now + int(given[21])
+            self._accept(given[18], agent, ends, given[23], has_message=bool(given[17]))
+        if box:
+            self._boxes[box] = [one for one in self._boxes[box] if one != call_id]
+            self._release_first(box)
+
+    def _suspend(self, _: list[str], given: list[str], answer: Any) -> None:
+        call_id, before = given[0], self._record(given[0])
+        if not self._is_followed(call_id):
+            return
+        ours, record = self._rules.suspend(before, given[1], is_approval=given[9] == "1")
+        theirs = "completed" if isinstance(answer, bytes) else _WORDS.get(answer, "pending")
+        self._agree("suspend", call_id, ours, theirs)
+        if ours == "pending":
+            self.deadlines[call_id] = int(float(given[3]))
+        self._set("suspend", call_id, record, is_touched=False)
+
+    def _resolve(self, _: list[str], given: list[str], answer: list[Any]) -> None:
+        call_id = given[0]
+        ours, record = self._rules.resolve(
+            self._record(call_id), given[1], is_late=self._is_late(call_id), is_decision=given[4] == "1",
+            is_event=call_id in self._box_of,
+        )  # fmt: skip
+        self._decided("resolve", given, ours, record, answer)
+
+    def _approve(self, _: list[str], given: list[str], answer: list[Any]) -> None:
+        call_id = given[0]
+        ours, record = self._rules.approve(self._record(call_id), given[1], is_late=self._is_late(call_id))
+        if ours == "approved":
+            self.deadlines[call_id] = int(float(given[4])) if given[4] else self.now + int(given[5])
+        self._decided("approve", given, ours, record, answer)
+
+    def _cancel(self, _: list[str], given: list[str], answer: list[Any]) -> None:
+        ours, record = self._rules.cancel(self._record(given[0]), given[1])
+        self._decided("cancel", given, ours, record, answer)
+
+    def _decided(self, script: str, given: list[str], ours: str, record: Record, answer: list[Any]) -> None:
+        call_id, theirs = given[0], answer[0].decode()
+        if not self._is_followed(call_id):
+            return
+        self._lease = int(given[2])
+        is_same = (
+            ours in _UNCHANGED and theirs in _UNCHANGED
+        )  # what was said of a record that has ended is forgotten
+        if not is_same:
+            self._agree(script, call_id, ours, theirs)
+        if self.records.get(call_id) is not None or record.status:
+            self._set(script, call_id, record, is_touched=ours in {"taken", "expired"})
+
+    def _release(self, _: list[str], given: list[str], answer: int) -> None:
+        call_id, token, message, died, untouched = given
+        if self._is_followed(call_id):
+            ours, record = self._rules.release(
+                self._record(call_id), token, died=died == "1", is_untouched=untouched == "1",
+                has_message=bool(message),
+            )  # fmt: skip
+            self._agree("release", call_id, ours, YES if answer else LOST)
+            self._set("release", call_id, record, is_touched=False)
+
+    def _retry(self, keys: list[str], given: list[str], answer: int) -> None:
+        call_id = keys[0].rpartition(":")[2]
+        if self._is_followed(call_id):
+            is_late = self.now + float(given[1]) > self.deadlines.get(call_id, 0)
+            ours, record = self._rules.retry(self._record(call_id), given[0], is_late=is_late)
+            self._agree("retry", call_id, ours, YES if answer else LOST)
+            self._set("retry", call_id, record, is_touched=False)
+
+    def _sweep(self, _: list[str], given: list[str], answer: list[list[Any]]) -> None:
+        self._lease = int(given[1])
+        if self.now - self._swept_at > float(given[4]):
+            self._spare()
+        self._swept_at = self.now
+        verdicts = {row[0].decode(): row[1].decode() for row in answer}
+        for call_id in [one for one, due in self.due.items() if due <= self.now]:
+            verdict, record = self._rules.sweep(self._record(call_id), given[0])
+            self._agree("sweep", call_id, verdict, verdicts.pop(call_id, ""))
+            self._set("sweep", call_id, record, is_touched=bool(verdict))
+        undue = [one for one in verdicts if self._is_followed(one)]
+        if undue:
+            raise MismatchError(f"sweep.lua takes calls that are not due: {', '.join(undue)}")
+
+    def _spare(self) -> None:
+        for call_id, due in self.due.items():
+            record = self.records[call_id]
+            is_claimed = record.status == "running" or (record.status == "done" and record.token)
+            is_spared = record.token == self._spared.get(call_id)
+            if due <= self.now + self._lease / 2 and is_claimed and not is_spared:
+                self.due[call_id] = self.now + self._lease / 2
+                self._spared[call_id] = record.token
+                self.since[call_id].append("spared")
+
+    def _end_leases(self, _: list[str], given: list[str], answer: int) -> None:
+        for call_id, due in self.due.items():
+            token = self.records[call_id].token
+            if due <= self.now + int(given[0]) and token is not None and token.startswith(given[2]):
+                self.due[call_id] = self.now
+                self._spared[call_id] = token
+                self.since[call_id].append("end_leases")
+
+    def _unqueue(self, _: list[str], given: list[str], answer: int) -> None:
+        self._move(given[0], -answer, 0)
+
+
+def differences(found: str, expected: str) -> str:
+    """Describe in which fields two rows of a call differ."""
+    fields = zip_longest(FIELDS, found.split("|"), expected.split("|"), fillvalue="")
+    return ", ".join(f"{name} is {one!r}, not {other!r}" for name, one, other in fields if one != other)
+
+
+def _is_asked(record: Record) -> bool:
+    """Whether it is among those that wait for an approval."""
+    return record.place == "pending" and record.is_approval
+
+
+_FOLLOWED: Table = {
+    "submit": Conformance._submit,
+    "claim": Conformance._claim,
+    "claim_event": Conformance._claim_event,
+    "reserve": Conformance._reserve,
+    "give_back": Conformance._give_back,
+    "start": Conformance._start,
+    "renew": Conformance._renew,
+    "finish": Conformance._finish,
+    "finish_event": Conformance._finish_event,
+    "suspend": Conformance._suspend,
+    "resolve": Conformance._resolve,
+    "approve": Conformance._approve,
+    "cancel": Conformance._cancel,
+    "release": Conformance._release,
+    "retry": Conformance._retry,
+    "sweep": Conformance._sweep,
+    "end_leases": Conformance._end_leases,
+    "unqueue": Conformance._unqueue,
+}
