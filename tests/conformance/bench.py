@@ -5,13 +5,15 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 
 from redis import Redis
 
 from goondan_tasks.client import PendingCall, Step
-from goondan_tasks.errors import CallNotFoundError
+from goondan_tasks.errors import CallClosedError, CallNotFoundError, WaitTimeout
 from goondan_tasks.messages import JsonObject, ToolCallResult
 from goondan_tasks.names import call_identity
 from goondan_tasks.testing import LocalStack
@@ -41,6 +43,7 @@ ACTS = {
     "time-limit": "hold",
     "retry": "fail-once",
     "killed": "hold",
+    "killed-again": "hold",
     "redis-away": "hold",
     "damaged": "hold",
     "drain": "hold",
@@ -64,7 +67,7 @@ class Submitted:
     #: the interim result of a pending call
     interim: ToolCallResult | None = None
     result: ToolCallResult | None = None
-    error: CallNotFoundError | None = None
+    error: CallNotFoundError | WaitTimeout | None = None
     #: the input of the event about the completion of a pending call
     told: list[JsonObject] = field(default_factory=list)
 
@@ -130,11 +133,12 @@ class Bench:
         )
 
     def await_all(self, calls: Iterable[Submitted]) -> None:
-        """Wait for the final results."""
+        """Wait for the final results, for all of them together as long as for one."""
+        end = monotonic() + PATIENCE
         for one in calls:
             try:
-                one.result = one.call.result(PATIENCE, wait_pending=True)
-            except CallNotFoundError as error:
+                one.result = one.call.result(max(0.0, end - monotonic()), wait_pending=True)
+            except (CallNotFoundError, WaitTimeout) as error:
                 one.error = error
 
     def _submit(self, cell: Cell) -> PendingCall:
@@ -175,7 +179,7 @@ def bring_calm_outcomes(bench: Bench, worker: Worker) -> None:
     decide(bench, suspended)
     for one in cancelled:
         if one.cell.kind.name != "sync":
-            one.call.cancel()
+            cancel(one)
     for one in damaged:
         bench.redis.set(f"goondan:call:{one.call.id}", "overwritten", ex=OVERWRITTEN_SECONDS)
     bench.gate("damaged").touch()
@@ -184,12 +188,29 @@ def bring_calm_outcomes(bench: Bench, worker: Worker) -> None:
     bench.gate("cancelled").touch()
 
 
+def freeze(worker: Worker) -> None:
+    """Stop a worker, and wait until it has stopped."""
+    os.kill(worker.pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{worker.pid}/task")
+    wait_until(lambda: all(state_of(task) == "T" for task in tasks.iterdir()))
+
+
+def state_of(task: Path) -> str:
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]
+
+
+def cancel(submitted: Submitted) -> None:
+    """Cancel a call; the cell says so if that comes too late."""
+    with suppress(CallClosedError):
+        submitted.call.cancel()
+
+
 def cancel_before(bench: Bench, worker: Worker) -> None:
     """Cancel calls before their worker, which is frozen, can see them."""
-    os.kill(worker.pid, signal.SIGSTOP)
+    freeze(worker)
     calls = bench.submit("cancelled-before")
     for one in calls:
-        one.call.cancel()
+        cancel(one)
     bench.await_all(calls)
     os.kill(worker.pid, signal.SIGCONT)
 
@@ -226,8 +247,9 @@ def bring_harmful_outcomes(bench: Bench, worker: Worker) -> None:
     be_silent(bench)
     drain(bench, worker)
     worker = bench.start_worker()
-    killed = bench.submit_held("killed")
+    killed = bench.submit_held("killed-again") + bench.submit_held("killed")
     worker.wait(PATIENCE)
+    bench.gate("killed-again").touch()
     bench.start_worker()
     bench.await_all(killed)
 
@@ -239,7 +261,7 @@ def of(bench: Bench, outcome: str) -> list[Submitted]:
 def kill_before(bench: Bench, worker: Worker) -> None:
     """Kill a worker that has claimed calls, but cannot mark any of them as started."""
     assert bench.client.call("sync", "arm__hold-marks", timeout=PATIENCE).status == "ok"
-    os.kill(worker.pid, signal.SIGSTOP)  # so that it takes all of them at once
+    freeze(worker)  # so that it takes all of them at once
     calls = bench.submit("killed-before")
     os.kill(worker.pid, signal.SIGCONT)
     wait_until(

@@ -29,6 +29,7 @@ OUTCOMES = (
     "retry",
     "killed-before",
     "killed",
+    "killed-again",
     "redis-away",
     "damaged",
     "drain",
@@ -39,6 +40,7 @@ _POLICIES: Mapping[str, Mapping[str, Any]] = {
     "approved": {"requiresApproval": True},
     "denied": {"requiresApproval": True},
     "time-limit": {"timeoutSeconds": 0.5},
+    "killed-again": {"idempotent": True},
     "retry": {"idempotent": True, "retry": {"max": 2, "backoffSeconds": 0.05}},
 }
 
@@ -143,7 +145,9 @@ def _agents() -> Iterator[dict[str, Any]]:
         if kind.is_event:
             for cell in CELLS:
                 if cell.kind is kind:
-                    yield _resource("Agent", cell.agent, entry=f"./{kind.entry}")
+                    policy = _POLICIES.get(cell.outcome, {})
+                    spec = {name: policy[name] for name in ("idempotent",) if name in policy}
+                    yield _resource("Agent", cell.agent, entry=f"./{kind.entry}", **spec)
         else:
             tools = [f"Tool/{kind.name}", "Tool/arm"]
             yield _resource("Agent", kind.name, tools=tools, extensions=list(kind.extensions))

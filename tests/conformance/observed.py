@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from redis import Redis
 
+from goondan_tasks.errors import CallNotFoundError
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.testing import LocalStack
@@ -104,7 +105,7 @@ def observe(bench: Bench, watch: Watch) -> dict[str, Seen]:
         seen[name] = Seen(
             submitted=one,
             begun=bench.begun(cell),
-            record=None if one.error else bench.client.record(call_id),
+            record=None if isinstance(one.error, CallNotFoundError) else bench.client.record(call_id),
             lines=[line for line in lines if line.get("call_id") == call_id],
             ended=sum((Counter(tool.ended) for tool in tools), Counter()),
             retried=sum((Counter(tool.retried) for tool in tools), Counter()),

@@ -12,8 +12,8 @@ from typing import Any
 from goondan_tasks.call_counts import OK, REQUEUED
 from goondan_tasks.errors import CallNotFoundError
 from goondan_tasks.messages import CallLogFields, JsonObject, ToolCallResult, epoch_milliseconds
-from tests.conformance.bench import LARGE
-from tests.conformance.kinds import INSTANCE, Cell
+from tests.conformance.bench import LARGE, SHORT_ACTS
+from tests.conformance.kinds import CELLS, INSTANCE, Cell
 from tests.conformance.observed import Seen
 
 HELP = "https://docs.goondan.ai/errors/"
@@ -101,6 +101,15 @@ PROMISES = {
     ),
     "killed": Promise(
         "E_TOOL_OUTCOME_UNKNOWN", ("task-failed",), is_settled=True, loses_events=True, reports=True
+    ),
+    "killed-again": Promise(
+        events=("task-retried", *RUN, SUCCEEDED),
+        begun=2,
+        attempt=2,
+        requeued=1,
+        lines=("call.settled",),
+        loses_events=True,
+        reports=True,
     ),
     "redis-away": Promise(reports=True),
     "damaged": Promise("", RUN, has_result=False, lines=("call.not_stored",)),
@@ -259,11 +268,12 @@ def _of_metrics(seen: Seen, promise: Promise, code: str) -> Iterator[str]:
     retried = {_OF_EVENTS["E_TOOL"] if seen.cell.kind.is_event else "E_TOOL": promise.retried}
     yield from _differs("retries counted", seen.retried, +Counter(retried))
     settled = Counter({code: int(promise.is_settled), REQUEUED: promise.requeued})
-    if seen.cell.kind.is_event:  # its agent has no other call
-        yield from _differs("settlements counted", seen.settled, +settled)
-    else:
-        counted = Counter({name: seen.settled[name] for name in +settled})
-        yield from _differs("settlements counted", counted, +settled)
+    counted = seen.settled
+    if not seen.cell.kind.is_event:  # the counter is that of all calls of the agent
+        peers = [PROMISES[cell.outcome] for cell in CELLS if cell.agent == seen.cell.agent]
+        settled[REQUEUED] *= sum(peer.requeued for peer in peers)
+        counted = Counter({name: counted[name] for name in +settled})
+    yield from _differs("settlements counted", counted, +settled)
 
 
 def _of_redis(seen: Seen, promise: Promise) -> Iterator[str]:
@@ -281,6 +291,6 @@ def _of_redis(seen: Seen, promise: Promise) -> Iterator[str]:
     yield from _differs("record", (record.status, record.outcome), ("done", result.status))
     yield from _differs("stored result", ToolCallResult.from_json(record.result), result)
     reported = record.progress and (record.progress.done, record.progress.total, record.progress.message)
-    is_short = seen.cell.kind.name == "sync" and seen.cell.outcome != "time-limit"
+    is_short = seen.cell.kind.name == "sync" and seen.cell.outcome in SHORT_ACTS
     promised = (1, 2, seen.cell.name) if promise.reports and not is_short else None
     yield from _differs("progress", reported, promised)

@@ -14,7 +14,7 @@ from tests.conformance.promises import broken
 ENVIRONMENT = {"GOONDAN_LEASE_SECONDS": "2", "GOONDAN_LOG_FORMAT": "json"}
 #: where kinds of calls differ today, and how
 DIFFERENCES: dict[str, str] = {}
-HARMFUL = ("killed-before", "killed", "redis-away", "drain")
+HARMFUL = ("killed-before", "killed", "killed-again", "redis-away", "drain")
 
 
 @pytest.fixture(scope="module")
