@@ -4,6 +4,7 @@ The set of known secrets is per process, as logging is (000 §12.5.3 rule 2).
 """
 
 import functools
+import json
 import re
 import sys
 import threading
@@ -50,6 +51,8 @@ class KnownSecrets:
         self._values: OrderedDict[str, bool] = OrderedDict()
         #: an immutable copy that is read without the lock
         self._known: tuple[tuple[str, bool], ...] = ()
+        #: those that answers must not contain, as they stand in JSON
+        self._as_json: tuple[bytes, ...] = ()
         #: shorter texts contain no secret
         self._shortest = sys.maxsize
         self._lock = threading.Lock()
@@ -66,6 +69,11 @@ class KnownSecrets:
             if len(self._values) > _MOST_SECRETS:
                 self._values.popitem(last=False)
             self._known = tuple(self._values.items())
+            self._as_json = tuple(map(_in_json, self._hidden_in_answers()))
+
+    def may_be_in(self, answer: bytes) -> bool:
+        """Return whether an answer, as JSON, may contain a secret."""
+        return any(secret in answer for secret in self._as_json)
 
     @property
     def are_known(self) -> bool:
@@ -174,6 +182,10 @@ def mapped(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, list | tuple):
         return [mapped(item, change) for item in value]
     return value
+
+
+def _in_json(secret: str) -> bytes:
+    return json.dumps(secret, ensure_ascii=False)[1:-1].encode("utf-8", "replace")
 
 
 def masked(text: str, secrets: Iterable[str]) -> str:

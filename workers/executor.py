@@ -6,7 +6,7 @@
 4. handler: ``handler(ctx, input)``, in the instance's workdir.
 5. outcome: the value or the exception becomes the ToolCallResult (003 §8); a large output becomes a file.
 
-Plain calls, which have no middlewares, take a shorter path to the same result (:mod:`workers.job`).
+Plain calls, whose middlewares are plain, too, take a shorter path to the same result (:mod:`workers.job`).
 """
 
 import asyncio
@@ -42,9 +42,17 @@ from goondan_tasks.names import SYSTEM_TOOL
 from goondan_tasks.output import Pending, bad_output, encoded_output, may_be_pending, pending_of
 from goondan_tasks.redaction import KNOWN_SECRETS
 from goondan_tasks.tool_api import ToolContext
+from workers.call_onion import HandlerValue, JobCallContext
 from workers.cancellation import Cancellation, Watch
-from workers.concurrency.event_loop import beside_loop, drive, is_on_loop, move_to_loop
+from workers.concurrency.event_loop import (
+    EventLoopThread,
+    beside_loop,
+    drive,
+    is_on_loop,
+    move_to_loop,
+)
 from workers.concurrency.slots import Wait
+from workers.concurrency.threads import on_new_thread
 from workers.contexts import ContextFactory, RunServices
 from workers.extensions.events import (
     TOOL_CALLED,
@@ -67,7 +75,7 @@ from workers.tools.dynamic_tools import turn_of
 from workers.tools.registered_tool import RegisteredTool
 from workers.tools.registry import Registry
 from workers.turns.catalog_guard import CatalogGuard
-from workers.turns.pipeline import Layer, MiddlewareServices
+from workers.turns.pipeline import Layer, MiddlewareServices, compose
 from workers.turns.turns import Turns
 
 logger = structlog.get_logger(__name__)
@@ -77,7 +85,7 @@ T = TypeVar("T")
 #: how long an async handler that is cancelled at its limit may take to end before the call ends without it
 PATIENCE_SECONDS = 1.0
 
-#: marks the run as started just before its handler begins, and returns the time in ms
+#: marks the run as started just before the first code around the call begins, and returns the time in ms
 StartMark = Callable[[], float]
 
 
@@ -91,6 +99,8 @@ class _Attempt:
     services: RunServices
     message_limit: int = DEFAULT_MESSAGE_LIMIT
     limit_seconds: float = 0.0
+    #: whether the run is marked as started, and when its handler began
+    is_marked: bool = False
     started_at: float | None = None
     #: whether blocking code runs for it on a thread, which must not be abandoned
     is_beside_loop: bool = False
@@ -112,6 +122,12 @@ class _Attempt:
     def is_past_limit(self) -> bool:
         """Whether the async handler was cancelled and cleans up; another cancel would interrupt that."""
         return self.timer is not None and self.timer.expired()
+
+    def mark(self) -> None:
+        """Mark the run as started, once: its middlewares may have effects, too (DESIGN "Delivery" rule 4)."""
+        if not self.is_marked:
+            self.mark_started()
+            self.is_marked = True
 
     async def move_to_loop(self) -> None:
         """Continue on the event loop, in a task that is cancelled with the call."""
@@ -142,6 +158,7 @@ class Executor:
     turns: Turns
     outputs: Outputs
     suspension: Suspension
+    event_loop: EventLoopThread
     help_url: str
     #: by agent and tool; only of tools whose calls are plain
     _plans: dict[tuple[str, str], Plan] = field(default_factory=dict, init=False)
@@ -195,6 +212,7 @@ class Executor:
             handle = partial(self._handle, attempt, run.call.args)
             within = partial(self._limited, attempt, bound)
             services.turn.conversation = await _may_block(attempt, partial(self.contexts.conversation, run))
+            await _may_block(attempt, attempt.mark)
             answer = await self.turns.around(
                 run,
                 handle,
@@ -237,7 +255,7 @@ class Executor:
             if plan is None:  # not remembered, since models make names up
                 return None
             self._plans[agent, name] = plan
-        return plan if self.contexts.knows(agent, call["instanceKey"]) else None
+        return plan if not plan.suspends and self.contexts.knows(agent, call["instanceKey"]) else None
 
     @property
     def _stamp(self) -> Stamp:
@@ -251,26 +269,33 @@ class Executor:
     def _made_plan(self, agent: str, name: str, stamp: Stamp) -> Plan | None:
         events, registry = self.events, self.registry
         if (
-            self.pipelines.are_around_calls(agent)
+            self.pipelines.has_older(agent)
             or events.has(agent, TOOL_CALLED)
             or events.has(agent, TOOL_COMPLETED)
             or registry.dynamic.has_turns
         ):
             return None
-        tool = registry.ready(agent, name)
+        tool, layers = registry.ready(agent, name), self.pipelines.layers(agent, "toolCall")
+        if layers and any(layer.is_async for layer in layers):
+            return None
         if tool is None or tool.only_waits or tool.bound.is_v1 or isinstance(tool.handler, IsolatedTool):
             return None
         bound = tool.bound
         is_open = (
             registry.is_open or registry.bound(agent, name) is not bound or bound.tool.name == SYSTEM_TOOL
         )
-        if is_open or self.suspension.asks(bound):
+        if is_open or self.suspension.asks(bound) or (layers and tool.is_async):
             return None
         detector = self._detector(agent, name)
-        return Plan(tool, tool.handler, self.contexts.longest_seconds(bound), detector, stamp)
+        return Plan(tool, tool.handler, self.contexts.longest_seconds(bound), detector, stamp, layers)
 
     def refuse_arguments(self, job: Job, plan: Plan) -> ToolCallResult | None:
-        """Return the result of a plain call with invalid arguments; ``None`` if they are valid."""
+        """Return the result of a plain call with invalid arguments; ``None`` if they are valid.
+
+        If the call has middlewares, these may change its arguments first.
+        """
+        if plan.layers:
+            return None
         faults = plan.tool.arguments.faults(job.read()["args"])
         if not faults:
             return None
@@ -279,26 +304,62 @@ class Executor:
 
     def run_plain(self, job: Job, plan: Plan, context: ToolContext) -> bytes | ToolCallResult:
         """Run the handler of a plain call; return its result, as JSON if the result is plain."""
-        call = job.read()
         running.set(job)
-        outcome = outcome_of(partial(plan.detector.timed, partial(plan.handler, context, call["args"])))
+        outcome = outcome_of(partial(plan.detector.timed, partial(self._called, job, plan, context)))
+        if isinstance(made := outcome.peek(), ToolCallResult) and plan.layers:
+            return self._completed(job, plan, lambda: made)
         # progress goes over another connection than plain results, and must not come after them
         has_reported = job.reporter is not None and job.reporter.is_used
         result = None if has_reported else self.plain_result(job, plan, outcome)
         return self.general_result(job, plan, outcome) if result is None else result
+
+    def _called(self, job: Job, plan: Plan, context: ToolContext) -> Any:
+        """Run the handler of a plain call within its middlewares; return its value, or a result of theirs."""
+        if not plan.layers:
+            return plan.handler(context, job.read()["args"])
+        core, shape = partial(self._core, job, plan, context), partial(self._shaped, job, plan)
+        coroutine: Any = compose(plan.layers, core, shape=shape)(JobCallContext.of(job))
+        ended = drive(coroutine)
+        plan.suspends = ended is None
+        answer = self.event_loop.submit(coroutine).result() if ended is None else ended[0]
+        return answer.value if isinstance(answer, HandlerValue) else answer
+
+    async def _core(self, job: Job, plan: Plan, context: ToolContext, around: ToolCallContext) -> Any:
+        """Check the arguments and run the handler, within the middlewares."""
+        faults = plan.tool.arguments.faults(around.args)
+        if faults:
+            raise ToolInputValidationError("; ".join(faults))
+        handle = partial(plan.handler, context, around.args)
+        job.begin_handler()
+        try:
+            if not is_on_loop():
+                return HandlerValue(handle())
+            value = await beside_loop(handle, on_new_thread)
+        finally:
+            job.end_handler()
+        return self._outcome(job.claim.run, value, job.started_at)
+
+    def _shaped(self, job: Job, plan: Plan, answer: Any) -> Any:
+        """Return the answer of a middleware for the layer outside of it."""
+        if isinstance(answer, HandlerValue):
+            return answer
+        run = job.claim.run
+        if isinstance(answer, ToolCallResult):
+            return self._adopted(run, answer, plan.message_limit, job.started_at)
+        return self._outcome(run, _require_json(answer), job.started_at)
 
     def plain_result(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> bytes | None:
         """Return the result of a plain call as JSON; ``None`` if the result is not plain."""
         if outcome.error is not None:
             return None
         value = outcome.get()
-        if KNOWN_SECRETS.are_known or self._stamp != plan.stamp or may_be_pending(value):
+        if self._stamp != plan.stamp or may_be_pending(value):
             return None
         try:
             output = serializer.encode(value, serializer.DEEPEST)
         except serializer.NotJsonError:
             return None
-        if len(output) > self.outputs.max_bytes:
+        if len(output) > self.outputs.max_bytes or KNOWN_SECRETS.may_be_in(output):
             return None
         job.output, job.output_text = value, output
         return result_of(job, job.read(), output.decode())
@@ -306,9 +367,14 @@ class Executor:
     def general_result(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> ToolCallResult:
         """Return the result of a plain call, whatever its handler has returned or raised; this may block."""
         run = job.claim.run
+        return self._completed(job, plan, lambda: self._outcome(run, outcome.get(), job.started_at))
+
+    def _completed(self, job: Job, plan: Plan, make: Callable[[], ToolCallResult]) -> ToolCallResult:
+        """Return the result that ``make`` makes as it is stored, or that of its error."""
+        run = job.claim.run
 
         def result() -> ToolCallResult:
-            result = self._outcome(run, outcome.get(), job.started_at)
+            result = make()
             untold = self.registry.dynamic.untold(run.call)
             if untold:
                 self._note_unregistered(run, untold)
@@ -340,7 +406,7 @@ class Executor:
 
         def shape(answer: Any) -> ToolCallResult:
             if isinstance(answer, ToolCallResult):
-                return self._adopted(attempt, answer)
+                return self._adopted(run, answer, attempt.message_limit, attempt.started_at)
             return self._outcome(run, _require_json(answer), attempt.started_at)
 
         def failed(error: BaseException) -> ToolCallResult:
@@ -350,6 +416,7 @@ class Executor:
         wrapped = self.pipelines.around_call(run, of_run, core)
         if wrapped is None:
             return self._outcome(run, await self._handle(attempt, run.call.args), attempt.started_at)
+        await _may_block(attempt, attempt.mark)
         call, functions = wrapped
         result: ToolCallResult = await self._limited(
             attempt, bound, functions, partial(call, _tool_call_context(run))
@@ -389,7 +456,8 @@ class Executor:
         if held is not None:
             return held
         limit = attempt.limit_seconds = self.contexts.limit_seconds(run, tool.bound)
-        attempt.started_at = attempt.mark_started()
+        attempt.mark()
+        attempt.started_at = run.clock()
         # the limit counts from here
         attempt.context = context = self.contexts.make(
             run, tool, services, limit_seconds=limit, around=attempt.around
@@ -437,13 +505,13 @@ class Executor:
             return run.ok(value, started_at)
         return self.suspension.result(run, pending, started_at)
 
-    def _adopted(self, attempt: _Attempt, result: ToolCallResult) -> ToolCallResult:
+    def _adopted(
+        self, run: Run, result: ToolCallResult, message_limit: int, started_at: float | None
+    ) -> ToolCallResult:
         """Return the result that a middleware has made; a pending one gets an expiry if it has none."""
-        adopted = limited(attempt.run.adopted(result, attempt.started_at), attempt.message_limit)
+        adopted = limited(run.adopted(result, started_at), message_limit)
         if adopted.status == "pending" and adopted.meta.expires_at is None:
-            return self._outcome(
-                attempt.run, Pending(adopted.handle or "", adopted.output), attempt.started_at
-            )
+            return self._outcome(run, Pending(adopted.handle or "", adopted.output), started_at)
         return adopted
 
     async def _storable(self, run: Run, result: ToolCallResult, bound: BoundTool) -> ToolCallResult:

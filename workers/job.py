@@ -1,8 +1,8 @@
 """A claimed call in a worker, and the plan by which plain calls are run.
 
-A plain call has arguments to check, a JSON value as its result, and nothing around its handler. What the
-plain calls of an export have in common is worked out once, in a plan. A call whose tool or fields need more
-is run by :meth:`workers.executor.Executor.execute`.
+A plain call has arguments to check, a JSON value as its result, and only plain middlewares around its
+handler. What the plain calls of an export have in common is worked out once, in a plan. A call whose tool or
+fields need more is run by :meth:`workers.executor.Executor.execute`.
 """
 
 import contextlib
@@ -24,11 +24,16 @@ from goondan_tasks.messages import CallLogFields, Clock, JsonObject, ToolCall, T
 from goondan_tasks.names import EVENT_TOOLS
 from workers.cancellation import Cancellation
 from workers.concurrency.threads import SHORT_SECONDS
+from workers.concurrency.watchdog import CallOff
 from workers.forks import end_fork
 from workers.progress_reporter import ProgressReporter
 from workers.tools.registered_tool import RegisteredTool
+from workers.turns.pipeline import Layer
 
 T = TypeVar("T")
+
+#: limits the time of a handler that has run for some seconds
+LimitHandler = Callable[[float], CallOff]
 
 _TEXTS = (
     "toolCallId",
@@ -121,6 +126,10 @@ class Plan:
     stamp: Stamp
     message_limit: int = field(init=False)
     has_retry: bool = field(init=False)
+    #: the middlewares around the handler, the outermost first
+    layers: tuple[Layer, ...] = ()
+    #: whether a plain one of them has awaited something: then the call needs the general path
+    suspends: bool = field(default=False, init=False)
     #: whether the handler is awaited on the event loop
     is_async: bool = field(init=False)
 
@@ -166,7 +175,9 @@ class Job:
 
     __slots__ = (
         "_approved_by",
+        "_call_off",
         "_claim",
+        "_limit_handler",
         "_original",
         "_retried",
         "_text",
@@ -182,6 +193,7 @@ class Job:
         "duration_ms",
         "end_detached",
         "ended_at",
+        "handler_at",
         "id",
         "is_bare",
         "is_plain",
@@ -238,8 +250,10 @@ class Job:
         self.marked_at = 0.0
         #: ms, Redis time
         self.started_at: float | None = None
-        #: ``time.monotonic()`` when the handler began; 0 before
+        #: ``time.monotonic()`` when the first code around the call began; 0 before
         self.begun_at = 0.0
+        #: ``time.monotonic()`` when the handler began; 0 before, and after its end if it has middlewares
+        self.handler_at = 0.0
         #: ISO 8601, Redis time
         self.ended_at = ""
         self.duration_ms = 0.0
@@ -258,11 +272,51 @@ class Job:
         self._approved_by: bytes | None = approved_by
         self._original: ToolCall | None = None
         self._claim: Claim | None = None
+        #: limits the time of the handler of a detached call, and calls that off
+        self._limit_handler: LimitHandler | None = None
+        self._call_off: CallOff | None = None
 
     def require_fresh(self, seconds: float) -> None:
         """Require a new mark if the confirmed one, which renewed the lease, is at least that old."""
         if self.state is JobState.STARTED and monotonic() - self.marked_at >= seconds:
             self.state = JobState.CLAIMED
+
+    def begin(self, *, has_layers: bool) -> None:
+        """Note that the first code around the call begins: the handler, if it has no middlewares."""
+        self.begun_at = monotonic()
+        if not has_layers:
+            self.started_at, self.handler_at = self.clock(), self.begun_at
+
+    def begin_handler(self) -> None:
+        """Note that the handler begins within its middlewares."""
+        if self.cancellation is not None:
+            self.cancellation.require_wanted()  # a middleware may have taken too long
+        self.started_at = self.clock()
+        with self._lock:
+            self.handler_at, limit = monotonic(), self._limit_handler
+        if limit is not None:
+            self._keep(limit(0.0))
+
+    def end_handler(self) -> None:
+        """Note that the handler has ended: the middlewares have a time limit of their own."""
+        with self._lock:
+            call_off, self._call_off, self.handler_at = self._call_off, None, 0.0
+        if call_off is not None:
+            call_off()
+
+    def limit_handler(self, limit: "LimitHandler") -> None:
+        """Limit the time of the handler, which runs or may begin; ``limit`` takes the seconds it has run."""
+        with self._lock:
+            self._limit_handler, begun_at = limit, self.handler_at
+        if begun_at:
+            self._keep(limit(monotonic() - begun_at))
+
+    def _keep(self, call_off: CallOff) -> None:
+        with self._lock:
+            if self.handler_at:
+                self._call_off = call_off
+                return
+        call_off()  # the handler has ended meanwhile
 
     def ensure_cancellation(self) -> Cancellation:
         """Return the cancellation of this call, and make it on first use; any thread may call this."""

@@ -76,7 +76,7 @@ def run_tool(
         undo.callback(lambda: event_loop.submit(hosts.close()).result(STOP_SECONDS))
         registry = make_registry(settings, loaded, children, hosts)
         extensions = make_extensions(loaded, registry, event_loop)
-        executor = make_executor(settings, registry, extensions.services)
+        executor = make_executor(settings, registry, extensions.services, event_loop)
         extensions.load(agent)
         undo.callback(extensions.services.events.stop, STOP_SECONDS)
         coroutine = executor.execute(

@@ -51,7 +51,7 @@ FOREIGN_CODE = {
     "workers/concurrency/event_loop.py beside_loop.work",
     "workers/executor.py Executor.execute",
     "workers/executor.py Executor.run_plain",
-    "workers/executor.py Executor.general_result",
+    "workers/executor.py Executor._completed",
     "workers/extensions/events.py _Registration.call",
     "workers/extensions/events.py _Registration.finish",
     "workers/extensions/loader.py ExtensionLoader._run_register",

@@ -69,6 +69,7 @@ KINDS = (
     Kind("slow", pause=0.02),
     Kind("async", "on_loop.py"),
     Kind("middleware", extensions=("Extension/around",)),
+    Kind("plain-middleware", extensions=("Extension/layer",)),
     Kind("limited", policy={"maxConcurrency": 1}),
     Kind("isolated", policy={"isolation": "process"}),
     Kind("javascript", "tools.mjs"),
@@ -130,7 +131,8 @@ def _documents() -> Iterator[dict[str, Any]]:
     names = [f"Agent/{agent['metadata']['name']}" for agent in agents]
     yield _resource("Package", "kinds-of-calls")
     yield _resource("Swarm", "default", entryAgent=names[0], agents=names)
-    yield _resource("Extension", "around", entry="./around.py")
+    for extension in ("around", "layer"):
+        yield _resource("Extension", extension, entry=f"./{extension}.py")
     arm = {"name": "hold-marks", "parameters": {"type": "object"}}
     yield _resource("Tool", "arm", entry="./arm.py", exports=[arm])
     yield from agents

@@ -59,8 +59,9 @@ class AgentPipelines:
             return None
         return compose(layers, core, on_thread=services.on_thread, shape=services.shape), layers
 
-    def are_around_calls(self, agent: str) -> bool:
-        return bool(self.layers(agent, "toolCall")) or agent in self.v1.with_calls
+    def has_older(self, agent: str) -> bool:
+        """Return whether older extensions have put functions around the agent's tool calls."""
+        return agent in self.v1.with_calls
 
     def clear(self, agent: str) -> None:
         for point in get_args(Point):

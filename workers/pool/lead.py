@@ -348,7 +348,7 @@ class Lead:
     def _run(self, job: Job, plan: Plan, number: int) -> None:
         self._runtime.event_loop.flush()
         context = PlainContext(partial(self._pool.context, job))
-        job.started_at, job.begun_at = job.clock(), monotonic()
+        job.begin(has_layers=bool(plan.layers))
         self._begin(job)
         result = self._runtime.revisions.active.executor.run_plain(job, plan, context)
         with self._lock:
@@ -365,7 +365,7 @@ class Lead:
 
     def _run_apart(self, job: Job, plan: Plan) -> None:
         """Run a call that is known to take long on a thread of its own."""
-        job.started_at, job.begun_at = job.clock(), monotonic()
+        job.begin(has_layers=bool(plan.layers))
         self._pool.detach(job)
         self._has_slot = False  # it goes with the call
         self._threads.run(partial(self._run_detached, job, plan))

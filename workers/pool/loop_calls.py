@@ -144,7 +144,7 @@ class LoopCalls:
     def begin(self, job: Job, plan: Plan) -> None:
         """Let the loop run a call that is marked as started, after the next flush; its slot goes with it."""
         call = LoopCall(job, plan, self._runtime.revisions.active.executor)
-        job.started_at, job.begun_at = job.clock(), monotonic()
+        job.begin(has_layers=bool(plan.layers))
         self._short[job.token] = call
         self._event_loop.put_off(partial(self._start, call))
 

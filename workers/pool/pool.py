@@ -40,9 +40,11 @@ from goondan_tasks.tool_api import ToolContext
 from workers.concurrency.event_loop import drive
 from workers.concurrency.slots import KeptSlot, QueuedJob, ReleasedSlot, Slots, Wait
 from workers.concurrency.threads import DaemonThreads, InOrder, Work
+from workers.concurrency.watchdog import CallOff
 from workers.contexts import RunServices
 from workers.executor import PATIENCE_SECONDS
 from workers.extensions.events import running
+from workers.handlers import way_timed_out
 from workers.job import Ended, Job
 from workers.outcome import outcome_of
 from workers.pool.lead import Lead
@@ -270,7 +272,7 @@ class CallPool(BasePool):
         services = RunServices(
             cancellation, job.reporter, partial(self._release_slot_of, job), claim_token=job.token
         )
-        limit = max(0.001, plan.limit_seconds - (monotonic() - job.begun_at))
+        limit = max(0.001, plan.limit_seconds - (monotonic() - (job.handler_at or job.begun_at)))
         contexts = self._runtime.revisions.active.executor.contexts
         context: ToolContext = contexts.make(claim.run, plan.tool, services, limit_seconds=limit)
         return context
@@ -296,7 +298,10 @@ class CallPool(BasePool):
         cancellation = job.ensure_cancellation()
         _, watch = self._runtime.delivery.hold(claim, answer, lambda: job.started_at, cancellation)
         patience = PATIENCE_SECONDS if plan.is_async else 0.0
-        call_off = watch(plan.limit_seconds, patience=patience + job.begun_at - monotonic())
+        job.limit_handler(lambda seconds: watch(plan.limit_seconds, patience=patience - seconds))
+        call_off: CallOff = job.end_handler
+        if plan.layers:  # they may take as long again as the handler
+            call_off = watch(2 * plan.limit_seconds, way_timed_out, patience=job.begun_at - monotonic())
 
         def end(result: ToolCallResult) -> None:
             call_off()

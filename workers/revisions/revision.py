@@ -330,7 +330,14 @@ class RevisionFactory:
         for provider in thinking.providers.values():
             registry.add_system_tool(model_tool(provider, ledger.redis, ledger.keys))
         executor = make_executor(
-            settings, registry, extensions.services, swarm_services, self.instances, steps, thinking
+            settings,
+            registry,
+            extensions.services,
+            self.event_loop,
+            swarm_services,
+            self.instances,
+            steps,
+            thinking,
         )
         return Revision(
             ref,
@@ -426,6 +433,7 @@ def make_executor(
     settings: Settings,
     registry: Registry,
     services: ExtensionServices,
+    event_loop: EventLoopThread,
     swarm_services: SwarmServices | None = None,
     instances: Instances | None = None,
     steps: Steps | None = None,
@@ -455,6 +463,7 @@ def make_executor(
         turns=Turns(services.pipelines, services.events),
         outputs=outputs,
         suspension=Suspension(swarm.spec.policy.tool_calls.approval, settings.result_ttl_seconds),
+        event_loop=event_loop,
         help_url=settings.help_url,
     )
 

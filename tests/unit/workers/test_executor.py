@@ -1,6 +1,7 @@
 """Runs that are to end before their handler or middlewares do."""
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,8 @@ from broker_config import serializer
 from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.calls import Run, identity_of, new_call
-from goondan_tasks.errors import GoondanError, ToolCancelledError
+from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolError
+from goondan_tasks.extension_api import Middleware, ToolCallContext
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallError, ToolCallResult, wall_clock
 from goondan_tasks.names import EVENT_TOOL
 from goondan_tasks.redaction import KNOWN_SECRETS, KnownSecrets
@@ -55,7 +57,7 @@ class Worker:
         self.limits: list[float] = []
         #: what runs past them would end with
         self.errors: list[GoondanError] = []
-        self.executor = make_executor(settings, self.registry, services)
+        self.executor = make_executor(settings, self.registry, services, event_loop)
         self._event_loop = event_loop
 
     def _watch(
@@ -338,6 +340,91 @@ def run_plain(
     assert plan is not None
     job.started_at = wall_clock()
     return worker.executor.run_plain(job, plan, UNUSED)
+
+
+def swaps_arguments(ctx: ToolCallContext) -> Any:
+    ctx.args = {"n": 5}
+    return ctx.next()
+
+
+def asks_loop(ctx: ToolCallContext) -> Any:
+    async def answer() -> Any:
+        await asyncio.sleep(0)
+        result = await ctx.next()
+        return {"seen": result.output, "by": ctx.message.to_wire()["data"]["role"] if ctx.message else None}
+
+    return answer()
+
+
+def run_within(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, *middlewares: Middleware
+) -> bytes | ToolCallResult:
+    """Run a call of a plain tool within middlewares; the tool returns its arguments."""
+    for middleware in middlewares:
+        worker.pipelines.register("chef", "toolCall", middleware, extension="x")
+    return run_plain(worker, monkeypatch, lambda ctx, input: {"got": input})
+
+
+def test_plain_middleware_changes_arguments_and_costs_no_result_object(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = run_within(worker, monkeypatch, lambda ctx: ctx.next(), swaps_arguments)
+    assert isinstance(result, bytes)
+    assert json.loads(result)["output"] == {"got": {"n": 5}}
+
+
+@pytest.mark.parametrize(
+    ("middleware", "output"),
+    [(lambda ctx: {"mine": 1}, {"mine": 1}), (lambda ctx: ctx.tool_name, "late__work")],
+)
+def test_plain_middleware_answers_with_json_of_its_own(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, middleware: Middleware, output: Any
+) -> None:
+    result = run_within(worker, monkeypatch, middleware)
+    assert isinstance(result, ToolCallResult)
+    assert (result.status, result.output) == ("ok", output)
+
+
+def refuses(ctx: ToolCallContext) -> Any:
+    raise ToolError("closed", code="E_CLOSED")
+
+
+def breaks(ctx: ToolCallContext) -> Any:
+    raise ZeroDivisionError("by nothing")
+
+
+def clears_arguments(ctx: ToolCallContext) -> Any:
+    ctx.args = "none"  # type: ignore[assignment]
+    return ctx.next()
+
+
+@pytest.mark.parametrize(
+    ("middleware", "code", "word"),
+    [
+        (refuses, "E_CLOSED", "closed"),
+        (breaks, "E_MIDDLEWARE", "x.breaks raised ZeroDivisionError"),
+        (lambda ctx: None, "E_MIDDLEWARE", "returned nothing"),
+        (lambda ctx: {1, 2}, "E_MIDDLEWARE", "is not JSON"),
+        (clears_arguments, "E_TOOL_INVALID_ARGS", "object"),
+    ],
+)
+def test_fault_of_a_plain_middleware_ends_its_call(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, middleware: Middleware, code: str, word: str
+) -> None:
+    result = run_within(worker, monkeypatch, middleware)
+    assert isinstance(result, ToolCallResult)
+    assert result.error is not None
+    assert result.error.code == code
+    assert word in result.error.message
+
+
+def test_plain_middleware_that_awaits_goes_by_the_general_path_from_then_on(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = run_within(worker, monkeypatch, asks_loop)
+    assert isinstance(result, ToolCallResult)
+    assert result.output == {"seen": {"got": {}}, "by": "assistant"}
+    assert worker.executor.plan(claimed(late())) is None
 
 
 def test_a_process_beside_the_worker_is_told_of_a_plain_call_what_the_whole_context_says(

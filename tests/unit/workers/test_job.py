@@ -1,5 +1,6 @@
 """Claimed calls, what makes one plain, and the results of plain calls."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 from broker_config import serializer
 from goondan_tasks.calls import MAX_CONTEXT_BYTES, new_call
+from goondan_tasks.errors import ToolCancelledError
 from goondan_tasks.ledger.record import Verdict
 from goondan_tasks.messages import ToolCall, ToolCallResult, wall_clock
 from goondan_tasks.names import EVENT_TOOL
@@ -241,3 +243,52 @@ def test_a_handler_that_raises_is_learned_from_as_well(monkeypatch: pytest.Monke
     with pytest.raises(IndexError):
         detector.timed(lambda: [][1])
     assert not detector.is_slow
+
+
+def limited_job() -> tuple[Job, list[str]]:
+    """Return a job within middlewares, and what was noted of its handler's limits."""
+    noted: list[str] = []
+    job = job_of()
+    job.begin(has_layers=True)
+    return job, noted
+
+
+def note_limits(noted: list[str]) -> Callable[[float], Callable[[], None]]:
+    def limit(seconds: float) -> Callable[[], None]:
+        noted.append("running" if seconds > 0 else "begins")
+        return lambda: noted.append("called off")
+
+    return limit
+
+
+def test_handler_that_runs_when_its_call_is_detached_is_limited_to_its_end() -> None:
+    job, noted = limited_job()
+    job.begin_handler()
+    job.limit_handler(note_limits(noted))
+    job.end_handler()
+    assert noted == ["running", "called off"]
+    assert job.started_at is not None
+
+
+def test_handler_that_begins_after_its_call_was_detached_is_limited_from_then() -> None:
+    job, noted = limited_job()
+    job.limit_handler(note_limits(noted))
+    assert noted == []
+    job.begin_handler()
+    job.end_handler()
+    assert noted == ["begins", "called off"]
+
+
+def test_handler_that_has_ended_when_its_call_is_detached_has_no_limit() -> None:
+    job, noted = limited_job()
+    job.begin_handler()
+    job.end_handler()
+    job.limit_handler(note_limits(noted))
+    assert noted == []
+
+
+def test_handler_does_not_begin_once_its_call_is_cancelled() -> None:
+    job, _ = limited_job()
+    job.ensure_cancellation().set(ToolCancelledError())
+    with pytest.raises(ToolCancelledError):
+        job.begin_handler()

@@ -356,7 +356,7 @@ def test_behind_a_call_that_lasts_another_thread_leads_and_what_has_no_slot_goes
     wait_until(lambda: len(scene.given_back) == 8)
     # each goes in front of the one that came after it
     assert scene.reader.released == numbers(2, 10)[::-1]
-    assert scene.run == ["0", "1"]
+    wait_until(lambda: scene.run == ["0", "1"])
     assert not scene.was_idle
     gates("1").set()
     wait_until(lambda: scene.noted == ["1"])

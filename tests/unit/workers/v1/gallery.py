@@ -115,7 +115,7 @@ def gallery(
         extensions = make_extensions(loaded, registry, event_loop, swarm_bundle_for=swarm_bundle_for)
         extensions.services = services = replace(extensions.services, oauth=tokens)
         steps = make_steps(ledger, registry, services, event_loop)
-        executor = make_executor(settings, registry, services, steps=steps)
+        executor = make_executor(settings, registry, services, event_loop, steps=steps)
         extensions.load(agent)
         yield Gallery(registry, executor, steps, ledger, event_loop, agent)
     event_loop.stop()

@@ -1,0 +1,12 @@
+"""A plain middleware around each call that changes nothing."""
+
+from typing import Any
+
+from goondan_tasks.extension_api import ExtensionApi, ToolCallContext
+
+
+def register(api: ExtensionApi) -> None:
+    def layer(ctx: ToolCallContext) -> Any:
+        return ctx.next()
+
+    api.pipeline.register("toolCall", layer)
