@@ -55,7 +55,7 @@ class Load:
 
     def _run(self) -> None:
         calls = [{"agentName": agent, "toolName": "skin__colour"} for agent in ("newt", "lizard")] * 4
-        while not self._ended.wait(0.05):
+        while not self._ended.wait(0.2):
             self.results += [call.result(timeout=60) for call in self._client.submit_many(calls)]
 
 
@@ -85,7 +85,7 @@ def test_a_revision_that_ends_processes_is_taken_back_and_no_worker_is_lost(
         machines.propose(deadly)
         wait_until(lambda: Activation.of(deadly, machines.state).status == "failed", show=machines.logs)
         known = len(load.results)
-        wait_until(lambda: len(load.results) > known + 40)
+        wait_until(lambda: len(load.results) > known + 16)  # of the rounds, one began after it
 
     assert how in (Activation.of(deadly, machines.state).reason or "")
     assert (load.outputs, machines.state.active) == ({"green"}, before)

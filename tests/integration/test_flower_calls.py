@@ -18,6 +18,7 @@ from tests.integration.goondan_process import environment, goondan
 from tests.waiting import wait_until
 
 PATIENCE = 120
+Worker = subprocess.Popen[bytes]
 
 BUNDLE = """\
 apiVersion: goondan.ai/v1
@@ -90,26 +91,32 @@ handlers = {f.__name__: f for f in (add, fail, stay, die, later, buy, flaky)}
 """
 
 
-@pytest.fixture
-def bundle(tmp_path: Path) -> Path:
-    (tmp_path / "goondan.yaml").write_text(BUNDLE)
-    (tmp_path / "scene.py").write_text(TOOLS)
-    return tmp_path
-
-
-@pytest.fixture
-def stack(bundle: Path) -> Iterator[LocalStack]:
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
+    bundle = tmp_path_factory.mktemp("scene")
+    (bundle / "goondan.yaml").write_text(BUNDLE)
+    (bundle / "scene.py").write_text(TOOLS)
     environment = {"GOONDAN_LEASE_SECONDS": "2", "GOONDAN_GRACE_SECONDS": "1"}
-    with LocalStack(bundle, environment=environment) as running:
+    with LocalStack(bundle, workers=0, environment=environment) as running:
         yield running
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def url(stack: LocalStack) -> Iterator[str]:
-    """Run Flower until the test ends; it has heard of the worker."""
+    """Run Flower for all tests."""
     with flower(stack.redis_url) as address:
-        wait_until(lambda: alive(address), PATIENCE)
         yield address
+
+
+@pytest.fixture
+def worker(stack: LocalStack, url: str) -> Iterator[Worker]:
+    """Run a worker that Flower shows as the only living one."""
+    wait_until(lambda: not alive(url), PATIENCE, show=lambda: workers_page(url))
+    worker = stack.start_worker()
+    wait_until(lambda: alive(url), PATIENCE)
+    yield worker
+    for left in stack.workers:
+        stack.stop_worker(left)
 
 
 def workers_page(url: str) -> list[dict[str, Any]]:
@@ -121,9 +128,9 @@ def alive(url: str) -> list[str]:
     return [row["hostname"] for row in workers_page(url) if row["status"]]
 
 
-def actives(url: str) -> list[int]:
-    """Return how many calls each worker runs, the dead ones too, as Flower shows it."""
-    return [row["active"] for row in workers_page(url)]
+def active(url: str) -> int:
+    """Return how many calls all workers run, the dead ones too, as Flower shows it."""
+    return sum(row["active"] for row in workers_page(url))
 
 
 def submit(stack: LocalStack, tool: str, **args: Any) -> PendingCall:
@@ -149,15 +156,14 @@ def started(url: str, *calls: PendingCall) -> None:
     wait_until(lambda: shows(url, dict.fromkeys(calls, "STARTED")), PATIENCE)
 
 
-def kill(worker: "subprocess.Popen[bytes]") -> None:
+def kill(worker: Worker) -> None:
     worker.send_signal(signal.SIGKILL)
     worker.wait(PATIENCE)
 
 
-def end_eight_ways(stack: LocalStack, url: str) -> dict[str, PendingCall]:
+def end_eight_ways(stack: LocalStack, url: str, worker: Worker) -> dict[str, PendingCall]:
     """Make a call end in each of the ways; two workers die."""
     calls = {"dead letter": submit(stack, "die", number=4)}
-    [worker] = stack.workers
     worker.wait(PATIENCE)
     worker = stack.start_worker()
     assert calls["dead letter"].result(PATIENCE).error.code == "E_TOOL_POISONED"  # type: ignore[union-attr]
@@ -180,9 +186,14 @@ def end_eight_ways(stack: LocalStack, url: str) -> dict[str, PendingCall]:
 
 
 def test_flower_shows_how_each_of_eight_calls_has_ended_and_none_runs_on_a_dead_worker(
-    stack: LocalStack, url: str
+    stack: LocalStack, url: str, worker: Worker
 ) -> None:
-    calls = end_eight_ways(stack, url)
+    known = {row["hostname"] for row in workers_page(url)} - set(alive(url))
+
+    def rows() -> list[dict[str, Any]]:
+        return [row for row in workers_page(url) if row["hostname"] not in known]
+
+    calls = end_eight_ways(stack, url, worker)
 
     states = {
         calls["ok"]: "SUCCESS",
@@ -197,13 +208,13 @@ def test_flower_shows_how_each_of_eight_calls_has_ended_and_none_runs_on_a_dead_
     wait_until(lambda: shows(url, states), PATIENCE, show=lambda: tasks(url))
     shown = {name: tasks(url)[call.id] for name, call in calls.items()}
     wait_until(lambda: len(alive(url)) == 1, PATIENCE, show=lambda: workers_page(url))
-    [living] = [row for row in workers_page(url) if row["status"]]
+    [living] = [row for row in rows() if row["status"]]
     # Flower counts what runs from heartbeats; the living worker's next one comes after its call has ended
-    wait_until(lambda: actives(url) == [0, 0, 0], PATIENCE, show=lambda: workers_page(url))
+    wait_until(lambda: [row["active"] for row in rows()] == [0, 0, 0], PATIENCE, show=rows)
     # a producer that waits settles lost calls too, and is no worker
     failed = Counter(task["worker"] for task in shown.values() if task["state"] == "FAILURE")
-    assert all(row.get("task-failed", 0) == failed[row["hostname"]] for row in workers_page(url))
-    assert sum(row.get("task-succeeded", 0) for row in workers_page(url)) == 1
+    assert all(row.get("task-failed", 0) == failed[row["hostname"]] for row in rows())
+    assert sum(row.get("task-succeeded", 0) for row in rows()) == 1
     assert set(document(f"{url}/api/workers?refresh=1")) == {living["hostname"]}
 
     assert {task["name"] for task in shown.values()} == {
@@ -227,6 +238,7 @@ def test_flower_shows_how_each_of_eight_calls_has_ended_and_none_runs_on_a_dead_
     assert json.loads(told.stdout)["error"]["code"] == "E_TOOL_OUTCOME_UNKNOWN"
 
 
+@pytest.mark.usefixtures("worker")
 def test_a_call_that_is_tried_again_and_a_request_end_as_they_do(stack: LocalStack, url: str) -> None:
     again = submit(stack, "flaky")
     answer = stack.client.request("coder", "Write the notes.", timeout=PATIENCE)
@@ -241,8 +253,7 @@ def test_a_call_that_is_tried_again_and_a_request_end_as_they_do(stack: LocalSta
     assert "SUCCESS" in page(f"{url}/task/{again.id}")
 
 
-def test_calls_that_no_worker_has_had_end_in_flower_too(stack: LocalStack, url: str) -> None:
-    [worker] = stack.workers
+def test_calls_that_no_worker_has_had_end_in_flower_too(stack: LocalStack, url: str, worker: Worker) -> None:
     kill(worker)
     waiting = submit(stack, "add", a=1, b=2)
     waiting.cancel()
@@ -254,28 +265,28 @@ def test_calls_that_no_worker_has_had_end_in_flower_too(stack: LocalStack, url: 
 
 
 def test_a_worker_that_stops_before_its_call_has_ended_says_so_and_has_no_active_calls(
-    stack: LocalStack, url: str
+    stack: LocalStack, url: str, worker: Worker
 ) -> None:
     call = submit(stack, "stay")
     started(url, call)
-    wait_until(lambda: actives(url) == [1], PATIENCE)
-    stack.stop_worker(stack.workers[0])
+    wait_until(lambda: active(url) == 1, PATIENCE)
+    stack.stop_worker(worker)
 
     wait_until(lambda: shows(url, {call: "FAILURE"}), PATIENCE)
     assert tasks(url)[call.id]["exception"].startswith("E_TOOL_OUTCOME_UNKNOWN: ")
     wait_until(lambda: not alive(url), PATIENCE)
-    assert actives(url) == [0]
+    assert active(url) == 0
 
 
 @pytest.mark.parametrize("pool", ["threads", "processes"])
 def test_under_celerys_own_pools_calls_are_shown_as_they_end_too(
     stack: LocalStack, url: str, pool: str, tmp_path: Path
 ) -> None:
-    kill(stack.workers[0])
     worker = celery_workers(stack, tmp_path, "-P", pool, "-c", "2", "-Q", "agent.coder")()
     try:
         calls = {submit(stack, "add", a=1, b=2): "SUCCESS", submit(stack, "fail"): "FAILURE"}
         wait_until(lambda: shows(url, calls), PATIENCE, show=lambda: tasks(url))
     finally:
-        worker.send_signal(signal.SIGKILL)
+        kill(worker)
+        stack.stop_worker(worker)
     assert {tasks(url)[call.id]["name"] for call in calls} == {"coder.scene__add", "coder.scene__fail"}

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from celery import Celery
@@ -104,16 +104,21 @@ def test_calls_that_wait_run_in_the_order_of_submission(shop: LocalStack, diary:
 def test_a_rate_holds_over_every_window(shop: LocalStack, diary: Diary) -> None:
     calls = shop.client.submit_many([diary.call("desk__paced", f"n{number}") for number in range(16)])
     counted: dict[bytes, float] = {}
-    while not all(call.status() == "done" for call in calls):
-        counted |= starts_counted(shop)
-    counted |= starts_counted(shop)
+
+    def have_ended() -> bool:
+        ended = all(call.status() == "done" for call in calls)
+        counted.update(starts_counted(shop))
+        return ended
+
+    wait_until(have_ended, PATIENCE)
     assert all_ok(calls)
     moments = sorted(counted.values())
     assert len(moments) == 16
     assert min(later - earlier for earlier, later in zip(moments, moments[5:], strict=False)) >= 1000
-    # what counts is the start of the handler itself, which is beside Redis's clock
+    # what counts is the start of the handler itself and not the submission, 3 s before the last one; a busy
+    # machine may stand still between the two
     starts = sorted(at * 1000 for word, _, at in diary.rows() if word == "start")
-    assert max(abs(at - moment) for at, moment in zip(starts, moments, strict=True)) < 500
+    assert max(abs(at - moment) for at, moment in zip(starts, moments, strict=True)) < 2000
 
 
 def starts_counted(shop: LocalStack) -> dict[bytes, float]:
@@ -248,18 +253,24 @@ def test_limits_hold_for_calls_of_plain_celery(shop: LocalStack, diary: Diary) -
     assert diary.most_at_once() == 1
 
 
-def test_two_thousand_waiting_calls_are_let_in_one_after_the_other(
+def test_what_a_script_does_for_a_call_does_not_grow_with_those_that_wait(
     crew: Crew, stack: LocalStack, diary: Diary
 ) -> None:
     crew.muster()
     with Redis.from_url(stack.redis_url) as redis:
-        redis.config_resetstat()
-        calls = stack.client.submit_many([diary.call("desk__solo", f"n{number}") for number in range(2000)])
-        assert all_ok(calls)
-        scripts = redis.info("commandstats")["cmdstat_evalsha"]
+        commands = [_commands_of(redis, stack, diary, count) / count for count in (20, 400)]
     assert diary.most_at_once() == 1
-    assert len(diary.started()) == 2000
-    assert scripts["usec_per_call"] < 1000
+    assert len(diary.started()) == 420
+    assert commands[1] < 1.5 * commands[0]
+
+
+def _commands_of(redis: Redis, stack: LocalStack, diary: Diary, count: int) -> int:
+    """Let so many calls wait for one permit, and return how many commands all scripts have run."""
+    redis.config_resetstat()
+    calls = [diary.call("desk__solo", f"{count}-{number}") for number in range(count)]
+    assert all_ok(stack.client.submit_many(calls))
+    stats: dict[str, Any] = redis.info("commandstats")
+    return sum(one["calls"] for one in stats.values())
 
 
 @pytest.mark.parametrize("pool", ["threads", "solo"])

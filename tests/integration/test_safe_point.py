@@ -11,7 +11,7 @@ import pytest
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.revisions.active import CHANGED
 from tests.integration.goondan_process import environment, goondan
-from tests.integration.machines import Machines, colour
+from tests.integration.machines import WORKSPACE, Machines, colour
 from tests.waiting import wait_until
 
 PATIENCE = 60
@@ -27,13 +27,14 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
         yield machines
 
 
-def outputs(machines: Machines, count: int = 40) -> set[object]:
+def outputs(machines: Machines, count: int = 20) -> set[object]:
     calls = [{"agentName": "lizard", "toolName": "skin__colour"}] * count
     return {call.result(PATIENCE).output for call in machines.client.submit_many(calls)}
 
 
 def require_outputs(machines: Machines, colour: str) -> None:
     """Wait until all calls have an output: a producer looks once a second which revision is active."""
+    wait_until(lambda: machines.client._active_refs.of(WORKSPACE) == machines.state.active)
     wait_until(lambda: outputs(machines) == {colour})
 
 
@@ -63,7 +64,7 @@ def test_no_call_is_lost_or_fails_while_revisions_change(machines: Machines) -> 
     is_over = threading.Event()
 
     def produce() -> None:
-        while not is_over.wait(0.05):
+        while not is_over.wait(0.2):
             calls = [{"agentName": "lizard", "toolName": "skin__colour"}] * 20
             results.extend(call.result(30) for call in machines.client.submit_many(calls))
 
@@ -312,7 +313,7 @@ def test_what_one_machine_cannot_load_is_run_by_the_others_until_it_can(
     is_over = threading.Event()
 
     def produce() -> None:
-        while not is_over.wait(0.05):
+        while not is_over.wait(0.2):
             calls = [{"agentName": "lizard", "toolName": "skin__colour"}] * 20
             results.extend(call.result(30) for call in machines.client.submit_many(calls))
 

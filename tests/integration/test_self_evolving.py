@@ -61,7 +61,7 @@ class Load:
 
     def _run(self) -> None:
         calls = [{"agentName": "clerk", "toolName": "text__lines", "args": {"text": TEXT}}] * 8
-        while not self._ended.wait(0.05):
+        while not self._ended.wait(0.2):
             self.results += [call.result(timeout=60) for call in self._client.submit_many(calls)]
 
 
