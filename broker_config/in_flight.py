@@ -90,7 +90,7 @@ class InFlight:
     def __init__(self, run: Callable[[ScriptCall[Any]], Any]) -> None:
         self._run = run
         self._give_back, self._overdue, self._renew = (
-            Script.read(_FOLDER, name) for name in ("give_back", "overdue", "renew")
+            Script.read(_FOLDER, *names) for names in (("wrong_type", "give_back"), ("overdue",), ("renew",))
         )
 
     def give_back(self, tags: Sequence[str]) -> int:

@@ -45,6 +45,9 @@ class MasterUnknownError(RedisConnectionError):
 #: what an old Redis puts before the error of a command in a script
 _IN_A_SCRIPT = re.compile(r"(?:ERR )?Error running script \(.*?\): (?:@user_script: ?\d+: )*-?")
 
+#: what redis-py puts before the error of a command in a pipeline, the command itself included
+_IN_A_PIPELINE = re.compile(r"Command # \d+ \(.*?\) of pipeline caused error: ", re.DOTALL)
+
 #: what precedes the reason why a transaction was discarded
 _DISCARDED = re.compile(r"(?:EXECABORT )?Transaction discarded because of: ")
 
@@ -119,8 +122,8 @@ def is_demotion(error: RedisError) -> bool:
 
 
 def refusal_text(error: RedisError | str) -> str:
-    """Return the text of an error, without the place in the script where it occurred."""
-    return _IN_A_SCRIPT.sub("", str(error))
+    """Return the text of an error, without the place in the script or pipeline where it occurred."""
+    return _IN_A_SCRIPT.sub("", _IN_A_PIPELINE.sub("", str(error)))
 
 
 _NAMED = "Start the Redis that GOONDAN_REDIS_URL or --redis-url names, or correct the URL."
@@ -147,7 +150,8 @@ def remedy_of(error: RedisError, url: str = "") -> str | None:
 
 def is_script_fault(error: RedisError) -> bool:
     """Return whether a script failed because of its keys or arguments, so that it would fail again."""
-    return isinstance(error, ResponseError) and remedy_of(error) is None and bool(_FAULT.search(str(error)))
+    said = _IN_A_PIPELINE.sub("", str(error))
+    return isinstance(error, ResponseError) and remedy_of(error) is None and bool(_FAULT.search(said))
 
 
 def reason_unreachable(url: str, error: RedisError) -> str:

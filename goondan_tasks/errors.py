@@ -56,6 +56,7 @@
     │   └── ExtensionInitError          E_EXT_INIT
     ├── BundleRevisionUnavailableError  E_BUNDLE_REVISION_UNAVAILABLE
     ├── OAuthStoreError                 E_OAUTH_STORE
+    ├── RecordDamagedError              E_RECORD_DAMAGED
     ├── StepLimitError                  E_STEP_LIMIT
     └── WaitTimeout                     E_WAIT_TIMEOUT         (only the waiting ended)
 
@@ -501,6 +502,15 @@ class OAuthStoreError(GoondanError, code="E_OAUTH_STORE"):
             suggestion="Set GOONDAN_OAUTH_KEY to the key it was written with; if that is lost, or the "
             f"record is damaged, remove it with `goondan oauth revoke {name}` and {afterwards}.",
         )
+
+
+class RecordDamagedError(GoondanError, code="E_RECORD_DAMAGED"):
+    """A key in Redis holds something else than it should, so another program has written it."""
+
+    suggestion = (
+        "`redis-cli TYPE KEY` shows what it is. End the program that writes there, or give it another "
+        "database; then remove the key: `redis-cli DEL KEY`."
+    )
 
 
 @contextmanager

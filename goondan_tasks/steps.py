@@ -15,9 +15,10 @@ from typing import Any, Protocol, cast
 from pydantic import Field
 from redis import Redis
 from redis.client import Pipeline
+from redis.exceptions import RedisError
 
 from broker_config import serializer
-from broker_config.connections import rows_of
+from broker_config.connections import answers_of, rows_of
 from broker_config.keys import Keys
 from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog
 from goondan_tasks.failure import describe
@@ -36,6 +37,7 @@ from goondan_tasks.messages import (
 )
 from goondan_tasks.model_messages import ModelCall, ModelReply, StepCallResult, read_model_call, read_reply
 from goondan_tasks.names import STEP_TOOL, call_identity
+from goondan_tasks.table_rows import naming, only_advice
 
 #: fields of a message's data that hold calls beside its content
 _CALLS_IN_DATA = ("tool_calls", "toolCalls")
@@ -396,8 +398,8 @@ class KeptStep:
 class StepStore:
     """The Steps of one namespace; each is kept for ``ttl_seconds``.
 
-    All methods raise ``redis.exceptions.RedisError`` if Redis cannot be reached, and ``ValueError`` if a
-    record cannot be read or has a newer version.
+    All methods raise ``redis.exceptions.RedisError`` if Redis cannot be reached, RecordDamagedError if a key
+    has another type, and ``ValueError`` if a record cannot be read or has a newer version.
     """
 
     def __init__(
@@ -424,19 +426,20 @@ class StepStore:
             fields["registered"] = serializer.encode([tool.to_wire() for tool in left.registered])
         fields |= {f"{_UNREGISTERED}{name}": b"" for name in left.unregistered}
         key = self._keys.step(record.id)
-        with self._redis.pipeline() as pipe:
+        with naming(key), self._redis.pipeline() as pipe:
             pipe.set(self._keys.catalog(record.catalog), catalog, ex=self.ttl_seconds)
             pipe.hset(key, mapping=fields)  # type: ignore[arg-type]
             pipe.expire(key, self.ttl_seconds)
-            self._append(pipe, record, message=message)
             if self._remembers_revisions and record.bundle_ref is not None:
                 last = self._keys.step_revision(record.agent_name, record.instance_key)
                 pipe.set(last, record.bundle_ref, ex=max(self.ttl_seconds, REVISION_TTL_SECONDS))
-            pipe.execute()
+            self._append(pipe, record, message=message)
 
     def last_revision(self, agent: str, instance_key: str) -> str | None:
         """Return the revision of an instance's last Step, if this store keeps revisions."""
-        stored = cast("bytes | None", self._redis.get(self._keys.step_revision(agent, instance_key)))
+        stored, key = None, self._keys.step_revision(agent, instance_key)
+        with only_advice(key):
+            stored = cast("bytes | None", self._redis.get(key))
         return None if stored is None else stored.decode()
 
     def read(self, step_id: str) -> KeptStep | None:
@@ -444,7 +447,7 @@ class StepStore:
         if not _STEP_ID.fullmatch(step_id):
             return None
         key, asked_at = self._keys.step(step_id), monotonic()
-        with self._redis.pipeline(transaction=False) as pipe:
+        with naming(key), self._redis.pipeline(transaction=False) as pipe:
             pipe.hget(key, "step")
             pipe.pttl(key)
             stored, left = pipe.execute()
@@ -456,7 +459,9 @@ class StepStore:
 
     def message(self, step_id: str) -> JsonObject | None:
         """Return what a Step began with."""
-        stored = cast("bytes | None", self._redis.hget(self._keys.step(step_id), "message"))
+        key = self._keys.step(step_id)
+        with naming(key):
+            stored = cast("bytes | None", self._redis.hget(key, "message"))
         return None if stored is None else cast("JsonObject", serializer.decode(stored))
 
     def left_by(self, step_id: str, call: ToolCall, *, bundle_ref: str | None = None) -> LeftTools:
@@ -467,7 +472,7 @@ class StepStore:
         if not _STEP_ID.fullmatch(step_id):
             return _NO_TOOLS
         key = self._keys.step(step_id)
-        with self._redis.pipeline() as pipe:
+        with naming(key), self._redis.pipeline() as pipe:
             pipe.hmget(key, ["step", "registered"])
             pipe.hkeys(key)
             (step, registered), fields = pipe.execute()
@@ -485,7 +490,7 @@ class StepStore:
     def note_unregistered(self, step_id: str, names: Iterable[str]) -> None:
         """Record tools that were unregistered after the Step had opened."""
         key, fields = self._keys.step(step_id), {f"{_UNREGISTERED}{name}": b"" for name in names}
-        with self._redis.pipeline() as pipe:
+        with naming(key), self._redis.pipeline() as pipe:
             pipe.hset(key, mapping=fields)  # type: ignore[arg-type]
             pipe.expire(key, self.ttl_seconds)
             pipe.execute()
@@ -493,14 +498,15 @@ class StepStore:
     def note_calls(self, record: StepRecord, call_ids: Sequence[str]) -> None:
         with self._redis.pipeline() as pipe:
             self._append(pipe, record, call_ids=tuple(call_ids))
-            pipe.execute()
 
     def turn(self, agent: str, instance_key: str, turn_id: str) -> list[TurnEntry]:
-        rows = cast("list[bytes]", self._redis.lrange(self._keys.turn(agent, instance_key, turn_id), 0, -1))
-        return _entries(rows)
+        key = self._keys.turn(agent, instance_key, turn_id)
+        with naming(key):
+            return _entries(cast("list[bytes]", self._redis.lrange(key, 0, -1)))
 
     def history(self, call: ToolCall) -> TurnHistory:
-        return _read_history(self._redis, self._keys, call)
+        with naming(self._keys.turn(call.agent_name, call.instance_key, call.turn_id)):
+            return _read_history(self._redis, self._keys, call)
 
     def _catalog(self, digest: str) -> ToolCatalog | None:
         with self._lock:
@@ -508,7 +514,9 @@ class StepStore:
             if known is not None:
                 self._catalogs.move_to_end(digest)
                 return known
-        stored = cast("bytes | None", self._redis.get(self._keys.catalog(digest)))
+        key = self._keys.catalog(digest)
+        with naming(key):
+            stored = cast("bytes | None", self._redis.get(key))
         if stored is None:
             return None
         catalog = ToolCatalog(tuple(CatalogItem.from_wire(item) for item in serializer.decode(stored)))
@@ -519,11 +527,23 @@ class StepStore:
         return catalog
 
     def _append(self, pipe: Pipeline, record: StepRecord, **fields: Any) -> None:
+        """Run a pipeline that also appends to the record of a Turn; if only that is damaged, it is logged."""
+        before = len(pipe)
         turn = self._keys.turn(record.agent_name, record.instance_key, record.turn_id)
         entry = TurnEntry(step_id=record.id, index=record.index, **fields)
         pipe.rpush(turn, serializer.encode(entry.to_wire()))
         pipe.ltrim(turn, -LONGEST_RECORD, -1)
         pipe.expire(turn, self.ttl_seconds)
+        answers = answers_of(pipe)
+        _require_answers(answers[:before])
+        with only_advice(turn):
+            _require_answers(answers[before:])
+
+
+def _require_answers(answers: Iterable[Any]) -> None:
+    for answer in answers:
+        if isinstance(answer, RedisError):
+            raise answer
 
 
 def digest_of_catalog(catalog: bytes) -> str:

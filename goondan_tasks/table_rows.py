@@ -1,10 +1,16 @@
-"""Reading the rows of tables in Redis: a damaged row concerns that row."""
+"""Reading keys of Redis that other programs may have written: a damaged one concerns what it is about."""
 
 import functools
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
+from redis.exceptions import ResponseError
+
 from broker_config import serializer
+from broker_config.refusals import is_script_fault, refusal_text
+from goondan_tasks.errors import RecordDamagedError
 from goondan_tasks.failure import truncate
 from goondan_tasks.messages import WireModel
 
@@ -38,6 +44,32 @@ def whole_number(value: bytes | None, name: str) -> int:
         reason = str(error)
     report_row(name, reason)
     return 0
+
+
+@contextmanager
+def naming(*keys: str) -> Iterator[None]:
+    """Report an error of Redis that is due to the contents of one of the ``keys``, for a ``with`` block.
+
+    Raises:
+        RecordDamagedError: the contents are those of another program.
+    """
+    try:
+        yield
+    except ResponseError as error:
+        if not is_script_fault(error):
+            raise
+        named = " or ".join(map(repr, keys)) or "one"
+        raise RecordDamagedError(f"A Redis key is damaged, {named}: {refusal_text(error)}") from error
+
+
+@contextmanager
+def only_advice(name: str) -> Iterator[None]:
+    """Log once, and go on after the ``with`` block, if the key called ``name`` is damaged."""
+    try:
+        with naming(name):
+            yield
+    except RecordDamagedError as error:
+        report_row(name, error.message)
 
 
 @functools.lru_cache(maxsize=256)

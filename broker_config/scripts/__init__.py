@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -18,6 +19,8 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from broker_config.confirmation import Confirmation, NotConfirmedError, counted
 from broker_config.refusals import RefusedError
+
+_FOLDER = files("broker_config") / "scripts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +39,10 @@ class Script:
 
     @classmethod
     def read(cls, folder: Traversable, *names: str) -> "Script":
-        """Read a script that consists of the files ``<name>.lua`` of a folder."""
-        return cls.of("\n".join((folder / f"{name}.lua").read_text("utf-8") for name in names))
+        """Read a script that consists of the files ``<name>.lua`` of a folder, or of this package."""
+        own = {name: folder / f"{name}.lua" for name in names}
+        found = (file if file.is_file() else _FOLDER / f"{name}.lua" for name, file in own.items())
+        return cls.of("\n".join(file.read_text("utf-8") for file in found))
 
 
 T = TypeVar("T")

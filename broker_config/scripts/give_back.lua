@@ -1,7 +1,7 @@
 -- Put reserved messages back at the front of their queues, each in front of the one before it, and wake a worker.
 -- KEYS  in-flight hash, in-flight index
 -- ARGV  wake-up key suffix, then the tags
--- Returns the number of messages. One whose queue is damaged stays in flight.
+-- Returns the number of messages. One whose queue is damaged stays in flight (wrong_type.lua is put before this).
 local count = 0
 for i = 2, #ARGV do
   local entry = redis.call('HGET', KEYS[1], ARGV[i])
@@ -9,9 +9,7 @@ for i = 2, #ARGV do
     local cut = string.find(entry, '\n', 1, true)
     local queue = string.sub(entry, 1, cut - 1)
     local pushed = redis.pcall('RPUSH', queue, string.sub(entry, cut + 1))
-    if type(pushed) == 'table' and not string.find(tostring(pushed.err), 'WRONGTYPE', 1, true) then
-      return pushed -- Redis takes no writes now
-    end
+    if type(pushed) == 'table' and not is_wrong_type(pushed) then return pushed end -- Redis takes no writes now
     if type(pushed) == 'number' then
       redis.call('HDEL', KEYS[1], ARGV[i])
       redis.call('ZREM', KEYS[2], ARGV[i])

@@ -56,6 +56,7 @@ from goondan_tasks.revisions.git import (
     changes_between,
     require_merge_tree,
 )
+from goondan_tasks.table_rows import naming
 
 #: how long a commit waits for others, and how often it tries the lock
 WAIT_SECONDS = 120.0
@@ -103,6 +104,7 @@ def redis_lock(redis: Redis, key: str, wait_seconds: float = WAIT_SECONDS) -> It
 
     Raises:
         ChangesetError: it is not free in time.
+        RecordDamagedError: another program has written its key.
         BrokerUnreachableError: Redis cannot be reached.
     """
     lock = redis.lock(key, timeout=HOLD_SECONDS, blocking_timeout=wait_seconds, sleep=LOOK_SECONDS)
@@ -111,6 +113,8 @@ def redis_lock(redis: Redis, key: str, wait_seconds: float = WAIT_SECONDS) -> It
     except RedisError as error:
         raise BrokerUnreachableError(f"The lock of commits cannot be had: {error}") from error
     if not is_held:
+        with naming(key):  # one that another program has written is never free
+            redis.get(key)
         raise _too_late()
     try:
         yield

@@ -20,6 +20,7 @@ from goondan_tasks.calls import CallDraft
 from goondan_tasks.errors import AgentNotFoundError, BrokerUnreachableError, ConfigError, UnconfirmedError
 from goondan_tasks.names import SEPARATOR, SYSTEM_TOOL
 from goondan_tasks.revisions.active import ActiveRevision
+from goondan_tasks.table_rows import naming
 from goondan_tasks.wording import closest
 
 if TYPE_CHECKING:
@@ -33,9 +34,11 @@ def broker_errors(url: str) -> Iterator[None]:
     Raises:
         BrokerUnreachableError: it cannot be reached, or refuses a command.
         UnconfirmedError: it has accepted a write, and too few replicas have confirmed it.
+        RecordDamagedError: the contents of a key are those of another program.
     """
     try:
-        yield
+        with naming():
+            yield
     except NotConfirmedError as error:
         raise UnconfirmedError(f"Redis at {hidden_password(url)} has accepted it, but {error}.") from error
     except RedisError as error:

@@ -23,6 +23,7 @@ from broker_config.keys import Keys
 from broker_config.scripts import Script, ScriptCall, run_script_calls
 from goondan_tasks.messages import LONGEST_RUN_SECONDS, iso_time
 from goondan_tasks.names import OUTSIDE
+from goondan_tasks.table_rows import naming, only_advice
 from goondan_tasks.tool_api import SpawnedAgentInfo
 
 #: a directory name may take 255 bytes; longer encodings end in a digest instead
@@ -227,7 +228,8 @@ class Hold:
 class Instances:
     """The table of instances of one namespace. Each change is one script.
 
-    All methods raise ``redis.exceptions.RedisError`` if Redis cannot be reached.
+    All methods raise ``redis.exceptions.RedisError`` if Redis cannot be reached. :meth:`open`, :meth:`look`
+    and :meth:`spawn` raise RecordDamagedError if another program has written the instance's key.
     """
 
     def __init__(self, redis: Redis, keys: Keys) -> None:
@@ -245,14 +247,17 @@ class Instances:
         """Register that an agent is about to work in an instance, below the state root of that id."""
         directory = InstanceDirectory.of(workspace, instance_key)
         arguments = (agent, workspace, instance_key, root_id, INSTANCE_TTL_SECONDS)
-        word, *rest = self._script_call(self._open, directory, *arguments).run(self._redis)
+        with naming(self._key(directory)):
+            word, *rest = self._script_call(self._open, directory, *arguments).run(self._redis)
         if word == b"held":
             return Opened(held_seconds=rest[0] / 1000)
         return Opened(rest[0].decode() or None, tuple(rest[1].decode().split()))
 
     def look(self, agent: str, instance_key: str, *, workspace: str) -> Opened:
         """Return what :meth:`open` would, without registering anything, so that it works in a full Redis."""
-        cwd = self._redis.hget(self._key(InstanceDirectory.of(workspace, instance_key)), f"cwd:{agent}")
+        key = self._key(InstanceDirectory.of(workspace, instance_key))
+        with naming(key):
+            cwd = self._redis.hget(key, f"cwd:{agent}")
         return Opened(None if cwd is None else cast("bytes", cwd).decode())
 
     def spawn(
@@ -275,7 +280,8 @@ class Instances:
         place = (serializer.encode(owner), cwd or "", _guest_field(directory, target))
         arguments = (target, workspace, instance_key, *place, request, INSTANCE_TTL_SECONDS)
         script_call = self._script_call(self._spawn, directory, *arguments, host=host)
-        word, value = script_call.run(self._redis)
+        with naming(*dict.fromkeys(map(self._key, (directory, host)))):
+            word, value = script_call.run(self._redis)
         if word == b"held":
             return Spawned(is_new=False, held_seconds=value / 1000)
         return Spawned(word == b"spawned", value.decode() or None)
@@ -314,7 +320,8 @@ class Instances:
         """Record that instances are in use now."""
         if directories:
             scores = dict.fromkeys(map(str, directories), self.now())
-            self._redis.zadd(self._keys.instances, scores, xx=True)
+            with only_advice(self._keys.instances):
+                self._redis.zadd(self._keys.instances, scores, xx=True)
 
     def now(self) -> int:
         """Return Redis time in ms."""

@@ -7,16 +7,19 @@ from broker_config.confirmation import Confirmation
 from broker_config.scripts import Script
 from broker_config.settings import Settings
 
+#: what other programs may have written in place of a mailbox is recognised by a script of broker_config
+_MAILBOXES = ("wrong_type", "mailboxes")
+
 #: the files of each script that has more than the one of its own name
 _MADE_OF = {
-    "submit": ("ttl", "tracing", "mailboxes", "accept", "submit"),
+    "submit": ("ttl", "tracing", *_MAILBOXES, "accept", "submit"),
     "claim": ("ttl", "tracing", "numbers", "claiming", "claim"),
-    "claim_on_reserve": ("ttl", "tracing", "numbers", "mailboxes", "claiming", "claim_on_reserve"),
-    "claim_event": ("ttl", "tracing", "numbers", "mailboxes", "accept", "claiming", "claim_event"),
-    "fetch": ("ttl", "tracing", "numbers", "mailboxes", "claiming", "fetch"),
-    "release_events": ("ttl", "mailboxes", "release_events"),
-    "renew": ("ttl", "mailboxes", "renew"),
-    "keep_leases": ("ttl", "mailboxes", "keep_leases"),
+    "claim_on_reserve": ("ttl", "tracing", "numbers", *_MAILBOXES, "claiming", "claim_on_reserve"),
+    "claim_event": ("ttl", "tracing", "numbers", *_MAILBOXES, "accept", "claiming", "claim_event"),
+    "fetch": ("ttl", "tracing", "numbers", *_MAILBOXES, "claiming", "fetch"),
+    "release_events": ("ttl", *_MAILBOXES, "release_events"),
+    "renew": ("ttl", *_MAILBOXES, "renew"),
+    "keep_leases": ("ttl", *_MAILBOXES, "keep_leases"),
     "release": ("ttl", "former", "release"),
     "finish": ("finishing", "finish"),
     "suspend": ("ttl", "suspend"),
@@ -24,8 +27,8 @@ _MADE_OF = {
     "approve": ("numbers", "approve"),
     "cancel": ("numbers", "cancel"),
     "retry": ("former", "retry"),
-    "sweep": ("ttl", "numbers", "mailboxes", "former", "sweep"),
-    "finish_event": ("ttl", "tracing", "mailboxes", "accept", "finishing", "finish_event"),
+    "sweep": ("ttl", "numbers", *_MAILBOXES, "former", "sweep"),
+    "finish_event": ("ttl", "tracing", *_MAILBOXES, "accept", "finishing", "finish_event"),
 }
 
 

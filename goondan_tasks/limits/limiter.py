@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 from urllib.parse import quote, unquote
 
-from broker_config.connections import milliseconds_of
+from broker_config.connections import milliseconds_of, rows_of
 from broker_config.keys import Keys
 from broker_config.queues import call_queue, wake_up_key
 from broker_config.scripts import Script, ScriptCall, run_script_calls
@@ -18,6 +18,7 @@ from goondan_tasks.errors import LimitError, ToolCallConflictError
 from goondan_tasks.ledger.ledger import Ledger, sweep_seconds
 from goondan_tasks.ledger.record import Claim
 from goondan_tasks.messages import ToolCall, ToolCallResult, iso_time
+from goondan_tasks.table_rows import only_advice, whole_number
 
 if TYPE_CHECKING:
     from goondan_tasks.bundle import BoundTool
@@ -252,23 +253,32 @@ class Limiter:
             pipe.zcard(self._keys.wait_queue(limit))
             pipe.hmget(self._keys.limit(limit), "most", "period", "took", "owner")
             pipe.zrange(holders, 0, "+inf", byscore=True, offset=0, num=1, withscores=True)
-            time, waiting, (most, period, took, owner), holder = pipe.execute()
-        count = int(most or 1)
-        place = waiting % count - count
-        mark = self._redis.zrange(holders, place, place, withscores=True)
-        oldest = self._redis.hget(self._keys.call(owner.decode()), "claimedAt") if owner else _score(holder)
+            time, waiting, numbers, holder = rows_of(pipe)
+        most, period, took, owner = numbers or (None,) * 4
+        count = whole_number(most, self._keys.limit(limit)) or 1
+        place = (waiting or 0) % count - count
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.zrange(holders, place, place, withscores=True)
+            if owner:
+                pipe.hget(self._keys.call(owner.decode()), "claimedAt")
+            mark, *claimed = rows_of(pipe)
+        oldest: float | None = _score(holder)
+        if owner:
+            oldest = None if claimed[0] is None else whole_number(claimed[0], self._keys.limit(limit))
         return LimitState(
             now=int(milliseconds_of(time)),
-            waiting=waiting,
+            waiting=waiting or 0,
             most=count,
-            period=int(period or 0),
-            took=float(took or 0),
-            oldest=None if oldest is None else float(oldest),
+            period=whole_number(period, self._keys.limit(limit)),
+            took=whole_number(took, self._keys.limit(limit)),
+            oldest=oldest,
             mark=_score(mark),
         )
 
     def _waited_at(self, call_id: str) -> str:
-        limit: Any = self._redis.hget(self._keys.call(call_id), "waiting")
+        key, limit = self._keys.call(call_id), None
+        with only_advice(key):
+            limit = cast("bytes | None", self._redis.hget(key, "waiting"))
         return "" if limit is None else limit.decode()
 
 

@@ -2,7 +2,8 @@
 
 A grant has a TTL of a year, which restarts when it is stored, and when it is read in the second half of that
 time: "all other keys have a TTL" (DESIGN §3), and a consent that was not used for a year is void.
-Methods raise ``redis.exceptions.RedisError`` unchanged.
+Methods raise ``redis.exceptions.RedisError`` unchanged, and RecordDamagedError or OAuthStoreError if another
+program has written a key.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ from redis.lock import Lock
 from broker_config.connections import answers_of, redis_time
 from broker_config.keys import Keys
 from broker_config.scripts import Script, ScriptCall
-from goondan_tasks.errors import OAuthStoreError
+from goondan_tasks.errors import OAuthStoreError, RecordDamagedError
 from goondan_tasks.messages import JsonObject, epoch_milliseconds
 from goondan_tasks.oauth.crypto import Cipher
 from goondan_tasks.oauth.records import (
@@ -36,6 +37,7 @@ from goondan_tasks.oauth.records import (
     write_session,
 )
 from goondan_tasks.oauth.store import KEPT_AFTER_SECONDS, ExtendLock, OAuthStore
+from goondan_tasks.table_rows import naming
 
 GRANT_TTL_SECONDS = 366 * 86_400
 #: a lock's first TTL; longer than any exchange with a provider but a refresh, which extends it
@@ -66,7 +68,7 @@ class RedisStore(OAuthStore):
     def grant(self, oauth_app: str, subject: str) -> OAuthGrant | None:
         name = grant_name(oauth_app, subject)
         key = self._keys.oauth_grant(name)
-        with self._redis.pipeline(transaction=False) as pipe:
+        with _readable(name), self._redis.pipeline(transaction=False) as pipe:
             pipe.hmget(key, "document", "generation")
             pipe.pttl(key)
             (document, generation), left = pipe.execute()
@@ -77,7 +79,10 @@ class RedisStore(OAuthStore):
                 pipe.pexpire(self._keys.oauth_grants, _GRANT_TTL_MS)
                 pipe.execute()
         grant = read_grant(document, name, self._cipher)
-        return grant.model_copy(update={"generation": int(generation)})
+        try:
+            return grant.model_copy(update={"generation": int(generation)})
+        except (TypeError, ValueError) as error:
+            raise OAuthStoreError.of_record(name, f"The grant {name} has no valid generation.") from error
 
     def replace_grant(self, grant: OAuthGrant, *, generation: int) -> bool:
         keys = [self._keys.oauth_grant(grant.name), self._keys.oauth_grants]
@@ -146,7 +151,9 @@ class RedisStore(OAuthStore):
             except LockError:
                 return False
 
-        if not lock.acquire():
+        with naming(str(lock.name)):
+            is_held = lock.acquire()
+        if not is_held:
             yield None
             return
         try:
@@ -191,7 +198,9 @@ class RedisStore(OAuthStore):
                     yield name, row[b"document"], _changes(row)
 
     def _members(self, key: str) -> Iterator[str]:
-        return (member.decode() for member in cast("list[bytes]", self._redis.zrange(key, 0, -1)))
+        with naming(key):
+            members = cast("list[bytes]", self._redis.zrange(key, 0, -1))
+        return (member.decode() for member in members)
 
     def _key(self, name: str) -> str:
         return self._keys.oauth_session(name) if name.startswith("as-") else self._keys.oauth_grant(name)
@@ -214,10 +223,26 @@ class RedisStore(OAuthStore):
                 pipe.hset(key, "document", text)
             return text is not None
 
-        return bool(self._redis.transaction(rewrite, key, value_from_callable=True))
+        with _readable(name):
+            return bool(self._redis.transaction(rewrite, key, value_from_callable=True))
 
     def _run(self, script: Script, keys: list[str], *arguments: Any) -> Any:
-        return ScriptCall(script, keys, arguments).run(self._redis)
+        with naming(*keys):
+            return ScriptCall(script, keys, arguments).run(self._redis)
+
+
+@contextlib.contextmanager
+def _readable(name: str) -> Iterator[None]:
+    """Report an error that is due to the contents of a record's key, for a ``with`` block.
+
+    Raises:
+        OAuthStoreError: another program has written it.
+    """
+    try:
+        with naming(name):
+            yield
+    except RecordDamagedError as error:
+        raise OAuthStoreError.of_record(name, error.message) from error
 
 
 def _changes(row: dict[bytes, bytes]) -> JsonObject:

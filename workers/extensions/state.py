@@ -15,6 +15,7 @@ from broker_config.connections import retrying
 from broker_config.keys import Keys
 from broker_config.settings import Settings
 from goondan_tasks.client.known_agents import broker_errors
+from goondan_tasks.table_rows import naming
 from workers.concurrency.event_loop import beside_loop, is_on_loop
 from workers.concurrency.threads import on_new_thread
 from workers.extensions.events import running_for
@@ -40,7 +41,11 @@ class StateOwner:
 
 
 class RedisState:
-    """State in Redis; all methods raise a BrokerUnreachableError if Redis stays away, or refuses."""
+    """State in Redis.
+
+    All methods raise a BrokerUnreachableError if Redis stays away, or refuses, and a RecordDamagedError if
+    another program has written the key.
+    """
 
     def __init__(self, redis: Redis, settings: Settings) -> None:
         self._redis = redis
@@ -49,7 +54,7 @@ class RedisState:
 
     def read(self, owner: StateOwner, key: str) -> bytes | None:
         name = self._name(owner)
-        with self._patiently(), self._redis.pipeline(transaction=False) as pipe:
+        with self._patiently(name), self._redis.pipeline(transaction=False) as pipe:
             pipe.hget(name, key)
             pipe.expire(name, TTL_SECONDS)
             value: bytes | None = pipe.execute()[0]
@@ -57,7 +62,7 @@ class RedisState:
 
     def write(self, owner: StateOwner, key: str, value: bytes | None) -> None:
         name = self._name(owner)
-        with self._patiently(), self._redis.pipeline() as pipe:
+        with self._patiently(name), self._redis.pipeline() as pipe:
             if value is None:
                 pipe.hdel(name, key)
             else:
@@ -66,13 +71,14 @@ class RedisState:
             pipe.execute()
 
     def keys(self, owner: StateOwner) -> list[str]:
-        with self._patiently():
-            found = cast("list[bytes]", self._redis.hkeys(self._name(owner)))
+        name = self._name(owner)
+        with self._patiently(name):
+            found = cast("list[bytes]", self._redis.hkeys(name))
         return [key.decode() for key in found]
 
     @contextmanager
-    def _patiently(self) -> Iterator[None]:
-        with broker_errors(self._url), retrying(monotonic() + PATIENCE_SECONDS):
+    def _patiently(self, name: str) -> Iterator[None]:
+        with broker_errors(self._url), naming(name), retrying(monotonic() + PATIENCE_SECONDS):
             yield
 
     def _name(self, owner: StateOwner) -> str:
@@ -110,6 +116,7 @@ class ExtensionState:
         TypeError: the key is not text.
         ValueError: the value is not JSON, or longer than :data:`LARGEST_VALUE`.
         BrokerUnreachableError: Redis stays away for :data:`PATIENCE_SECONDS`, or refuses.
+        RecordDamagedError: another program has written the state's key.
     """
 
     def __init__(self, store: StateStore, agent: str, extension: str) -> None:

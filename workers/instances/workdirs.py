@@ -26,7 +26,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from broker_config.refusals import RefusedError
 from goondan_tasks.atomic_file import make_private_directory, write_whole
-from goondan_tasks.errors import PathOutsideWorkdirError, ToolError, ToolTimeoutError
+from goondan_tasks.errors import PathOutsideWorkdirError, RecordDamagedError, ToolError, ToolTimeoutError
 from goondan_tasks.inner_path import unresolved
 from goondan_tasks.instances.files import InstanceFiles
 from goondan_tasks.instances.table import InstanceDirectory, Instances, Opened, encoded, instances_directory
@@ -172,6 +172,7 @@ class InstanceWorkdirs:
             PathOutsideWorkdirError: the directory that it was spawned with leads outside, through a link.
             ToolError: part of the path is a link or a file; or the call was cancelled.
             ToolTimeoutError: for all of ``patience``, a deletion held the instance or Redis was away.
+            RecordDamagedError: another program has written the instance's key.
             OSError: the directory cannot be made.
         """
         if self._table is None:
@@ -219,7 +220,11 @@ class InstanceWorkdirs:
             sleep(PAUSE_SECONDS)
 
     def _answer(self, table: Instances, agent: str, instance_key: str) -> Opened | None:
-        """Query the table once; return ``None`` if Redis is away and the instance is unknown."""
+        """Query the table once; return ``None`` if Redis is away and the instance is unknown.
+
+        Raises:
+            RecordDamagedError: another program has written the key of an instance that is unknown here.
+        """
         workspace = self._workdirs.workspace
         try:
             try:
@@ -227,8 +232,10 @@ class InstanceWorkdirs:
             except (ResponseError, RefusedError) as error:  # a full Redis refuses writes but can be read
                 logger.warning("instance.not_registered", instance=instance_key, reason=str(error))
                 return table.look(agent, instance_key, workspace=workspace)
-        except RedisError as error:
+        except (RedisError, RecordDamagedError) as error:
             known = self._recall(agent, instance_key)
+            if known is None and isinstance(error, RecordDamagedError):
+                raise
             logger.warning("instance.not_asked", instance=instance_key, reason=str(error))
             return None if known is None else Opened(known.cwd)
 

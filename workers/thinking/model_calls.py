@@ -29,6 +29,7 @@ from goondan_tasks.calls import identity_of
 from goondan_tasks.errors import ConfigError, ModelError, ModelRateLimitError, ModelUnavailableError
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallError
 from goondan_tasks.names import SYSTEM_TOOL, call_identity, is_name_part, open_telemetry
+from goondan_tasks.table_rows import naming, only_advice, whole_number
 from goondan_tasks.tool_api import ToolContext
 from goondan_tasks.wording import hint
 from workers.agents.call_services import AgentTools
@@ -143,7 +144,7 @@ class ModelTool:
 
     def _read(self, key: str, stream: str) -> tuple[bytes | None, bool]:
         """Return the stored request, and whether a client follows the Turn."""
-        with self.redis.pipeline(transaction=False) as pipe:
+        with naming(key), self.redis.pipeline(transaction=False) as pipe:
             pipe.get(key)
             pipe.exists(stream)
             stored, is_followed = pipe.execute()
@@ -169,7 +170,10 @@ class ModelTool:
         seconds = int(self.redis.time()[0])
         slots = [str(slot) for slot in range(seconds // 10 - MINUTE // 10 + 1, seconds // 10 + 1)]
         key = self.keys.tokens(self.provider.resource.name)
-        return sum(int(used) for used in self.redis.hmget(key, slots) if used)
+        with only_advice(key):
+            counts = cast("list[bytes | None]", self.redis.hmget(key, slots))
+            return sum(whole_number(used, key) for used in counts)
+        return 0
 
     async def _note_tokens(self, answer: ModelAnswer) -> None:
         if self.provider.resource.spec.tokens_per_minute is not None:
@@ -178,7 +182,7 @@ class ModelTool:
 
     def _add_tokens(self, used: int) -> None:
         key, slot = self.keys.tokens(self.provider.resource.name), int(self.redis.time()[0]) // 10
-        with self.redis.pipeline() as pipe:
+        with only_advice(key), self.redis.pipeline() as pipe:
             pipe.hincrby(key, str(slot), used)
             pipe.hdel(key, *(str(old) for old in range(slot - 24, slot - MINUTE // 10)))
             pipe.expire(key, 2 * MINUTE)
@@ -339,7 +343,8 @@ class Models:
 
     def _earlier(self, model: str, place: Place) -> tuple[int, str] | None:
         """Return the Step and digest of what an earlier run asked here, if its answer can be awaited."""
-        kept = cast("bytes | None", self.redis.hget(place.key, place.field))
+        with naming(place.key):
+            kept = cast("bytes | None", self.redis.hget(place.key, place.field))
         if kept is None:
             return None
         step, digest = kept.decode().split()
@@ -357,7 +362,7 @@ class Models:
         self.write()
 
         def put() -> None:
-            with self.redis.pipeline(transaction=False) as pipe:
+            with naming(key, *([] if place is None else [place.key])), self.redis.pipeline(False) as pipe:
                 if request is None:
                     pipe.expire(key, ttl)
                 else:

@@ -26,6 +26,7 @@ from goondan_tasks.conversation import Conversation
 from goondan_tasks.errors import (
     BrokerUnreachableError,
     MiddlewareError,
+    RecordDamagedError,
     StepLimitError,
     ToolNotInCatalogError,
     ToolTimeoutError,
@@ -43,6 +44,7 @@ from goondan_tasks.steps import (
     TurnHistory,
     digest_of_catalog,
 )
+from goondan_tasks.table_rows import naming
 from workers.cancellation import Watch
 from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.events import STEP_COMPLETED, STEP_STARTED, EventListeners, tell_of_step
@@ -340,7 +342,7 @@ class Steps:
         """
         try:
             return patiently(lambda: self.store.history(call))
-        except ValueError as error:
+        except (ValueError, RecordDamagedError) as error:
             logger.error("turn.unreadable", turn_id=call.turn_id, reason=str(error))
             return TurnHistory()
 
@@ -455,11 +457,13 @@ def patiently(ask: Callable[[], T]) -> T:
 
     Raises:
         ToolTimeoutError: Redis stayed away for PATIENCE_SECONDS.
+        RecordDamagedError: the contents of a key are those of another program.
     """
     end = monotonic() + PATIENCE_SECONDS
     while True:
         try:
-            return ask()
+            with naming():
+                return ask()
         except (RedisError, BrokerUnreachableError) as error:
             if monotonic() > end:
                 raise ToolTimeoutError(

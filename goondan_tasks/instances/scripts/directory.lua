@@ -32,8 +32,8 @@ local function use(instances, key, directory, agent, now, ttl)
   local is_new = redis.call('HSETNX', key, 'created:' .. agent, string.format('%d', now)) == 1
   redis.call('HSET', key, 'used:' .. agent, string.format('%d', now))
   redis.call('EXPIRE', key, ttl)
-  redis.call('ZADD', instances, now, directory)
-  redis.call('ZREMRANGEBYSCORE', instances, '-inf', now - ttl * 1000)
+  redis.pcall('ZADD', instances, now, directory) -- only a list: if it is damaged, the instances count all the same
+  redis.pcall('ZREMRANGEBYSCORE', instances, '-inf', now - ttl * 1000)
   redis.call('EXPIRE', instances, ttl)
   return is_new
 end

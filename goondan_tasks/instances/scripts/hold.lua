@@ -9,7 +9,8 @@ local is_held = held_for(KEYS[2], now) > 0
 if is_held and string.match(redis.call('HGET', KEYS[2], 'retiring'), '^%S+') ~= ARGV[2] then
   return {'busy', now}
 end
-local used = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]))
+local score = redis.pcall('ZSCORE', KEYS[1], ARGV[1])
+local used = type(score) == 'string' and tonumber(score)
 if ARGV[4] ~= '' and used and used > tonumber(ARGV[4]) then return {'used', now} end
 redis.call('HSET', KEYS[2], 'retiring', ARGV[2] .. ' ' .. string.format('%d', now + ARGV[3]))
 redis.call('EXPIRE', KEYS[2], ARGV[5])

@@ -4,7 +4,7 @@
 --   <ns>mailbox:<box>      list of ids
 --   <ns>mailboxes:<agent>  zset box -> since when it is not empty, or when it was last served (ms)
 --   <ns>mail:<agent>       channel: an event waits in a mailbox of the agent
--- ttl.lua is put before this.
+-- ttl.lua and wrong_type.lua are put before this.
 local function agent_of(box)
   return string.match(box, '^[^@]*')
 end
@@ -22,7 +22,7 @@ end
 local function put_in_mailbox(ns, box, id, now, ttl)
   local pushed = redis.pcall('RPUSH', ns .. 'mailbox:' .. box, id)
   if type(pushed) == 'table' then
-    if string.find(tostring(pushed.err), 'WRONGTYPE', 1, true) then return false end
+    if is_wrong_type(pushed) then return false end
     redis.call('RPUSH', ns .. 'mailbox:' .. box, id) -- Redis takes no writes now: fail as a whole
   end
   redis.pcall('ZADD', ns .. 'mailboxes:' .. agent_of(box), 'NX', now, box)
