@@ -1,24 +1,27 @@
 """Walk for some minutes: ``python -m tests.simulation --minutes 20 --seed 1``.
 
-With ``--mutations`` faults are planted, one after the other, and each must be found within a minute; with
-``--only TEXT`` only those whose names contain the text. With ``--model`` the model of the
-protocol is explored, further than ``make test`` does, and rules are left out of it.
+The scenes share the time; ``--scene NAME`` takes walks of one alone. With ``--mutations`` faults are planted,
+one after the other, and each must be found within a minute; with ``--only TEXT`` only those whose names
+contain the text. With ``--model`` the model of the protocol is explored, further than ``make test`` does, and
+rules are left out of it.
 """
 
 import argparse
-import logging
 import random
 import sys
 import time
+from collections.abc import Sequence
 
 from redis import Redis
 
+from tests.simulation.all_scenes import ALL_MUTATIONS, SCENES
 from tests.simulation.model_runs import report
-from tests.simulation.mutations import GUARDED_TWICE, MUTATIONS
+from tests.simulation.mutations import GUARDED_TWICE
+from tests.simulation.scenes import Scene
 from tests.simulation.scripts import simulated_scripts
 from tests.simulation.server import private_server
+from tests.simulation.silence import silence
 from tests.simulation.walk import Failure, make_steps, replay, shrink, tell
-from tests.simulation.world import Parts
 
 COUNT = 150
 MUTATION_SECONDS = 60
@@ -32,40 +35,44 @@ def main() -> None:
     parser.add_argument("--mutations", action="store_true")
     parser.add_argument("--only", default="", help="plant only mutations whose names contain this text")
     parser.add_argument("--model", action="store_true", help="explore the model instead of walking")
+    parser.add_argument("--scene", default="", choices=["", *(scene.name for scene in SCENES)])
     asked = parser.parse_args()
     if asked.model:
         sys.exit(not report())
-    logging.disable(logging.CRITICAL)
+    silence()
+    scenes = [scene for scene in SCENES if asked.scene in ("", scene.name)]
+    seconds = 60 * asked.minutes / len(scenes)
     with private_server() as redis:
-        is_well = (
-            _find_mutations(redis, asked.only)
-            if asked.mutations
-            else _walk(redis, asked.seed, 60 * asked.minutes)
-        )
-    sys.exit(not is_well)
+        if asked.mutations:
+            are_well = [_find_mutations(redis, asked.only, scenes)]
+        else:
+            are_well = [_walk(redis, scene, asked.seed, seconds) for scene in scenes]
+    sys.exit(not all(are_well))
 
 
-def _walk(redis: Redis, first: int, seconds: float) -> bool:
+def _walk(redis: Redis, scene: Scene, first: int, seconds: float) -> bool:
     with simulated_scripts():
-        failure, seed, took = _first_failure(Parts(redis), first, seconds)
+        failure, seed, took = _first_failure(redis, scene, first, seconds)
         if failure is not None:
-            print(tell(seed, COUNT, shrink(Parts(redis), failure)))
+            print(f"{scene.name}:", tell(seed, COUNT, shrink(scene.parts(redis), failure, scene)))
             return False
     steps = COUNT * (seed - first)
     print(
-        f"seeds {first} to {seed}: {steps} steps in {took:.0f} s, {steps / took:.0f} a second; nothing broke"
+        f"{scene.name}: seeds {first} to {seed}: {steps} steps in {took:.0f} s, {steps / took:.0f} a second; "
+        "nothing broke",
+        flush=True,
     )
     return True
 
 
-def _find_mutations(redis: Redis, text: str) -> bool:
+def _find_mutations(redis: Redis, text: str, scenes: Sequence[Scene]) -> bool:
     missed = 0
-    for name, mutation in MUTATIONS.items():
-        if text not in name:
+    for name, (scene, mutation) in ALL_MUTATIONS.items():
+        if text not in name or scene not in scenes:
             continue
-        others = [MUTATIONS[GUARDED_TWICE[name]]] if name in GUARDED_TWICE else []
+        others = [ALL_MUTATIONS[GUARDED_TWICE[name]][1]] if name in GUARDED_TWICE else []
         with simulated_scripts(mutation, *others):
-            failure, seed, took = _first_failure(Parts(redis), 1, MUTATION_SECONDS)
+            failure, seed, took = _first_failure(redis, scene, 1, MUTATION_SECONDS)
         reason = "NOT FOUND" if failure is None else failure.reason[:80]
         together = f" (with: {others[0].name})" if others else ""
         print(f"{took:5.1f} s  seed {seed:<5} {name}{together}: {reason}", flush=True)
@@ -73,11 +80,14 @@ def _find_mutations(redis: Redis, text: str) -> bool:
     return not missed
 
 
-def _first_failure(parts: Parts, first: int, seconds: float) -> tuple[Failure | None, int, float]:
+def _first_failure(
+    redis: Redis, scene: Scene, first: int, seconds: float
+) -> tuple[Failure | None, int, float]:
     """Return the first failure, the last seed, and how many seconds that took."""
+    parts = scene.parts(redis)
     begun, seed = time.perf_counter(), first
     while (took := time.perf_counter() - begun) < seconds:
-        failure = replay(parts, make_steps(seed, COUNT))
+        failure = replay(parts, make_steps(seed, COUNT, scene), scene)
         if failure is not None:
             return failure, seed, time.perf_counter() - begun
         seed += 1

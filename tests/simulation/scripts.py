@@ -1,29 +1,41 @@
 """Scripts under a virtual clock, and with planted faults."""
 
+import inspect
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
+from importlib import import_module
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from broker_config import scripts
 from broker_config.scripts import Script, ScriptCall
+from tests.simulation.clock import patch_clocks
 
 #: holds the seconds and the microseconds of the virtual clock, as ``TIME`` answers
 CLOCK = "sim:clock"
+#: the texts of the scripts that were made in the current block
+_made: list[str] = []
 _TIME = re.compile(r"redis\.call\('TIME'\)")
 _VIRTUAL = f"redis.call('HMGET', '{CLOCK}', 's', 'us')"
 
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """A fault to plant: every script that holds ``old`` gets ``new`` in its place."""
+    """A fault to plant: every script that holds ``old`` gets ``new`` in its place.
+
+    With ``where`` it is the source of that function, as ``module:Class.method``.
+    """
 
     name: str
     old: str
     new: str
+    where: str = ""
 
 
 #: what is done with each script call and its answer
@@ -46,13 +58,15 @@ def simulated_scripts(*mutations: Mutation) -> Iterator[None]:
     of = Script.of.__func__  # type: ignore[attr-defined]
     exchange = scripts._exchange_with_retry
     planted: set[str] = set()
+    _made.clear()
 
     def changed(cls: type[Script], text: str) -> Any:
         for mutation in mutations:
-            if mutation.old in text:
+            if not mutation.where and mutation.old in text:
                 planted.add(mutation.name)
                 text = text.replace(mutation.old, mutation.new)
-        return of(cls, _TIME.sub(_VIRTUAL, text))
+        _made.append(_TIME.sub(_VIRTUAL, text))
+        return of(cls, _made[-1])
 
     def watched(connection: Any, script_calls: Sequence[ScriptCall[Any]]) -> list[Any]:
         answers = exchange(connection, script_calls)
@@ -63,8 +77,36 @@ def simulated_scripts(*mutations: Mutation) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scripts, "_exchange_with_retry", watched)
+        for mutation in filter(lambda one: one.where, mutations):
+            _plant(patch, mutation)
+            planted.add(mutation.name)
+        patch_clocks(patch)
         patch.setattr(Script, "of", classmethod(changed))
         yield
     _watchers.clear()
     missing = {mutation.name for mutation in mutations} - planted
     assert not missing, f"no script holds the text of {missing}"
+
+
+def load_scripts(redis: Redis) -> None:
+    """Load all scripts that were made: a client that has to send a text makes a trip more than another."""
+    with redis.pipeline(transaction=False) as pipe:
+        for text in dict.fromkeys(_made):
+            pipe.script_load(text)
+        pipe.execute()
+
+
+def _plant(patch: pytest.MonkeyPatch, mutation: Mutation) -> None:
+    """Replace a function by one with the fault."""
+    module, _, path = mutation.where.partition(":")
+    *outer, name = path.split(".")
+    owner: Any = reduce(getattr, outer, import_module(module))
+    function = inspect.getattr_static(owner, name)
+    function = getattr(function, "fget", None) or getattr(function, "__func__", function)
+    text = textwrap.dedent(inspect.getsource(function))
+    assert mutation.old in text, f"{mutation.where} does not hold the text of {mutation.name}"
+    made: dict[str, Any] = {}
+    names = inspect.unwrap(function).__globals__
+    code = compile(text.replace(mutation.old, mutation.new), mutation.where, "exec")
+    exec(code, names, made)  # noqa: S102 - our own source, with a planted fault
+    patch.setattr(owner, name, made[name])

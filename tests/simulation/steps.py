@@ -1,10 +1,9 @@
-"""All steps of walks, and how likely they are."""
+"""The steps of walks through the swarm, and how likely they are."""
 
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol
 
 from tests.simulation import faults, producers, sweeps, workers
-from tests.simulation.world import World
 
 
 class Deed(Protocol):
@@ -12,12 +11,12 @@ class Deed(Protocol):
 
     __name__: str
 
-    def __call__(self, world: World, pick: Random, /) -> bool:
+    def __call__(self, world: Any, pick: Random, /) -> bool:
         """Return whether anything has happened."""
 
 
 #: each step, and the least weight that it has in a walk: without some of them nothing happens
-_TABLE: tuple[tuple[Deed, int], ...] = (
+TABLE: tuple[tuple[Deed, int], ...] = (
     (producers.submit, 3),
     (producers.submit_other_arguments, 0),
     (producers.send_plain_message, 0),
@@ -46,11 +45,3 @@ _TABLE: tuple[tuple[Deed, int], ...] = (
     (faults.oversleep, 0),
     (faults.tick, 2),
 )
-DEEDS = {deed.__name__: deed for deed, _ in _TABLE}
-#: one of these, chosen for each walk, is the weight of a step if it is not less than the least one
-_WEIGHTS = (0, 1, 1, 3, 8)
-
-
-def choose_weights(random: Random) -> list[int]:
-    """Return a weight for each of ``DEEDS``: each walk has its own mix."""
-    return [max(random.choice(_WEIGHTS), least) for _, least in _TABLE]

@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from tests.simulation.healing import heal
-from tests.simulation.invariants import check, check_lifetimes
-from tests.simulation.steps import DEEDS, choose_weights
-from tests.simulation.world import Parts, World
+from tests.simulation.invariants import check_lifetimes
+from tests.simulation.scenes import SWARM, Scene
 
 
 class Step(NamedTuple):
@@ -27,30 +25,30 @@ class Failure:
     story: tuple[str, ...]
 
 
-def make_steps(seed: int, count: int) -> list[Step]:
+def make_steps(seed: int, count: int, scene: Scene = SWARM) -> list[Step]:
     """Return the steps of a walk."""
     random = Random(seed)
-    names = random.choices(list(DEEDS), choose_weights(random), k=count)
+    names = random.choices([deed.__name__ for deed, _ in scene.table], scene.choose_weights(random), k=count)
     return [Step(name, random.randrange(2**32)) for name in names]
 
 
-def replay(parts: Parts, steps: Sequence[Step]) -> Failure | None:
-    """Take steps in a new world, then heal it; return what broke."""
-    world = World(parts)
+def replay(parts: Any, steps: Sequence[Step], scene: Scene = SWARM) -> Failure | None:
+    """Take steps in a new world, then heal it; return what broke. ``parts`` are those of the scene."""
+    world = scene.world(parts)
     taken = 0
     try:
         for taken, step in enumerate(steps, 1):  # noqa: B007 - told below
-            if DEEDS[step.name](world, Random(step.seed)):
-                check(world)
+            if scene.deed(step.name)(world, Random(step.seed)):
+                scene.check(world)
         check_lifetimes(world)
-        heal(world)
+        scene.heal(world)
     except Exception as error:  # noqa: BLE001 - any fault of the code under test is a finding
         reason = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
         return Failure(reason, tuple(steps[:taken]), tuple(world.story))
     return None
 
 
-def shrink(parts: Parts, failure: Failure, attempts: int = 400) -> Failure:
+def shrink(parts: Any, failure: Failure, scene: Scene = SWARM, attempts: int = 400) -> Failure:
     """Leave out steps as long as the walk still fails in the same way (delta debugging)."""
     kind, size = _kind(failure), max(1, len(failure.steps) // 2)
     while attempts and size:
@@ -58,7 +56,7 @@ def shrink(parts: Parts, failure: Failure, attempts: int = 400) -> Failure:
         while start < len(failure.steps) and attempts:
             attempts -= 1
             fewer = failure.steps[:start] + failure.steps[start + size :]
-            found = replay(parts, fewer)
+            found = replay(parts, fewer, scene)
             if found is not None and _kind(found) == kind:
                 failure = found
             else:

@@ -108,6 +108,15 @@ def test_a_replay_is_noted_while_the_record_is_there(
     assert not redis.exists(ledger.keys.call(record.id))
 
 
+def test_a_slower_operator_does_not_take_back_a_later_replay(ledger: Ledger, letters: DeadLetters) -> None:
+    as_read_by_both = a_record(ledger, end(ledger, "dead"))
+    letters.note_replayed([as_read_by_both], ["first"])
+    letters.note_replayed([a_record(ledger, as_read_by_both.id)], ["second"])
+    letters.note_replayed([as_read_by_both], ["first"])
+    noted = a_record(ledger, as_read_by_both.id)
+    assert (noted.replayed_by, noted.replays) == ("second", 2)
+
+
 def test_dead_letters_of_all_agents_are_removed(ledger: Ledger, letters: DeadLetters) -> None:
     one, other, kept = end(ledger, "one"), end(ledger, "one", agent="planner"), end(ledger, "two")
     assert letters.remove([one, other, "nobody"], ["coder", "planner"]) == 2

@@ -1,0 +1,16 @@
+"""All scenes, and the faults that are planted in each."""
+
+from tests.simulation.deletions import DELETIONS
+from tests.simulation.letters import LETTERS
+from tests.simulation.mutations import MUTATIONS
+from tests.simulation.scene_mutations import SCENE_MUTATIONS
+from tests.simulation.scenes import SWARM, Scene
+from tests.simulation.scripts import Mutation
+
+SCENES = (SWARM, LETTERS, DELETIONS)
+
+#: by name: the scene in which it must be found, and the fault
+ALL_MUTATIONS: dict[str, tuple[Scene, Mutation]] = {
+    **{name: (SWARM, mutation) for name, mutation in MUTATIONS.items()},
+    **SCENE_MUTATIONS,
+}

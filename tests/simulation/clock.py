@@ -1,0 +1,35 @@
+"""The virtual clock of the processes of a walk: it passes only when the walk says so."""
+
+from collections.abc import Callable
+
+import pytest
+
+#: the modules of the product that wait, or keep something for a while, by the clock of their process
+_MODULES = ("workers.instances.workdirs",)
+
+
+class VirtualClock:
+    """The time in seconds, and what happens while a process sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.on_sleep: Callable[[float], object] = lambda _: None
+
+    def monotonic(self) -> float:
+        """Return the time, as ``time.monotonic`` does."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let others go on, as ``time.sleep`` does."""
+        self.on_sleep(seconds)
+
+
+#: that of the walk which is taken now
+VIRTUAL = VirtualClock()
+
+
+def patch_clocks(patch: pytest.MonkeyPatch) -> None:
+    """Let the modules read the virtual clock."""
+    for module in _MODULES:
+        for name in ("monotonic", "sleep"):
+            patch.setattr(f"{module}.{name}", getattr(VIRTUAL, name), raising=False)

@@ -1,0 +1,107 @@
+"""Faults that the walks through the scenes must find, in the scripts and in the programs."""
+
+from tests.simulation.deletions import DELETIONS
+from tests.simulation.letters import LETTERS
+from tests.simulation.scenes import Scene
+from tests.simulation.scripts import Mutation
+
+_LETTERS = [
+    ("a dead call is no letter", "if ended.status == 'dead' then", "if ended.status == 'never' then", ""),
+    (
+        "a slower operator's note counts",
+        "if known < tonumber(ARGV[2]) then redis.call('HSET'",
+        "if known then redis.call('HSET'",
+        "",
+    ),
+    (
+        "each operator makes a replay of its own",
+        'f"replay-{record.replays + 1}-of-{record.id}"',
+        'f"replay-{uuid.uuid4()}-of-{record.id}"',
+        "goondan_tasks.client.client:replay_of",
+    ),
+    (
+        "replays are not noted",
+        "run_script_calls(self._redis, script_calls)",
+        "return",
+        "goondan_tasks.ledger.dead_letters:DeadLetters.note_replayed",
+    ),
+    (
+        "a letter is replayed twice",
+        "if record.replayed_by is not None and not again:",
+        "if False:",
+        "goondan_tasks.client.client:require_replayable",
+    ),
+    (
+        "a call that has succeeded is replayed",
+        'if record.outcome == "ok":',
+        "if False:",
+        "goondan_tasks.client.client:require_replayable",
+    ),
+    (
+        "a dropped letter stays",
+        "pipe.zrem(index, *ids)",
+        "pipe.ping()",
+        "goondan_tasks.ledger.dead_letters:DeadLetters.remove",
+    ),
+    (
+        "a filter selects every tool",
+        "(tool is None or fnmatchcase(record.call.tool_name, str(tool)))",
+        "True",
+        "goondan_tasks.ledger.dead_letters:is_wanted",
+    ),
+    (
+        "a letter without a call is run",
+        "if claim.run.call.tool_name == NO_CALL_TOOL:",
+        "if False:",
+        "goondan_tasks.ledger.reaper:Reaper.settle",
+    ),
+]
+
+_HOUSEKEEPING = "goondan_tasks.instances.housekeeping:"
+_DELETIONS = [
+    (
+        "calls are looked for only before files are set aside",
+        "calls = [*self._live_calls.all(), *self._live_calls.since(batch.held_at, self._agents())]",
+        "calls = []",
+        f"{_HOUSEKEEPING}Deletions._run_batch",
+    ),
+    (
+        "calls that were accepted since the hold do not count",
+        ", *self._live_calls.since(batch.held_at, self._agents())]",
+        "]",
+        f"{_HOUSEKEEPING}Deletions._run_batch",
+    ),
+    (
+        "running calls do not count as live",
+        "is_live = status in _LIVE or",
+        'is_live = status == b"queued" or',
+        f"{_HOUSEKEEPING}LiveCalls._read",
+    ),
+    (
+        "an instance that stays is not given back",
+        "self._files.give_back(directory, batch.token)",
+        "pass",
+        f"{_HOUSEKEEPING}Deletions._let_stay",
+    ),
+    ("a held instance is opened", "if held > 0 then return {'held', held} end", "", ""),
+    (
+        "an expired hold is forgotten",
+        "redis.call('HSET', key, 'aside', before and before .. ' ' .. token or token)",
+        "",
+        "",
+    ),
+    ("a held instance is held again", "if is_held and string.match(", "if false and string.match(", ""),
+    (
+        "opening restores no files",
+        "files.give_back(directory, token)",
+        "pass",
+        "workers.instances.workdirs:InstanceWorkdirs._note",
+    ),
+]
+
+#: by name: the scene in which it must be found, and the fault
+SCENE_MUTATIONS: dict[str, tuple[Scene, Mutation]] = {
+    name: (scene, Mutation(name, old, new, where))
+    for scene, table in ((LETTERS, _LETTERS), (DELETIONS, _DELETIONS))
+    for name, old, new, where in table
+}

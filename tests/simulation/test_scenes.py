@@ -1,0 +1,53 @@
+"""The walks through the scenes hold, find planted faults, and can be replayed."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from redis import Redis
+
+from tests.simulation.all_scenes import SCENES
+from tests.simulation.scene_mutations import SCENE_MUTATIONS
+from tests.simulation.scenes import SWARM, Scene
+from tests.simulation.scripts import simulated_scripts
+from tests.simulation.server import private_server
+from tests.simulation.silence import silence, speak
+from tests.simulation.walk import make_steps, replay, shrink, tell
+
+COUNT = 150
+#: these walks are the same in each run; FRESH further ones are new
+FIXED, FRESH = range(1, 11), 4
+#: how many walks a planted fault may outlive here; ``python -m tests.simulation --mutations`` plants all
+MOST_WALKS = 20
+QUICK = ["a dead call is no letter", "replays are not noted", "running calls do not count as live"]
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[Redis]:
+    with private_server() as redis:
+        yield redis
+
+
+@pytest.fixture(autouse=True)
+def silent() -> Iterator[None]:
+    silence()
+    yield
+    speak()
+
+
+@pytest.mark.parametrize("scene", [scene for scene in SCENES if scene is not SWARM], ids=lambda one: one.name)
+def test_every_promise_holds_in_the_walks_of_a_scene(redis: Redis, scene: Scene) -> None:
+    first = random.randrange(1_000, 10**9)
+    with simulated_scripts():
+        parts = scene.parts(redis)
+        for seed in (*FIXED, *range(first, first + FRESH)):
+            failure = replay(parts, make_steps(seed, COUNT, scene), scene)
+            assert failure is None, tell(seed, COUNT, shrink(parts, failure, scene))
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_planted_fault_is_found_in_its_scene(redis: Redis, name: str) -> None:
+    scene, mutation = SCENE_MUTATIONS[name]
+    with simulated_scripts(mutation):
+        parts = scene.parts(redis)
+        assert any(replay(parts, make_steps(seed, COUNT, scene), scene) for seed in range(1, MOST_WALKS))
