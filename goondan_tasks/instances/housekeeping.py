@@ -125,8 +125,6 @@ class _Batch:
     held_at: int = 0
     #: instances that are still to be deleted
     records: list[InstanceRecord] = field(default_factory=list)
-    #: tokens of earlier deletions that were interrupted
-    half_done: dict[InstanceDirectory, tuple[str, ...]] = field(default_factory=dict)
     #: directories that are set aside
     aside: set[InstanceDirectory] = field(default_factory=set)
     #: directories that stay, and why
@@ -198,7 +196,7 @@ class Deletions:
         directory, token = record.directory, uuid.uuid4().hex
         [hold] = self._instances.hold([directory], token)
         if hold.word != "held":
-            return "it is being deleted"
+            return _BUSY
         reason = self._leave_held(record, agent, token, hold)
         if reason is not None:
             with suppress(OSError):  # unlikely, as they were renamed a moment ago
@@ -216,10 +214,27 @@ class Deletions:
             self._files.give_back(directory, token)
             self._instances.settled(directory, token)
 
+    def _settle_held(self, directory: InstanceDirectory, token: str) -> bool:
+        """Renew a hold, and restore what earlier deletions have set aside; false if the hold is lost.
+
+        Files are set aside directly after this. Those that a process sets aside after the end of its hold
+        would not be restored if it died then.
+
+        Raises:
+            OSError: the files cannot be renamed.
+        """
+        while True:
+            [hold] = self._instances.hold([directory], token)
+            earlier = [one for one in hold.aside if one != token]
+            if hold.word != "held" or not earlier:
+                return hold.word == "held"
+            self.settle(directory, earlier)
+
     def _leave_held(self, record: InstanceRecord, agent: str, token: str, hold: Hold) -> str | None:
         directory = record.directory
         try:
-            self.settle(directory, hold.aside)
+            if not self._settle_held(directory, token):
+                return _BUSY
         except OSError as error:
             return _unmovable(error)
         with suppress(OSError):  # never follow a link
@@ -257,17 +272,16 @@ class Deletions:
         for record, hold in zip(records, holds, strict=True):
             if hold.word == "held":
                 batch.records.append(record)
-                batch.half_done[record.directory] = hold.aside
             else:
-                is_busy = hold.word == "busy"
-                batch.stay[record.directory] = "it is being deleted" if is_busy else "it was used again"
+                batch.stay[record.directory] = _BUSY if hold.word == "busy" else "it was used again"
 
     def _set_aside(self, batch: _Batch) -> None:
         faults = {}
         for record in batch.records:
             try:
-                self.settle(record.directory, batch.half_done[record.directory])
-                if self._where(record) == "here" and self._files.set_aside(record.directory, batch.token):
+                if not self._settle_held(record.directory, batch.token):
+                    faults[record.directory] = _BUSY
+                elif self._where(record) == "here" and self._files.set_aside(record.directory, batch.token):
                     batch.aside.add(record.directory)
             except OSError as error:
                 faults[record.directory] = _unmovable(error)
@@ -326,6 +340,7 @@ def _unmovable(error: OSError) -> str:
 #: system with another Redis and the same state root
 ASIDE_SECONDS = 3600.0
 
+_BUSY = "it is being deleted"
 _ELSEWHERE = "its files are not below this machine's state root"
 
 

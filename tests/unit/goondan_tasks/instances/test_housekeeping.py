@@ -212,6 +212,36 @@ def test_conversation_is_restored_if_the_deletion_of_its_agents_part_dies(house:
     assert record.tokens == frozenset()
 
 
+def test_files_that_a_late_deletion_has_set_aside_are_restored_if_it_dies(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, name = house.use("a"), house.ledger.keys.instance(str(InstanceDirectory.of("shop", "a")))
+    live_calls, set_aside = LiveCalls.all, InstanceFiles.set_aside
+
+    def end_hold() -> bool:
+        mark: Any = house.redis.hget(name, "retiring")
+        if mark is not None:
+            house.redis.hset(name, "retiring", mark.partition(b" ")[0] + b" 1")
+            InstanceWorkdirs(Workdirs(house.root, "shop"), house.table).open("coder", "a")
+        return mark is not None
+
+    def stalled(calls: LiveCalls) -> Any:
+        end_hold()  # the process was stopped, and a worker has opened the instance since
+        return live_calls(calls)
+
+    def die(*args: Any) -> bool:
+        set_aside(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LiveCalls, "all", stalled)
+    monkeypatch.setattr(InstanceFiles, "set_aside", die)
+    with pytest.raises(KeyboardInterrupt):
+        house.keeper.delete("a")
+    assert not file.exists()
+    assert end_hold()
+    assert file.exists()
+
+
 def test_agent_does_not_leave_an_instance_that_is_being_deleted(house: House) -> None:
     house.use("a", "coder")
     files = house.talk("a", "reviewer")
