@@ -3,6 +3,7 @@
 import contextlib
 import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -75,8 +76,8 @@ class DeletionsParts(Parts):
         super().__init__(redis)
         show_virtual_time(redis)
         without_served_agents(self.reaper)
-        self._folder = tempfile.TemporaryDirectory(prefix="goondan-sim-state-")
-        self.state_root = Path(self._folder.name)
+        self.state_root = Path(tempfile.mkdtemp(prefix="goondan-sim-state-"))
+        weakref.finalize(self, shutil.rmtree, self.state_root, ignore_errors=True)
         settings = self.settings.model_copy(update={"state_root": self.state_root})
         self.operators = [_Operator(redis, settings) for _ in range(2)]
         self.table = Instances(redis, self.ledger.keys)
