@@ -150,7 +150,7 @@ def test_ctrl_c_closes_the_request_to_the_model_and_the_session_goes_on(
 
     chat.process.send_signal(signal.SIGINT)
     chat.wait_for("cancelled")
-    assert asked.is_given_up.wait(10)
+    assert asked.is_given_up.wait(PATIENCE)
 
     chat.wait_for("> ")
     chat.type("hello\n")

@@ -132,7 +132,7 @@ def test_running_call_with_a_damaged_record_leaves_leases_cancels_and_waits_of_o
 
     wait_until(is_renewed_often, PATIENCE)
     cancelled.cancel()
-    error = cancelled.result(timeout=10).error
+    error = cancelled.result(timeout=60).error
     assert error is not None
     assert error.code == "E_TOOL_CANCELLED"
     require_lost(stack, broken)

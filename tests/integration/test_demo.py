@@ -88,7 +88,7 @@ def test_outside_a_terminal_the_demo_writes_plain_lines_of_80_characters() -> No
     requests = [line.partition("@")[0] for line in trace if " request" in line and "@demo-" in line]
     assert [request.strip("│├└─ ") for request in requests] == ["planner", "coder", "reviewer", "reviewer"]
     assert len([line for line in trace if "─ review__style" in line]) == 2
-    assert session_members(demo.pid) == []
+    wait_until(lambda: session_members(demo.pid) == [])  # one that was killed takes a moment to end
 
 
 @pytest.mark.usefixtures("leaves_nothing")
@@ -101,7 +101,7 @@ def test_ctrl_c_ends_the_demo_cleanly() -> None:
 
     assert demo.returncode == 130
     assert "Traceback" not in err
-    assert session_members(demo.pid) == []
+    wait_until(lambda: session_members(demo.pid) == [])  # one that was killed takes a moment to end
 
 
 @pytest.mark.usefixtures("leaves_nothing")

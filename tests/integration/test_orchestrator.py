@@ -238,7 +238,7 @@ def test_an_orderly_stop_drains_the_workers(stage: Stage) -> None:
 
         assert orchestrator.wait(PATIENCE) == 0
         assert call.result(PATIENCE).output == "waited"
-    assert with_environment(stage.mark) == []
+    within(PATIENCE, lambda: with_environment(stage.mark) == [])  # a worker's own children end after it
 
 
 def test_a_worker_outlives_an_orchestrator_that_is_killed_and_the_next_one_starts_no_double(

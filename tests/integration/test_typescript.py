@@ -14,6 +14,7 @@ from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.testing import LocalStack
 from tests.git_bundle import GitBundle, git
 from tests.javascript_runtimes import NAMES, runtime
+from tests.waiting import wait_until
 
 EMBASSY = Path(__file__).parent.parent / "bundles" / "embassy"
 AGENT = "envoy"
@@ -230,7 +231,7 @@ def test_a_handler_tells_progress_and_leaves_the_rest_to_others(stack: LocalStac
 def test_the_minimal_tool_beside_one_in_python(stack: LocalStack, call: Call) -> None:
     assert call("text-utils__uppercase", text="abc ß").output == {"result": "ABC SS"}
     assert call("clock__zone").output == {"zone": "UTC"}
-    assert 'Converting "abc ß" to uppercase' in stack.log(stack.workers[0])
+    wait_until(lambda: 'Converting "abc ß" to uppercase' in stack.log(stack.workers[0]))
 
 
 def test_node_of_the_extra_runs_tools_where_none_is_on_path(tmp_path: Path) -> None:

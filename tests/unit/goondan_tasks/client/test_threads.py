@@ -39,7 +39,7 @@ def test_trips_that_hang_leave_the_programs_own_executor_alone() -> None:
         return told
 
     assert asyncio.run(program()) == "mine"
-    wait_until(lambda: ours() == [], 5)
+    wait_until(lambda: ours() == [])
 
 
 def test_a_trip_has_the_context_of_its_caller_and_raises_there() -> None:
@@ -57,7 +57,7 @@ def test_a_trip_has_the_context_of_its_caller_and_raises_there() -> None:
             threads.close()
 
     asyncio.run(program())
-    wait_until(lambda: ours() == [], 5)
+    wait_until(lambda: ours() == [])
 
 
 def test_a_cancelled_trip_that_has_not_begun_is_not_made() -> None:
@@ -76,5 +76,5 @@ def test_a_cancelled_trip_that_has_not_begun_is_not_made() -> None:
         threads.close()
 
     asyncio.run(program())
-    wait_until(lambda: ours() == [], 5)
+    wait_until(lambda: ours() == [])
     assert made == []

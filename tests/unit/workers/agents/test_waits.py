@@ -173,7 +173,7 @@ def test_a_run_that_is_over_ends_without_a_place(*, is_back: bool) -> None:
         is_over.set()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(task, 10)
+            await asyncio.wait_for(task, 60)
 
     asyncio.run(main())
     assert doorman.has_given_up

@@ -633,7 +633,7 @@ def test_a_cancelled_request_is_closed(server: ModelServer, api: str, is_stream:
             await task
 
     asyncio.run(cancel())
-    wait_until(server.requests[0].is_given_up.is_set, 5)
+    wait_until(server.requests[0].is_given_up.is_set)
 
 
 def test_a_server_of_ones_own_gets_no_key_of_the_environment(

@@ -63,6 +63,7 @@ def test_a_worker_without_thinking_agents_loads_no_provider(
     thinking: Thinking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ModelProvider, "load", lambda _: pytest.fail("it was loaded"))
+    before = set(threading.enumerate())  # the thread of another test may end meanwhile
     thinking.warm_up(["plain"])
     assert thinking.is_warm(0)
-    assert not [one for one in threading.enumerate() if one.name == "goondan-models"]
+    assert not [one for one in set(threading.enumerate()) - before if one.name == "goondan-models"]
