@@ -37,6 +37,15 @@ class InnerPath:
         """The absolute path."""
         return self.root.joinpath(*self.parts)
 
+    def make_workdir(self) -> None:
+        """Make the directories of the workdir below ``base`` that are missing, each for its owner alone.
+
+        Raises:
+            OSError: one cannot be made, or is a link.
+        """
+        with self._naming_the_path():
+            os.close(_descend(self.base, (), self.workdir, make=True, mode=0o700))
+
     @contextmanager
     def open_directory(self, *, make: bool = False) -> Iterator[int]:
         """Open the path as a directory and yield its descriptor; ``make`` creates missing directories.
@@ -91,13 +100,15 @@ def _split_at_instances(workdir: Path) -> tuple[Path, tuple[str, ...]]:
     return workdir, ()
 
 
-def _descend(base: Path, workdir: Sequence[str], parts: Sequence[str], *, make: bool) -> int:
+def _descend(
+    base: Path, workdir: Sequence[str], parts: Sequence[str], *, make: bool, mode: int = 0o777
+) -> int:
     descriptor = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     for depth, part in enumerate((*workdir, *parts)):
         try:
             if make and depth >= len(workdir):
                 with suppress(FileExistsError):
-                    os.mkdir(part, dir_fd=descriptor)
+                    os.mkdir(part, mode, dir_fd=descriptor)
             inner = os.open(part, _DIRECTORY, dir_fd=descriptor)
         finally:
             os.close(descriptor)

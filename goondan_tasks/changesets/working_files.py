@@ -95,7 +95,8 @@ class WorkingFiles:
         """
         outer = ["", *(f"{parent}/" for parent in parents(self.repository.prefix.rstrip("/")))]
         ignores = [f":(top,literal){folder}.gitignore" for folder in outer]
-        make_private_directory(self.place.root)
+        make_private_directory(self.place.base)
+        self.place.make_workdir()
         with tempfile.TemporaryDirectory(prefix="goondan-files-") as staged:
             with self.repository.neutral(Path(staged)) as git:
                 git.run("read-tree", commit)

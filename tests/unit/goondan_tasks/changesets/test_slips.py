@@ -352,6 +352,17 @@ def test_the_directory_of_changesets_may_be_no_link(bundle: GitBundle, tmp_path:
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
+def test_an_instance_that_is_a_link_gets_no_directory_elsewhere(bundle: GitBundle, tmp_path: Path) -> None:
+    instances = tmp_path / "workspaces" / "swarm" / "instances"
+    instances.mkdir(parents=True)
+    (instances / "one").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
+
+    with pytest.raises(ChangesetError, match="Not a directory"):
+        open_changeset(bundle.changesets(), instances / "one" / "workspace" / ".changesets")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 def test_a_link_beside_the_changesets_leads_no_operation_elsewhere(
     changeset: OpenChangeset, tmp_path: Path
 ) -> None:
