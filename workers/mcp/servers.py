@@ -68,8 +68,9 @@ class RestartTimes:
     answer: float = 10.0
     #: between health checks, while no call is running
     idle: float = 30.0
-    #: minimum between two reads of the list of tools
+    #: minimum between two reads of the list of tools; it doubles while one change after another is announced
     between_reads: float = 0.1
+    longest_between_reads: float = 30.0
     #: before a restart; doubled after each connection that was shorter than ``stable``
     first_pause: float = 0.5
     longest_pause: float = 30.0
@@ -97,6 +98,25 @@ class ServerSilentError(Exception):
     """The server did not answer in time."""
 
 
+@dataclass(slots=True)
+class ReadPace:
+    """The pauses before reads that only the server has asked for.
+
+    A list of a megabyte takes seconds of the event loop, which all calls share, so a server that announces
+    changes without end is asked less and less often.
+    """
+
+    shortest: float
+    longest: float
+    _pause: float = 0.0
+
+    def next_pause(self, waited: float) -> float:
+        """Return the seconds before a read that is asked for ``waited`` seconds after the last one."""
+        is_soon = waited < max(1.0, 2 * self._pause)
+        self._pause = max(self.shortest, min(self.longest, 2 * self._pause)) if is_soon else self.shortest
+        return self._pause
+
+
 class Connection:
     """One connection to a server; it always ends with an exception that says why.
 
@@ -121,7 +141,8 @@ class Connection:
         self.is_idle.set()
         self._read_wanted = asyncio.Event()
         #: whether it must answer although calls are running
-        self._is_doubted = False
+        self._doubted = asyncio.Event()
+        self._pace = ReadPace(patience.between_reads, patience.longest_between_reads)
         #: whether the server has forgotten the session
         self.is_forgotten = False
 
@@ -186,7 +207,7 @@ class Connection:
 
     def doubt(self) -> None:
         """Request a health check."""
-        self._is_doubted = True
+        self._doubted.set()
         self._read_wanted.set()
 
     def reason(self, error: BaseException | None) -> str:
@@ -215,14 +236,21 @@ class Connection:
             self._read_wanted.set()
 
     async def _until_read_is_due(self) -> None:
-        is_due = False
+        is_due, began, pause = False, monotonic(), self._patience.between_reads
         while not is_due:
             try:
                 async with asyncio.timeout(self._patience.idle):
                     is_due = await self._read_wanted.wait()
             except TimeoutError:
                 is_due = self.is_idle.is_set()
-        await asyncio.sleep(self._patience.between_reads)
+        if self._read_wanted.is_set() and not self._doubted.is_set():
+            pause = self._pace.next_pause(monotonic() - began)
+        if pause > self._patience.between_reads:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._doubted.wait()
+        else:
+            await asyncio.sleep(pause)
         self._read_wanted.clear()
 
     async def _read(self) -> Listing | None:
@@ -231,7 +259,7 @@ class Connection:
             async with asyncio.timeout(self._patience.answer):
                 tools = await self._tools()
         except TimeoutError as error:
-            if not (self._is_doubted or self.is_idle.is_set()):
+            if not (self._doubted.is_set() or self.is_idle.is_set()):
                 return None
             raise ServerSilentError(f"it did not answer within {self._patience.answer:g} s") from error
         except MCPError as error:
@@ -239,7 +267,7 @@ class Connection:
                 raise
             self.is_forgotten = True
             return None
-        self._is_doubted = False
+        self._doubted.clear()
         return tools
 
     async def _tools(self) -> Listing:

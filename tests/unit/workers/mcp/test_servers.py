@@ -15,7 +15,7 @@ from goondan_tasks.errors import ConfigError, McpError, ToolError
 from goondan_tasks.messages import JsonObject
 from tests.processes import runs
 from tests.unit.workers.mcp.office import QUICK, UNASKED, Office, moody, opened
-from workers.mcp.servers import RestartTimes
+from workers.mcp.servers import ReadPace, RestartTimes
 from workers.mcp.transports import KEPT_CHARACTERS
 from workers.processes.programs import child_environment
 
@@ -397,3 +397,27 @@ def test_a_value_that_is_missing_is_an_error_before_anything_starts(tmp_path: Pa
     with pytest.raises(ConfigError, match="NO_SUCH_VARIABLE_HERE"):
         asyncio.run(look())
     assert not (tmp_path / "lives").exists()
+
+
+def test_a_server_that_announces_changes_without_end_is_asked_less_and_less_often() -> None:
+    pace = ReadPace(shortest=0.1, longest=1.0)
+
+    assert [pace.next_pause(waited=0) for _ in range(6)] == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    assert pace.next_pause(waited=5) == 0.1
+
+
+def test_an_announced_change_waits_for_the_pace_and_a_health_check_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ReadPace, "next_pause", lambda _self, waited: 600)
+
+    async def look() -> bool:
+        async with office(tmp_path, UNASKED, env={"API_KEY": "key"}) as it:
+            await it.call("moody__grow")
+            was_read = "moody__late" in it.api.tools.registered
+            with pytest.raises(McpError, match="not welcome"):
+                await it.call("moody__refuse")  # after an error the server is asked how it is
+            await it.comes_true(lambda: "moody__late" in it.api.tools.registered)
+            return was_read
+
+    assert not asyncio.run(look())
