@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 from goondan_tasks.agent_registry import AgentRecord, McpServerRecord, WorkerRecord
 from goondan_tasks.call_counts import REQUEUED, Settlement
 from goondan_tasks.client.status import AgentState, AgentStatus, UnfetchedMail
+from goondan_tasks.ledger.reaper import CAUSES
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.revisions.active import RevisionState, UnreadableRevisionsError
 from goondan_tasks.wording import counted, duration_text
@@ -97,7 +98,8 @@ def past_loss_checks(losses: Sequence[Settlement], seconds: float) -> Iterator[C
         ended = ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))
         workers = ", ".join(sorted({one.lost_by for one in own})[:_NAMED])
         message = (
-            f"{counted(len(own), 'call')} died with {workers} in the last {duration_text(seconds)}: {ended}"
+            f"{counted(len(own), 'call')} lost in the last {duration_text(seconds)}, when leases of "
+            f"{workers} ended{CAUSES}: {ended}"
         )
         latest = own[-1].call_id
         remedy = f"goondan show {latest}, and look for call.settled in the logs of the workers."

@@ -70,6 +70,9 @@ _EVENT_ERRORS: dict[Verdict, type[GoondanError]] = {
     Verdict.UNKNOWN: AgentOutcomeUnknownError,
 }
 
+#: why a lease may have ended; Redis cannot tell
+CAUSES = " (it died, was frozen, or lost Redis)"
+
 #: the codes whose log line is a warning, even if no worker died
 _GRAVE = {ToolPoisonedError.code, ToolOutcomeUnknownError.code, AgentOutcomeUnknownError.code}
 
@@ -213,7 +216,8 @@ class Reaper:
 
     def _log(self, claim: Claim, code: str, lost_by: str) -> None:
         how = {OK: "completed", REQUEUED: "queued again"}.get(code, f"ended with {code}")
-        why = f", worker {lost_by} died during attempt {claim.run.attempt}" if lost_by else ""
+        ended = f", the lease of worker {lost_by} ended during attempt {claim.run.attempt}{CAUSES}"
+        why = ended if lost_by else ""
         fields = {**claim.run.log_fields, "code": code, "lost_by": lost_by or None}
         level = logging.WARNING if claim.lost_by or code in _GRAVE else logging.INFO
         logger.log(level, "call.settled: %s%s", how, why, extra=fields)

@@ -588,7 +588,7 @@ def test_calls_that_died_lately_are_a_warning_with_what_became_of_them() -> None
     clerk, coder = past_loss_checks(losses, 3600)
 
     assert (clerk.name, clerk.level) == ("lost calls of clerk", "warning")
-    assert "2 calls died with w1, w2" in coder.message
+    assert "when leases of w1, w2 ended (it died, was frozen, or lost Redis)" in coder.message
     assert coder.message.endswith("1 E_TOOL_OUTCOME_UNKNOWN, 1 run again")
     assert "goondan show c2" in (coder.remedy or "")
 

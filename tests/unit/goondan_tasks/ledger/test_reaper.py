@@ -17,7 +17,7 @@ from goondan_tasks.client.submitter import Submitter
 from goondan_tasks.events import is_event
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import SWEEP_BATCH, Ledger
-from goondan_tasks.ledger.reaper import Reaper
+from goondan_tasks.ledger.reaper import CAUSES, Reaper
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.messages import ToolCall, ToolCallResult
@@ -177,7 +177,7 @@ def test_a_line_says_what_became_of_a_call_whose_worker_died(
     died(ledger, terms)
 
     [line] = caplog.records
-    assert line.message == f"call.settled: {how}, worker w1 died during attempt 1"
+    assert line.message == f"call.settled: {how}, the lease of worker w1 ended during attempt 1{CAUSES}"
     fields = vars(line)
     assert (fields["code"], fields["lost_by"], fields["worker"]) == (code, "w1", "coder-8@host")
     assert (fields["call_id"], line.levelname) == (identity_of(a_call()), "WARNING")
