@@ -4,7 +4,8 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from goondan_tasks.errors import CallClosedError, CallNotFoundError, WaitTimeout
 from goondan_tasks.messages import JsonObject, ToolCallResult
 from goondan_tasks.names import call_identity
 from goondan_tasks.testing import LocalStack
-from tests.conformance.kinds import CELLS, INSTANCE, KINDS, Cell, Kind
+from tests.conformance.kinds import INSTANCE, Cell, Kind
 from tests.waiting import wait_until
 
 PATIENCE = 60.0
@@ -75,8 +76,9 @@ class Submitted:
 class Bench:
     """Submits calls, and does to them and their workers what the outcomes ask for."""
 
-    def __init__(self, stack: LocalStack, folder: Path) -> None:
+    def __init__(self, stack: LocalStack, cells: Sequence[Cell], folder: Path) -> None:
         self.stack = stack
+        self.cells = cells
         self.client = stack.client
         self.redis: Redis = stack.client._redis
         self.folder = folder
@@ -84,22 +86,29 @@ class Bench:
         self.log.touch()
         self.workers: list[Worker] = []
         self.submitted: dict[str, Submitted] = {}
+        #: how often a tool was called before, by agent and tool
+        self.warmed_up = Counter[tuple[str, str]]()
         self._steps: list[Step] = []
 
     def start_worker(self) -> Worker:
-        """Start a worker, and let it run one call of each kind, so that it knows the instances."""
+        """Start a worker, and let it run a call of each tool that it can have a plan for."""
         worker = self.stack.start_worker(concurrency=64)
         self.workers.append(worker)
         args = {"log": str(self.folder / "warm.log"), "cell": "warm", "does": "prepare", "pause": 0}
-        warm = [
-            self.client.submit(kind.name, f"{kind.name}__warm", args, instance_key=INSTANCE)
-            for kind in KINDS
-            if not kind.is_event
-        ]
+        tools = {(cell.agent, cell.tool) for cell in self.cells if cell.is_warmed_up}
+        warm = [self.client.submit(*one, args, instance_key=INSTANCE) for one in tools]
         assert {call.result(PATIENCE).status for call in warm} == {"ok"}
+        [process] = [one.row for one in self.client.workers() if one.pid == worker.pid]
+        wait_until(lambda: tools <= self._counted(process), PATIENCE)
+        self.warmed_up.update(tools)
         if not self._steps:
             self._steps.append(self.client.turn("step", INSTANCE, turn_id=TURN).step(timeout=PATIENCE))
         return worker
+
+    def _counted(self, process: str) -> set[tuple[str, str]]:
+        """Return the tools that the metrics of a worker have."""
+        counts = self.client.call_counts().workers
+        return {(one.agent, one.tool) for each in counts if each.process == process for one in each.tools}
 
     def begun(self, cell: Cell) -> int:
         """Return how often the handler of a cell has begun."""
@@ -111,7 +120,7 @@ class Bench:
 
     def submit(self, outcome: str, only: Callable[[Kind], bool] = lambda _: True) -> list[Submitted]:
         """Submit one call of each kind."""
-        cells = [cell for cell in CELLS if cell.outcome == outcome and only(cell.kind)]
+        cells = [cell for cell in self.cells if cell.outcome == outcome and only(cell.kind)]
         new = [Submitted(cell, self._submit(cell)) for cell in cells]
         self.submitted |= {one.cell.name: one for one in new}
         return new

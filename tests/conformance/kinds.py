@@ -58,6 +58,8 @@ class Kind:
     extensions: tuple[str, ...] = ()
     #: how long the handler works before it does what it is there for, in seconds
     pause: float = 0.0
+    #: whether workers run its calls by a plan, which they make when they know the tool and the instance
+    has_plan: bool = False
 
     @property
     def is_event(self) -> bool:
@@ -65,14 +67,14 @@ class Kind:
 
 
 KINDS = (
-    Kind("sync"),
-    Kind("slow", pause=0.02),
-    Kind("async", "on_loop.py"),
+    Kind("sync", has_plan=True),
+    Kind("slow", pause=0.02, has_plan=True),
+    Kind("async", "on_loop.py", has_plan=True),
     Kind("middleware", extensions=("Extension/around",)),
     Kind("plain-middleware", extensions=("Extension/layer",)),
     Kind("limited", policy={"maxConcurrency": 1}),
     Kind("isolated", policy={"isolation": "process"}),
-    Kind("javascript", "tools.mjs"),
+    Kind("javascript", "tools.mjs", has_plan=True),
     Kind("event", "work.py"),
     Kind("step"),
 )
@@ -99,6 +101,11 @@ class Cell:
         return f"{self.kind.name}-{self.outcome}"
 
     @property
+    def is_warmed_up(self) -> bool:
+        """Whether a worker must have run a call of its tool before; a call to be approved has no plan."""
+        return self.kind.has_plan and "requiresApproval" not in _POLICIES.get(self.outcome, {})
+
+    @property
     def agent(self) -> str:
         return self.name if self.kind.is_event else self.kind.name
 
@@ -108,13 +115,15 @@ class Cell:
 
 
 ALL = [Cell(kind, outcome) for kind in KINDS for outcome in OUTCOMES]
+#: the outcomes that need workers to die or stop, or a silent Redis
+HARMFUL = ("killed-before", "killed", "killed-again", "redis-away", "drain")
 CELLS = [cell for cell in ALL if (cell.kind.name, cell.outcome) not in IMPOSSIBLE]
 
 
 def write_bundle(folder: Path) -> Path:
     """Write the bundle, and return its folder."""
     shutil.copytree(HANDLERS, folder, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
-    exports = ["warm", *OUTCOMES]
+    exports = [*OUTCOMES]
     for name, function in (("plain", "run"), ("on_loop", "run_on_loop")):
         text = f"from .work import {function}\n\nhandlers = dict.fromkeys({exports!r}, {function})\n"
         (folder / f"{name}.py").write_text(text)
@@ -138,7 +147,7 @@ def _documents() -> Iterator[dict[str, Any]]:
     yield from agents
     for kind in KINDS:
         if not kind.is_event:
-            exports = [_export(kind, outcome) for outcome in ("warm", *OUTCOMES)]
+            exports = [_export(kind, outcome) for outcome in OUTCOMES]
             yield _resource("Tool", kind.name, entry=f"./{kind.entry}", exports=exports)
 
 

@@ -102,14 +102,15 @@ def observe(bench: Bench, watch: Watch) -> dict[str, Seen]:
     for name, one in bench.submitted.items():
         cell, call_id = one.cell, one.call.id
         tools = [t for w in counts.workers for t in w.tools if (t.agent, t.tool) == (cell.agent, cell.tool)]
+        warm = bench.warmed_up[cell.agent, cell.tool]
         seen[name] = Seen(
             submitted=one,
             begun=bench.begun(cell),
             record=None if isinstance(one.error, CallNotFoundError) else bench.client.record(call_id),
             lines=[line for line in lines if line.get("call_id") == call_id],
-            ended=sum((Counter(tool.ended) for tool in tools), Counter()),
+            ended=sum((Counter(tool.ended) for tool in tools), Counter()) - Counter(ok=warm),
             retried=sum((Counter(tool.retried) for tool in tools), Counter()),
-            timed=sum(sum(tool.runs.counts) for tool in tools),
+            timed=sum(sum(tool.runs.counts) for tool in tools) - warm,
             settled=Counter({code: n for (agent, code), n in counts.settled.items() if agent == cell.agent}),
             events=[event["type"] for event in _in_order(watch.events) if event.get("uuid") == call_id],
             finals=watch.finals[call_id],
@@ -124,8 +125,12 @@ def _answered(bench: Bench) -> Iterator[Submitted]:
 
 
 def _in_order(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Several processes send them, each those of a moment together."""
-    return sorted(events, key=lambda event: float(event["timestamp"]))
+    """Order events of several processes by time; a short call is received and started at one moment."""
+
+    def time_of(event: dict[str, Any]) -> float:
+        return float(event["timestamp"]) - (0.001 if event["type"] == "task-received" else 0.0)
+
+    return sorted(events, key=time_of)
 
 
 def _lines(text: str) -> list[JsonObject]:

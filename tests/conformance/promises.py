@@ -222,6 +222,8 @@ def _of_monitors(seen: Seen, promise: Promise) -> Iterator[str]:
     events = tuple(seen.events)
     if promise.loses_events:
         events = events[-len(promise.events) :]
+    if not (promise.has_result or events):  # those of a short call are sent with its end
+        events = promise.events
     yield from _differs("Celery's events", events, promise.events)
     yield from _differs("final results announced", seen.finals, int(promise.has_result))
 

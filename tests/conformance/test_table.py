@@ -1,36 +1,39 @@
 """Every kind of call with every outcome: the same promises hold for all of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from goondan_tasks.testing import LocalStack
 from tests.conformance.bench import Bench, Worker, bring_calm_outcomes, bring_harmful_outcomes
-from tests.conformance.kinds import ALL, CELLS, IMPOSSIBLE, KINDS, OUTCOMES, Cell, write_bundle
+from tests.conformance.kinds import ALL, CELLS, HARMFUL, IMPOSSIBLE, KINDS, OUTCOMES, Cell, write_bundle
 from tests.conformance.observed import Seen, Watch, observe
 from tests.conformance.promises import broken
 
 ENVIRONMENT = {"GOONDAN_LEASE_SECONDS": "2", "GOONDAN_LOG_FORMAT": "json"}
 #: where kinds of calls differ today, and how
 DIFFERENCES: dict[str, str] = {}
-HARMFUL = ("killed-before", "killed", "killed-again", "redis-away", "drain")
 
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen]:
-    return seen_after(bring_calm_outcomes, tmp_path_factory.mktemp("calm"))
+    calm = [cell for cell in CELLS if cell.outcome not in HARMFUL]
+    return seen_after(bring_calm_outcomes, calm, tmp_path_factory.mktemp("calm"))
 
 
 @pytest.fixture(scope="module")
 def harmful(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen]:
-    return seen_after(bring_harmful_outcomes, tmp_path_factory.mktemp("harmful"))
+    harmful = [cell for cell in CELLS if cell.outcome in HARMFUL]
+    return seen_after(bring_harmful_outcomes, harmful, tmp_path_factory.mktemp("harmful"))
 
 
-def seen_after(bring: Callable[[Bench, Worker], None], folder: Path) -> dict[str, Seen]:
+def seen_after(
+    bring: Callable[[Bench, Worker], None], cells: Sequence[Cell], folder: Path
+) -> dict[str, Seen]:
     """Bring about outcomes on a stack of their own; return what was seen of each cell."""
     with LocalStack(write_bundle(folder / "bundle"), workers=0, environment=ENVIRONMENT) as stack:
-        bench = Bench(stack, folder)
+        bench = Bench(stack, cells, folder)
         worker = bench.start_worker()
         with Watch.on(stack) as watch:
             bring(bench, worker)
