@@ -15,7 +15,7 @@ from redis import Redis
 
 from goondan_tasks.client import PendingCall, Step
 from goondan_tasks.errors import CallClosedError, CallNotFoundError, WaitTimeout
-from goondan_tasks.messages import JsonObject, ToolCallResult
+from goondan_tasks.messages import AgentEvent, ToolCallResult
 from goondan_tasks.names import call_identity
 from goondan_tasks.testing import LocalStack
 from tests.conformance.kinds import INSTANCE, Cell, Kind
@@ -69,8 +69,8 @@ class Submitted:
     interim: ToolCallResult | None = None
     result: ToolCallResult | None = None
     error: CallNotFoundError | WaitTimeout | None = None
-    #: the input of the event about the completion of a pending call
-    told: list[JsonObject] = field(default_factory=list)
+    #: the events about the completion of a pending call
+    told: list[AgentEvent] = field(default_factory=list)
 
 
 class Bench:
@@ -241,7 +241,7 @@ def decide(bench: Bench, suspended: dict[str, list[Submitted]]) -> None:
     for one in [*waiting.values()]:
         received = client.receive(one.cell.agent, INSTANCE, PATIENCE)
         assert received is not None
-        waiting[received.event.input["id"]].told.append(received.event.input)
+        waiting[received.event.input["id"]].told.append(received.event)
         client.reply(received)
 
 

@@ -214,8 +214,18 @@ def _of_interim(seen: Seen, promise: Promise, result: ToolCallResult) -> Iterato
     yield from _differs("interim result", shown, ("pending", promise.awaits, handle, True))
     yield from _differs("the event about the end was received so often", len(told), 1)
     for event in told:
-        end = (event["id"], event["status"], event["handle"], event.get("output"))
-        yield from _differs("the event", end, (result.meta.id, result.status, handle, result.output))
+        told_end: JsonObject = {
+            "id": result.meta.id,
+            "toolCallId": result.tool_call_id,
+            "toolName": result.tool_name,
+        }
+        told_end |= {"handle": handle, "status": result.status}
+        told_end |= {"error": result.error.to_wire()} if result.error else {"output": result.output}
+        yield from _differs("the event", (event.type, event.input), ("toolCall.completed", told_end))
+    yield from _differs("it still awaits", (result.meta.awaits, result.meta.expires_at), (None, None))
+    if promise.awaits == "completion":
+        began = (interim.meta.worker, interim.meta.started_at)
+        yield from _differs("who began it, and when", (result.meta.worker, result.meta.started_at), began)
 
 
 def _of_monitors(seen: Seen, promise: Promise) -> Iterator[str]:
@@ -292,6 +302,8 @@ def _of_redis(seen: Seen, promise: Promise) -> Iterator[str]:
         return
     yield from _differs("record", (record.status, record.outcome), ("done", result.status))
     yield from _differs("stored result", ToolCallResult.from_json(record.result), result)
+    approver = "ann" if seen.cell.outcome == "approved" else None
+    yield from _differs("approver", record.approved_by, approver)
     reported = record.progress and (record.progress.done, record.progress.total, record.progress.message)
     is_short = seen.cell.kind.name == "sync" and seen.cell.outcome in SHORT_ACTS
     promised = (1, 2, seen.cell.name) if promise.reports and not is_short else None

@@ -45,6 +45,7 @@ def marks_of(cell: Cell) -> list[pytest.MarkDecorator]:
     return [] if reason is None else [pytest.mark.xfail(strict=True, reason=reason)]
 
 
+@pytest.mark.requirement("result.pending-handle", "error.as-result", "handler.returns-json")
 @pytest.mark.parametrize("cell", [pytest.param(cell, id=cell.name, marks=marks_of(cell)) for cell in CELLS])
 def test_call_keeps_the_promises_of_its_outcome(cell: Cell, request: pytest.FixtureRequest) -> None:
     seen = request.getfixturevalue("harmful" if cell.outcome in HARMFUL else "calm")

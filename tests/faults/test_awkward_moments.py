@@ -33,19 +33,6 @@ def let_a_worker_die(stack: LocalStack, log: HandlerLog, moment: str, tool: str)
 
 
 @pytest.mark.faults
-@pytest.mark.long
-@pytest.mark.parametrize("tool", ["once__sync", "once__async"])
-def test_a_death_between_claim_and_start_leads_to_one_run(
-    stack: LocalStack, log: HandlerLog, tool: str
-) -> None:
-    with final_results(stack.redis_url) as finals:
-        call = let_a_worker_die(stack, log, "between claim and start", tool)
-        result = call.result(LEASE_SECONDS + MARGIN_SECONDS)
-    assert (result.status, result.meta.attempt, len(log.runs_of(1))) == ("ok", 2, 1)
-    assert finals[call.id] == 1
-
-
-@pytest.mark.faults
 @pytest.mark.parametrize("tool", ["once__sync", pytest.param("once__async", marks=pytest.mark.long)])
 def test_a_death_in_the_first_call_after_redis_started_leads_to_no_second_run(
     stack: LocalStack, log: HandlerLog, tool: str

@@ -41,19 +41,6 @@ def insist_on_cancel(call: PendingCall) -> None:
     wait_until(is_cancelled, PATIENCE)
 
 
-def test_a_queued_call_that_was_cancelled_never_runs(stack: LocalStack, log: HandlerLog) -> None:
-    with final_results(stack.redis_url) as finals:
-        calls = [submit_work(stack.client, log, number=number) for number in range(20)]
-        for call in calls[::2]:
-            call.cancel()
-        stack.start_worker()
-        codes = [code_of(call, PATIENCE) for call in calls]
-    assert codes == [CANCELLED, None] * 10
-    assert sorted(log.runs()) == list(range(1, 20, 2))
-    assert sorted(finals.values()) == [1] * 20
-    wait_until_idle(stack.redis_url)
-
-
 @pytest.mark.parametrize(
     "fault", [redis_faults.restart, redis_faults.cut_connections], ids=lambda fault: str(fault.__name__)
 )

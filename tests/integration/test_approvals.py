@@ -68,17 +68,6 @@ def test_a_call_is_held_until_it_is_approved_and_then_runs_once(client: Client, 
     assert (told["id"], told["handle"], told["output"]) == (call.id, call.id, {"wiped": "sda"})
 
 
-def test_a_denied_call_ends_with_the_reason_and_never_runs(client: Client, log: Path) -> None:
-    call = held(client, log)
-    client.deny(call.id, "that is the only disk", by="bob")
-    final = call.result(PATIENCE, wait_pending=True)
-    assert final.error is not None
-    assert (final.error.code, final.error.name) == ("E_APPROVAL_DENIED", "ApprovalDeniedError")
-    assert final.error.message == "The call was denied by bob: that is the only disk"
-    assert not log.exists()
-    assert call.id not in waiting(client)
-
-
 def test_second_decision_is_refused(client: Client, log: Path) -> None:
     denied, approved = held(client, log), held(client, log)
     client.deny(denied.id)

@@ -5,12 +5,10 @@ import secrets
 from typing import Any
 
 import pytest
-from redis import Redis
 
 from goondan_tasks.client import AsyncClient, Client
 from goondan_tasks.errors import CallNotFoundError, ToolCallConflictError, WaitTimeout
 from goondan_tasks.testing import LocalStack
-from tests.waiting import wait_until
 
 PATIENCE = 60
 
@@ -226,12 +224,3 @@ def test_an_async_client_awaits_its_calls(workshop: LocalStack) -> None:
             return [(await call).output["n"] for call in calls]
 
     assert asyncio.run(ask()) == [0, 1, 2, 3, 4]
-
-
-def test_nothing_stays_behind_in_the_broker(client: Client, workshop: LocalStack) -> None:
-    client.call("smith", "echo__args", timeout=PATIENCE)
-    with Redis.from_url(workshop.redis_url) as redis:
-        wait_until(lambda: not redis.zcard("agent.in-flight.index") and not redis.hlen("agent.in-flight"))
-        assert redis.llen("agent.smith") == 0
-        assert redis.zcard("goondan:due") == 0
-        assert redis.zcard("goondan:running:smith") == 0

@@ -34,20 +34,6 @@ def begin(client: Client, tool: str, place: Path) -> PendingCall:
     return call
 
 
-def test_a_queued_call_ends_at_once_and_never_runs(smithy: Crew, stack: LocalStack, tmp_path: Path) -> None:
-    smithy.muster(0)
-    call = stack.client.submit("smith", "patient__waits", {"place": str(tmp_path)})
-    call.cancel()
-    result = call.result(SOON)
-    assert result.error is not None
-    assert (result.error.code, result.error.message) == ("E_TOOL_CANCELLED", "The call was cancelled.")
-    assert (result.meta.attempt, result.meta.started_at) == (0, None)
-    smithy.add(concurrency=1)
-    assert stack.client.call("smith", "echo__args", timeout=PATIENCE).status == "ok"
-    assert not (tmp_path / "began").exists()
-    assert call.status() == "done"
-
-
 def test_a_plain_handler_that_does_not_end_is_abandoned_and_its_place_is_free(
     smithy: Crew, stack: LocalStack, tmp_path: Path
 ) -> None:
@@ -179,16 +165,6 @@ def test_cancel_by_another_client_reaches_all_waiting_clients(workshop: LocalSta
     seen_elsewhere = asyncio.run(cancel_elsewhere())
     assert code_of(seen_elsewhere) == "E_TOOL_CANCELLED"
     assert waiting.result(SOON) == seen_elsewhere
-
-
-def test_many_running_calls_are_cancelled_together(client: Client, tmp_path: Path) -> None:
-    places = [tmp_path / str(number) for number in range(6)]
-    for place in places:
-        place.mkdir()
-    calls = [begin(client, "patient__waits", place) for place in places]
-    for call in calls:
-        call.cancel()
-    assert {code_of(call.result(SOON)) for call in calls} == {"E_TOOL_CANCELLED"}
 
 
 def test_a_call_whose_worker_is_dead_is_neither_run_again_nor_unknown(

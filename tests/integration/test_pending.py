@@ -55,39 +55,6 @@ def test_the_documents_own_build_is_pending_with_its_handle_and_its_message(clie
     assert result.meta.awaits == "completion"
 
 
-@pytest.mark.requirement("result.pending-handle")
-@pytest.mark.parametrize("tool", ["jobs__begin", "jobs__begin-async", "jobs__begin-apart"])
-def test_a_call_is_completed_with_an_output_and_its_agent_is_told(client: Client, tool: str) -> None:
-    instance = f"told-{tool}"
-    call = client.submit(
-        "builder",
-        tool,
-        {"handle": "job-7"},
-        instance_key=instance,
-        auth={"user": "u-1"},
-        correlation_id="c-7",
-    )
-    interim = call.result(PATIENCE)
-    client.resolve(call.id, {"artifact": "a.tar"})
-    final = call.result(PATIENCE, wait_pending=True)
-    assert (interim.status, interim.handle) == ("pending", "job-7")
-    assert (final.status, final.handle, final.output) == ("ok", "job-7", {"artifact": "a.tar"})
-    assert (final.meta.worker, final.meta.started_at) == (interim.meta.worker, interim.meta.started_at)
-    assert (final.meta.expires_at, final.meta.awaits, call.status()) == (None, None, "done")
-    event = client.receive("builder", instance, PATIENCE)
-    assert event is not None
-    client.reply(event)
-    assert (event.event.type, event.event.auth) == ("toolCall.completed", {"user": "u-1"})
-    assert event.event.input == {
-        "toolCallId": final.tool_call_id,
-        "toolName": tool,
-        "id": call.id,
-        "handle": "job-7",
-        "status": "ok",
-        "output": {"artifact": "a.tar"},
-    }
-
-
 def test_an_agent_with_an_entry_hears_in_a_turn_of_its_own_how_its_call_ended(harbour: LocalStack) -> None:
     client = harbour.client
     order = {"tool": "jobs__begin", "args": {"handle": "job-8"}}

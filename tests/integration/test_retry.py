@@ -46,12 +46,6 @@ def call(client: Client, tool: str, place: Path, **fields: Any) -> ToolCallResul
     return client.call("smith", tool, args, timeout_seconds=timeout_seconds, timeout=PATIENCE)
 
 
-def test_a_call_that_fails_twice_comes_back_well(client: Client, tmp_path: Path) -> None:
-    result = call(client, "flaky__fails", tmp_path, times=2)
-    assert (result.status, result.output, result.meta.attempt) == ("ok", 3, 3)
-    assert runs(tmp_path) == 3
-
-
 def test_a_call_is_tried_again_so_often_and_then_ends_with_its_last_error(
     client: Client, tmp_path: Path
 ) -> None:

@@ -97,24 +97,6 @@ def test_what_outlives_the_grace_period_is_settled_honestly(
     assert marks(tmp_path / "once") == 1
 
 
-def test_a_killed_workers_calls_are_moved_on_within_seconds(
-    smithy: Crew, stack: LocalStack, tmp_path: Path
-) -> None:
-    [worker] = smithy.muster()
-    once = meet(stack.client, tmp_path / "once", 2, tool="meeting__async")[0]
-    again = meet(stack.client, tmp_path / "again", 2, tool="meeting__sync")[0]
-    wait_until(lambda: marks(tmp_path / "once") == 1 == marks(tmp_path / "again"))
-    worker.kill()
-    worker.wait(PATIENCE)
-    smithy.add()
-    unknown = once.result(PATIENCE)
-    assert unknown.error is not None
-    assert unknown.error.code == "E_TOOL_OUTCOME_UNKNOWN"
-    moved = again.result(PATIENCE)
-    assert (moved.output["met"], moved.meta.attempt) == (True, 2)
-    assert marks(tmp_path / "once") == 1
-
-
 def test_a_handler_that_outlives_its_lease_runs_once(smithy: Crew, stack: LocalStack, tmp_path: Path) -> None:
     smithy.muster(2)
     call = stack.client.submit("smith", "bash__exec", {"command": f"echo ran >> {tmp_path}/ran; sleep 5"})

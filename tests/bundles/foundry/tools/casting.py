@@ -43,10 +43,6 @@ def raises(ctx: ToolContext, input: JsonObject) -> Any:
     raise kinds[input["kind"]](*input.get("args", ["too cold"]))
 
 
-def not_json(ctx: ToolContext, input: JsonObject) -> Any:
-    return {1, 2}
-
-
 def exits(ctx: ToolContext, input: JsonObject) -> Any:
     os._exit(3)
 
@@ -211,7 +207,6 @@ handlers: dict[str, ToolHandler] = {
     "echo": echo,
     "pid": pid,
     "raises": raises,
-    "not-json": not_json,
     "exits": exits,
     "leaves": leaves,
     "segfault": segfault,

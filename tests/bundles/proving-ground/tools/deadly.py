@@ -11,7 +11,6 @@ from goondan_tasks.tool_api import JsonObject, ToolContext, ToolHandler
 
 #: the moment -> the method that the worker is about to call then
 MOMENTS: dict[str, tuple[type, str]] = {
-    "between claim and start": (Ledger, "start"),
     "between end and result": (Ledger, "finish_many"),
     "after the result": (CallLog, "write_ok"),
 }
@@ -36,7 +35,7 @@ def arm(ctx: ToolContext, input: JsonObject) -> None:
 
     def armed(self: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal mine
-        if mine and name != "start":
+        if mine:
             mine = False
             return original(self, *args, **kwargs)
         return die()
