@@ -141,10 +141,14 @@ def _completed(fields: Mapping[str, Any]) -> ToolCall:
         "args": {},
         "correlationId": trace_id,
         "spanId": random[32:48],
-        "turnId": f"turn-{given.get('toolCallId') or random[48:60]}",
+        "turnId": f"turn-{_text_or(given.get('toolCallId'), random[48:60])}",
         "toolCallId": f"call_{random[60:]}",
     }
     return ToolCall.from_wire({**missing, **given, "traceId": trace_id})
+
+
+def _text_or(given: Any, otherwise: str) -> str:
+    return given if isinstance(given, str) and given else otherwise
 
 
 def _camel_case(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from goondan_tasks.errors import GoondanError, ModelError, ToolError, ToolInputV
 from goondan_tasks.messages import JsonObject, ToolCallError, ToolCallResult
 from goondan_tasks.names import is_v1_name
 from goondan_tasks.redaction import KNOWN_SECRETS
+from goondan_tasks.wording import shown
 
 DEFAULT_MESSAGE_LIMIT = 1000
 
@@ -106,7 +107,7 @@ def as_exception(error: ErrorLike, default: type[GoondanError] = ToolError) -> B
         return default(error)
     fields: Any = error
     if not isinstance(fields, Mapping) or not isinstance(fields.get("message"), str):
-        raise ToolInputValidationError(f"An error has a message, as text: {fields!r:.200} has none.")
+        raise ToolInputValidationError(f"An error has a message, as text: {shown(fields)} has none.")
     texts = {name: fields[name] for name in ("code", "suggestion") if isinstance(fields.get(name), str)}
     return default(fields["message"], **texts)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 
 from goondan_tasks.calls import CallFields
+from goondan_tasks.client.arguments import end_of_wait
 from goondan_tasks.client.client import Client
 from goondan_tasks.client.event_receiver import ReceivedEvent
 from goondan_tasks.client.pending_call import LOOK_SECONDS, AsyncPendingCall, OutputPart, PendingCall
@@ -153,7 +154,7 @@ class AsyncClient:
         **fields: Unpack[CallFields],
     ) -> ToolCallResult:
         """Submit and wait; see :meth:`Client.call`."""
-        end = None if timeout is None else time.monotonic() + timeout
+        end = end_of_wait(timeout)
         with self._client.retrying(timeout):
             pending = await self.submit(agent, tool, args, **fields)
         return await pending.result(None if end is None else max(0.0, end - time.monotonic()))
@@ -233,7 +234,7 @@ class AsyncClient:
         If the wait is cancelled, an event that is received anyway is given back.
         """
         client, is_cancelled = self._client, threading.Event()
-        end = None if timeout is None else time.monotonic() + timeout
+        end = end_of_wait(timeout)
 
         def receive() -> ReceivedEvent | None:
             while True:

@@ -10,6 +10,7 @@ from typing import Any, Unpack
 from goondan_tasks.agent_registry import ShutdownRequest, ShutdownRequests, WorkerRecord
 from goondan_tasks.call_counts import CountStore, TotalCounts
 from goondan_tasks.calls import CallDraft, CallFields, draft_call
+from goondan_tasks.client.arguments import checking_arguments, end_of_wait
 from goondan_tasks.client.connection import ClientConnection
 from goondan_tasks.client.event_receiver import ReceivedEvent
 from goondan_tasks.client.pending_call import (
@@ -33,7 +34,7 @@ from goondan_tasks.errors import (
     ToolInputValidationError,
     WaitTimeout,
 )
-from goondan_tasks.failure import LONGEST_NAME, ErrorLike, as_exception, describe
+from goondan_tasks.failure import ErrorLike, as_exception, describe
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
 from goondan_tasks.ledger.call_filter import SEARCHED, CallFilter, is_narrowed, is_wanted, open_calls
@@ -47,13 +48,15 @@ from goondan_tasks.trace import CallStory, Trace, TraceSummary, read_story, read
 from goondan_tasks.wording import require_keywords
 
 
+@checking_arguments
 class Client(ClientConnection):
     """Submits tool calls to agents' queues and receives their results. Threads may share it.
 
     Methods raise only for an unknown agent, a payload too large, a conflict or an unreachable broker; any
-    other failure of a call is its result. Every method that needs Redis or the broker raises
-    BrokerUnreachableError if it cannot be reached: a method with a ``timeout`` when that is over, any other
-    after ``GOONDAN_CONNECT_TIMEOUT_SECONDS``. Until then it retries, and nothing is done twice.
+    other failure of a call is its result. A wrong argument raises ToolInputValidationError before anything is
+    sent. Every method that needs Redis or the broker raises BrokerUnreachableError if it cannot be reached: a
+    method with a ``timeout`` when that is over, any other after ``GOONDAN_CONNECT_TIMEOUT_SECONDS``. Until
+    then it retries, and nothing is done twice.
     """
 
     # Tool calls
@@ -73,7 +76,7 @@ class Client(ClientConnection):
         return self.submit_drafts([draft_call(wire)])[0]
 
     def submit_many(self, calls: Iterable[ToolCall | Mapping[str, Any]]) -> list[PendingCall]:
-        """Queue many calls in one trip; dicts of wire fields are completed as by :meth:`submit`.
+        """Queue many calls, up to 1,000 in one trip; dicts of wire fields are completed as by :meth:`submit`.
 
         Raises:
             TypeError: one of them is neither; none is queued.
@@ -81,8 +84,9 @@ class Client(ClientConnection):
             ToolCallConflictError: as :meth:`submit`, for at least one of them. The others are queued: the
                 error's ``calls`` are the handles of all, in order. Those of calls in conflict raise the
                 error when their result is asked for.
+            BrokerUnreachableError: Redis cannot be reached. The calls of earlier trips are queued.
         """
-        return self.submit_drafts([_draft(call) for call in calls])
+        return self.submit_batches(calls if isinstance(calls, list | tuple) else list(calls), _draft)
 
     def call(
         self,
@@ -94,7 +98,7 @@ class Client(ClientConnection):
         **fields: Unpack[CallFields],
     ) -> ToolCallResult:
         """Submit, and wait ``timeout`` seconds for the result; raises as both do."""
-        end = None if timeout is None else time.monotonic() + timeout
+        end = end_of_wait(timeout)
         with self.retrying(timeout):
             pending = self.submit(agent, tool, args, **fields)
         return pending.result(None if end is None else max(0.0, end - time.monotonic()))
@@ -317,14 +321,12 @@ class Client(ClientConnection):
             CallNotFoundError: as :meth:`pending`.
             ToolInputValidationError: ``by`` is not text of at most 200 characters.
         """
-        _require_name(by)
         record = self.record(call_id)
         with self.broker_errors():
             self._completions.approve(record, by)
 
     def deny(self, call_id: str, reason: str = "", by: str = "") -> None:
         """End a call that waits for an approval: ``E_APPROVAL_DENIED``; raises as :meth:`approve` does."""
-        _require_name(by)
         who = f" by {by}" if by else ""
         why = f": {reason}" if reason else ". No reason was given."
         error = ApprovalDeniedError(f"The call was denied{who}{why}")
@@ -590,10 +592,3 @@ def _draft(call: ToolCall | Mapping[str, Any]) -> CallDraft:
     if isinstance(call, Mapping):
         return draft_call(call)
     raise TypeError(f"submit_many() takes a list of ToolCalls or dicts, not of {type(call).__name__}")
-
-
-def _require_name(by: Any) -> None:
-    if not isinstance(by, str) or len(by) > LONGEST_NAME or not by.isprintable():
-        raise ToolInputValidationError(
-            f"A name has {LONGEST_NAME} printable characters at most: {by!r:.200}."
-        )

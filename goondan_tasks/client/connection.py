@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 from broker_config.confirmation import NotConfirmedError
 from broker_config.connections import RetryPeriod, connect, retrying
 from broker_config.settings import Settings, SettingsError
 from goondan_tasks.agent_registry import AgentRecord, AgentRegistry
 from goondan_tasks.calls import CallDraft, dispatch_for, identity_of
+from goondan_tasks.client.arguments import checking_arguments, require_seconds
 from goondan_tasks.client.event_receiver import EventReceiver
 from goondan_tasks.client.known_agents import ActiveRefs, KnownAgents, OwnAgents, broker_errors
 from goondan_tasks.client.pending_call import CallService, ExpectedCall, PendingCall
@@ -23,6 +24,7 @@ from goondan_tasks.errors import (
     CallClosedError,
     CallNotFoundError,
     ConfigError,
+    ToolCallConflictError,
     UnconfirmedError,
     WaitTimeout,
 )
@@ -45,7 +47,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+Given = TypeVar("Given")
 
+#: how many calls go to Redis in one trip, which must be written within the timeout of its connection
+MOST_SUBMITTED = 1_000
+
+
+@checking_arguments
 class ClientConnection:
     """Everything that one producer process needs. Threads may share it.
 
@@ -185,6 +193,39 @@ class ClientConnection:
             with producer_span(named) as sent:
                 return self._accept([self.submitter.prepare(draft) for draft in sent])
 
+    def submit_batches(
+        self, calls: Sequence[Given], draft: Callable[[Given], CallDraft]
+    ) -> list[PendingCall]:
+        """Submit any number of calls, MOST_SUBMITTED in one trip; ``draft`` makes the call of each.
+
+        Only one trip's calls are in memory at once. All are checked before the first trip, so that none is
+        queued if one cannot be. Raises as :meth:`submit_drafts` does; after a conflict the others are queued.
+        """
+        if len(calls) > MOST_SUBMITTED:
+            self._require_acceptable(map(draft, calls))
+        pending: list[PendingCall] = []
+        first: ToolCallConflictError | UnconfirmedError | None = None
+        for begin in range(0, len(calls), MOST_SUBMITTED):
+            drafts = [draft(call) for call in calls[begin : begin + MOST_SUBMITTED]]
+            try:
+                pending += self.submit_drafts(drafts)
+            except (ToolCallConflictError, UnconfirmedError) as error:
+                pending += error.calls
+                first = first or error
+        if first is not None:
+            first.calls = tuple(pending)
+            raise first
+        return pending
+
+    def _require_acceptable(self, drafts: Iterable[CallDraft]) -> None:
+        known = set[str]()
+        with self.broker_errors():
+            for draft in drafts:
+                if draft.call.agent_name not in known:
+                    self._known_agents.require(draft.call.agent_name)
+                    known.add(draft.call.agent_name)
+                self.submitter.require_sizes(draft.call)
+
     def submit_event(self, call: ToolCall) -> PendingCall:
         """Submit an event; raises as :meth:`submit_drafts` does."""
         with self.broker_errors():
@@ -215,6 +256,7 @@ class ClientConnection:
         ``None`` means the default, ``GOONDAN_CONNECT_TIMEOUT_SECONDS``.
         """
         seconds = self.settings.connect_timeout_seconds if timeout is None else timeout
+        require_seconds("timeout", seconds)
         return retrying(time.monotonic() + seconds)
 
     def broker_errors(self) -> AbstractContextManager[None]:

@@ -36,6 +36,7 @@ from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Stored, Verdict
 from goondan_tasks.messages import AgentEvent, JsonObject, ToolCallResult
 from goondan_tasks.output import encoded_output
+from goondan_tasks.wording import shown
 
 logger = logging.getLogger(__name__)
 
@@ -134,6 +135,7 @@ class EventReceiver:
             CallClosedError: the event has ended: cancelled, past its limit, or taken over.
             ToolOutputError: the output is not JSON.
         """
+        _require_received(received)
         answer = encoded_output(output, received.agent).output
         self._finish(received.claim, received.claim.run.ok(answer, received.started_at))
 
@@ -143,12 +145,14 @@ class EventReceiver:
         Raises:
             CallClosedError: as :meth:`reply`.
         """
+        _require_received(received)
         raised = HandoffError(error) if isinstance(error, str) else error
         described = describe(raised, help_url=self._ledger.settings.help_url, default=HandoffError)
         self._finish(received.claim, received.claim.run.failed(described, received.started_at))
 
     def give_back(self, received: ReceivedEvent) -> None:
         """Put an event back at the head of its mailbox; if it was cancelled meanwhile, it ends."""
+        _require_received(received)
         self._leases.drop(received.claim)
         self._reaper.return_event(received.claim)
 
@@ -279,3 +283,10 @@ def _end_of(held: _Held, *, is_cancelled: bool) -> GoondanError | None:
             f"{handling_agent(call)} did not finish within {call.timeout_seconds:g} s."
         )
     return None
+
+
+def _require_received(received: object) -> None:
+    if not isinstance(received, ReceivedEvent):
+        raise ToolInputValidationError(
+            f"It takes an event that receive() has returned, not {shown(received)}."
+        )

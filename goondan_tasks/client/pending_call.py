@@ -18,6 +18,7 @@ from broker_config import serializer
 from broker_config.connections import RetryPeriod, answers_of, retrying
 from broker_config.refusals import refusal_text
 from goondan_tasks.calls import draft_call
+from goondan_tasks.client.arguments import checking_arguments, end_of_wait
 from goondan_tasks.client.known_agents import broker_errors
 from goondan_tasks.client.results import Expected, ResultListener
 from goondan_tasks.client.threads import ClientThreads
@@ -38,6 +39,7 @@ from goondan_tasks.ledger.tidying import tidy_queues
 from goondan_tasks.messages import ToolCallError, ToolCallResult
 from goondan_tasks.names import READ_OUTPUT_TOOL
 from goondan_tasks.output import Progress
+from goondan_tasks.wording import shown
 
 if TYPE_CHECKING:
     from goondan_tasks.client.connection import ClientConnection
@@ -276,10 +278,11 @@ class PendingCall:
 
         Raises:
             WaitTimeout: only the waiting ended; the call goes on.
+            ToolInputValidationError: ``timeout`` is not a number. One below 0 means 0.
             CallNotFoundError: its record has expired.
             BrokerUnreachableError: Redis cannot be reached when the time is up, or refuses to work.
         """
-        end = None if timeout is None else time.monotonic() + timeout
+        end = end_of_wait(timeout)
         if self._follow_interim():
             with self._retrying(end):
                 self.status()
@@ -298,7 +301,7 @@ class PendingCall:
 
     async def wait(self, timeout: float | None = None, wait_pending: bool = False) -> ToolCallResult:
         """Wait for the result without blocking the event loop; raises as :meth:`result` does."""
-        end = None if timeout is None else time.monotonic() + timeout
+        end = end_of_wait(timeout)
         if self._follow_interim():
             with self._retrying(end):
                 await self.in_thread(self.status)
@@ -437,8 +440,11 @@ def require_possible(call_id: str) -> None:
     """Refuse an id that no call can have, before Redis is asked.
 
     Raises:
-        CallNotFoundError: the id is too long, or not valid text.
+        CallNotFoundError: the id is too long, or has lone surrogates.
+        ToolInputValidationError: it is not text.
     """
+    if not isinstance(call_id, str):
+        raise ToolInputValidationError(f"The id of a call is text, not {shown(call_id)}.")
     try:
         size = len(call_id.encode())
     except UnicodeEncodeError as error:
@@ -484,6 +490,7 @@ class OutputPart:
         return end if end < self.size else None
 
 
+@checking_arguments
 class CallOutput:
     """One call's output, to be read in parts."""
 

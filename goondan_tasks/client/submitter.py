@@ -3,7 +3,7 @@
 import itertools
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 from broker_config import serializer
@@ -59,6 +59,16 @@ class Submitter:
             return Submission(call_id, bare, wire, digest_of(bare, args), fault=fault)
         message = b"" if fault else self._dispatch.inline(call_id, call, wire)
         return Submission(call_id, call, wire, digest_of(call, args), message, fault)
+
+    def require_sizes(self, call: ToolCall) -> None:
+        """Refuse a call that :meth:`prepare` would refuse.
+
+        Raises:
+            PayloadTooLargeError: it exceeds a limit of :func:`require_sizes`.
+        """
+        with suppress(serializer.NotJsonError):  # a fault, which becomes its result
+            args = serializer.encode(call.args, serializer.DEEPEST)
+            require_sizes(call, len(args), self._max_args_bytes)
 
     def prepare_call(self, call: ToolCall) -> Submission:
         """Prepare a call for submission.

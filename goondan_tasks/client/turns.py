@@ -11,6 +11,7 @@ from typing import Any
 
 from goondan_tasks.bundle.catalog import ToolCatalog
 from goondan_tasks.calls import CallDraft, draft_call
+from goondan_tasks.client.arguments import end_of_wait
 from goondan_tasks.client.connection import ClientConnection
 from goondan_tasks.client.pending_call import PendingCall, raised
 from goondan_tasks.errors import (
@@ -130,7 +131,7 @@ class Step(ProducerStep):
             WaitTimeout: the results did not arrive in time; the calls continue.
             BrokerUnreachableError, ToolCallConflictError: as :meth:`Client.submit`.
         """
-        end = None if timeout is None else time.monotonic() + timeout
+        end = end_of_wait(timeout)
         calls, pending = self.submit(reply, timeout, timeout_seconds)
         return calls.answered([one.result(_left(end), wait_pending=wait_pending) for one in pending])
 
@@ -149,7 +150,7 @@ class AsyncStep(ProducerStep):
         wait_pending: bool = False,
     ) -> list[StepCallResult]:
         """Run the tool calls of the model in parallel; see :meth:`Step.run`."""
-        end = None if timeout is None else time.monotonic() + timeout
+        end = end_of_wait(timeout)
         calls, pending = await self.scope.connection.threads.run(self.submit, reply, timeout, timeout_seconds)
         waits = (one.wait(_left(end), wait_pending=wait_pending) for one in pending)
         return calls.answered(await asyncio.gather(*waits))
@@ -221,7 +222,7 @@ class Turn(ProducerTurn):
             AgentNotFoundError, PayloadTooLargeError, ToolCallConflictError, BrokerUnreachableError:
                 as :meth:`Client.submit`.
         """
-        end = None if timeout is None else time.monotonic() + timeout
+        end = end_of_wait(timeout)
         pending = self.ask(message, timeout)
         kept = self.take(pending.result(_left(end)))
         return Step(kept.catalog, kept.record, self.scope)
@@ -242,7 +243,7 @@ class AsyncTurn(ProducerTurn):
 
     async def step(self, message: JsonObject | None = None, *, timeout: float | None = None) -> AsyncStep:
         """Open the next Step; see :meth:`Turn.step`."""
-        end = None if timeout is None else time.monotonic() + timeout
+        end = end_of_wait(timeout)
         pending = await self.scope.connection.threads.run(self.ask, message, timeout)
         opened = await pending.wait(_left(end))
         kept = await self.scope.connection.threads.run(self.take, opened)

@@ -9,6 +9,9 @@ from goondan_tasks.ledger.record import CallRecord, CallRecords
 #: how many recent calls a filter searches that only shows calls
 SEARCHED = 1000
 
+#: the statuses, states and outcomes of calls
+STATUSES = ("queued", "waiting", "running", "lost", "pending", "done", "dead", "ok", "error")
+
 _OPEN_STATUSES = frozenset({"queued", "running", "pending"})
 #: how many records one round trip reads
 _BATCH = 500

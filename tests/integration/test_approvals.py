@@ -88,7 +88,7 @@ def test_a_call_that_waits_for_an_approval_cannot_be_completed(client: Client, l
     with pytest.raises(CallNotPendingError):
         client.fail(call.id, "forged")
     for name in ("x" * 201, "\ud800", "two\nlines", None, 7):
-        with pytest.raises(ToolInputValidationError, match="A name has"):
+        with pytest.raises(ToolInputValidationError, match="by must be a name"):
             client.approve(call.id, by=cast(str, name))
     call.cancel()
     with pytest.raises(CallClosedError):

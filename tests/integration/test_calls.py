@@ -2,12 +2,20 @@
 
 import asyncio
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from goondan_tasks.client import AsyncClient, Client
-from goondan_tasks.errors import CallNotFoundError, ToolCallConflictError, WaitTimeout
+from goondan_tasks.client import AsyncClient, Client, connection
+from goondan_tasks.errors import (
+    AgentNotFoundError,
+    CallNotFoundError,
+    PayloadTooLargeError,
+    ToolCallConflictError,
+    WaitTimeout,
+)
+from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.testing import LocalStack
 
 PATIENCE = 60
@@ -184,6 +192,57 @@ def test_conflicts_among_many_calls_leave_the_handles_of_all(client: Client) -> 
     for refused in (first, last):
         with pytest.raises(ToolCallConflictError):
             refused.result(PATIENCE)
+
+
+@pytest.fixture
+def trips(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Let one trip take three calls, and return how many each trip has taken."""
+    taken: list[int] = []
+    accept = client.submitter.accept
+
+    def note(submissions: Sequence[Submission], producer: str) -> Any:
+        taken.append(len(submissions))
+        return accept(submissions, producer)
+
+    monkeypatch.setattr(connection, "MOST_SUBMITTED", 3)
+    monkeypatch.setattr(client.submitter, "accept", note)
+    return taken
+
+
+def echoes(*numbers: int, **fields: Any) -> list[dict[str, Any]]:
+    names = {"agentName": "smith", "toolName": "echo__args", "turnId": f"turn-{secrets.token_hex(6)}"}
+    return [{**names, "toolCallId": f"call_{n}", "args": {"n": n}, **fields} for n in numbers]
+
+
+def test_more_calls_than_one_trip_takes_go_in_several(client: Client, trips: list[int]) -> None:
+    calls = client.submit_many(iter(echoes(*range(8))))
+    assert trips == [3, 3, 2]
+    assert [call.result(PATIENCE).output["n"] for call in calls] == list(range(8))
+
+
+@pytest.mark.parametrize("fault", [{"agentName": "nobody"}, {"args": {"text": "x" * 1_048_576}}])
+def test_of_several_trips_none_is_made_if_the_last_call_is_refused(
+    client: Client, trips: list[int], fault: dict[str, Any]
+) -> None:
+    with pytest.raises((AgentNotFoundError, PayloadTooLargeError)):
+        client.submit_many([*echoes(*range(7)), *echoes(8, **fault)])
+    with pytest.raises(TypeError):
+        client.submit_many([*echoes(*range(7)), "not a call"])  # type: ignore[list-item]
+    assert trips == []
+
+
+def test_a_conflict_in_one_of_several_trips_leaves_the_handles_of_all(
+    client: Client, trips: list[int]
+) -> None:
+    calls = echoes(*range(8))
+    client.submit_many(calls[4:5])[0].result(PATIENCE)
+    calls[4] = {**calls[4], "args": {"n": "other"}}
+    with pytest.raises(ToolCallConflictError) as raised:
+        client.submit_many(calls)
+    *before, refused, _, _, last = raised.value.calls
+    assert [call.result(PATIENCE).output["n"] for call in (*before, last)] == [0, 1, 2, 3, 7]
+    with pytest.raises(ToolCallConflictError):
+        refused.result(PATIENCE)
 
 
 def test_another_client_finds_the_call_and_its_result(client: Client, workshop: LocalStack) -> None:

@@ -30,6 +30,7 @@ NOT_ASYNC = {
 } | {
     "send_messages",
     "submit_again",
+    "submit_batches",
     "submit_drafts",
     "submit_event",
 }
