@@ -26,6 +26,8 @@ key                       type       holds
 ``counts:<row>``          string     a worker process's counters of calls, for metrics
 ``counted``               zset       row -> last written (s): the index of ``counts``
 ``lost-calls``            hash       agent -> number of calls whose worker died
+``settled-calls``         hash       agent, code -> number of calls that were ended outside a run
+``recent-losses``         zset       id, agent, code, worker -> at (ms): the latest calls whose worker died
 ``instances``             zset       directory -> last used (ms): every instance's directory
 ``instance:<directory>``  hash       an instance: its agents, their owners, and the guests in its directory
 ``extension:<digest>``    hash       an extension's state for one instance of an agent
