@@ -295,11 +295,12 @@ class Conformance:
         if not self._is_followed(call_id):
             return ""
         result = "cancelled" if kind == "cancelled" else "stored"
+        before = self._record(call_id)
         word, record = self._rules.finish(
-            self._record(call_id), token, result, is_dead=status == "dead", still_runs=still_runs
+            before, token, result, is_dead=status == "dead", still_runs=still_runs
         )
         self._agree(script, call_id, word, _WORDS.get(answer, YES))
-        self._set(script, call_id, record, is_touched=still_runs)
+        self._set(script, call_id, record, is_touched=record != before)
         return word
 
     def _finish_event(self, keys: list[str], given: list[str], answer: Any) -> None:
@@ -307,14 +308,17 @@ class Conformance:
         if not self._is_followed(call_id) or self._enders.get(call_id) == request:
             return
         number = answer if isinstance(answer, int) else answer[0]
-        word = self._finished("finish_event", given[5:13], number)
-        if word != YES:
-            return
-        self._enders[call_id] = request
-        if len(given) > 18:
+        before, still_runs = self._record(call_id), bool(given[14])
+        if still_runs:
+            self._lease = int(given[14])
+        word = self._finished("finish_event", given[5:13], number, still_runs=still_runs)
+        if word == YES and before.status not in ENDED and len(given) > 18:
             agent = keys[7].rpartition(":")[2]
             ends = self.now + int(given[21])
             self._accept(given[18], agent, ends, given[23], has_message=bool(given[17]))
+        if before == self.records[call_id] or still_runs:
+            return
+        self._enders[call_id] = request
         if box:
             self._boxes[box] = [one for one in self._boxes[box] if one != call_id]
             self._release_first(box)

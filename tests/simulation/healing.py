@@ -31,9 +31,9 @@ def heal(world: World) -> None:
         world.in_flight.give_back(world.in_flight.overdue(1))
         _work_off(world)
         check(world)
-        if all(one.result is not None or one.is_damaged for one in world.calls.values()) and not any(
-            world.redis.llen(queue) for queue in QUEUES
-        ):
+        has_ended = all(one.result is not None or one.is_damaged for one in world.calls.values())
+        has_messages = any(world.redis.llen(queue) for queue in QUEUES)
+        if has_ended and not has_messages and not world.is_claimed:
             break
     else:
         open_calls = [

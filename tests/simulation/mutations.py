@@ -177,6 +177,16 @@ _TABLE = [
         "local pushed = redis.pcall('LPUSH', ns .. 'mailbox:' .. box, id)",
     ),
     (
+        "mailbox goes on while a handler runs",
+        "if not still_runs then\n  redis.call('HSET', KEYS[2], 'ender', request)",
+        "if true then\n  redis.call('HSET', KEYS[2], 'ender', request)",
+    ),
+    (
+        "sweep forgets an event whose handler ran",
+        "local is_unfinished = status == 'done' and record[15]",
+        "local is_unfinished = false",
+    ),
+    (
         "suspend takes any token",
         "if record[1] ~= ARGV[2] then return 0 end\nif record[3] then return -1 end",
         "if record[3] then return -1 end",

@@ -118,7 +118,9 @@ class Rules:
             "dead" if is_dead else "done", result=result, messages=record.messages, flying=record.flying
         )
         if still_runs:
-            ended = ended._replace(token=token, due="lease", has_worker=True)
+            ended = ended._replace(
+                token=token, due="lease", has_worker=True, is_cancelled=record.is_cancelled
+            )
         return YES, ended
 
     def suspend(self, record: Record, token: str, *, is_approval: bool) -> tuple[str, Record]:

@@ -72,9 +72,11 @@ def test_scripts_are_held_against_the_rules_of_the_model(redis: Redis) -> None:
         other = next(filter(None, (replay(parts, make_steps(seed, COUNT)) for seed in range(1, MOST_WALKS))))
 
     assert found is not None
-    assert "a record that no rule has made: bash__safe 0 after submit: due is '', not" in found.reason
+    assert "a record that no rule has made" in found.reason
+    assert "after submit: due is '', not" in found.reason
     assert len(found.steps) < 10  # at once, not when the call never ends
-    assert "reserve.lua answers otherwise than its rule: run, not held" in other.reason
+    assert "answers otherwise than its rule" in other.reason
+    assert "not held" in other.reason
 
 
 def test_failure_is_made_small_and_replays_exactly(redis: Redis) -> None:

@@ -119,6 +119,33 @@ def finish(world: World, pick: Random) -> bool:
     return True
 
 
+def outlast(world: World, pick: Random) -> bool:
+    """Store the result of an event, such as that of its time limit, while its handler still runs."""
+    running = partial(
+        Worker.held_if,
+        wanted=lambda held: held.has_begun and not held.has_result and is_event(held.claim.run.call),
+    )
+    worker = world.awake(pick, running)
+    if worker is None:
+        return False
+    held = pick.choice(running(worker))
+    result = _error(world, held.claim)
+    script = world.ledger.finish(held.claim, result, world.reaper.answer(held.claim, result), still_runs=True)
+    finished = world.repeated(script, pick, is_same=False)
+    held.has_result = finished.stored is Stored.YES
+    if finished.stored is Stored.CANCELLED:
+        cancelled = world.reaper.cancelled(result)
+        answer = world.reaper.answer(held.claim, cancelled)
+        held.has_result = (
+            world.ledger.finish(held.claim, cancelled, answer, still_runs=True).run(world.redis).stored
+            is Stored.YES
+        )
+    if not held.has_result:  # the claim is lost, and its handler is told to stop
+        del worker.held[held.claim.token]
+    world.tell(f"has its result, and its handler runs on in {worker.name}", world.calls[held.claim.run.id])
+    return True
+
+
 def finish_many(world: World, pick: Random) -> bool:
     """Store the results of several calls in one script."""
     running = partial(

@@ -85,6 +85,8 @@ class Held:
     renewed_at: float
     is_marked: bool = False
     has_begun: bool = False
+    #: whether its result is stored, and its handler still runs
+    has_result: bool = False
 
     def is_fresh(self, now: float) -> bool:
         """Whether its worker may begin it (``Job.require_fresh``)."""
@@ -190,6 +192,11 @@ class World:
             row[0]: (text.decode(), result)
             for row, text, result in zip(rows, found[::2], found[1::2], strict=True)
         }
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether a call was claimed at the last look; an event may be although it has its result."""
+        return any(text.split("|", 2)[1] for text, _ in self.seen.values() if text)
 
     def push(self, one: KnownCall) -> None:
         """Queue the message of a tool call, as another program does."""
