@@ -52,7 +52,8 @@ if now <= 0 then
   redis.call('ZREM', KEYS[1], id)
   return release_next(now)
 end
-redis.call('HDEL', KEYS[2], 'parked', 'message')
+-- if the handler still runs, this renews its lease
+redis.call('HDEL', KEYS[2], 'parked', 'message', 'spared', 'renewedAt')
 redis.call('XADD', ns .. 'turn-stream:' .. id, 'NOMKSTREAM', '*', 'entries', '[{"type":"end"}]')
 if record[2] then
   redis.call('ZREM', ns .. 'pending:' .. agent, id)

@@ -16,7 +16,7 @@ for at = 2, #KEYS do
     answers[at - 1] = -1
   else
     -- removing a field and changing a score need no memory: a full Redis accepts them
-    redis.call('HDEL', KEYS[at], 'notStarted')
+    redis.call('HDEL', KEYS[at], 'notStarted', 'spared', 'renewedAt')
     leases[#leases + 1], leases[#leases + 2] = lease, ARGV[2 * at - 2]
     answers[at - 1] = 1
   end

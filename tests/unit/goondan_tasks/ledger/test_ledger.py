@@ -8,12 +8,22 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from goondan_tasks.calls import identity_of
+from goondan_tasks.calls import RedisDispatch, identity_of
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Stored, Verdict
+from goondan_tasks.ledger.submission import event_submission
 from goondan_tasks.messages import iso_time
-from tests.unit.goondan_tasks.ledger.calls import AGAIN, ONCE, a_call, claimed, submission, submit, swept
+from tests.unit.goondan_tasks.ledger.calls import (
+    AGAIN,
+    ONCE,
+    a_call,
+    an_event,
+    claimed,
+    submission,
+    submit,
+    swept,
+)
 from tests.waiting import wait_until
 
 
@@ -222,6 +232,36 @@ def test_a_claim_that_was_renewed_is_spared_again(ledger: Ledger, hasty: Ledger,
         assert ledger.sweep("sweeper").run(ledger.redis) == []
         assert hasty.renew([claim.id_and_token]).run(hasty.redis) == set()
         wait_until(lambda: (redis.zscore(ledger.keys.due, call_id) or 0) < time.time() * 1000)
+
+
+def test_a_claim_that_its_mark_has_renewed_is_spared_again(
+    ledger: Ledger, hasty: Ledger, redis: Redis
+) -> None:
+    call = a_call()
+    call_id = submit(ledger, call)
+    claim = hasty.claim(ClaimRequest(call_id, call, "w1", AGAIN)).run(hasty.redis)
+    for _ in range(2):
+        redis.delete(ledger.keys.swept)
+        assert ledger.sweep("sweeper").run(ledger.redis) == []
+        assert hasty.start([claim.id_and_token]).run(hasty.redis) == [Stored.YES]
+        wait_until(lambda: (redis.zscore(ledger.keys.due, call_id) or 0) < time.time() * 1000)
+
+
+def test_an_event_whose_handler_outlasts_its_result_is_spared_again(
+    ledger: Ledger, hasty: Ledger, redis: Redis
+) -> None:
+    event = event_submission(RedisDispatch(), an_event(1))
+    ledger.submit_all([event], "p1")
+    request = ClaimRequest(event.id, event.call, "w1", ONCE)
+    claim = hasty.claim_event(request, event.message, is_handled_here=True).run(hasty.redis)
+    redis.delete(ledger.keys.swept)
+    assert ledger.sweep("sweeper").run(ledger.redis) == []
+
+    assert hasty.finish(claim, claim.run.ok(1, None), still_runs=True).run(hasty.redis).stored
+    wait_until(lambda: (redis.zscore(ledger.keys.due, event.id) or 0) < time.time() * 1000)
+    redis.delete(ledger.keys.swept)
+
+    assert ledger.sweep("sweeper").run(ledger.redis) == []
 
 
 def test_a_started_call_that_must_not_run_twice_is_not_given_back(ledger: Ledger) -> None:
