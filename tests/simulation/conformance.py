@@ -18,6 +18,8 @@ from goondan_tasks.ledger.scripts import Scripts
 from tests.simulation.rules import CANCELLED, ENDED, LOST, OPEN, YES, Record, Rules
 
 _ID = re.compile(rb'"id": ?"([^"]+)"')
+#: longer than any run may last
+LONG_MS = 10_000_000
 _WORDS = {0: LOST, -1: CANCELLED}
 #: of a row; the lists are running, pending and approvals, the messages those in its queue and in flight
 FIELDS = (
@@ -132,6 +134,9 @@ class Conformance:
             self.due.pop(call_id, None)
         elif record.due == "deadline":
             self.due[call_id] = self.deadlines[call_id]
+        elif record.due == "over":
+            self.due[call_id] = self.now
+            self.records[call_id] = record._replace(due="lease")
         elif is_touched:
             self.due[call_id] = self.now + self._lease
         if record.status in ENDED and before.status not in ENDED:
@@ -273,6 +278,8 @@ class Conformance:
                 ours, record = self._rules.start(self._record(call_id), token)
                 self._agree("start", call_id, ours, _WORDS.get(word, YES))
                 self._set("start", call_id, record, is_touched=ours == YES)
+                if ours == YES:
+                    self._spared.pop(call_id, None)
 
     def _renew(self, _: list[str], given: list[str], answer: list[bytes]) -> None:
         self._lease = int(given[0])
@@ -391,7 +398,8 @@ class Conformance:
         self._swept_at = self.now
         verdicts = {row[0].decode(): row[1].decode() for row in answer}
         for call_id in [one for one, due in self.due.items() if due <= self.now]:
-            verdict, record = self._rules.sweep(self._record(call_id), given[0])
+            is_event = call_id in self._box_of
+            verdict, record = self._rules.sweep(self._record(call_id), given[0], is_event=is_event)
             self._agree("sweep", call_id, verdict, verdicts.pop(call_id, ""))
             self._set("sweep", call_id, record, is_touched=bool(verdict))
         undue = [one for one in verdicts if self._is_followed(one)]
@@ -415,6 +423,24 @@ class Conformance:
                 self.due[call_id] = self.now
                 self._spared[call_id] = token
                 self.since[call_id].append("end_leases")
+
+    def _keep_leases(self, _: list[str], given: list[str], answer: int) -> None:
+        self._lease = int(given[0])
+        is_past_limit = int(given[5]) >= LONG_MS
+        kept = 0
+        for call_id, due in list(self.due.items()):
+            before = self.records[call_id]
+            is_its = before.token is not None and before.token.startswith(given[3])
+            if due > self.now + self._lease or not is_its:
+                continue
+            word, record = self._rules.keep(before, is_past_limit=is_past_limit)
+            self._set("keep_leases", call_id, record, is_touched=word == "kept")
+            if word == "over":
+                self._spared[call_id] = before.token
+            elif word == "kept":
+                self._spared.pop(call_id, None)
+                kept += 1
+        self._agree("keep_leases", given[3], f"{kept} kept", f"{answer} kept")
 
     def _unqueue(self, _: list[str], given: list[str], answer: int) -> None:
         self._move(given[0], -answer, 0)
@@ -449,5 +475,6 @@ _FOLLOWED: Table = {
     "retry": Conformance._retry,
     "sweep": Conformance._sweep,
     "end_leases": Conformance._end_leases,
+    "keep_leases": Conformance._keep_leases,
     "unqueue": Conformance._unqueue,
 }

@@ -2,6 +2,7 @@
 
 from random import Random
 
+from tests.simulation.conformance import LONG_MS
 from tests.simulation.sweeps import sweep
 from tests.simulation.workers import begin, claim, mark, reserve
 from tests.simulation.world import AGENT, QUEUE_SECONDS, World
@@ -23,6 +24,17 @@ def thaw(world: World, pick: Random) -> bool:
     for worker in frozen:
         worker.is_frozen = False
     return bool(frozen)
+
+
+def hold_interpreter(world: World, pick: Random) -> bool:
+    """Let a handler hold a worker's interpreter, briefly or beyond every limit: its keeper keeps leases."""
+    worker = world.awake(pick, lambda one: one.held)
+    if worker is None:
+        return False
+    seconds = pick.choice([1, 1, LONG_MS // 1000])
+    world.ledger.keep_leases(worker.process, seconds).run(world.redis)
+    world.note(f"{worker.name} could do nothing for {seconds} s")
+    return True
 
 
 def kill(world: World, pick: Random) -> bool:

@@ -524,6 +524,8 @@ def _settled_record(record: Record, kind: str) -> Record:
         token=token,
         completion=None if record.completion is None else LIVE,
         released=None,
+        paused=LIVE if record.paused is not None and record.paused == record.token else None,
+        overran=LIVE if record.overran is not None and record.overran == record.token else None,
         verdict="",
         attempt=record.attempt if kind == SAFE else min(record.attempt, 1),
         is_idempotent=record.is_idempotent and is_running,

@@ -31,7 +31,16 @@ _TABLE = [
         "elseif false then",
     ),
     ("start ignores a cancel", "  elseif record[2] then\n    answers[at - 1] = -1", "  elseif false then"),
-    ("start leaves no mark", "redis.call('HDEL', KEYS[at], 'notStarted')", ""),
+    (
+        "start leaves no mark",
+        "redis.call('HDEL', KEYS[at], 'notStarted', 'spared', 'renewedAt')",
+        "redis.call('HDEL', KEYS[at], 'spared', 'renewedAt')",
+    ),
+    (
+        "start renews no claim that was spared",
+        "redis.call('HDEL', KEYS[at], 'notStarted', 'spared', 'renewedAt')",
+        "redis.call('HDEL', KEYS[at], 'notStarted')",
+    ),
     (
         "start renews no lease",
         "if #leases > 0 then redis.call('ZADD', KEYS[1], 'XX', unpack(leases)) end",

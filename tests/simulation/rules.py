@@ -38,8 +38,11 @@ class Record(NamedTuple):
     is_approval: bool = False
     is_approved: bool = False
     is_parked: bool = False
-    #: the token that was released last
+    #: the token that was released last; the one whose run has failed and is to be repeated; the one whose run
+    #: is past its limit, while its worker cannot end it
     released: str | None = None
+    paused: str | None = None
+    overran: str | None = None
     result: str = ""
     #: in its queue, and in flight
     messages: int = 0
@@ -102,7 +105,16 @@ class Rules:
         """``renew.lua``: begin the lease anew."""
         if record.token != token and self.has("renew compares tokens"):
             return LOST, record
-        return YES, record._replace(due="lease")
+        return YES, record._replace(due="lease", overran=None)
+
+    def keep(self, record: Record, *, is_past_limit: bool) -> tuple[str, Record]:
+        """``keep_leases.lua``: keep the lease of a started run whose worker's interpreter is held."""
+        if record.is_unstarted:
+            return "left", record
+        must_end = record.is_cancelled or (is_past_limit and record.paused != record.token)
+        if must_end and record.status != "done":
+            return "over", record._replace(overran=record.token, due="over")
+        return "kept", record._replace(due="lease")
 
     def finish(
         self, record: Record, token: str, result: str, *, is_dead: bool = False, still_runs: bool = False
@@ -200,16 +212,23 @@ class Rules:
         """``retry.lua``: grant another run after a pause; ``is_late``: that would end after the deadline."""
         if record.token != token or record.is_cancelled or is_late:
             return LOST, record
-        return YES, record._replace(is_idempotent=True, completion=None)
+        return YES, record._replace(is_idempotent=True, completion=None, paused=token)
 
-    def sweep(self, record: Record, token: str) -> tuple[str, Record]:
-        """``sweep.lua``: take a call that is due; no verdict if there is nothing to decide."""
+    def sweep(self, record: Record, token: str, *, is_event: bool = False) -> tuple[str, Record]:
+        """``sweep.lua``: take a call that is due; no verdict if there is nothing to decide.
+
+        An event that has overrun keeps its claim: its handler still runs.
+        """
         is_unfinished = record.status == "done" and record.token is not None
         if record.status not in OPEN and not is_unfinished:
             return "", record._replace(due="")
+        is_held = _is_held(record)
+        if is_held and is_event:
+            token = record.token or token
         taken = record._replace(
-            status="running" if record.status == "queued" else record.status, token=token, due="lease"
-        )
+            status="running" if record.status == "queued" else record.status, token=token, due="lease",
+            overran=token if is_held else record.overran,
+        )  # fmt: skip
         return self._verdict(record), taken
 
     def _verdict(self, record: Record) -> str:
@@ -223,7 +242,9 @@ class Rules:
         if record.status == "queued" or not record.has_worker:
             return "expired"
         verdict = "requeue"
-        if is_started and not record.is_idempotent and self.has("sweep looks for the mark"):
+        if _is_held(record):
+            verdict = "overran"
+        elif is_started and not record.is_idempotent and self.has("sweep looks for the mark"):
             verdict = "unknown"
         elif record.deaths + (self.full_death if is_started else 1) >= self.full_death * self.most:
             verdict = "poisoned"
@@ -244,3 +265,9 @@ class Rules:
         if record.status == "running" and not is_repeated:
             return "marked", record._replace(is_cancelled=True)
         return "taken", record._replace(is_cancelled=True, status="running", token=token, due="lease")
+
+
+def _is_held(record: Record) -> bool:
+    """Whether it is past its limit, or cancelled, and runs in a worker that cannot end it."""
+    has_overrun = record.overran is not None and record.overran == record.token
+    return record.status == "running" and has_overrun and not record.is_unstarted

@@ -37,6 +37,7 @@ TABLE: tuple[tuple[Deed, int], ...] = (
     (workers.give_back, 0),
     (faults.freeze, 0),
     (faults.thaw, 3),
+    (faults.hold_interpreter, 0),
     (faults.kill, 0),
     (sweeps.put_back, 0),
     (sweeps.sweep, 1),
