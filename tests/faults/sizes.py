@@ -52,9 +52,9 @@ class Outage:
 SHORT_OUTAGE = Outage(16, 1.5, 0.5)
 WHOLE_OUTAGE = Outage(48, 30, 2 * LEASE_SECONDS)
 
-#: how long Redis is away from clients, seconds: it restarts, a little longer, a failover by hand
+#: how long Redis is away from clients, seconds: it restarts, and a failover by hand
 AWAY_SHORT = 2.5
-AWAY_LONG = (2.5, 10.0, 30.0)
+AWAY_LONG = (2.5, 30.0)
 
 #: how many leases a long handler runs
 LEASES = 5
