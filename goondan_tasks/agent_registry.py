@@ -18,7 +18,7 @@ from broker_config.keys import Keys
 from broker_config.process_identity import this_process
 from goondan_tasks.messages import JsonObject, Versioned, WireModel
 from goondan_tasks.schema import member
-from goondan_tasks.table_rows import read_row
+from goondan_tasks.table_rows import naming, read_row
 
 if TYPE_CHECKING:
     from goondan_tasks.bundle import Bundle
@@ -189,7 +189,8 @@ class AgentRegistry:
 
     def agents(self) -> dict[str, AgentRecord]:
         """Return the announced agents by name, without those whose rows cannot be read."""
-        rows = cast("dict[bytes, bytes]", self._redis.hgetall(self._keys.agents))
+        with naming(self._keys.agents):
+            rows = cast("dict[bytes, bytes]", self._redis.hgetall(self._keys.agents))
         named = {name.decode(errors="replace"): row for name, row in rows.items()}
         records = {name: read_row(AgentRecord, row, f"agent {name!r}") for name, row in named.items()}
         return {
@@ -205,7 +206,7 @@ class AgentRegistry:
         not return a worker before it is published.
         """
         joining, now = worker.model_copy(update={"is_joining": True}), redis_time(self._redis)
-        with self._redis.pipeline() as pipe:
+        with naming(self._keys.workers), self._redis.pipeline() as pipe:
             pipe.zrange(self._keys.workers, 0, -1)
             self._write(pipe, joining, now, ttl_seconds)
             found, *_ = pipe.execute()
@@ -235,7 +236,8 @@ class AgentRegistry:
             pipe.execute()
 
     def workers(self) -> list[WorkerRecord]:
-        found = cast("list[bytes]", self._redis.zrange(self._keys.workers, 0, -1))
+        with naming(self._keys.workers):
+            found = cast("list[bytes]", self._redis.zrange(self._keys.workers, 0, -1))
         return [worker for worker in self._read(found) if not worker.is_joining]
 
     def _read(self, found: list[bytes]) -> list[WorkerRecord]:

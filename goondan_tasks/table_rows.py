@@ -58,8 +58,8 @@ def naming(*keys: str) -> Iterator[None]:
     except ResponseError as error:
         if not is_script_fault(error):
             raise
-        named = " or ".join(map(repr, keys)) or "one"
-        raise RecordDamagedError(f"A Redis key is damaged, {named}: {refusal_text(error)}") from error
+        named = f", {' or '.join(map(repr, keys))}" if keys else ""
+        raise RecordDamagedError(f"A Redis key is damaged{named}: {refusal_text(error)}") from error
 
 
 @contextmanager

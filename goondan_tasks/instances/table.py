@@ -289,7 +289,8 @@ class Instances:
     def records(self, directories: Iterable[InstanceDirectory] | None = None) -> Iterator[InstanceRecord]:
         """Yield instances, by default all of them, the longest unused first."""
         if directories is None:
-            directories = _directories_of(self._redis.zrange(self._keys.instances, 0, -1))
+            with naming(self._keys.instances):
+                directories = _directories_of(self._redis.zrange(self._keys.instances, 0, -1))
         wanted = iter(directories)
         while batch := list(itertools.islice(wanted, BATCH)):
             with self._redis.pipeline(transaction=False) as pipe:
@@ -302,7 +303,8 @@ class Instances:
 
     def unused_since(self, moment: float) -> list[InstanceDirectory]:
         """Return the directories that were last used at ``moment`` (ms) or before."""
-        return _directories_of(self._redis.zrange(self._keys.instances, "-inf", moment, byscore=True))
+        with naming(self._keys.instances):
+            return _directories_of(self._redis.zrange(self._keys.instances, "-inf", moment, byscore=True))
 
     def directories_of(self, instance_key: str) -> list[InstanceDirectory]:
         """Return the directories of one key, in every workspace."""

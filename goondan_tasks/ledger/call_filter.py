@@ -5,6 +5,7 @@ from fnmatch import fnmatchcase
 from typing import TypedDict, cast
 
 from goondan_tasks.ledger.record import CallRecord, CallRecords
+from goondan_tasks.table_rows import naming
 
 #: how many recent calls a filter searches that only shows calls
 SEARCHED = 1000
@@ -52,7 +53,9 @@ def open_calls(ledger: CallRecords, agent: str | None, wanted: CallFilter) -> It
     Those whose deadlines are the latest come first: of calls that are alike, the newest.
     """
     earliest, latest = ledger.moments(wanted.get("older_than"), wanted.get("newer_than"))
-    ids = [one.decode() for one in cast("list[bytes]", ledger.redis.zrevrange(ledger.keys.due, 0, -1))]
+    with naming(ledger.keys.due):
+        due = cast("list[bytes]", ledger.redis.zrevrange(ledger.keys.due, 0, -1))
+    ids = [one.decode() for one in due]
     for start in range(0, len(ids), _BATCH):
         for record in ledger.records(ids[start : start + _BATCH]):
             if (

@@ -1,6 +1,7 @@
 """Another program has written a key that is no call's record: what that key is about fails, nothing else."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,7 @@ from goondan_tasks.steps import StepRecord, StepStore, digest_of_catalog
 from goondan_tasks.testing import LocalStack
 from tests.unit.goondan_tasks.oauth.records import APP, SUBJECT, grant
 from tests.unit.goondan_tasks.oauth.stores import RedisVault
+from tests.waiting import wait_until
 from workers.extensions.state import RedisState, StateOwner
 from workers.thinking.model_calls import ModelTool
 from workers.turns.steps import patiently
@@ -222,3 +224,21 @@ def test_call_in_a_damaged_instance_fails_at_once_and_others_run() -> None:
         assert ill.error.code == "E_RECORD_DAMAGED"
         assert "/ill" in ill.error.message
         assert [first.status, again.status] == ["ok", "ok"]
+
+
+def test_workers_sweep_and_go_on_though_a_table_of_all_is_damaged() -> None:
+    with (
+        LocalStack(INFIRMARY, environment={"GOONDAN_LEASE_SECONDS": "3"}) as stack,
+        connect(stack.redis_url) as redis,
+    ):
+        for key in (KEYS.agents, KEYS.workers, KEYS.counted, KEYS.limits, KEYS.instances):
+            damage(redis, key)
+            redis.unlink(KEYS.swept)
+            wait_until(lambda: redis.exists(KEYS.swept), show=partial(str, key))
+            assert stack.client.call("nurse", "ward__echo", {}, timeout=PATIENCE).status == "ok"
+        with pytest.raises(RecordDamagedError, match=KEYS.workers):
+            stack.client.workers()
+        for key in (KEYS.agents, KEYS.workers):
+            redis.unlink(key)
+        wait_until(stack.client.workers)
+        assert stack.workers[0].poll() is None

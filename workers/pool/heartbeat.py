@@ -19,6 +19,7 @@ from goondan_tasks.errors import BrokerUnreachableError, ConfigError
 from goondan_tasks.instances.earlier import earlier_workspace
 from goondan_tasks.ledger.ledger import sweep_seconds
 from goondan_tasks.messages import iso_time
+from goondan_tasks.table_rows import only_advice
 from workers.instances.workdirs import root_id
 from workers.mcp import process_board
 from workers.pool.consumed_queues import PausedQueues, served_agents
@@ -128,11 +129,12 @@ class Heartbeat(bootsteps.StartStopStep):
     def _publish_agents(self, runtime: WorkerRuntime, record: WorkerRecord) -> None:
         """Publish the swarm's agents, and the dynamic tools of those that are served here."""
         active = runtime.revisions.active
-        self._published = active.ref, active.registry.version
+        published = active.ref, active.registry.version
         agents = describe_agents(active.bundle, runtime.settings.swarm, runtime.settings.workspace)
         known = [_with_catalog(runtime, agent) if agent.name in record.agents else agent for agent in agents]
         runtime.agent_registry.publish_agents(known, served=record.agents)
         _release_events(runtime, record.agents, are_handled_here=True)  # those that could not be before
+        self._published = published
 
     def stop(self, consumer: Any) -> None:
         """Announce that the worker has stopped."""
@@ -162,12 +164,14 @@ class Heartbeat(bootsteps.StartStopStep):
     def _beat(
         self, runtime: WorkerRuntime, record: WorkerRecord, consumer: Any, shutdowns: ShutdownWatch
     ) -> None:
-        try:
+        keys = runtime.delivery.ledger.keys
+        try:  # the fault of one key must not keep the others from being written, nor calls from being swept
             if not runtime.standby.is_over:
                 shutdowns.look()
             active = runtime.revisions.active
             if (active.ref, active.registry.version) != self._published:
-                self._publish_agents(runtime, record)
+                with only_advice(keys.agents):
+                    self._publish_agents(runtime, record)
             paused = self._paused.agents if self._paused else set()
             runtime.children.limit = consumer.pool.limit
             now = {
@@ -176,11 +180,16 @@ class Heartbeat(bootsteps.StartStopStep):
                 "bundle_ref": active.ref,
                 "concurrency": consumer.pool.limit,
             }
-            runtime.agent_registry.publish_worker(record.model_copy(update=now), TTL_SECONDS)
-            runtime.publish_counts(record.name)
-            runtime.reaper.sweep(record.name)
-            runtime.limiter.look()
-            runtime.collector.look(record.name, record.root_id)
+            with only_advice(keys.workers):
+                runtime.agent_registry.publish_worker(record.model_copy(update=now), TTL_SECONDS)
+            with only_advice(keys.counted):
+                runtime.publish_counts(record.name)
+            with only_advice(keys.due):
+                runtime.reaper.sweep(record.name)
+            with only_advice(keys.limits):
+                runtime.limiter.look()
+            with only_advice(keys.instances):
+                runtime.collector.look(record.name, record.root_id)
             self._is_announced = True
         except (RedisError, BrokerUnreachableError) as error:
             if self._is_announced:  # once, not every few seconds while Redis is full

@@ -7,8 +7,10 @@ from typing import Any
 import fakeredis
 import pytest
 import structlog
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.keys import Keys
+from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRegistry, WorkerRecord
 from goondan_tasks.errors import ConfigError
 from tests.unit.workers.pool.fake_consumer import Consumer
@@ -40,6 +42,8 @@ class Beating:
             standby=self.standby,
             children=SimpleNamespace(limit=1),
             publish_counts=lambda _: None,
+            delivery=SimpleNamespace(ledger=SimpleNamespace(keys=Keys())),
+            settings=Settings(),
             **dict.fromkeys(("reaper", "limiter", "collector"), nothing),
         )
 
@@ -77,6 +81,26 @@ def test_a_worker_says_at_once_that_it_has_another_revision() -> None:
     worker.heartbeat._published = "r0", 1
     worker.heartbeat._update_standby(worker.runtime, worker.left, lambda: worker.said.append(RECORD))
     assert worker.said == [RECORD]
+
+
+def test_agents_that_could_not_be_published_are_published_with_the_next_beat(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker, published = Beating(), list[object]()
+    answers = iter([RedisConnectionError("away"), None])
+
+    def publish(agents: object, *, served: object) -> None:
+        published.append(agents)
+        if (error := next(answers)) is not None:
+            raise error
+
+    monkeypatch.setattr("workers.pool.heartbeat.describe_agents", lambda *_: [])
+    monkeypatch.setattr("workers.pool.heartbeat._release_events", lambda *_, **__: None)
+    worker.runtime.agent_registry.publish_agents = publish
+    worker.active.bundle, worker.heartbeat._published = None, None
+    for _ in range(3):
+        worker.beat()
+    assert published == [[], []]
 
 
 def test_a_worker_that_drains_is_not_told_to_end_a_second_time() -> None:
