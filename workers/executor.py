@@ -14,6 +14,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
@@ -66,6 +67,7 @@ from workers.extensions.pipelines import AgentPipelines
 from workers.forks import end_fork
 from workers.handlers import timed_out, way_timed_out
 from workers.instances.outputs import Outputs
+from workers.instances.workdirs import OpenWait
 from workers.job import Job, Plan, SlowToolDetector, Stamp, result_of
 from workers.outcome import FunctionOutcome, awaited_outcome, outcome_of
 from workers.processes.isolation import IsolatedTool
@@ -262,6 +264,12 @@ class Executor:
         """The versions that change whenever extensions change what happens around calls."""
         return self.pipelines.ranks.version, self.events.version, self.registry.dynamic.version
 
+    def workdir(self, job: Job) -> Path:
+        """Return the workdir of a plain call, made on first use; raises as ``InstanceWorkdirs.open``."""
+        assert job.plan is not None  # noqa: S101 - a plain call
+        patience = OpenWait(job.seconds_left, job.cancellation)
+        return self.contexts.workdirs.open(job.agent, job.read()["instanceKey"], patience)
+
     def wire(self, job: Job, *, limit_seconds: float) -> JsonObject:
         """Make the context of a plain call for a handler in another process; this may block."""
         return self.contexts.wire(job.read(), job.id, job.token, job.queued_at, limit_seconds=limit_seconds)
@@ -308,9 +316,7 @@ class Executor:
         outcome = outcome_of(partial(plan.detector.timed, partial(self._called, job, plan, context)))
         if isinstance(made := outcome.peek(), ToolCallResult) and plan.layers:
             return self._completed(job, plan, lambda: made)
-        # progress goes over another connection than plain results, and must not come after them
-        has_reported = job.reporter is not None and job.reporter.is_used
-        result = None if has_reported else self.plain_result(job, plan, outcome)
+        result = self.plain_result(job, plan, outcome)
         return self.general_result(job, plan, outcome) if result is None else result
 
     def _called(self, job: Job, plan: Plan, context: ToolContext) -> Any:

@@ -22,6 +22,7 @@ from goondan_tasks.ledger.claim_request import read_retried
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import CallLogFields, Clock, JsonObject, ToolCall, ToolCallResult, iso_time
 from goondan_tasks.names import EVENT_TOOLS
+from goondan_tasks.run_lines import RunLines
 from workers.cancellation import Cancellation
 from workers.concurrency.threads import SHORT_SECONDS
 from workers.concurrency.watchdog import CallOff
@@ -178,6 +179,7 @@ class Job:
         "_call_off",
         "_claim",
         "_limit_handler",
+        "_lines",
         "_original",
         "_retried",
         "_text",
@@ -272,6 +274,7 @@ class Job:
         self._approved_by: bytes | None = approved_by
         self._original: ToolCall | None = None
         self._claim: Claim | None = None
+        self._lines: RunLines | None = None
         #: limits the time of the handler of a detached call, and calls that off
         self._limit_handler: LimitHandler | None = None
         self._call_off: CallOff | None = None
@@ -318,6 +321,12 @@ class Job:
                 return
         call_off()  # the handler has ended meanwhile
 
+    @property
+    def seconds_left(self) -> float:
+        """How many seconds the time limit leaves for the handler of a planned call."""
+        assert self.plan is not None  # noqa: S101 - a planned call
+        return max(0.001, self.plan.limit_seconds - (monotonic() - (self.handler_at or self.begun_at)))
+
     def ensure_cancellation(self) -> Cancellation:
         """Return the cancellation of this call, and make it on first use; any thread may call this."""
         with self._lock:
@@ -327,12 +336,21 @@ class Job:
                     self.cancellation.end()
             return self.cancellation
 
-    def let_go(self) -> None:
-        """Report the last progress and end the cancellation: the handler has ended, and was not detached."""
-        if self.reporter is not None:
-            self.reporter.flush()
+    def let_go(self) -> bytes | None:
+        """End the cancellation: the handler has ended, and was not detached.
+
+        Return its last report of progress, which must be stored before its result.
+        """
         if self.cancellation is not None:
             self.cancellation.end()
+        return None if self.reporter is None else self.reporter.last()
+
+    @property
+    def lines(self) -> RunLines:
+        """The last log lines of the run."""
+        if self._lines is None:
+            self._lines = RunLines()
+        return self._lines
 
     @property
     def is_running(self) -> bool:
@@ -436,6 +454,7 @@ class Job:
                 begun_at,
                 None if self._approved_by is None else self._approved_by.decode(errors="replace"),
                 self.claimed_at,
+                self.lines,
             )
             self._claim = Claim(run, self.token, self.verdict, self.asked_at)
         return self._claim

@@ -29,6 +29,15 @@ def logger_of(run: Run) -> structlog.stdlib.BoundLogger:
     return logger
 
 
+def logger_of_job(job: Job) -> structlog.stdlib.BoundLogger:
+    """Return the logger of the context of a planned call."""
+    _with_logger[job.id, job.attempt] = job.lines
+    logger: structlog.stdlib.BoundLogger = structlog.get_logger(
+        "goondan.tool", **job.log_fields.known(), tool_call_id=job.read()["toolCallId"]
+    )
+    return logger
+
+
 def keep_line(event: Mapping[str, Any]) -> None:
     """Keep a line that code of the bundle has logged with the run that it is about, if any."""
     lines = None if str(event.get("logger")).startswith(_OURS) else _lines_of(event)
@@ -41,6 +50,6 @@ def _lines_of(event: Mapping[str, Any]) -> RunLines | None:
     if run is not None and (run.id, run.attempt) == (call_id, attempt):
         if not isinstance(run, Job):
             return run.lines
-        return None if run.state is JobState.ENDED else run.claim.run.lines
+        return None if run.state is JobState.ENDED else run.lines
     is_of_run = type(call_id) is str and type(attempt) is int
     return _with_logger.get((call_id, attempt)) if is_of_run else None

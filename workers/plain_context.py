@@ -1,24 +1,75 @@
-"""The context of a plain call, made only if its handler uses it, and contexts for other processes."""
+"""The context of a plain call, of which each field is made when it is read; contexts for other processes."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Protocol
 
 from goondan_tasks.errors import ToolError
 from goondan_tasks.messages import JsonObject
-from goondan_tasks.tool_api import ToolContext, reaches_agents
+from goondan_tasks.tool_api import Logger, ReportProgress, ToolContext, reaches_agents
 
-_CONTEXT_FIELDS = tuple(field.name for field in fields(ToolContext))
+#: the fields of which each is made by itself, from the job
+_PARTS: Mapping[str, Callable[["PlainContext"], Any]] = {
+    "agent_name": lambda ctx: ctx._job.agent,
+    "instance_key": lambda ctx: ctx._job.read()["instanceKey"],
+    "turn_id": lambda ctx: ctx._job.read()["turnId"],
+    "trace_id": lambda ctx: ctx._job.read()["traceId"],
+    "tool_call_id": lambda ctx: ctx._job.read()["toolCallId"],
+    "logger": lambda ctx: ctx._services.logger(ctx._job),
+    "workdir": lambda ctx: ctx._services.workdir(ctx._job),
+    "progress": lambda ctx: ctx._services.progress(ctx._job),
+    "deadline": lambda ctx: datetime.now(UTC) + timedelta(seconds=ctx._job.seconds_left),
+    "_is_cancelled": lambda ctx: ctx._job.ensure_cancellation().is_set,
+}
+#: the others, which are made together: few handlers use them
+_REST = tuple({field.name for field in fields(ToolContext)} - _PARTS.keys())
+
+
+class PlannedCall(Protocol):
+    """What the context takes from a claimed call (:class:`workers.job.Job`)."""
+
+    agent: str
+
+    @property
+    def seconds_left(self) -> float:
+        """How many seconds the time limit leaves for the handler."""
+
+    def read(self) -> JsonObject:
+        """Return the call's wire record."""
+
+    def ensure_cancellation(self) -> Any:
+        """Return the call's cancellation."""
+
+
+class ContextServices(Protocol):
+    """Makes what the context of a planned call needs of the worker."""
+
+    def logger(self, job: Any) -> Logger:
+        """Return the call's logger."""
+
+    def workdir(self, job: Any) -> Path:
+        """Return the call's workdir, and make it on first use."""
+
+    def progress(self, job: Any) -> ReportProgress:
+        """Return what reports the call's progress."""
+
+    def context(self, job: Any) -> ToolContext:
+        """Make the whole context."""
 
 
 class PlainContext(ToolContext):
-    """The context of a plain call, made when its handler first reads a field."""
+    """The context of a plain call: a field is made when its handler first reads it."""
 
-    __slots__ = ("_make", "_wire")
+    __slots__ = ("_job", "_services", "_wire")
 
-    def __init__(self, make: Callable[[], ToolContext], wire: Callable[[], JsonObject] | None = None) -> None:
-        object.__setattr__(self, "_make", make)
+    def __init__(
+        self, job: PlannedCall, services: ContextServices, wire: Callable[[], JsonObject] | None = None
+    ) -> None:
+        object.__setattr__(self, "_job", job)
+        object.__setattr__(self, "_services", services)
         object.__setattr__(self, "_wire", wire)
 
     def wire(self) -> JsonObject | None:
@@ -26,12 +77,16 @@ class PlainContext(ToolContext):
         return None if self._wire is None else self._wire()
 
     def __getattr__(self, name: str) -> Any:
-        if name not in _CONTEXT_FIELDS:
+        if name in _PARTS:
+            value = _PARTS[name](self)
+            object.__setattr__(self, name, value)
+            return value
+        if name not in _REST:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        made = self._make()
-        for field in _CONTEXT_FIELDS:
+        made = self._services.context(self._job)
+        for field in _REST:
             object.__setattr__(self, field, getattr(made, field))
-        return getattr(made, name)
+        return getattr(self, name)
 
 
 def wire_of(ctx: ToolContext) -> JsonObject:

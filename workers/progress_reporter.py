@@ -21,7 +21,8 @@ class ProgressReporter:
     """Posts the first report of a run at once, then the latest after each pause, and the last one.
 
     A few earlier reports are sent along. No more than one post is under way, so that they do not pile up
-    while Redis is away.
+    while Redis is away. One that ``waits`` posts nothing before :meth:`begin`: most calls are short, and
+    their last report travels with their result.
     """
 
     __slots__ = ("_has_news", "_is_pausing", "_post", "_recent", "_watchdog")
@@ -29,13 +30,13 @@ class ProgressReporter:
     #: held for a moment; one for all reporters, as most runs report nothing
     _lock = threading.Lock()
 
-    def __init__(self, post: Post, watchdog: Watchdog) -> None:
+    def __init__(self, post: Post, watchdog: Watchdog, *, waits: bool = False) -> None:
         self._post = post
         self._watchdog = watchdog
         #: the latest reports; made with the first one, as most runs report nothing
         self._recent: deque[bytes] | None = None
         self._has_news = False
-        self._is_pausing = False
+        self._is_pausing = waits
 
     def __call__(self, done: float, total: float | None = None, message: str | None = None) -> None:
         """Report the progress of the run; see :class:`~goondan_tasks.tool_api.ReportProgress`."""
@@ -50,17 +51,19 @@ class ProgressReporter:
             self._is_pausing = True
         self._post_news()
 
-    @property
-    def is_used(self) -> bool:
-        """Whether the run has reported anything."""
-        return self._recent is not None
+    def begin(self) -> None:
+        """Post reports from now on, and the latest at once."""
+        self._post_news()
+
+    def last(self) -> bytes | None:
+        """Return the last report, which the caller posts: the run has ended; ``None`` if it is posted."""
+        return self._taken() if self._has_news else None
 
     def flush(self) -> None:
         """Post the last report at once: the run has ended."""
-        if self._has_news:
-            news = self._taken()
-            if news is not None:
-                self._post(news, lambda _: None)
+        news = self.last()
+        if news is not None:
+            self._post(news, lambda _: None)
 
     def _post_news(self) -> None:
         news = self._taken(pauses=True)

@@ -513,9 +513,9 @@ class Ledger(CallRecords):
         keys = [self.keys.call(call_id) for call_id in call_ids]
         return ScriptCall(self._scripts.cancelled_ids, keys, call_ids, _ids)
 
-    def progress(self, claim: Claim, report: bytes) -> ScriptCall[Any]:
-        """Store the latest progress report of a run (``progress.lua``)."""
-        return ScriptCall(self._scripts.progress, [self.keys.call(claim.run.id)], [claim.token, report])
+    def progress(self, call_id: str, token: str, report: bytes) -> ScriptCall[Any]:
+        """Store the latest progress report of a run, if its claim still has the token (``progress.lua``)."""
+        return ScriptCall(self._scripts.progress, [self.keys.call(call_id)], [token, report])
 
     def retry(self, claim: Claim, *, pause_ms: int, begun_at: float, code: str) -> ScriptCall[int]:
         """Ask for another run of a call whose run has failed with ``code`` (``retry.lua``)."""

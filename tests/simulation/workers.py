@@ -218,7 +218,8 @@ def report_progress(world: World, pick: Random) -> bool:
     worker = world.awake(pick, running)
     if worker is None:
         return False
-    world.ledger.progress(pick.choice(running(worker)).claim, b'{"done":1}').run(world.redis)
+    claim = pick.choice(running(worker)).claim
+    world.ledger.progress(claim.run.id, claim.token, b'{"done":1}').run(world.redis)
     return True
 
 

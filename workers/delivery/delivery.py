@@ -193,7 +193,7 @@ class Delivery:
             return started_at
 
         cancellation, watch = self.hold(claim, answer, lambda: started_at)
-        reporter = self.reporter(claim)
+        reporter = self.reporter(claim.run.id, claim.token)
         coroutine = self.revisions.execute(
             claim.run,
             mark_started,
@@ -234,13 +234,13 @@ class Delivery:
         cancellation = self.cancels.hold(claim, abandon, known)
         return cancellation, watch
 
-    def reporter(self, claim: Claim) -> ProgressReporter:
-        """Make the ``progress`` of a run."""
+    def reporter(self, call_id: str, token: str, *, waits: bool = False) -> ProgressReporter:
+        """Make the ``progress`` of a run; see :class:`ProgressReporter` about ``waits``."""
 
         def post(report: bytes, answered: Callable[[Any], object]) -> None:
-            self.writer.send(self.ledger.progress(claim, report), answered)
+            self.writer.send(self.ledger.progress(call_id, token, report), answered)
 
-        return ProgressReporter(post, self.watchdog)
+        return ProgressReporter(post, self.watchdog, waits=waits)
 
     async def _to_a_result(
         self, claim: Claim, run: Coroutine[Any, Any, ToolCallResult], started_at: Callable[[], float | None]

@@ -347,7 +347,7 @@ class Lead:
 
     def _run(self, job: Job, plan: Plan, number: int) -> None:
         self._runtime.event_loop.flush()
-        context = PlainContext(partial(self._pool.context, job))
+        context = PlainContext(job, self._pool)
         job.begin(has_layers=bool(plan.layers))
         self._begin(job)
         result = self._runtime.revisions.active.executor.run_plain(job, plan, context)
@@ -360,7 +360,9 @@ class Lead:
         if not is_short:
             self._end_detached(job, result)
             return
-        job.let_go()
+        report = job.let_go()
+        if report is not None:  # in front of the result
+            self._reader.post(self._ledger.progress(job.id, job.token, report), self._note_answer)
         self._end(job, plan, result)
 
     def _run_apart(self, job: Job, plan: Plan) -> None:
@@ -371,7 +373,7 @@ class Lead:
         self._threads.run(partial(self._run_detached, job, plan))
 
     def _run_detached(self, job: Job, plan: Plan) -> None:
-        context = PlainContext(partial(self._pool.context, job))
+        context = PlainContext(job, self._pool)
         result = self._runtime.revisions.active.executor.run_plain(job, plan, context)
         job.state = JobState.ENDED
         self._end_detached(job, result)

@@ -27,7 +27,7 @@ from workers.extensions.events import running
 from workers.handlers import timed_out
 from workers.job import Ended, Job, JobState, Plan
 from workers.outcome import FunctionOutcome, awaited_outcome, outcome_of
-from workers.plain_context import PlainContext
+from workers.plain_context import ContextServices, PlainContext
 from workers.runtime import WorkerRuntime
 
 logger = structlog.get_logger(__name__)
@@ -41,7 +41,7 @@ LASTING_SECONDS = 0.1
 MOST_STORED = 500
 
 
-class Pool(Protocol):
+class Pool(ContextServices, Protocol):
     """What the fast path needs of :class:`workers.pool.pool.CallPool`.
 
     The pool carries out the calls that are not plain, and looks after those that take long.
@@ -55,9 +55,6 @@ class Pool(Protocol):
 
     def detach(self, job: Job) -> None:
         """Take over the lease, cancellation, time limit and end of a call that takes long."""
-
-    def context(self, job: Job) -> Any:
-        """Make the whole context of a plain call."""
 
     def finish(self, job: Job, result: ToolCallResult) -> None:
         """End a call with any result that is not a plain one."""
@@ -193,7 +190,7 @@ class LoopCalls:
         job = call.job
         running.set(job)
         wire = partial(call.executor.wire, job, limit_seconds=call.plan.limit_seconds)
-        context = PlainContext(partial(self._pool.context, job), wire)
+        context = PlainContext(job, self._pool, wire)
         return await call.plan.handler(context, job.read()["args"])
 
     def _end(self, call: LoopCall, outcome: FunctionOutcome[Any]) -> None:
@@ -208,7 +205,7 @@ class LoopCalls:
         if result is None:
             self._threads.run_short(partial(self._end_general, call, outcome))
             return
-        job.let_go()
+        self._report(job, job.let_go())
         self._ended.append(Ended(job, result))
         if len(self._ended) == 1:
             asyncio.get_running_loop().call_soon(self._hand_over)
@@ -239,8 +236,7 @@ class LoopCalls:
         """End a call that is detached, or whose result is not a plain one; this may block."""
         job, plan = call.job, call.plan
         result = call.executor.general_result(job, plan, outcome)
-        if job.reporter is not None:
-            job.reporter.flush()
+        self._report(job, None if job.reporter is None else job.reporter.last())
         if job.end_detached is not None:
             self._lasting.pop(job.token, None)
             if call.call_off is not None:
@@ -261,6 +257,13 @@ class LoopCalls:
             self._send(ended[begin : begin + MOST_STORED])
         for _ in ended:
             self._slots.leave(None)
+
+    def _report(self, job: Job, report: bytes | None) -> None:
+        """Put the last report of a call into the packet of its result."""
+        if report is not None:
+            self._runtime.delivery.writer.put_off(
+                self._ledger.progress(job.id, job.token, report), lambda _: None
+            )
 
     def _send(self, ended: Sequence[Ended]) -> None:
         self._runtime.delivery.writer.put_off(

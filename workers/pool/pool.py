@@ -12,6 +12,7 @@ import gc
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from time import monotonic
 from typing import Any, NoReturn
 
@@ -36,7 +37,7 @@ from goondan_tasks.errors import (
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.monitors import task_name
-from goondan_tasks.tool_api import ToolContext
+from goondan_tasks.tool_api import Logger, ToolContext
 from workers.concurrency.event_loop import drive
 from workers.concurrency.slots import KeptSlot, QueuedJob, ReleasedSlot, Slots, Wait
 from workers.concurrency.threads import DaemonThreads, InOrder, Work
@@ -46,9 +47,11 @@ from workers.executor import PATIENCE_SECONDS
 from workers.extensions.events import running
 from workers.handlers import way_timed_out
 from workers.job import Ended, Job
+from workers.kept_lines import logger_of_job
 from workers.outcome import outcome_of
 from workers.pool.lead import Lead
 from workers.pool.monitoring import CallRequest, PlainEvents, count, sends_events
+from workers.progress_reporter import ProgressReporter
 from workers.runtime import WorkerRuntime, process_runtime
 
 logger = structlog.get_logger(__name__)
@@ -264,17 +267,34 @@ class CallPool(BasePool):
         """Deliver the waiting messages; also after a reconnection, since Celery's hub may lose callbacks."""
         self._on_main_thread(self._deliver)
 
+    def workdir(self, job: Job) -> Path:
+        """Return the workdir of a plain call, and make it on first use."""
+        return self._runtime.revisions.active.executor.workdir(job)
+
+    def logger(self, job: Job) -> Logger:
+        """Return the logger of a plain call."""
+        return logger_of_job(job)
+
+    def progress(self, job: Job) -> ProgressReporter:
+        """Return what reports the progress of a plain call: with its result, unless the call takes long."""
+        if job.reporter is None:
+            job.reporter = self._runtime.delivery.reporter(job.id, job.token, waits=True)
+            if job.end_detached is not None:
+                job.reporter.begin()
+        return job.reporter
+
     def context(self, job: Job) -> ToolContext:
         """Make the whole context of a plain call."""
         claim, plan = job.claim, job.plan
         assert plan is not None  # noqa: S101 - a plain call
-        cancellation, job.reporter = job.ensure_cancellation(), self._runtime.delivery.reporter(claim)
         services = RunServices(
-            cancellation, job.reporter, partial(self._release_slot_of, job), claim_token=job.token
+            job.ensure_cancellation(),
+            self.progress(job),
+            partial(self._release_slot_of, job),
+            claim_token=job.token,
         )
-        limit = max(0.001, plan.limit_seconds - (monotonic() - (job.handler_at or job.begun_at)))
         contexts = self._runtime.revisions.active.executor.contexts
-        context: ToolContext = contexts.make(claim.run, plan.tool, services, limit_seconds=limit)
+        context: ToolContext = contexts.make(claim.run, plan.tool, services, limit_seconds=job.seconds_left)
         return context
 
     def _release_slot_of(self, job: Job, wait: Wait = Wait.AGENT) -> ReleasedSlot:
@@ -309,6 +329,8 @@ class CallPool(BasePool):
             self.flush()
 
         job.request, job.end_detached = request, end
+        if job.reporter is not None:
+            job.reporter.begin()
 
     def finish(self, job: Job, result: ToolCallResult) -> None:
         """End a plain call with a result that is not plain, such as a pending one, or one to be retried."""

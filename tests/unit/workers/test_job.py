@@ -1,7 +1,6 @@
 """Claimed calls, what makes one plain, and the results of plain calls."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -174,33 +173,44 @@ def test_a_mark_that_is_as_old_as_its_lease_allows_is_asked_for_again() -> None:
     assert job.state is JobState.CLAIMED
 
 
-def test_a_context_is_made_when_the_handler_first_asks_for_something_in_it() -> None:
-    made: list[ToolContext] = []
+class Services:
+    """What the context takes of a worker, and what it has been asked for."""
 
-    def make() -> ToolContext:
-        made.append(
-            ToolContext(
-                agent_name="coder",
-                instance_key="default",
-                turn_id="t",
-                trace_id="x",
-                tool_call_id="c",
-                message=CALL.message or job_of().claim.run.message,
-                workdir=Path("/"),
-                logger=None,  # type: ignore[arg-type]
-                run_process=None,  # type: ignore[arg-type]
-                progress=None,  # type: ignore[arg-type]
-                deadline=datetime.now(UTC),
-                _is_cancelled=lambda: True,
-            )
-        )
-        return made[-1]
+    def __init__(self) -> None:
+        self.asked: list[str] = []
 
-    context = PlainContext(make)
+    def _note(self, name: str, value: Any) -> Any:
+        self.asked.append(name)
+        return value
+
+    def logger(self, job: Job) -> Any:
+        return self._note("logger", job.id)
+
+    def workdir(self, job: Job) -> Path:
+        return self._note("workdir", Path("/"))  # type: ignore[no-any-return]
+
+    def progress(self, job: Job) -> Any:
+        return self._note("progress", print)
+
+    def context(self, job: Job) -> ToolContext:
+        names = ("agent_name", "instance_key", "turn_id", "trace_id", "tool_call_id")
+        others = ("workdir", "logger", "progress", "run_process")
+        fields: dict[str, Any] = dict.fromkeys([*names, *others], "of the whole")
+        message = CALL.message or job.claim.run.message
+        return self._note("context", ToolContext(**fields, message=message))  # type: ignore[no-any-return]
+
+
+def test_context_of_a_plain_call_makes_each_field_when_it_is_read() -> None:
+    job, services = job_of(), Services()
+    context = PlainContext(job, services)
     assert isinstance(context, ToolContext)
-    assert not made
-    assert (context.agent_name, context.workdir, context.cancelled) == ("coder", Path("/"), True)
-    assert len(made) == 1
+    assert (context.agent_name, context.tool_call_id, context.cancelled) == ("coder", "c-1", False)
+    assert services.asked == []
+    assert [str(context.workdir), context.logger, str(context.workdir)] == ["/", "id-1", "/"]
+    assert services.asked == ["workdir", "logger"]
+    assert str(context.run_process) == "of the whole"
+    assert context.message.to_wire()["data"]["role"] == "assistant"
+    assert services.asked == ["workdir", "logger", "context"]
     with pytest.raises(AttributeError, match="oauth"):
         _ = context.oauth
 

@@ -252,7 +252,7 @@ def test_operation_on_a_damaged_record_finds_no_call(
 @pytest.mark.parametrize(
     "operation",
     [
-        lambda ledger, claim: ledger.progress(claim, b"1"),
+        lambda ledger, claim: ledger.progress(claim.run.id, claim.token, b"1"),
         lambda ledger, claim: ledger.retry(claim, pause_ms=1, begun_at=1, code="E_TOOL"),
         lambda ledger, claim: ledger.release(claim, died=False),
         lambda ledger, claim: ledger.replayed(claim.run.id, "by", 1),

@@ -94,7 +94,7 @@ def test_progress_is_kept_in_the_record(ledger: Ledger, report: bytes) -> None:
     submit(ledger, call)
     claim = claimed(ledger, call)
     assert record_of(ledger, call).progress is None
-    assert ledger.progress(claim, report).run(ledger.redis) == 1
+    assert ledger.progress(claim.run.id, claim.token, report).run(ledger.redis) == 1
     kept = record_of(ledger, call).progress
     assert kept is not None
     assert kept.done in {1, 1.5}
@@ -106,5 +106,5 @@ def test_progress_without_the_claim_is_not_kept(ledger: Ledger) -> None:
     submit(ledger, call)
     claim = claimed(ledger, call)
     ledger.finish(claim, claim.run.ok(1, None)).run(ledger.redis)
-    assert ledger.progress(claim, b'{"done":1}').run(ledger.redis) == 0
+    assert ledger.progress(claim.run.id, claim.token, b'{"done":1}').run(ledger.redis) == 0
     assert record_of(ledger, call).progress is None
