@@ -1,7 +1,8 @@
-"""What the middlewares around a planned tool call are given, and what passes through them (003 §6)."""
+"""What the middlewares around a tool call are given, and what passes through them (003 §6)."""
 
 from typing import Any
 
+from goondan_tasks.calls import Run
 from goondan_tasks.extension_api import ToolCallContext
 from goondan_tasks.messages import Message
 from workers.job import Job
@@ -48,3 +49,19 @@ class JobCallContext(ToolCallContext):
             metadata={},
         )
         return context
+
+
+def call_context(run: Run) -> ToolCallContext:
+    """Return the context of a call for its middlewares."""
+    call = run.call
+    return ToolCallContext(
+        call.tool_name,
+        call.shown_id,
+        call.args,
+        call.agent_name,
+        call.instance_key,
+        call.turn_id,
+        call.trace_id,
+        call.step_id,
+        run.message,
+    )

@@ -41,6 +41,10 @@ OlderContext = Callable[[BoundTool, ToolCall, ToolContext, ToolCallContext | Non
 _NOTHING: dict[str, Any] = {}
 
 
+def _nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class RunServices:
     """The parts of the worker that a run uses."""
@@ -51,6 +55,8 @@ class RunServices:
     release_slot: ReleaseSlot = KeptSlot
     #: runs blocking work after the run has moved to the event loop
     on_thread: RunOnThread = on_new_thread
+    #: called when the handler begins
+    on_begin: Callable[[], object] = _nothing
     #: the token of the run's claim
     claim_token: str = ""
     #: the state of the Turn, if the run handles an event

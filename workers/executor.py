@@ -43,7 +43,7 @@ from goondan_tasks.names import SYSTEM_TOOL
 from goondan_tasks.output import Pending, bad_output, encoded_output, may_be_pending, pending_of
 from goondan_tasks.redaction import KNOWN_SECRETS
 from goondan_tasks.tool_api import ToolContext
-from workers.call_onion import HandlerValue, JobCallContext
+from workers.call_onion import HandlerValue, JobCallContext, call_context
 from workers.cancellation import Cancellation, Watch
 from workers.concurrency.event_loop import (
     EventLoopThread,
@@ -425,7 +425,7 @@ class Executor:
         await _may_block(attempt, attempt.mark)
         call, functions = wrapped
         result: ToolCallResult = await self._limited(
-            attempt, bound, functions, partial(call, _tool_call_context(run))
+            attempt, bound, functions, partial(call, call_context(run))
         )
         return result
 
@@ -464,6 +464,7 @@ class Executor:
         limit = attempt.limit_seconds = self.contexts.limit_seconds(run, tool.bound)
         attempt.mark()
         attempt.started_at = run.clock()
+        services.on_begin()
         # the limit counts from here
         attempt.context = context = self.contexts.make(
             run, tool, services, limit_seconds=limit, around=attempt.around
@@ -546,21 +547,6 @@ async def _may_block(attempt: _Attempt, function: Callable[[], T]) -> T:
         return await beside_loop(function, attempt.services.on_thread)
     finally:
         attempt.is_beside_loop = False
-
-
-def _tool_call_context(run: Run) -> ToolCallContext:
-    call = run.call
-    return ToolCallContext(
-        call.tool_name,
-        call.shown_id,
-        call.args,
-        call.agent_name,
-        call.instance_key,
-        call.turn_id,
-        call.trace_id,
-        call.step_id,
-        run.message,
-    )
 
 
 def _require_wanted(value: Any, cancellation: Cancellation) -> None:

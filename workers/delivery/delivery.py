@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import structlog
@@ -186,19 +187,19 @@ class Delivery:
         """
         started_at: float | None = None
 
-        def mark_started() -> float:
+        def on_begin() -> None:
             nonlocal started_at
-            started_at = self.start(claim, cancellation)
+            started_at = claim.run.clock()
+            self.limiter.begin(claim)
             on_start()
-            return started_at
 
         cancellation, watch = self.hold(claim, answer, lambda: started_at)
         reporter = self.reporter(claim.run.id, claim.token)
         coroutine = self.revisions.execute(
             claim.run,
-            mark_started,
+            partial(self.start, claim, cancellation),
             watch=watch,
-            services=RunServices(cancellation, reporter, release_slot, on_thread, claim.token),
+            services=RunServices(cancellation, reporter, release_slot, on_thread, on_begin, claim.token),
         )
         return self._to_a_result(claim, self.spans.around(claim, coroutine), lambda: started_at)
 
@@ -253,9 +254,9 @@ class Delivery:
         return self.reaper.failure(claim, outcome.error, started_at())
 
     def start(self, claim: Claim, cancellation: Cancellation) -> float:
-        """Mark the run as started, just before its handler begins; return the time in ms.
+        """Mark the run as started, just before the first code around it begins; return the time in ms.
 
-        A handler begins only after Redis has confirmed the mark. A mark that was only sent is lost if this
+        That begins only after Redis has confirmed the mark. A mark that was only sent is lost if this
         process dies with unread answers: the kernel then resets the connection, and Redis drops the commands
         that it has not read.
         """
@@ -270,7 +271,6 @@ class Delivery:
             raise
         if not self.result_writer.take_unstarted(claim):
             raise ToolCancelledError("The worker stops, and has given the call back.")
-        self.limiter.begin(claim)
         return claim.run.clock()
 
     def flush(self) -> None:

@@ -153,8 +153,9 @@ class RunsAsMark:
 class RunsIntoFault:
     """Stands for the revisions: what carries calls out has a fault."""
 
-    async def execute(self, run: Any, mark_started: Any, **_: Any) -> Any:
+    async def execute(self, run: Any, mark_started: Any, *, services: Any, **_: Any) -> Any:
         mark_started()
+        services.on_begin()
         raise LookupError("a fault of ours")
 
 
