@@ -5,10 +5,15 @@ local id, since, pauses = ARGV[10], tonumber(ARGV[12]), ARGV[13] == '1'
 local status = redis.pcall('HGET', calls .. id, 'status') -- if it is damaged, the call has ended
 local has_ended = status ~= 'queued' and status ~= 'running'
 if status ~= 'queued' then take_out(id) end
+
+-- A call that runs, or was admitted again in the meantime, holds its permit for another run than the caller's.
+local function is_callers(at)
+  return has_ended or ((status == 'queued' or pauses) and at == since)
+end
+
 for _, limit in ipairs(limits_of(ARGV[11])) do
   local held = limit.kind == 'seats' and redis.call('ZSCORE', holders .. limit.name, id)
-  -- a call that runs, or was admitted again in the meantime, holds its permit for a newer run than the caller's
-  if held and (has_ended or ((status == 'queued' or pauses) and tonumber(held) == since)) then
+  if held and is_callers(tonumber(held)) then
     redis.call('ZREM', holders .. limit.name, id)
     local last = now - math.abs(tonumber(held))
     local took = tonumber(redis.call('HGET', states .. limit.name, 'took') or last)
@@ -19,7 +24,7 @@ for _, limit in ipairs(limits_of(ARGV[11])) do
   if limit.kind == 'key' and status == 'pending' then keep(states .. limit.name, id) end
   if limit.kind == 'rate' then -- a call that has not started, such as one that waits for an approval, does not count
     local reserved = tonumber(redis.call('ZSCORE', holders .. limit.name, id) or 0)
-    if reserved == RESERVED + since or (reserved > 0 and has_ended) then
+    if reserved > 0 and is_callers(reserved - RESERVED) then
       redis.call('ZREM', holders .. limit.name, id)
       admit_waiting(limit.name)
     end

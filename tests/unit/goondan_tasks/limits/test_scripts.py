@@ -266,6 +266,16 @@ def test_a_call_that_ends_without_a_start_leaves_its_place_in_the_rate(door: Doo
     assert door.admit(waiting, HOURLY).word == "go"
 
 
+def test_second_message_of_a_call_in_the_same_millisecond_leaves_its_reservation(
+    door: Door, redis: Redis
+) -> None:
+    running = door.submit("t1")
+    admission = door.admit(running, HOURLY)
+    door.claim(running)
+    door.script_calls.leave(identity_of(running), HOURLY, admission.now).run(redis)
+    assert door.admit(door.submit("t2"), HOURLY).word in ("wait", "late")
+
+
 def test_a_reservation_whose_worker_has_died_is_free_after_a_lease(redis: Redis) -> None:
     door = Door(redis, lease_seconds=0.5)
     dead = door.submit("t1")
