@@ -4,7 +4,7 @@ import contextlib
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,7 +122,9 @@ class Deletions(SceneWorld):
         self.now += seconds
         self.show_time()
 
-    def new_call(self, pick: Random, *, is_stored: bool = True) -> KnownCall | None:
+    def new_call(
+        self, pick: Random, *, is_stored: bool = True, tools: Sequence[str] = ()
+    ) -> KnownCall | None:
         number = len(self.calls)
         if number >= MOST_CALLS:
             return None

@@ -43,7 +43,7 @@ def kill(world: World, pick: Random) -> bool:
     worker = world.workers[number]
     if not (worker.held or worker.messages) and pick.random() < 0.9:
         return False
-    world.workers[number] = world.new_worker(number)
+    world.end(worker)
     if pick.random() < 0.4:  # the orchestrator has seen it
         world.ledger.end_leases(worker.process).run(world.redis)
         world.left.put_back_of(worker.process)

@@ -1,15 +1,19 @@
 """The end of a walk: all faults are over, and every call must end."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
 from goondan_tasks.ledger.record import Claim, Stored, Verdict
 from tests.simulation.invariants import AT_END, check, require_alone
+from tests.simulation.limit_invariants import require_within_limits
 from tests.simulation.workers import claim, reserve, store_result
-from tests.simulation.world import QUEUES, BrokenPromiseError, World
+from tests.simulation.world import QUEUES, BrokenPromiseError, KnownCall, World
 
 #: how long a world is healed
-_ROUNDS = 80
+_ROUNDS = 200
+#: how many rounds a call may wait, without and with a rate; those after the first are longer
+_SOON_ROUNDS, _RATE_ROUNDS = 40, 100
 
 
 def heal(world: World) -> None:
@@ -22,13 +26,17 @@ def heal(world: World) -> None:
     for number in range(len(world.workers)):
         world.workers[number] = world.new_worker(number)
     world.swept.clear()
-    for number in range(_ROUNDS):
-        if number == _ROUNDS // 2:
-            _require_only_pending(world)
-        world.now += 4 if number < _ROUNDS // 2 else 5_000  # what is pending expires
+    waited = 0
+    for _ in range(_ROUNDS):
+        waiting = _waiting(world)
+        waited = waited + 1 if waiting else 0
+        _require_patience(world, waiting, waited)
+        # leases of the dead end, then rates have their times, then what is pending expires
+        world.now += (4 if waited <= _SOON_ROUNDS else 20) if waiting else 5_000
         world.show_time()
         world.reaper.sweep("sweeper")
         world.in_flight.give_back(world.in_flight.overdue(1))
+        world.workers[0].limiter.look()
         _work_off(world)
         check(world)
         has_ended = all(one.result is not None or one.is_damaged for one in world.calls.values())
@@ -46,15 +54,22 @@ def heal(world: World) -> None:
         check_theme(world)
 
 
-def _require_only_pending(world: World) -> None:
+def _waiting(world: World) -> list[KnownCall]:
+    """Return the calls that are not pending and have no result."""
+    calls = [one for one in world.calls.values() if one.result is None and not one.is_damaged]
+    return [one for one in calls if world.status(one) != b"pending"]
+
+
+def _require_patience(world: World, waiting: Sequence[KnownCall], rounds: int) -> None:
     """Raise BrokenPromiseError if a call still waits, although a worker has taken all that it could get."""
-    waiting = [
-        world.name(one)
-        for one in world.calls.values()
-        if one.result is None and not one.is_damaged and world.status(one) != b"pending"
-    ]
-    if waiting:
-        raise BrokenPromiseError(f"a worker is there, and these still wait: {', '.join(waiting)}")
+    is_late = [one for one in waiting if rounds > (_RATE_ROUNDS if _has_rate(one) else _SOON_ROUNDS)]
+    if is_late:
+        names = ", ".join(world.name(one) for one in is_late)
+        raise BrokenPromiseError(f"a worker is there, and these still wait: {names}")
+
+
+def _has_rate(one: KnownCall) -> bool:
+    return any(limit.kind == "rate" for limit in one.limits)
 
 
 def _work_off(world: World) -> None:
@@ -73,9 +88,12 @@ def _work_off(world: World) -> None:
                 one.was_marked = True
                 one.begun.append((worker.name, held.claim.run.attempt))
                 require_alone(world, one, held)
+                require_within_limits(world, one)
+                worker.limiter.begin(held.claim)
                 store_result(world, held.claim, held.claim.run.ok({"by": worker.name}, 0.0), pick)
             elif answer == Stored.CANCELLED:
                 world.reaper.settle(_cancelled(held.claim))
+            worker.limiter.leave(held.claim)
         if not took:
             return
 

@@ -4,6 +4,7 @@ from goondan_tasks.errors import AgentOutcomeUnknownError, ToolCancelledError, T
 from goondan_tasks.events import mailbox_of
 from goondan_tasks.messages import ToolCallResult
 from tests.simulation.conformance import differences
+from tests.simulation.limit_invariants import check_limits
 from tests.simulation.world import LEASE, THINKER, BrokenPromiseError, Held, KnownCall, World
 
 #: keys that Celery and the walk itself keep without a lifetime
@@ -139,5 +140,5 @@ def _require_first(world: World, one: KnownCall) -> None:
             raise BrokenPromiseError(f"{world.name(one)} began before {world.name(other)} had ended")
 
 
-AFTER_STEP = (check_results, check_conformance)
+AFTER_STEP = (check_results, check_conformance, check_limits)
 AT_END = (check_indexes, check_lifetimes)

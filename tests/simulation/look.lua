@@ -1,9 +1,9 @@
--- Show the records of calls as conformance.py expects them.
--- ARGV  namespace, the number of queues, queues; then of each call: id, agent, '1' if its messages count
+-- Show the records of calls as conformance.py expects them, and set the virtual clock.
+-- ARGV  the time (s, and us beyond), namespace, the number of queues, queues; then of each call: id, agent, '1' if its messages count
 -- Returns for each call a line and, if the call has ended, its result.
-local ns, count, seen = ARGV[1], tonumber(ARGV[2]), {}
+local ns, count, seen = ARGV[3], tonumber(ARGV[4]), {}
 local waiting, flying = {}, {}
-for i = 3, 2 + count do
+for i = 5, 4 + count do
   for _, message in ipairs(redis.call('LRANGE', ARGV[i], 0, -1)) do
     local id = string.match(message, '"id": ?"([^"]+)"')
     if id then waiting[id] = (waiting[id] or 0) + 1 end
@@ -15,7 +15,7 @@ for _, entry in ipairs(redis.call('HVALS', 'agent.in-flight')) do
 end
 local function bit(value) return value and '1' or '0' end
 local function number(value) return value and string.format('%.0f', tonumber(value)) or '' end
-for i = 3 + count, #ARGV, 3 do
+for i = 5 + count, #ARGV, 3 do
   local id, agent = ARGV[i], ARGV[i + 1]
   local record = redis.pcall('HMGET', ns .. 'call:' .. id, 'status', 'token', 'attempt', 'deadline',
     'verdict', 'deaths', 'completion', 'notStarted', 'worker', 'idempotent', 'cancelled', 'approval',
@@ -36,4 +36,5 @@ for i = 3 + count, #ARGV, 3 do
   end
   seen[#seen + 1], seen[#seen + 2] = row, (status == 'done' or status == 'dead') and record[15] or ''
 end
+redis.call('HSET', 'sim:clock', 's', ARGV[1], 'us', ARGV[2])
 return seen

@@ -1,5 +1,6 @@
 """Faults that the walks must find: each is a change of the scripts' text."""
 
+from tests.simulation.limit_mutations import LIMIT_MUTATIONS
 from tests.simulation.scripts import Mutation
 
 _TABLE = [
@@ -223,7 +224,8 @@ _TABLE = [
         "if #copied > 0 then",
     ),
 ]
-MUTATIONS = {name: Mutation(name, old, new) for name, old, new in _TABLE}
+_ALL = [*(Mutation(*row) for row in _TABLE), *LIMIT_MUTATIONS]
+MUTATIONS = {mutation.name: mutation for mutation in _ALL}
 
 #: mutations that change nothing alone, since another rule guards the same promise: each with that rule's
 GUARDED_TWICE = {

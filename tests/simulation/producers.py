@@ -5,12 +5,12 @@ from random import Random
 from goondan_tasks.calls import Run
 from goondan_tasks.errors import GoondanError, ToolError
 from goondan_tasks.ledger.record import CallRecord, Claim, Outcome, Verdict
-from tests.simulation.world import BrokenPromiseError, KnownCall, World
+from tests.simulation.world import THEMES, BrokenPromiseError, KnownCall, World
 
 
 def submit(world: World, pick: Random) -> bool:
     """Submit a batch of calls, some of them again."""
-    batch = [_again(world, pick) or world.new_call(pick) for _ in range(pick.choice([1, 1, 1, 2, 4]))]
+    batch = [_again(world, pick) or _new_call(world, pick) for _ in range(pick.choice([1, 1, 1, 2, 4]))]
     known = [one for one in batch if one is not None]
     if not known:
         return False
@@ -20,6 +20,13 @@ def submit(world: World, pick: Random) -> bool:
             raise BrokenPromiseError(f"{world.name(one)} is in conflict with itself")
         world.tell("submitted", one)
     return True
+
+
+def _new_call(world: World, pick: Random, *, is_stored: bool = True) -> KnownCall | None:
+    """Make a call; in half of all worlds most calls have limits, of the tools of one theme."""
+    if world.theme is None:
+        world.theme = pick.choice(THEMES) if pick.random() < 0.5 else ()
+    return world.new_call(pick, is_stored=is_stored, tools=world.theme if pick.random() < 0.85 else ())
 
 
 def submit_other_arguments(world: World, pick: Random) -> bool:
@@ -36,7 +43,7 @@ def submit_other_arguments(world: World, pick: Random) -> bool:
 
 def send_plain_message(world: World, pick: Random) -> bool:
     """Queue a message without a record, as a plain Celery program does."""
-    one = world.new_call(pick, is_stored=False)
+    one = _new_call(world, pick, is_stored=False)
     if one is None or one.is_event:
         return False
     world.push(one)
@@ -46,11 +53,22 @@ def send_plain_message(world: World, pick: Random) -> bool:
 
 def cancel(world: World, pick: Random) -> bool:
     """Cancel a call."""
-    one = world.choose(pick, world.calls.values())
+    waiting = [
+        world.calls[call_id]
+        for state in world.limit_states.values()
+        for call_id in state.line
+        if call_id in world.calls
+    ]
+    one = world.choose(pick, waiting if waiting and pick.random() < 0.5 else world.calls.values())
     if one is None or pick.random() < 0.7:
         return False
     try:
-        world.reaper.cancel(one.id, "someone")
+        if pick.random() < 0.2:  # the canceller dies before it has taken the call out of its wait queue
+            claim = world.ledger.cancel(one.id, "someone").run(world.redis)
+            if claim is not None:
+                world.reaper.settle(claim)
+        else:
+            world.reaper.cancel(one.id, "someone")
     except GoondanError:
         return False
     one.is_cancelled = True
@@ -68,7 +86,9 @@ def complete(world: World, pick: Random) -> bool:
     outcome = Outcome({"completed": True})
     try:
         if pick.random() < 0.3:  # the completer dies before it has stored the result
-            world.ledger.resolve(one.id, outcome, "someone").run(world.redis)
+            claim = world.ledger.resolve(one.id, outcome, "someone").run(world.redis)
+            if claim is not None and claim.verdict is not Verdict.COMPLETED:  # it was too late
+                return False
         else:
             world.completions.complete(one.id, outcome, "someone")
     except GoondanError:

@@ -16,6 +16,7 @@ class SceneWorld(World):
     def __init__(self, parts: Any) -> None:
         super().__init__(parts)
         watch_scripts(_ignore)
+        self.theme = ()  # no limits
 
     def look(self) -> None:
         """Read the results of all calls."""

@@ -2,6 +2,8 @@
 
 from random import Random
 
+from goondan_tasks.errors import LimitError
+from goondan_tasks.ledger.record import Verdict
 from tests.simulation.world import BrokenPromiseError, World
 
 
@@ -28,6 +30,8 @@ def settle(world: World, pick: Random) -> bool:
     if not world.swept:
         return False
     claim = world.swept.pop(pick.randrange(len(world.swept)))
-    if pick.random() >= 0.15:
+    if claim.verdict is Verdict.LIMITED and pick.random() < 0.2:
+        world.reaper.fail(claim, LimitError("It waited too long."))  # and dies, before it has left its queue
+    elif pick.random() >= 0.15:
         world.reaper.settle(claim)
     return True

@@ -38,7 +38,8 @@ def replay(parts: Any, steps: Sequence[Step], scene: Scene = SWARM) -> Failure |
     taken = 0
     try:
         for taken, step in enumerate(steps, 1):  # noqa: B007 - told below
-            if scene.deed(step.name)(world, Random(step.seed)):
+            world.pick = Random(step.seed)
+            if scene.deed(step.name)(world, world.pick):
                 scene.check(world)
         check_lifetimes(world)
         scene.heal(world)

@@ -4,9 +4,12 @@ Handlers do not run: the world notes when one would begin.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from random import Random
 from typing import Any
+
+from redis.exceptions import ResponseError
 
 from broker_config import serializer
 from goondan_tasks.errors import ToolCancelledError, ToolError
@@ -16,8 +19,14 @@ from goondan_tasks.ledger.record import Claim, Stored, Verdict
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.output import Pending
 from tests.simulation.invariants import require_alone, require_lease, require_startable
+from tests.simulation.limit_invariants import require_released, require_within_limits
+from tests.simulation.sweeps import sweep
 from tests.simulation.world import QUEUES, BrokenPromiseError, Held, KnownCall, Worker, World
 from workers.job import Job
+
+
+class WorkerDiedError(Exception):
+    """A worker process has died in the middle of a step."""
 
 
 def reserve(world: World, pick: Random) -> bool:
@@ -56,7 +65,12 @@ def claim(world: World, pick: Random) -> bool:
         must_match=not one.is_stored,
     )  # fmt: skip
     due = world.due()
-    claim = _claim(world, request, one, pick)
+    try:
+        claim = _claim(world, worker, request, one, pick)
+    except WorkerDiedError:
+        world.end(worker)
+        world.tell(f"was admitted in {worker.name}, which died", one)
+        return True
     worker.acknowledged.append(tag)
     _take(world, worker, claim, due)
     return True
@@ -81,6 +95,7 @@ def mark(world: World, pick: Random) -> bool:
         del worker.held[held.claim.token]
         if answer == Stored.CANCELLED:
             world.reaper.fail(held.claim, ToolCancelledError())
+        worker.limiter.leave(held.claim)
     return True
 
 
@@ -99,6 +114,9 @@ def begin(world: World, pick: Random) -> bool:
     one.begun.append((worker.name, held.claim.run.attempt))
     world.tell(f"began in {worker.name}, attempt {held.claim.run.attempt}", one)
     require_alone(world, one, held)
+    require_within_limits(world, one)
+    worker.limiter.begin(held.claim)
+    worker.writer.flush()  # Redis has just confirmed the mark, so that this arrives
     return True
 
 
@@ -115,6 +133,9 @@ def finish(world: World, pick: Random) -> bool:
     del worker.held[claim.token]
     result = claim.run.ok({"by": worker.name}, 0.0) if pick.random() < 0.7 else _error(world, claim)
     store_result(world, claim, result, pick)
+    worker.limiter.leave(claim)
+    if one.limits and not worker.writer.unsent:
+        require_released(world, one)
     world.tell(f"ended in {worker.name}", one)
     return True
 
@@ -148,9 +169,7 @@ def outlast(world: World, pick: Random) -> bool:
 
 def finish_many(world: World, pick: Random) -> bool:
     """Store the results of several calls in one script."""
-    running = partial(
-        Worker.held_if, wanted=lambda held: held.has_begun and not is_event(held.claim.run.call)
-    )
+    running = partial(Worker.held_if, wanted=lambda held: held.has_begun and _is_plain(world, held))
     worker = world.awake(pick, running)
     if worker is None:
         return False
@@ -188,12 +207,14 @@ def suspend(world: World, pick: Random) -> bool:
     one = world.calls[claim.run.id]
     del worker.held[claim.token]
     if one.is_damaged:  # its worker logs that the call is lost (ResultWriter)
+        worker.limiter.leave(claim)
         return False
     answer = world.ledger.suspend(claim, result).run(world.redis)
     if answer == -1:
         world.reaper.fail(claim, ToolCancelledError())
     elif isinstance(answer, bytes):
         store_result(world, claim, claim.run.ok({"completed": True}, 0.0), pick)
+    worker.limiter.leave(claim)
     world.tell("is pending", one)
     return True
 
@@ -226,16 +247,35 @@ def report_progress(world: World, pick: Random) -> bool:
 def renew(world: World, pick: Random) -> bool:
     """Renew all leases of a worker."""
     worker = world.awake(pick, lambda one: list(one.held.values()))
-    if worker is None:
-        return False
+    if worker is not None:
+        renew_all(world, worker)
+    return worker is not None
+
+
+def renew_all(world: World, worker: Worker) -> None:
+    """Renew all leases of a worker, and drop the claims that are lost."""
     lost = world.ledger.renew([held.claim.id_and_token for held in worker.held.values()]).run(world.redis)
     for token, held in list(worker.held.items()):
         if held.claim.run.id in lost:
             del worker.held[token]
+            worker.limiter.leave(held.claim)
             worker.pauses = [one for one in worker.pauses if one[0].token != token]
         else:
             require_lease(world, world.calls[held.claim.run.id])
             held.renewed_at = max(held.renewed_at, world.now)
+
+
+def run_long(world: World, pick: Random) -> bool:
+    """Let time pass while workers renew the leases of what they run, and sweepers look."""
+    if not world.awake(pick, lambda one: one.held):
+        return False
+    for _ in range(pick.choice([1, 3, 6])):
+        world.now += 9
+        world.show_time()
+        for worker in world.workers:
+            if worker.held and not worker.is_frozen:
+                renew_all(world, worker)
+        sweep(world, pick)
     return True
 
 
@@ -258,15 +298,58 @@ def give_back(world: World, pick: Random) -> bool:
     return True
 
 
-def _claim(world: World, request: ClaimRequest, one: KnownCall, pick: Random) -> Claim:
+def look(world: World, pick: Random) -> bool:
+    """Look after the wait queues: each worker does so from time to time."""
+    worker = world.awake(pick)
+    if worker is None or not world.limits:
+        return False
+    worker.limiter.look()
+    return True
+
+
+def fire_alarms(world: World, pick: Random) -> bool:
+    """Look after the wait queues whose time has come."""
+    worker = world.awake(pick)
+    return worker is not None and worker.alarms.fire()
+
+
+def reconnect(world: World, pick: Random) -> bool:
+    """Send what a worker could not send while Redis was away for it."""
+    worker = world.awake(pick, lambda one: one.writer.unsent)
+    if worker is None:
+        return False
+    worker.writer.flush()
+    return True
+
+
+def _is_plain(world: World, held: Held) -> bool:
+    """Whether a call's result may be stored with others: the fast path has no events and no limits."""
+    return not is_event(held.claim.run.call) and not world.calls[held.claim.run.id].limits
+
+
+def _claim(world: World, worker: Worker, request: ClaimRequest, one: KnownCall, pick: Random) -> Claim:
     if one.is_event:
         script = world.ledger.claim_event(request, one.submission.message, is_handled_here=True)
-    else:
-        script = world.ledger.claim(request, with_call=not one.is_stored)
-    if one.is_damaged:
+        if one.is_damaged:
+            return request.claim((Verdict.HELD.encode(), 0, 0, 0))
+        claim: Claim = world.repeated(script, pick, is_same=False)
+        return claim
+
+    def make(request: ClaimRequest) -> Claim:
+        if one.limits and world.is_faulty(0.05):
+            worker.writer.is_dead = True
+            raise WorkerDiedError
+        made: Claim = world.repeated(
+            world.ledger.claim(request, with_call=not one.is_stored), pick, is_same=False
+        )
+        return made
+
+    try:
+        return worker.limiter.claim(request, make, nullcontext())
+    except ResponseError:
+        if not one.is_damaged:
+            raise
         return request.claim((Verdict.HELD.encode(), 0, 0, 0))
-    claim: Claim = world.repeated(script, pick, is_same=False)
-    return claim
 
 
 def _take_claimed(
@@ -284,8 +367,10 @@ def _take(world: World, worker: Worker, claim: Claim, due: Mapping[str, float]) 
             raise BrokenPromiseError(f"{world.name(one)} may run past its deadline")
         worker.held[claim.token] = Held(claim, world.now)
         world.tell(f"claimed by {worker.name}, attempt {claim.run.attempt}", one)
-    elif claim.is_ours:
+        return
+    if claim.is_ours:
         world.reaper.settle(claim)
+    worker.limiter.leave(claim)
 
 
 def _error(world: World, claim: Claim) -> ToolCallResult:
@@ -303,8 +388,10 @@ def _retry(world: World, worker: Worker, held: Held, pick: Random) -> bool:
     claim, pause = held.claim, pick.choice([100, 5_000])
     held.has_begun = held.is_marked = False
     if world.ledger.retry(claim, pause_ms=pause, begun_at=0.0, code="E_TOOL").run(world.redis):
+        worker.limiter.leave(claim, pauses=True)
         worker.pauses.append((claim, world.now + pause / 1000))
     else:
         del worker.held[claim.token]
         store_result(world, claim, _error(world, claim), pick)
+        worker.limiter.leave(claim)
     return True

@@ -4,7 +4,7 @@ What happens in it are the steps of ``producers``, ``workers``, ``sweeps`` and `
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -26,9 +26,20 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim
 from goondan_tasks.ledger.submission import Submission, digest_of, event_submission
-from goondan_tasks.messages import ToolCall
+from goondan_tasks.messages import ToolCall, iso_time
+from tests.simulation.admission import (
+    Alarms,
+    Limit,
+    Limiters,
+    Writer,
+    is_limited,
+    limits_of,
+    terms_of_tools,
+)
+from tests.simulation.clock import VIRTUAL
 from tests.simulation.conformance import Conformance, script_names
 from tests.simulation.scripts import CLOCK, watch_scripts
+from workers.delivery.limiter import CallLimiter
 
 LEASE = 30.0
 QUEUE_SECONDS = 3600.0
@@ -36,7 +47,16 @@ AGENT, THINKER = "coder", "planner"
 QUEUES = (call_queue(AGENT), events_queue(THINKER), events_queue(AGENT))
 #: not idempotent, and idempotent
 PLAIN, SAFE = "bash__plain", "bash__safe"
-TERMS = {PLAIN: ClaimTerms(), SAFE: ClaimTerms(idempotent=True, max_attempts=3)}
+#: the tools with limits whose calls a walk has
+THEMES = (
+    ("gate__plain", "gate__safe", "gate__serial"),
+    ("gate__solo",),
+    ("gate__serial",),
+    ("pace__plain", "pace__safe"),
+    ("pace__slow",),
+    ("gate__safe", "gate__solo", "gate__serial", "pace__safe", "pace__slow"),
+)
+TERMS = terms_of_tools()
 MOST_CALLS = 12
 LOOK = Path(__file__).with_name("look.lua")
 _ID = re.compile(rb'"id": ?"([^"]+)"')
@@ -62,6 +82,7 @@ class KnownCall:
     was_marked: bool = False
     is_completed: bool = False
     result: bytes | None = None
+    limits: tuple[Limit, ...] = ()
 
     @property
     def id(self) -> str:
@@ -100,6 +121,9 @@ class Worker:
     name: str
     process: str
     reservations: ReservationFactory
+    writer: Writer
+    alarms: Alarms
+    limiter: CallLimiter
     is_frozen: bool = False
     #: messages that were reserved and not claimed: tag, queue, text
     messages: list[tuple[str, str, bytes]] = field(default_factory=list)
@@ -131,11 +155,12 @@ class Parts:
         self.completions = Completions(self.ledger, self.reaper, self.dispatch)
         self.in_flight = InFlight(lambda script_call: script_call.run(redis))
         self.left = LeftMessages(redis, LEASE)
+        self.limiters = Limiters(self.ledger, self.dispatch)
         self.claiming = self.ledger.claim_on_reserve(
             "worker",
             3,
             {
-                QUEUES[0]: {SAFE: TERMS[SAFE]},
+                QUEUES[0]: {name: None if is_limited(name) else terms for name, terms in TERMS.items()},
                 QUEUES[1]: {"goondan.delegate": TERMS[PLAIN]},
                 QUEUES[2]: {"goondan.event": TERMS[PLAIN]},
             },
@@ -153,6 +178,7 @@ class World:
         self.redis, self.settings, self.ledger = parts.redis, parts.settings, parts.ledger
         self.reaper, self.completions, self.in_flight = parts.reaper, parts.completions, parts.in_flight
         self.dispatch, self.left, self.claiming = parts.dispatch, parts.left, parts.claiming
+        self.limiters = parts.limiters
         self.redis.flushdb()
         self.now = 1_700_000_000.0
         self.calls: dict[str, KnownCall] = {}
@@ -161,10 +187,20 @@ class World:
         self._look = parts.look
         #: the row and the final result of each call that is followed, as of the last look
         self.seen: dict[str, tuple[str, bytes]] = {}
+        #: the latest time so far: Redis' clock may be set back
+        self.latest = self.now
         self.show_time()
         # workers have announced their agents; where the table is not read, what is in it does not matter
         self.redis.hset(self.ledger.keys.agents, mapping={AGENT: "{}", THINKER: "{}"})
         self.redis.expire(self.ledger.keys.agents, 100_000)
+        #: the generator of the current step
+        self.pick = Random(0)
+        #: the limits of all calls, by name, and the times (ms) of the starts that each rate counts
+        self.limits: dict[str, Limit] = {}
+        self.starts: dict[str, list[int]] = {}
+        self.limit_states: dict[str, Any] = {}
+        #: the tools of most calls of this world, once it is chosen
+        self.theme: tuple[str, ...] | None = None
         self.swept: list[Claim] = []
         self.is_healing = False
         self.processes = 0
@@ -173,18 +209,25 @@ class World:
         self.story: list[str] = []
 
     def show_time(self) -> None:
+        seconds, micros = self._time()
+        self.redis.hset(CLOCK, mapping={"s": seconds, "us": micros})
+
+    def _time(self) -> tuple[int, int]:
+        """Return the time (s, and us beyond) for the scripts, after telling it to all else."""
+        VIRTUAL.now, self.latest = self.now, max(self.now, self.latest)
         micros = round(self.now * 1_000_000)
         self.conformance.now = micros // 1000
-        self.redis.hset(CLOCK, mapping={"s": micros // 1_000_000, "us": micros % 1_000_000})
+        return divmod(micros, 1_000_000)
 
     @property
     def milliseconds(self) -> float:
         return self.now * 1000
 
     def look(self) -> None:
-        """Read what the checks after each step compare."""
+        """Read what the checks after each step compare. A moment passes: no two steps happen at once."""
+        self.now += 0.001
         rows = self.conformance.rows()
-        given: list[str | int] = [self.ledger.keys.prefix, len(QUEUES), *QUEUES]
+        given: list[str | int] = [*self._time(), self.ledger.keys.prefix, len(QUEUES), *QUEUES]
         for row in rows:
             given += row
         found = cast(Any, self.redis.evalsha(self._look, 0, *given))
@@ -224,30 +267,56 @@ class World:
             raise BrokenPromiseError(f"the same command was answered with {answer} and then with {again}")
         return answer
 
+    def is_faulty(self, share: float) -> bool:
+        """Whether something goes wrong that goes wrong in a share of all cases."""
+        return not self.is_healing and self.pick.random() < share
+
+    def end(self, worker: Worker) -> None:
+        """Let a worker process die; another one takes its place."""
+        number = self.workers.index(worker)
+        worker.writer.is_dead = True
+        self.workers[number] = self.new_worker(number)
+
     def new_worker(self, number: int) -> Worker:
         self.processes += 1
         process = f"process{self.processes:03}"
         reservations = ReservationFactory()
         reservations._tag = f"{process}:0:secret:"
         reservations.claim_with(self.claiming)
-        return Worker(f"w{number}.{self.processes}", process, reservations)
+        writer, alarms = Writer(self.redis, self.is_faulty), Alarms(lambda: self.now)
+        limiter = self.limiters.make(writer, alarms)
+        return Worker(f"w{number}.{self.processes}", process, reservations, writer, alarms, limiter)
 
-    def new_call(self, pick: Random, *, is_stored: bool = True) -> KnownCall | None:
+    def new_call(
+        self, pick: Random, *, is_stored: bool = True, tools: Sequence[str] = ()
+    ) -> KnownCall | None:
         if len(self.calls) >= MOST_CALLS:
             return None
         number = len(self.calls)
-        if is_stored and pick.random() < 0.35:
+        if is_stored and not tools and pick.random() < 0.35:
             fields: Any = {"instance_key": pick.choice(["i1", "i2"]), "event_id": f"e{number}"}
             call = outside_call(self.settings, THINKER, {"n": number}, fields, is_request=True)
             submission = event_submission(self.dispatch, call)
         else:
-            call = new_call(AGENT, pick.choice([PLAIN, SAFE]), {"n": number}, {"tool_call_id": f"c{number}"})
+            call = self._tool_call(number, pick, tools)
             wire, args = serializer.encode(call.to_wire()), serializer.encode(call.args)
             message = self.dispatch.inline(identity_of(call), call, wire)
             submission = Submission(identity_of(call), call, wire, digest_of(call, args), message)
-        known = KnownCall(call, submission, number, is_stored)
+        known = KnownCall(call, submission, number, is_stored, limits=limits_of(call))
         self.calls[known.id] = known
+        self.limits.update((limit.name, limit) for limit in known.limits)
+        if known.limits:
+            self.conformance.ignore_messages(known.id)
         return known
+
+    def _tool_call(self, number: int, pick: Random, tools: Sequence[str]) -> ToolCall:
+        fields: dict[str, Any] = {"tool_call_id": f"c{number}"}
+        if not tools:
+            return new_call(AGENT, pick.choice([PLAIN, SAFE]), {"n": number}, fields)
+        fields["instance_key"] = pick.choice(["i1", "i2"])
+        if pick.random() < 0.2:
+            fields["deadline"] = iso_time(self.milliseconds + pick.choice([20_000, 70_000]))
+        return new_call(AGENT, pick.choice(tools), {"n": number}, fields)
 
     def _is_idempotent(self, call_id: str) -> bool:
         return call_id in self.calls and self.calls[call_id].terms.idempotent

@@ -1,0 +1,131 @@
+"""What limits need of a worker process: a writer, alarms, and the limits that each tool declares."""
+
+import re
+from collections import deque
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from redis import Redis
+
+from broker_config.scripts import ScriptCall
+from goondan_tasks.bundle import load_bundle
+from goondan_tasks.calls import Dispatch
+from goondan_tasks.ledger.claim_request import ClaimTerms
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.messages import ToolCall
+from tests.unit.workers.revisions.lone_revisions import revisions_with
+from workers.delivery.limiter import CallLimiter
+from workers.javascript.tools import HostedTools, Hosts
+from workers.processes.isolation import Children, Isolation
+from workers.tools.registry import Registry
+
+BUNDLE = load_bundle(Path(__file__).parents[1] / "bundles/turnstile")
+REGISTRY = Registry(BUNDLE, Isolation(Children(), ""), HostedTools(Hosts(), Path(), ""))
+#: a tool whose calls run one at a time per instance, whatever the limits under test say
+_SERIAL = "gate__serial"
+_LINE = re.compile(r"(\S+) (\d+) (\d+) (\S+) (\S+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A limit of a call, as ``permits.lua`` reads it."""
+
+    kind: str
+    most: int
+    period: int
+    digest: str
+    name: str
+
+
+def limits_of(call: ToolCall) -> tuple[Limit, ...]:
+    """Return the limits of a call of the bundle, in the order in which it waits for them."""
+    limits = REGISTRY.limits(call.agent_name, call.tool_name)
+    lines = "" if limits is None else limits.for_call(call)
+    if call.tool_name == _SERIAL and "serial:" not in lines:
+        lines += f"\nseats 1 0 - serial:{_SERIAL}@{call.instance_key}"
+    return tuple(
+        Limit(kind, int(most), int(period), digest, name)
+        for kind, most, period, digest, name in _LINE.findall(lines)
+    )
+
+
+def terms_of_tools() -> dict[str, ClaimTerms]:
+    """Return the terms on which the calls of each tool are claimed."""
+    return {
+        name: ClaimTerms(idempotent=bool(export.idempotent), max_attempts=export.max_attempts or 3)
+        for name, export in ((name, bound.export) for name, bound in BUNDLE.all_tools().items())
+    }
+
+
+def is_limited(tool: str) -> bool:
+    """Whether a tool declares a limit, so that none of its calls is claimed when it is reserved."""
+    limits = REGISTRY.limits("coder", tool)
+    return limits is not None and not limits.is_empty
+
+
+class Writer:
+    """Runs scripts in order, as a PipelinedWriter does: late or twice when Redis is away for a while."""
+
+    def __init__(self, redis: Redis, is_faulty: Callable[[float], bool]) -> None:
+        self._redis = redis
+        self._is_faulty = is_faulty
+        self.unsent: deque[tuple[ScriptCall[Any], Callable[[Any], object]]] = deque()
+        self.is_dead = False
+
+    def send(self, script_call: ScriptCall[Any], receiver: Callable[[Any], object]) -> bool:
+        self.unsent.append((script_call, receiver))
+        if self._is_faulty(0.1):
+            return False
+        self.flush()
+        return True
+
+    def ask(self, script_call: ScriptCall[Any]) -> Any:
+        self.flush()
+        return self._run(script_call)
+
+    def flush(self) -> None:
+        """Send what has waited for Redis."""
+        while self.unsent and not self.is_dead:
+            script_call, receiver = self.unsent.popleft()
+            receiver(self._run(script_call))
+
+    def _run(self, script_call: ScriptCall[Any]) -> Any:
+        answer = script_call.run(self._redis)
+        return script_call.run(self._redis) if self._is_faulty(0.1) else answer
+
+
+class Alarms:
+    """Keeps alarms until the virtual clock has reached them, in place of a Watchdog."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._alarms: list[tuple[float, Callable[[], None]]] = []
+
+    def watch(self, seconds: float, alarm: Callable[[], None]) -> None:
+        self._alarms.append((self._clock() + seconds, alarm))
+
+    def fire(self) -> bool:
+        """Call the alarms that are due; return whether there were any."""
+        due = [alarm for at, alarm in self._alarms if at <= self._clock()]
+        self._alarms = [one for one in self._alarms if one[0] > self._clock()]
+        for alarm in due:
+            alarm()
+        return bool(due)
+
+
+class Limiters:
+    """Makes the limiters of worker processes. Each is a copy: a new one reads its scripts again."""
+
+    def __init__(self, ledger: Ledger, dispatch: Dispatch) -> None:
+        nothing: Any = None
+        self._first = CallLimiter(ledger, nothing, dispatch, revisions_with(REGISTRY), nothing)
+
+    def make(self, writer: Writer, alarms: Alarms) -> CallLimiter:
+        """Make the limiter of one worker process."""
+        limiter: Any = copy(self._first)
+        limiter.writer, limiter.watchdog, limiter._admitted = writer, alarms, {}
+        made: CallLimiter = limiter
+        return made

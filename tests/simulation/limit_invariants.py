@@ -1,0 +1,135 @@
+"""What must be true of limits: after every step, when a handler begins, and at the end."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from goondan_tasks.ledger.ledger import sweep_seconds
+from tests.simulation.world import LEASE, BrokenPromiseError, KnownCall, World
+
+#: the status, the time of submission and the deadline (ms) of each call with limits
+Records = dict[str, tuple[bytes | None, float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class LimitState:
+    """The calls that hold a permit of a limit, and those that wait for it, each with its score."""
+
+    holders: dict[str, float]
+    line: dict[str, float]
+    #: when its wait queue must be checked (ms), if it is in the index
+    look_at: float | None
+
+
+def check_limits(world: World) -> None:
+    """Compare the permits and wait queues with those seen before.
+
+    Raises:
+        BrokenPromiseError: a limit is exceeded, a call overtook another, or a queue is not looked after.
+    """
+    if not world.limits:
+        return
+    before = world.limit_states
+    records = read_limits(world)
+    for name, state in world.limit_states.items():
+        limit = world.limits[name]
+        if limit.kind == "seats" and len(state.holders) > limit.most:
+            raise BrokenPromiseError(f"{name} has the holders {_names(world, state.holders)}")
+        if name in before:
+            _require_order(world, name, before[name], records)
+        latest = 1000 * (world.latest + sweep_seconds(world.settings)) + 1
+        if state.line and (state.look_at is None or state.look_at > latest):
+            raise BrokenPromiseError(f"the wait queue of {name} is looked after at {state.look_at}")
+
+
+def read_limits(world: World) -> Records:
+    """Read the states of all limits, and the records of their calls, in one trip."""
+    keys, known = (
+        world.ledger.keys,
+        [one for one in world.calls.values() if one.limits and not one.is_damaged],
+    )
+    with world.redis.pipeline(transaction=False) as opened:
+        pipe: Any = opened
+        for name in world.limits:
+            pipe.execute_command("ZRANGE", keys.holders(name), 0, -1, "WITHSCORES")
+            pipe.execute_command("ZRANGE", keys.wait_queue(name), 0, -1, "WITHSCORES")
+            pipe.execute_command("ZSCORE", keys.limits, name)
+        for one in known:
+            pipe.execute_command("HMGET", keys.call(one.id), "status", "queuedAt", "deadline")
+        rows = pipe.execute()
+    size = 3 * len(world.limits)
+    parts = zip(world.limits, rows[:size:3], rows[1:size:3], rows[2:size:3], strict=True)
+    world.limit_states = {
+        name: LimitState(_scores(holders), _scores(line), None if look is None else float(look))
+        for name, holders, line, look in parts
+    }
+    return {
+        one.id: (status, float(queued or 0), float(deadline or 0))
+        for one, (status, queued, deadline) in zip(known, rows[size:], strict=True)
+    }
+
+
+def _scores(rows: Sequence[Any]) -> dict[str, float]:
+    """Read the members and scores of an index, as a list of pairs or flat."""
+    return {member.decode(): float(score) for member, score in rows}
+
+
+def _require_order(world: World, name: str, before: LimitState, records: Records) -> None:
+    """Calls get permits in the order of their submission, as far as they have been waiting."""
+    now = world.limit_states[name]
+    for winner in now.holders.keys() - before.holders.keys():
+        if winner not in records:  # a start that counts, or a damaged call
+            continue
+        for loser in now.line.keys() & before.line.keys():
+            status, queued_at, deadline = records.get(loser, (None, 0.0, 0.0))
+            is_waiting = status == b"queued" and deadline > world.milliseconds
+            if is_waiting and queued_at < records[winner][1]:
+                raise BrokenPromiseError(f"{_names(world, [winner, loser])}: the first overtook the other")
+
+
+def require_within_limits(world: World, one: KnownCall) -> None:
+    """Raise BrokenPromiseError if a run that begins exceeds a limit."""
+    for limit in one.limits:
+        if limit.kind == "seats":
+            running = _running(world, limit.name)
+            if len(running) > limit.most:
+                raise BrokenPromiseError(f"{_names(world, running)} run at once, in spite of {limit.name}")
+        elif limit.kind == "rate":
+            times = world.starts.setdefault(limit.name, [])
+            times.append(int(world.milliseconds))
+            times.sort()
+            for first, beyond in zip(times, times[limit.most :], strict=False):
+                if beyond - first < limit.period:
+                    starts = f"{limit.most + 1} starts in {beyond - first} ms"
+                    raise BrokenPromiseError(f"{world.name(one)} exceeds {limit.name}: {starts}")
+
+
+def _running(world: World, name: str) -> list[str]:
+    """Return the calls of a limit that run under valid leases."""
+    return [
+        held.claim.run.id
+        for worker in world.workers
+        for held in worker.held.values()
+        if held.has_begun
+        and world.now < held.renewed_at + LEASE
+        and not world.calls[held.claim.run.id].is_damaged
+        and any(limit.name == name for limit in world.calls[held.claim.run.id].limits)
+    ]
+
+
+def require_released(world: World, one: KnownCall) -> None:
+    """Raise BrokenPromiseError if a run that has ended keeps a permit, or calls wait although one is free."""
+    records = read_limits(world)
+    has_ended = one.id in records and records[one.id][0] in (b"done", b"dead")
+    for limit in one.limits:
+        state = world.limit_states[limit.name]
+        if limit.kind == "seats" and has_ended and one.id in state.holders:
+            raise BrokenPromiseError(f"{world.name(one)} has ended and still has its permit of {limit.name}")
+        if limit.kind == "seats" and state.line and len(state.holders) < limit.most:
+            waiting = _names(world, state.line)
+            raise BrokenPromiseError(f"{world.name(one)} has left {limit.name}, and {waiting} wait")
+
+
+def _names(world: World, ids: Any) -> str:
+    known = world.calls
+    return ", ".join(world.name(known[call_id]) if call_id in known else call_id for call_id in ids)

@@ -1,0 +1,110 @@
+"""Faults of limits that the walks must find."""
+
+from tests.simulation.scripts import Mutation
+
+_FREED = (
+    "elseif status ~= 'queued' and status ~= 'running' then\n      redis.call('ZREM', holders .. name, id)"
+)
+
+LIMIT_MUTATIONS = [
+    Mutation(
+        "limits admit one call too many",
+        "if redis.call('ZCARD', key) < limit.most then return end",
+        "if redis.call('ZCARD', key) <= limit.most then return end",
+    ),
+    Mutation(
+        "limits free the permits of calls that run",
+        _FREED,
+        _FREED.replace(" and status ~= 'running'", ""),
+    ),
+    Mutation(
+        "limits keep the permits of the dead",
+        _FREED,
+        "elseif false then\n      redis.call('ZREM', holders .. name, id)",
+    ),
+    Mutation(
+        "limits let a later call overtake",
+        "if not is_holder and has_earlier(limit.name, id, at) then return 'wait' end",
+        "",
+    ),
+    Mutation(
+        "limits take over a permit in use",
+        "if not last[1] or tonumber(last[2]) >= 0 then return false end",
+        "if not last[1] then return false end",
+    ),
+    Mutation(
+        "limits stop at a waiting call that has ended",
+        "take_out(id)\n      redis.call('ZREM', wait_queues .. name, id)",
+        "return",
+    ),
+    Mutation(
+        "limits admit nobody when a call leaves", "  else\n    admit_waiting(limit.name)\n  end", "  end"
+    ),
+    Mutation(
+        "limits free the permit of another run",
+        "return has_ended or ((status == 'queued' or pauses) and at == since)",
+        "return true",
+    ),
+    Mutation(
+        "limits give the wait queue no lifetime",
+        "for _, key in ipairs({wait_queues .. name, waiters .. id, waiting .. agent, look_times}) do",
+        "for _, key in ipairs({waiters .. id, waiting .. agent, look_times}) do",
+    ),
+    Mutation(
+        "limits keep a waiter among the waiting",
+        "redis.call('ZREM', waiting .. waiter[2], id)",
+        "",
+    ),
+    Mutation("limits push no message", "redis.call('RPUSH', queue, messages[i])", ""),
+    Mutation("limits plan no look", "redis.call('ZADD', look_times, 'NX', now + pause, name)", ""),
+    Mutation(
+        "rate reserves nothing",
+        "redis.call('ZADD', holders .. limit.name, since, id)",
+        "if limit.kind ~= 'rate' then redis.call('ZADD', holders .. limit.name, since, id) end",
+    ),
+    Mutation(
+        "rate counts a call, not its runs",
+        "redis.call('ZADD', key, 'NX', now, id .. ' ' .. since)",
+        "redis.call('ZADD', key, 'NX', now, id)",
+    ),
+    Mutation(
+        "rate has a shorter period",
+        "redis.call('ZREMRANGEBYSCORE', key, '-inf', now - limit.period)",
+        "redis.call('ZREMRANGEBYSCORE', key, '-inf', now - limit.period * 0.7)",
+    ),
+    Mutation(
+        "rate keeps the reservations of the dead",
+        "local least = kind == 'rate' and RESERVED or '-inf'",
+        "local least = kind == 'rate' and 2 * RESERVED or '-inf'",
+    ),
+    Mutation(
+        "limits are not asked",
+        "if limits is None or (limits.is_empty and not call.idempotency_key):",
+        "if True:",
+        where="workers.delivery.limiter:CallLimiter.claim",
+    ),
+    Mutation(
+        "serial is forgotten",
+        "if self.serial_scope is None:",
+        "if True:",
+        where="goondan_tasks.limits.limiter:Limits._serial",
+    ),
+    Mutation(
+        "worker releases no permits",
+        "if admitted is not None:",
+        "if False:",
+        where="workers.delivery.limiter:CallLimiter._leave",
+    ),
+    Mutation(
+        "worker counts no starts",
+        'if "rate " in call_limits:',
+        "if False:",
+        where="workers.delivery.limiter:CallLimiter.begin",
+    ),
+    Mutation(
+        "worker looks after no wait queues",
+        "self.writer.send(self._limit_scripts.look(), self._on_answer)",
+        "pass",
+        where="workers.delivery.limiter:CallLimiter.look",
+    ),
+]
