@@ -248,14 +248,16 @@ def require_replayable(record: CallRecord, result: ToolCallResult | None, *, aga
     """Refuse a call that must not be replayed.
 
     Raises:
-        NotReplayableError: it has not ended, has succeeded, was refused, or was replayed before and
-            ``again`` is false.
+        NotReplayableError: it has not ended, has succeeded, was refused, holds no call, or was replayed
+            before and ``again`` is false.
     """
     if record.status not in _FINAL:
         raise NotReplayableError(f"Call {record.id} has not ended: it is {record.status}.")
     if record.outcome == "ok":
         raise NotReplayableError(f"Call {record.id} has succeeded; submit another one to run it again.")
     code = "" if result is None or result.error is None else result.error.code
+    if record.call.tool_name == NO_CALL_TOOL:
+        raise NotReplayableError(f"{record.id} is the dead letter of a message that holds no call.")
     # a replay has no Step, so it must not run what the Step's catalog lacked
     if code in _REFUSED or (code == ToolNotInCatalogError.code and record.call.step_id is not None):
         raise NotReplayableError(

@@ -15,6 +15,7 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.names import NO_CALL_TOOL
 from tests.unit.goondan_tasks.other_broker import OtherBroker
 
 
@@ -185,6 +186,7 @@ def test_the_identity_of_a_replay_tells_which_time_it_is() -> None:
         ({"status": "done"}, "E_PAYLOAD_TOO_LARGE", "was refused"),
         ({"status": "done"}, "E_TOOL_NOT_IN_CATALOG", "was refused"),
         ({"replayed_by": "new-id", "replays": 1}, None, "replayed before, as new-id"),
+        ({"call": CALL.model_copy(update={"tool_name": NO_CALL_TOOL})}, "E_TOOL_CANCELLED", "holds no call"),
     ],
 )
 def test_what_must_not_be_replayed_is_refused(
