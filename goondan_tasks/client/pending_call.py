@@ -7,6 +7,7 @@ import logging
 import math
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -96,7 +97,9 @@ class CallService:
     def __init__(self, ledger: Ledger, reaper: Reaper) -> None:
         self._ledger = ledger
         self._reaper = reaper
-        self.listener = ResultListener(ledger.redis, ledger.keys, ledger.result)
+        # when a client was dropped unclosed, and all handles of its calls are gone, nobody closes it
+        is_wanted = weakref.ref(self)
+        self.listener = ResultListener(ledger.redis, ledger.keys, ledger.result, is_wanted=is_wanted)
         self._sweeper = Sweeper(lambda: reaper.sweep("producer"), LOOK_SECONDS)
         self._polled_at = time.monotonic()
         self._is_polling = threading.Lock()

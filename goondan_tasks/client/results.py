@@ -104,7 +104,16 @@ class ResultListener:
     listener's thread sleeps after each read, so that results accumulate.
     """
 
-    def __init__(self, redis: Redis, keys: Keys, read: Callable[[str], ToolCallResult | None]) -> None:
+    def __init__(
+        self,
+        redis: Redis,
+        keys: Keys,
+        read: Callable[[str], ToolCallResult | None],
+        *,
+        is_wanted: Callable[[], object] = lambda: True,
+    ) -> None:
+        """Once ``is_wanted`` is false, the thread ends by itself, within the timeout of its connection."""
+        self._is_wanted = is_wanted
         self._redis = redis
         self._keys = keys
         self._read = read
@@ -261,7 +270,7 @@ class ResultListener:
             self._thread.join(JOIN_SECONDS)
 
     def _listen(self, subscription: Subscription) -> None:
-        while not self._closed.is_set():
+        while not self._closed.is_set() and self._is_wanted():
             if self._reading.acquire(blocking=False):
                 self._read_waiting(subscription)
             self._wakeup.clear()

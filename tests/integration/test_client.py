@@ -1,7 +1,9 @@
 """The client on a real Redis without workers."""
 
+import gc
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -11,8 +13,9 @@ import pytest
 from broker_config.embedded import EmbeddedRedis
 from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.client import Client
+from goondan_tasks.client import Client, PendingCall
 from goondan_tasks.errors import CallNotFoundError, ConfigError
+from tests.waiting import wait_until
 
 WORKSHOP = Path(__file__).parent.parent / "bundles" / "workshop"
 
@@ -134,3 +137,27 @@ def test_both_sides_of_a_fork_hear_of_their_results(program: str) -> None:
         command = [sys.executable, "-W", "ignore", "-c", program, server.url]
         ended = subprocess.run(command, timeout=60, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_client_that_is_dropped_unclosed_leaves_no_thread_behind() -> None:
+    with EmbeddedRedis() as server:
+        settings, bundle = Settings(redis_url=server.url, broker_url=server.url), load_bundle(WORKSHOP)
+
+        def submitted() -> tuple[PendingCall, threading.Thread]:
+            dropped = Client(settings, bundle)
+            call, thread = dropped.submit("smith", "echo__args"), dropped._calls.listener._thread
+            assert thread is not None
+            return call, thread
+
+        call, thread = submitted()
+        gc.collect()
+        assert thread.is_alive()  # for the handle of the call
+        with Client(settings, bundle) as other:
+            other.cancel(call.id)
+        error = call.result(30).error
+        assert error is not None
+        assert error.code == "E_TOOL_CANCELLED"
+
+        del call
+        gc.collect()
+        wait_until(lambda: not thread.is_alive(), 30)
