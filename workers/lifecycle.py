@@ -1,5 +1,6 @@
 """Hooks into a Celery worker, installed when Celery includes this module."""
 
+import warnings
 from typing import Any
 
 from celery.signals import setup_logging
@@ -22,3 +23,5 @@ take_over()
 @setup_logging.connect
 def _configure_logging(**_: Any) -> None:
     configure_logging(Settings.load(), running_log_fields, keep_line)
+    # Python warns once for each place; the line of each call says that its handler has forgotten an `await`
+    warnings.filterwarnings("always", "coroutine .* was never awaited", RuntimeWarning)

@@ -115,6 +115,16 @@ def test_lines_of_an_event_and_of_the_calls_of_its_steps_are_kept_apart(stack: L
     assert "said=c1" in kept(stack, inner)
 
 
+def test_each_call_that_forgets_an_await_has_a_line_that_says_so(stack: LocalStack) -> None:
+    for _ in range(2):
+        call = failed(stack, "sailor", "log__forgets")
+        assert "_send' was never awaited" in kept(stack, call)
+        asked = stack.client.request("captain", "forget", is_async=True)
+        assert stack.client.pending(asked.id).result(PATIENCE).status == "error"
+        lines = kept(stack, asked.id)
+        assert [f"{name}' was never awaited" in lines for name in ("_call", "_run")] == [True, True]
+
+
 def test_each_attempt_of_a_retried_call_keeps_its_lines_up_to_three(stack: LocalStack) -> None:
     call = failed(stack, "sailor", "log__again")
     kept(stack, call)

@@ -66,6 +66,12 @@ def silent(ctx: ToolContext, args: Any) -> None:
     raise LookupError("no wind")
 
 
+async def forgets(ctx: ToolContext, args: Any) -> None:
+    assert ctx.runtime is not None
+    ctx.runtime.send("captain", "sail")
+    raise LookupError("no wind")
+
+
 def dies(ctx: ToolContext, args: Any) -> None:
     say(ctx)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -90,6 +96,7 @@ handlers = {
     "chats": chats,
     "well": well,
     "silent": silent,
+    "forgets": forgets,
     "dies": dies,
     "again": again,
 }
