@@ -139,7 +139,7 @@ def _answer_nothing_in_time(handler: BaseHTTPRequestHandler) -> None:
 @pytest.mark.parametrize("answer", [_hang_up, _answer_nothing_in_time, _flood])
 def test_a_form_whose_answer_was_lost_may_have_had_its_effect(answer: Answer) -> None:
     with _provider(answer) as url, pytest.raises(ProviderUnavailableError) as failed:
-        ProviderHttp(timeout_seconds=0.5).send("POST", url, {}, "refresh_token=a-token")
+        ProviderHttp(timeout_seconds=3).send("POST", url, {}, "refresh_token=a-token")
 
     assert failed.value.is_in_doubt
 
