@@ -137,16 +137,19 @@ class Unanswered(Generic[Sent]):
         return len(self._sent) - len(self._withheld)
 
     def add(self, sent: Iterable[Sent]) -> None:
-        """Expect further answers."""
-        for one in sent:
-            self._sent.append(one)
-            self.barriers += one.script_call.ends is not None
+        """Expect further answers, not those to barriers."""
+        self._sent.extend(sent)
+
+    def add_barrier(self, commands: Iterable[Sent]) -> None:
+        """Expect the answers to a barrier."""
+        self._sent.extend(commands)
+        self.barriers += 1
 
     def take(self, answer: Any) -> list[tuple[Sent, Any]]:
         """Take the next answer; return the scripts that are answered by now, with what counts as answers."""
-        script_call = self._sent[len(self._withheld)].script_call
-        if not self._withheld and script_call.confirmation is None:
+        if not self._withheld and self._sent[0].script_call.confirmation is None:
             return [(self._sent.popleft(), answer)]
+        script_call = self._sent[len(self._withheld)].script_call
         self._withheld.append(answer)
         if script_call.ends is None:
             return []

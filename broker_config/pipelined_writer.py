@@ -169,11 +169,14 @@ class PipelinedWriter:
 
     def _send_all(self) -> None:
         pending_commands = [self._unsent.popleft() for _ in range(len(self._unsent))]
-        pending_commands += self._barrier(pending_commands)
-        if pending_commands:
+        barrier = self._barrier(pending_commands)
+        if pending_commands or barrier:
             if not self._unanswered.due:
                 self._check_connection()
             self._unanswered.add(pending_commands)
+            if barrier:
+                self._unanswered.add_barrier(barrier)
+                pending_commands += barrier
             if self._is_connected:
                 self._write(pending_commands)
         is_urgent = any(pending.is_urgent for pending in pending_commands)

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis import Redis
 from redis.connection import Connection
@@ -28,7 +28,7 @@ from broker_config.confirmation import Barrier, Confirmation, Unanswered
 from broker_config.in_flight import SLEEP_SECONDS, Reservation, ReservationFactory
 from broker_config.queues import WAKE_UP_SUFFIX, wake_up_key
 from broker_config.refusals import is_demotion
-from broker_config.scripts import ClaimOnReserve, Script, ScriptCall, answer_of, packet, send_all
+from broker_config.scripts import ClaimOnReserve, Script, ScriptCall, answer_of, packet, send_all, unparsed
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +55,7 @@ class Batch:
     is_full: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Posted:
+class _Posted(NamedTuple):
     script_call: ScriptCall[Any] | Barrier
     receiver: Receiver
 
@@ -96,7 +95,7 @@ class QueueReader:
 
     def post(self, call: ScriptCall[Any], receiver: Receiver) -> None:
         """Add a script call to the next packet; ``receiver`` gets its answer or error."""
-        self._post(call.command, _Posted(call, receiver))
+        self._post(call.command, call, receiver)
 
     def send(self) -> None:
         """Send what was posted, without waiting for the answers.
@@ -150,17 +149,17 @@ class QueueReader:
         self._connection.disconnect()
         self._is_connected = False
 
-    def _post(self, command: tuple[Any, ...], posted: _Posted) -> None:
+    def _post(self, command: tuple[Any, ...], call: ScriptCall[Any] | Barrier, receiver: Receiver) -> None:
         self._unsent.append(command)
-        self._unanswered.add([posted])
-        self._unconfirmed = posted.script_call.confirmation or self._unconfirmed
+        self._unanswered.add((_Posted(call, receiver),))
+        self._unconfirmed = call.confirmation or self._unconfirmed
 
     def _take_unsent(self) -> list[tuple[Any, ...]]:
         """Return the commands that were posted, with a barrier if their answers need one."""
         if self._unconfirmed is not None:
             barrier, self._unconfirmed = self._unconfirmed.barrier, None
-            for one in barrier:
-                self._post(one.command, _Posted(one, lambda _: None))
+            self._unsent += [one.command for one in barrier]
+            self._unanswered.add_barrier([_Posted(one, unparsed) for one in barrier])
         commands, self._unsent = self._unsent, []
         return commands
 
@@ -231,11 +230,11 @@ class QueueReader:
             if isinstance(answer, RedisError) and is_demotion(answer):
                 demotion = answer
             for posted, counted in self._unanswered.take(answer):
+                call, receiver = posted
                 if isinstance(counted, NoScriptError):  # sent again with the next packet
-                    self._post(posted.script_call.full_command, posted)
+                    self._post(call.full_command, call, receiver)
                 else:
-                    is_error = isinstance(counted, RedisError)
-                    posted.receiver(counted if is_error else posted.script_call.parse(counted))
+                    receiver(counted if isinstance(counted, RedisError) else call.parse(counted))
         if demotion is not None:  # a new connection may reach the new master
             raise demotion
 

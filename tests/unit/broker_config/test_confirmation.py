@@ -73,7 +73,8 @@ def test_answers_are_withheld_until_the_barrier_is_answered() -> None:
     required = confirmation()
     unanswered = Unanswered[Sent]()
     first, marked, behind = script(), script(required), script()
-    unanswered.add([first, marked, behind, *barrier(required)])
+    unanswered.add([first, marked, behind])
+    unanswered.add_barrier(barrier(required))
 
     assert unanswered.take("one") == [(first, "one")]
     assert [unanswered.take(answer) for answer in ("two", "three", "OK")] == [[], [], []]
@@ -86,7 +87,8 @@ def test_too_few_replicas_fail_only_the_scripts_that_require_them(caplog: pytest
     required, wanted = confirmation(), confirmation(is_required=False)
     unanswered = Unanswered[Sent]()
     sent = [script(required), script(wanted), script()]
-    unanswered.add([*sent, *barrier(required)])
+    unanswered.add(sent)
+    unanswered.add_barrier(barrier(required))
 
     [*_, answered] = [unanswered.take(answer) for answer in ("one", "two", "three", "OK", 1)]
 
@@ -110,7 +112,8 @@ def test_results_that_too_few_replicas_have_are_logged_once(caplog: pytest.LogCa
 def test_a_master_that_is_demoted_while_it_waits_fails_results_too() -> None:
     wanted = confirmation(is_required=False)
     unanswered = Unanswered[Sent]()
-    unanswered.add([script(wanted), *barrier(wanted)])
+    unanswered.add([script(wanted)])
+    unanswered.add_barrier(barrier(wanted))
     demoted = RefusedError("UNBLOCKED force unblock from blocking operation, instance state changed")
 
     [*_, answered] = [unanswered.take(answer) for answer in ("one", "OK", demoted)]
@@ -121,7 +124,8 @@ def test_a_master_that_is_demoted_while_it_waits_fails_results_too() -> None:
 def test_the_error_of_a_script_is_not_replaced_by_the_barriers() -> None:
     required = confirmation()
     unanswered = Unanswered[Sent]()
-    unanswered.add([script(required), *barrier(required)])
+    unanswered.add([script(required)])
+    unanswered.add_barrier(barrier(required))
     own: RedisError = ResponseError("WRONGTYPE")
 
     [*_, answered] = [unanswered.take(answer) for answer in (own, "OK", 0)]
@@ -133,7 +137,9 @@ def test_a_lost_connection_gives_up_scripts_but_no_barriers() -> None:
     required = confirmation()
     unanswered = Unanswered[Sent]()
     sent = [script(required), script()]
-    unanswered.add([sent[0], *barrier(required), sent[1]])
+    unanswered.add(sent[:1])
+    unanswered.add_barrier(barrier(required))
+    unanswered.add(sent[1:])
     unanswered.take("one")
 
     assert unanswered.give_up() == sent
