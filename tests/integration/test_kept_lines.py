@@ -1,6 +1,5 @@
 """The last log lines of failed runs are kept with their calls, on real workers."""
 
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -165,18 +164,6 @@ def test_show_prints_the_lines_with_control_characters_escaped(stack: LocalStack
     assert "said.by-context" in text
     assert "\x1b" not in text
     assert "said.by-context" in document["attempts"][0]["log"]
-
-
-def test_lines_of_a_run_that_outlives_the_grace_period_are_kept(tmp_path: Path) -> None:
-    with LocalStack(LOGBOOK, agents=["sailor"], environment={"GOONDAN_GRACE_SECONDS": "1"}) as stack:
-        call = stack.client.submit("sailor", "log__lasts", {"began": str(tmp_path / "began")})
-        wait_until((tmp_path / "began").exists, PATIENCE)
-        [worker] = stack.workers
-        worker.send_signal(signal.SIGTERM)
-        error = call.result(PATIENCE).error
-        assert error is not None
-        assert error.code == "E_TOOL_OUTCOME_UNKNOWN"
-        assert f"said={own_id(stack, call)}" in kept(stack, call)
 
 
 def test_a_call_whose_worker_died_says_that_its_lines_are_not_kept() -> None:

@@ -195,3 +195,15 @@ def test_a_marked_run_is_given_back_at_the_end_only_before_its_handler_begins(
     assert record is not None
     assert record.status == status
     assert not desk.result_writer.take_unstarted(desk.claim)
+
+
+def test_the_lines_of_a_run_that_is_abandoned_are_kept_with_its_call(redis: Redis) -> None:
+    desk = Desk(redis)
+    desk.ledger.start([desk.claim.id_and_token]).run(redis)
+    desk.claim.run.lines.add("a line")
+
+    desk.result_writer.abandon()
+
+    record = desk.ledger.record(desk.claim.run.id)
+    assert record is not None
+    assert (record.status, record.lines) == ("done", {1: "a line"})
