@@ -49,8 +49,8 @@ _TABLE = [
     ),
     (
         "start stops at a damaged record",
-        "local record = redis.pcall('HMGET', KEYS[at], 'token', 'cancelled')",
-        "local record = redis.call('HMGET', KEYS[at], 'token', 'cancelled')",
+        "local record = redis.pcall('HMGET', KEYS[at], 'token', 'cancelled', 'status')",
+        "local record = redis.call('HMGET', KEYS[at], 'token', 'cancelled', 'status')",
     ),
     (
         "renew takes any token",
@@ -133,7 +133,11 @@ _TABLE = [
         "verdict = completion and 'completed' or record[14]",
         "verdict = record[14]",
     ),
-    ("release takes any token", "if record[1] ~= ARGV[2] or record[4] then return 0 end", ""),
+    (
+        "release takes any token",
+        "if record[1] ~= ARGV[2] or record[4] or record[6] ~= 'running' then return 0 end",
+        "",
+    ),
     ("release runs a started call again", "if not record[2] and record[3] ~= '1' then return 0 end", ""),
     ("release pushes no message", "redis.call(ARGV[4] == '1' and 'LPUSH' or 'RPUSH', KEYS[4], ARGV[3])", ""),
     (

@@ -98,6 +98,8 @@ class Rules:
             return LOST, record
         if record.is_cancelled and self.has("start looks for a cancel"):
             return CANCELLED, record
+        if record.status in ENDED and self.has("an event that has ended is not started"):
+            return LOST, record._replace(due="over")  # the next sweep takes it out of its mailbox
         is_unstarted = record.is_unstarted and not self.has("start leaves a mark")
         return YES, record._replace(is_unstarted=is_unstarted, due="lease")
 
@@ -195,7 +197,7 @@ class Rules:
         if record.released == token and record.status == "queued":
             return YES, record
         is_ours = record.token == token or not self.has("release compares tokens")
-        if not is_ours or record.is_cancelled:
+        if not is_ours or record.is_cancelled or record.status != "running":
             return LOST, record
         is_unstarted = record.is_unstarted or is_untouched
         if not (is_unstarted or record.is_idempotent) and self.has("release looks for the mark"):
@@ -210,7 +212,7 @@ class Rules:
 
     def retry(self, record: Record, token: str, *, is_late: bool) -> tuple[str, Record]:
         """``retry.lua``: grant another run after a pause; ``is_late``: that would end after the deadline."""
-        if record.token != token or record.is_cancelled or is_late:
+        if record.token != token or record.is_cancelled or is_late or record.status in ENDED:
             return LOST, record
         return YES, record._replace(is_idempotent=True, completion=None, paused=token)
 

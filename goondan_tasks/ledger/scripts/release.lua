@@ -2,14 +2,15 @@
 -- KEYS  call, due, running:<agent>, queue, its wake-up key
 -- ARGV  id, token, message ('' = the broker still has it, or the caller sends it), '1' if its worker has died, '1' if
 --       the call counts as not started in any case
--- Returns 1, or 0 if the claim was lost, the record is damaged or the call must not be run again.
+-- Returns 1, or 0 if the claim was lost, the record is damaged or the call must not be run again, such as an event that
+-- has its result.
 -- ttl.lua and former.lua are put before this.
 -- The same token again (the answer was lost) gets the same answer while the call is queued: a message that the caller
 -- sends has not been sent yet.
 local record = redis.pcall('HMGET', KEYS[1], 'token', 'notStarted', 'idempotent', 'cancelled', 'released', 'status',
   'attempt', 'claimedAt', 'worker')
 if record[5] == ARGV[2] and record[6] == 'queued' then return 1 end
-if record[1] ~= ARGV[2] or record[4] then return 0 end
+if record[1] ~= ARGV[2] or record[4] or record[6] ~= 'running' then return 0 end
 if ARGV[5] == '1' then record[2] = '1' end
 if not record[2] and record[3] ~= '1' then return 0 end
 local time = redis.call('TIME')

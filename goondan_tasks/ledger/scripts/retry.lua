@@ -5,7 +5,7 @@
 -- Returns 1, or 0 if the error of this run must be the result: the pause would end after the call's deadline, the
 -- call is cancelled, the claim was lost, or the record is damaged.
 local record = redis.pcall('HMGET', KEYS[1], 'token', 'deadline', 'cancelled', 'attempt', 'claimedAt', 'worker')
-if record[1] ~= ARGV[1] or record[3] then return 0 end
+if record[1] ~= ARGV[1] or record[3] or not record[2] then return 0 end -- without a deadline it has its result
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 if now + ARGV[2] > tonumber(record[2]) then return 0 end

@@ -2,18 +2,23 @@
 -- KEYS  due, call...
 -- ARGV  lease (ms), then id and token of each call
 -- Returns for each call 1, or 0 if the claim was lost, or -1 if the call is cancelled and must not start, or -2 if its
--- record is damaged.
+-- record is damaged. An event that has its result before it has begun (keep_leases.lua) counts as lost; its mailbox
+-- waits for the next sweep.
 local time = redis.call('TIME')
-local lease = time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[1]
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local lease = now + ARGV[1]
 local answers, leases = {}, {}
 for at = 2, #KEYS do
-  local record = redis.pcall('HMGET', KEYS[at], 'token', 'cancelled')
+  local record = redis.pcall('HMGET', KEYS[at], 'token', 'cancelled', 'status')
   if record.err then
     answers[at - 1] = -2
   elseif record[1] ~= ARGV[2 * at - 1] then
     answers[at - 1] = 0
   elseif record[2] then
     answers[at - 1] = -1
+  elseif record[3] == 'done' then
+    redis.call('ZADD', KEYS[1], 'XX', now, ARGV[2 * at - 2])
+    answers[at - 1] = 0
   else
     -- removing a field and changing a score need no memory: a full Redis accepts them
     redis.call('HDEL', KEYS[at], 'notStarted', 'spared', 'renewedAt')

@@ -264,6 +264,27 @@ def test_an_event_whose_handler_outlasts_its_result_is_spared_again(
     assert ledger.sweep("sweeper").run(ledger.redis) == []
 
 
+def test_an_event_that_has_its_result_is_neither_started_nor_given_back(ledger: Ledger, redis: Redis) -> None:
+    ledger.sweep("sweeper").run(redis)
+    event = event_submission(RedisDispatch(), an_event(1))
+    ledger.submit_all([event], "p1")
+    request = ClaimRequest(event.id, event.call, "w1", AGAIN)
+    claim = ledger.claim_event(request, event.message, is_handled_here=True).run(redis)
+    ledger.start([claim.id_and_token]).run(redis)
+    # its worker could do nothing for longer than its limit, and a sweep has ended it
+    assert ledger.finish(claim, claim.run.ok(1, None), still_runs=True).run(redis).stored
+
+    assert not ledger.release(claim, died=False, message=event.message, is_untouched=True).run(redis)
+    assert ledger.retry(claim, pause_ms=1, begun_at=0, code="E_TOOL").run(redis) == 0
+    assert ledger.start([claim.id_and_token]).run(redis) == [Stored.LOST]
+
+    record = ledger.record(event.id)
+    assert record is not None
+    assert (record.status, record.outcome) == ("done", "ok")
+    [due] = ledger.sweep("sweeper").run(redis)  # the next event of the mailbox need not wait for the lease
+    assert due.has_result
+
+
 def test_a_started_call_that_must_not_run_twice_is_not_given_back(ledger: Ledger) -> None:
     call = a_call()
     call_id = submit(ledger, call)
