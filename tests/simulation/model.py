@@ -209,8 +209,11 @@ class Machine:
             yield Step(f"the deadline of {name} passes", part._replace(is_late=late), heals=is_pending)
         is_due = record.due == "over" or (record.due == "deadline" and part.is_late[call])
         if is_due:
-            verdict, taken = self.rules.sweep(record, "new")
-            hands_of = [Hand(call, SETTLER, "new", f"settle {verdict}")] if verdict else []
+            is_event = self._is_event(call)
+            verdict, taken = self.rules.sweep(record, "new", is_event=is_event)
+            goes_on = " on" if is_event and taken.overran == taken.token else ""
+            token = taken.token or ""
+            hands_of = [Hand(call, SETTLER, token, f"settle {verdict}{goes_on}")] if verdict else []
             yield Step(f"{name} is swept: {verdict}", _with(part, call, taken, *hands_of))
 
     # What a worker or a settler does with what it holds
@@ -230,12 +233,21 @@ class Machine:
         yield from steps(part, rest, hand)
         if does == "message":
             return
+        yield from self._hold(part, rest, hand)
         answer, record = self.rules.renew(part.records[hand.call], hand.token)
         if answer == YES and not hand.is_fresh:
             renewed = _add(_with(rest, hand.call, record), hand._replace(is_fresh=True))
             yield Step(f"worker {{w}} renews {self.name(hand.call)}", renewed, hand.who)
         elif answer != YES:
             yield Step(f"worker {{w}} learns that {self.name(hand.call)} is lost", rest, hand.who)
+
+    def _hold(self, part: Part, rest: Part, hand: Hand) -> Iterator[Step]:
+        """``keep_leases.lua``: a handler holds the interpreter of its worker beyond the limit of a run."""
+        answer, record = self.rules.keep(part.records[hand.call], is_past_limit=True)
+        if hand.token == LIVE and answer == "over":
+            held = _add(_with(rest, hand.call, record), hand._replace(is_fresh=False))
+            text = f"worker {{w}} can do nothing until {self.name(hand.call)} is past its limit"
+            yield Step(text, held, hand.who, faults=1, heals=False)
 
     def _claim_message(self, part: Part, rest: Part, hand: Hand) -> Iterator[Step]:
         """``claim_event.lua``, for an event that was not the first when its message was reserved."""
@@ -344,8 +356,11 @@ class Machine:
     def _settle(self, part: Part, hand: Hand, verdict: str) -> Part:
         if verdict == "requeue":
             return self._queue_again(part, hand, died=True)
-        answer, after = self._store(part, hand, verdict)
-        return self._store(part, hand, "cancelled")[1] if answer == CANCELLED else after
+        result, _, goes_on = verdict.partition(" ")  # an event whose handler runs on keeps its claim
+        answer, after = self._store(part, hand, result, still_runs=bool(goes_on))
+        if answer == CANCELLED:
+            return self._store(part, hand, "cancelled", still_runs=bool(goes_on))[1]
+        return after
 
     def _queue_again(self, part: Part, hand: Hand, *, died: bool, is_untouched: bool = False) -> Part:
         answer, record = self.rules.release(

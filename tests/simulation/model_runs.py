@@ -55,6 +55,10 @@ PLANTED: dict[tuple[str, ...], tuple[Search, str]] = {
     ("a claim is not a start",): (_ONE, "the outcome of the call is unknown, and it never began"),
     ("start compares tokens",): (_ONE, "the call begins, and its claim is lost"),
     ("start looks for a cancel",): (_ONE, "the call is marked after its end or its cancel"),
+    ("an event that has ended is not started",): (
+        Search((EVENT,), 1),
+        "event 1 is marked after its end or its cancel",
+    ),
     ("start leaves a mark",): (_ONE, "the call is not idempotent and begins twice"),
     ("a run begins under a fresh lease",): (_ONE, "the call begins, and its claim is lost"),
     ("renew compares tokens",): (_ONE, "the call begins, and its claim is lost"),
