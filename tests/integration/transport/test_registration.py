@@ -51,7 +51,6 @@ for url in URLS:
     ("hook", "registers", "reason"),
     [
         ("use_reservations", "raise LookupError('no aliases')", "no aliases"),
-        ("use_plain_json", "raise LookupError('no registry')", "no registry"),
         ("use_reservations", "return", "kombu.transport.redis:Transport, which loses those of a worker"),
         ("use_plain_json", "return", "decode application/json with kombu's decoder"),
     ],

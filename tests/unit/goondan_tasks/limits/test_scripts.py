@@ -381,7 +381,7 @@ def test_a_call_that_pauses_before_its_next_run_leaves_its_permit_to_the_next(
 def test_a_call_that_is_given_back_keeps_its_permit_until_another_worker_can_have_met_it(
     redis: Redis,
 ) -> None:
-    door = Door(redis, lease_seconds=0.5)
+    door = Door(redis, lease_seconds=2)
     running, limit = door.run("r", ONE), "concurrency:notes"
     door.wait("t1", ONE)
     redis.zadd(door.ledger.keys.holders(limit), {identity_of(running): 1})  # it was admitted long ago

@@ -210,12 +210,12 @@ def test_redis_that_stays_away_is_an_error_after_the_store_time(monkeypatch: pyt
 
 
 def test_a_refresh_token_whose_answer_is_in_doubt_is_not_sent_again() -> None:
-    store = RedisVault().open(lock_seconds=0.4)
+    store = RedisVault().open(lock_seconds=1.5)
     store.replace_grant(expiring(10), generation=0)
     second = FakeProvider()
 
     def answer() -> TokenReply:
-        threading.Event().wait(0.8)  # longer than the lock's first time
+        threading.Event().wait(2)  # longer than the lock's first time
         assert ask(manager_of(store, second))["accessToken"] == "secret-access-token"
         return TokenReply(SecretStr("new-access-token"), expires_in=3600)
 

@@ -1,6 +1,7 @@
 """Calls in children of this process: what they answer, who ends them, and how many there are."""
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -109,8 +110,10 @@ def test_a_cancel_at_the_last_moment_does_not_reach_the_next_call(
 def test_a_limit_counts_from_the_start_of_the_handler(
     foundry: Bundle, children: Children, tmp_path: Path
 ) -> None:
-    # a child takes longer to start than this
-    assert run(tool(foundry, children, "apart__pid"), tmp_path, limit_seconds=0.25)
+    slow = Path(shutil.copytree(FOUNDRY, tmp_path / "slow"))
+    entry = slow / "tools" / CASTING.name
+    entry.write_text(f"import time\ntime.sleep(3)\n{entry.read_text('utf-8')}", "utf-8")
+    assert run(tool(load_bundle(slow), children, "apart__pid"), tmp_path, limit_seconds=2)
     with pytest.raises(ToolTimeoutError, match=r"within 0\.1 s"):
         run(
             tool(foundry, children, "apart__sleeps"),
