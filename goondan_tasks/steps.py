@@ -414,10 +414,12 @@ class StepStore:
 
     def keep(
         self, record: StepRecord, catalog: bytes, *, message: JsonObject | None, left: LeftTools = _NO_TOOLS
-    ) -> None:
+    ) -> bool:
         """Store an open Step with its catalog as JSON; the record has the catalog's digest.
 
-        ``left`` is for the next Step of the Turn.
+        ``left`` is for the next Step of the Turn. A Step that was opened before stays as it is, because its
+        producer may have read it; return whether it is this one. Two runs of one call open the same Step if
+        the first was taken for dead.
         """
         fields = {"step": serializer.encode(record.to_wire())}
         if message is not None:
@@ -426,7 +428,14 @@ class StepStore:
             fields["registered"] = serializer.encode([tool.to_wire() for tool in left.registered])
         fields |= {f"{_UNREGISTERED}{name}": b"" for name in left.unregistered}
         key = self._keys.step(record.id)
-        with naming(key), self._redis.pipeline() as pipe:
+
+        known: list[Any] = []
+
+        def keep_first(pipe: Pipeline) -> None:
+            known[:] = [pipe.hget(key, "step")]
+            if known[0] is not None:
+                return
+            pipe.multi()
             pipe.set(self._keys.catalog(record.catalog), catalog, ex=self.ttl_seconds)
             pipe.hset(key, mapping=fields)  # type: ignore[arg-type]
             pipe.expire(key, self.ttl_seconds)
@@ -434,6 +443,10 @@ class StepStore:
                 last = self._keys.step_revision(record.agent_name, record.instance_key)
                 pipe.set(last, record.bundle_ref, ex=max(self.ttl_seconds, REVISION_TTL_SECONDS))
             self._append(pipe, record, message=message)
+
+        with naming(key):
+            self._redis.transaction(keep_first, key)
+        return known[0] in (None, fields["step"])
 
     def last_revision(self, agent: str, instance_key: str) -> str | None:
         """Return the revision of an instance's last Step, if this store keeps revisions."""

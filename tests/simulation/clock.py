@@ -33,3 +33,5 @@ def patch_clocks(patch: pytest.MonkeyPatch) -> None:
     for module in _MODULES:
         for name in ("monotonic", "sleep"):
             patch.setattr(f"{module}.{name}", getattr(VIRTUAL, name), raising=False)
+    # what a worker leaves to a thread of its own is done at once
+    patch.setattr("workers.agents.handoffs._on_thread", lambda function: function())

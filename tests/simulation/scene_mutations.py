@@ -1,6 +1,7 @@
 """Faults that the walks through the scenes must find, in the scripts and in the programs."""
 
 from tests.simulation.deletions import DELETIONS
+from tests.simulation.handoffs import HANDOFFS
 from tests.simulation.letters import LETTERS
 from tests.simulation.scenes import Scene
 from tests.simulation.scripts import Mutation
@@ -99,9 +100,62 @@ _DELETIONS = [
     ),
 ]
 
+_AWAITED = "workers.agents.handoffs:Handoffs.awaited"
+_HANDOFFS = [
+    (
+        "another run of a Turn makes its requests again",
+        "return uuid.uuid5(",
+        "return uuid.uuid4().hex or uuid.uuid5(",
+        "goondan_tasks.handoff:RepeatableIds.__call__",
+    ),
+    (
+        "a run that was replaced cancels its request",
+        "if not asker.is_taken_over:\n            for one in submitted:  # until",
+        "if True:\n            for one in submitted:  # until",
+        _AWAITED,
+    ),
+    (
+        "a request outlives the wait for it",
+        "if not asker.is_taken_over:\n            for one in submitted:  # until",
+        "if False:\n            for one in submitted:  # until",
+        _AWAITED,
+    ),
+    (
+        "an agent waits for itself",
+        "if call.tool_name == DELEGATE_TOOL and target in",
+        "if False and target in",
+        "goondan_tasks.handoff:check_call_chain",
+    ),
+    (
+        "an asker counts as waiting for what it only sent",
+        "waiting=asker.waiting if handoff.is_awaited else 0",
+        "waiting=asker.waiting",
+        "tests.simulation.handoffs:handoff_call",
+    ),
+    (
+        "an awaited answer is an event, too",
+        'in_mailbox=not call.args["awaited"]',
+        "in_mailbox=True",
+        "goondan_tasks.ledger.reaper:Reaper.answer",
+    ),
+    (
+        "no answer is sent",
+        "call = answer_to(claim.run.call, result)",
+        "pass",
+        "goondan_tasks.ledger.reaper:Reaper.answer",
+    ),
+    ("the next event does not wait for a late handler", "if not still_runs then", "if true then", ""),
+    (
+        "a late handler blocks its mailbox for good",
+        "if not is_late then return now end",
+        "do return now end",
+        "",
+    ),
+]
+
 #: by name: the scene in which it must be found, and the fault
 SCENE_MUTATIONS: dict[str, tuple[Scene, Mutation]] = {
     name: (scene, Mutation(name, old, new, where))
-    for scene, table in ((LETTERS, _LETTERS), (DELETIONS, _DELETIONS))
+    for scene, table in ((LETTERS, _LETTERS), (DELETIONS, _DELETIONS), (HANDOFFS, _HANDOFFS))
     for name, old, new, where in table
 }

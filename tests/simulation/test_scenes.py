@@ -19,7 +19,13 @@ COUNT = 150
 FIXED, FRESH = range(1, 11), 4
 #: how many walks a planted fault may outlive here; ``python -m tests.simulation --mutations`` plants all
 MOST_WALKS = 20
-QUICK = ["a dead call is no letter", "replays are not noted", "running calls do not count as live"]
+QUICK = [
+    "a dead call is no letter",
+    "replays are not noted",
+    "running calls do not count as live",
+    "an agent waits for itself",
+    "no answer is sent",
+]
 
 
 @pytest.fixture(scope="module")

@@ -294,10 +294,11 @@ class Steps:
         """Store a Step that was entered; from now on its calls are admitted. This blocks.
 
         Tools that were registered or unregistered meanwhile appear in or disappear from the Turn's next Step,
-        in whichever worker that is opened (003 §10.3).
+        in whichever worker that is opened (003 §10.3). A Step that another run has opened stays as it is.
 
         Raises:
             ToolTimeoutError: Redis was away for too long.
+            ToolNotInCatalogError: it was opened before, and has expired just now.
         """
         record = step.record(self.bundle_ref)
         agent, turn = record.agent_name, (record.instance_key, record.turn_id)
@@ -305,11 +306,24 @@ class Steps:
         left = LeftTools(registered=step.tools.passed_on(record.id, tools, gone), unregistered=sorted(gone))
         message = step.context.message
         begun = monotonic()
-        patiently(partial(self.store.keep, record, step.catalog_json, message=message, left=left))
+        keep = partial(self.store.keep, record, step.catalog_json, message=message, left=left)
+        if not patiently(keep):  # another run of the call has opened it
+            return self._opened_before(record)
         self._remember(KeptStep(record, step.catalog, begun + self.store.ttl_seconds))
         self.registry.dynamic.told(agent, turn, gone)
         tell_of_step(self.events, STEP_STARTED, record)
         return record
+
+    def _opened_before(self, record: StepRecord) -> StepRecord:
+        """Return a Step as another run of its call has opened it.
+
+        Raises:
+            ToolNotInCatalogError: it has expired.
+        """
+        known = self._read(record.id)
+        if known is None:
+            raise unknown_step(record.id)
+        return known.step.record
 
     def tell_completed(self, record: StepRecord) -> None:
         tell_of_step(self.events, STEP_COMPLETED, record)

@@ -12,7 +12,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.keys import Keys
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.calls import new_call
+from goondan_tasks.bundle.catalog import ToolCatalog
+from goondan_tasks.calls import identity_of, new_call
 from goondan_tasks.errors import MiddlewareError, StepLimitError, ToolNotInCatalogError, ToolTimeoutError
 from goondan_tasks.extension_api import StepResult
 from goondan_tasks.messages import ToolCall
@@ -92,6 +93,20 @@ def test_redis_is_asked_once_for_each_step_by_a_worker_that_has_not_opened_it(
     assert another.require(call(opened.id)).catalog.item("stove__cook") is not None
     another.require(call(opened.id))
     assert store.reads == 1
+
+
+def test_a_step_stays_as_it_was_opened_first_although_a_slow_run_opens_it_again(
+    steps: Worker, store: Store
+) -> None:
+    slow, quick, another = steps(store), steps(store), steps(store)
+    asked = opening()
+    frozen = slow.prepare(StepRequest(identity_of(asked), asked, 0))
+    frozen.pass_through()
+    frozen.catalog = ToolCatalog(())
+    opened = quick.open(asked)
+    assert slow.keep(frozen) == opened
+    for worker in (slow, quick, another):
+        assert worker.require(call(opened.id)).catalog.item("stove__cook") is not None
 
 
 def test_the_steps_that_were_used_last_are_kept_in_mind(
