@@ -37,7 +37,7 @@ class Store(StepStore):
         self.is_asked = threading.Event()
         self.answers = threading.Event()
 
-    def keep(self, *args: Any, **fields: Any) -> None:
+    def keep(self, *args: Any, **fields: Any) -> bool:
         self.is_asked.set()
         assert self.answers.wait(30)
         raise ValueError("not kept")
