@@ -10,7 +10,7 @@ _TABLE = [
         "if record[3] and ended.kind ~= 'cancelled' then return -1 end",
         "",
     ),
-    ("finish keeps the lease", "if #ends.ids > 0 then redis.call('ZREM', due, unpack(ends.ids)) end", ""),
+    ("finish keeps the lease", "if #ends.ids > 0 then redis.pcall('ZREM', due, unpack(ends.ids)) end", ""),
     (
         "finish keeps the call among those that run",
         "do redis.pcall('ZREM', names.running .. agent, unpack(ids)) end",
@@ -34,17 +34,17 @@ _TABLE = [
     ("start ignores a cancel", "  elseif record[2] then\n    answers[at - 1] = -1", "  elseif false then"),
     (
         "start leaves no mark",
-        "redis.call('HDEL', KEYS[at], 'notStarted', 'spared', 'renewedAt')",
-        "redis.call('HDEL', KEYS[at], 'spared', 'renewedAt')",
+        "redis.call('HDEL', key, 'notStarted', 'spared', 'renewedAt')",
+        "redis.call('HDEL', key, 'spared', 'renewedAt')",
     ),
     (
         "start renews no claim that was spared",
-        "redis.call('HDEL', KEYS[at], 'notStarted', 'spared', 'renewedAt')",
-        "redis.call('HDEL', KEYS[at], 'notStarted')",
+        "redis.call('HDEL', key, 'notStarted', 'spared', 'renewedAt')",
+        "redis.call('HDEL', key, 'notStarted')",
     ),
     (
         "start renews no lease",
-        "if #leases > 0 then redis.call('ZADD', KEYS[1], 'XX', unpack(leases)) end",
+        "redis.call('ZADD', KEYS[1], 'XX', unpack(leases))",
         "",
     ),
     (
@@ -84,8 +84,8 @@ _TABLE = [
     ),
     (
         "claim counts no attempt as not started",
-        "'attempt', attempt, 'notStarted', '1',",
-        "'attempt', attempt,",
+        "'attempt', claim.attempt, 'notStarted', '1',",
+        "'attempt', claim.attempt,",
     ),
     (
         "claim ignores the deadline",
@@ -147,13 +147,13 @@ _TABLE = [
     ),
     (
         "release sets no deadline",
-        "redis.call('ZADD', KEYS[2], deadline, ARGV[1])\n-- the lease",
-        "-- the lease",
+        "redis.call('ZADD', KEYS[2], deadline, ARGV[1])\nredis.call('HSET', KEYS[1], 'status', 'queued'",
+        "redis.call('HSET', KEYS[1], 'status', 'queued'",
     ),
     (
         "release stays among those that run",
-        "redis.call('ZREM', KEYS[3], ARGV[1])\nif ARGV[3] ~= '' then",
-        "if ARGV[3] ~= '' then",
+        "redis.pcall('ZREM', KEYS[3], ARGV[1]) -- only a list",
+        "-- only a list",
     ),
     ("submit pushes no message", "redis.call('LPUSH', queue.queue, unpack(queue.messages))", ""),
     (
@@ -165,8 +165,8 @@ _TABLE = [
     ("submit accepts a call twice", "if status then return known_call(key, status, new) end", ""),
     (
         "submit gives no lifetime",
-        "  redis.call('EXPIRE', key, ttl)\n  batch.size = size + 1",
-        "  batch.size = size + 1",
+        "  redis.call('EXPIRE', key, new.ttl)\n",
+        "",
     ),
     (
         "cancel reaches no claimed call",
@@ -207,8 +207,8 @@ _TABLE = [
     ),
     (
         "suspend forgets its expiry",
-        "redis.call('ZADD', KEYS[2], ARGV[4], ARGV[1])\nkeep_for(KEYS[2], ttl)",
-        "redis.call('ZREM', KEYS[2], ARGV[1])",
+        "redis.call('ZADD', KEYS[2], ARGV[4], ARGV[1]) -- first",
+        "redis.call('ZREM', KEYS[2], ARGV[1]) -- first",
     ),
     ("resolve completes twice", "if record[7] and record[7] ~= completion then return {'closed'} end", ""),
     (
@@ -224,8 +224,8 @@ _TABLE = [
     ),
     (
         "reserve keeps no copy",
-        "if #copied > 0 then\n  redis.call('HSET', KEYS[1], unpack(copied))",
-        "if #copied > 0 then",
+        "  redis.call('HSET', KEYS[1], unpack(copied))\n",
+        "",
     ),
 ]
 _ALL = [*(Mutation(*row) for row in _TABLE), *LIMIT_MUTATIONS]

@@ -1,11 +1,13 @@
 -- Accepts calls in batches. Shared by submit.lua, finish_event.lua and claim_event.lua; ttl.lua, tracing.lua and
 -- mailboxes.lua are put before this.
 
--- Begin a batch. close_batch writes the keys that its calls share, each once.
+-- Begin a batch. close_batch writes it, the keys that its calls share each once. The records come last: if the script
+-- fails before, for example because another program has written a key, deadlines and messages without records are
+-- dropped, and the calls can be submitted again.
 local function open_batch(due)
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  return {time = time, now = now, size = 0, due = due, deadlines = {}, ttl = 0, queues = {}, traces = {}}
+  return {time = time, now = now, size = 0, due = due, deadlines = {}, ttl = 0, queues = {}, traces = {}, new = {}}
 end
 
 -- Add a queue to which calls of the batch go.
@@ -39,6 +41,8 @@ end
 -- Returns nothing for a new call; 'known' or 'conflict', and its status, for one that was submitted before; 'damaged' for
 -- one whose record or mailbox is: it is not accepted, the others of the batch are.
 local function add_call(batch, queue, key, new)
+  local same = batch.new[key]
+  if same then return same.digest == new.digest and 'known' or 'conflict', 'queued' end
   local status = redis.pcall('HGET', key, 'status')
   if type(status) == 'table' then return 'damaged', '' end
   if status then return known_call(key, status, new) end
@@ -47,17 +51,13 @@ local function add_call(batch, queue, key, new)
   local ttl = math.ceil(new.ttl + math.max(0, deadline - now) / 1000)
   if new.box and not put_in_mailbox(new.ns, new.box, new.id, now, ttl) then return 'damaged', '' end
   -- queuedAt has microseconds, one more for each call: it is the order in which calls wait for a limit
-  redis.call('HSET', key, 'status', 'queued', 'call', new.call, 'digest', new.digest, 'producers', new.producer,
-    'queuedAt', time[1] * 1000 + (time[2] + size) / 1000, 'deadline', deadline, 'attempt', 0)
-  if new.is_celery then redis.call('HSET', key, 'celery', '1') end
-  redis.call('EXPIRE', key, ttl)
-  batch.size = size + 1
+  new.queued_at, new.deadline, new.ttl = time[1] * 1000 + (time[2] + size) / 1000, deadline, ttl
+  batch.new[key], batch.size = new, size + 1
   batch.deadlines[2 * size + 1], batch.deadlines[2 * size + 2] = deadline, new.id
   if ttl > batch.ttl then batch.ttl = ttl end
   queue.ids[#queue.ids + 1] = now
   queue.ids[#queue.ids + 1] = new.id
   if new.message ~= '' then queue.messages[#queue.messages + 1] = new.message end
-  if new.box then redis.call('HSET', key, 'box', new.box) end
   for index in string.gmatch(new.indexes or '', '%S+') do
     local found = batch.traces[index] or {}
     batch.traces[index] = found
@@ -66,20 +66,31 @@ local function add_call(batch, queue, key, new)
   end
 end
 
--- Write the keys that the calls of the batch share. unpack takes 2,000 calls at most.
+local function write_record(key, new)
+  redis.call('HSET', key, 'status', 'queued', 'call', new.call, 'digest', new.digest, 'producers', new.producer,
+    'queuedAt', new.queued_at, 'deadline', new.deadline, 'attempt', 0)
+  if new.is_celery then redis.call('HSET', key, 'celery', '1') end
+  if new.box then redis.call('HSET', key, 'box', new.box) end
+  redis.call('EXPIRE', key, new.ttl)
+end
+
+-- Write the batch. unpack takes 2,000 calls at most.
 local function close_batch(batch)
   if batch.size == 0 then return end
   redis.call('ZADD', batch.due, unpack(batch.deadlines))
   keep_for(batch.due, batch.ttl)
   for _, queue in ipairs(batch.queues) do
+    if #queue.messages > 0 then
+      redis.call('LPUSH', queue.queue, unpack(queue.messages))
+      if redis.pcall('LLEN', queue.wake_up) == 0 then redis.call('LPUSH', queue.wake_up, '1') end
+    end
+  end
+  for key, new in pairs(batch.new) do write_record(key, new) end
+  for _, queue in ipairs(batch.queues) do
     if #queue.ids > 0 then
       redis.pcall('ZADD', queue.calls, unpack(queue.ids)) -- only a list: if it is damaged, the calls count all the same
       redis.pcall('ZREMRANGEBYRANK', queue.calls, 0, -10001)
       keep_for(queue.calls, batch.ttl)
-    end
-    if #queue.messages > 0 then
-      redis.call('LPUSH', queue.queue, unpack(queue.messages))
-      if redis.pcall('LLEN', queue.wake_up) == 0 then redis.call('LPUSH', queue.wake_up, '1') end
     end
   end
   for index, ids in pairs(batch.traces) do add_to_trace(index, ids, batch.ttl) end

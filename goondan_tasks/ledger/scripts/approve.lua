@@ -17,22 +17,23 @@ if not record[8] then return {'other', 'completion'} end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 if number_in(record[9]) < now then
-  redis.call('HSET', KEYS[1], 'token', ARGV[2])
   redis.call('ZADD', KEYS[2], now + ARGV[3], ARGV[1])
+  redis.call('HSET', KEYS[1], 'token', ARGV[2])
   return {'expired', 'unapproved', number_in(record[2], 0), number_in(record[3], 0), record[4], record[5], ''}
 end
 local deadline = tonumber(ARGV[5]) or now + ARGV[6]
+-- first what the queued call needs: a claim drops the message of one that is still pending
+if ARGV[8] ~= '' then
+  redis.call('LPUSH', KEYS[6], ARGV[8])
+  if redis.pcall('LLEN', KEYS[7]) == 0 then redis.call('LPUSH', KEYS[7], '1') end
+end
+redis.call('ZADD', KEYS[2], deadline, ARGV[1])
 redis.call('HSET', KEYS[1], 'status', 'queued', 'approved', ARGV[4], 'approvalToken', ARGV[2],
   'deadline', deadline)
 -- a sweep may have left its token
 redis.call('HDEL', KEYS[1], 'approval', 'handle', 'token', 'worker', 'result')
 redis.call('EXPIRE', KEYS[1], math.ceil(ARGV[7] + math.max(0, deadline - now) / 1000))
-redis.call('ZADD', KEYS[2], deadline, ARGV[1])
-redis.call('ZREM', KEYS[3], ARGV[1])
-redis.call('ZREM', KEYS[4], ARGV[1])
+redis.pcall('ZREM', KEYS[3], ARGV[1])
+redis.pcall('ZREM', KEYS[4], ARGV[1])
 redis.call('DEL', KEYS[5])
-if ARGV[8] ~= '' then
-  redis.call('LPUSH', KEYS[6], ARGV[8])
-  if redis.call('LLEN', KEYS[7]) == 0 then redis.call('LPUSH', KEYS[7], '1') end
-end
 return {'approved'}

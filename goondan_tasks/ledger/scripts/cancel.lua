@@ -12,16 +12,19 @@ local record = redis.pcall('HMGET', KEYS[1], 'status', 'attempt', 'queuedAt', 'c
   'completion', 'token')
 local status = record[1]
 if not status then return {'unknown'} end
-if not (record[5] and record[8] == ARGV[2]) then
+local is_again = record[5] and record[8] == ARGV[2]
+if not is_again then
   if record[5] then return {'marked'} end
   -- a pending call that was completed counts as closed: its result is about to be stored
   if status == 'done' or status == 'dead' or (status == 'pending' and record[7]) then return {'closed'} end
+end
+if status == 'running' and not is_again then
   redis.call('HSET', KEYS[1], 'cancelled', '1')
-  if status == 'running' then return {'marked'} end
+  return {'marked'}
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-redis.call('HSET', KEYS[1], 'status', 'running', 'token', ARGV[2])
-redis.call('EXPIRE', KEYS[1], ARGV[4])
 redis.call('ZADD', KEYS[2], now + ARGV[3], ARGV[1])
+redis.call('HSET', KEYS[1], 'cancelled', '1', 'status', 'running', 'token', ARGV[2])
+redis.call('EXPIRE', KEYS[1], ARGV[4])
 return {'taken', 'cancelled', number_in(record[2], 0), number_in(record[3], 0), record[4], record[6]}

@@ -9,7 +9,12 @@
 --       '1' if it was stored when it was queued: without a record it has ended long ago, and is absent
 -- Returns as claim_call does, with one more verdict: waiting (the event is parked; its message can be dropped).
 local id, ns, box = ARGV[1], ARGV[15], ARGV[16]
-local status = redis.call('HGET', KEYS[1], 'status')
+local status = redis.pcall('HGET', KEYS[1], 'status')
+if type(status) == 'table' then -- its record is damaged, which must not keep its mailbox closed
+  local first, first_status = first_in_mailbox(ns, box)
+  if ARGV[18] ~= '1' and ARGV[17] ~= '' and first_status == 'queued' then release_event(ns, first, KEYS[5], KEYS[6]) end
+  return status
+end
 if not status then
   if ARGV[19] == '1' then return {'absent', 0, 0, 0} end
   accept_call({KEYS[1], KEYS[2], KEYS[4], KEYS[5], KEYS[6]}, {

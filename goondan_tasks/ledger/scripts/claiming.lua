@@ -1,10 +1,11 @@
 -- Claims calls. Shared by claim.lua, claim_on_reserve.lua and others; ttl.lua, tracing.lua and numbers.lua are put
 -- before this.
 
--- Begin a batch. close_claims writes the keys that its claims share, each once.
+-- Begin a batch. close_claims writes it, the keys that its claims share each once, and the leases first: a record that
+-- says running, without a lease, would never be swept.
 local function open_claims()
   local time = redis.call('TIME')
-  return {now = time[1] * 1000 + math.floor(time[2] / 1000), leases = {}, running = {}}
+  return {now = time[1] * 1000 + math.floor(time[2] / 1000), leases = {}, running = {}, records = {}}
 end
 
 -- Whether a record is that of another call: the digests differ. In the record of a plain call that has ended, the
@@ -33,6 +34,8 @@ end
 -- Only a sweep decides whether another worker is dead, never a claim.
 local function claim_call(claims, keys, id, token, terms, absent)
   local now = claims.now
+  local same = claims.records[keys[1]] -- by an earlier message of this reservation
+  if same then return {'held', same.attempt, same.queued, now} end
   local record = redis.pcall('HMGET', keys[1], 'status', 'attempt', 'queuedAt', 'deadline', 'token',
     'verdict', 'deaths', 'retried', 'approved', 'call')
   if record.err then return record end
@@ -48,12 +51,12 @@ local function claim_call(claims, keys, id, token, terms, absent)
     return {record[6], attempt, queued, now, record[8], record[9], record[10]}
   end
   if not status and not absent then return {'absent', 0, now, now} end
-  local verdict = 'run'
+  local verdict, fields = 'run', {}
   if not status then
     local deadline = tonumber(absent[3]) or now + absent[4]
     if deadline < now then verdict = 'expired' end
-    redis.call('HSET', keys[1], 'call', absent[1], 'digest', absent[2], 'producers', '', 'queuedAt', now,
-      'deadline', deadline, 'celery', '1')
+    fields = {'call', absent[1], 'digest', absent[2], 'producers', '', 'queuedAt', now, 'deadline', deadline,
+      'celery', '1'}
     redis.pcall('ZADD', keys[4], now, id)
     redis.pcall('ZREMRANGEBYRANK', keys[4], 0, -10001)
     keep_for(keys[2], terms.ttl) -- for calls with a record, accepting them has extended this
@@ -71,21 +74,30 @@ local function claim_call(claims, keys, id, token, terms, absent)
       attempt = attempt + 1
     end
   end
-  redis.call('HSET', keys[1], 'status', 'running', 'token', token, 'worker', terms.worker,
-    'verdict', verdict, 'attempt', attempt, 'notStarted', '1', 'claimedAt', now,
-    'idempotent', terms.idempotent, 'maxAttempts', terms.most, 'limit', terms.limit)
-  -- accept.lua made the record live for this long beyond its deadline, so the first run need not extend it
-  if attempt ~= 1 or absent then redis.call('EXPIRE', keys[1], terms.ttl) end
+  claims.records[keys[1]] = {
+    fields = fields, token = token, terms = terms, verdict = verdict, attempt = attempt, queued = queued,
+    -- accept.lua made the record live for this long beyond its deadline, so the first run need not extend it
+    ttl = (attempt ~= 1 or absent) and terms.ttl,
+  }
   claims.leases[#claims.leases + 1], claims.leases[#claims.leases + 2] = now + terms.lease, id
   local running = claims.running[keys[3]] or {}
   running[#running + 1], running[#running + 2], claims.running[keys[3]] = now, id, running
   return {verdict, attempt, queued, now, record[8], record[9], record[10]}
 end
 
--- Write the keys that the claims of the batch share.
+local function write_claim(key, claim, now)
+  local terms = claim.terms
+  redis.call('HSET', key, 'status', 'running', 'token', claim.token, 'worker', terms.worker,
+    'verdict', claim.verdict, 'attempt', claim.attempt, 'notStarted', '1', 'claimedAt', now,
+    'idempotent', terms.idempotent, 'maxAttempts', terms.most, 'limit', terms.limit, unpack(claim.fields))
+  if claim.ttl then redis.call('EXPIRE', key, claim.ttl) end
+end
+
+-- Write the batch.
 local function close_claims(claims, due, ttl)
   if #claims.leases == 0 then return end
   redis.call('ZADD', due, unpack(claims.leases))
+  for key, claim in pairs(claims.records) do write_claim(key, claim, claims.now) end
   for running, ids in pairs(claims.running) do
     redis.pcall('ZADD', running, unpack(ids)) -- only a list: if it is damaged, the claims count all the same
     keep_for(running, ttl)

@@ -13,8 +13,8 @@ local MESSAGES_PER_FETCH = 3 -- each event adds fewer, so the queue does not gro
 -- missing. Other messages go to the end of the queue; only a worker can record an event from plain Celery.
 local function take_messages()
   for _ = 1, MESSAGES_PER_FETCH do
-    local message = redis.call('RPOP', KEYS[4])
-    if not message then return end
+    local message = redis.pcall('RPOP', KEYS[4])
+    if type(message) ~= 'string' then return end -- it is empty, or damaged
     local id = string.match(message, OURS)
     local status = id and redis.pcall('HGET', ns .. 'call:' .. id, 'status')
     if not id or status == 'queued' then

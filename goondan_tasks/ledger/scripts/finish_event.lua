@@ -43,35 +43,36 @@ end
 if now == -2 and box then return release_next(now) end -- a damaged record must not keep its mailbox closed
 if now <= 0 then
   if box and outcome == 'ok' and redis.call('HGET', KEYS[2], 'outcome') ~= 'ok' then
-    redis.call('HINCRBY', ns .. 'late-answers', agent_of(box), 1)
+    redis.pcall('HINCRBY', ns .. 'late-answers', agent_of(box), 1)
     redis.call('EXPIRE', ns .. 'late-answers', ttl)
   end
   if not is_late then return now end
   redis.call('HDEL', KEYS[2], 'token')
   redis.call('HSET', KEYS[2], 'ender', LATE)
-  redis.call('ZREM', KEYS[1], id)
+  redis.pcall('ZREM', KEYS[1], id)
   return release_next(now)
 end
 -- if the handler still runs, this renews its lease
 redis.call('HDEL', KEYS[2], 'parked', 'message', 'spared', 'renewedAt')
-redis.call('XADD', ns .. 'turn-stream:' .. id, 'NOMKSTREAM', '*', 'entries', '[{"type":"end"}]')
+-- what follows must not stop at the damaged key of another: the result is stored, and the next event waits
+redis.pcall('XADD', ns .. 'turn-stream:' .. id, 'NOMKSTREAM', '*', 'entries', '[{"type":"end"}]')
 if record[2] then
-  redis.call('ZREM', ns .. 'pending:' .. agent, id)
-  redis.call('ZREM', ns .. 'approvals:' .. agent, id)
+  redis.pcall('ZREM', ns .. 'pending:' .. agent, id)
+  redis.pcall('ZREM', ns .. 'approvals:' .. agent, id)
 end
 if ARGV[19] then
-  accept_call({KEYS[7], KEYS[1], KEYS[8], KEYS[5], KEYS[6]}, {
+  pcall(accept_call, {KEYS[7], KEYS[1], KEYS[8], KEYS[5], KEYS[6]}, {
     id = ARGV[19], call = ARGV[20], digest = ARGV[21], producer = '', patience = ARGV[22], ttl = ARGV[23],
     message = ARGV[18], ns = ns, box = ARGV[24], indexes = ARGV[25],
   })
 elseif ARGV[18] and ARGV[18] ~= '' then
-  redis.call('LPUSH', KEYS[5], ARGV[18]) -- wakes no worker: the asker has the answer from its notification
+  redis.pcall('LPUSH', KEYS[5], ARGV[18]) -- wakes no worker: the asker has the answer from its notification
 end
 if not still_runs then
   redis.call('HSET', KEYS[2], 'ender', request)
   return box and release_next(now) or now
 end
-redis.call('HSET', KEYS[2], 'token', token)
 redis.call('ZADD', KEYS[1], now + lease, id)
+redis.call('HSET', KEYS[2], 'token', token)
 keep_for(KEYS[1], ttl)
 return now

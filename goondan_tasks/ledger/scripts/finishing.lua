@@ -71,7 +71,8 @@ end
 -- End the batch: end the claims, and notify each producer of all its calls in one message. Each line of it has an id
 -- and, after a space, the result.
 local function close_ends(ends, due, names)
-  if #ends.ids > 0 then redis.call('ZREM', due, unpack(ends.ids)) end
+  -- the results are stored: a sweep drops what stays here
+  if #ends.ids > 0 then redis.pcall('ZREM', due, unpack(ends.ids)) end
   for agent, ids in pairs(ends.running) do redis.pcall('ZREM', names.running .. agent, unpack(ids)) end
   for producer, list in pairs(ends.notifications) do
     redis.call('PUBLISH', names.results .. producer, table.concat(list, '\n'))

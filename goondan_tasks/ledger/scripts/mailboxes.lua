@@ -55,10 +55,13 @@ end
 local function release_event(ns, id, queue, wake_up)
   local record = redis.call('HMGET', ns .. 'call:' .. id, 'parked', 'message', 'call')
   if not record[1] then return end
-  redis.call('HDEL', ns .. 'call:' .. id, 'parked', 'message')
-  if record[2] == '' then return id, record[3] end
-  redis.call('RPUSH', queue, record[2])
-  if redis.pcall('LLEN', wake_up) == 0 then redis.call('LPUSH', wake_up, '1') end
+  local is_sent_by_caller = record[2] == ''
+  if not is_sent_by_caller then
+    redis.call('RPUSH', queue, record[2])
+    if redis.pcall('LLEN', wake_up) == 0 then redis.call('LPUSH', wake_up, '1') end
+  end
+  redis.call('HDEL', ns .. 'call:' .. id, 'parked', 'message') -- last: the record keeps what no queue takes
+  if is_sent_by_caller then return id, record[3] end
 end
 
 -- Remove an event that has ended and release the next one. Returns as release_event does.

@@ -15,6 +15,15 @@ if ARGV[5] == '1' then record[2] = '1' end
 if not record[2] and record[3] ~= '1' then return 0 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- The message and the deadline come first: a claim drops a message of a call that is not queued, but a queued call
+-- without them would wait forever.
+if ARGV[3] ~= '' then
+  -- it goes to the front of the queue, or to the end if it may have killed its worker
+  redis.call(ARGV[4] == '1' and 'LPUSH' or 'RPUSH', KEYS[4], ARGV[3])
+  if redis.pcall('LLEN', KEYS[5]) == 0 then redis.call('LPUSH', KEYS[5], '1') end
+end
+local deadline = redis.call('HGET', KEYS[1], 'deadline')
+redis.call('ZADD', KEYS[2], deadline, ARGV[1])
 redis.call('HSET', KEYS[1], 'status', 'queued', 'released', ARGV[2], 'releasedAt', now)
 if not record[2] then keep_former(KEYS[1], record[7], record[8], now, 'released', record[9]) end
 redis.call('HDEL', KEYS[1], 'token', 'verdict', 'worker', 'notStarted', 'callback')
@@ -24,14 +33,7 @@ if ARGV[4] == '1' then
 elseif record[2] then
   redis.call('HINCRBY', KEYS[1], 'attempt', -1)
 end
-local deadline = redis.call('HGET', KEYS[1], 'deadline')
-redis.call('ZADD', KEYS[2], deadline, ARGV[1])
 -- the lease has shortened the record's lifetime; without a record, the message is not run
 keep_for(KEYS[1], math.max(0, math.ceil((deadline - (time[1] * 1000)) / 1000)))
-redis.call('ZREM', KEYS[3], ARGV[1])
-if ARGV[3] ~= '' then
-  -- it goes to the front of the queue, or to the end if it may have killed its worker
-  redis.call(ARGV[4] == '1' and 'LPUSH' or 'RPUSH', KEYS[4], ARGV[3])
-  if redis.call('LLEN', KEYS[5]) == 0 then redis.call('LPUSH', KEYS[5], '1') end
-end
+redis.pcall('ZREM', KEYS[3], ARGV[1]) -- only a list: if it is damaged, the call is queued all the same
 return 1

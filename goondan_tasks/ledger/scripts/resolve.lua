@@ -35,9 +35,8 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local word, verdict = 'taken', 'completed'
 if not record[7] and number_in(record[9]) < now then
   word, verdict, completion = 'expired', record[8] and 'unapproved' or 'unresolved', ''
-else
-  redis.call('HSET', KEYS[1], 'completion', completion)
 end
-redis.call('HSET', KEYS[1], 'token', ARGV[2])
 redis.call('ZADD', KEYS[2], now + ARGV[3], ARGV[1])
+redis.call('HSET', KEYS[1], 'token', ARGV[2])
+if word == 'taken' then redis.call('HSET', KEYS[1], 'completion', completion) end
 return {word, verdict, number_in(record[2], 0), number_in(record[3], 0), record[4], record[5], completion}

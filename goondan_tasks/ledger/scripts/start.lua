@@ -7,7 +7,7 @@
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local lease = now + ARGV[1]
-local answers, leases = {}, {}
+local answers, leases, started = {}, {}, {}
 for at = 2, #KEYS do
   local record = redis.pcall('HMGET', KEYS[at], 'token', 'cancelled', 'status')
   if record.err then
@@ -17,14 +17,17 @@ for at = 2, #KEYS do
   elseif record[2] then
     answers[at - 1] = -1
   elseif record[3] == 'done' then
-    redis.call('ZADD', KEYS[1], 'XX', now, ARGV[2 * at - 2])
+    leases[#leases + 1], leases[#leases + 2] = now, ARGV[2 * at - 2]
     answers[at - 1] = 0
   else
-    -- removing a field and changing a score need no memory: a full Redis accepts them
-    redis.call('HDEL', KEYS[at], 'notStarted', 'spared', 'renewedAt')
+    started[#started + 1] = KEYS[at]
     leases[#leases + 1], leases[#leases + 2] = lease, ARGV[2 * at - 2]
     answers[at - 1] = 1
   end
 end
-if #leases > 0 then redis.call('ZADD', KEYS[1], 'XX', unpack(leases)) end
+if #leases > 0 then
+  redis.call('ZREM', KEYS[1], '') -- a full Redis accepts all that follows a write which needs no memory
+  redis.call('ZADD', KEYS[1], 'XX', unpack(leases)) -- before the marks: without a lease there must be none
+  for _, key in ipairs(started) do redis.call('HDEL', key, 'notStarted', 'spared', 'renewedAt') end
+end
 return answers

@@ -13,14 +13,14 @@ if record[4] and not is_approval then return record[4] end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local ttl = math.ceil(ARGV[5] + math.max(0, ARGV[4] - now) / 1000)
+redis.call('ZADD', KEYS[2], ARGV[4], ARGV[1]) -- first: a pending call that does not expire could wait forever
+keep_for(KEYS[2], ttl)
 redis.call('HSET', KEYS[1], 'status', 'pending', 'suspendedAt', now, 'deadline', ARGV[4], 'handle', ARGV[9],
   'result', ARGV[11])
 redis.call('HDEL', KEYS[1], 'token', 'verdict', 'notStarted', 'idempotent', 'maxAttempts', 'deaths', 'retried')
 if ARGV[8] ~= '' then redis.call('HSET', KEYS[1], 'callback', ARGV[8]) end
 redis.call('EXPIRE', KEYS[1], ttl)
-redis.call('ZADD', KEYS[2], ARGV[4], ARGV[1])
-keep_for(KEYS[2], ttl)
-redis.call('ZREM', KEYS[3], ARGV[1])
+redis.pcall('ZREM', KEYS[3], ARGV[1]) -- these are only lists: if one is damaged, the call is pending all the same
 local indexes = {KEYS[5]}
 if is_approval then
   redis.call('HSET', KEYS[1], 'approval', '1')
@@ -30,8 +30,8 @@ if is_approval then
   indexes[2] = KEYS[6]
 end
 for _, index in ipairs(indexes) do
-  redis.call('ZADD', index, ARGV[4], ARGV[1])
-  redis.call('ZREMRANGEBYSCORE', index, '-inf', now - ARGV[5] * 1000)
+  redis.pcall('ZADD', index, ARGV[4], ARGV[1])
+  redis.pcall('ZREMRANGEBYSCORE', index, '-inf', now - ARGV[5] * 1000)
   keep_for(index, ttl)
 end
 if record[5] then -- submitted by plain Celery

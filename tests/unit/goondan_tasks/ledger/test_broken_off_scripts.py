@@ -1,0 +1,108 @@
+"""A script that fails keeps what it has written before: no call is lost, and none waits without end."""
+
+import pytest
+from redis import Redis
+from redis.exceptions import ResponseError
+
+from broker_config.in_flight import ReservationFactory
+from broker_config.queues import call_queue
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.record import Stored, Verdict
+from tests.unit.goondan_tasks.ledger.calls import a_call, an_event, claimed, record_of, submission, submit
+from tests.unit.goondan_tasks.ledger.test_mailboxes import QUEUE, Post
+
+CODER = call_queue("coder")
+
+
+def overwrite(redis: Redis, key: str) -> None:
+    redis.delete(key)
+    redis.set(key, "overwritten")
+
+
+@pytest.mark.parametrize("key", [CODER, "goondan:due"])
+def test_call_whose_submit_failed_is_queued_when_submitted_again(
+    ledger: Ledger, redis: Redis, key: str
+) -> None:
+    overwrite(redis, key)
+    with pytest.raises(ResponseError):
+        ledger.submit_all([submission(a_call())], "p1")
+    redis.delete(key)
+    [admission] = ledger.submit_all([submission(a_call())], "p1")
+    assert admission.is_new
+    assert redis.lrange(CODER, 0, -1) == [b"message"]
+
+
+def test_call_that_is_twice_in_a_batch_is_accepted_once(ledger: Ledger, redis: Redis) -> None:
+    one = submission(a_call())
+    admissions = ledger.submit_all([one, one, one._replace(digest="0")], "p1")
+    assert [admission.is_new for admission in admissions] == [True, False, False]
+    assert [admission.is_conflict for admission in admissions] == [False, False, True]
+    assert redis.llen(CODER) == 1
+
+
+def test_messages_stay_in_their_queue_when_their_reservation_fails(ledger: Ledger, redis: Redis) -> None:
+    ours = b'{"headers":{"lang":"py","task":"goondan.tool_call","id":"%b","shadow":"bash__exec",'
+    call_id = submit(ledger, a_call())
+    messages = [b"of plain Celery", ours % call_id.encode()]
+    redis.delete(CODER)
+    redis.lpush(CODER, *messages)
+    overwrite(redis, ledger.keys.due)
+    reservations = ReservationFactory()
+    reservations.claim_with(ledger.claim_on_reserve("w1", 3, {CODER: {}}))
+    with pytest.raises(ResponseError):
+        reservations.make([CODER], 2).script_call.run(redis)
+    assert redis.lrange(CODER, 0, -1) == messages[::-1]
+    assert record_of(ledger, a_call()).status == "queued"
+
+
+def test_reservation_of_some_leaves_the_others_in_order(redis: Redis) -> None:
+    redis.lpush(CODER, "1", "2", "3", "4")
+    _, taken = ReservationFactory().make([CODER], 3).script_call.run(redis)
+    assert taken[2::4] == [b"1", b"2", b"3"]
+    assert redis.lrange(CODER, 0, -1) == [b"4"]
+
+
+def test_claim_is_kept_when_its_release_fails(ledger: Ledger, redis: Redis) -> None:
+    call_id = submit(ledger, a_call())
+    claim = claimed(ledger, a_call())
+    lease = redis.zscore(ledger.keys.due, call_id)
+    overwrite(redis, CODER)
+    with pytest.raises(ResponseError):
+        ledger.release(claim, died=False, message=b"again").run(redis)
+    assert record_of(ledger, a_call()).status == "running"
+    assert redis.zscore(ledger.keys.due, call_id) == lease
+
+
+def test_result_is_stored_though_the_deadlines_are_damaged(ledger: Ledger, redis: Redis) -> None:
+    submit(ledger, a_call())
+    claim = claimed(ledger, a_call())
+    overwrite(redis, ledger.keys.due)
+    assert ledger.finish(claim, claim.run.ok(1, None)).run(redis).stored is Stored.YES
+
+
+def test_message_of_a_damaged_event_admits_the_next(redis: Redis) -> None:
+    post = Post(redis)
+    damaged, following = an_event(0), an_event(1)
+    post.put(damaged, following)
+    post.claim_event(following)
+    post.take_messages()
+    overwrite(redis, post.ledger.keys.call(submission(damaged).id))
+    with pytest.raises(ResponseError):
+        post.claim_event(damaged)
+    assert post.messages() == ["e1"]
+    assert post.claim_event(following).verdict is Verdict.RUN
+
+
+def test_next_event_is_admitted_though_its_answer_cannot_be_sent(redis: Redis) -> None:
+    post = Post(redis)
+    events = [an_event(number, asker="planner", awaited=False) for number in range(2)]
+    post.put(*events)
+    claim = post.claim_event(events[0])
+    post.claim_event(events[1])
+    post.take_messages()
+    overwrite(redis, "agent.planner.events")
+    result = claim.run.ok(None, 0.0)
+    answer = post.reaper.answer(claim, result)
+    assert post.ledger.finish(claim, result, answer).run(redis).stored is Stored.YES
+    assert post.messages() == ["e1"]
+    assert redis.llen(QUEUE) == 1
