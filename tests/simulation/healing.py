@@ -6,8 +6,9 @@ from random import Random
 
 from goondan_tasks.ledger.record import Claim, Stored, Verdict
 from tests.simulation.invariants import AT_END, check, require_alone
+from tests.simulation.key_invariants import require_only_run, same_key
 from tests.simulation.limit_invariants import require_within_limits
-from tests.simulation.workers import claim, reserve, store_result
+from tests.simulation.workers import claim, ok_result, reserve, store_result
 from tests.simulation.world import QUEUES, BrokenPromiseError, KnownCall, World
 
 #: how long a world is healed
@@ -55,14 +56,20 @@ def heal(world: World) -> None:
 
 
 def _waiting(world: World) -> list[KnownCall]:
-    """Return the calls that are not pending and have no result.
+    """Return the open calls that are not pending, and wait for no pending call with their key.
 
     Behind a damaged event, the next one of its mailbox waits until a sweep looks at that.
     """
     closed = {one.submission.mailbox for one in world.calls.values() if one.is_damaged and one.is_event}
     calls = [one for one in world.calls.values() if one.result is None and not one.is_damaged]
-    waiting = [one for one in calls if world.status(one) != b"pending"]
-    return [one for one in waiting if one.submission.mailbox not in closed]
+    pending = {one.id for one in calls if world.status(one) == b"pending"}
+    return [
+        one
+        for one in calls
+        if one.id not in pending
+        and one.submission.mailbox not in closed
+        and not any(other.id in pending for other, _ in same_key(world, one))
+    ]
 
 
 def _require_patience(world: World, waiting: Sequence[KnownCall], rounds: int) -> None:
@@ -94,8 +101,9 @@ def _work_off(world: World) -> None:
                 one.begun.append((worker.name, held.claim.run.attempt))
                 require_alone(world, one, held)
                 require_within_limits(world, one)
+                require_only_run(world, one)
                 worker.limiter.begin(held.claim)
-                store_result(world, held.claim, held.claim.run.ok({"by": worker.name}, 0.0), pick)
+                store_result(world, held.claim, ok_result(worker, held.claim, pick), pick)
             elif answer == Stored.CANCELLED:
                 world.reaper.settle(_cancelled(held.claim))
             worker.limiter.leave(held.claim)

@@ -1,9 +1,10 @@
 """What must be true after every step, and once all faults are over."""
 
-from goondan_tasks.errors import AgentOutcomeUnknownError, ToolCancelledError, ToolOutcomeUnknownError
+from goondan_tasks.errors import ToolCancelledError
 from goondan_tasks.events import mailbox_of
 from goondan_tasks.messages import ToolCallResult
 from tests.simulation.conformance import differences
+from tests.simulation.key_invariants import UNKNOWN, check_keys, key_of
 from tests.simulation.limit_invariants import check_limits
 from tests.simulation.world import LEASE, THINKER, BrokenPromiseError, Held, KnownCall, World
 
@@ -11,7 +12,6 @@ from tests.simulation.world import LEASE, THINKER, BrokenPromiseError, Held, Kno
 _LASTING = ("agent.", "sim:", "unacked", "_kombu")
 #: indexes that must be empty once every call has ended
 _EMPTY = ("due", "running:", "pending:", "approvals:", "mailbox:", "mailboxes:", "waiting:", "line:")
-_UNKNOWN = {ToolOutcomeUnknownError.code, AgentOutcomeUnknownError.code}
 
 
 def check(world: World) -> None:
@@ -37,6 +37,7 @@ def check_results(world: World) -> None:
             )
         if final is not None and one.result is None:
             _check_result(world, one, ToolCallResult.from_json(final))
+            world.ended.append(one)
         one.result = final
 
 
@@ -45,7 +46,7 @@ def _check_result(world: World, one: KnownCall, result: ToolCallResult) -> None:
     code = None if result.error is None else result.error.code
     if one.is_cancelled != (code == ToolCancelledError.code):
         raise BrokenPromiseError(f"{world.name(one)} ended with {code}; cancelled: {one.is_cancelled}")
-    if code in _UNKNOWN and not one.was_marked:
+    if code in UNKNOWN and not one.was_marked and key_of(one) is None:
         raise BrokenPromiseError(f"{world.name(one)} ended with {code} and was never marked")
     is_completed = result.output == {"completed": True}
     if one.is_completed and not one.is_cancelled and not is_completed:
@@ -140,5 +141,5 @@ def _require_first(world: World, one: KnownCall) -> None:
             raise BrokenPromiseError(f"{world.name(one)} began before {world.name(other)} had ended")
 
 
-AFTER_STEP = (check_results, check_conformance, check_limits)
+AFTER_STEP = (check_results, check_conformance, check_limits, check_keys)
 AT_END = (check_indexes, check_lifetimes)

@@ -78,6 +78,48 @@ LIMIT_MUTATIONS = [
         "local least = kind == 'rate' and 2 * RESERVED or '-inf'",
     ),
     Mutation(
+        "key runs beside its call",
+        "local is_under_way = status == 'queued' or status == 'running' or status == 'pending'",
+        "local is_under_way = status == 'queued' or status == 'pending'",
+    ),
+    Mutation(
+        "key runs although its call is pending",
+        "local is_under_way = status == 'queued' or status == 'running' or status == 'pending'",
+        "local is_under_way = status == 'queued' or status == 'running'",
+    ),
+    Mutation(
+        "key shares every error",
+        "return outcome == 'ok' or with_unknown and is_unknown",
+        "return true",
+    ),
+    Mutation(
+        "key forgets unknown outcomes",
+        "return outcome == 'ok' or with_unknown and is_unknown",
+        "return outcome == 'ok'",
+    ),
+    Mutation(
+        "key compares no arguments",
+        "if state[2] ~= limit.digest then return 'conflict', owner end",
+        "",
+    ),
+    Mutation(
+        "key runs if its call's record is damaged",
+        "if type(status) == 'table' then return 'share', owner end",
+        "if type(status) == 'table' then return end",
+    ),
+    Mutation(
+        "key shares no output",
+        'for name in ("status", "output", "handle", "error")',
+        'for name in ("status", "handle", "error")',
+        where="goondan_tasks.ledger.reaper:shared",
+    ),
+    Mutation(
+        "key forgets the file of a large output",
+        "output_file=result.meta.output_file",
+        "output_file=None",
+        where="goondan_tasks.ledger.reaper:shared",
+    ),
+    Mutation(
         "limits are not asked",
         "if limits is None or (limits.is_empty and not call.idempotency_key):",
         "if True:",

@@ -35,6 +35,9 @@ QUICK = [
     "limits push no message",
     "rate has a shorter period",
     "worker releases no permits",
+    "key runs beside its call",
+    "key compares no arguments",
+    "key shares no output",
 ]
 
 

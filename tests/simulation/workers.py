@@ -19,6 +19,7 @@ from goondan_tasks.ledger.record import Claim, Stored, Verdict
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.output import Pending
 from tests.simulation.invariants import require_alone, require_lease, require_startable
+from tests.simulation.key_invariants import require_only_run
 from tests.simulation.limit_invariants import require_released, require_within_limits
 from tests.simulation.sweeps import sweep
 from tests.simulation.world import QUEUES, BrokenPromiseError, Held, KnownCall, Worker, World
@@ -115,6 +116,7 @@ def begin(world: World, pick: Random) -> bool:
     world.tell(f"began in {worker.name}, attempt {held.claim.run.attempt}", one)
     require_alone(world, one, held)
     require_within_limits(world, one)
+    require_only_run(world, one)
     worker.limiter.begin(held.claim)
     worker.writer.flush()  # Redis has just confirmed the mark, so that this arrives
     return True
@@ -131,7 +133,7 @@ def finish(world: World, pick: Random) -> bool:
     if one.terms.idempotent and not one.is_event and pick.random() < 0.2:
         return _retry(world, worker, held, pick)
     del worker.held[claim.token]
-    result = claim.run.ok({"by": worker.name}, 0.0) if pick.random() < 0.7 else _error(world, claim)
+    result = ok_result(worker, claim, pick) if pick.random() < 0.7 else _error(world, claim)
     store_result(world, claim, result, pick)
     worker.limiter.leave(claim)
     if one.limits and not worker.writer.unsent:
@@ -371,6 +373,12 @@ def _take(world: World, worker: Worker, claim: Claim, due: Mapping[str, float]) 
     if claim.is_ours:
         world.reaper.settle(claim)
     worker.limiter.leave(claim)
+
+
+def ok_result(worker: Worker, claim: Claim, pick: Random) -> ToolCallResult:
+    """Return a result that no other call has of itself; its output may be in a file."""
+    file = f".outputs/{claim.run.id}.json" if pick.random() < 0.2 else None
+    return claim.run.ok({"by": worker.name, "of": claim.run.id}, 0.0, output_file=file)
 
 
 def _error(world: World, claim: Claim) -> ToolCallResult:

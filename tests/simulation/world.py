@@ -54,6 +54,8 @@ THEMES = (
     ("gate__serial",),
     ("pace__plain", "pace__safe"),
     ("pace__slow",),
+    ("once__plain",),
+    (PLAIN, SAFE),  # with keys of the caller
     ("gate__safe", "gate__solo", "gate__serial", "pace__safe", "pace__slow"),
 )
 TERMS = terms_of_tools()
@@ -199,6 +201,8 @@ class World:
         self.limits: dict[str, Limit] = {}
         self.starts: dict[str, list[int]] = {}
         self.limit_states: dict[str, Any] = {}
+        #: the calls whose final results were seen for the first time after the last step
+        self.ended: list[KnownCall] = []
         #: the tools of most calls of this world, once it is chosen
         self.theme: tuple[str, ...] | None = None
         self.swept: list[Claim] = []
@@ -314,9 +318,14 @@ class World:
         if not tools:
             return new_call(AGENT, pick.choice([PLAIN, SAFE]), {"n": number}, fields)
         fields["instance_key"] = pick.choice(["i1", "i2"])
+        tool = pick.choice(tools)
+        if tool in (PLAIN, SAFE):
+            fields["idempotency_key"] = pick.choice(["k1", "k2"])
+            return new_call(AGENT, tool, {"n": pick.choice([0, 0, 0, 1])}, fields)
         if pick.random() < 0.2:
             fields["deadline"] = iso_time(self.milliseconds + pick.choice([20_000, 70_000]))
-        return new_call(AGENT, pick.choice(tools), {"n": number}, fields)
+        args = {"order": pick.choice(["a", "b"])} if tool == "once__plain" else {}
+        return new_call(AGENT, tool, {"n": number, **args}, fields)
 
     def _is_idempotent(self, call_id: str) -> bool:
         return call_id in self.calls and self.calls[call_id].terms.idempotent
