@@ -39,7 +39,7 @@ OUTCOMES = (
 _POLICIES: Mapping[str, Mapping[str, Any]] = {
     "approved": {"requiresApproval": True},
     "denied": {"requiresApproval": True},
-    "time-limit": {"timeoutSeconds": 0.5},
+    "time-limit": {"timeoutSeconds": 1},
     "killed-again": {"idempotent": True},
     "retry": {"idempotent": True, "retry": {"max": 2, "backoffSeconds": 0.05}},
 }
@@ -71,7 +71,7 @@ KINDS = (
     Kind("slow", pause=0.02, has_plan=True),
     Kind("async", "on_loop.py", has_plan=True),
     Kind("middleware", extensions=("Extension/around",)),
-    Kind("plain-middleware", extensions=("Extension/layer",)),
+    Kind("plain-middleware", extensions=("Extension/layer",), has_plan=True),
     Kind("limited", policy={"maxConcurrency": 1}),
     Kind("isolated", policy={"isolation": "process"}),
     Kind("javascript", "tools.mjs", has_plan=True),

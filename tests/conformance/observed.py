@@ -14,11 +14,10 @@ from goondan_tasks.errors import CallNotFoundError
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.testing import LocalStack
-from tests.conformance.bench import Bench, Submitted
+from tests.conformance.bench import Bench, Submitted, hope
 from tests.conformance.kinds import Cell
 from tests.faults.finals import final_results
 from tests.integration.task_events import monitor
-from tests.waiting import wait_until
 
 #: the keys that may name a call which has ended: histories, and counts
 HISTORIES = ("call:", "calls:", "trace:", "turn:", "recent-losses", "step:")
@@ -30,6 +29,8 @@ class Seen:
 
     submitted: Submitted
     begun: int
+    #: how often the middleware around it has begun
+    begun_around: int
     record: CallRecord | None
     #: the lines about the call in the logs of workers and of the producer
     lines: list[JsonObject]
@@ -39,7 +40,7 @@ class Seen:
     settled: Counter[str]
     #: how many runs have a duration among the metrics
     timed: int
-    #: the types of Celery's events about the call
+    #: the types of Celery's events about the call, which several processes send
     events: list[str]
     #: how often a final result was announced to producers
     finals: int
@@ -96,7 +97,7 @@ def observe(bench: Bench, watch: Watch) -> dict[str, Seen]:
             bench.stack.stop_worker(worker)
     lines = [line for worker in bench.workers for line in _lines(bench.stack.log(worker))] + watch.own_lines
     names = {one.call.id: name for name, one in bench.submitted.items()}
-    wait_until(lambda: len(watch.finals.keys() & names.keys()) >= len([*_answered(bench)]))
+    hope(lambda: len(watch.finals.keys() & names.keys()) >= len([*_answered(bench)]))
     counts, left, endless = bench.client.call_counts(), _left_in(bench), _without_ttl(bench.redis)
     seen = {}
     for name, one in bench.submitted.items():
@@ -105,14 +106,15 @@ def observe(bench: Bench, watch: Watch) -> dict[str, Seen]:
         warm = bench.warmed_up[cell.agent, cell.tool]
         seen[name] = Seen(
             submitted=one,
-            begun=bench.begun(cell),
+            begun=bench.begun(cell.name),
+            begun_around=bench.begun(f"around-{cell.name}"),
             record=None if isinstance(one.error, CallNotFoundError) else bench.client.record(call_id),
             lines=[line for line in lines if line.get("call_id") == call_id],
             ended=sum((Counter(tool.ended) for tool in tools), Counter()) - Counter(ok=warm),
             retried=sum((Counter(tool.retried) for tool in tools), Counter()),
             timed=sum(sum(tool.runs.counts) for tool in tools) - warm,
             settled=Counter({code: n for (agent, code), n in counts.settled.items() if agent == cell.agent}),
-            events=[event["type"] for event in _in_order(watch.events) if event.get("uuid") == call_id],
+            events=[event["type"] for event in watch.events if event.get("uuid") == call_id],
             finals=watch.finals[call_id],
             left_in=left[call_id],
             without_ttl=[key for key in endless if call_id in key or cell.agent in key],
@@ -124,17 +126,8 @@ def _answered(bench: Bench) -> Iterator[Submitted]:
     return (one for one in bench.submitted.values() if one.result is not None)
 
 
-def _in_order(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Order events of several processes by time; a short call is received and started at one moment."""
-
-    def time_of(event: dict[str, Any]) -> float:
-        return float(event["timestamp"]) - (0.001 if event["type"] == "task-received" else 0.0)
-
-    return sorted(events, key=time_of)
-
-
 def _lines(text: str) -> list[JsonObject]:
-    return [json.loads(line) for line in text.splitlines()]
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 
 def _without_ttl(redis: Redis) -> list[str]:

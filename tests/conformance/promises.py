@@ -35,7 +35,7 @@ class Promise:
     """What is promised of one outcome."""
 
     code: str = OK
-    #: Celery's events about the call, in order
+    #: Celery's events about the call
     events: tuple[str, ...] = (*RUN, SUCCEEDED)
     begun: int = 1
     attempt: int = 1
@@ -139,6 +139,9 @@ def _differs(what: str, seen: Any, promised: Any) -> Iterator[str]:
 
 def _of_begins(seen: Seen, promise: Promise) -> Iterator[str]:
     yield from _differs("the handler began so often", seen.begun, promise.begun)
+    if seen.cell.kind.extensions:  # it also stands around the question for an approval
+        around = promise.begun + (promise.awaits == "approval")
+        yield from _differs("the middleware began so often", seen.begun_around, around)
 
 
 def _of_result(seen: Seen, promise: Promise, code: str) -> Iterator[str]:
@@ -229,12 +232,12 @@ def _of_interim(seen: Seen, promise: Promise, result: ToolCallResult) -> Iterato
 
 
 def _of_monitors(seen: Seen, promise: Promise) -> Iterator[str]:
-    events = tuple(seen.events)
-    if promise.loses_events:
-        events = events[-len(promise.events) :]
+    events, promised = Counter(seen.events), Counter(promise.events)
+    if promise.loses_events:  # what the dead worker had sent of its run
+        events -= Counter({name: events[name] - promised[name] for name in RUN})
     if not (promise.has_result or events):  # those of a short call are sent with its end
-        events = promise.events
-    yield from _differs("Celery's events", events, promise.events)
+        events = promised
+    yield from _differs("Celery's events", events, promised)
     yield from _differs("final results announced", seen.finals, int(promise.has_result))
 
 

@@ -11,7 +11,8 @@ from tests.conformance.kinds import ALL, CELLS, HARMFUL, IMPOSSIBLE, KINDS, OUTC
 from tests.conformance.observed import Seen, Watch, observe
 from tests.conformance.promises import broken
 
-ENVIRONMENT = {"GOONDAN_LEASE_SECONDS": "2", "GOONDAN_LOG_FORMAT": "json"}
+#: where kills are, leases are short
+LEASES: dict[object, str] = {bring_calm_outcomes: "6", bring_harmful_outcomes: "2"}
 #: where kinds of calls differ today, and how
 DIFFERENCES: dict[str, str] = {}
 
@@ -32,7 +33,8 @@ def seen_after(
     bring: Callable[[Bench, Worker], None], cells: Sequence[Cell], folder: Path
 ) -> dict[str, Seen]:
     """Bring about outcomes on a stack of their own; return what was seen of each cell."""
-    with LocalStack(write_bundle(folder / "bundle"), workers=0, environment=ENVIRONMENT) as stack:
+    environment = {"GOONDAN_LEASE_SECONDS": LEASES[bring], "GOONDAN_LOG_FORMAT": "json"}
+    with LocalStack(write_bundle(folder / "bundle"), workers=0, environment=environment) as stack:
         bench = Bench(stack, cells, folder)
         worker = bench.start_worker()
         with Watch.on(stack) as watch:
