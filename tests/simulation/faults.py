@@ -5,7 +5,7 @@ from random import Random
 from tests.simulation.conformance import LONG_MS
 from tests.simulation.sweeps import sweep
 from tests.simulation.workers import begin, claim, mark, reserve
-from tests.simulation.world import AGENT, QUEUE_SECONDS, World
+from tests.simulation.world import AGENT, QUEUE_SECONDS, KnownCall, World
 
 
 def freeze(world: World, pick: Random) -> bool:
@@ -58,11 +58,16 @@ def damage(world: World, pick: Random) -> bool:
     one = world.choose(pick, [one for one in open_calls if one.id in held] or open_calls)
     if one is None or pick.random() < 0.6:
         return False
+    overwrite(world, one)
+    return True
+
+
+def overwrite(world: World, one: KnownCall) -> None:
+    """Let another program overwrite the record of this call."""
     world.redis.set(world.ledger.keys.call(one.id), "overwritten", ex=100_000)
     one.is_damaged = True
     world.conformance.lose(one.id)
     world.tell("has a damaged record", one)
-    return True
 
 
 def deliver_twice(world: World, pick: Random) -> bool:

@@ -228,10 +228,32 @@ _TABLE = [
         "",
     ),
 ]
-_ALL = [*(Mutation(*row) for row in _TABLE), *LIMIT_MUTATIONS]
+#: the damaged record of one call concerns others
+_DAMAGED = [
+    Mutation(
+        "cancel watch stops at a damaged record",
+        "if redis.pcall('HEXISTS', key, 'cancelled') == 1",
+        "if redis.call('HEXISTS', key, 'cancelled') == 1",
+    ),
+    Mutation(
+        "lead sends results for ever", "_is_fault(answers)", "False", "workers.pool.lead:Lead._post_results"
+    ),
+    Mutation(
+        "lead asks for marks for ever", "_is_fault(answers)", "False", "workers.pool.lead:Lead._post_marks"
+    ),
+    Mutation(
+        "waits end at a damaged record",
+        "answers_of(pipe)",
+        "pipe.execute()",
+        "goondan_tasks.client.pending_call:CallService._look_for",
+    ),
+]
+_ALL = [*(Mutation(*row) for row in _TABLE), *LIMIT_MUTATIONS, *_DAMAGED]
 MUTATIONS = {mutation.name: mutation for mutation in _ALL}
 
 #: mutations that change nothing alone, since another rule guards the same promise: each with that rule's
 GUARDED_TWICE = {
+    "lead sends results for ever": "finish stops at a damaged record",
+    "lead asks for marks for ever": "start stops at a damaged record",
     "release runs a started call again": "sweep runs an unknown outcome again",
 }

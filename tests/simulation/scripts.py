@@ -48,6 +48,12 @@ def watch_scripts(watcher: Watcher) -> None:
     _watchers[:] = [watcher]
 
 
+def show_script(script_call: ScriptCall[Any], answer: Any) -> None:
+    """Show a script call that was run, and its answer, to the watcher."""
+    for watcher in _watchers:
+        watcher(script_call, answer)
+
+
 @contextmanager
 def simulated_scripts(*mutations: Mutation) -> Iterator[None]:
     """Let every script that is made in a ``with`` block read the virtual clock and hold the mutations.
@@ -70,9 +76,8 @@ def simulated_scripts(*mutations: Mutation) -> Iterator[None]:
 
     def watched(connection: Any, script_calls: Sequence[ScriptCall[Any]]) -> list[Any]:
         answers = exchange(connection, script_calls)
-        for watcher in _watchers:
-            for script_call, answer in zip(script_calls, answers, strict=True):
-                watcher(script_call, answer)
+        for script_call, answer in zip(script_calls, answers, strict=True):
+            show_script(script_call, answer)
         return answers
 
     with pytest.MonkeyPatch.context() as patch:

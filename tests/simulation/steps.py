@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any, Protocol
 
-from tests.simulation import faults, producers, sweeps, workers
+from tests.simulation import faults, leads, producers, rare, sweeps, watchers, workers
 
 
 class Deed(Protocol):
@@ -30,6 +30,13 @@ TABLE: tuple[tuple[Deed, int], ...] = (
     (workers.finish, 4),
     (workers.outlast, 3),
     (workers.finish_many, 0),
+    (leads.mark_by_lead, 0),
+    (leads.finish_by_lead, 0),
+    (watchers.look_for_cancelled, 0),
+    (watchers.wait_for_results, 0),
+    (rare.cancel_held, 1),
+    (rare.complete_twice, 1),
+    (rare.damage_among_others, 1),
     (workers.suspend, 0),
     (workers.go_on_after_pause, 0),
     (workers.report_progress, 0),

@@ -30,6 +30,8 @@ QUICK = [
     "sweep takes no token",
     "submit accepts other arguments",
     "mailbox releases no next event",
+    "cancel watch stops at a damaged record",
+    "waits end at a damaged record",
     "give back loses messages",
     "limits admit one call too many",
     "limits push no message",

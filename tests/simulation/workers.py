@@ -202,7 +202,11 @@ def suspend(world: World, pick: Random) -> bool:
     worker = world.awake(pick, able)
     if worker is None:
         return False
-    held = pick.choice(able(worker))
+    return suspend_run(world, worker, pick.choice(able(worker)), pick)
+
+
+def suspend_run(world: World, worker: Worker, held: Held, pick: Random) -> bool:
+    """Make a run pending, or hold its call for an approval if it has not begun."""
     claim = held.claim
     pending = Pending("job-1", is_approval=not held.has_begun)
     result = claim.run.pending(pending, 0.0, expires_at=(world.now + 3_600) * 1000)

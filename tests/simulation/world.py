@@ -38,6 +38,7 @@ from tests.simulation.admission import (
 )
 from tests.simulation.clock import VIRTUAL
 from tests.simulation.conformance import Conformance, script_names
+from tests.simulation.parts import LeadPart, ProducerPart
 from tests.simulation.scripts import CLOCK, watch_scripts
 from workers.delivery.limiter import CallLimiter
 
@@ -154,6 +155,7 @@ class Parts:
         self.ledger = Ledger(redis, self.settings)
         self.dispatch = RedisDispatch()
         self.reaper = Reaper(self.ledger, self.dispatch, "https://help/")
+        self.lead, self.producer = LeadPart(redis, self.ledger), ProducerPart(self.ledger, self.reaper)
         self.completions = Completions(self.ledger, self.reaper, self.dispatch)
         self.in_flight = InFlight(lambda script_call: script_call.run(redis))
         self.left = LeftMessages(redis, LEASE)
@@ -179,6 +181,7 @@ class World:
     def __init__(self, parts: Parts) -> None:
         self.redis, self.settings, self.ledger = parts.redis, parts.settings, parts.ledger
         self.reaper, self.completions, self.in_flight = parts.reaper, parts.completions, parts.in_flight
+        self.lead, self.producer = parts.lead, parts.producer
         self.dispatch, self.left, self.claiming = parts.dispatch, parts.left, parts.claiming
         self.limiters = parts.limiters
         self.redis.flushdb()

@@ -1,0 +1,81 @@
+"""The fast path of a worker: marks and results of many calls in one packet, as the real lead sends them."""
+
+from collections.abc import Sequence
+from functools import partial
+from random import Random
+from typing import Any
+
+from broker_config import serializer
+from goondan_tasks.errors import ToolCancelledError
+from goondan_tasks.events import is_event
+from goondan_tasks.ledger.record import Claim
+from tests.simulation.invariants import require_lease, require_startable
+from tests.simulation.parts import LeadJob
+from tests.simulation.world import BrokenPromiseError, Held, Worker, World
+from workers.job import Ended, JobState
+from workers.pool.lead import GROUP, MOST_RESULTS
+
+
+def _is_plain(world: World, held: Held) -> bool:
+    return not is_event(held.claim.run.call) and not world.calls[held.claim.run.id].limits
+
+
+def mark_by_lead(world: World, pick: Random) -> bool:
+    """Mark the next calls of a worker as its lead does."""
+    unmarked = partial(Worker.held_if, wanted=lambda held: not held.is_marked and _is_plain(world, held))
+    worker = world.awake(pick, unmarked)
+    if worker is None:
+        return False
+    jobs = [LeadJob.of(held.claim) for held in unmarked(worker)[:GROUP]]
+    world.lead.mark(jobs)
+    _require_answered(world, [job for job in jobs if job.state in (JobState.CLAIMED, JobState.MARKING)])
+    for job in jobs:
+        _note_mark(world, worker, job)
+    return True
+
+
+def _require_answered(world: World, unanswered: Sequence[LeadJob]) -> None:
+    names = ", ".join(world.name(world.calls[job.id]) for job in unanswered)
+    if unanswered:
+        raise BrokenPromiseError(f"the worker goes on asking whether it may begin {names}")
+
+
+def _note_mark(world: World, worker: Worker, job: LeadJob) -> None:
+    one, held = world.calls[job.id], worker.held[job.token]
+    if job.state is JobState.STARTED:
+        require_startable(world, one)
+        require_lease(world, one)
+        held.is_marked, held.renewed_at, one.was_marked = True, world.now, True
+    elif job.state is JobState.DAMAGED and not one.is_damaged:
+        raise BrokenPromiseError(f"{world.name(one)} is not run, because of the damaged record of another")
+    elif job.state in (JobState.LOST, JobState.CANCELLED, JobState.DAMAGED):
+        del worker.held[held.claim.token]
+        if job.state is JobState.CANCELLED:
+            world.reaper.fail(held.claim, ToolCancelledError())
+
+
+def finish_by_lead(world: World, pick: Random) -> bool:
+    """Send the results of a worker as its lead does."""
+    running = partial(Worker.held_if, wanted=lambda held: held.has_begun and _is_plain(world, held))
+    worker = world.awake(pick, running)
+    if worker is None:
+        return False
+    jobs: list[Any] = [LeadJob.of(held.claim) for held in running(worker)[:MOST_RESULTS]]
+    again = world.lead.send([Ended(job, _result_of(worker, job.claim)) for job in jobs])
+    _require_stored(world, [ended.job.id for ended in again])
+    for job in jobs:
+        if job not in [ended.job for ended in again]:
+            del worker.held[job.token]
+    for cancelled in world.lead.cancelled:
+        world.reaper.fail(cancelled.claim, ToolCancelledError())
+    return True
+
+
+def _result_of(worker: Worker, claim: Claim) -> bytes:
+    return serializer.encode(claim.run.ok({"by": worker.name}, 0.0).to_wire())
+
+
+def _require_stored(world: World, unsent: Sequence[str]) -> None:
+    if unsent:
+        names = ", ".join(world.name(world.calls[call_id]) for call_id in unsent)
+        raise BrokenPromiseError(f"the worker goes on sending the results of {names}")

@@ -1,0 +1,109 @@
+"""Parts of producers and workers under test, without their threads. They keep nothing of a walk."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from broker_config.queue_reader import QueueReader, Receiver
+from broker_config.scripts import ScriptCall
+from goondan_tasks.client.pending_call import CallService
+from goondan_tasks.client.results import Expected
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.reaper import Reaper
+from goondan_tasks.ledger.record import Claim
+from tests.simulation.scripts import show_script
+from workers.concurrency.slots import Slots
+from workers.concurrency.threads import DaemonThreads
+from workers.job import Ended, JobState
+from workers.pool.lead import Lead
+
+
+@dataclass(eq=False)
+class LeadJob:
+    """What the lead reads and writes of a claimed call."""
+
+    claim: Claim
+    id: str
+    token: str
+    agent: str
+    state: JobState = JobState.CLAIMED
+    marked_at: float = 0.0
+    is_bare: bool = True
+    ended_at: str = "2026-01-01T00:00:00.000Z"
+
+    @classmethod
+    def of(cls, claim: Claim) -> "LeadJob":
+        return cls(claim, *claim.id_and_token, claim.run.call.agent_name)
+
+    @property
+    def log_fields(self) -> Any:
+        return SimpleNamespace(known=dict)
+
+
+class _ShownReader(QueueReader):
+    """A reader whose scripts are seen by those who watch scripts."""
+
+    def post(self, call: ScriptCall[Any], receiver: Receiver) -> None:
+        """Add a script call to the next packet."""
+
+        def seen(answer: Any) -> None:
+            if not isinstance(answer, RedisError):
+                show_script(call, answer)
+            receiver(answer)
+
+        super().post(call, seen)
+
+
+class LeadPart:
+    """A lead."""
+
+    def __init__(self, redis: Redis, ledger: Ledger) -> None:
+        self.reader = _ShownReader(redis, ())
+        self.cancelled: list[LeadJob] = []
+        pool: Any = SimpleNamespace(
+            note_ended=lambda _: None, end_cancelled=self.cancelled.append, is_draining=False
+        )
+        runtime: Any = SimpleNamespace(
+            delivery=SimpleNamespace(ledger=ledger), settings=ledger.settings, event_loop=None
+        )
+        slots = Slots(lambda: 1, lambda _: None, lambda: None)
+        self.lead = Lead(self.reader, runtime, DaemonThreads(lambda: None), slots, pool)
+
+    def mark(self, jobs: Sequence[LeadJob]) -> None:
+        """Mark calls in one packet.
+
+        Raises:
+            redis.exceptions.RedisError: the connection was lost; the jobs are as before.
+        """
+        self.lead._post_marks(jobs)  # type: ignore[arg-type]
+        self.reader.settle()
+
+    def send(self, ended: Sequence[Ended]) -> list[Ended]:
+        """Send results in one packet; return those that are to be sent again."""
+        self.cancelled.clear()
+        self.lead._results = list(ended)
+        try:
+            self.lead._send_results()
+            self.reader.settle()
+        except RedisError:
+            pass  # the lead has the results again
+        again, self.lead._results = self.lead._results, []
+        self.lead._must_pause = False
+        return again
+
+
+class ProducerPart:
+    """The waits of a producer."""
+
+    def __init__(self, ledger: Ledger, reaper: Reaper) -> None:
+        self._calls = CallService(ledger, reaper)
+
+    def look(self, call_ids: list[str]) -> dict[str, Expected]:
+        """Look for the results of calls in one trip; return what has come of each."""
+        expected = dict(zip(call_ids, self._calls.listener.expect(call_ids), strict=True))
+        list(self._calls._look_for(call_ids))
+        return expected

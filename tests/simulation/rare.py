@@ -1,0 +1,72 @@
+"""What is rare by chance: several things in a row that meet one call at the right time."""
+
+from random import Random
+
+from goondan_tasks.errors import GoondanError
+from goondan_tasks.events import is_event
+from goondan_tasks.ledger.record import Outcome, Verdict
+from tests.simulation.faults import overwrite
+from tests.simulation.leads import finish_by_lead, mark_by_lead
+from tests.simulation.watchers import look_for_cancelled
+from tests.simulation.workers import finish_many, mark, renew, suspend_run
+from tests.simulation.world import BrokenPromiseError, Held, Worker, World
+
+#: what a worker does with several calls at once
+_WITH_ALL = (mark, mark_by_lead, finish_many, finish_by_lead, renew, look_for_cancelled)
+
+
+def cancel_held(world: World, _: Random) -> bool:
+    """Cancel a call that a worker holds, and that has mostly not begun."""
+    held = [one for worker in world.workers for one in worker.held.values()]
+    held.sort(key=lambda one: one.is_marked + one.has_begun)
+    calls = [world.calls[one.claim.run.id] for one in held]
+    one = next((one for one in calls if not (one.is_cancelled or one.is_damaged)), None)
+    if one is None:
+        return False
+    try:
+        world.reaper.cancel(one.id, "someone")
+    except GoondanError:
+        return False
+    one.is_cancelled = True
+    world.tell("cancelled in its worker", one)
+    return True
+
+
+def complete_twice(world: World, pick: Random) -> bool:
+    """Make a run pending; its first completer dies before it has stored the result, and another one comes."""
+    worker = world.awake(pick, _begun)
+    if worker is None:
+        return False
+    held = pick.choice(_begun(worker))
+    one = world.calls[held.claim.run.id]
+    suspend_run(world, worker, held, pick)
+    if world.status(one) != b"pending":
+        return True
+    outcome = Outcome({"completed": True})
+    try:
+        claim = world.ledger.resolve(one.id, outcome, "first").run(world.ledger.redis)
+    except GoondanError:
+        return True
+    one.is_completed = claim is not None and claim.verdict is Verdict.COMPLETED
+    world.tell("completed by one who dies", one)
+    try:
+        world.completions.complete(one.id, outcome, "second")
+    except GoondanError:
+        return True
+    raise BrokenPromiseError(f"{world.name(one)} was completed twice")
+
+
+def damage_among_others(world: World, pick: Random) -> bool:
+    """Overwrite the record of a call that a worker has beside others, and let it do something with all."""
+    worker = world.awake(pick, lambda one: len(one.held) > 1)
+    if worker is None:
+        return False
+    one = world.calls[pick.choice(list(worker.held.values())).claim.run.id]
+    if one.is_damaged:
+        return False
+    overwrite(world, one)
+    return any(deed(world, pick) for deed in pick.sample(_WITH_ALL, 3))
+
+
+def _begun(worker: Worker) -> list[Held]:
+    return worker.held_if(lambda held: held.has_begun and not is_event(held.claim.run.call))
