@@ -134,6 +134,10 @@ class Plan:
     #: whether the handler is awaited on the event loop
     is_async: bool = field(init=False)
 
+    def is_open_after(self, result: ToolCallResult) -> bool:
+        """Return whether a call may go on after this result: it is pending, or may be tried again."""
+        return result.status == "pending" or (result.status == "error" and self.has_retry)
+
     def __post_init__(self) -> None:
         self.message_limit = self.tool.bound.tool.spec.error_message_limit
         self.has_retry = self.tool.bound.export.retry is not None
@@ -512,6 +516,7 @@ class Ended:
     def with_result(cls, job: Job, result: ToolCallResult) -> "Ended":
         """End a call now, with a result that was not written by :func:`result_of`."""
         job.ended_at, job.duration_ms = iso_time(job.clock()), result.meta.duration_ms or 0.0
+        job.output = result.output
         wire = serializer.encode(result.to_wire(), repairs=True)
         return cls(job, wire, result if result.status == "error" else None)
 

@@ -284,6 +284,7 @@ class ResultWriter:
         if result.error is not None:
             self.counts.add_retry(claim.run.call.agent_name, result.tool_name, result.error.code)
             self.keep_failure(claim.run, result)
+            self.writer.flush()
         self.monitors.add_retry(claim.run.call, result)
         cancellation = self.cancels.cancellation(claim)
         if cancellation is not None:
@@ -366,6 +367,7 @@ class ResultWriter:
                 self.counts.add([CountedCall.of(result)])
                 self.monitors.add_end(claim.run.call, result)
                 self.keep_failure(claim.run, result)
+                self.writer.flush()
             unsent = self.reaper.unsent(finished, answer)
             if unsent:
                 self.limiter.send_later(unsent)
@@ -375,10 +377,13 @@ class ResultWriter:
         self.writer.put_off(script_call, on_answer, is_urgent=is_waited_for, refused=refused)
 
     def keep_failure(self, run: Run, result: ToolCallResult) -> None:
-        """Keep the traceback and the log lines of a failed run with its call; they are no part of results."""
+        """Keep the traceback and the log lines of a failed run with its call; they are no part of results.
+
+        They go with the next packet of the writer.
+        """
         if result.error is not None and (result.error.traceback is not None or not run.lines.are_empty):
             keep = self.ledger.keep_failure(run, result.error.traceback)
-            self.writer.send(keep, lambda _: None, is_urgent=False)
+            self.writer.put_off(keep, lambda _: None)
 
     @property
     def awaits_confirmation(self) -> bool:

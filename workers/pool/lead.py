@@ -360,10 +360,7 @@ class Lead:
         if not is_short:
             self._end_detached(job, result)
             return
-        report = job.let_go()
-        if report is not None:  # in front of the result
-            self._reader.post(self._ledger.progress(job.id, job.token, report), self._note_answer)
-        self._end(job, plan, result)
+        self._end(job, plan, result, job.let_go())
 
     def _run_apart(self, job: Job, plan: Plan) -> None:
         """Run a call that is known to take long on a thread of its own."""
@@ -384,15 +381,20 @@ class Lead:
             job.reporter.flush()
         job.end_detached(ToolCallResult.from_json(result) if isinstance(result, bytes) else result)
 
-    def _end(self, job: Job, plan: Plan, result: bytes | ToolCallResult) -> None:
-        """Keep the result of a short call for the next packet, unless the pool must end the call."""
-        if isinstance(result, bytes):
-            ended = Ended(job, result)
-        elif result.status == "error" and not plan.has_retry:
-            ended = Ended.with_result(job, result)
-        else:
+    def _end(self, job: Job, plan: Plan, result: bytes | ToolCallResult, report: bytes | None = None) -> None:
+        """Keep the result of a short call for the next packet, unless the pool must end the call.
+
+        Its last ``report`` of progress goes over the connection of the result, in front of it.
+        """
+        progress = None if report is None else self._ledger.progress(job.id, job.token, report)
+        if isinstance(result, ToolCallResult) and plan.is_open_after(result):
+            if progress is not None:
+                self._delivery.writer.put_off(progress, lambda _: None)
             self._pool.finish(job, result)
             return
+        if progress is not None:
+            self._reader.post(progress, self._note_answer)
+        ended = Ended(job, result) if isinstance(result, bytes) else Ended.with_result(job, result)
         if not self._results:
             self._oldest = monotonic()
         self._results.append(ended)

@@ -242,7 +242,7 @@ class LoopCalls:
             if call.call_off is not None:
                 call.call_off()
             job.end_detached(result)
-        elif result.status == "ok" or (result.status == "error" and not plan.has_retry):
+        elif not plan.is_open_after(result):
             if job.cancellation is not None:
                 job.cancellation.end()
             self._store([Ended.with_result(job, result)])

@@ -376,6 +376,7 @@ class CallPool(BasePool):
                 writer.keep_failure(one.job.claim.run, one.failure)
             # such a call has no request among Celery's: job_info shows it while it runs
             count(task_name(one.job.agent, one.job.tool_name), TOOL_CALL_TASK)
+        self._runtime.delivery.flush()
         self.events.add(self.consumer.event_dispatcher, [(one.job, one.failure) for one in ended])
 
     def flush_events(self, dispatcher: Any) -> None:
