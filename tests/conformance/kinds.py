@@ -39,7 +39,7 @@ OUTCOMES = (
 _POLICIES: Mapping[str, Mapping[str, Any]] = {
     "approved": {"requiresApproval": True},
     "denied": {"requiresApproval": True},
-    "time-limit": {"timeoutSeconds": 1},
+    "time-limit": {"timeoutSeconds": 3},
     "killed-again": {"idempotent": True},
     "retry": {"idempotent": True, "retry": {"max": 2, "backoffSeconds": 0.05}},
 }
