@@ -285,7 +285,7 @@ class Lead:
             self._carry_out(job, number)
             return
         if job.refusal is not None:
-            self._end(job, plan, job.refusal)
+            self._end(job, plan, job.refusal, None)
             return
         self._mark(job)
         if job.state is JobState.CLAIMED:  # it returns to its queue with the others
@@ -382,10 +382,7 @@ class Lead:
         job.end_detached(ToolCallResult.from_json(result) if isinstance(result, bytes) else result)
 
     def _end(self, job: Job, plan: Plan, result: bytes | ToolCallResult, report: bytes | None = None) -> None:
-        """Keep the result of a short call for the next packet, unless the pool must end the call.
-
-        Its last ``report`` of progress goes over the connection of the result, in front of it.
-        """
+        """Keep a short call's result for the next packet, behind its last report; or let the pool end it."""
         progress = None if report is None else self._ledger.progress(job.id, job.token, report)
         if isinstance(result, ToolCallResult) and plan.is_open_after(result):
             if progress is not None:

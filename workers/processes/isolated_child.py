@@ -13,6 +13,7 @@ To start quickly, it imports neither Celery, Redis and structlog nor the YAML of
 """
 
 import asyncio
+import contextlib
 import contextvars
 import inspect
 import io
@@ -271,13 +272,9 @@ class IsolatedChild:
     def serve(self) -> None:
         """Run calls until the channel is closed."""
         signal.signal(signal.SIGTERM, self._stop)
-        with self._runner:
+        with self._runner, contextlib.suppress(ConnectionError):  # the worker has closed it, or died
             while True:
-                try:
-                    order = serializer.decode(self._channel.receive())
-                except ConnectionError:
-                    return
-                self._channel.send(self._answer(order))
+                self._channel.send(self._answer(serializer.decode(self._channel.receive())))
 
     def _stop(self, _number: int, _frame: Any) -> None:
         self._is_stopping = True

@@ -12,7 +12,14 @@ from typing import Any
 import pytest
 
 from goondan_tasks.errors import ToolCrashedError
-from workers.processes.isolated_child import ChannelLogger, ChildChannel, ProcessState
+from goondan_tasks.messages import JsonObject
+from workers.processes.isolated_child import (
+    ChannelHandler,
+    ChannelLogger,
+    ChildChannel,
+    IsolatedChild,
+    ProcessState,
+)
 
 
 @pytest.fixture
@@ -65,6 +72,22 @@ def test_an_end_in_years_is_no_error(ends: tuple[ChildChannel, ChildChannel]) ->
     near, far = ends
     near.send(b"soon", monotonic() + 1e9)
     assert far.receive(monotonic() + 1e9) == b"soon"
+
+
+def test_child_whose_worker_dies_during_a_call_ends_without_an_error(
+    ends: tuple[ChildChannel, ChildChannel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near, far = ends
+    child = IsolatedChild(far, Path("tool.py"), ChannelHandler(far))
+
+    def answer(order: JsonObject) -> bytes:
+        near.close()
+        return b"too late"
+
+    monkeypatch.setattr(child, "_answer", answer)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    near.send(b"{}")
+    child.serve()
 
 
 def test_a_closed_end_is_told(ends: tuple[ChildChannel, ChildChannel]) -> None:
