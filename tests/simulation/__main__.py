@@ -7,7 +7,9 @@ rules are left out of it.
 """
 
 import argparse
+import os
 import random
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +27,8 @@ from tests.simulation.walk import Failure, make_steps, replay, shrink, tell
 
 COUNT = 150
 MUTATION_SECONDS = 60
+#: how far apart the seeds of two processes begin
+SEEDS = 1_000_000
 
 
 def main() -> None:
@@ -36,9 +40,12 @@ def main() -> None:
     parser.add_argument("--only", default="", help="plant only mutations whose names contain this text")
     parser.add_argument("--model", action="store_true", help="explore the model instead of walking")
     parser.add_argument("--scene", default="", choices=["", *(scene.name for scene in SCENES)])
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="walk in so many at once")
     asked = parser.parse_args()
     if asked.model:
         sys.exit(not report())
+    if asked.processes > 1 and not asked.mutations:
+        sys.exit(_walk_in_processes(asked.processes, asked.seed, asked.minutes, asked.scene))
     silence()
     scenes = [scene for scene in SCENES if asked.scene in ("", scene.name)]
     seconds = 60 * asked.minutes / len(scenes)
@@ -48,6 +55,16 @@ def main() -> None:
         else:
             are_well = [_walk(redis, scene, asked.seed, seconds) for scene in scenes]
     sys.exit(not all(are_well))
+
+
+def _walk_in_processes(count: int, seed: int, minutes: float, scene: str) -> int:
+    """Walk in processes, each with its own server and its own seeds; return 1 if one has found a failure."""
+    command = [sys.executable, "-m", "tests.simulation", "--processes", "1", "--minutes", str(minutes)]
+    command += ["--scene", scene] if scene else []
+    seeds = [str(seed + number * SEEDS) for number in range(count)]
+    children = [subprocess.Popen([*command, "--seed", one]) for one in seeds]
+    codes = [child.wait() for child in children]
+    return int(any(codes))
 
 
 def _walk(redis: Redis, scene: Scene, first: int, seconds: float) -> bool:
