@@ -3,7 +3,7 @@
 from random import Random
 
 from goondan_tasks.calls import Run
-from goondan_tasks.errors import GoondanError, ToolError
+from goondan_tasks.errors import ApprovalDeniedError, GoondanError
 from goondan_tasks.ledger.record import CallRecord, Claim, Outcome, Verdict
 from tests.simulation.world import THEMES, BrokenPromiseError, KnownCall, World
 
@@ -110,7 +110,7 @@ def approve(world: World, pick: Random) -> bool:
         if pick.random() < 0.7:
             world.completions.approve(record, "ann")
         else:
-            denied = Outcome(error=world.reaper.failure(_claim_of(record), ToolError("no")).error)
+            denied = Outcome(error=world.reaper.failure(_claim_of(record), ApprovalDeniedError("no")).error)
             world.completions.complete(one.id, denied, "ann", is_decision=True)
     except GoondanError:
         return False
