@@ -140,6 +140,7 @@ def test_the_host_of_an_instance_in_a_sandbox_ends_when_it_is_idle(
 @pytest.fixture(params=NAMES)
 def call(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Any]:
     """Return a function that calls a tool once, and returns its value, or its exception."""
+    runtime(request.param)  # skips the test here, where no boundary takes that for an error of the tool
 
     def run(name: str, ctx: ToolContext | None = None, policy: JsonObject | None = None, **args: Any) -> Any:
         async def test() -> Any:
