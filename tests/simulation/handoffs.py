@@ -128,6 +128,11 @@ class HandoffWorld(SceneWorld):
         run = held.claim.run
         return self.turns.setdefault(held.claim.token, Turn(RepeatableIds(run.id)))
 
+    def close(self) -> None:
+        """Leave the requests of open waits alone: they would be cancelled once the waits are garbage."""
+        for turn in self.turns.values():
+            turn.cancellation.set(ToolOutcomeUnknownError("The walk is over."))
+
     def record(self, call_id: str) -> CallRecord | None:
         return self.ledger.record(call_id)
 

@@ -46,6 +46,8 @@ def replay(parts: Any, steps: Sequence[Step], scene: Scene = SWARM) -> Failure |
     except Exception as error:  # noqa: BLE001 - any fault of the code under test is a finding
         reason = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
         return Failure(reason, tuple(steps[:taken]), tuple(world.story))
+    finally:
+        world.close()
     return None
 
 

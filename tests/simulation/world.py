@@ -278,6 +278,9 @@ class World:
         """Whether something goes wrong that goes wrong in a share of all cases."""
         return not self.is_healing and self.pick.random() < share
 
+    def close(self) -> None:
+        """End what must not reach into the next world; the walk is over."""
+
     def end(self, worker: Worker) -> None:
         """Let a worker process die; another one takes its place."""
         number = self.workers.index(worker)
