@@ -66,6 +66,8 @@ def test_a_failed_call_is_tried_again(old: LocalStack, tmp_path: Path) -> None:
 
 def test_every_script_does_what_it_does_in_memory(old: LocalStack) -> None:
     plugins = ["-p", "no:cacheprovider", "-p", "tests.integration.real_redis"]
+    # it is forked from a process that has imported plugins of pytest, which warns of that
+    plugins += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
     with EmbeddedRedis() as emptied, redis.Redis.from_url(emptied.url) as server:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", *plugins, *map(str, SCRIPTS)],
@@ -77,6 +79,6 @@ def test_every_script_does_what_it_does_in_memory(old: LocalStack) -> None:
         )
         stats = server.info()
 
-    assert done.returncode == 0, done.stdout
+    assert done.returncode == 0, done.stdout + done.stderr
     assert stats["redis_version"].startswith("6.2")
     assert stats["total_commands_processed"] > 1000
