@@ -45,6 +45,10 @@ def redis_of(stack: LocalStack) -> Redis:
     return stack.client._redis
 
 
+#: how often calls are submitted until one is claimed and has not begun when its record is overwritten
+MOST_TRIES = 10
+
+
 def submit(stack: LocalStack, *tools: str, victims: tuple[str, ...] = ()) -> list[PendingCall]:
     """Submit one call of each tool, named after its place, in one Turn; each overwrites the victims."""
     turn = uuid.uuid4().hex
@@ -96,10 +100,21 @@ def test_short_call_whose_record_is_overwritten_costs_no_other_its_result(
 def test_call_that_was_claimed_ahead_of_its_damage_does_not_stop_the_worker(
     crew: Crew, stack: LocalStack
 ) -> None:
-    first, broken, last = submit(stack, "damage", "echo", "echo", victims=("call_1",))
-    assert [call.result(timeout=PATIENCE).status for call in (first, last)] == ["ok", "ok"]
+    for _ in range(MOST_TRIES):
+        first, broken, last = submit(stack, "damage", "echo", "echo", victims=("call_1",))
+        assert [call.result(timeout=PATIENCE).status for call in (first, last)] == ["ok", "ok"]
+        if is_lost(broken):
+            break
     require_lost(stack, broken)
     require_healthy(crew)
+
+
+def is_lost(call: PendingCall) -> bool:
+    """Return whether a call was damaged before it ran: beside a slow neighbour, another thread takes it."""
+    try:
+        return call.result(timeout=PATIENCE).status != "ok"
+    except CallNotFoundError:
+        return True
 
 
 def test_queued_call_with_a_damaged_record_becomes_a_dead_letter(crew: Crew) -> None:
