@@ -1,7 +1,6 @@
 """The walks through the scenes hold, find planted faults, and can be replayed."""
 
 import random
-from collections.abc import Iterator
 
 import pytest
 from redis import Redis
@@ -10,8 +9,6 @@ from tests.simulation.all_scenes import SCENES
 from tests.simulation.scene_mutations import SCENE_MUTATIONS
 from tests.simulation.scenes import SWARM, Scene
 from tests.simulation.scripts import simulated_scripts
-from tests.simulation.server import private_server
-from tests.simulation.silence import silence, speak
 from tests.simulation.walk import make_steps, replay, shrink, tell
 
 COUNT = 150
@@ -26,19 +23,6 @@ QUICK = [
     "an agent waits for itself",
     "no answer is sent",
 ]
-
-
-@pytest.fixture(scope="module")
-def redis() -> Iterator[Redis]:
-    with private_server() as redis:
-        yield redis
-
-
-@pytest.fixture(autouse=True)
-def silent() -> Iterator[None]:
-    silence()
-    yield
-    speak()
 
 
 @pytest.mark.parametrize("scene", [scene for scene in SCENES if scene is not SWARM], ids=lambda one: one.name)

@@ -1,15 +1,12 @@
 """The walks hold, they find planted faults, and a failure is small and can be replayed."""
 
-import logging
 import random
-from collections.abc import Iterator
 
 import pytest
 from redis import Redis
 
 from tests.simulation.mutations import GUARDED_TWICE, MUTATIONS
 from tests.simulation.scripts import simulated_scripts
-from tests.simulation.server import private_server
 from tests.simulation.walk import make_steps, replay, shrink, tell
 from tests.simulation.world import Parts
 
@@ -41,20 +38,6 @@ QUICK = [
     "key compares no arguments",
     "key shares no output",
 ]
-
-
-@pytest.fixture(scope="module")
-def redis() -> Iterator[Redis]:
-    with private_server() as redis:
-        yield redis
-
-
-@pytest.fixture(autouse=True)
-def silent() -> Iterator[None]:
-    """Walks are full of faults that are logged."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def test_every_promise_holds_in_random_walks(redis: Redis) -> None:
