@@ -42,6 +42,7 @@ key                       type       holds
 ``mail:<agent>``          channel    an event waits in a mailbox of the agent
 ``upkeep:<agent>``        string     crash back-off of the agent's workers: starts, crashes, reason
 ``orchestrated:<agent>``  string     the orchestrator that manages the agent's workers
+``paused``                hash       agent or agent/tool -> who has paused it, and why
 ``shutdown:<target>``     string     the last request to drain ``agent:<name>`` or ``worker:<name>``
 ``step:<id>``             hash       a Step, as it was fixed when it opened
 ``catalog:<digest>``      string     a Tool Catalog, shared by Steps
@@ -218,6 +219,10 @@ class Keys:
 
     def orchestrated(self, agent: str) -> str:
         return f"{self.namespace}:orchestrated:{agent}"
+
+    @property
+    def paused(self) -> str:
+        return f"{self.namespace}:paused"
 
     def shutdown(self, target: str) -> str:
         return f"{self.namespace}:shutdown:{target}"

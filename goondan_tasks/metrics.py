@@ -106,6 +106,13 @@ class AgentMetrics(Collector):
             for status in statuses:
                 gauge.add_metric([status.record.name], value(status))
             yield gauge
+        paused = GaugeMetricFamily(
+            "goondan_paused", "1 while the agent, or its tool, is paused.", labels=["agent", "tool"]
+        )
+        for status in statuses:
+            for pause in status.queue.paused:
+                paused.add_metric([pause.agent, pause.tool or ""], 1)
+        yield paused
         lost_calls = CounterMetricFamily(
             "goondan_lost_calls", "Calls whose worker has died with them.", labels=["agent"]
         )

@@ -27,6 +27,7 @@ from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.logs import CallLog, log_stream
 from goondan_tasks.monitors import Monitors
 from goondan_tasks.oauth.manager import RefreshesInFlight
+from goondan_tasks.pauses import Pauses
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.revisions.bootstrap import Bootstrap, FollowedBundle, are_committed, is_followed
 from workers.agents.handoffs import Handoffs
@@ -99,6 +100,11 @@ class WorkerRuntime:
         for thread in threads:
             thread.start()
         return runtime
+
+    @property
+    def pauses(self) -> Pauses:
+        """What operators have paused."""
+        return Pauses(self.delivery.ledger.redis, self.delivery.ledger.keys)
 
     def serve(self, *agents: str) -> None:
         """Get ready for more agents; those that are served already take no time.

@@ -13,6 +13,7 @@ from rich.text import Text
 from broker_config import serializer
 from broker_config.connections import reporting_outages
 from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog
+from goondan_tasks.cli.calls import login
 from goondan_tasks.cli.live_output import call_text, write_or_watch
 from goondan_tasks.cli.options import (
     OfAgent,
@@ -20,6 +21,7 @@ from goondan_tasks.cli.options import (
     Yes,
     argument,
     complete_agent,
+    complete_tool,
     flag,
     option,
     seconds_option,
@@ -58,7 +60,8 @@ _QUEUES: Mapping[str, Callable[[QueueStatus], object]] = {
     "workers": lambda row: row.workers,
 }
 #: columns that are shown only if they are not empty
-_RARE: Mapping[str, Callable[[QueueStatus], int]] = {
+_RARE: Mapping[str, Callable[[QueueStatus], int | str | None]] = {
+    "paused": lambda status: _paused(status),
     "lost": lambda status: status.lost,
     "mailboxes": lambda status: status.mailboxes,
     "dead letters": lambda status: status.dead_letters,
@@ -135,8 +138,9 @@ def queues(session: Session, client: Client, agent: OfAgent = None, watch: Watch
         columns: Columns[QueueStatus] = {**_QUEUES, **rare}
         found = listing(rows, columns, none=_NO_AGENT, spare={"queue"})
         losses = (on_one_line(f"{row.agent}: {row.losses}") for row in rows if row.losses)
+        pauses = (f"{on_one_line(one.target)} is {one.text}" for row in rows for one in row.paused)
         document = [row.model_dump(by_alias=True) for row in rows]
-        return replace(found, document=document, notes=(*found.notes, *losses))
+        return replace(found, document=document, notes=(*found.notes, *losses, *pauses))
 
     return write_or_watch(look, session.output, watch)
 
@@ -154,7 +158,9 @@ def agents(session: Session, client: Client, watch: Watch = None) -> None:
         spare = {"swarm", "workspace"}
         found = listing(statuses, _AGENTS, wire=AgentStatus.to_wire, none=_NO_AGENT, spare=spare)
         troubles = (_trouble(status) for status in statuses if status.state is AgentState.CRASH_LOOP)
-        return replace(found, notes=(*found.notes, *troubles))
+        pauses = (one for status in statuses for one in status.queue.paused)
+        notes = (f"{on_one_line(one.target)} is {one.text}" for one in pauses)
+        return replace(found, notes=(*found.notes, *troubles, *notes))
 
     return write_or_watch(look, session.output, watch)
 
@@ -202,6 +208,43 @@ def shutdown(
         raise typer.BadParameter(f"there is no worker {worker!r}; `goondan agents` lists the workers.")
     asked = [one.name for one in client.shutdown(agent, worker, reason)]
     session.output.give({"asked": asked}, "\n".join(map(on_one_line, asked)) or "There is no worker to ask.")
+
+
+PausedAgent = Annotated[str, argument("AGENT", "The agent.", autocompletion=complete_agent)]
+PausedTool = Annotated[
+    str | None,
+    argument("TOOL", "Only this tool of the agent, by its full name.", autocompletion=complete_tool),
+]
+
+
+@takes_client
+def pause(
+    session: Session,
+    client: Client,
+    agent: PausedAgent,
+    tool: PausedTool = None,
+    reason: Annotated[str, option("TEXT", "Why it is paused.")] = "",
+    by: Annotated[str | None, option("NAME", "Who pauses it. Default: your login name.")] = None,
+) -> None:
+    """Pause an agent or one of its tools: no worker takes their calls until `goondan resume`.
+
+    Workers notice within seconds; calls that run go on, and the others wait. Deadlines go on, too.
+    """
+    found = client.pause(agent, tool, reason, login() if by is None else by)
+    words = agent if tool is None else f"{agent} {tool}"
+    text = on_one_line(f"{found.target} is {found.text}; to end it: goondan resume {words}")
+    session.output.give(found.to_wire(), text)
+
+
+@takes_client
+def resume(session: Session, client: Client, agent: PausedAgent, tool: PausedTool = None) -> None:
+    """Resume a paused agent or tool: what waited runs, in the order in which it was queued."""
+    was_paused = client.resume(agent, tool)
+    target = on_one_line(agent if tool is None else f"{tool} of {agent}")
+    text = f"{target} is resumed" if was_paused else f"{target} was not paused"
+    others = [one for one in client.paused() if one.agent == agent]
+    notes = (f"{on_one_line(one.target)} is still {one.text}" for one in others)
+    session.output.give({"agent": agent, "tool": tool, "wasPaused": was_paused}, text, *notes)
 
 
 @takes_client
@@ -287,6 +330,13 @@ def gc(
 def _state(status: AgentStatus) -> str:
     is_startable = status.is_orchestrated and not status.workers and status.state is AgentState.NONE
     return "none, started when needed" if is_startable else str(status.state)
+
+
+def _paused(status: QueueStatus) -> str | None:
+    """Name what is paused: the agent as a whole, or some of its tools."""
+    if status.pause is not None:
+        return "all"
+    return ", ".join(one.tool for one in status.paused if one.tool) or None
 
 
 def _trouble(status: AgentStatus) -> str:

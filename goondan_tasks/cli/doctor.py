@@ -32,6 +32,7 @@ from goondan_tasks.cli.fleet_checks import (
     mail_check,
     mcp_server_checks,
     past_loss_checks,
+    pause_checks,
     revision_checks,
 )
 from goondan_tasks.cli.options import flag
@@ -394,6 +395,7 @@ def _agent_registry_checks(redis: Redis, settings: Settings, bundle: Bundle | No
         *swarm_checks,
         *earlier_workspace_check(earlier),
         *fleet_checks(agents, announced, workers, statuses=statuses),
+        *pause_checks(statuses),
         *loss_checks(statuses),
         *past_loss_checks(CountStore(redis, keys).recent_losses(LOSS_SECONDS), LOSS_SECONDS),
         *dead_letter_checks(statuses),

@@ -78,6 +78,13 @@ def _workers_check(agent: str, workers: Iterable[WorkerRecord], status: AgentSta
     return Check(name, "warning", message, f"Start one: goondan worker --agent {agent}")
 
 
+def pause_checks(statuses: Iterable[AgentStatus]) -> Iterator[Check]:
+    """Warn of what is paused."""
+    for pause in (pause for status in statuses for pause in status.queue.paused):
+        words = pause.agent if pause.tool is None else f"{pause.agent} {pause.tool}"
+        yield Check(f"pause of {pause.target}", "warning", pause.text, f"To end it: goondan resume {words}")
+
+
 def loss_checks(statuses: Iterable[AgentStatus]) -> Iterator[Check]:
     """Warn of calls that were lost with their workers and not recovered yet."""
     for status in statuses:

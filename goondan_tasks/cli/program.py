@@ -44,6 +44,8 @@ SECTIONS = {
     "Run workers": {
         "worker": CommandPlace("servers:worker", "Run a worker for one or more agents."),
         "orchestrator": CommandPlace("servers:orchestrator", "Start and stop workers as agents need them."),
+        "pause": CommandPlace("agents:pause", "Pause an agent or a tool: their calls wait."),
+        "resume": CommandPlace("agents:resume", "Resume a paused agent or tool."),
         "shutdown": CommandPlace(
             "agents:shutdown", "Ask an agent's workers, or one worker, to drain and exit."
         ),

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Unpack
 
-from goondan_tasks.agent_registry import ShutdownRequest, ShutdownRequests, WorkerRecord
+from goondan_tasks.agent_registry import WorkerRecord
 from goondan_tasks.call_counts import CountStore, TotalCounts
 from goondan_tasks.calls import CallDraft, CallFields, draft_call
 from goondan_tasks.client.arguments import checking_arguments, end_of_wait
-from goondan_tasks.client.connection import ClientConnection
 from goondan_tasks.client.event_receiver import ReceivedEvent
+from goondan_tasks.client.operations import OperatorClient
 from goondan_tasks.client.pending_call import (
     LONGEST_ID,
     CallOutput,
@@ -37,9 +37,8 @@ from goondan_tasks.errors import (
 from goondan_tasks.failure import ErrorLike, as_exception, describe
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
-from goondan_tasks.ledger.call_filter import SEARCHED, CallFilter, is_narrowed, is_wanted, open_calls
+from goondan_tasks.ledger.call_filter import SEARCHED, CallFilter, is_narrowed, is_wanted
 from goondan_tasks.ledger.dead_letters import batches, not_a_letter
-from goondan_tasks.ledger.losses import with_losses
 from goondan_tasks.ledger.record import CallRecord, Outcome
 from goondan_tasks.messages import JsonObject, Message, ToolCall, ToolCallResult
 from goondan_tasks.names import current_span
@@ -49,7 +48,7 @@ from goondan_tasks.wording import require_keywords
 
 
 @checking_arguments
-class Client(ClientConnection):
+class Client(OperatorClient):
     """Submits tool calls to agents' queues and receives their results. Threads may share it.
 
     Methods raise only for an unknown agent, a payload too large, a conflict or an unreachable broker; any
@@ -159,43 +158,6 @@ class Client(ClientConnection):
         with self.broker_errors():
             return read_story(self._ledger, record)
 
-    def cancel_all(
-        self,
-        agent: str | None = None,
-        *,
-        dry_run: bool = False,
-        watch: Callable[[CallRecord], object] | None = None,
-        **wanted: Unpack[CallFilter],
-    ) -> list[str]:
-        """Cancel all calls and events that have not ended, of one agent or of all; return their ids.
-
-        ``wanted`` narrows them. ``watch`` is called with each one before it is cancelled; with ``dry_run``
-        none is.
-
-        Raises:
-            AgentNotFoundError: there is neither such an agent, nor a call for it.
-        """
-        require_keywords("cancel_all()", wanted, CallFilter.__annotations__)
-        found: list[str] = []
-        with self.broker_errors():
-            for record in open_calls(self._ledger, agent, wanted):
-                found.append(record.id)
-                if watch is not None:
-                    watch(record)
-            if agent is not None and not found:
-                self._known_agents.require(agent)
-        return found if dry_run else self.cancel_many(found)
-
-    def cancel_many(
-        self, call_ids: Iterable[str], *, watch: Callable[[int], object] | None = None
-    ) -> list[str]:
-        """Cancel calls by their ids, many in one trip; return the ids of those that are cancelled.
-
-        Those that ended otherwise, and unknown ones, are left out. ``watch`` is called with the number of ids
-        done so far.
-        """
-        return self._calls.cancel_many(list(call_ids), watch)
-
     def calls(
         self, agent: str | None = None, limit: int = 50, **wanted: Unpack[CallFilter]
     ) -> list[CallRecord]:
@@ -208,7 +170,7 @@ class Client(ClientConnection):
         most = max(limit, SEARCHED) if is_narrowed(wanted) else limit
         with self.broker_errors():
             ages = wanted.get("older_than"), wanted.get("newer_than")
-            found = with_losses(self._ledger, self._ledger.recent(self._agents_of(agent), most, *ages))
+            found = self._with_facts(self._ledger.recent(self._agents_of(agent), most, *ages))
         return [record for record in found if is_wanted(record, wanted)][:limit]
 
     def trace(self, name: str) -> Trace:
@@ -501,27 +463,6 @@ class Client(ClientConnection):
         """Return the counts of calls: by workers, and of those that were lost or settled outside a run."""
         with self.broker_errors():
             return CountStore(self._redis, self._ledger.keys).totals()
-
-    def shutdown(
-        self, agent: str | None = None, worker: str | None = None, reason: str = ""
-    ) -> list[WorkerRecord]:
-        """Ask an agent's workers, or one worker by its name, to drain as they do on SIGTERM.
-
-        Return the workers that are asked; each notices within seconds. A worker that also serves other agents
-        continues for them. A worker that starts later is not affected.
-
-        Raises:
-            AgentNotFoundError: no such agent.
-            ValueError: neither an agent nor a worker is named, or both are.
-        """
-        request = ShutdownRequest(agent=agent, worker=worker, reason=reason)
-        with self.broker_errors():
-            if agent is not None:
-                self._known_agents.require(agent)
-            ShutdownRequests(self._redis, self._ledger.keys).ask(request)
-            return [
-                one for one in self._agent_registry.workers() if agent in one.agents or one.name == worker
-            ]
 
     def instances(self, agent: str | None = None) -> list[InstanceInfo]:
         """Return the instances, of one agent or of all, the one used last first."""

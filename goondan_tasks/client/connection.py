@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
@@ -39,6 +40,7 @@ from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.messages import ToolCall
+from goondan_tasks.pauses import Pauses
 from goondan_tasks.steps import StepStore
 from goondan_tasks.tool_api import REQUEST_TIMEOUT_MS, RequestResult, SendResult
 
@@ -86,6 +88,7 @@ class ClientConnection:
         self._dead_letters = DeadLetters(self._ledger)
         self._completions = Completions(self._ledger, self._reaper, dispatch)
         self._agent_registry = AgentRegistry(self._redis, self._ledger.keys)
+        self._pauses = Pauses(self._redis, self._ledger.keys)
         self._known_agents = KnownAgents(self._agent_registry, _own_agents(settings, bundle, warn))
         self._active_refs = ActiveRefs(self._redis, self._ledger.keys)
         self._event_receiver = EventReceiver(self._ledger, self._reaper, self._known_agents)
@@ -170,8 +173,20 @@ class ClientConnection:
         """Return the ledger's record of a call; raises as :meth:`look` does."""
         record = self._calls.record(call_id)
         with self.broker_errors():
-            [found] = with_losses(self._ledger, [record])
+            [found] = self._with_facts([record])
         return found
+
+    def _with_facts(self, records: Sequence[CallRecord]) -> list[CallRecord]:
+        """Add to the records what others say of the calls: whether they are lost, and what is paused."""
+        found = with_losses(self._ledger, records)
+        if all(record.status != "queued" for record in found):
+            return found
+        paused = self._pauses.read()
+        pauses = [paused.of(record.call.agent_name, record.call.tool_name) for record in found]
+        return [
+            replace(record, paused=pause.text) if pause and record.status == "queued" else record
+            for record, pause in zip(found, pauses, strict=True)
+        ]
 
     def agents(self) -> dict[str, AgentRecord]:
         """Return the agents that can be called, by name, with their catalogs."""

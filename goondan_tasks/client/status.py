@@ -18,6 +18,7 @@ from goondan_tasks.crash_backoff import CrashBackoff, CrashBackoffs
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.losses import losses_of_agents
 from goondan_tasks.messages import JsonObject, WireModel
+from goondan_tasks.pauses import Pause, Pauses
 from goondan_tasks.table_rows import whole_number
 from goondan_tasks.wording import counted, duration_text
 
@@ -51,6 +52,13 @@ class QueueStatus(WireModel):
     lost: int = 0
     lost_with: tuple[str, ...] = ()
     lost_seconds: float | None = None
+    #: the pauses of the agent and of its tools
+    paused: tuple[Pause, ...] = ()
+
+    @property
+    def pause(self) -> Pause | None:
+        """The pause of the agent itself, if there is one."""
+        return next((one for one in self.paused if one.tool is None), None)
 
     @property
     def losses(self) -> str:
@@ -114,11 +122,12 @@ def _backlog(agent: str, row: Sequence[Any]) -> Backlog:
 
 
 def read_queues(ledger: Ledger, agents: Iterable[str], workers: Iterable[WorkerRecord]) -> list[QueueStatus]:
-    """Read the state of the queues of ``agents``: two trips to Redis, and two more if anything runs."""
+    """Read the state of the queues of ``agents``: three trips to Redis, and two more if anything runs."""
     redis, keys = ledger.redis, ledger.keys
     consumers = Counter(agent for worker in workers for agent in worker.agents)
     backlogs = read_backlogs(redis, keys, agents)
     ages = _ages(redis, keys, list(backlogs.values()))
+    paused = Pauses(redis, keys).read()
     losses = losses_of_agents(ledger, [name for name, one in backlogs.items() if one.queue.running])
     found = []
     for (agent, (queue, _, _)), age in zip(backlogs.items(), ages, strict=True):
@@ -126,6 +135,7 @@ def read_queues(ledger: Ledger, agents: Iterable[str], workers: Iterable[WorkerR
         known = {
             "oldest_seconds": age,
             "workers": consumers[agent],
+            "paused": paused.about(agent),
             "lost": len(lost),
             "lost_with": tuple(sorted({loss.worker for loss in lost})),
             "lost_seconds": max((loss.seconds for loss in lost), default=None),
@@ -161,6 +171,8 @@ def _call_id(message: bytes) -> str:
 class AgentState(StrEnum):
     """What an agent's workers are doing."""
 
+    #: an operator has paused it: its workers take no calls and events
+    PAUSED = "paused"
     #: at least one call or event runs, or waits for a live worker
     RUNNING = "running"
     #: live workers have nothing to do
@@ -189,6 +201,8 @@ class AgentStatus:
     @property
     def state(self) -> AgentState:
         """What its workers are doing."""
+        if self.queue.pause is not None:
+            return AgentState.PAUSED
         if self.workers:
             return AgentState.RUNNING if self.queue.running or self.queue.backlog else AgentState.IDLE
         if self.backoff.is_starting(self.now):
@@ -217,6 +231,7 @@ class AgentStatus:
             "crashes": self.backoff.crashes,
             "nextStartSeconds": self.next_start_seconds,
             "reason": self.backoff.reason or None,
+            "paused": [pause.to_wire() for pause in self.queue.paused],
         }
 
 

@@ -225,6 +225,8 @@ class CallRecord:
     begun_at: int | None = None
     #: if its worker is dead: when that was last seen (:mod:`goondan_tasks.ledger.losses`)
     lost_at: int | None = None
+    #: of a queued call whose agent or tool is paused: by whom, and why (:mod:`goondan_tasks.pauses`)
+    paused: str | None = None
     #: the end of the traceback of the handler's exception
     traceback: str | None = None
     #: the last log lines of failed runs, by the number of the attempt
@@ -266,6 +268,8 @@ class CallRecord:
 
         attempt = f", attempt {self.attempt}" if self.attempt > 1 else ""
         match self.state:
+            case "waiting" | "queued" if self.paused is not None:
+                return f"{self.paused}; queued {since(None)} ago"
             case "waiting":
                 return f"waiting for the limit {self.waiting_for}, queued {since(None)} ago"
             case "queued" if self.requeued_at is not None:
@@ -509,10 +513,7 @@ def celery_record(run: Run, wire: bytes) -> bytes:
 
 
 class CallRecords:
-    """Reads the records of calls in one Redis, under one namespace.
-
-    Methods may raise ``redis.exceptions.RedisError``.
-    """
+    """Reads the records of calls of one namespace; methods may raise ``redis.exceptions.RedisError``."""
 
     def __init__(self, redis: Redis, keys: Keys) -> None:
         self.redis = redis
@@ -523,10 +524,7 @@ class CallRecords:
         return self.records([call_id])[0]
 
     def records(self, call_ids: Sequence[str]) -> list[CallRecord | None]:
-        """Read records in one round trip, in the order of ``call_ids``.
-
-        ``None`` stands for a record that is unknown, expired or unreadable.
-        """
+        """Read records in one round trip, in order; ``None`` is one that is unknown or unreadable."""
         with self.redis.pipeline(transaction=False) as pipe:
             for call_id in call_ids:
                 pipe.hgetall(self.keys.call(call_id))

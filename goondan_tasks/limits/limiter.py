@@ -18,6 +18,7 @@ from goondan_tasks.errors import LimitError, ToolCallConflictError
 from goondan_tasks.ledger.ledger import Ledger, sweep_seconds
 from goondan_tasks.ledger.record import Claim
 from goondan_tasks.messages import ToolCall, ToolCallResult, iso_time
+from goondan_tasks.pauses import Pauses, is_pause, pause_name
 from goondan_tasks.table_rows import only_advice, whole_number
 
 if TYPE_CHECKING:
@@ -67,9 +68,10 @@ class Limits:
             timeout_seconds=export.timeout_seconds or 0,
         )
 
-    def for_call(self, call: ToolCall) -> str:
+    def for_call(self, call: ToolCall, *, is_paused: bool = False) -> str:
         """Return the limits of a call as text (``permits.lua``), in the order in which it waits for them."""
-        call_limits = (self._key(call), self._serial(call), self.concurrency, self.rate)
+        pause = f"paused 1 0 {_ANY} {pause_name(call.agent_name, call.tool_name)}" if is_paused else None
+        call_limits = (pause, self._key(call), self._serial(call), self.concurrency, self.rate)
         return "\n".join(limit for limit in call_limits if limit)
 
     def _serial(self, call: ToolCall) -> str | None:
@@ -187,7 +189,7 @@ class LimitScripts:
     def _script_call(self, script: Script, *arguments: Any, run_seconds: float = 0) -> ScriptCall[Any]:
         # what a call holds must outlive the call
         ttl = self._ttl + round(max(run_seconds, self._call_timeout))
-        return ScriptCall(script, [self._keys.limits], [*self._constants, ttl, *arguments])
+        return ScriptCall(script, [self._keys.limits, self._keys.paused], [*self._constants, ttl, *arguments])
 
 
 _UNITS = {1_000: "s", 60_000: "m", 3_600_000: "h"}
@@ -238,6 +240,14 @@ class Limiter:
     def too_late(self, claim: Claim) -> LimitError:
         """Return the error of a call that its limits would admit only after its deadline."""
         limit = claim.about or self._waited_at(claim.run.id)
+        if is_pause(limit):
+            call = claim.run.call
+            pause = Pauses(self._redis, self._keys).read().of(call.agent_name, call.tool_name)
+            text = "was paused" if pause is None else f"is {pause.text}"
+            return LimitError(
+                f"{call.tool_name} of {call.agent_name} {text}; its deadline came first, and it was not run.",
+                suggestion="Submit the call again when the tool is resumed.",
+            )
         state = self.state(limit)
         seconds = max(0, state.free_at - state.now) / 1000
         when = f"{'' if state.period else 'about '}{seconds:.1f} s, at {iso_time(state.free_at)}"

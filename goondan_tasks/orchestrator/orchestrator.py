@@ -44,6 +44,7 @@ from goondan_tasks.messages import iso_time, wall_clock
 from goondan_tasks.names import DELEGATE_RESULT_TOOL, EVENT_TOOL, EVENT_TOOLS
 from goondan_tasks.oauth.manager import LONGEST_SECONDS
 from goondan_tasks.orchestrator.supervisor import Member, Supervisor
+from goondan_tasks.pauses import Pauses
 from goondan_tasks.tool_api import Logger
 
 logger = structlog.get_logger(__name__)
@@ -86,6 +87,8 @@ class Sight:
     workers: Sequence[WorkerRecord]
     queues: Mapping[str, QueueStatus]
     backoffs: Mapping[str, CrashBackoff]
+    #: the agents that are paused: no worker is started for what waits, and none is ended
+    paused: Collection[str] = ()
 
 
 class Fleet:
@@ -108,6 +111,7 @@ class Fleet:
         self.agent_registry = registry = AgentRegistry(redis, self._keys)
         self._publisher = Sweeper(lambda: registry.publish_agents(self._agents.values()), PUBLISH_SECONDS)
         self.backoffs = CrashBackoffs(redis, self._keys)
+        self._pauses = Pauses(redis, self._keys)
         scripts = files("goondan_tasks.orchestrator") / "scripts"
         self._queued, self._take, self._ended = (
             Script.read(scripts, name) for name in ("queued", "take", "ended")
@@ -139,6 +143,7 @@ class Fleet:
             workers=self.workers(),
             queues={name: one.queue for name, one in backlogs.items()},
             backoffs=self.backoffs.read(agents),
+            paused=self._pauses.read_and_keep().agents(agents),
         )
 
     def workers(self) -> list[WorkerRecord]:
@@ -364,10 +369,13 @@ class Orchestrator:
             servers = self._servers(agent, sight.workers)
             member = self._supervisor.present.get(agent)
             if member is not None and not self._is_lost(member, servers):
-                self._attend(member, agent, sight.queues[agent], servers)
-            elif not servers and self._is_needed(agent, sight.queues[agent]):
+                self._attend(member, agent, sight.queues[agent], servers, is_kept=agent in sight.paused)
+            elif not servers and self._is_needed(agent, sight.queues[agent], is_paused=agent in sight.paused):
                 unserved.append(agent)
-            self._watch_loop(agent, sight.backoffs[agent], now=sight.now, is_served=bool(servers))
+            is_held = bool(servers) or agent in sight.paused
+            self._watch_loop(
+                agent, sight.backoffs[agent], now=sight.now, is_served=bool(servers), is_held=is_held
+            )
         for agents in self._grouped(unserved, sight.backoffs):
             self._start(agents)
 
@@ -382,11 +390,13 @@ class Orchestrator:
             return [[agent] for agent in agents]
         return [together, *([agent] for agent in agents if agent not in together)]
 
-    def _watch_loop(self, agent: str, state: CrashBackoff, *, now: int, is_served: bool) -> None:
-        """End a crash loop after a success; while it pauses, fail the calls that wait."""
+    def _watch_loop(
+        self, agent: str, state: CrashBackoff, *, now: int, is_served: bool, is_held: bool
+    ) -> None:
+        """End a crash loop after a success; while it pauses, fail the calls that wait, unless held."""
         if state.crashes and is_served and self._fleet.has_finished_run(agent, state.started_at):
             self._fleet.backoffs.change(agent, lambda state, _: state.succeeded())
-        elif state.is_pausing(now) and not is_served:
+        elif state.is_pausing(now) and not is_held:
             count = self._fleet.end_queued(agent, unavailable(agent, state, now))
             if count:
                 self._log.warning("orchestrator.calls_ended", agent=agent, calls=count)
@@ -405,9 +415,15 @@ class Orchestrator:
         return True
 
     def _attend(
-        self, member: Member, agent: str, queue: QueueStatus, servers: Iterable[WorkerRecord]
+        self,
+        member: Member,
+        agent: str,
+        queue: QueueStatus,
+        servers: Iterable[WorkerRecord],
+        *,
+        is_kept: bool,
     ) -> None:
-        """Record whether a worker is ready, and stop it if it has been idle for too long."""
+        """Record whether a worker is ready; unless it is kept, stop it if it has been idle for too long."""
         now = self._clock()
         ours = next((worker for worker in servers if member.is_same(worker)), None)
         if not member.is_ready and ours is not None:
@@ -418,7 +434,7 @@ class Orchestrator:
             self._fleet.backoffs.change(
                 agent, lambda state, now: state.kept(member.generation, now, START_MS)
             )
-        if self._is_needed(agent, queue) or queue.running:
+        if is_kept or queue.running or self._is_needed(agent, queue):
             member.needed_at = now
         elif member.is_ready and now - member.needed_at >= self._rules.idle_seconds:
             self._log.info("orchestrator.worker_idle", agent=member.names, pid=member.process.pid)
@@ -450,8 +466,8 @@ class Orchestrator:
         else:
             self._log.info("orchestrator.worker_started", agent=member.names, pid=member.process.pid)
 
-    def _is_needed(self, agent: str, queue: QueueStatus) -> bool:
-        return self._rules.is_always_needed or self._fleet.is_needed(agent, queue)
+    def _is_needed(self, agent: str, queue: QueueStatus, *, is_paused: bool = False) -> bool:
+        return self._rules.is_always_needed or (not is_paused and self._fleet.is_needed(agent, queue))
 
     def _servers(self, agent: str, workers: Iterable[WorkerRecord]) -> list[WorkerRecord]:
         """Return the live workers of an agent, except those that were told to stop."""

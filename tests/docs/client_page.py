@@ -14,6 +14,7 @@ from goondan_tasks import errors
 from goondan_tasks.calls import CallFields
 from goondan_tasks.client import AsyncClient, AsyncPendingCall, Client, PendingCall
 from goondan_tasks.client.connection import ClientConnection
+from goondan_tasks.client.operations import OperatorClient
 from goondan_tasks.handoff import EventFields
 from goondan_tasks.messages import ToolCallResult
 from tests.docs.pages import ROOT
@@ -59,7 +60,9 @@ All are subclasses of `goondan_tasks.errors.GoondanError`: `code`, `message`, `s
 #: the names of methods that both clients have
 METHODS = [
     name
-    for name in dict.fromkeys(["connect", "close", *vars(Client), *vars(ClientConnection)])
+    for name in dict.fromkeys(
+        ["connect", "close", *vars(Client), *vars(OperatorClient), *vars(ClientConnection)]
+    )
     if not name.startswith("_") and hasattr(AsyncClient, name)
 ]
 _ENTRY = re.compile(r"^(?=\S)((?:\w+, )*\w+): ", re.MULTILINE)

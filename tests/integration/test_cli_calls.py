@@ -165,6 +165,7 @@ def test_detached_call_is_listed_and_counted_until_it_runs(stack: LocalStack, en
         "lost": 0,
         "lostWith": [],
         "lostSeconds": None,
+        "paused": [],
     }
     assert (rows["coder"]["workers"], rows["planner"]["backlog"]) == (1, 0)
 

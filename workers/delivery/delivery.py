@@ -133,6 +133,7 @@ class Delivery:
                 its = self._terms(own.registered.bound)
                 if named.setdefault(own.item.name, its) != its:  # only the call says which tool is meant
                     named[own.item.name] = None
+            named |= dict.fromkeys(self.limiter.paused.tools(agent))
             if active.ref is not None:
                 named[STEP_TOOL] = None  # it reaches a Safe Point before it is claimed
             terms[call_queue(agent)] = {tool: one for tool, one in named.items() if one != default}

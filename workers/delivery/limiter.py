@@ -24,6 +24,7 @@ from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.submission import Submission, digest_of
 from goondan_tasks.limits.limiter import LimitAnswer, Limits, LimitScripts
 from goondan_tasks.messages import CallLogFields, ToolCall
+from goondan_tasks.pauses import Paused
 from workers.concurrency.watchdog import Watchdog
 from workers.revisions.revisions import Revisions
 
@@ -50,6 +51,8 @@ class CallLimiter:
     dispatch: Dispatch
     revisions: Revisions
     watchdog: Watchdog
+    #: what is paused, as the heartbeat has read it
+    paused: Paused = field(default_factory=Paused, init=False)
     #: token of the claim -> the call's limits, and the ms of admission
     _admitted: dict[str, tuple[str, int]] = field(default_factory=dict, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
@@ -64,9 +67,10 @@ class CallLimiter:
         call = request.call
         registry, in_step = self.revisions.registry(call.bundle_ref), call.step_id is not None
         limits = registry.limits(call.agent_name, call.tool_name, in_step=in_step)
-        if limits is None or (limits.is_empty and not call.idempotency_key):
+        is_paused = call.tool_name in self.paused.tools(call.agent_name)
+        if not is_paused and (limits is None or (limits.is_empty and not call.idempotency_key)):
             return claim(request)
-        return self._admit(request, limits, claim, turn)
+        return self._admit(request, limits or Limits(), claim, turn, is_paused=is_paused)
 
     def has_admitted(self, claim: Claim) -> bool:
         """Return whether the call holds a permit or key that other calls may wait for."""
@@ -93,9 +97,11 @@ class CallLimiter:
         """Admit the calls whose time has come; every worker does this periodically, as a fallback."""
         self.writer.send(self._limit_scripts.look(), self._on_answer)
 
-    def _admit(self, request: ClaimRequest, limits: Limits, claim: MakeClaim, turn: MessageTurn) -> Claim:
+    def _admit(
+        self, request: ClaimRequest, limits: Limits, claim: MakeClaim, turn: MessageTurn, *, is_paused: bool
+    ) -> Claim:
         call_id, call = request.call_id, request.call
-        call_limits = limits.for_call(call)
+        call_limits = limits.for_call(call, is_paused=is_paused)
         script_call = self._limit_scripts.admit(
             call_id,
             call,

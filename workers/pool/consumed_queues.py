@@ -42,14 +42,20 @@ class PausedQueues:
         """The agents of these queues."""
         return {agent for agent in map(agent_of, self.names) if agent is not None}
 
-    def leave(self, agents: Iterable[str]) -> None:
-        """Pause exactly the queues of these agents, and resume the others."""
-        wanted = {queue for agent in agents for queue in queues_of(agent)}
+    def leave(self, standing_by: Collection[str], paused: Collection[str] = ()) -> None:
+        """Pause exactly the queues of these agents, and resume the others.
+
+        ``standing_by`` are the agents whose active revision this worker lacks, ``paused`` those that an
+        operator has paused.
+        """
+        wanted = {queue for agent in (*standing_by, *paused) for queue in queues_of(agent)}
         left = wanted.intersection(self._consumer.app.amqp.queues.consume_from)
         back = self.names - wanted
         self.names = (self.names | left) - back
         if left:
-            logger.warning("worker.stands_by", queues=sorted(left), reason="it lacks the active revision")
+            lacking = sorted(left.intersection(queue for agent in standing_by for queue in queues_of(agent)))
+            if lacking:
+                logger.warning("worker.stands_by", queues=lacking, reason="it lacks the active revision")
             leave(self._consumer, left)
         if back:
             logger.info("worker.goes_on", queues=sorted(back))

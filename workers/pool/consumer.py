@@ -24,6 +24,7 @@ from broker_config.scripts import ClaimOnReserve
 from broker_config.transport import Channel, require_registered, use_plain_json, use_reservations
 from goondan_tasks.errors import ToolCancelledError, ToolInputValidationError
 from goondan_tasks.events import EVENT_TASKS
+from goondan_tasks.pauses import Paused
 from workers.delivery.delivery import LONGEST_SHOWN
 from workers.outcome import outcome_of
 from workers.pool.drain import note_shutdown
@@ -243,8 +244,9 @@ class Reservations(bootsteps.StartStopStep):
     requires = ("celery.worker.consumer.tasks:Tasks", "workers.pool.heartbeat:Heartbeat")
 
     def __init__(self, consumer: Any, **options: Any) -> None:
-        #: what the current terms are made of: the revision of the bundle, its registry's version, the agents
-        self._told: tuple[str | None, int, tuple[str, ...]] | None = None
+        #: what the current terms are made of: the revision of the bundle, its registry's version, the agents,
+        #: what is paused
+        self._told: tuple[str | None, int, tuple[str, ...], Paused] | None = None
         super().__init__(consumer, **options)
 
     def include_if(self, consumer: Any) -> bool:
@@ -274,7 +276,8 @@ class Reservations(bootsteps.StartStopStep):
         runtime = process_runtime()
         revisions = runtime.revisions
         # for all agents that the process serves: it may resume a paused queue
-        current = revisions.active.ref, revisions.active.registry.version, revisions.served
+        active, paused = revisions.active, runtime.limiter.paused
+        current = active.ref, active.registry.version, revisions.served, paused
         if current == self._told:
             return None
         self._told = current

@@ -19,6 +19,7 @@ from goondan_tasks.errors import BrokerUnreachableError, ConfigError
 from goondan_tasks.instances.earlier import earlier_workspace
 from goondan_tasks.ledger.ledger import sweep_seconds
 from goondan_tasks.messages import iso_time
+from goondan_tasks.pauses import Paused
 from goondan_tasks.table_rows import only_advice
 from workers.instances.workdirs import root_id
 from workers.mcp import process_board
@@ -151,15 +152,30 @@ class Heartbeat(bootsteps.StartStopStep):
             logger.warning("worker.not_removed", reason=str(error))  # its record expires
 
     def _update_standby(self, runtime: WorkerRuntime, paused: PausedQueues, beat: Callable[[], None]) -> None:
-        """Pause while this worker lacks the active revision; announce it as soon as it is loaded."""
+        """Leave the agents whose active revision this worker lacks, and those that are paused.
+
+        Announce the revision as soon as it is loaded.
+        """
         try:
             runtime.standby.look()
         except RedisError as error:
             logger.warning("worker.stand_by_not_decided", reason=str(error))
             return
-        paused.leave(runtime.standby.agents)
+        leave_agents(runtime, paused)
         if self._published and self._published[0] != runtime.revisions.active.ref:
             beat()
+
+    def _look_at_pauses(self, runtime: WorkerRuntime, consumer: Any) -> None:
+        """Read what is paused, and follow it at once; raises RedisError."""
+        known, found = runtime.limiter.paused, runtime.pauses.read_and_keep()
+        if found == known:  # the same object means that the terms of claims are the same
+            return
+        runtime.limiter.paused = found
+        if self._paused is not None:
+            leave_agents(runtime, self._paused)
+        if lead := getattr(consumer.pool, "lead", None):
+            lead.look_again()  # its reservation has been sent with the terms of before
+        log_pauses(known, found, runtime.revisions.served)
 
     def _beat(
         self, runtime: WorkerRuntime, record: WorkerRecord, consumer: Any, shutdowns: ShutdownWatch
@@ -168,6 +184,7 @@ class Heartbeat(bootsteps.StartStopStep):
         try:  # the fault of one key must not keep the others from being written, nor calls from being swept
             if not runtime.standby.is_over:
                 shutdowns.look()
+            self._look_at_pauses(runtime, consumer)
             active = runtime.revisions.active
             if (active.ref, active.registry.version) != self._published:
                 with only_advice(keys.agents):
@@ -195,6 +212,24 @@ class Heartbeat(bootsteps.StartStopStep):
             if self._is_announced:  # once, not every few seconds while Redis is full
                 logger.warning("worker.not_announced", reason=str(error))
             self._is_announced = False
+
+
+def leave_agents(runtime: WorkerRuntime, queues: PausedQueues) -> None:
+    """Leave the agents that are paused, or whose active revision is not loaded here; resume the others."""
+    if not runtime.standby.is_over:
+        queues.leave(runtime.standby.agents, runtime.limiter.paused.agents(runtime.revisions.served))
+
+
+def log_pauses(known: Paused, found: Paused, served: Collection[str]) -> None:
+    """Log what has been paused and resumed of the agents that are served here."""
+    for name, pause in {**known.pauses, **found.pauses}.items():
+        target = {"agent": pause.agent} if pause.tool is None else {"agent": pause.agent, "tool": pause.tool}
+        if pause.agent not in served or known.pauses.get(name) == found.pauses.get(name):
+            continue
+        if name in found.pauses:
+            logger.warning("agent.paused", **target, by=pause.by, reason=pause.reason)
+        else:
+            logger.info("agent.resumed", **target)
 
 
 def _release_events(runtime: WorkerRuntime, agents: Iterable[str], *, are_handled_here: bool) -> None:

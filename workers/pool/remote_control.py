@@ -114,6 +114,8 @@ def add_consumer(state: Any, queue: str, **_: Any) -> Reply:
     if agent is None:
         known = ", ".join(agents)
         return {"error": f"No agent of the bundle has the queue {queue!r}; it has the agents {known}."}
+    if (pause := runtime.limiter.paused.agent(agent)) is not None:
+        return {"error": f"Agent {agent} is {pause.text}. Resume it first: goondan resume {agent}"}
     try:
         runtime.serve(agent)
     except ConfigError as error:

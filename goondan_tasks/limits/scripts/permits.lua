@@ -5,6 +5,7 @@
 --   rate   at most so many calls start in any period (rateLimit)
 --   key    calls with the same idempotencyKey: one runs, the others wait for its result and share it; in place of the
 --          period, 1 if the call is a replay, which shares no unknown outcome
+--   paused an operator has paused the tool: no call passes while the hash of pauses has it
 -- A rate counts starts, which are members of their own in its `holders`. A call that a worker has received and not
 -- started yet (begin.lua) has a reservation: it counts, and its score is RESERVED + the time of its admission.
 -- A call that was admitted from a wait queue, and that no worker has received yet, holds its permit with a negative
@@ -14,7 +15,7 @@
 --
 -- Records of other calls are read with pcall: one that is damaged counts as a call that has ended.
 --
--- KEYS  limits (limit -> when its wait queue must be checked, in ms)
+-- KEYS  limits (limit -> when its wait queue must be checked, in ms), paused (what is paused)
 -- ARGV  prefixes of the keys call, limit, holders, line, waiter, waiting;
 --       lease (ms), time between two checks (ms), TTL (s); then those of each script
 -- Returns {word, about, ms until the next check (-1 = no call waits), now (ms), {id, call JSON, ...}}. The last are
@@ -26,6 +27,8 @@ local lease, pause, ttl = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9]
 local MOST_AT_ONCE = 100
 -- more than any time in ms, and exact in 14 digits
 local RESERVED = 1e13
+-- how soon more calls of a tool that was resumed are admitted, in ms
+local SOON = 50
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local turns, unsent = {}, {}
@@ -119,6 +122,24 @@ local function check_key(limit, id, at)
   if has_earlier(limit.name, id, at) then return 'wait' end
 end
 
+local PAUSE = 'paused:'
+
+local function is_pause(name)
+  return string.sub(name, 1, #PAUSE) == PAUSE
+end
+
+-- If another program has overwritten the hash, nothing is paused.
+local function is_paused(name)
+  return redis.pcall('HEXISTS', KEYS[2], string.sub(name, #PAUSE + 1)) == 1
+end
+
+-- Any number of calls may have waited for the end of a pause. They go to the front of the queue in parts, so that they
+-- keep their order there.
+local function is_full(queue)
+  local message = redis.call('LINDEX', queue, -MOST_AT_ONCE)
+  return message and string.byte(message) == 32
+end
+
 local function check_rate(limit, id)
   local key = holders .. limit.name
   redis.call('ZREMRANGEBYSCORE', key, '-inf', now - limit.period)
@@ -141,6 +162,9 @@ end
 -- Return the word for a call at a limit, nothing if the call may pass.
 local function check(limit, id, at, is_met)
   if limit.kind == 'key' then return check_key(limit, id, at) end
+  if limit.kind == 'paused' then
+    return (is_paused(limit.name) or has_earlier(limit.name, id, at)) and 'wait' or nil
+  end
   local key = holders .. limit.name
   local is_holder = redis.call('ZSCORE', key, id)
   local is_permit = limit.kind == 'seats'
@@ -162,7 +186,7 @@ local function try(limits, id, at, is_met)
     if limit.kind == 'key' then
       redis.call('HSET', states .. limit.name, 'owner', id, 'digest', limit.digest)
       keep(states .. limit.name, id)
-    else
+    elseif limit.kind ~= 'paused' then
       local since = is_met and now or -now
       if limit.kind == 'rate' then since = is_met and RESERVED + now or now end
       redis.call('ZADD', holders .. limit.name, since, id)
@@ -218,6 +242,10 @@ local function admit_waiting(name)
       take_out(id)
       redis.call('ZREM', wait_queues .. name, id)
     else
+      if is_pause(name) and not is_paused(name) and is_full(waiter[3]) then
+        redis.call('ZADD', look_times, now + SOON, name)
+        return
+      end
       local word, limit = try(limits_of(waiter[1]), id, at, false)
       if word == 'wait' and limit.name == name then
         redis.call('ZADD', look_times, look_time(limit), name)

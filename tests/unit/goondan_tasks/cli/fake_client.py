@@ -26,6 +26,7 @@ from goondan_tasks.instances.table import InstanceInfo
 from goondan_tasks.ledger.call_filter import CallFilter, is_wanted
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
+from goondan_tasks.pauses import Pause
 from goondan_tasks.tool_api import SendResult
 from goondan_tasks.trace import CallStory, Trace, TraceSummary, story_of
 
@@ -143,6 +144,7 @@ class FakeClient:
         self.summaries: list[TraceSummary] = []
         self.settings: Settings | None = None
         self.cancelled: list[str] = []
+        self.pauses: list[Pause] = []
         self.ended_meanwhile: set[str] = set()
 
     def connected(self, settings: Settings) -> Self:
@@ -311,6 +313,20 @@ class FakeClient:
         if agent not in self.agent_records:
             raise AgentNotFoundError(f"No agent {agent!r}.")
         return self.agent_records[agent].catalog
+
+    def pause(self, agent: str, tool: str | None, reason: str, by: str) -> Pause:
+        self.catalog(agent)
+        self.pauses.append(Pause(agent=agent, tool=tool, reason=reason, by=by))
+        return self.pauses[-1]
+
+    def resume(self, agent: str, tool: str | None) -> bool:
+        self.catalog(agent)
+        left = [one for one in self.pauses if (one.agent, one.tool) != (agent, tool)]
+        was_paused, self.pauses = left != self.pauses, left
+        return was_paused
+
+    def paused(self) -> list[Pause]:
+        return self.pauses
 
     def workers(self) -> list[WorkerRecord]:
         return self.worker_records

@@ -36,6 +36,7 @@ def test_programs_get_tools_workers_and_state_of_each_agent(client: FakeClient) 
         "crashes": 0,
         "nextStartSeconds": None,
         "reason": None,
+        "paused": [],
     }
     assert (planner["name"], planner["backlog"], planner["state"]) == ("planner", 2, "none")
 
@@ -130,6 +131,7 @@ def test_programs_get_every_field_even_one_that_is_null() -> None:
             "lost": 0,
             "lostWith": [],
             "lostSeconds": None,
+            "paused": [],
         },
         {
             "agent": "planner",
@@ -147,6 +149,7 @@ def test_programs_get_every_field_even_one_that_is_null() -> None:
             "lost": 0,
             "lostWith": [],
             "lostSeconds": None,
+            "paused": [],
         },
     ]
 

@@ -19,6 +19,7 @@ from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.limits.limiter import LimitAnswer, Limits, LimitScripts
 from goondan_tasks.messages import ToolCall, iso_time
 from goondan_tasks.output import Pending
+from goondan_tasks.pauses import Pauses, pause_name
 from tests.waiting import wait_until
 
 QUEUE = "agent.coder"
@@ -576,3 +577,37 @@ def test_other_limits_are_looked_at_beside_a_damaged_one(door: Door, redis: Redi
     redis.delete(door.ledger.keys.call(identity_of(holder)), "goondan:holders:concurrency:notes")
     assert door.look().word == "looked"
     assert door.queue() == ["waits"]
+
+
+def test_calls_of_a_resumed_tool_reach_the_queue_in_order_in_parts(redis: Redis) -> None:
+    door, pauses = Door(redis), Pauses(redis, Keys("goondan"))
+    pauses.pause("coder", "notes__find", "", "")
+    limit = f"paused 1 0 - {pause_name('coder', 'notes__find')}"
+    messages = [b"%d" % number for number in range(250)]
+    for message in messages:
+        assert door.admit(door.submit(message.decode()), limit, message).word == "wait"
+    assert redis.llen(QUEUE) == 0
+
+    assert pauses.resume("coder", "notes__find")
+    taken: list[bytes] = []
+    while len(taken) < len(messages):
+        door.script_calls.look().run(redis)
+        waiting = redis.llen(QUEUE)
+        assert 0 < waiting <= 200
+        redis.zadd("goondan:limits", {limit.rpartition(" ")[2]: 0}, xx=True)
+        taken += cast("list[bytes]", redis.rpop(QUEUE, 60))
+
+    assert taken == [b" " + message for message in messages]
+    assert redis.zcard(Keys("goondan").waiting("coder")) == 0
+
+
+def test_calls_pass_as_soon_as_their_tool_is_resumed(redis: Redis) -> None:
+    door, pauses = Door(redis), Pauses(redis, Keys("goondan"))
+    pauses.pause("coder", "notes__find", "", "")
+    limit = f"paused 1 0 - {pause_name('coder', 'notes__find')}"
+    earlier = door.submit("t1")
+    assert door.admit(earlier, limit, b" 1").word == "wait"
+    pauses.resume("coder", "notes__find")
+
+    assert door.admit(earlier, limit, b" 1").word == "go"
+    assert door.admit(door.submit("t2"), limit, b" 2").word == "go"

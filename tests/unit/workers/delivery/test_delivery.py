@@ -23,6 +23,7 @@ from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Stored
 from goondan_tasks.messages import ToolCall, wall_clock
 from goondan_tasks.names import NO_CALL_TOOL, STEP_TOOL
+from goondan_tasks.pauses import Paused
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import drive
 from workers.delivery.delivery import Delivery
@@ -112,7 +113,7 @@ def delivery(ledger: Ledger, revisions: FakeRevisions, store: Any = None) -> Del
         writer,
         reaper,
         limiter=SimpleNamespace(  # type: ignore[arg-type]
-            claim=lambda request, claim, turn: claim(request), begin=lambda claim: None
+            claim=lambda request, claim, turn: claim(request), begin=lambda claim: None, paused=Paused()
         ),
         revisions=any_,
         leases=SimpleNamespace(hold=lambda claim: None),  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from broker_config.keys import Keys
 from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRegistry, WorkerRecord
 from goondan_tasks.errors import ConfigError
+from goondan_tasks.pauses import Pause, Paused
 from tests.unit.workers.pool.fake_consumer import Consumer
 from workers.pool.consumed_queues import PausedQueues
 from workers.pool.heartbeat import LOAD_SECONDS, Heartbeat, report_shared_slots
@@ -31,20 +32,23 @@ class Beating:
         self.active = SimpleNamespace(ref="r1", registry=SimpleNamespace(version=1))
         self.standby = SimpleNamespace(look=lambda: None, agents=frozenset[str](), is_over=False)
         self.said: list[WorkerRecord] = []
+        self.pauses = Paused()
         self.shutdowns: Any = SimpleNamespace(look=lambda: None)
         self.heartbeat = Heartbeat(self.consumer)
         self.heartbeat._published = "r1", 1
         self.heartbeat._paused = self.left
         nothing = SimpleNamespace(sweep=lambda _: None, look=lambda *_: None)
         self.runtime: Any = SimpleNamespace(
-            revisions=SimpleNamespace(active=self.active),
+            revisions=SimpleNamespace(active=self.active, served=("lizard", "newt")),
+            pauses=SimpleNamespace(read_and_keep=lambda: self.pauses),
             agent_registry=SimpleNamespace(publish_worker=lambda record, _: self.said.append(record)),
             standby=self.standby,
             children=SimpleNamespace(limit=1),
             publish_counts=lambda _: None,
             delivery=SimpleNamespace(ledger=SimpleNamespace(keys=Keys())),
             settings=Settings(),
-            **dict.fromkeys(("reaper", "limiter", "collector"), nothing),
+            limiter=SimpleNamespace(look=lambda: None, paused=Paused()),
+            **dict.fromkeys(("reaper", "collector"), nothing),
         )
 
     def beat(self) -> None:
@@ -72,6 +76,34 @@ def test_a_worker_waits_once_for_its_models_before_it_is_ready(monkeypatch: pyte
             worker.heartbeat._make_ready(worker.runtime, RECORD)
     assert steps == [("lizard",), LOAD_SECONDS]
     assert "worker.models_still_load" in {entry["event"] for entry in logs}
+
+
+def test_a_worker_leaves_a_paused_agent_and_takes_it_again_when_it_is_resumed() -> None:
+    worker = Beating()
+    worker.pauses = Paused({"newt": Pause(agent="newt", reason="it loops", by="ann")})
+
+    with structlog.testing.capture_logs() as logs:
+        worker.beat()
+        assert list(worker.consumer.queues) == ["agent.lizard"]
+        assert worker.said[-1].agents == ("lizard", "newt")
+        worker.beat()
+        worker.pauses = Paused()
+        worker.beat()
+
+    assert set(worker.consumer.queues) == {"agent.lizard", "agent.newt"}
+    told = [(line["event"], line["agent"]) for line in logs if line["event"].startswith("agent.")]
+    assert told == [("agent.paused", "newt"), ("agent.resumed", "newt")]
+
+
+def test_a_worker_that_drains_takes_no_resumed_agent() -> None:
+    worker = Beating()
+    worker.pauses = Paused({"newt": Pause(agent="newt")})
+    worker.beat()
+    worker.standby.is_over, worker.pauses = True, Paused()
+
+    worker.beat()
+
+    assert list(worker.consumer.queues) == ["agent.lizard"]
 
 
 def test_a_worker_says_at_once_that_it_has_another_revision() -> None:

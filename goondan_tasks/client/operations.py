@@ -1,0 +1,127 @@
+"""What operators do with a client: cancel many calls, pause and resume agents and tools, drain workers."""
+
+from collections.abc import Callable, Iterable
+from typing import Unpack
+
+from goondan_tasks.agent_registry import ShutdownRequest, ShutdownRequests, WorkerRecord
+from goondan_tasks.client.arguments import checking_arguments
+from goondan_tasks.client.connection import ClientConnection
+from goondan_tasks.errors import ToolInputValidationError, ToolNotInCatalogError
+from goondan_tasks.failure import LONGEST_NAME
+from goondan_tasks.ledger.call_filter import CallFilter, open_calls
+from goondan_tasks.ledger.record import CallRecord
+from goondan_tasks.pauses import Pause
+from goondan_tasks.wording import hint, require_keywords
+
+#: how many characters a reason may have
+LONGEST_REASON = 500
+
+
+@checking_arguments
+class OperatorClient(ClientConnection):
+    """The operations on many calls, on agents and on workers."""
+
+    def cancel_all(
+        self,
+        agent: str | None = None,
+        *,
+        dry_run: bool = False,
+        watch: Callable[[CallRecord], object] | None = None,
+        **wanted: Unpack[CallFilter],
+    ) -> list[str]:
+        """Cancel all calls and events that have not ended, of one agent or of all; return their ids.
+
+        ``wanted`` narrows them. ``watch`` is called with each one before it is cancelled; with ``dry_run``
+        none is.
+
+        Raises:
+            AgentNotFoundError: there is neither such an agent, nor a call for it.
+        """
+        require_keywords("cancel_all()", wanted, CallFilter.__annotations__)
+        found: list[str] = []
+        with self.broker_errors():
+            for record in open_calls(self._ledger, agent, wanted):
+                found.append(record.id)
+                if watch is not None:
+                    watch(record)
+            if agent is not None and not found:
+                self._known_agents.require(agent)
+        return found if dry_run else self.cancel_many(found)
+
+    def cancel_many(
+        self, call_ids: Iterable[str], *, watch: Callable[[int], object] | None = None
+    ) -> list[str]:
+        """Cancel calls by their ids, many in one trip; return the ids of those that are cancelled.
+
+        Those that ended otherwise, and unknown ones, are left out. ``watch`` is called with the number of ids
+        done so far.
+        """
+        return self._calls.cancel_many(list(call_ids), watch)
+
+    def pause(self, agent: str, tool: str | None = None, reason: str = "", by: str = "") -> Pause:
+        """Pause an agent, or one of its tools; workers notice within seconds, also those that start later.
+
+        Workers of a paused agent take none of its calls and events; those that run go on. Calls of a paused
+        tool wait, and other tools go on. Deadlines go on as well, and calls can be cancelled. A pause lasts
+        until :meth:`resume`; without any worker, 30 days. Another one replaces the reason.
+
+        Raises:
+            AgentNotFoundError: no such agent.
+            ToolNotInCatalogError: the agent has no such tool.
+            ToolInputValidationError: ``reason`` or ``by`` is too long.
+        """
+        if len(reason) > LONGEST_REASON or len(by) > LONGEST_NAME:
+            raise ToolInputValidationError(
+                f"A reason has {LONGEST_REASON} characters at most, and a name {LONGEST_NAME}."
+            )
+        with self.broker_errors():
+            self._require_target(agent, tool)
+            return self._pauses.pause(agent, tool, reason, by)
+
+    def resume(self, agent: str, tool: str | None = None) -> bool:
+        """End the pause of an agent, or of one of its tools; return whether there was one.
+
+        Calls that waited run in the order in which they were queued. Raises as :meth:`pause` does.
+        """
+        with self.broker_errors():
+            was_paused = self._pauses.resume(agent, tool)
+            if not was_paused:
+                self._require_target(agent, tool)
+            return was_paused
+
+    def paused(self) -> list[Pause]:
+        """Return what is paused, by agent and tool."""
+        with self.broker_errors():
+            return list(self._pauses.read().pauses.values())
+
+    def _require_target(self, agent: str, tool: str | None) -> None:
+        record = self._known_agents.require(agent)
+        if tool is None:
+            return
+        names = [item["name"] for item in self._known_agents.current(agent).catalog]
+        if tool not in names:
+            raise ToolNotInCatalogError(
+                f"Agent {record.name!r} has no tool {tool!r}.",
+                suggestion=hint(tool, names, "It has no tools: pause the agent."),
+            )
+
+    def shutdown(
+        self, agent: str | None = None, worker: str | None = None, reason: str = ""
+    ) -> list[WorkerRecord]:
+        """Ask an agent's workers, or one worker by its name, to drain as they do on SIGTERM.
+
+        Return the workers that are asked; each notices within seconds. A worker that also serves other agents
+        continues for them. A worker that starts later is not affected.
+
+        Raises:
+            AgentNotFoundError: no such agent.
+            ValueError: neither an agent nor a worker is named, or both are.
+        """
+        request = ShutdownRequest(agent=agent, worker=worker, reason=reason)
+        with self.broker_errors():
+            if agent is not None:
+                self._known_agents.require(agent)
+            ShutdownRequests(self._redis, self._ledger.keys).ask(request)
+            return [
+                one for one in self._agent_registry.workers() if agent in one.agents or one.name == worker
+            ]
