@@ -25,7 +25,7 @@ _ENDINGS = {"image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif", "ima
 _FILES = ("data", "blob")
 #: the markers of frames: SOF0 to SOF15, but DHT, JPG and DAC
 _JPEG_FRAMES = {0xFFC0 + number for number in range(16)} - {0xFFC4, 0xFFC8, 0xFFCC}
-#: what a tool gives besides its content, which repeats it
+#: what a tool gives besides its content, which should repeat it
 _REPEATED = frozenset({"content", "structuredContent", "isError", "_meta"})
 
 
@@ -62,6 +62,11 @@ def parts_of(output: Any) -> list[str | ToolImage] | None:
     if not blocks or not all(isinstance(one, Mapping) and isinstance(one.get("type"), str) for one in blocks):
         return None
     parts = list(map(_part, blocks))
+    structured = output.get("structuredContent") if isinstance(output, Mapping) else None
+    if structured and not any(
+        isinstance(part, str) for part in parts
+    ):  # a server repeats it as a text, or not
+        parts.append(serializer.encode(structured).decode())
     return parts if any(isinstance(part, ToolImage) for part in parts) else None
 
 

@@ -76,6 +76,13 @@ def test_image_with_a_longer_side_than_providers_take_is_stored(workdir: Path) -
     assert block["text"].endswith(f"in the file {DIRECTORY}/id-1-1.png")
 
 
+def test_structured_content_without_a_text_is_told_beside_the_image(workdir: Path) -> None:
+    output = {"content": [SEEN[1]], "structuredContent": {"width": 7}}
+    told = {"type": "text", "text": '{"width":7}'}
+    assert shown(result(output), workdir)["value"] == [SEEN[1], told]
+    assert shown(result({**output, **OUTPUT}), workdir)["value"] == SEEN
+
+
 def test_image_is_not_stored_through_a_link(workdir: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (workdir / DIRECTORY).symlink_to(tmp_path / "elsewhere")
