@@ -322,10 +322,12 @@ class Deletions:
         return "here" if self._files.is_there(record.directory) else "absent"
 
     def _guest(self, record: InstanceRecord, leaving: Collection[InstanceDirectory]) -> str | None:
-        directories = [directory for directory, _ in record.guests]
-        for (directory, agent), guest in zip(
-            record.guests, self._instances.records(directories), strict=True
-        ):
+        found = self._instances.records(directory for directory, _ in record.guests)
+        guests = {guest.directory: guest for guest in found}
+        for directory, agent in record.guests:
+            guest = guests.get(directory)
+            if guest is None:
+                return f"instance {str(directory)!r} of agent {agent!r}, whose record is damaged"
             part = guest.part(agent)
             if directory not in leaving and part is not None and part.cwd is not None:
                 return f"instance {guest.key!r} of agent {agent!r}"
@@ -495,13 +497,14 @@ class Housekeeping:
     def _remove_abandoned(self) -> None:
         for workspace in self._workspaces():
             for directory, token in self._files.left_aside(workspace):
-                [record] = self._table.records([directory])
-                if token not in record.tokens and self._files.aside_for(directory, token) > ASIDE_SECONDS:
-                    self._files.remove(directory, token)
+                for record in self._table.records([directory]):
+                    if token not in record.tokens and self._files.aside_for(directory, token) > ASIDE_SECONDS:
+                        self._files.remove(directory, token)
 
     def _listed(self) -> Iterator[InstanceDirectory]:
-        for record in self._table.records():
-            yield record.directory
+        directories = self._table.directories()
+        yield from directories  # those of damaged records, too
+        for record in self._table.records(directories):
             yield from (record.directory.beside(part.cwd) for part in record.parts if part.cwd)
 
     def _workspaces(self) -> list[str]:

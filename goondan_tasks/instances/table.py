@@ -8,6 +8,7 @@ spawned with another directory. Sources: 001 §12.5 rule 1, DESIGN §6.
 
 import hashlib
 import itertools
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,13 +24,18 @@ from broker_config.keys import Keys
 from broker_config.scripts import Script, ScriptCall, run_script_calls
 from goondan_tasks.messages import LONGEST_RUN_SECONDS, iso_time
 from goondan_tasks.names import OUTSIDE
-from goondan_tasks.table_rows import naming, only_advice
+from goondan_tasks.table_rows import naming, only_advice, report_row
 from goondan_tasks.tool_api import SpawnedAgentInfo
+
+#: times from here on, in ms, are damage
+LATEST_MS = 10**14
 
 #: a directory name may take 255 bytes; longer encodings end in a digest instead
 LONGEST_NAME = 150
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_")
+#: matches a workspace and an instance as :func:`encoded` writes them
+_is_directory = re.compile(r"[a-z0-9_%A-F-]+/[a-z0-9_%A-F-]+").fullmatch
 
 
 def encoded(key: str) -> str:
@@ -58,7 +64,13 @@ class InstanceDirectory:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read what :meth:`__str__` wrote."""
+        """Read what :meth:`__str__` wrote.
+
+        Raises:
+            ValueError: it is something else, such as a path that leads elsewhere.
+        """
+        if not _is_directory(text):
+            raise ValueError(f"{text!r} names no directory of an instance")
         workspace, _, name = text.partition("/")
         return cls(workspace, name)
 
@@ -147,7 +159,11 @@ class InstanceRecord:
 
     @classmethod
     def from_redis(cls, directory: InstanceDirectory, fields: Mapping[bytes, bytes]) -> Self:
-        """Read the hash of one instance (``directory.lua`` says what is in it)."""
+        """Read the hash of one instance (``directory.lua`` says what is in it).
+
+        Raises:
+            ValueError: it is damaged.
+        """
         texts = {name.decode(): value.decode() for name, value in fields.items()}
         parts = [name.partition(":") for name in texts]
         agents = sorted(agent for field, _, agent in parts if field == "created")
@@ -166,17 +182,31 @@ def _part(agent: str, texts: Mapping[str, str]) -> AgentPart:
     owner = texts.get(f"owner:{agent}")
     return AgentPart(
         agent=agent,
-        created_at=int(texts[f"created:{agent}"]),
-        last_used_at=int(texts.get(f"used:{agent}", 0)),
-        owner=None if owner is None else tuple(serializer.decode(owner)),
+        created_at=_time(texts[f"created:{agent}"]),
+        last_used_at=_time(texts.get(f"used:{agent}", "0")),
+        owner=None if owner is None else _owner(serializer.decode(owner)),
         cwd=texts.get(f"cwd:{agent}"),
         root_id=texts.get(f"root:{agent}"),
     )
 
 
+def _time(text: str) -> int:
+    time = int(text)
+    if not 0 <= time < LATEST_MS:
+        raise ValueError(f"{time} is no time")
+    return time
+
+
+def _owner(value: Any) -> tuple[str, str]:
+    match value:
+        case [str(agent), str(instance_key)]:
+            return agent, instance_key
+    raise ValueError(f"{value!r} is no owner")
+
+
 def _guest_of(host: InstanceDirectory, text: str) -> tuple[InstanceDirectory, str]:
     name, _, agent = text.rpartition("@")
-    return InstanceDirectory(host.workspace, name), agent
+    return InstanceDirectory.parse(f"{host.workspace}/{name}"), agent
 
 
 #: an instance that is unused for this long is dropped from the table; its files stay
@@ -287,10 +317,12 @@ class Instances:
         return Spawned(word == b"spawned", value.decode() or None)
 
     def records(self, directories: Iterable[InstanceDirectory] | None = None) -> Iterator[InstanceRecord]:
-        """Yield instances, by default all of them, the longest unused first."""
+        """Yield instances, by default all of them, the longest unused first.
+
+        A damaged one is logged and left out, so that its files stay.
+        """
         if directories is None:
-            with naming(self._keys.instances):
-                directories = _directories_of(self._redis.zrange(self._keys.instances, 0, -1))
+            directories = self.directories()
         wanted = iter(directories)
         while batch := list(itertools.islice(wanted, BATCH)):
             with self._redis.pipeline(transaction=False) as pipe:
@@ -298,13 +330,31 @@ class Instances:
                     pipe.hgetall(self._key(directory))
                 rows = rows_of(pipe)
             for directory, row in zip(batch, rows, strict=True):
-                if row is not None:
-                    yield InstanceRecord.from_redis(directory, row)
+                record = None if row is None else self._readable(directory, row)
+                if record is not None:
+                    yield record
+
+    def _readable(self, directory: InstanceDirectory, row: Mapping[bytes, bytes]) -> InstanceRecord | None:
+        try:
+            return InstanceRecord.from_redis(directory, row)
+        except ValueError as error:
+            report_row(f"the key {self._key(directory)!r}", str(error))
+            return None
+
+    def directories(self) -> list[InstanceDirectory]:
+        """Return the directories of all instances, the longest unused first."""
+        return self._listed_between("-inf", "+inf")
 
     def unused_since(self, moment: float) -> list[InstanceDirectory]:
         """Return the directories that were last used at ``moment`` (ms) or before."""
+        return self._listed_between("-inf", moment)
+
+    def _listed_between(self, first: str, last: float | str) -> list[InstanceDirectory]:
         with naming(self._keys.instances):
-            return _directories_of(self._redis.zrange(self._keys.instances, "-inf", moment, byscore=True))
+            members = self._redis.zrange(
+                self._keys.instances, cast("int", first), cast("int", last), byscore=True
+            )
+        return _directories_of(cast("list[bytes]", members))
 
     def directories_of(self, instance_key: str) -> list[InstanceDirectory]:
         """Return the directories of one key, in every workspace."""
@@ -393,5 +443,13 @@ class Instances:
         return self._keys.instance(str(directory))
 
 
-def _directories_of(members: Any) -> list[InstanceDirectory]:
-    return [InstanceDirectory.parse(member.decode()) for member in members]
+def _directories_of(members: Iterable[bytes]) -> list[InstanceDirectory]:
+    return [directory for member in members if (directory := _listed(member)) is not None]
+
+
+def _listed(member: bytes) -> InstanceDirectory | None:
+    try:
+        return InstanceDirectory.parse(member.decode())
+    except ValueError as error:
+        report_row("a member of the index of instances", str(error))
+        return None

@@ -270,11 +270,11 @@ class Limiter:
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.zrange(holders, place, place, withscores=True)
             if owner:
-                pipe.hget(self._keys.call(owner.decode()), "claimedAt")
+                pipe.hget(self._keys.call(owner.decode(errors="replace")), "claimedAt")
             mark, *claimed = rows_of(pipe)
         oldest: float | None = _score(holder)
         if owner:
-            oldest = None if claimed[0] is None else whole_number(claimed[0], self._keys.limit(limit))
+            oldest = whole_number(claimed[0], self._keys.limit(limit)) or None
         return LimitState(
             now=int(milliseconds_of(time)),
             waiting=waiting or 0,

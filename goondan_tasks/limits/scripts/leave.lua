@@ -16,7 +16,7 @@ for _, limit in ipairs(limits_of(ARGV[11])) do
   if held and is_callers(tonumber(held)) then
     redis.call('ZREM', holders .. limit.name, id)
     local last = now - math.abs(tonumber(held))
-    local took = tonumber(redis.call('HGET', states .. limit.name, 'took') or last)
+    local took = tonumber(redis.call('HGET', states .. limit.name, 'took')) or last
     redis.call('HSET', states .. limit.name, 'took', math.floor(took * 0.8 + last * 0.2))
     keep(states .. limit.name)
   end

@@ -461,6 +461,31 @@ def test_unlisted_directories_go_when_nothing_in_them_has_changed(house: House) 
     assert house.directories == {"listed", "changed", "live", "hosting"}
 
 
+@pytest.mark.parametrize("field", ["created:coder", "kind"])
+def test_the_files_of_a_damaged_instance_and_of_its_host_stay(house: House, field: str) -> None:
+    house.use("host")
+    house.spawn("guest", "host/workspace")
+    house.use("guest")
+    Workdirs(house.root, "shop").open("guest")
+    key = house.ledger.keys.instance(str(InstanceDirectory.of("shop", "guest")))
+    if field == "kind":
+        house.redis.delete(key)
+        house.redis.rpush(key, "odd")
+    else:
+        house.redis.hset(key, field, "soon")
+    house.age("host", "guest")
+    for directory in house.files.directories("shop"):
+        for path in [house.files.path(directory), *house.files.path(directory).rglob("*")]:
+            os.utime(path, (1000, 1000))
+
+    removals = [*house.keeper.collect(DAY), *house.keeper.collect_unlisted(DAY)]
+
+    assert [removal.reason for removal in removals if removal.removed] == []
+    assert house.directories == {"host", "guest"}
+    with pytest.raises(InstanceBusyError, match="whose record is damaged"):
+        house.keeper.delete("host")
+
+
 def test_unlisted_directory_that_is_used_while_others_are_searched_stays(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from goondan_tasks.instances.table import (
     Opened,
     Spawned,
 )
+from goondan_tasks.table_rows import report_row
 
 ODD_KEYS = ["telegram:1/..", "한글 🙂", "x" * 300, "a@b", "a\nb", " ", "*[?", "%"]
 OWNER = ("planner", "p")
@@ -196,3 +197,39 @@ def test_a_guest_is_known_to_its_host_until_it_is_forgotten(table: Instances) ->
     assert table.forget(leaving, TOKEN)
     [record] = table.records([host])
     assert record.guests == ()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("created:coder", "soon"),
+        ("created:coder", "9" * 30),
+        ("used:coder", "-1"),
+        ("owner:coder", '["plan'),
+        ("owner:coder", "5"),
+        ("key", b"\xff"),
+        ("guest:..@coder", ""),
+    ],
+)
+def test_a_damaged_instance_is_left_out_with_its_key_and_others_stay(
+    table: Instances, redis: Redis, field: str, value: str | bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    report_row.cache_clear()
+    open_it(table, "sound")
+    open_it(table, "odd")
+    key = Keys().instance(str(InstanceDirectory.of("shop", "odd")))
+    redis.hset(key, field, value)
+
+    assert [record.key for record in table.records()] == ["sound"]
+    assert key in caplog.text
+
+
+@pytest.mark.parametrize("member", [b"shop", b"shop/", b"shop/..", b"../shop", b"/a", b"a/b/c", b"\xff/a"])
+def test_what_names_no_directory_is_left_out_of_the_index(
+    table: Instances, redis: Redis, member: bytes
+) -> None:
+    open_it(table)
+    redis.zadd(Keys().instances, {member: 1})
+
+    assert [record.key for record in table.records()] == ["k"]
+    assert len(table.unused_since(table.now())) == 1

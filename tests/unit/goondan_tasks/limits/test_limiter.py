@@ -76,3 +76,23 @@ def test_a_shared_result_is_the_calls_own_in_everything_but_the_outcome() -> Non
 
 def test_a_conflict_names_the_other_call() -> None:
     assert "id-1" in conflict(a_claim("id-1")).message
+
+
+@pytest.mark.parametrize("value", ["many", "", "0", "-1", "nan", "inf", "1e400", b"\xff"])
+@pytest.mark.parametrize("field", ["most", "period", "took", "owner"])
+def test_a_damaged_number_of_a_limit_counts_as_absent(redis: Redis, field: str, value: str | bytes) -> None:
+    ledger = Ledger(redis, Settings())
+    redis.hset(ledger.keys.limit("rate:coder"), field, value)
+
+    state = Limiter(ledger).state("rate:coder")
+
+    assert (state.most, state.period, state.took, state.oldest) == (1, 0, 0, None)
+    assert state.free_at == state.now + 1_000
+
+
+def test_the_state_of_a_limit_does_without_the_time_of_a_damaged_call(redis: Redis) -> None:
+    ledger = Ledger(redis, Settings())
+    redis.hset(ledger.keys.limit("key:1"), "owner", "call_1")
+    redis.hset(ledger.keys.call("call_1"), "claimedAt", "soon")
+
+    assert Limiter(ledger).state("key:1").oldest is None
