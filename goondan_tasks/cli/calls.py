@@ -53,7 +53,6 @@ from goondan_tasks.cli.session import Session, takes_client
 from goondan_tasks.client import Client, PendingCall
 from goondan_tasks.errors import HandoffError, HandoffTimeoutError, WaitTimeout
 from goondan_tasks.handoff import EventFields, accepted, handoff_error, not_answered, request_result
-from goondan_tasks.ledger.call_filter import SEARCHED
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import ToolCall, ToolCallResult, wall_clock
 from goondan_tasks.tool_api import REQUEST_TIMEOUT_MS
@@ -325,14 +324,14 @@ def _decide(
 
 
 def whole_id(client: Client, text: str) -> str:
-    """Return the id of the recent call that begins with ``text``; ``text`` itself if there is none.
+    """Return the id of the call that begins with ``text``; ``text`` itself if there is none.
 
     Raises:
-        typer.BadParameter: several recent calls begin with it.
+        typer.BadParameter: several calls begin with it.
     """
     if not SHORTEST_ID <= len(text) < _WHOLE_ID:
         return text
-    found = [record.id for record in client.calls(None, SEARCHED) if record.id.startswith(text)]
+    found = client.ids_beginning_with(text)
     if text in found or not found:
         return text
     if len(found) > 1:

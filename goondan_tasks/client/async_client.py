@@ -115,6 +115,7 @@ class AsyncClient:
     cancel_many = _in_thread(Client.cancel_many)
     describe = _in_thread(Client.describe)
     calls = _in_thread(Client.calls)
+    ids_beginning_with = _in_thread(Client.ids_beginning_with)
     trace = _in_thread(Client.trace)
     traces = _in_thread(Client.traces)
     resolve = _in_thread(Client.resolve)

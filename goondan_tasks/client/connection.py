@@ -32,6 +32,7 @@ from goondan_tasks.errors import (
 from goondan_tasks.events import is_event
 from goondan_tasks.handoff import EventFields, accepted, not_answered, outside_call, request_result, sent
 from goondan_tasks.instances.housekeeping import Housekeeping
+from goondan_tasks.ledger.call_filter import ids_beginning_with
 from goondan_tasks.ledger.completions import Completions
 from goondan_tasks.ledger.dead_letters import DeadLetters
 from goondan_tasks.ledger.ledger import Ledger
@@ -392,6 +393,11 @@ class ClientConnection:
             first.calls = tuple(pending)
             raise first
         return pending
+
+    def ids_beginning_with(self, text: str) -> list[str]:
+        """Return the ids of all calls that are kept and begin with ``text``."""
+        with self.broker_errors():
+            return ids_beginning_with(self._ledger, text, self._agents_of(None))
 
     def _agents_of(self, agent: str | None) -> list[str]:
         return [agent] if agent else list(self.agents())

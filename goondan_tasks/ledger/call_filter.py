@@ -1,9 +1,13 @@
 """The filter by which operators select calls: to list, cancel, replay or drop them."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from typing import TypedDict, cast
 
+from redis.exceptions import ResponseError
+
+from broker_config.refusals import is_script_fault
 from goondan_tasks.ledger.record import CallRecord, CallRecords
 from goondan_tasks.table_rows import naming
 
@@ -16,6 +20,10 @@ STATUSES = ("queued", "waiting", "running", "lost", "pending", "done", "dead", "
 _OPEN_STATUSES = frozenset({"queued", "running", "pending"})
 #: how many records one round trip reads
 _BATCH = 500
+#: how many entries of an index are looked at in one round trip
+_SCANNED = 5_000
+#: what has a meaning in a pattern of Redis
+_GLOB = re.compile(r"[*?\[\]\\^-]")
 
 
 class CallFilter(TypedDict, total=False):
@@ -67,3 +75,17 @@ def open_calls(ledger: CallRecords, agent: str | None, wanted: CallFilter) -> It
                 and is_wanted(record, wanted)
             ):
                 yield record
+
+
+def ids_beginning_with(ledger: CallRecords, text: str, agents: Iterable[str]) -> list[str]:
+    """Return the ids of all kept calls of ``agents`` that begin with ``text``."""
+    found: dict[bytes, None] = {}
+    pattern = _GLOB.sub(r"\\\g<0>", text) + "*"
+    for agent in agents:
+        rows = ledger.redis.zscan_iter(ledger.keys.calls(agent), match=pattern, count=_SCANNED)
+        try:
+            found.update((call_id, None) for call_id, _ in rows)
+        except ResponseError as error:
+            if not is_script_fault(error):
+                raise
+    return [call_id.decode(errors="replace") for call_id in found]

@@ -216,6 +216,9 @@ class FakeClient:
         ended = dataclasses.replace(found, status="done") if found.status == "pending" else found
         self.records = [ended if one is found else one for one in self.records]
 
+    def ids_beginning_with(self, text: str) -> list[str]:
+        return [one.id for one in self.records if one.id.startswith(text)]
+
     def calls(self, agent: str | None, limit: int, **wanted: Unpack[CallFilter]) -> list[CallRecord]:
         self.wanted = {name: wanted.get(name) for name in ("older_than", "newer_than")}
         found = [one for one in self.records if agent in {None, one.call.agent_name}]

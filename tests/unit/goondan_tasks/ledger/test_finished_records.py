@@ -9,6 +9,7 @@ from redis import Redis
 from broker_config import serializer
 from goondan_tasks.calls import identity_of, new_call
 from goondan_tasks.errors import CallClosedError
+from goondan_tasks.ledger.call_filter import ids_beginning_with
 from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim
@@ -101,3 +102,18 @@ def test_celery_reads_the_results_of_its_own_calls_only(ledger: Ledger, redis: R
     assert isinstance(stored, bytes)
     record = json.loads(stored)
     assert (record["status"], record["result"]["output"]) == ("SUCCESS", "done")
+
+
+def test_the_beginning_of_an_id_finds_a_call_behind_thousands_of_newer_ones(
+    ledger: Ledger, redis: Redis
+) -> None:
+    call_id = submit(ledger, a_call())
+    agent = a_call().agent_name
+    redis.zadd(ledger.keys.calls(agent), {f"newer-{number}": 1e15 + number for number in range(3000)})
+    redis.set(ledger.keys.calls("damaged"), "overwritten")
+
+    agents = ["damaged", agent]
+
+    assert ids_beginning_with(ledger, call_id[:8], agents) == [call_id]
+    assert ids_beginning_with(ledger, "*", agents) == []
+    assert len(ids_beginning_with(ledger, "newer-", agents)) == 3000
