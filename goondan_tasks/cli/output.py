@@ -68,6 +68,8 @@ _UNLIMITED = 10_000
 _NARROWEST = 80
 #: a narrower terminal gets shortened ids and times
 _ROOMY = 120
+#: what a column that may be left out must have room for, if its cells are as long
+_SPARE_WIDTH = 20
 
 _EXPECTED = (GoondanError, SettingsError, EmbeddedRedisError)
 _REMEDY = "Correct it in the environment, or give the option of that name."
@@ -271,13 +273,16 @@ def make_table(
 
     On a narrow screen ``spare`` columns are left out, and cells wrap, except in ``unbroken`` columns, such as
     ids that are to be copied. With ``is_cut`` each row takes one line, and cells that do not fit end with an
-    ellipsis.
+    ellipsis; ``spare`` columns are then left out on a wide screen too, rather than that others are cut.
     """
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    is_narrow = Output().is_narrow
+    given = [list(row) for row in rows]
+    has_room = not Output().is_narrow and not (
+        is_cut and _needed_width(columns, given, spare) > Screen().width
+    )
     whole = {unbroken} if isinstance(unbroken, str) else unbroken
-    kept = [number for number, column in enumerate(columns) if column not in spare or not is_narrow]
-    filled = [[row[number] for number in kept] for row in rows]
+    kept = [number for number, column in enumerate(columns) if has_room or column not in spare]
+    filled = [[row[number] for number in kept] for row in given]
     for place, number in enumerate(kept):
         values = [row[place] for row in filled if row[place] is not None]
         is_number = all(isinstance(one, int | float) and not isinstance(one, bool) for one in values)
@@ -296,6 +301,16 @@ def make_table(
             cell.no_wrap = True  # the column may still be narrowed
         table.add_row(*cells)
     return table
+
+
+def _needed_width(columns: Sequence[str], rows: Sequence[Sequence[object]], spare: Collection[str]) -> int:
+    """Return the width that a table needs if long cells of its ``spare`` columns are cut, but no others."""
+    cells = ([_cell(name), *(_cell(row[number]) for row in rows)] for number, name in enumerate(columns))
+    widths = (max(cell.cell_len for cell in column) for column in cells)
+    return sum(
+        2 + (min(width, _SPARE_WIDTH) if name in spare else width)
+        for name, width in zip(columns, widths, strict=True)
+    )
 
 
 def pretty(value: Any) -> str:

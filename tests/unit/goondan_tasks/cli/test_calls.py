@@ -109,10 +109,26 @@ def test_a_call_takes_one_line_at_any_width(
     assert len(lines) == 4
     assert all(cell_len(line) <= columns for line in lines)
     if columns >= 60:
-        assert all("…" in line for line in lines[1:])
+        # instance and worker are left out of 300 columns, which then have room for the rest
+        assert [("…" in line) for line in lines[1:]] == [columns < 300] * 3
         assert [line.split()[-1][:8] for line in lines[1:]] == [
             f"{number}{CALL_ID[1:8]}" for number in range(3)
         ]
+
+
+@pytest.mark.parametrize(("columns", "has_worker"), [(119, False), (120, False), (170, True)])
+def test_names_of_tools_are_whole_where_leaving_out_workers_gives_them_room(
+    client: FakeClient, columns: int, has_worker: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    call = new_call("thinker", "goondan__model-llm", {}, {"instance_key": "issue-42"})
+    client.records = [record("done", call=call, worker="thinker-15660@a-long-name", outcome="ok")]
+
+    shown = goondan("calls").stdout
+
+    assert "goondan__model-llm" in shown
+    assert ("thinker-15660" in shown) == has_worker
 
 
 def test_the_code_of_an_error_is_listed_and_lost_and_waiting_calls_are_found(client: FakeClient) -> None:
