@@ -313,7 +313,10 @@ class InstanceBusyError(GoondanError, code="E_INSTANCE_BUSY"):
 class BrokerUnreachableError(GoondanError, code="E_BROKER_UNREACHABLE"):
     """Redis cannot be reached."""
 
-    suggestion = "Start Redis, or set GOONDAN_REDIS_URL; `goondan doctor` checks the connection."
+    suggestion = (
+        "Start Redis, or set GOONDAN_REDIS_URL: for a `goondan dev`, paste the `export` line that it prints. "
+        "`goondan doctor` checks the connection."
+    )
 
 
 class UnconfirmedError(BrokerUnreachableError, code="E_NOT_CONFIRMED"):

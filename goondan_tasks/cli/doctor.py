@@ -66,7 +66,10 @@ _TRIPS, _SAMPLED_KEYS, _NAMED = 5, 2000, 3
 #: separates a queue's name from its priority
 _PRIORITY_MARK = "\x06\x16"
 _PACKAGES = ("goondan-workers", "celery", "kombu", "redis", "flower")
-_REMEDY = "Start Redis, or set GOONDAN_REDIS_URL; behind a firewall, open the port for this machine."
+_REMEDY = (
+    "Start Redis, or set GOONDAN_REDIS_URL: for a `goondan dev`, paste the `export` line that it prints. "
+    "Behind a firewall, open the port for this machine."
+)
 _STYLES = {"ok": "bold green", "warning": "bold yellow", "problem": "bold red"}
 
 Info = Mapping[str, Any]

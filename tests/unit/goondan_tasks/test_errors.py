@@ -9,7 +9,7 @@ import pytest
 
 from goondan_tasks import errors
 from goondan_tasks.changesets.api import ChangesetError
-from goondan_tasks.errors import ConfigError, GoondanError, extra
+from goondan_tasks.errors import BrokerUnreachableError, ConfigError, GoondanError, extra
 from goondan_tasks.failure import DescribedError, describe
 from goondan_tasks.messages import ToolCallError
 
@@ -74,3 +74,7 @@ def test_what_an_extra_lacks_is_named_with_its_remedy(statement: str, message: s
 
     assert (raised.value.code, raised.value.message) == ("E_CONFIG_PACKAGE_NOT_INSTALLED", message)
     assert raised.value.suggestion == "Install it with its extra: pip install 'goondan-workers[shop]'"
+
+
+def test_a_redis_that_is_away_points_to_the_line_that_dev_prints() -> None:
+    assert "for a `goondan dev`, paste the `export` line" in str(BrokerUnreachableError("away").suggestion)
