@@ -21,6 +21,7 @@ from broker_config import serializer
 from broker_config.connections import answers_of, rows_of
 from broker_config.keys import Keys
 from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog
+from goondan_tasks.errors import RecordDamagedError
 from goondan_tasks.failure import describe
 from goondan_tasks.ledger.record import CALL_FIELDS, call_of
 from goondan_tasks.messages import (
@@ -86,6 +87,11 @@ class StepRecord(Versioned):
         """Return whether a call belongs to the Turn of this Step."""
         turn = (self.agent_name, self.instance_key, self.turn_id)
         return turn == (call.agent_name, call.instance_key, call.turn_id)
+
+    def is_of_wire(self, call: JsonObject) -> bool:
+        """Return whether the call of a wire record belongs to the Turn of this Step."""
+        turn = (self.agent_name, self.instance_key, self.turn_id)
+        return turn == (call["agentName"], call["instanceKey"], call["turnId"])
 
 
 class RecordedStep(Protocol):
@@ -457,17 +463,32 @@ class StepStore:
 
     def read(self, step_id: str) -> KeptStep | None:
         """Return a Step, or ``None`` if it is unknown or has expired."""
-        if not _STEP_ID.fullmatch(step_id):
-            return None
-        key, asked_at = self._keys.step(step_id), monotonic()
-        with naming(key), self._redis.pipeline(transaction=False) as pipe:
-            pipe.hget(key, "step")
-            pipe.pttl(key)
-            stored, left = pipe.execute()
-        if stored is None:
-            return None
-        record = StepRecord.from_wire(serializer.decode(stored))
-        catalog = self._catalog(record.catalog)
+        [read] = self.read_all([step_id])
+        if isinstance(read, Exception):
+            raise read
+        return read
+
+    def read_all(self, step_ids: Sequence[str]) -> "list[KeptStep | Exception | None]":
+        """Return Steps as :meth:`read` does; a record that cannot be read has the error in its place."""
+        asked, asked_at = [step_id for step_id in step_ids if _STEP_ID.fullmatch(step_id)], monotonic()
+        with self._redis.pipeline(transaction=False) as pipe:
+            for step_id in asked:
+                pipe.hget(self._keys.step(step_id), "step")
+                pipe.pttl(self._keys.step(step_id))
+            rows = iter(answers_of(pipe))
+        read = {step_id: self._kept(step_id, next(rows), next(rows), asked_at) for step_id in asked}
+        return [read.get(step_id) for step_id in step_ids]
+
+    def _kept(self, step_id: str, stored: Any, left: Any, asked_at: float) -> "KeptStep | Exception | None":
+        try:
+            with naming(self._keys.step(step_id)):
+                _require_answers([stored])
+            if stored is None:
+                return None
+            record = StepRecord.from_wire(serializer.decode(stored))
+            catalog = self._catalog(record.catalog)
+        except (ValueError, RecordDamagedError) as error:
+            return error
         return None if catalog is None else KeptStep(record, catalog, asked_at + left / 1000)
 
     def message(self, step_id: str) -> JsonObject | None:

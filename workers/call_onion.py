@@ -39,7 +39,7 @@ class JobCallContext(ToolCallContext):
         context.__dict__.update(
             _job=job,
             tool_name=call["toolName"],
-            tool_call_id=call["toolCallId"],
+            tool_call_id=job.shown_id,
             args=call["args"],
             agent_name=job.agent,
             instance_key=call["instanceKey"],

@@ -15,7 +15,7 @@ from goondan_tasks.conversation import Conversation, ConversationFiles
 from goondan_tasks.errors import HandoffError, ToolTimeoutError
 from goondan_tasks.events import event_of, is_event
 from goondan_tasks.extension_api import ToolCallContext
-from goondan_tasks.messages import JsonObject, ToolCall, assistant_message_wire, iso_time
+from goondan_tasks.messages import JsonObject, Message, ToolCall, assistant_message_wire, iso_time
 from goondan_tasks.names import STEP_TOOL, callback_url
 from goondan_tasks.tool_api import AgentRuntime, ToolContext
 from goondan_tasks.v1_api import V1ToolContext
@@ -30,6 +30,7 @@ from workers.kept_lines import logger_of
 from workers.processes.confinement import Confinement
 from workers.processes.programs import ProcessRunner
 from workers.progress_reporter import ProgressReporter
+from workers.step_records import shown_id
 from workers.thinking.turn import Thinking
 from workers.tools.registered_tool import RegisteredTool
 from workers.turns.turns import TurnState
@@ -147,7 +148,7 @@ class ContextFactory:
         Raises:
             ToolError, OSError: there is no way to a workdir.
         """
-        shown_id, tool, turn_id = call["toolCallId"], call["toolName"], call["turnId"]
+        turn_id = call["turnId"]
         workdir = self.workdirs.open_on_loop(call["agentName"], call["instanceKey"])
         url = self.public_url
         return {
@@ -155,8 +156,8 @@ class ContextFactory:
             "instanceKey": call["instanceKey"],
             "turnId": turn_id,
             "traceId": call["traceId"],
-            "toolCallId": shown_id,
-            "message": assistant_message_wire(shown_id, tool, call["args"], turn_id, iso_time(queued_at)),
+            "toolCallId": shown_id(call),
+            "message": _message_of(call, queued_at),
             "workdir": str(workdir),
             "deadline": (time() + limit_seconds) * 1000,
             "runtime": self.swarm_services is not None,
@@ -282,6 +283,15 @@ class ContextFactory:
             return own.runtime
 
         return {"_reach": make}
+
+
+def _message_of(call: JsonObject, queued_at: float) -> JsonObject:
+    """Return the message that holds a plain call, as :attr:`Run.message` makes it."""
+    if call.get("message") is not None:
+        return Message.from_wire(call["message"]).to_wire()
+    said_in = call.get("stepId") or call["turnId"]
+    now = iso_time(queued_at)
+    return assistant_message_wire(shown_id(call), call["toolName"], call["args"], said_in, now)
 
 
 def _left_of(run: Run) -> float | None:

@@ -257,7 +257,9 @@ class Executor:
             if plan is None:  # not remembered, since models make names up
                 return None
             self._plans[agent, name] = plan
-        return plan if not plan.suspends and self.contexts.knows(agent, call["instanceKey"]) else None
+        if plan.suspends or not self.contexts.knows(agent, call["instanceKey"]):
+            return None
+        return plan if "stepId" not in call or self.guard.admits(call) else None
 
     @property
     def _stamp(self) -> Stamp:

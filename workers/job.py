@@ -28,6 +28,7 @@ from workers.concurrency.threads import SHORT_SECONDS
 from workers.concurrency.watchdog import CallOff
 from workers.forks import end_fork
 from workers.progress_reporter import ProgressReporter
+from workers.step_records import STEP_FIELDS, is_sound, shown_id
 from workers.tools.registered_tool import RegisteredTool
 from workers.turns.pipeline import Layer
 
@@ -50,8 +51,11 @@ _TEXTS = (
 #: the fields of a producer's call; all but the arguments recur in its result
 _BARE_FIELDS = {"v", "args", "callChain", *_TEXTS}
 
+#: those of a call of a Step, too
+_STEP_CALL_FIELDS = _BARE_FIELDS | STEP_FIELDS
+
 #: those of a call that an agent makes, too
-_PLAIN_FIELDS = _BARE_FIELDS | {"waiting", "parentId", "rootId", "parentSpanId", "auth", "origin"}
+_PLAIN_FIELDS = _STEP_CALL_FIELDS | {"waiting", "parentId", "rootId", "parentSpanId", "auth", "origin"}
 
 #: the text before the arguments of a producer's call (goondan_tasks/ledger/submission.py)
 _BEFORE_ARGS = b'"callChain":[],"args":'
@@ -154,6 +158,7 @@ def is_plain(call: Mapping[str, Any], agent: str | None) -> bool:
         and bool(call.get("instanceKey"))
         and all(type(call.get(name)) is str for name in _TEXTS)
         and call["toolName"] not in EVENT_TOOLS
+        and (call.keys().isdisjoint(STEP_FIELDS) or is_sound(call))
     )
 
 
@@ -399,9 +404,9 @@ class Job:
             call = self.read()
             is_first_run = self._retried is None and self._approved_by is None
             may_be_plain = is_first_run and is_plain(call, self.agent)
-            has_bare_fields = call.keys() <= _BARE_FIELDS and call.get("callChain", []) == []
-            self.is_bare = self.is_plain = may_be_plain and has_bare_fields
-            if self.is_bare:
+            is_of_producer = call.keys() <= _STEP_CALL_FIELDS and call.get("callChain", []) == []
+            if may_be_plain and is_of_producer:
+                self.is_plain, self.is_bare = True, call.keys() <= _BARE_FIELDS
                 return True
             # any other is checked as a whole before it is begun
             is_event = self.claim.run.call.tool_name in EVENT_TOOLS
@@ -434,6 +439,11 @@ class Job:
     def tool_name(self) -> str:
         """The tool's name as the call has it."""
         return str(self.read().get("toolName"))
+
+    @property
+    def shown_id(self) -> str:
+        """The id of a plain call that everybody is shown."""
+        return shown_id(self.read())
 
     @property
     def claim(self) -> Claim:
@@ -484,7 +494,7 @@ def result_of(job: Job, call: JsonObject, output: str) -> bytes:
     return (
         _RESULT
         % (
-            quoted(call["toolCallId"]),
+            quoted(shown_id(call)),
             quoted(call["toolName"]),
             output,
             quoted(job.id),

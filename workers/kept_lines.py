@@ -33,7 +33,7 @@ def logger_of_job(job: Job) -> structlog.stdlib.BoundLogger:
     """Return the logger of the context of a planned call."""
     _with_logger[job.id, job.attempt] = job.lines
     logger: structlog.stdlib.BoundLogger = structlog.get_logger(
-        "goondan.tool", **job.log_fields.known(), tool_call_id=job.read()["toolCallId"]
+        "goondan.tool", **job.log_fields.known(), tool_call_id=job.shown_id
     )
     return logger
 

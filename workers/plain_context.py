@@ -17,7 +17,7 @@ _PARTS: Mapping[str, Callable[["PlainContext"], Any]] = {
     "instance_key": lambda ctx: ctx._job.read()["instanceKey"],
     "turn_id": lambda ctx: ctx._job.read()["turnId"],
     "trace_id": lambda ctx: ctx._job.read()["traceId"],
-    "tool_call_id": lambda ctx: ctx._job.read()["toolCallId"],
+    "tool_call_id": lambda ctx: ctx._job.shown_id,
     "logger": lambda ctx: ctx._services.logger(ctx._job),
     "workdir": lambda ctx: ctx._services.workdir(ctx._job),
     "progress": lambda ctx: ctx._services.progress(ctx._job),
@@ -36,6 +36,10 @@ class PlannedCall(Protocol):
     @property
     def seconds_left(self) -> float:
         """How many seconds the time limit leaves for the handler."""
+
+    @property
+    def shown_id(self) -> str:
+        """The id of the call that its handler is shown."""
 
     def read(self) -> JsonObject:
         """Return the call's wire record."""

@@ -76,7 +76,7 @@ KINDS = (
     Kind("isolated", policy={"isolation": "process"}),
     Kind("javascript", "tools.mjs", has_plan=True),
     Kind("event", "work.py"),
-    Kind("step"),
+    Kind("step", has_plan=True),
 )
 
 _NO_EXPORT = "an event has no export that could say so"

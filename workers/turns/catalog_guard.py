@@ -1,13 +1,13 @@
 """Admits a call only if its tool is in the Tool Catalog of its Step (003 §7)."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import structlog
 
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.bundle.catalog import ToolCatalog
 from goondan_tasks.errors import AgentNotFoundError, ToolNotFoundError, ToolNotInCatalogError
-from goondan_tasks.messages import ToolCall
+from goondan_tasks.messages import JsonObject, ToolCall
 from goondan_tasks.model_messages import not_in_catalog
 from goondan_tasks.names import SYSTEM_TOOL
 from goondan_tasks.steps import StepRecord
@@ -51,6 +51,26 @@ class CatalogGuard:
         ):
             _log_exemption(call)
         return bound
+
+    def admits(self, call: JsonObject) -> bool:
+        """Return whether a Step that is known here lists the tool of a wire record, which has a plan.
+
+        This asks nobody. If it is false, :meth:`admit` decides, and says what is wrong.
+        """
+        step = None if self._steps is None else self._steps.known(call)
+        if step is None or step.record.bundle_ref is not None:
+            return False
+        name = call["toolName"]
+        return step.catalog.item(name) is not None and name not in step.record.origins
+
+    def learn(self, calls: Iterable[JsonObject]) -> None:
+        """Read the Steps of wire records, those that are not known here in one trip; this blocks.
+
+        Those that cannot be read now are left to :meth:`admit`.
+        """
+        step_ids = {call["stepId"] for call in calls if "stepId" in call}
+        if step_ids and self._steps is not None:
+            self._steps.learn(step_ids)
 
     def note_unregistered(self, call: ToolCall, names: Collection[str]) -> None:
         """See :meth:`Steps.note_unregistered`."""

@@ -8,7 +8,7 @@ which catalog and blocks are fixed. An agent's entry opens its own Steps; their 
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic, sleep
@@ -348,6 +348,24 @@ class Steps:
         """
         return self._require(call).step
 
+    def known(self, call: JsonObject) -> KeptStep | None:
+        """Return the Step of a wire record if it is known here; this asks nobody."""
+        known = self._recall(call["stepId"])
+        return known.step if known is not None and known.step.record.is_of_wire(call) else None
+
+    def learn(self, step_ids: Collection[str]) -> None:
+        """Read those Steps that are not known here, in one trip; this blocks.
+
+        Steps that cannot be read now, or not at all, stay unknown: :meth:`require` says why.
+        """
+        unknown = [step_id for step_id in step_ids if self._recall(step_id) is None]
+        if not unknown:
+            return
+        with suppress(RedisError, BrokerUnreachableError):
+            for step in self.store.read_all(unknown):
+                if isinstance(step, KeptStep):
+                    self._remember(step)
+
     def history(self, call: ToolCall) -> TurnHistory:
         """Return the history of a call's Turn, empty if it is damaged; this blocks.
 
@@ -434,15 +452,18 @@ class Steps:
 
     def _require(self, call: ToolCall) -> _KnownStep:
         step_id = call.step_id or ""
+        known = self._recall(step_id) or self._read(step_id)
+        if known is None or not known.step.record.is_of(call):
+            raise unknown_step(step_id)
+        return known
+
+    def _recall(self, step_id: str) -> _KnownStep | None:
+        """Return a Step that was opened or read here, and has not expired."""
         with self._lock:
             known = self._known.get(step_id)
             if known is not None:
                 self._known.move_to_end(step_id)
-        if known is None or known.step.until <= monotonic():
-            known = self._read(step_id)
-        if known is None or not known.step.record.is_of(call):
-            raise unknown_step(step_id)
-        return known
+        return known if known is not None and known.step.until > monotonic() else None
 
     def _read(self, step_id: str) -> _KnownStep | None:
         try:

@@ -16,7 +16,14 @@ from goondan_tasks.bundle import load_bundle
 from goondan_tasks.calls import Run, identity_of, new_call
 from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolError
 from goondan_tasks.extension_api import Middleware, ToolCallContext
-from goondan_tasks.messages import JsonObject, ToolCall, ToolCallError, ToolCallResult, wall_clock
+from goondan_tasks.messages import (
+    JsonObject,
+    ToolCall,
+    ToolCallError,
+    ToolCallResult,
+    assistant_message,
+    wall_clock,
+)
 from goondan_tasks.names import EVENT_TOOL
 from goondan_tasks.redaction import KNOWN_SECRETS, KnownSecrets
 from workers import executor
@@ -92,6 +99,9 @@ def add_tool(worker: Worker, handler: Callable[[Any, Any], Any]) -> None:
 
 def late(**fields: Any) -> ToolCall:
     return new_call("chef", "late__work", {}, {"tool_call_id": "c", **fields})
+
+
+SAID = assistant_message("c", "late__work", {}, "s", "2026-01-01T00:00:00.000Z")
 
 
 def fails(ctx: Any, input: Any) -> None:
@@ -427,12 +437,14 @@ def test_plain_middleware_that_awaits_goes_by_the_general_path_from_then_on(
     assert worker.executor.plan(claimed(late())) is None
 
 
+@pytest.mark.parametrize("fields", [{}, {"step_id": "s"}, {"step_id": "s", "message": SAID}])
 def test_a_process_beside_the_worker_is_told_of_a_plain_call_what_the_whole_context_says(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(worker.executor.contexts, "knows", lambda *_: True)
+    monkeypatch.setattr(worker.executor.guard, "admits", lambda _: True)
     add_tool(worker, lambda ctx, input: 1)
-    job = claimed(late())
+    job = claimed(late(**fields))
     plan = worker.executor.plan(job)
     assert plan is not None
     services = RunServices(Cancellation(), ProgressReporter(lambda report, answered: None, Watchdog()))

@@ -10,7 +10,7 @@ from broker_config import serializer
 from goondan_tasks.calls import MAX_CONTEXT_BYTES, new_call
 from goondan_tasks.errors import ToolCancelledError
 from goondan_tasks.ledger.record import Verdict
-from goondan_tasks.messages import ToolCall, ToolCallResult, wall_clock
+from goondan_tasks.messages import ToolCall, ToolCallResult, assistant_message, iso_time, wall_clock
 from goondan_tasks.names import EVENT_TOOL
 from goondan_tasks.tool_api import ToolContext
 from workers.extensions.events import running, running_log_fields
@@ -39,7 +39,9 @@ def test_the_wire_record_of_a_client_is_plain() -> None:
         {"toolName": 5},
         {"traceId": None},
         {"timeoutSeconds": 3},
-        {"stepId": "s-1"},
+        {"stepId": 5},
+        {"modelCallId": 5},
+        {"message": {}},
         {"bundleRef": "git:1"},
         {"toolName": EVENT_TOOL},
         {"instanceKey": ""},
@@ -87,6 +89,44 @@ def test_a_call_whose_origin_is_not_sound_is_not_begun(changed: dict[str, Any]) 
     assert not job.is_plain
 
 
+def in_step(**fields: Any) -> ToolCall:
+    """Return a call of a Step, with a message that holds it, as a client makes it."""
+    shown = fields.get("model_call_id", CALL.tool_call_id)
+    message = assistant_message(shown, CALL.tool_name, CALL.args, "s-1", iso_time(0))
+    return CALL.model_copy(update={"step_id": "s-1", "message": message, **fields})
+
+
+@pytest.mark.parametrize("call", [in_step(), in_step(model_call_id="c-0"), in_step(message=None)])
+def test_call_of_a_step_is_plain_but_its_record_is_kept_whole(call: ToolCall) -> None:
+    job = job_of(call)
+    assert job.classify()
+    assert (job.is_plain, job.is_bare) == (True, False)
+    assert job.claim.run.call == call
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"source": {"type": "tool"}},
+        {"data": {"role": "user", "content": []}},
+        {"data": {"role": "assistant", "content": "c-1"}},
+        {"data": {"role": "assistant", "content": [{"toolCallId": "c-2"}]}},
+    ],
+)
+def test_call_whose_message_may_not_hold_it_is_not_plain(changed: dict[str, Any]) -> None:
+    call = in_step()
+    assert call.message is not None
+    job = job_of(call.model_copy(update={"message": call.message.model_copy(update=changed)}))
+    assert job.classify()
+    assert not job.is_plain
+
+
+def test_call_whose_message_is_not_sound_is_not_begun() -> None:
+    job = job_of(in_step())
+    job.call = {**job.read(), "message": {**job.read()["message"], "id": 5}}
+    assert not job.classify()
+
+
 def test_a_call_whose_context_is_too_large_is_not_plain() -> None:
     job = job_of(CALL.model_copy(update={"auth": {"token": "x" * MAX_CONTEXT_BYTES}}))
     assert job.classify()
@@ -128,10 +168,10 @@ def test_log_lines_about_a_call_that_cannot_be_read_carry_what_is_known() -> Non
     assert job.log_fields.known() == known
 
 
+@pytest.mark.parametrize("call", [CALL, in_step(model_call_id='call "1"')])
 @pytest.mark.parametrize("output", [{"sum": 3}, None, 'snowman ☃ "quoted" \\ \n', [1.5, True, []], ""])
-def test_the_result_of_a_plain_call_reads_as_the_general_one(output: Any) -> None:
-    call = CALL.model_copy(update={"instance_key": 'ключ "1"\n'})
-    job = job_of(call)
+def test_the_result_of_a_plain_call_reads_as_the_general_one(output: Any, call: ToolCall) -> None:
+    job = job_of(call.model_copy(update={"instance_key": 'ключ "1"\n'}))
     job.started_at = job.clock()
     wire = result_of(job, job.read(), serializer.encode(output).decode())
     result = ToolCallResult.from_json(wire)

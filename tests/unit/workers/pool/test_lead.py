@@ -28,6 +28,7 @@ from workers.concurrency.threads import DaemonThreads
 from workers.job import Ended, Job, Plan, SlowToolDetector, result_of
 from workers.pool import lead as lead_module
 from workers.pool.lead import AHEAD_SECONDS, EXTRA, Lead
+from workers.turns.catalog_guard import CatalogGuard
 
 _LEDGER = Ledger(fakeredis.FakeRedis(), Settings())
 _START = _LEDGER.start([("a", "b")]).script.sha
@@ -115,6 +116,8 @@ class Scene:
         self.was_idle = False
         self.failed: list[str] = []
         self.is_draining = False
+        registry: Any = None
+        self.guard = CatalogGuard(registry)
         self._handler = handler
         self._is_plain = is_plain
         bound = SimpleNamespace(

@@ -21,7 +21,7 @@ def guard(ref: str | None) -> CatalogGuard:
         catalog=SimpleNamespace(item=lambda name: object()),
     )
     registry: Any = SimpleNamespace(catalog=lambda agent: object(), offered=lambda agent, tool, turn: BOUND)
-    steps: Any = SimpleNamespace(require=lambda call: step)
+    steps: Any = SimpleNamespace(require=lambda call: step, known=lambda call: step)
     return CatalogGuard(registry, steps)
 
 
@@ -37,3 +37,9 @@ def test_a_call_of_a_step_names_no_other_revision_than_the_step() -> None:
 @pytest.mark.parametrize(("step_ref", "ref"), [("r1", "r1"), ("r1", None), (None, "r1"), (None, None)])
 def test_one_that_names_none_or_that_of_the_step_is_admitted(step_ref: str | None, ref: str | None) -> None:
     assert guard(step_ref).admit(call(ref), UNUSED) is BOUND
+
+
+def test_planned_call_of_a_known_step_needs_no_other_check() -> None:
+    assert guard(None).admits(call(None).to_wire())
+    assert not guard("r1").admits(call(None).to_wire())
+    assert not CatalogGuard(UNUSED).admits(call(None).to_wire())

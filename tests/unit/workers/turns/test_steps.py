@@ -2,7 +2,7 @@
 
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +37,23 @@ Worker = Callable[..., Steps]
 class Store(StepStore):
     """Counts how often a Step is read, and fails when it is told to."""
 
-    reads = 0
     read_error: Callable[[], Exception | None] = staticmethod(lambda: None)
 
-    def read(self, step_id: str) -> KeptStep | None:
-        self.reads += 1
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        #: the Steps that were asked for in each trip
+        self.trips: list[list[str]] = []
+
+    @property
+    def reads(self) -> int:
+        return len(self.trips)
+
+    def read_all(self, step_ids: Sequence[str]) -> list[KeptStep | Exception | None]:
+        self.trips.append(list(step_ids))
         error = self.read_error()
         if error is not None:
             raise error
-        return super().read(step_id)
+        return super().read_all(step_ids)
 
 
 @pytest.fixture
@@ -120,6 +128,29 @@ def test_the_steps_that_were_used_last_are_kept_in_mind(
     assert store.reads == 3
 
 
+def test_steps_opened_elsewhere_are_learned_together_and_only_once(steps: Worker, store: Store) -> None:
+    opener, here = steps(store), steps(store)
+    records = [call(opener.open(opening(turn_id=turn)).id, turn_id=turn).to_wire() for turn in ("t1", "t2")]
+    names = [record["stepId"] for record in records]
+    assert [here.known(record) for record in records] == [None, None]
+
+    here.learn([*names, "unknown"])
+    here.learn(names)
+
+    learned = [here.known(record) for record in records]
+    assert [step.record.id for step in learned if step is not None] == names
+    assert store.trips == [[*names, "unknown"]]
+    assert here.known({**records[0], "turnId": "t2"}) is None
+
+
+def test_steps_that_redis_cannot_tell_stay_unknown(steps: Worker, store: Store) -> None:
+    record = call(steps(store).open(opening()).id).to_wire()
+    here = steps(store)
+    store.read_error = lambda: RedisConnectionError("away")
+    here.learn([record["stepId"]])
+    assert here.known(record) is None
+
+
 def test_an_expired_step_is_refused_by_workers_that_knew_it(steps: Worker) -> None:
     with fakeredis.FakeRedis() as redis:
         store = Store(redis, Keys(), 1)
@@ -135,6 +166,7 @@ def test_an_expired_step_is_refused_by_workers_that_knew_it(steps: Worker) -> No
             return False
 
         wait_until(lambda: refuses(opener) and refuses(another), 30)
+        assert opener.known(call(opened.id).to_wire()) is None
 
 
 def test_a_call_waits_while_redis_is_away(steps: Worker, store: Store) -> None:
