@@ -9,7 +9,6 @@ from redis import Redis
 
 from broker_config import serializer
 from broker_config.keys import Keys
-from goondan_tasks import steps as module
 from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog, ToolSource
 from goondan_tasks.calls import Run, identity_of, new_call
 from goondan_tasks.errors import ToolInputValidationError
@@ -28,6 +27,7 @@ from goondan_tasks.steps import (
     digest_of_catalog,
     opening_id,
 )
+from goondan_tasks.steps.history import AT_ONCE, MOST_BYTES
 
 CATALOG = ToolCatalog(
     (CatalogItem(name="legacy.tool.exec", source=ToolSource(type="config", name="legacy")),)
@@ -434,7 +434,7 @@ def test_calls_without_a_result_and_calls_that_are_gone_do_no_harm(redis: Redis)
 
 
 def test_no_more_than_the_latest_calls_are_read(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_CALLS", 2)
+    monkeypatch.setattr("goondan_tasks.steps.history.MOST_CALLS", 2)
     calls = [call(name) for name in "abc"]
     keep_calls(redis, calls[0])
     keep_calls(redis, *calls[1:])
@@ -448,7 +448,7 @@ def test_large_outputs_are_read_up_to_a_limit_the_latest_first(redis: Redis) -> 
     calls = [call(name) for name in "abc"]
     keep_calls(redis, *calls)
     for one in calls:
-        output = ok(one, "x" * (module.MOST_BYTES * 2 // 5))
+        output = ok(one, "x" * (MOST_BYTES * 2 // 5))
         redis.hset(KEYS.call(identity_of(one)), "result", serializer.encode(output))
 
     history = StepStore(redis, KEYS, 60).history(calls[0])
@@ -464,11 +464,11 @@ def test_a_long_record_is_read_from_its_end_in_order(redis: Redis, monkeypatch: 
     ids = [identity_of(one) for one in calls]
 
     whole = StepStore(redis, KEYS, 60).history(calls[0])
-    monkeypatch.setattr(module, "MOST_BYTES", 1_000)
+    monkeypatch.setattr("goondan_tasks.steps.history.MOST_BYTES", 1_000)
     lately = StepStore(redis, KEYS, 60).history(calls[0])
 
     assert [call_id for entry in whole.entries for call_id in entry.call_ids] == ids
-    assert [call_id for entry in lately.entries for call_id in entry.call_ids] == ids[-module.AT_ONCE :]
+    assert [call_id for entry in lately.entries for call_id in entry.call_ids] == ids[-AT_ONCE:]
     assert len(whole.calls) == 80
 
 
