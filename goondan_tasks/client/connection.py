@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 from broker_config.confirmation import NotConfirmedError
 from broker_config.connections import RetryPeriod, connect, retrying
+from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings, SettingsError
 from goondan_tasks.agent_registry import AgentRecord, AgentRegistry
 from goondan_tasks.calls import CallDraft, dispatch_for, identity_of
@@ -194,8 +195,14 @@ class ClientConnection:
         with self.broker_errors():
             return self._known_agents.all()
 
-    def submit_drafts(self, drafts: Sequence[CallDraft]) -> list[PendingCall]:
+    def submit_drafts(
+        self,
+        drafts: Sequence[CallDraft],
+        noting: Callable[[Sequence[str]], ScriptCall[None]] | None = None,
+    ) -> list[PendingCall]:
         """Submit calls in one trip, each with the active revision of its agent's bundle.
+
+        ``noting`` returns what else is sent in that trip, from the ids of the calls.
 
         Raises:
             AgentNotFoundError, PayloadTooLargeError, ToolCallConflictError: see :meth:`Client.submit`.
@@ -207,7 +214,9 @@ class ClientConnection:
             }
             named = [self._active_refs.named(draft, workspaces[draft.call.agent_name]) for draft in drafts]
             with producer_span(named) as sent:
-                return self._accept([self.submitter.prepare(draft) for draft in sent])
+                submissions = [self.submitter.prepare(draft) for draft in sent]
+                after = [] if noting is None else [noting([submission.id for submission in submissions])]
+                return self._accept(submissions, *after)
 
     def submit_batches(
         self, calls: Sequence[Given], draft: Callable[[Given], CallDraft]
@@ -373,12 +382,12 @@ class ClientConnection:
         self.submit_event(call)
         return sent(call)
 
-    def _accept(self, submissions: list[Submission]) -> list[PendingCall]:
+    def _accept(self, submissions: list[Submission], *after: ScriptCall[Any]) -> list[PendingCall]:
         self._calls.listener.start()
         # results are expected before the calls are queued: they may arrive at once
         pending = self._calls.pending([submission.id for submission in submissions])
         try:
-            looked_for, conflicts = self.submitter.accept(submissions, self.producer)
+            looked_for, conflicts = self.submitter.accept(submissions, self.producer, *after)
         except NotConfirmedError as error:
             raise _unconfirmed(pending, error) from error
         for call_id in looked_for:

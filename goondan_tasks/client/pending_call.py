@@ -243,6 +243,11 @@ class PendingCall:
     def __repr__(self) -> str:
         return f"PendingCall({self.id!r})"
 
+    @property
+    def has_result(self) -> bool:
+        """Whether a result has come, which :meth:`result` returns at once; this asks nobody."""
+        return self._expected.is_there
+
     def status(self) -> str:
         """Return ``queued``, ``running``, ``pending``, ``done`` or ``dead``.
 

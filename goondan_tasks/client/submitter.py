@@ -8,6 +8,7 @@ from typing import Any
 
 from broker_config import serializer
 from broker_config.confirmation import NotConfirmedError
+from broker_config.scripts import ScriptCall
 from goondan_tasks.calls import CallDraft, Dispatch, identity_of, require_sizes
 from goondan_tasks.errors import (
     BrokerUnreachableError,
@@ -96,9 +97,9 @@ class Submitter:
             raise ToolInputValidationError(f"The event is not valid JSON: {error}.") from error
 
     def accept(
-        self, submissions: Sequence[Submission], producer: str
+        self, submissions: Sequence[Submission], producer: str, *after: ScriptCall[Any]
     ) -> tuple[list[str], dict[int, ToolCallConflictError]]:
-        """Submit prepared calls; a fault becomes the call's result.
+        """Submit prepared calls, and run scripts ``after`` that; a fault becomes the call's result.
 
         Return the ids of the calls to look for: known ones and those with a fault, which may have results
         already, and those with damaged records, which have none. And the conflicts, by position: calls that
@@ -110,9 +111,10 @@ class Submitter:
         """
         unconfirmed: NotConfirmedError | None = None
         try:
-            admissions = self._ledger.submit_all(submissions, producer)
+            admissions = self._ledger.submit_all(submissions, producer, *after)
         except NotConfirmedError as error:
-            unconfirmed, admissions = error, list(itertools.chain.from_iterable(error.answers))
+            of_calls = error.answers[: len(error.answers) - len(after)]
+            unconfirmed, admissions = error, list(itertools.chain.from_iterable(of_calls))
         for submission, admission in zip(submissions, admissions, strict=True):
             if not (admission.is_new and submission.message):
                 self._follow_up(submission, admission)

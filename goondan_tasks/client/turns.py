@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from goondan_tasks.bundle.catalog import ToolCatalog
@@ -98,8 +99,7 @@ class ProducerStep(RecordedStep):
         if not drafts:
             return calls, []
         with connection.retrying(timeout), connection.broker_errors():
-            pending = connection.submit_drafts(drafts)
-            connection.step_store.note_calls(self.record, [one.id for one in pending])
+            pending = connection.submit_drafts(drafts, partial(connection.step_store.noting, self.record))
         return calls, pending
 
 
@@ -182,14 +182,16 @@ class ProducerTurn:
             [pending] = self.scope.connection.submit_drafts([draft])
         return pending
 
-    def take(self, opened: ToolCallResult) -> KeptStep:
-        """Read the Step that has been opened; raises as :meth:`Turn.step`."""
+    def take(self, opened: ToolCallResult, *, is_new: bool) -> KeptStep:
+        """Read the Step that has been opened, from Redis unless it is new; raises as :meth:`Turn.step`."""
         if opened.error is not None:
             self._failures += 1
             raise raised(opened.error, StepLimitError, MiddlewareError)
-        step_id, connection = opened.output["stepId"], self.scope.connection
-        with connection.broker_errors():
-            kept = connection.step_store.read(step_id)
+        step_id, told = opened.output["stepId"], opened.output.get("step")
+        with self.scope.connection.broker_errors():
+            store = self.scope.connection.step_store
+            is_told = is_new and told is not None
+            kept = store.with_catalog(StepRecord.from_wire(told)) if is_told else store.read(step_id)
         if kept is None:
             raise CallNotFoundError(f"Step {step_id} has expired.")
         self._failures = 0
@@ -224,7 +226,8 @@ class Turn(ProducerTurn):
         """
         end = end_of_wait(timeout)
         pending = self.ask(message, timeout)
-        kept = self.take(pending.result(_left(end)))
+        is_new = not pending.has_result
+        kept = self.take(pending.result(_left(end)), is_new=is_new)
         return Step(kept.catalog, kept.record, self.scope)
 
     def record(self) -> list[TurnEntry]:
@@ -245,8 +248,9 @@ class AsyncTurn(ProducerTurn):
         """Open the next Step; see :meth:`Turn.step`."""
         end = end_of_wait(timeout)
         pending = await self.scope.connection.threads.run(self.ask, message, timeout)
+        is_new = not pending.has_result
         opened = await pending.wait(_left(end))
-        kept = await self.scope.connection.threads.run(self.take, opened)
+        kept = await self.scope.connection.threads.run(self.take, opened, is_new=is_new)
         return AsyncStep(kept.catalog, kept.record, self.scope)
 
     async def record(self) -> list[TurnEntry]:

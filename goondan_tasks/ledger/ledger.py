@@ -42,7 +42,7 @@ from goondan_tasks.ledger.record import (
     notification,
 )
 from goondan_tasks.ledger.scripts import Scripts
-from goondan_tasks.ledger.submission import Submission, batches, digest_of, trace_names
+from goondan_tasks.ledger.submission import Submission, batches, deadline_of, digest_of, trace_names
 from goondan_tasks.messages import ToolCall, ToolCallResult, epoch_milliseconds, iso_time
 from goondan_tasks.names import NO_CALLBACK, CallbackToken, callback_token
 
@@ -100,15 +100,19 @@ class Ledger(CallRecords):
         scripts = self._scripts
         return scripts.start, scripts.progress, scripts.finish, scripts.finish_event, scripts.release
 
-    def submit_all(self, submissions: Sequence[Submission], producer: str) -> list[Admission]:
-        """Accept calls in one round trip. A call that was submitted before is left unchanged.
+    def submit_all(
+        self, submissions: Sequence[Submission], producer: str, *after: ScriptCall[Any]
+    ) -> list[Admission]:
+        """Accept calls, then run the scripts ``after``, in one trip; known calls are left unchanged.
 
         Raises:
             redis.exceptions.RedisError: Redis cannot be reached, or refuses the command.
-            NotConfirmedError: too few replicas have the calls; ``answers`` are the admissions of each batch.
+            NotConfirmedError: too few replicas have the calls; ``answers`` are the admissions of each batch,
+                then those of ``after``.
         """
         calls = [self.submit_batch(batch, producer) for batch in batches(submissions)]
-        return list(itertools.chain.from_iterable(self._submissions.run(calls)))
+        answers = self._submissions.run([*calls, *after])[: len(calls)]
+        return list(itertools.chain.from_iterable(answers))
 
     def submit(self, submission: Submission, producer: str) -> ScriptCall[Admission]:
         """Accept one call; the answer is its :class:`Admission`."""
@@ -131,7 +135,7 @@ class Ledger(CallRecords):
                 one.digest,
                 number,
                 # with patience_ms, Redis computes the deadline
-                _deadline_of(one.call) if one.patience_ms is None else "",
+                deadline_of(one.call) if one.patience_ms is None else "",
                 self._patience(one),
                 one.message,
                 "".join(self._indexes(one.id, one.call)),
@@ -157,7 +161,7 @@ class Ledger(CallRecords):
             arguments += [
                 wire,
                 digest_of(call),
-                _deadline_of(call),
+                deadline_of(call),
                 self._queue_timeout_ms,
                 int(request.must_match),
                 *self._indexes(request.call_id, call),
@@ -479,7 +483,7 @@ class Ledger(CallRecords):
                 token,
                 self._lease_ms,
                 by,
-                _deadline_of(call),
+                deadline_of(call),
                 self._queue_timeout_ms,
                 self._record_ttl,
                 message,
@@ -588,10 +592,6 @@ class Ledger(CallRecords):
 
 def _ids(answer: Sequence[bytes]) -> set[str]:
     return {call_id.decode() for call_id in answer}
-
-
-def _deadline_of(call: ToolCall) -> int | str:
-    return "" if call.deadline is None else epoch_milliseconds(call.deadline)
 
 
 def _kind_of(result: ToolCallResult) -> str:

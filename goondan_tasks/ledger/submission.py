@@ -11,7 +11,7 @@ from broker_config.serializer import quote
 from goondan_tasks.calls import Dispatch, identity_of
 from goondan_tasks.errors import ToolCallConflictError
 from goondan_tasks.events import content_of, is_event, mailbox_of
-from goondan_tasks.messages import ToolCall
+from goondan_tasks.messages import ToolCall, epoch_milliseconds
 
 _ARGS = {"args"}
 
@@ -142,6 +142,11 @@ def batches(submissions: Sequence[Submission]) -> Iterator[Sequence[Submission]]
             begin, size = end, len(one.call_json) + len(one.message)
     if begin < len(submissions):
         yield submissions[begin:]
+
+
+def deadline_of(call: ToolCall) -> int | str:
+    """Return the time in ms after which a call is not started, as scripts take it: empty if it has none."""
+    return "" if call.deadline is None else epoch_milliseconds(call.deadline)
 
 
 def trace_names(call_id: str, call: ToolCall) -> list[str]:

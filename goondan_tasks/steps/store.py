@@ -1,20 +1,23 @@
 """The Steps of one namespace in Redis."""
 
 import hashlib
+import itertools
 import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from functools import partial
+from importlib.resources import files
 from time import monotonic
 from typing import Any, cast
 
 from redis import Redis
-from redis.client import Pipeline
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from broker_config import serializer
 from broker_config.connections import answers_of
 from broker_config.keys import Keys
+from broker_config.scripts import Script, ScriptCall, ScriptConnection
 from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog
 from goondan_tasks.errors import RecordDamagedError
 from goondan_tasks.messages import JsonObject, ToolCall
@@ -24,8 +27,6 @@ from goondan_tasks.table_rows import naming, only_advice
 
 #: Step ids are identities of calls; Redis is not asked for anything else
 _STEP_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-#: how many lines of one Turn's record are kept
-LONGEST_RECORD = 1000
 #: how many catalogs a process caches: consecutive Steps mostly have the same one
 MOST_CATALOGS = 64
 #: prefix of a Step's fields that name the tools it has unregistered
@@ -50,6 +51,11 @@ class StepStore:
         self._redis = redis
         self._remembers_revisions = remembers_revisions
         self._keys = keys
+        self._scripts = ScriptConnection(redis)
+        folder = files("goondan_tasks.steps") / "scripts"
+        self._keep_step = Script.read(folder, "turn_lines", "keep_step")
+        self._left_tools = Script.read(folder, "left_tools")
+        self._note_calls = Script.read(folder, "turn_lines", "note_calls")
         self.ttl_seconds = ttl_seconds
         self._catalogs: OrderedDict[str, ToolCatalog] = OrderedDict()
         self._lock = threading.Lock()
@@ -69,26 +75,17 @@ class StepStore:
         if left.registered:
             fields["registered"] = serializer.encode([tool.to_wire() for tool in left.registered])
         fields |= {f"{_UNREGISTERED}{name}": b"" for name in left.unregistered}
-        key = self._keys.step(record.id)
-
-        known: list[Any] = []
-
-        def keep_first(pipe: Pipeline) -> None:
-            known[:] = [pipe.hget(key, "step")]
-            if known[0] is not None:
-                return
-            pipe.multi()
-            pipe.set(self._keys.catalog(record.catalog), catalog, ex=self.ttl_seconds)
-            pipe.hset(key, mapping=fields)  # type: ignore[arg-type]
-            pipe.expire(key, self.ttl_seconds)
-            if self._remembers_revisions and record.bundle_ref is not None:
-                last = self._keys.step_revision(record.agent_name, record.instance_key)
-                pipe.set(last, record.bundle_ref, ex=max(self.ttl_seconds, REVISION_TTL_SECONDS))
-            self._append(pipe, record, message=message)
-
+        key, turn = self._keys.step(record.id), self._turn_of(record)
+        keys, revision = [key, self._keys.catalog(record.catalog), turn], ("", 0)
+        if self._remembers_revisions and record.bundle_ref is not None:
+            keys.append(self._keys.step_revision(record.agent_name, record.instance_key))
+            revision = (record.bundle_ref, max(self.ttl_seconds, REVISION_TTL_SECONDS))
+        line = _line(record, message=message)
+        arguments = [self.ttl_seconds, catalog, line, *revision, *itertools.chain(*fields.items())]
         with naming(key):
-            self._redis.transaction(keep_first, key)
-        return known[0] in (None, fields["step"])
+            [[known, fault]] = self._scripts.run([ScriptCall(self._keep_step, keys, arguments)])
+        _note_fault(turn, fault)
+        return known in (None, fields["step"])
 
     def last_revision(self, agent: str, instance_key: str) -> str | None:
         """Return the revision of an instance's last Step, if this store keeps revisions."""
@@ -127,6 +124,11 @@ class StepStore:
             return error
         return None if catalog is None else KeptStep(record, catalog, asked_at + left / 1000)
 
+    def with_catalog(self, record: StepRecord) -> KeptStep | None:
+        """Return a Step that has just opened with its catalog, or ``None`` if that has expired."""
+        opened_at, catalog = monotonic(), self._catalog(record.catalog)
+        return None if catalog is None else KeptStep(record, catalog, opened_at + self.ttl_seconds)
+
     def message(self, step_id: str) -> JsonObject | None:
         """Return what a Step began with."""
         key = self._keys.step(step_id)
@@ -142,10 +144,8 @@ class StepStore:
         if not _STEP_ID.fullmatch(step_id):
             return _NO_TOOLS
         key = self._keys.step(step_id)
-        with naming(key), self._redis.pipeline() as pipe:
-            pipe.hmget(key, ["step", "registered"])
-            pipe.hkeys(key)
-            (step, registered), fields = pipe.execute()
+        with naming(key):
+            [[step, registered, fields]] = self._scripts.run([ScriptCall(self._left_tools, [key], [])])
         record = None if step is None else StepRecord.from_wire(serializer.decode(step))
         if record is None or not record.is_of(call) or record.bundle_ref != bundle_ref:
             return _NO_TOOLS
@@ -166,8 +166,13 @@ class StepStore:
             pipe.execute()
 
     def note_calls(self, record: StepRecord, call_ids: Sequence[str]) -> None:
-        with self._redis.pipeline() as pipe:
-            self._append(pipe, record, call_ids=tuple(call_ids))
+        """Add calls of a Step to the record of its Turn; if only that is damaged, it is logged."""
+        self._scripts.run([self.noting(record, call_ids)])
+
+    def noting(self, record: StepRecord, call_ids: Sequence[str]) -> ScriptCall[None]:
+        """Return the script call of :meth:`note_calls`."""
+        turn, line = self._turn_of(record), _line(record, call_ids=tuple(call_ids))
+        return ScriptCall(self._note_calls, [turn], [self.ttl_seconds, line], partial(_note_fault, turn))
 
     def turn(self, agent: str, instance_key: str, turn_id: str) -> list[TurnEntry]:
         key = self._keys.turn(agent, instance_key, turn_id)
@@ -196,18 +201,19 @@ class StepStore:
                 self._catalogs.popitem(last=False)
         return catalog
 
-    def _append(self, pipe: Pipeline, record: StepRecord, **fields: Any) -> None:
-        """Run a pipeline that also appends to the record of a Turn; if only that is damaged, it is logged."""
-        before = len(pipe)
-        turn = self._keys.turn(record.agent_name, record.instance_key, record.turn_id)
-        entry = TurnEntry(step_id=record.id, index=record.index, **fields)
-        pipe.rpush(turn, serializer.encode(entry.to_wire()))
-        pipe.ltrim(turn, -LONGEST_RECORD, -1)
-        pipe.expire(turn, self.ttl_seconds)
-        answers = answers_of(pipe)
-        _require_answers(answers[:before])
-        with only_advice(turn):
-            _require_answers(answers[before:])
+    def _turn_of(self, record: StepRecord) -> str:
+        return self._keys.turn(record.agent_name, record.instance_key, record.turn_id)
+
+
+def _line(record: StepRecord, **fields: Any) -> bytes:
+    """Return a line of the record of a Turn."""
+    return serializer.encode(TurnEntry(step_id=record.id, index=record.index, **fields).to_wire())
+
+
+def _note_fault(turn: str, fault: bytes | None) -> None:
+    with only_advice(turn):
+        if fault is not None:
+            raise ResponseError(fault.decode(errors="replace"))
 
 
 def _require_answers(answers: Iterable[Any]) -> None:

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
 
+from broker_config.keys import Keys
 from goondan_tasks.client import AsyncClient, Client, StepCallResult
 from goondan_tasks.errors import (
+    CallNotFoundError,
     HandoffError,
     MiddlewareError,
     StepLimitError,
@@ -456,6 +459,16 @@ def test_a_producer_that_begins_the_turn_once_more_gets_the_same_steps_and_resul
     assert len(set(go())) == 4
     with pytest.raises(ToolCallConflictError):
         client.turn("plain-cook", "again", turn_id="turn-again").step({"n": 7}, timeout=PATIENCE)
+
+
+def test_step_that_has_expired_is_not_given_again(kitchen: LocalStack, client: Client) -> None:
+    def open_step() -> str:
+        return client.turn("plain-cook", "late", turn_id="turn-late").step(timeout=PATIENCE).id
+
+    with Redis.from_url(kitchen.redis_url) as redis:
+        redis.delete(Keys().step(open_step()))
+    with pytest.raises(CallNotFoundError, match="has expired"):
+        open_step()
 
 
 def test_the_record_of_a_turn_tells_its_messages_and_calls(client: Client) -> None:

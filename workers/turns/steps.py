@@ -71,6 +71,9 @@ T = TypeVar("T")
 #: how many Steps a worker remembers
 MOST_KNOWN = 512
 
+#: the longest record of a Step, in bytes of JSON, that its producer is told with the result
+MOST_TOLD = 8_192
+
 #: how much of an id an error shows
 LONGEST_SHOWN = 100
 
@@ -513,7 +516,9 @@ def step_tool(open_step: Callable[[ToolCall], StepRecord]) -> RegisteredTool:
 
     def step(call: ToolCall, _: JsonObject) -> JsonObject:
         record = open_step(call)
-        return {"stepId": record.id, "index": record.index}  # the producer reads the catalog from Redis
+        opened, wire = {"stepId": record.id, "index": record.index}, record.to_wire()
+        # the producer reads the catalog from Redis, and a large record, too
+        return opened | {"step": wire} if len(serializer.encode(wire)) <= MOST_TOLD else opened
 
     properties = {
         "v": {"const": 1},

@@ -11,11 +11,12 @@ from broker_config import serializer
 from broker_config.keys import Keys
 from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog, ToolSource
 from goondan_tasks.calls import Run, identity_of, new_call
-from goondan_tasks.errors import ToolInputValidationError
+from goondan_tasks.errors import RecordDamagedError, ToolInputValidationError
 from goondan_tasks.messages import JsonObject, Message, ResultMeta, ToolCall, ToolCallResult, wall_clock
 from goondan_tasks.model_messages import StepCallResult, message_fault
 from goondan_tasks.names import call_identity
 from goondan_tasks.steps import (
+    KeptStep,
     LeftTools,
     ReplyCalls,
     StepCall,
@@ -339,6 +340,34 @@ def test_a_step_without_its_catalog_has_expired(redis: Redis) -> None:
     record = keep(StepStore(redis, KEYS, 60))
     redis.delete(KEYS.catalog(record.catalog))
     assert StepStore(redis, KEYS, 60).read(record.id) is None
+
+
+def test_step_that_has_just_opened_needs_only_its_catalog(redis: Redis) -> None:
+    record = keep(StepStore(redis, KEYS, 60))
+    redis.delete(KEYS.step(record.id))
+    store = StepStore(redis, KEYS, 60)
+    opened = store.with_catalog(record)
+    assert opened is not None
+    assert (opened.record, opened.catalog) == (record, ToolCatalog((item("a__b"),)))
+    redis.flushall()
+    assert store.with_catalog(record) is not None  # another Step had the same one
+    assert StepStore(redis, KEYS, 60).with_catalog(record) is None
+
+
+def test_steps_are_read_together_and_a_damaged_one_alone_has_an_error(redis: Redis) -> None:
+    store = StepStore(redis, KEYS, 60)
+    first, second = keep(store, 0), keep(store, 1)
+    redis.delete(KEYS.step(second.id))
+    redis.set(KEYS.step(second.id), "another program's")
+    read, damaged, unknown = store.read_all([first.id, second.id, "unknown"])
+    assert isinstance(read, KeptStep)
+    assert (read.record, type(damaged), unknown) == (first, RecordDamagedError, None)
+
+
+def test_step_with_more_fields_than_one_command_takes_is_kept(redis: Redis) -> None:
+    store, names = StepStore(redis, KEYS, 60), tuple(f"t{number:05}__x" for number in range(5000))
+    record = keep(store, unregistered=names)
+    assert list(store.left_by(record.id, call("a")).unregistered) == list(names)
 
 
 def test_a_step_of_a_newer_version_is_refused_with_the_reason(redis: Redis) -> None:

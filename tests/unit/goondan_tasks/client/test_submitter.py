@@ -1,12 +1,16 @@
 """Getting calls accepted, one by one and beside each other; and what a replay is."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import fakeredis
 import pytest
 from redis import Redis
 
+from broker_config.confirmation import NotConfirmedError
+from broker_config.keys import Keys
+from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
 from goondan_tasks.calls import CallDraft, draft_call, identity_of
 from goondan_tasks.client.submitter import Submitter, replay_of, require_replayable
@@ -16,6 +20,7 @@ from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.names import NO_CALL_TOOL
+from goondan_tasks.steps import StepRecord, StepStore
 from tests.unit.goondan_tasks.other_broker import OtherBroker
 
 
@@ -65,6 +70,35 @@ def test_calls_beside_a_conflict_are_sent_or_answered(
     assert result is not None
     assert result.error is not None
     assert result.error.code == "E_TOOL_INVALID_ARGS"
+
+
+def noting(redis: Redis) -> tuple[str, ScriptCall[None]]:
+    """Return the key of a Turn's record, and the script call that adds a call to it."""
+    names = {"id": "s", "agent_name": "coder", "instance_key": "k", "turn_id": "t", "trace_id": "0" * 32}
+    record, keys = StepRecord.from_wire({**names, "index": 0, "catalog": "digest"}), Keys()
+    return keys.turn("coder", "k", "t"), StepStore(redis, keys, 60).noting(record, ["c1"])
+
+
+def test_script_runs_after_the_calls_of_its_trip(submitter: Submitter, redis: Redis) -> None:
+    turn, note = noting(redis)
+    accepted = submitter.accept([submitter.prepare(draft("a")), submitter.prepare(draft("b"))], "p1", note)
+    assert accepted == ([], {})
+    assert redis.llen(turn) == 1
+
+
+def test_unconfirmed_calls_are_sent_whatever_ran_after_them(
+    submitter: Submitter, redis: Redis, broker: OtherBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(calls: Sequence[ScriptCall[Any]]) -> None:
+        error = NotConfirmedError("no replica")
+        error.answers = [call.run(redis) for call in calls]
+        raise error
+
+    _, note = noting(redis)
+    monkeypatch.setattr(submitter._ledger._submissions, "run", run)
+    with pytest.raises(NotConfirmedError):
+        submitter.accept([submitter.prepare(draft("a"))], "p1", note)
+    assert broker.sent == [identity_of(draft("a").call)]
 
 
 def test_a_call_that_is_still_queued_is_sent_again_when_it_is_submitted_again(

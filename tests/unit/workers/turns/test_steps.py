@@ -26,7 +26,7 @@ from workers.javascript.tools import HostedTools, Hosts
 from workers.processes.isolation import Children, Isolation
 from workers.tools.registry import Registry
 from workers.turns.pipeline import CoreOutcome, blocking
-from workers.turns.steps import StepRequest, Steps, StepTerms
+from workers.turns.steps import MOST_TOLD, StepRequest, Steps, StepTerms, step_tool
 
 KITCHEN = Path(__file__).parents[3] / "bundles" / "kitchen"
 
@@ -301,3 +301,20 @@ def test_a_turn_that_cannot_be_read_has_no_history(
     assert [entry.step_id for entry in steps(store).history(call(opened.id)).entries] == [opened.id]
     monkeypatch.setattr(store, "history", unreadable)
     assert steps(store).history(call(opened.id)) == TurnHistory()
+
+
+@pytest.mark.parametrize(("blocks", "is_told"), [(1, True), (MOST_TOLD, False)])
+def test_producer_is_told_of_its_step_unless_that_is_large(
+    steps: Worker, store: Store, blocks: int, is_told: bool
+) -> None:
+    def fills(ctx: Any) -> Any:
+        ctx.blocks.append({"type": "note", "data": "x" * blocks})
+        return ctx.next()
+
+    pipelines = AgentPipelines()
+    pipelines.register("plain-cook", "step", fills, extension="x")
+    handler: Any = step_tool(steps(store, pipelines).open).handler
+    told = handler(opening(), {})
+    kept = store.read(told["stepId"])
+    assert kept is not None
+    assert told.get("step") == (kept.record.to_wire() if is_told else None)
