@@ -10,7 +10,7 @@
 --        unknown   it has no record yet
 local id, agent, queue, wake_up = ARGV[10], ARGV[11], ARGV[12], ARGV[13]
 local limits = limits_of(ARGV[14])
-local record = redis.call('HMGET', calls .. id, 'status', 'queuedAt', 'deadline')
+local record = redis.call('HMGET', calls .. id, 'status', 'queuedAt', 'deadline', 'attempt')
 if not record[1] then return answer('unknown') end
 -- the claim will decide about it; it takes no permit
 if record[1] ~= 'queued' or tonumber(record[3]) <= now then return answer('go') end
@@ -23,11 +23,12 @@ if word == 'go' then
   return answer('go')
 end
 
--- it may have been admitted before, and must wait again: release what it holds
-local freed = {}
+-- it may have been admitted before, and must wait again: release what it holds. A call that has run keeps its key: the
+-- run may have taken effect, and another call with the key would repeat that.
+local freed, has_run = {}, (tonumber(record[4]) or 0) > 0
 for _, held in ipairs(limits) do
   if held.kind == 'key' then
-    if redis.call('HGET', states .. held.name, 'owner') == id then
+    if not has_run and redis.call('HGET', states .. held.name, 'owner') == id then
       redis.call('HDEL', states .. held.name, 'owner')
       freed[#freed + 1] = held.name
     end

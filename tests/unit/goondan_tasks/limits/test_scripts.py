@@ -483,6 +483,23 @@ def test_replay_runs_although_the_unknown_outcome_is_shared_by_other_calls_with_
     assert [door.admit(replay, limits.for_call(replay)).word for replay in replays] == ["go", "wait"]
 
 
+@pytest.mark.parametrize(("has_begun", "word"), [(True, "wait"), (False, "go")])
+def test_a_call_that_has_run_keeps_its_key_as_it_waits_for_another_limit(
+    door: Door, has_begun: bool, word: str
+) -> None:
+    first, second, both = door.submit("t1"), door.submit("t2"), f"{key()}\n{ONE}"
+    door.admit(first, key())
+    request = ClaimRequest(identity_of(first), first, "w1", ClaimTerms(idempotent=True))
+    claim = door.ledger.claim(request).run(door.redis)
+    if has_begun:
+        door.ledger.start([claim.id_and_token]).run(door.redis)
+    door.ledger.release(claim, died=has_begun).run(door.redis)
+    door.run("other", ONE)
+
+    assert door.admit(first, both).word == "wait"
+    assert door.admit(second, key()).word == word
+
+
 def test_other_arguments_under_the_same_key_are_a_conflict(door: Door) -> None:
     first = door.run("t1", key("x"))
     answer = door.admit(door.submit("t2"), key("y"))
