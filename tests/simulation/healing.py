@@ -38,7 +38,7 @@ def heal(world: World) -> None:
         world.reaper.sweep("sweeper")
         world.in_flight.give_back(world.in_flight.overdue(1))
         world.workers[0].limiter.look()
-        _work_off(world)
+        work_off(world)
         check(world)
         has_ended = all(one.result is not None or one.is_damaged for one in world.calls.values())
         has_messages = any(world.redis.llen(queue) for queue in QUEUES)
@@ -84,7 +84,7 @@ def _has_rate(one: KnownCall) -> bool:
     return any(limit.kind == "rate" for limit in one.limits)
 
 
-def _work_off(world: World) -> None:
+def work_off(world: World) -> None:
     """Let one worker run all that it can get."""
     worker, pick = world.workers[0], Random(1)
     for _ in range(20):

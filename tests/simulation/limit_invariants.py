@@ -125,7 +125,10 @@ def require_released(world: World, one: KnownCall) -> None:
         state = world.limit_states[limit.name]
         if limit.kind == "seats" and has_ended and one.id in state.holders:
             raise BrokenPromiseError(f"{world.name(one)} has ended and still has its permit of {limit.name}")
-        if limit.kind == "seats" and state.line and len(state.holders) < limit.most:
+        is_looked_at = (
+            state.look_at is not None and state.look_at <= world.milliseconds
+        )  # at once: a batch is full
+        if limit.kind == "seats" and state.line and len(state.holders) < limit.most and not is_looked_at:
             waiting = _names(world, state.line)
             raise BrokenPromiseError(f"{world.name(one)} has left {limit.name}, and {waiting} wait")
 

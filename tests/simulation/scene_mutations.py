@@ -3,6 +3,7 @@
 from tests.simulation.deletions import DELETIONS
 from tests.simulation.handoffs import HANDOFFS
 from tests.simulation.letters import LETTERS
+from tests.simulation.pauses import PAUSES
 from tests.simulation.scenes import Scene
 from tests.simulation.scripts import Mutation
 
@@ -153,9 +154,73 @@ _HANDOFFS = [
     ),
 ]
 
+_PAUSES = [
+    (
+        "calls of a paused tool are claimed as they are reserved",
+        "named |= dict.fromkeys(self.limiter.paused.tools(agent))",
+        "pass",
+        "workers.delivery.delivery:Delivery.claim_on_reserve",
+    ),
+    (
+        "a worker does not ask whether a tool is paused",
+        "is_paused = call.tool_name in self.paused.tools(call.agent_name)",
+        "is_paused = False",
+        "workers.delivery.limiter:CallLimiter.claim",
+    ),
+    ("a pause holds no call", "return (is_paused(limit.name) or has_earlier", "return (has_earlier", ""),
+    (
+        "a call leaves the wait queue of a pause that stands",
+        "if is_pause(name) and not is_paused(name) and is_full(waiter[3]) then",
+        "if is_pause(name) and is_paused(name) then\n        give_turn(id, waiter, waiter[5])\n"
+        "        redis.call('ZREM', wait_queues .. name, id)\n        return\n      end\n      if false then",
+        "",
+    ),
+    (
+        "calls that waited for a pause change their order",
+        "for i = #before, 1, -1 do redis.call('RPUSH', queue, before[i]) end",
+        "for i = 1, #before do redis.call('RPUSH', queue, before[i]) end",
+        "",
+    ),
+    (
+        "more calls of a resumed tool are queued than are put in order",
+        "return message and string.byte(message) == 32",
+        "return false",
+        "",
+    ),
+    (
+        "a call that has run gives its key away",
+        "if not has_run and redis.call('HGET', states .. held.name, 'owner') == id then",
+        "if redis.call('HGET', states .. held.name, 'owner') == id then",
+        "",
+    ),
+    (
+        "a worker reads the queues of a paused agent",
+        "(*standing_by, *paused)",
+        "standing_by",
+        "workers.pool.consumed_queues:PausedQueues.leave",
+    ),
+    (
+        "a worker never returns to a resumed agent",
+        "if back:",
+        "if False:",
+        "workers.pool.consumed_queues:PausedQueues.leave",
+    ),
+    (
+        "a paused tool is not resumed",
+        "pipe.hdel(self._keys.paused, found)",
+        "pipe.hdel(self._keys.paused, agent)",
+        "goondan_tasks.pauses:Pauses.resume",
+    ),
+]
+
 #: by name: the scene in which it must be found, and the fault
 SCENE_MUTATIONS: dict[str, tuple[Scene, Mutation]] = {
     name: (scene, Mutation(name, old, new, where))
-    for scene, table in ((LETTERS, _LETTERS), (DELETIONS, _DELETIONS), (HANDOFFS, _HANDOFFS))
+    for scene, table in (
+        (LETTERS, _LETTERS),
+        (DELETIONS, _DELETIONS),
+        (HANDOFFS, _HANDOFFS),
+        (PAUSES, _PAUSES),
+    )
     for name, old, new, where in table
 }

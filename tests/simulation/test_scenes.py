@@ -22,6 +22,7 @@ QUICK = [
     "running calls do not count as live",
     "an agent waits for itself",
     "no answer is sent",
+    "a pause holds no call",
 ]
 
 

@@ -22,7 +22,7 @@ from tests.simulation.invariants import require_alone, require_lease, require_st
 from tests.simulation.key_invariants import require_only_run
 from tests.simulation.limit_invariants import require_released, require_within_limits
 from tests.simulation.sweeps import sweep
-from tests.simulation.world import QUEUES, BrokenPromiseError, Held, KnownCall, Worker, World
+from tests.simulation.world import BrokenPromiseError, Held, KnownCall, Worker, World
 from workers.job import Job
 
 
@@ -32,13 +32,19 @@ class WorkerDiedError(Exception):
 
 def reserve(world: World, pick: Random) -> bool:
     """Reserve messages; those of our clients are claimed with them."""
-    worker = world.awake(pick)
+    worker = world.awake(pick, world.queues_of)
     if worker is None:
         return False
-    queues = list(QUEUES) if pick.random() < 0.7 else [pick.choice(QUEUES)]
-    reservation = worker.reservations.make(
-        queues, pick.choice([1, 1, 2, 5]), pick.choice([0, 0, 2]), worker.acknowledged
-    )
+    read = world.queues_of(worker)
+    queues = list(read) if pick.random() < 0.7 else [pick.choice(read)]
+    return reserve_from(world, worker, queues, (pick.choice([1, 1, 2, 5]), pick.choice([0, 0, 2])), pick)
+
+
+def reserve_from(
+    world: World, worker: Worker, queues: Sequence[str], counts: tuple[int, int], pick: Random
+) -> bool:
+    """Reserve so many messages, and so many more, from some queues; return whether there were any."""
+    reservation = worker.reservations.make(queues, *counts, worker.acknowledged)
     worker.acknowledged = []
     due = world.due()
     _, taken = reservation.script_call.run(world.redis)
@@ -371,6 +377,7 @@ def _take(world: World, worker: Worker, claim: Claim, due: Mapping[str, float]) 
     if claim.verdict is Verdict.RUN:
         if due.get(one.id, world.milliseconds) < world.milliseconds - 1:
             raise BrokenPromiseError(f"{world.name(one)} may run past its deadline")
+        world.check_claimed(worker, one)
         worker.held[claim.token] = Held(claim, world.now)
         world.tell(f"claimed by {worker.name}, attempt {claim.run.attempt}", one)
         return

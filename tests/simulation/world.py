@@ -278,6 +278,13 @@ class World:
         """Whether something goes wrong that goes wrong in a share of all cases."""
         return not self.is_healing and self.pick.random() < share
 
+    def queues_of(self, _: Worker) -> Sequence[str]:
+        """Return the queues that a worker reads."""
+        return QUEUES
+
+    def check_claimed(self, worker: Worker, one: KnownCall) -> None:
+        """Raise BrokenPromiseError if a worker may not have this claim."""
+
     def close(self) -> None:
         """End what must not reach into the next world; the walk is over."""
 
@@ -328,6 +335,9 @@ class World:
         if tool in (PLAIN, SAFE):
             fields["idempotency_key"] = pick.choice(["k1", "k2"])
             return new_call(AGENT, tool, {"n": pick.choice([0, 0, 0, 1])}, fields)
+        if tool == "gate__safe" and pick.random() < 0.4:
+            fields["idempotency_key"] = "k1"
+            return new_call(AGENT, tool, {"n": 0}, fields)
         if pick.random() < 0.2:
             fields["deadline"] = iso_time(self.milliseconds + pick.choice([20_000, 70_000]))
         args = {"order": pick.choice(["a", "b"])} if tool == "once__plain" else {}
