@@ -6,58 +6,43 @@
 4. handler: ``handler(ctx, input)``, in the instance's workdir.
 5. outcome: the value or the exception becomes the ToolCallResult (003 §8); a large output becomes a file.
 
-Plain calls, whose middlewares are plain, too, take a shorter path to the same result (:mod:`workers.job`).
+Plain calls take a shorter path to the same result (:mod:`workers.plans`).
 """
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
 
-from broker_config import serializer
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.calls import Run, with_meta
 from goondan_tasks.errors import (
-    GoondanError,
-    HandoffError,
-    MiddlewareError,
-    ToolError,
     ToolInputValidationError,
 )
 from goondan_tasks.events import handling_agent, is_event
 from goondan_tasks.extension_api import ToolCallContext
 from goondan_tasks.failure import (
     DEFAULT_MESSAGE_LIMIT,
-    describe,
-    traceback_text,
     with_error_in_output,
     with_error_in_output_by_name,
 )
-from goondan_tasks.messages import JsonObject, ToolCallResult
+from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.names import SYSTEM_TOOL
-from goondan_tasks.output import Pending, bad_output, encoded_output, may_be_pending, pending_of
-from goondan_tasks.redaction import KNOWN_SECRETS
-from goondan_tasks.tool_api import ToolContext
-from workers.call_onion import HandlerValue, JobCallContext, call_context
+from workers.call_onion import call_context
 from workers.cancellation import Cancellation, Watch
 from workers.concurrency.event_loop import (
-    EventLoopThread,
     beside_loop,
-    drive,
     is_on_loop,
     move_to_loop,
 )
 from workers.concurrency.slots import Wait
-from workers.concurrency.threads import on_new_thread
 from workers.contexts import ContextFactory, RunServices
+from workers.endings import Endings
 from workers.extensions.events import (
-    TOOL_CALLED,
-    TOOL_COMPLETED,
     EventListeners,
     running,
     tell_called,
@@ -66,18 +51,15 @@ from workers.extensions.events import (
 from workers.extensions.pipelines import AgentPipelines
 from workers.forks import end_fork
 from workers.handlers import timed_out, way_timed_out
-from workers.instances.outputs import Outputs
-from workers.instances.workdirs import OpenWait
-from workers.job import Job, Plan, SlowToolDetector, Stamp, result_of
-from workers.outcome import FunctionOutcome, awaited_outcome, outcome_of
+from workers.outcome import awaited_outcome
+from workers.plans import Plans
 from workers.processes.isolation import IsolatedTool
-from workers.results import Suspension, limited, without_secrets
 from workers.thinking.model_request import ModelAnswer
 from workers.tools.dynamic_tools import turn_of
 from workers.tools.registered_tool import RegisteredTool
 from workers.tools.registry import Registry
 from workers.turns.catalog_guard import CatalogGuard
-from workers.turns.pipeline import Layer, MiddlewareServices, compose
+from workers.turns.pipeline import Layer, MiddlewareServices
 from workers.turns.turns import Turns
 
 logger = structlog.get_logger(__name__)
@@ -158,14 +140,9 @@ class Executor:
     pipelines: AgentPipelines
     events: EventListeners
     turns: Turns
-    outputs: Outputs
-    suspension: Suspension
-    event_loop: EventLoopThread
-    help_url: str
-    #: by agent and tool; only of tools whose calls are plain
-    _plans: dict[tuple[str, str], Plan] = field(default_factory=dict, init=False)
-    #: by agent and tool; only of tools whose handlers have run
-    _detectors: dict[tuple[str, str], SlowToolDetector] = field(default_factory=dict, init=False)
+    endings: Endings
+    #: how plain calls are run
+    plans: Plans
 
     async def execute(
         self, run: Run, mark_started: StartMark, *, watch: Watch, services: RunServices
@@ -182,7 +159,7 @@ class Executor:
             result = outcome.get()
         else:
             cause = services.cancellation.error or outcome.error
-            result = self._failed(run, cause, attempt.message_limit, attempt.started_at)
+            result = self.endings.of_error(run, cause, attempt.message_limit, attempt.started_at)
         if result.status == "error":
             mirrored = with_error_in_output if attempt.repeats_errors else with_error_in_output_by_name
             result = mirrored(result)
@@ -207,9 +184,9 @@ class Executor:
         if attempt.is_told:
             tell_called(self.events, run.call)
             result = await self._through_middlewares(attempt, bound)
-            untold = self.registry.dynamic.untold(run.call)
+            untold = self.endings.untold(run)
             if untold:
-                await _may_block(attempt, partial(self._note_unregistered, run, untold))
+                await _may_block(attempt, partial(self.endings.tell, run, untold))
         elif is_event(run.call):
             handle = partial(self._handle, attempt, run.call.args)
             within = partial(self._limited, attempt, bound)
@@ -233,176 +210,7 @@ class Executor:
                 services.turn.finish_reason = answer.finish_reason
                 answer = answer.to_wire()
             result = run.ok(answer, attempt.started_at)
-        return await self._storable(run, result, bound)
-
-    def is_slow(self, job: Job) -> bool:
-        """Return whether the handler of a call's tool is likely to keep short calls waiting."""
-        detector = self._detectors.get((job.agent, job.tool_name))
-        return detector is not None and detector.is_slow
-
-    def _detector(self, agent: str, name: str) -> SlowToolDetector:
-        return self._detectors.setdefault((agent, name), SlowToolDetector())
-
-    def plan(self, job: Job) -> Plan | None:
-        """Return how a call that has been classified is run; ``None`` if it needs the general path.
-
-        A plan is made again when extensions have put middlewares around calls, or listen to them, since.
-        """
-        if not job.is_plain:
-            return None
-        call, agent, name = job.read(), job.agent, job.tool_name
-        plan, stamp = self._plans.get((agent, name)), self._stamp
-        if plan is None or plan.stamp != stamp:
-            plan = self._made_plan(agent, name, stamp)
-            if plan is None:  # not remembered, since models make names up
-                return None
-            self._plans[agent, name] = plan
-        if plan.suspends or not self.contexts.knows(agent, call["instanceKey"]):
-            return None
-        return plan if "stepId" not in call or self.guard.admits(call) else None
-
-    @property
-    def _stamp(self) -> Stamp:
-        """The versions that change whenever extensions change what happens around calls."""
-        return self.pipelines.ranks.version, self.events.version, self.registry.dynamic.version
-
-    def workdir(self, job: Job) -> Path:
-        """Return the workdir of a plain call, made on first use; raises as ``InstanceWorkdirs.open``."""
-        assert job.plan is not None  # noqa: S101 - a plain call
-        patience = OpenWait(job.seconds_left, job.cancellation)
-        return self.contexts.workdirs.open(job.agent, job.read()["instanceKey"], patience)
-
-    def wire(self, job: Job, *, limit_seconds: float) -> JsonObject:
-        """Make the context of a plain call for a handler in another process; this may block."""
-        return self.contexts.wire(job.read(), job.id, job.token, job.queued_at, limit_seconds=limit_seconds)
-
-    def _made_plan(self, agent: str, name: str, stamp: Stamp) -> Plan | None:
-        events, registry = self.events, self.registry
-        if (
-            self.pipelines.has_older(agent)
-            or events.has(agent, TOOL_CALLED)
-            or events.has(agent, TOOL_COMPLETED)
-            or registry.dynamic.has_turns
-        ):
-            return None
-        tool, layers = registry.ready(agent, name), self.pipelines.layers(agent, "toolCall")
-        if layers and any(layer.is_async for layer in layers):
-            return None
-        if tool is None or tool.only_waits or tool.bound.is_v1 or isinstance(tool.handler, IsolatedTool):
-            return None
-        bound = tool.bound
-        is_open = (
-            registry.is_open or registry.bound(agent, name) is not bound or bound.tool.name == SYSTEM_TOOL
-        )
-        if is_open or self.suspension.asks(bound) or (layers and tool.is_async):
-            return None
-        detector = self._detector(agent, name)
-        return Plan(tool, tool.handler, self.contexts.longest_seconds(bound), detector, stamp, layers)
-
-    def refuse_arguments(self, job: Job, plan: Plan) -> ToolCallResult | None:
-        """Return the result of a plain call with invalid arguments; ``None`` if they are valid.
-
-        If the call has middlewares, these may change its arguments first.
-        """
-        if plan.layers:
-            return None
-        faults = plan.tool.arguments.faults(job.read()["args"])
-        if not faults:
-            return None
-        error = ToolInputValidationError("; ".join(faults))
-        return with_error_in_output_by_name(self._failed(job.claim.run, error, plan.message_limit, None))
-
-    def run_plain(self, job: Job, plan: Plan, context: ToolContext) -> bytes | ToolCallResult:
-        """Run the handler of a plain call; return its result, as JSON if the result is plain."""
-        running.set(job)
-        outcome = outcome_of(partial(plan.detector.timed, partial(self._called, job, plan, context)))
-        if isinstance(made := outcome.peek(), ToolCallResult) and plan.layers:
-            return self._completed(job, plan, lambda: made)
-        result = self.plain_result(job, plan, outcome)
-        return self.general_result(job, plan, outcome) if result is None else result
-
-    def _called(self, job: Job, plan: Plan, context: ToolContext) -> Any:
-        """Run the handler of a plain call within its middlewares; return its value, or a result of theirs."""
-        if not plan.layers:
-            return plan.handler(context, job.read()["args"])
-        core, shape = partial(self._core, job, plan, context), partial(self._shaped, job, plan)
-        coroutine: Any = compose(plan.layers, core, shape=shape)(JobCallContext.of(job))
-        ended = drive(coroutine)
-        plan.suspends = ended is None
-        answer = self.event_loop.submit(coroutine).result() if ended is None else ended[0]
-        return answer.value if isinstance(answer, HandlerValue) else answer
-
-    async def _core(self, job: Job, plan: Plan, context: ToolContext, around: ToolCallContext) -> Any:
-        """Check the arguments and run the handler, within the middlewares."""
-        faults = plan.tool.arguments.faults(around.args)
-        if faults:
-            raise ToolInputValidationError("; ".join(faults))
-        handle = partial(plan.handler, context, around.args)
-        job.begin_handler()
-        try:
-            if not is_on_loop():
-                return HandlerValue(handle())
-            value = await beside_loop(handle, on_new_thread)
-        finally:
-            job.end_handler()
-        return self._outcome(job.claim.run, value, job.started_at)
-
-    def _shaped(self, job: Job, plan: Plan, answer: Any) -> Any:
-        """Return the answer of a middleware for the layer outside of it."""
-        if isinstance(answer, HandlerValue):
-            return answer
-        run = job.claim.run
-        if isinstance(answer, ToolCallResult):
-            return self._adopted(run, answer, plan.message_limit, job.started_at)
-        return self._outcome(run, _require_json(answer), job.started_at)
-
-    def plain_result(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> bytes | None:
-        """Return the result of a plain call as JSON; ``None`` if the result is not plain."""
-        if outcome.error is not None:
-            return None
-        value = outcome.get()
-        if self._stamp != plan.stamp or may_be_pending(value):
-            return None
-        try:
-            output = serializer.encode(value, serializer.DEEPEST)
-        except serializer.NotJsonError:
-            return None
-        if len(output) > self.outputs.max_bytes or KNOWN_SECRETS.may_be_in(output):
-            return None
-        job.output, job.output_text = value, output
-        return result_of(job, job.read(), output.decode())
-
-    def general_result(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> ToolCallResult:
-        """Return the result of a plain call, whatever its handler has returned or raised; this may block."""
-        run = job.claim.run
-        return self._completed(job, plan, lambda: self._outcome(run, outcome.get(), job.started_at))
-
-    def _completed(self, job: Job, plan: Plan, make: Callable[[], ToolCallResult]) -> ToolCallResult:
-        """Return the result that ``make`` makes as it is stored, or that of its error."""
-        run = job.claim.run
-
-        def result() -> ToolCallResult:
-            result = make()
-            untold = self.registry.dynamic.untold(run.call)
-            if untold:
-                self._note_unregistered(run, untold)
-            ended = drive(self._storable(run, result, plan.tool.bound))
-            assert ended is not None  # noqa: S101 - off the event loop it does not suspend
-            return ended[0]
-
-        ended = outcome_of(result)
-        if ended.error is None:
-            return ended.get()
-        cause = job.cancellation.error if job.cancellation is not None else None
-        failed = self._failed(run, cause or ended.error, plan.message_limit, job.started_at)
-        return with_error_in_output_by_name(failed)
-
-    def _note_unregistered(self, run: Run, names: Collection[str]) -> None:
-        """Tell other workers which tools the Turn has lost; if that fails, the result is still valid."""
-        try:
-            self.guard.note_unregistered(run.call, names)
-        except GoondanError as error:
-            logger.warning("tools.unregistered_here_only", **run.log_fields, reason=error.message)
+        return await self.endings.storable(run, result, bound)
 
     async def _through_middlewares(self, attempt: _Attempt, bound: BoundTool) -> ToolCallResult:
         """Run the handler inside the agent's middlewares."""
@@ -410,20 +218,18 @@ class Executor:
 
         async def core(context: ToolCallContext) -> ToolCallResult:
             attempt.around = context
-            return self._outcome(run, await self._handle(attempt, context.args), attempt.started_at)
+            return self.endings.of_value(run, await self._handle(attempt, context.args), attempt.started_at)
 
         def shape(answer: Any) -> ToolCallResult:
-            if isinstance(answer, ToolCallResult):
-                return self._adopted(run, answer, attempt.message_limit, attempt.started_at)
-            return self._outcome(run, _require_json(answer), attempt.started_at)
+            return self.endings.of_middleware(run, answer, attempt.message_limit, attempt.started_at)
 
         def failed(error: BaseException) -> ToolCallResult:
-            return self._failed(run, error, attempt.message_limit, attempt.started_at)
+            return self.endings.of_error(run, error, attempt.message_limit, attempt.started_at)
 
         of_run = MiddlewareServices(services.cancellation, services.on_thread, shape, failed)
         wrapped = self.pipelines.around_call(run, of_run, core)
         if wrapped is None:
-            return self._outcome(run, await self._handle(attempt, run.call.args), attempt.started_at)
+            return self.endings.of_value(run, await self._handle(attempt, run.call.args), attempt.started_at)
         await _may_block(attempt, attempt.mark)
         call, functions = wrapped
         result: ToolCallResult = await self._limited(
@@ -460,7 +266,7 @@ class Executor:
         faults = tool.arguments.faults(arguments)
         if faults:
             raise ToolInputValidationError("; ".join(faults))
-        held = self.suspension.hold(run, tool.bound)
+        held = self.endings.suspension.hold(run, tool.bound)
         if held is not None:
             return held
         limit = attempt.limit_seconds = self.contexts.limit_seconds(run, tool.bound)
@@ -473,13 +279,13 @@ class Executor:
         )
         if isinstance(tool.handler, IsolatedTool):
             handle = partial(tool.handler.run, limit_seconds=limit, cancellation=services.cancellation)
-            return self._detector(*names).timed(partial(handle, context, arguments))
+            return self.plans.detector(*names).timed(partial(handle, context, arguments))
         if tool.is_async:
             attempt.only_waits = tool.only_waits
             return tool.handler(context, arguments)
         call_off = attempt.watch(limit)
         try:
-            return self._detector(*names).timed(partial(tool.handler, context, arguments))
+            return self.plans.detector(*names).timed(partial(tool.handler, context, arguments))
         finally:
             call_off()
 
@@ -490,54 +296,6 @@ class Executor:
         return self.registry.ready(agent, name, turn) or self.registry.tool(
             agent, name, turn=turn, limit=limit, cancellation=cancellation
         )
-
-    def _failed(
-        self, run: Run, cause: BaseException, message_limit: int, started_at: float | None
-    ) -> ToolCallResult:
-        described = describe(
-            cause,
-            help_url=self.help_url,
-            message_limit=message_limit,
-            default=HandoffError if is_event(run.call) else ToolError,
-        )
-        is_ours = isinstance(cause, GoondanError | asyncio.CancelledError)
-        if not is_ours or (isinstance(cause, MiddlewareError) and cause.__cause__ is not None):
-            described = described.with_traceback(traceback_text(cause))
-        if described.traceback is not None:  # it was raised here, or in another process
-            logger.warning("call.raised", **run.log_fields, exception=described.traceback)
-        return run.failed(described, started_at)
-
-    def _outcome(self, run: Run, value: Any, started_at: float | None) -> ToolCallResult:
-        """Return the result of a value: final, or pending if the value says so."""
-        pending = pending_of(value)
-        if pending is None:
-            return run.ok(value, started_at)
-        return self.suspension.result(run, pending, started_at)
-
-    def _adopted(
-        self, run: Run, result: ToolCallResult, message_limit: int, started_at: float | None
-    ) -> ToolCallResult:
-        """Return the result that a middleware has made; a pending one gets an expiry if it has none."""
-        adopted = limited(run.adopted(result, started_at), message_limit)
-        if adopted.status == "pending" and adopted.meta.expires_at is None:
-            return self._outcome(run, Pending(adopted.handle or "", adopted.output), started_at)
-        return adopted
-
-    async def _storable(self, run: Run, result: ToolCallResult, bound: BoundTool) -> ToolCallResult:
-        """Return the result as it is stored: with secrets masked, and a large output in a file."""
-        if result.output is None:
-            return without_secrets(result)
-        author = handling_agent(run.call) or bound.name
-        data, output = encoded_output(result.output, author)
-        if output is not result.output:
-            result = result.model_copy(update={"output": output})
-        shown = without_secrets(result)
-        if shown is not result:
-            result, data = shown, encoded_output(shown.output, author).data
-        if len(data) <= self.outputs.max_bytes:
-            return result
-        stored = await self.outputs.store(run, data)
-        return with_meta(result.model_copy(update={"output": stored.to_wire()}), output_file=stored.path)
 
 
 async def _may_block(attempt: _Attempt, function: Callable[[], T]) -> T:
@@ -556,14 +314,6 @@ def _require_wanted(value: Any, cancellation: Cancellation) -> None:
     if cancellation.error is not None and inspect.iscoroutine(value):
         value.close()
         raise cancellation.error
-
-
-def _require_json(answer: Any) -> Any:
-    try:
-        serializer.encode(answer, serializer.DEEPEST, repairs=True)
-    except serializer.NotJsonError as error:
-        raise ValueError(bad_output(answer, error, "it").message.removesuffix(".")) from error
-    return answer
 
 
 async def _awaited(value: Awaitable[Any], attempt: _Attempt) -> Any:

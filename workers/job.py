@@ -1,8 +1,8 @@
 """A claimed call in a worker, and the plan by which plain calls are run.
 
-A plain call has arguments to check, a JSON value as its result, and only plain middlewares around its
-handler. What the plain calls of an export have in common is worked out once, in a plan. A call whose tool or
-fields need more is run by :meth:`workers.executor.Executor.execute`.
+A plain call has arguments to check, a handler in this process, maybe with middlewares around it, and a JSON
+value as its result. What the plain calls of an export have in common is worked out once, in a plan. A call
+whose tool or fields need more is run by :meth:`workers.executor.Executor.execute`.
 """
 
 import contextlib
@@ -133,10 +133,10 @@ class Plan:
     has_retry: bool = field(init=False)
     #: the middlewares around the handler, the outermost first
     layers: tuple[Layer, ...] = ()
-    #: whether a plain one of them has awaited something: then the call needs the general path
-    suspends: bool = field(default=False, init=False)
     #: whether the handler is awaited on the event loop
-    is_async: bool = field(init=False)
+    is_awaited: bool = field(init=False)
+    #: whether calls begin on the event loop, for their handler or for a middleware
+    on_loop: bool = field(init=False)
 
     def is_open_after(self, result: ToolCallResult) -> bool:
         """Return whether a call may go on after this result: it is pending, or may be tried again."""
@@ -145,7 +145,8 @@ class Plan:
     def __post_init__(self) -> None:
         self.message_limit = self.tool.bound.tool.spec.error_message_limit
         self.has_retry = self.tool.bound.export.retry is not None
-        self.is_async = self.tool.is_async
+        self.is_awaited = self.tool.is_async
+        self.on_loop = self.is_awaited or any(layer.is_async for layer in self.layers)
 
 
 def is_plain(call: Mapping[str, Any], agent: str | None) -> bool:
@@ -217,6 +218,7 @@ class Job:
         "refusal",
         "reporter",
         "request",
+        "shown",
         "started_at",
         "state",
         "token",
@@ -265,6 +267,8 @@ class Job:
         self.begun_at = 0.0
         #: ``time.monotonic()`` when the handler began; 0 before, and after its end if it has middlewares
         self.handler_at = 0.0
+        #: the result of the handler that async middlewares see; what it says of the end is stored
+        self.shown: ToolCallResult | None = None
         #: ISO 8601, Redis time
         self.ended_at = ""
         self.duration_ms = 0.0
@@ -489,8 +493,11 @@ def result_of(job: Job, call: JsonObject, output: str) -> bytes:
     """Return the JSON of the result of a plain call that has just succeeded; ``output`` is JSON."""
     finished_at = job.clock()
     started_at = job.started_at or finished_at
-    job.ended_at = iso_time(finished_at)
-    job.duration_ms = round(finished_at - started_at, 3)
+    if job.shown is None:
+        job.ended_at, job.duration_ms = iso_time(finished_at), round(finished_at - started_at, 3)
+    else:
+        meta = job.shown.meta
+        job.ended_at, job.duration_ms = meta.finished_at or iso_time(finished_at), meta.duration_ms or 0.0
     return (
         _RESULT
         % (

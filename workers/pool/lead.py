@@ -89,8 +89,8 @@ class Lead:
         self._terms: Callable[[], ClaimOnReserve | None] = lambda: None
         #: reentrant: detaching a call that is cancelled frees its slot, which wakes the lead
         self._lock = threading.RLock()
-        #: the calls whose handlers are async
-        self.on_loop = LoopCalls(runtime, threads, slots, pool)
+        #: the calls whose handlers or middlewares are async
+        self.on_loop = LoopCalls(runtime, threads, slots, pool, self._watch_on)
         #: the number of the current leader, which changes with every takeover
         self._leader = 0
         self._is_led = False
@@ -184,12 +184,11 @@ class Lead:
 
         Work that outlives its call may still use the call's context: then there is nothing to detach.
         """
-        if job.plan is not None and job.plan.is_async:
-            self.on_loop.detach(job)
-            return
         with self._lock:
             if job.end_detached is None and self._running is job:
                 self._take_over(job)
+                return
+        self.on_loop.detach(job)
 
     def step_aside(self) -> None:
         """Let another thread lead, if this one does: the call that it carries out is about to wait."""
@@ -297,7 +296,7 @@ class Lead:
             self._mark_ahead()
         if job.state is not JobState.STARTED:
             self._end_unstarted(job)
-        elif plan.is_async:
+        elif plan.on_loop:
             self._has_slot = False  # it goes with the call
             self._taken = 0  # calls that are claimed beyond the slots would only be given back
             self._short += 1
@@ -317,10 +316,10 @@ class Lead:
         """Return how a plain call is run, and check its arguments; ``None`` if the call is not plain."""
         if job.plan is not None or not self._may_be_plain(job):
             return job.plan
-        executor = self._runtime.revisions.active.executor
-        job.plan = executor.plan(job)
+        plans = self._runtime.revisions.active.executor.plans
+        job.plan = plans.of(job)
         if job.plan is not None:
-            job.refusal = executor.refuse_arguments(job, job.plan)
+            job.refusal = plans.refuse_arguments(job, job.plan)
         return job.plan
 
     def _may_be_plain(self, job: Job) -> bool:
@@ -331,7 +330,7 @@ class Lead:
     def _carry_out(self, job: Job, number: int) -> None:
         """Let the pool carry out a call that is not plain; the call keeps its slot until it ends."""
         self._has_slot = False
-        if self._runtime.revisions.active.executor.is_slow(job):
+        if self._runtime.revisions.active.executor.plans.is_slow(job):
             self._threads.run(partial(self._pool.carry_out_claimed, job))
             return
         self._begin(job)
@@ -352,7 +351,7 @@ class Lead:
         context = PlainContext(job, self._pool)
         job.begin(has_layers=bool(plan.layers))
         self._begin(job)
-        result = self._runtime.revisions.active.executor.run_plain(job, plan, context)
+        result = self._runtime.revisions.active.executor.plans.run(job, plan, context)
         with self._lock:
             is_short = job.end_detached is None
             if is_short:
@@ -373,7 +372,7 @@ class Lead:
 
     def _run_detached(self, job: Job, plan: Plan) -> None:
         context = PlainContext(job, self._pool)
-        result = self._runtime.revisions.active.executor.run_plain(job, plan, context)
+        result = self._runtime.revisions.active.executor.plans.run(job, plan, context)
         job.state = JobState.ENDED
         self._end_detached(job, result)
 
@@ -565,6 +564,10 @@ class Lead:
         self._is_led = True
         self._threads.run(partial(self._lead, self._leader))
 
+    def _watch_on(self) -> None:
+        with self._lock:  # the watch must not go to sleep in between
+            self._is_busy.set()
+
     def _watch(self) -> None:
         seen = 0
         while True:
@@ -576,10 +579,10 @@ class Lead:
             with self._lock:
                 if self._running is not None and self._begun == seen and not is_late:
                     self._take_over(self._running)
-                elif self._running is None and not (self._ready or self.on_loop.has_short):
+                elif self._running is None and not (self._ready or self.on_loop.must_look):
                     self._is_busy.clear()
                 seen = self._begun
-            self.on_loop.detach_lasting()
+            self.on_loop.look()
 
     def _take_over(self, job: Job) -> None:
         """Let the running call go on alone, and another thread lead."""

@@ -1,13 +1,14 @@
-"""Plain calls with async handlers: each holds a slot, and all run on the event loop.
+"""Plain calls with an async handler or middleware: each holds a slot, and all run on the event loop.
 
-The leading thread marks them as started and hands them over. The results of those that end in one round of
-the loop are stored together, in the next packet of the writer. A call that takes long is detached as any
-other: the pool then looks after its lease, its cancellation and its time limit.
+The leading thread marks them as started and hands them over. Blocking handlers within async middlewares run
+beside the loop, short ones one after another on one thread. The results of those that end in one round of the
+loop are stored together, in the next packet of the writer. A call that takes long is detached as any other:
+the pool then looks after its lease, its cancellation and its time limits.
 """
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -19,15 +20,17 @@ from redis.exceptions import ResponseError
 from broker_config.queue_reader import Batch
 from broker_config.refusals import refusal_text
 from goondan_tasks.ledger.record import NO_CALL, Stored, damaged
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.messages import JsonObject, ToolCallResult
+from goondan_tasks.tool_api import ToolContext
+from workers.concurrency.event_loop import beside_loop
+from workers.concurrency.shared_thread import SharedThread
 from workers.concurrency.slots import Slots
-from workers.concurrency.threads import DaemonThreads
-from workers.executor import Executor
-from workers.extensions.events import running
+from workers.concurrency.threads import DaemonThreads, Work
 from workers.handlers import timed_out
 from workers.job import Ended, Job, JobState, Plan
 from workers.outcome import FunctionOutcome, awaited_outcome, outcome_of
 from workers.plain_context import ContextServices, PlainContext
+from workers.plans import Plans
 from workers.runtime import WorkerRuntime
 
 logger = structlog.get_logger(__name__)
@@ -53,8 +56,11 @@ class Pool(ContextServices, Protocol):
     def carry_out_claimed(self, job: Job) -> None:
         """Carry out a claimed call on this thread; its slot is taken, and freed at its end."""
 
-    def detach(self, job: Job) -> None:
-        """Take over the lease, cancellation, time limit and end of a call that takes long."""
+    def detach(self, job: Job, expire: Callable[[], None] | None = None) -> None:
+        """Take over the lease, cancellation, time limit and end of a call that takes long.
+
+        ``expire`` interrupts its handler at the time limit, if it can be interrupted.
+        """
 
     def finish(self, job: Job, result: ToolCallResult) -> None:
         """End a call with any result that is not a plain one."""
@@ -78,18 +84,38 @@ class LoopCall:
 
     job: Job
     plan: Plan
-    executor: Executor
+    plans: Plans
     #: ``None`` until the event loop has begun it
     task: asyncio.Task[None] | None = None
+    #: whether its blocking handler runs on a thread, which must not be abandoned
+    is_beside: bool = False
     #: whether the handler was cancelled for its time limit
     is_past_limit: bool = False
-    #: calls the time limit off
-    call_off: Callable[[], None] | None = None
 
     def interrupt(self) -> None:
-        """Cancel the handler, on the event loop; only once, since it may be cleaning up."""
-        if self.task is not None and not self.task.cancelling():
+        """Cancel the call's code, on the event loop; only once, since it may be cleaning up."""
+        if self.task is not None and not (self.is_beside or self.task.cancelling()):
             self.task.cancel()
+
+    def expire(self) -> None:
+        """Cancel the handler for its time limit, on the event loop, unless it has just ended."""
+        if self.job.handler_at:
+            self.is_past_limit = True
+            self.interrupt()
+
+    async def handle(self, context: ToolContext, arguments: JsonObject) -> Any:
+        """Await the handler.
+
+        Raises:
+            ToolTimeoutError: it was cancelled for its time limit.
+        """
+        try:
+            return await self.plan.handler(context, arguments)
+        except asyncio.CancelledError:
+            if not self.is_past_limit or self.task is None:
+                raise
+            self.task.uncancel()
+            raise timed_out(self.plan.limit_seconds) from None
 
 
 class LoopCalls:
@@ -101,12 +127,16 @@ class LoopCalls:
         threads: DaemonThreads,
         slots: Slots,
         pool: Pool,
+        on_busy: Callable[[], object],
     ) -> None:
+        """``on_busy`` is called when blocking handlers begin to run: then :meth:`look` must be called."""
         self._runtime = runtime
         self._event_loop = runtime.event_loop
         self._ledger = runtime.delivery.ledger
         self._fresh_seconds = runtime.settings.lease_seconds * 3 / 4
         self._threads = threads
+        #: for blocking handlers
+        self._shared = SharedThread(threads, on_busy)
         self._slots = slots
         self._pool = pool
         #: a call may end on the event loop while another thread detaches it
@@ -129,9 +159,9 @@ class LoopCalls:
         return not (self._short or self._unconfirmed)
 
     @property
-    def has_short(self) -> bool:
-        """Whether calls are here that may have to be detached."""
-        return bool(self._short)
+    def must_look(self) -> bool:
+        """Whether calls are here that may have to be detached, or handlers that may keep others waiting."""
+        return bool(self._short) or self._shared.is_busy
 
     @property
     def unconfirmed(self) -> list[Job]:
@@ -140,13 +170,14 @@ class LoopCalls:
 
     def begin(self, job: Job, plan: Plan) -> None:
         """Let the loop run a call that is marked as started, after the next flush; its slot goes with it."""
-        call = LoopCall(job, plan, self._runtime.revisions.active.executor)
+        call = LoopCall(job, plan, self._runtime.revisions.active.executor.plans)
         job.begin(has_layers=bool(plan.layers))
         self._short[job.token] = call
         self._event_loop.put_off(partial(self._start, call))
 
-    def detach_lasting(self) -> None:
-        """Detach the calls that take long."""
+    def look(self) -> None:
+        """Detach the calls that take long, and let no blocking handler keep others waiting."""
+        self._shared.look()
         now = monotonic()
         for call in list(self._short.values()):
             if now - call.job.begun_at > min(LASTING_SECONDS, call.plan.limit_seconds / 2):
@@ -159,12 +190,9 @@ class LoopCalls:
             if call is None:
                 return
             self._lasting[job.token] = call
-            self._pool.detach(job)
+            self._pool.detach(job, partial(self._on_loop, call.expire) if call.plan.is_awaited else None)
             del self._short[job.token]  # not before: a drain must find the call in one of the two places
-            job.ensure_cancellation().on_cancel(partial(self._interrupt, call))
-            left = call.plan.limit_seconds - (monotonic() - job.begun_at)
-            expire = partial(self._expire, call)
-            call.call_off = self._runtime.delivery.watchdog.watch(max(0.0, left), expire)
+            job.ensure_cancellation().on_cancel(partial(self._on_loop, call.interrupt))
 
     # On the event loop.
 
@@ -178,20 +206,38 @@ class LoopCalls:
             self._threads.run(partial(self._mark_again, call))
 
     async def _run(self, call: LoopCall) -> None:
-        outcome = await awaited_outcome(self._handled(call))
-        if isinstance(outcome.error, asyncio.CancelledError) and call.is_past_limit:
-            outcome = FunctionOutcome(error=timed_out(call.plan.limit_seconds))
+        outcome = await awaited_outcome(self._called(call))
         fault = outcome_of(partial(self._end, call, outcome)).error
         if fault is not None:  # it must not cost the slot
             logger.error("call.fault", **call.job.log_fields.known(), exc_info=fault)
             self._threads.run(partial(self._end_general, call, FunctionOutcome(error=fault)))
 
-    async def _handled(self, call: LoopCall) -> Any:
-        job = call.job
-        running.set(job)
-        wire = partial(call.executor.wire, job, limit_seconds=call.plan.limit_seconds)
-        context = PlainContext(job, self._pool, wire)
-        return await call.plan.handler(context, job.read()["args"])
+    def _called(self, call: LoopCall) -> Coroutine[Any, Any, Any]:
+        job, plan, plans = call.job, call.plan, call.plans
+        context = PlainContext(job, self._pool, partial(plans.wire, job, limit_seconds=plan.limit_seconds))
+        handle = partial(call.handle if plan.is_awaited else partial(self._handle_beside, call), context)
+        return plans.run_on_loop(job, plan, handle, self._run_beside)
+
+    async def _handle_beside(self, call: LoopCall, context: ToolContext, arguments: JsonObject) -> Any:
+        """Run a blocking handler on a thread; a slow one gets one of its own."""
+        plan = call.plan
+        handle = partial(plan.detector.timed, partial(plan.handler, context, arguments))
+        call.is_beside = True
+        try:
+            return await beside_loop(handle, self._run_apart if plan.detector.is_slow else self._run_beside)
+        finally:
+            call.is_beside = False
+
+    def _run_beside(self, work: Work, then: Work) -> None:
+        self._shared.run(partial(self._work, work, then))
+
+    def _run_apart(self, work: Work, then: Work) -> None:
+        self._threads.run(partial(self._work, work, then))
+
+    def _work(self, work: Work, then: Work) -> None:
+        self._event_loop.flush()
+        work()
+        self._event_loop.put_off(then)
 
     def _end(self, call: LoopCall, outcome: FunctionOutcome[Any]) -> None:
         """Keep a plain result for the next packet, or end the call on another thread."""
@@ -201,7 +247,7 @@ class LoopCalls:
             job.state = JobState.ENDED
             if is_short:
                 self._unconfirmed[job.token] = job
-        result = call.executor.plain_result(job, call.plan, outcome) if is_short else None
+        result = call.plans.plain_result(job, call.plan, outcome) if is_short else None
         if result is None:
             self._threads.run_short(partial(self._end_general, call, outcome))
             return
@@ -221,26 +267,19 @@ class LoopCalls:
         outcome: FunctionOutcome[Any] = outcome_of(confirm)
         call.job.marked_at = monotonic()
         go_on = partial(self._start, call) if outcome.error is None else partial(self._end, call, outcome)
-        self._event_loop.put_off(go_on)
-        self._event_loop.flush()
+        self._on_loop(go_on)
 
-    def _interrupt(self, call: LoopCall) -> None:
-        self._event_loop.put_off(call.interrupt)
+    def _on_loop(self, callback: Work) -> None:
+        self._event_loop.put_off(callback)
         self._event_loop.flush()
-
-    def _expire(self, call: LoopCall) -> None:
-        call.is_past_limit = True
-        self._interrupt(call)
 
     def _end_general(self, call: LoopCall, outcome: FunctionOutcome[Any]) -> None:
         """End a call that is detached, or whose result is not a plain one; this may block."""
         job, plan = call.job, call.plan
-        result = call.executor.general_result(job, plan, outcome)
+        result = call.plans.general_result(job, plan, outcome)
         self._report(job, None if job.reporter is None else job.reporter.last())
         if job.end_detached is not None:
             self._lasting.pop(job.token, None)
-            if call.call_off is not None:
-                call.call_off()
             job.end_detached(result)
         elif not plan.is_open_after(result):
             if job.cancellation is not None:

@@ -269,7 +269,7 @@ class CallPool(BasePool):
 
     def workdir(self, job: Job) -> Path:
         """Return the workdir of a plain call, and make it on first use."""
-        return self._runtime.revisions.active.executor.workdir(job)
+        return self._runtime.revisions.active.executor.plans.workdir(job)
 
     def logger(self, job: Job) -> Logger:
         """Return the logger of a plain call."""
@@ -305,8 +305,11 @@ class CallPool(BasePool):
             return KeptSlot()  # the call has ended, and something that it left behind waits
         return self._release_slot(job.request, wait)
 
-    def detach(self, job: Job) -> None:
-        """Take over the lease, cancellation, time limit and end of a plain call that takes long."""
+    def detach(self, job: Job, expire: Callable[[], None] | None = None) -> None:
+        """Take over the lease, cancellation, time limit and end of a plain call that takes long.
+
+        ``expire`` interrupts its handler at the time limit, if it can be interrupted.
+        """
         claim, plan = job.claim, job.plan
         assert plan is not None  # noqa: S101 - a plain call
         request = CallRequest.of_job(job, self.consumer)
@@ -317,14 +320,26 @@ class CallPool(BasePool):
         answer = partial(self._answer, request, claim)
         cancellation = job.ensure_cancellation()
         _, watch = self._runtime.delivery.hold(claim, answer, lambda: job.started_at, cancellation)
-        patience = PATIENCE_SECONDS if plan.is_async else 0.0
-        job.limit_handler(lambda seconds: watch(plan.limit_seconds, patience=patience - seconds))
-        call_off: CallOff = job.end_handler
+
+        def limit_handler(seconds: float) -> CallOff:
+            if expire is None:
+                return watch(plan.limit_seconds, patience=-seconds)
+            no_interrupt = self._runtime.delivery.watchdog.watch(plan.limit_seconds - seconds, expire)
+            no_answer = watch(plan.limit_seconds, patience=PATIENCE_SECONDS - seconds)
+
+            def call_off() -> None:
+                no_interrupt()
+                no_answer()
+
+            return call_off
+
+        job.limit_handler(limit_handler)
+        end_limit: CallOff = job.end_handler
         if plan.layers:  # they may take as long again as the handler
-            call_off = watch(2 * plan.limit_seconds, way_timed_out, patience=job.begun_at - monotonic())
+            end_limit = watch(2 * plan.limit_seconds, way_timed_out, patience=job.begun_at - monotonic())
 
         def end(result: ToolCallResult) -> None:
-            call_off()
+            end_limit()
             self._finish(request, claim, result)
             self.flush()
 

@@ -30,6 +30,7 @@ from workers.agents.call_services import StepsNow, Swarm, SwarmServices
 from workers.agents.handoffs import Handoffs
 from workers.concurrency.event_loop import EventLoopThread
 from workers.contexts import ContextFactory
+from workers.endings import Endings
 from workers.executor import Executor
 from workers.extensions.api import ExtensionServices
 from workers.extensions.events import EventListeners
@@ -42,6 +43,7 @@ from workers.instances.service import InstanceService
 from workers.instances.workdirs import InstanceWorkdirs, Workdirs
 from workers.javascript.tools import HostedTools, Hosts
 from workers.oauth import WorkerOAuth, make_oauth
+from workers.plans import Plans
 from workers.processes.confinement import Confinement
 from workers.processes.isolation import ROOM_BYTES, Children, Isolation
 from workers.results import Suspension
@@ -454,17 +456,18 @@ def make_executor(
         thinking=thinking,
     )
     outputs = Outputs(workdirs, settings.max_output_bytes, settings.result_ttl_seconds)
+    guard, pipelines, events = CatalogGuard(registry, steps), services.pipelines, services.events
+    suspension = Suspension(swarm.spec.policy.tool_calls.approval, settings.result_ttl_seconds)
+    endings = Endings(registry, guard, outputs, suspension, settings.help_url)
     return Executor(
         registry,
         contexts,
-        guard=CatalogGuard(registry, steps),
-        pipelines=services.pipelines,
-        events=services.events,
-        turns=Turns(services.pipelines, services.events),
-        outputs=outputs,
-        suspension=Suspension(swarm.spec.policy.tool_calls.approval, settings.result_ttl_seconds),
-        event_loop=event_loop,
-        help_url=settings.help_url,
+        guard=guard,
+        pipelines=pipelines,
+        events=events,
+        turns=Turns(pipelines, events),
+        endings=endings,
+        plans=Plans(registry, contexts, pipelines, events, endings, event_loop),
     )
 
 

@@ -26,7 +26,7 @@ from goondan_tasks.messages import (
 )
 from goondan_tasks.names import EVENT_TOOL
 from goondan_tasks.redaction import KNOWN_SECRETS, KnownSecrets
-from workers import executor
+from workers import plans
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import EventLoopThread, drive
 from workers.concurrency.watchdog import Watchdog
@@ -306,10 +306,6 @@ def claimed(call: ToolCall) -> Job:
     return job
 
 
-def add_middleware(worker: Worker) -> None:
-    worker.pipelines.register("chef", "toolCall", goes_on, extension="x")
-
-
 def add_older_function(worker: Worker) -> None:
     worker.pipelines.v1.mutate("chef", "toolCall.pre", lambda context: context, extension="x")
 
@@ -324,19 +320,19 @@ def add_tool_of_turn(worker: Worker) -> None:
     worker.registry.dynamic.add("chef", tool)
 
 
-@pytest.mark.parametrize("change", [add_middleware, add_older_function, add_listener, add_tool_of_turn])
+@pytest.mark.parametrize("change", [add_older_function, add_listener, add_tool_of_turn])
 def test_calls_are_no_longer_plain_once_an_extension_has_something_around_them(
     worker: Worker, monkeypatch: pytest.MonkeyPatch, change: Callable[[Worker], None]
 ) -> None:
     monkeypatch.setattr(worker.executor.contexts, "knows", lambda *_: True)
     add_tool(worker, lambda ctx, input: 1)
-    plan = worker.executor.plan(claimed(late()))
+    plan = worker.executor.plans.of(claimed(late()))
     assert plan is not None
-    assert worker.executor.plan(claimed(late())) is plan
+    assert worker.executor.plans.of(claimed(late())) is plan
 
     change(worker)
 
-    assert worker.executor.plan(claimed(late())) is None
+    assert worker.executor.plans.of(claimed(late())) is None
 
 
 def run_plain(
@@ -346,10 +342,10 @@ def run_plain(
     monkeypatch.setattr(worker.executor.contexts, "knows", lambda *_: True)
     add_tool(worker, handler)
     job = claimed(late())
-    plan = worker.executor.plan(job)
+    plan = worker.executor.plans.of(job)
     assert plan is not None
     job.started_at = wall_clock()
-    return worker.executor.run_plain(job, plan, UNUSED)
+    return worker.executor.plans.run(job, plan, UNUSED)
 
 
 def swaps_arguments(ctx: ToolCallContext) -> Any:
@@ -428,13 +424,15 @@ def test_fault_of_a_plain_middleware_ends_its_call(
     assert word in result.error.message
 
 
-def test_plain_middleware_that_awaits_goes_by_the_general_path_from_then_on(
+def test_calls_begin_on_the_event_loop_once_a_plain_middleware_has_awaited_something(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = run_within(worker, monkeypatch, asks_loop)
     assert isinstance(result, ToolCallResult)
     assert result.output == {"seen": {"got": {}}, "by": "assistant"}
-    assert worker.executor.plan(claimed(late())) is None
+    plan = worker.executor.plans.of(claimed(late()))
+    assert plan is not None
+    assert plan.on_loop
 
 
 @pytest.mark.parametrize("fields", [{}, {"step_id": "s"}, {"step_id": "s", "message": SAID}])
@@ -445,12 +443,12 @@ def test_a_process_beside_the_worker_is_told_of_a_plain_call_what_the_whole_cont
     monkeypatch.setattr(worker.executor.guard, "admits", lambda _: True)
     add_tool(worker, lambda ctx, input: 1)
     job = claimed(late(**fields))
-    plan = worker.executor.plan(job)
+    plan = worker.executor.plans.of(job)
     assert plan is not None
     services = RunServices(Cancellation(), ProgressReporter(lambda report, answered: None, Watchdog()))
 
     async def on_loop() -> JsonObject:
-        return worker.executor.wire(job, limit_seconds=10)
+        return worker.executor.plans.wire(job, limit_seconds=10)
 
     told = asyncio.run(on_loop())
     whole = wire_of(worker.executor.contexts.make(job.claim.run, plan.tool, services, limit_seconds=10))
@@ -477,7 +475,7 @@ def test_token_that_a_plain_tool_has_asked_for_and_returns_is_not_in_its_result(
 def test_plain_tool_may_say_in_the_documents_form_that_its_result_comes_later(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor, "KNOWN_SECRETS", KnownSecrets())  # other tests have secrets
+    monkeypatch.setattr(plans, "KNOWN_SECRETS", KnownSecrets())  # other tests have secrets
     said = {"__async": True, "handle": "build-1", "message": "begun"}
 
     result = run_plain(worker, monkeypatch, lambda ctx, input: said)
@@ -489,5 +487,5 @@ def test_plain_tool_may_say_in_the_documents_form_that_its_result_comes_later(
 def test_nothing_is_kept_of_tools_that_do_not_exist(worker: Worker) -> None:
     for number in range(3):
         made_up = late().model_copy(update={"tool_name": f"made__up{number}"})
-        assert worker.executor.plan(claimed(made_up)) is None
-    assert worker.executor._plans == {}
+        assert worker.executor.plans.of(claimed(made_up)) is None
+    assert worker.executor.plans._plans == {}

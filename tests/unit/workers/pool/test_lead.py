@@ -105,7 +105,7 @@ class Scene:
         self.reader = FakeReader()
         self.limit = slots
         self.slots = Slots(lambda: self.limit, lambda queued: None, lambda: self.lead.wake())
-        self.run: list[str] = []
+        self.ran: list[str] = []
         self.jobs: list[Job] = []
         self.general: list[str] = []
         #: whose release Redis has confirmed
@@ -129,7 +129,7 @@ class Scene:
         runtime: Any = SimpleNamespace(
             settings=Settings(),
             delivery=SimpleNamespace(ledger=_LEDGER, has_spans=False, release=self.release),
-            revisions=SimpleNamespace(active=SimpleNamespace(executor=self)),
+            revisions=SimpleNamespace(active=SimpleNamespace(executor=SimpleNamespace(plans=self))),
             event_loop=EventLoopThread(),
         )
         threads = DaemonThreads(lambda: None)
@@ -137,16 +137,16 @@ class Scene:
         self.lead = Lead(self.reader, runtime, threads, self.slots, self)  # type: ignore[arg-type]
         self.lead.start()
 
-    # the executor
+    # the plans
 
-    def plan(self, job: Job) -> Plan | None:
+    def of(self, job: Job) -> Plan | None:
         return self._plan if self._is_plain else None
 
     def refuse_arguments(self, job: Job, plan: Plan) -> ToolCallResult | None:
         return None
 
-    def run_plain(self, job: Job, plan: Plan, context: object) -> bytes:
-        self.run.append(job.id)
+    def run(self, job: Job, plan: Plan, context: object) -> bytes:
+        self.ran.append(job.id)
         self.jobs.append(job)
         self._handler(int(job.id))
         return result_of(job, job.read(), "null")
@@ -226,7 +226,7 @@ def test_short_calls_run_one_after_another_each_with_a_confirmed_mark() -> None:
     wait_until(lambda: len(scene.noted) == 30)
     assert held[0] == 30  # somebody renews their leases until their results are confirmed
     assert scene.lead.claims() == []
-    assert scene.run == scene.noted == scene.reader.stored == numbers(0, 30)
+    assert scene.ran == scene.noted == scene.reader.stored == numbers(0, 30)
     assert sorted(scene.reader.marked, key=int) == numbers(0, 30)
     wait_until(lambda: scene.lead.is_idle and scene.slots.taken == 0)
 
@@ -260,7 +260,7 @@ def test_a_call_whose_mark_is_refused_does_not_run(answer: int, ended_as_cancell
     scene.comes("0", "1", "2")
     scene.begin()
     wait_until(lambda: scene.noted == ["0", "2"])
-    assert (scene.run, scene.failed) == (["0", "2"], ended_as_cancelled)
+    assert (scene.ran, scene.failed) == (["0", "2"], ended_as_cancelled)
 
 
 def test_results_are_sent_again_when_redis_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,11 +272,11 @@ def test_results_are_sent_again_when_redis_is_back(monkeypatch: pytest.MonkeyPat
     scene = Scene(1, goes_away)
     scene.comes("0")
     scene.begin()
-    wait_until(lambda: scene.run == ["0"])
+    wait_until(lambda: scene.ran == ["0"])
     assert scene.noted == []
     scene.reader.is_away = False
     wait_until(lambda: scene.noted == ["0"])
-    assert scene.run == ["0"]
+    assert scene.ran == ["0"]
 
 
 def test_result_that_no_script_can_store_is_given_up_and_others_are_stored(
@@ -290,7 +290,7 @@ def test_result_that_no_script_can_store_is_given_up_and_others_are_stored(
     scene.comes("0", "1", "2")
     scene.begin()
     wait_until(lambda: scene.noted == ["0", "2"] and scene.lead.is_idle)
-    assert scene.run == ["0", "1", "2"]
+    assert scene.ran == ["0", "1", "2"]
     assert "call.not_stored" in capsys.readouterr().out
 
 
@@ -300,7 +300,7 @@ def test_mark_that_no_script_can_set_costs_its_call_and_no_other() -> None:
     scene.comes("0", "1", "2")
     scene.begin()
     wait_until(lambda: scene.noted == ["0", "2"] and scene.lead.is_idle)
-    assert scene.run == ["0", "2"]
+    assert scene.ran == ["0", "2"]
 
 
 def test_no_call_begins_while_its_mark_cannot_be_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,7 +318,7 @@ def test_no_call_begins_while_its_mark_cannot_be_confirmed(monkeypatch: pytest.M
     scene.reader.reserve = reserve  # type: ignore[method-assign]
     scene.begin()
     assert job_comes.wait(60)
-    assert scene.run == []
+    assert scene.ran == []
     del scene.reader.reserve
     scene.reader.is_away = False
     wait_until(lambda: scene.noted == ["0"])
@@ -359,7 +359,7 @@ def test_behind_a_call_that_lasts_another_thread_leads_and_what_has_no_slot_goes
     wait_until(lambda: len(scene.given_back) == 8)
     # each goes in front of the one that came after it
     assert scene.reader.released == numbers(2, 10)[::-1]
-    wait_until(lambda: scene.run == ["0", "1"])
+    wait_until(lambda: scene.ran == ["0", "1"])
     assert not scene.was_idle
     gates("1").set()
     wait_until(lambda: scene.noted == ["1"])
@@ -375,7 +375,7 @@ def test_calls_of_a_tool_that_lasts_get_threads_of_their_own_at_once(
     scene = Scene(4, lambda number: gates("all").wait(60))
     scene.comes(*numbers(0, 4))
     scene.begin()
-    wait_until(lambda: len(scene.run) == 4)
+    wait_until(lambda: len(scene.ran) == 4)
     assert not scene.was_idle
     gates("all").set()
     wait_until(lambda: len(scene.noted) == 4)
@@ -387,7 +387,7 @@ def test_what_is_not_a_plain_call_is_carried_out_by_the_pool_with_a_slot_of_its_
     scene.begin()
     wait_until(lambda: scene.general == ["0", "1"])
     wait_until(lambda: scene.slots.taken == 0)
-    assert scene.run == []
+    assert scene.ran == []
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"v":9}', b"\xff"])
@@ -398,7 +398,7 @@ def test_a_record_that_cannot_be_read_is_left_to_a_sweep(text: bytes) -> None:
     scene.comes("0")
     scene.begin()
     wait_until(lambda: scene.noted == ["0"])
-    assert (scene.run, scene.general, scene.reader.released) == (["0"], [], [])
+    assert (scene.ran, scene.general, scene.reader.released) == (["0"], [], [])
 
 
 def test_messages_that_were_not_claimed_are_delivered() -> None:
@@ -436,14 +436,14 @@ def test_what_has_not_begun_goes_back_when_the_worker_takes_no_more_calls(
 def test_a_fault_of_ours_leaves_the_worker_with_a_leader(capsys: pytest.CaptureFixture[str]) -> None:
     faults = itertools.count()
 
-    def run_plain(job: Job, plan: Plan, context: object) -> bytes:
+    def runs(job: Job, plan: Plan, context: object) -> bytes:
         if next(faults) == 0:
             raise LookupError("a fault of ours")
-        scene.run.append(job.id)
+        scene.ran.append(job.id)
         return result_of(job, job.read(), "null")
 
     scene = Scene(1, lambda number: None)
-    scene.run_plain = run_plain  # type: ignore[method-assign]
+    scene.run = runs  # type: ignore[method-assign]
     scene.comes("0", "1")
     scene.begin()
     wait_until(lambda: scene.noted == ["1"])

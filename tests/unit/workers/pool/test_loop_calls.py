@@ -22,12 +22,13 @@ from goondan_tasks.ledger.record import Stored
 from goondan_tasks.messages import ToolCallResult
 from tests.waiting import wait_until
 from workers.cancellation import Cancellation
-from workers.concurrency.event_loop import EventLoopThread
+from workers.concurrency.event_loop import EventLoopThread, RunOnThread
 from workers.concurrency.slots import Slots
 from workers.concurrency.threads import DaemonThreads
 from workers.concurrency.watchdog import Watchdog
 from workers.job import Ended, Job, JobState, Plan, SlowToolDetector, result_of
 from workers.outcome import FunctionOutcome
+from workers.plans import Handle
 from workers.pool.loop_calls import LoopCalls
 
 _LEDGER = Ledger(fakeredis.FakeRedis(), Settings())
@@ -83,12 +84,12 @@ class Scene:
             settings=Settings(lease_seconds=30),
             delivery=self,
             event_loop=self.event_loop,
-            revisions=SimpleNamespace(active=SimpleNamespace(executor=self)),
+            revisions=SimpleNamespace(active=SimpleNamespace(executor=SimpleNamespace(plans=self))),
         )
         self.ledger = _LEDGER
         self.writer = self
         pool: Any = self
-        self.calls = LoopCalls(runtime, threads, self.slots, pool)
+        self.calls = LoopCalls(runtime, threads, self.slots, pool, lambda: None)
 
     def begins(self, *jobs: Job) -> None:
         for job in jobs:
@@ -96,7 +97,10 @@ class Scene:
             self.calls.begin(job, self.plan)
         self.event_loop.flush()
 
-    # the executor
+    # the plans
+
+    async def run_on_loop(self, job: Job, plan: Plan, handle: Handle, beside: RunOnThread) -> Any:
+        return await handle(job.read()["args"])
 
     def plain_result(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> bytes | None:
         if outcome.error is None and outcome.get() == "fault":
@@ -143,7 +147,7 @@ class Scene:
 
     def context(self, job: Job) -> object: ...
 
-    def detach(self, job: Job) -> None:
+    def detach(self, job: Job, expire: Callable[[], None] | None = None) -> None:
         def end(result: ToolCallResult) -> None:
             self.detached[job.id] = result
             self.slots.leave(None)
@@ -151,6 +155,8 @@ class Scene:
         self.was_idle = self.calls.is_idle
         self.detached[job.id] = None
         job.ensure_cancellation()
+        if expire is not None:
+            job.limit_handler(lambda seconds: self.watchdog.watch(self.plan.limit_seconds - seconds, expire))
         job.end_detached = end
 
     def finish(self, job: Job, result: ToolCallResult) -> None:
@@ -167,7 +173,7 @@ class Scene:
     # the test
 
     def comes_to_last(self, call_id: str) -> bool:
-        self.calls.detach_lasting()
+        self.calls.look()
         return call_id in self.detached
 
 

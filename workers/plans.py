@@ -1,0 +1,235 @@
+"""Plain calls: their plans, one for each export, and how a call is run by its plan.
+
+A plain call is run on the lead's thread. If its handler or a middleware is async, it is run on the event loop
+as a whole, and a blocking handler beside it. All other calls are run by
+:meth:`workers.executor.Executor.execute`; both ways make their results with :mod:`workers.endings`.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from broker_config import serializer
+from goondan_tasks.errors import ToolInputValidationError
+from goondan_tasks.extension_api import ToolCallContext
+from goondan_tasks.failure import with_error_in_output_by_name
+from goondan_tasks.messages import JsonObject, ToolCallResult
+from goondan_tasks.names import SYSTEM_TOOL
+from goondan_tasks.output import may_be_pending
+from goondan_tasks.redaction import KNOWN_SECRETS
+from goondan_tasks.tool_api import ToolContext
+from workers.call_onion import HandlerValue, JobCallContext
+from workers.concurrency.event_loop import EventLoopThread, RunOnThread, beside_loop, drive, is_on_loop
+from workers.concurrency.threads import on_new_thread
+from workers.contexts import ContextFactory
+from workers.endings import Endings
+from workers.extensions.events import TOOL_CALLED, TOOL_COMPLETED, EventListeners, running
+from workers.extensions.pipelines import AgentPipelines
+from workers.instances.workdirs import OpenWait
+from workers.job import Job, Plan, SlowToolDetector, Stamp, result_of
+from workers.outcome import FunctionOutcome, outcome_of
+from workers.processes.isolation import IsolatedTool
+from workers.tools.registry import Registry
+from workers.turns.pipeline import blocking, compose
+
+#: runs a call's handler with its arguments: on this thread, on the event loop, or beside it
+Handle = Callable[[JsonObject], Awaitable[Any]]
+
+
+@dataclass(eq=False)
+class Plans:
+    """The plans of one registry of tools."""
+
+    registry: Registry
+    contexts: ContextFactory
+    pipelines: AgentPipelines
+    events: EventListeners
+    endings: Endings
+    event_loop: EventLoopThread
+    #: by agent and tool; only of tools whose calls are plain
+    _plans: dict[tuple[str, str], Plan] = field(default_factory=dict, init=False)
+    #: by agent and tool; only of tools whose handlers have run
+    _detectors: dict[tuple[str, str], SlowToolDetector] = field(default_factory=dict, init=False)
+
+    def is_slow(self, job: Job) -> bool:
+        """Return whether the handler of a call's tool is likely to keep short calls waiting."""
+        detector = self._detectors.get((job.agent, job.tool_name))
+        return detector is not None and detector.is_slow
+
+    def detector(self, agent: str, name: str) -> SlowToolDetector:
+        """Return what learns from the runs of a tool whether it is slow."""
+        return self._detectors.setdefault((agent, name), SlowToolDetector())
+
+    def of(self, job: Job) -> Plan | None:
+        """Return how a call that has been classified is run; ``None`` if it is not plain.
+
+        A plan is made again when extensions have put middlewares around calls, or listen to them, since.
+        """
+        if not job.is_plain:
+            return None
+        call, agent, name = job.read(), job.agent, job.tool_name
+        plan, stamp = self._plans.get((agent, name)), self._stamp
+        if plan is None or plan.stamp != stamp:
+            plan = self._made(agent, name, stamp)
+            if plan is None:  # not remembered, since models make names up
+                return None
+            self._plans[agent, name] = plan
+        if not self.contexts.knows(agent, call["instanceKey"]):
+            return None
+        return plan if "stepId" not in call or self.endings.guard.admits(call) else None
+
+    @property
+    def _stamp(self) -> Stamp:
+        """The versions that change whenever extensions change what happens around calls."""
+        return self.pipelines.ranks.version, self.events.version, self.registry.dynamic.version
+
+    def _made(self, agent: str, name: str, stamp: Stamp) -> Plan | None:
+        events, registry = self.events, self.registry
+        if (
+            self.pipelines.has_older(agent)
+            or events.has(agent, TOOL_CALLED)
+            or events.has(agent, TOOL_COMPLETED)
+            or registry.dynamic.has_turns
+        ):
+            return None
+        tool, layers = registry.ready(agent, name), self.pipelines.layers(agent, "toolCall")
+        if tool is None or tool.only_waits or tool.bound.is_v1 or isinstance(tool.handler, IsolatedTool):
+            return None
+        bound = tool.bound
+        is_open = (
+            registry.is_open or registry.bound(agent, name) is not bound or bound.tool.name == SYSTEM_TOOL
+        )
+        if is_open or self.endings.suspension.asks(bound):
+            return None
+        detector = self.detector(agent, name)
+        return Plan(tool, tool.handler, self.contexts.longest_seconds(bound), detector, stamp, layers)
+
+    def workdir(self, job: Job) -> Path:
+        """Return the workdir of a plain call, made on first use; raises as ``InstanceWorkdirs.open``."""
+        assert job.plan is not None  # noqa: S101 - a plain call
+        patience = OpenWait(job.seconds_left, job.cancellation)
+        return self.contexts.workdirs.open(job.agent, job.read()["instanceKey"], patience)
+
+    def wire(self, job: Job, *, limit_seconds: float) -> JsonObject:
+        """Make the context of a plain call for a handler in another process; this may block."""
+        return self.contexts.wire(job.read(), job.id, job.token, job.queued_at, limit_seconds=limit_seconds)
+
+    def refuse_arguments(self, job: Job, plan: Plan) -> ToolCallResult | None:
+        """Return the result of a plain call with invalid arguments; ``None`` if they are valid.
+
+        If the call has middlewares, these may change its arguments first.
+        """
+        if plan.layers:
+            return None
+        faults = plan.tool.arguments.faults(job.read()["args"])
+        if not faults:
+            return None
+        error = ToolInputValidationError("; ".join(faults))
+        return with_error_in_output_by_name(
+            self.endings.of_error(job.claim.run, error, plan.message_limit, None)
+        )
+
+    def run(self, job: Job, plan: Plan, context: ToolContext) -> bytes | ToolCallResult:
+        """Run a plain call on this thread; return its result, as JSON if the result is plain."""
+        running.set(job)
+        outcome = outcome_of(partial(plan.detector.timed, partial(self._called, job, plan, context)))
+        result = self.plain_result(job, plan, outcome)
+        return self.general_result(job, plan, outcome) if result is None else result
+
+    def _called(self, job: Job, plan: Plan, context: ToolContext) -> Any:
+        """Run the handler of a plain call, within its middlewares if it has any."""
+        if not plan.layers:
+            return plan.handler(context, job.read()["args"])
+
+        async def handle(arguments: JsonObject) -> Any:
+            here = partial(plan.handler, context, arguments)
+            return await beside_loop(here, on_new_thread) if is_on_loop() else here()
+
+        coroutine = self._within_layers(job, plan, handle, on_new_thread)
+        ended = drive(coroutine)
+        if ended is not None:
+            return ended[0]
+        plan.on_loop = True  # a plain middleware has awaited something; the next calls begin there
+        return self.event_loop.submit(coroutine).result()
+
+    async def run_on_loop(self, job: Job, plan: Plan, handle: Handle, beside: RunOnThread) -> Any:
+        """Run a plain call on the event loop; ``beside`` runs plain middlewares, which may block."""
+        running.set(job)
+        if plan.layers:
+            return await self._within_layers(job, plan, handle, beside)
+        return await handle(job.read()["args"])
+
+    async def _within_layers(self, job: Job, plan: Plan, handle: Handle, beside: RunOnThread) -> Any:
+        """Return the handler's value, or the result that a middleware has given instead."""
+
+        async def core(around: ToolCallContext) -> Any:
+            faults = plan.tool.arguments.faults(around.args)
+            if faults:
+                raise ToolInputValidationError("; ".join(faults))
+            job.begin_handler()
+            try:
+                value = await handle(around.args)
+            finally:
+                job.end_handler()
+            return self._shown(job, value) if is_on_loop() else HandlerValue(value)
+
+        def shape(answer: Any) -> Any:
+            if isinstance(answer, HandlerValue) or answer is job.shown:
+                return answer
+            return self.endings.of_middleware(job.claim.run, answer, plan.message_limit, job.started_at)
+
+        chain = compose(plan.layers, core, on_thread=beside, shape=shape)
+        answer = await chain(JobCallContext.of(job))
+        return HandlerValue(job.output) if answer is job.shown else answer
+
+    def _shown(self, job: Job, value: Any) -> ToolCallResult:
+        """Return the result that async middlewares see of a handler's value."""
+        result = self.endings.of_value(job.claim.run, value, job.started_at)
+        if result.status == "ok":
+            job.shown, job.output = result, value
+        return result
+
+    def plain_result(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> bytes | None:
+        """Return the result of a plain call as JSON; ``None`` if the result is not plain."""
+        if outcome.error is not None:
+            return None
+        value = outcome.get()
+        if plan.layers:
+            if not isinstance(value, HandlerValue):
+                return None
+            value = value.value
+        if self._stamp != plan.stamp or may_be_pending(value):
+            return None
+        try:
+            output = serializer.encode(value, serializer.DEEPEST)
+        except serializer.NotJsonError:
+            return None
+        if len(output) > self.endings.outputs.max_bytes or KNOWN_SECRETS.may_be_in(output):
+            return None
+        job.output, job.output_text = value, output
+        return result_of(job, job.read(), output.decode())
+
+    def general_result(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> ToolCallResult:
+        """Return the result of a plain call, whatever it has returned or raised; this may block."""
+        run, endings = job.claim.run, self.endings
+
+        def result() -> ToolCallResult:
+            value = outcome.get()
+            if plan.layers and not isinstance(value, HandlerValue):
+                made: ToolCallResult = value
+            else:
+                value = value.value if isinstance(value, HandlerValue) else value
+                made = endings.of_value(run, value, job.started_at)
+            untold = endings.untold(run)
+            if untold:
+                endings.tell(run, untold)
+            return blocking(endings.storable(run, made, plan.tool.bound))
+
+        ended = outcome_of(result)
+        if ended.error is None:
+            return ended.get()
+        cause = job.cancellation.error if job.cancellation is not None else None
+        failed = endings.of_error(run, cause or ended.error, plan.message_limit, job.started_at)
+        return with_error_in_output_by_name(failed)
