@@ -5,7 +5,7 @@ as a whole, and a blocking handler beside it. All other calls are run by
 :meth:`workers.executor.Executor.execute`; both ways make their results with :mod:`workers.endings`.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -61,6 +61,10 @@ class Plans:
     def detector(self, agent: str, name: str) -> SlowToolDetector:
         """Return what learns from the runs of a tool whether it is slow."""
         return self._detectors.setdefault((agent, name), SlowToolDetector())
+
+    def prepare(self, jobs: Iterable[Job]) -> None:
+        """Read the catalogs of the Steps of claimed calls, in one trip."""
+        self.endings.guard.learn(job.read() for job in jobs if job.is_plain)
 
     def of(self, job: Job) -> Plan | None:
         """Return how a call that has been classified is run; ``None`` if it is not plain.

@@ -262,8 +262,7 @@ class Lead:
                 self._ready.append(job)
             else:  # when its lease is over, a sweep gives it to a process that can read it
                 logger.error("call.not_readable", **job.log_fields.known())
-        guard = self._runtime.revisions.active.executor.guard
-        guard.learn(job.read() for job in self._ready if job.is_plain)
+        self._runtime.revisions.active.executor.plans.prepare(self._ready)
 
     def _run_next(self, number: int) -> None:
         self._has_slot = self._has_slot or self._slots.take()

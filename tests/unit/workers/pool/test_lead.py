@@ -3,7 +3,7 @@
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +28,6 @@ from workers.concurrency.threads import DaemonThreads
 from workers.job import Ended, Job, Plan, SlowToolDetector, result_of
 from workers.pool import lead as lead_module
 from workers.pool.lead import AHEAD_SECONDS, EXTRA, Lead
-from workers.turns.catalog_guard import CatalogGuard
 
 _LEDGER = Ledger(fakeredis.FakeRedis(), Settings())
 _START = _LEDGER.start([("a", "b")]).script.sha
@@ -116,8 +115,6 @@ class Scene:
         self.was_idle = False
         self.failed: list[str] = []
         self.is_draining = False
-        registry: Any = None
-        self.guard = CatalogGuard(registry)
         self._handler = handler
         self._is_plain = is_plain
         bound = SimpleNamespace(
@@ -138,6 +135,8 @@ class Scene:
         self.lead.start()
 
     # the plans
+
+    def prepare(self, jobs: Iterable[Job]) -> None: ...
 
     def of(self, job: Job) -> Plan | None:
         return self._plan if self._is_plain else None

@@ -47,7 +47,12 @@ class Scene:
     """Everything around the loop's calls; ``handler`` takes the number of the call."""
 
     def __init__(
-        self, handler: Callable[[str], Any], *, limit: float = LIMIT, has_retry: bool = False
+        self,
+        handler: Callable[[str], Any],
+        *,
+        limit: float = LIMIT,
+        has_retry: bool = False,
+        is_blocking: bool = False,
     ) -> None:
         self.watchdog = Watchdog()
         self.watchdog.start()
@@ -78,8 +83,11 @@ class Scene:
         async def handle(context: object, arguments: Any) -> Any:
             return await handler(arguments["number"])
 
-        tool: Any = SimpleNamespace(bound=bound, is_async=True)
-        self.plan = Plan(tool, handle, limit, SlowToolDetector(), ())
+        def block(context: object, arguments: Any) -> Any:
+            return handler(arguments["number"])
+
+        tool: Any = SimpleNamespace(bound=bound, is_async=not is_blocking)
+        self.plan = Plan(tool, block if is_blocking else handle, limit, SlowToolDetector(), ())
         runtime: Any = SimpleNamespace(
             settings=Settings(lease_seconds=30),
             delivery=self,
@@ -89,7 +97,8 @@ class Scene:
         self.ledger = _LEDGER
         self.writer = self
         pool: Any = self
-        self.calls = LoopCalls(runtime, threads, self.slots, pool, lambda: None)
+        self.must_look = threading.Event()
+        self.calls = LoopCalls(runtime, threads, self.slots, pool, self.must_look.set)
 
     def begins(self, *jobs: Job) -> None:
         for job in jobs:
@@ -264,6 +273,51 @@ def test_one_that_lasts_is_interrupted_once_and_may_clean_up(make: Make, way: st
     assert result.error is not None
     assert result.error.code == (ToolCancelledError.code if way == "cancel" else ToolTimeoutError.code)
     assert cleaned_up == ["1"]
+
+
+def test_blocking_handlers_run_one_after_another_beside_the_loop(make: Make) -> None:
+    go_on = threading.Event()
+    ran: list[tuple[str, str]] = []
+
+    def handle(number: str) -> str:
+        go_on.wait(60)
+        ran.append((number, threading.current_thread().name))
+        return number
+
+    scene = make(handle, is_blocking=True)
+    scene.begins(job_of("1"), job_of("2"))
+    assert scene.must_look.wait(60)
+    assert scene.calls.must_look
+    go_on.set()
+
+    wait_until(lambda: len(scene.noted) == 2)
+    assert [number for number, _ in ran] == ["1", "2"]
+    assert "goondan-event-loop" not in {thread for _, thread in ran}
+    wait_until(lambda: not scene.calls.must_look)
+
+
+def test_a_blocking_handler_that_lasts_keeps_no_other_waiting_and_is_not_abandoned(make: Make) -> None:
+    go_on, cancelled = threading.Event(), threading.Event()
+
+    def handle(number: str) -> str:
+        if number == "1":
+            go_on.wait(60)
+        return number
+
+    scene = make(handle, is_blocking=True)
+    job = job_of("1")
+    scene.begins(job, job_of("2"))
+    wait_until(lambda: scene.comes_to_last("1"))
+    wait_until(lambda: scene.comes_to_last("1") and scene.noted == {"2": None})
+    job.ensure_cancellation().set(ToolCancelledError())
+    scene.event_loop.put_off(cancelled.set)
+    scene.event_loop.flush()
+    assert cancelled.wait(60)
+    assert scene.detached["1"] is None  # its thread still runs
+    go_on.set()
+
+    wait_until(lambda: scene.detached["1"] is not None)
+    wait_until(lambda: not scene.calls.must_look)
 
 
 def test_a_handler_that_cancels_itself_fails_and_takes_no_other_along(make: Make) -> None:
