@@ -148,10 +148,11 @@ def remedy_of(error: RedisError, url: str = "") -> str | None:
     return (known or _NAMED) + (_OF_DEV if is_local else "")
 
 
-def is_script_fault(error: RedisError) -> bool:
+def is_script_fault(answer: object) -> bool:
     """Return whether a script failed because of its keys or arguments, so that it would fail again."""
-    said = _IN_A_PIPELINE.sub("", str(error))
-    return isinstance(error, ResponseError) and remedy_of(error) is None and bool(_FAULT.search(said))
+    if not isinstance(answer, ResponseError) or remedy_of(answer) is not None:
+        return False
+    return bool(_FAULT.search(_IN_A_PIPELINE.sub("", str(answer))))
 
 
 def reason_unreachable(url: str, error: RedisError) -> str:

@@ -263,10 +263,9 @@ class Job:
         self.marked_at = 0.0
         #: ms, Redis time
         self.started_at: float | None = None
-        #: ``time.monotonic()`` when the first code around the call began; 0 before
-        self.begun_at = 0.0
-        #: ``time.monotonic()`` when the handler began; 0 before, and after its end if it has middlewares
-        self.handler_at = 0.0
+        #: ``time.monotonic()`` when the first code around the call began, and the handler; 0 before, and the
+        #: second after the handler's end if it has middlewares
+        self.begun_at = self.handler_at = 0.0
         #: the result of the handler that async middlewares see; what it says of the end is stored
         self.shown: ToolCallResult | None = None
         #: ISO 8601, Redis time

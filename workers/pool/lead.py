@@ -299,9 +299,8 @@ class Lead:
             self._has_slot = False  # it goes with the call
             self._taken = 0  # calls that are claimed beyond the slots would only be given back
             self._short += 1
-            with self._lock:  # the watch must not go to sleep in between
-                self.on_loop.begin(job, plan)
-                self._is_busy.set()
+            self.on_loop.begin(job, plan)
+            self._watch_on()
         elif plan.detector.is_slow:
             self._run_apart(job, plan)
         else:
@@ -451,12 +450,12 @@ class Lead:
             job.marked_at = sent_at
 
         def on_answer(answers: Any) -> None:
-            if _is_fault(answers) and len(jobs) > 1:  # the fault of one must not stop the others
+            if is_script_fault(answers) and len(jobs) > 1:  # the fault of one must not stop the others
                 for job in jobs:
                     self._post_marks([job])
                 return
             for number, job in enumerate(jobs):
-                if _is_fault(answers):
+                if is_script_fault(answers):
                     job.state = JobState.DAMAGED
                 elif isinstance(answers, RedisError):
                     job.state = JobState.CLAIMED
@@ -489,10 +488,10 @@ class Lead:
             for ended in results:
                 del self._unconfirmed[ended.job.token]
             self._note_answer(answers)
-            if _is_fault(answers) and len(results) > 1:  # the fault of one must not stop the others
+            if is_script_fault(answers) and len(results) > 1:  # the fault of one must not stop the others
                 for ended in results:
                     self._post_results([ended])
-            elif _is_fault(answers):
+            elif is_script_fault(answers):
                 log_damaged(results[0].job, refusal_text(answers))
             elif isinstance(answers, RedisError):
                 self._results = results + self._results
@@ -504,7 +503,7 @@ class Lead:
     def _note_answer(self, answer: Any) -> None:
         if not isinstance(answer, RedisError):
             self._refusals.clear()
-        elif not _is_fault(answer):
+        elif not is_script_fault(answer):
             self._refused(answer)
 
     def _refused(self, error: RedisError) -> None:
@@ -564,7 +563,7 @@ class Lead:
         self._threads.run(partial(self._lead, self._leader))
 
     def _watch_on(self) -> None:
-        with self._lock:  # the watch must not go to sleep in between
+        with self._lock:  # else the watch might go to sleep by what it saw before
             self._is_busy.set()
 
     def _watch(self) -> None:
@@ -595,8 +594,3 @@ class Lead:
         if len(self._ready) > free:  # they would wait for slots here while other workers may have free ones
             self._send(partial(self._give_back, len(self._ready) - free))
         self._elect()
-
-
-def _is_fault(answer: Any) -> bool:
-    """Return whether a script has failed because of its keys: it would fail again, unlike in an outage."""
-    return isinstance(answer, RedisError) and is_script_fault(answer)
