@@ -1,12 +1,11 @@
 """Exceptions as the ``error`` of a result (003 §8.3, 004 ToolCallResultError)."""
 
 import errno
-import inspect
 import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import Any
 
 from goondan_tasks import errors
@@ -38,6 +37,22 @@ OUR_CODES = frozenset(
 )
 
 _SUFFIX = "... (truncated)"
+
+#: how many places of exceptions are remembered with their lines
+MOST_PLACES = 200
+
+#: the lines of a traceback's frames, by their code objects and instructions
+_FRAMES: dict[tuple[tuple[CodeType, int], ...], str] = {}
+
+_HEADER = "Traceback (most recent call last):\n"
+
+_MISSING = object()
+
+#: read what an exception and its class have without asking them: their own code might raise
+_fields_of = vars(BaseException)["__dict__"].__get__
+_arguments_of = vars(BaseException)["args"].__get__
+_kinds_of = vars(type)["__mro__"].__get__
+_vars_of = vars(type)["__dict__"].__get__
 
 
 class DescribedError(ToolError):
@@ -151,7 +166,30 @@ def traceback_text(error: BaseException) -> str:
     begin = error.__traceback__
     while begin is not None and begin.tb_next is not None and _is_of_worker(begin):
         begin = begin.tb_next
-    return _clean("".join(traceback.format_exception(type(error), error, begin)))[-LONGEST_TRACEBACK:]
+    simple = _simple_message(error)
+    if simple is None or begin is None or error.__cause__ is not None or error.__context__ is not None:
+        text = "".join(traceback.format_exception(type(error), error, begin))
+    else:
+        kind = type(error)
+        prefix = "" if kind.__module__ in ("__main__", "builtins") else f"{kind.__module__}."
+        text = f"{_HEADER}{_frames_text(begin)}{prefix}{kind.__qualname__}: {simple}\n"
+    return _clean(text)[-LONGEST_TRACEBACK:]
+
+
+def _frames_text(begin: TracebackType) -> str:
+    """Return the lines of a traceback's frames; the same place is mostly formatted once."""
+    places, place = [], begin
+    while place is not None:
+        places.append((place.tb_frame.f_code, place.tb_lasti))
+        place = place.tb_next  # type: ignore[assignment]
+    key = tuple(places)
+    text = _FRAMES.get(key)
+    if text is None:
+        text = "".join(traceback.format_tb(begin))
+        if len(_FRAMES) >= MOST_PLACES:
+            _FRAMES.clear()
+        _FRAMES[key] = text
+    return text
 
 
 def _is_of_worker(place: TracebackType) -> bool:
@@ -160,8 +198,11 @@ def _is_of_worker(place: TracebackType) -> bool:
 
 
 def _text(error: BaseException, attribute: str) -> str | None:
-    # static, because a property of a handler's exception could raise
-    value = inspect.getattr_static(error, attribute, None)
+    """Return a text that an exception or its class has under a name, without running code of either."""
+    value = _fields_of(error).get(attribute, _MISSING)
+    if value is _MISSING:
+        kinds = _kinds_of(type(error))
+        value = next((vars_of[attribute] for vars_of in map(_vars_of, kinds) if attribute in vars_of), None)
     return (_clean(value) or None) if issubclass(type(value), str) else None
 
 
@@ -190,6 +231,9 @@ def message_of_error(error: BaseException) -> str:
     """Return the message of an exception; that of a group names the exceptions inside, with their codes."""
     if isinstance(error, GoondanError) and (own := _text(error, "message")):
         return own
+    simple = _simple_message(error)
+    if simple is not None:
+        return simple.strip()
     text = "".join(traceback.format_exception_only(error)).strip()  # safe if __str__ raises
     if isinstance(error, SyntaxError):
         return text
@@ -198,6 +242,16 @@ def message_of_error(error: BaseException) -> str:
         return message
     reasons = (f"{_code(one) or type(one).__name__}: {message_of_error(one)}" for one in _inside(error))
     return f"{message}: {'; '.join(reasons)}"
+
+
+def _simple_message(error: BaseException) -> str | None:
+    """Return the only argument of an exception if it is a text and all that the exception says."""
+    arguments = _arguments_of(error)
+    if type(error).__str__ is not BaseException.__str__ or len(arguments) != 1:
+        return None
+    [message] = arguments
+    is_all = type(message) is str and message.strip() and "__notes__" not in _fields_of(error)
+    return message if is_all and not isinstance(error, BaseExceptionGroup | SyntaxError) else None
 
 
 def named_error(error: BaseException) -> str:

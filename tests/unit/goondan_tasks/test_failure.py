@@ -1,12 +1,14 @@
 """Errors as results describe them."""
 
 import errno
+import traceback
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from goondan_tasks import failure
 from goondan_tasks.calls import Run, identity_of, new_call
 from goondan_tasks.changesets.api import ChangesetError
 from goondan_tasks.errors import ToolError, ToolExpiredError, ToolInputValidationError
@@ -15,9 +17,11 @@ from goondan_tasks.failure import (
     LONGEST_MESSAGE,
     LONGEST_NAME,
     MOST_INSIDE,
+    MOST_PLACES,
     DescribedError,
     describe,
     has_page,
+    traceback_text,
     truncate,
     with_error_in_output_by_name,
 )
@@ -239,3 +243,71 @@ def test_a_group_of_very_many_exceptions_names_only_the_first() -> None:
     message = describe(group, help_url=HELP, message_limit=LONGEST_MESSAGE).message
 
     assert message.count("ValueError") == MOST_INSIDE
+
+
+class CodedError(Exception):
+    """An exception of a module, with a code of its class."""
+
+    code = "E_CLASS"
+
+
+class ShadowedError(Exception):
+    """An exception whose class hides what it has."""
+
+    @property
+    def __dict__(self) -> dict[str, object]:  # type: ignore[override]
+        raise RuntimeError("no fields for you")
+
+
+def noted() -> Exception:
+    error = ValueError("no")
+    error.add_note("and a note")
+    return error
+
+
+def caused() -> Exception:
+    error = ValueError("no")
+    error.__cause__ = KeyError("x")
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("no"),
+        ValueError(" a: b \n c"),
+        ValueError(""),
+        ValueError(1),
+        ValueError("one", "two"),
+        KeyError("x"),
+        OSError(2, "gone"),
+        CodedError("of a module"),
+        SyntaxError("no", ("file.py", 1, 2, "a b", 1, 3)),
+        ExceptionGroup("group", [ValueError("inside")]),
+        Hostile(),
+        noted(),
+        caused(),
+    ],
+)
+def test_a_traceback_is_told_as_python_tells_it(error: Exception) -> None:
+    for _ in range(2):  # the lines of a place are made once
+        with pytest.raises(type(error)) as raised:
+            raise error
+        assert traceback_text(raised.value) == "".join(traceback.format_exception(raised.value))
+        error.__traceback__ = None
+
+
+def test_places_of_exceptions_are_remembered_within_bounds() -> None:
+    for number in range(2 * MOST_PLACES):
+        try:
+            exec("\n" * number + "raise ValueError('no')")  # noqa: S102
+        except ValueError as error:
+            assert f"line {number + 1}" in traceback_text(error)
+    assert len(failure._FRAMES) <= MOST_PLACES
+
+
+@pytest.mark.parametrize(("error", "code"), [(CodedError("no"), "E_CLASS"), (ShadowedError("no"), "E_TOOL")])
+def test_what_the_class_of_an_exception_has_is_read_without_asking_it(error: Exception, code: str) -> None:
+    described = describe(error, help_url=HELP)
+
+    assert (described.code, described.message) == (code, "no")
