@@ -5,6 +5,7 @@ The renderers of structlog and the way through the standard library's logging to
 
 import json
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ Form = Literal["console", "dev", "json"]
 KeepLine = Callable[[Mapping[str, Any]], None]
 
 #: under ``goondan dev`` a person reads the lines, which have a prefix with the process
+_DEV_TIME = "%H:%M:%S"
 _NOT_IN_DEV = ("correlation_id", "logger", "tool_call_id", "trace_id", "worker")
 
 #: a text that needs no quotes
@@ -51,6 +53,37 @@ _COLORS = {
 }
 
 
+class TimeStamp:
+    """The time of log lines: local seconds under ``goondan dev``, else ISO 8601 in UTC with microseconds.
+
+    All but the microseconds is made once a second.
+    """
+
+    def __init__(self, form: Form, clock: Callable[[], float] = time.time) -> None:
+        self._is_dev = form == "dev"
+        self._clock = clock
+        #: a second since the epoch, and its text
+        self._known = (-1, "")
+
+    def __call__(self) -> str:
+        """Return the time now."""
+        now = self._clock()
+        second, text = self._known
+        if int(now) != second:
+            text = (
+                time.strftime(_DEV_TIME, time.localtime(now))
+                if self._is_dev
+                else time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
+            )
+            self._known = int(now), text
+        return text if self._is_dev else f"{text}.{int(now % 1 * 1e6):06d}Z"
+
+    def add(self, _logger: Any, _method: str, event: EventDict) -> EventDict:
+        """Add the time to an event (a structlog processor)."""
+        event["timestamp"] = self()
+        return event
+
+
 class LineRenderer:
     """Renders an event as its line, without secrets (a structlog processor)."""
 
@@ -77,11 +110,11 @@ class LineRenderer:
         return self._text(fields) + trace
 
     def _text(self, fields: EventDict) -> str:
-        time, level = fields.pop("timestamp", ""), fields.pop("level", "")
+        moment, level = fields.pop("timestamp", ""), fields.pop("level", "")
         event, name = str(fields.pop("event", "")), fields.pop("logger", "")
         is_padded = self._form == "console"
         parts = [
-            time,
+            moment,
             f"[{level:<9}]" if is_padded else f"[{level}]" if level else "",
             f"{event:<30}" if is_padded else event,
             f"[{name}]" if name else "",

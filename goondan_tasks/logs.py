@@ -14,7 +14,7 @@ from typing import Any, TextIO
 import structlog
 
 from broker_config.settings import Settings
-from goondan_tasks.log_lines import Form, KeepLine, LineRenderer
+from goondan_tasks.log_lines import Form, KeepLine, LineRenderer, TimeStamp
 from goondan_tasks.messages import CallLogFields, ToolCallResult
 from goondan_tasks.redaction import KNOWN_SECRETS
 
@@ -31,8 +31,6 @@ _CALL_LINES = {
     '"tool": "{5}", "trace_id": "{6}", "worker": "{7}", "code": null, "duration_ms": {8}, "status": "ok", '
     f'"event": "call.finished", "level": "info", "logger": "{__name__}", "timestamp": "{{9}}"}}}}\n',
 }
-#: under ``goondan dev`` a person reads the lines
-_DEV_TIME = "%H:%M:%S"
 #: loggers whose lines repeat ours (Celery logs each received message), or may have keys in URLs (HTTP
 #: clients)
 _CHATTY = ("celery.worker.strategy", "httpcore2", "httpx2", "mcp", "sse_starlette", "uvicorn")
@@ -62,11 +60,11 @@ def configure_logging(
     is called with the fields of each line, without secrets.
     """
 
-    is_dev = _form(settings) == "dev"
+    form = _form(settings)
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
-        structlog.processors.TimeStamper(fmt=_DEV_TIME if is_dev else "iso", utc=not is_dev),
+        TimeStamp(form).add,
         structlog.stdlib.PositionalArgumentsFormatter(),
         partial(_add_running, running),
     ]
@@ -84,7 +82,7 @@ def configure_logging(
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
-    for chatty in (*_CHATTY, *(_CHATTY_IN_DEV if is_dev else ())):
+    for chatty in (*_CHATTY, *(_CHATTY_IN_DEV if form == "dev" else ())):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     root = logging.getLogger()
     root.handlers = [handler]
@@ -145,12 +143,9 @@ class CallLog:
         self, settings: Settings, stream: TextIO | None, clock: Callable[[], float] = time.time
     ) -> None:
         self._stream = stream
-        self._clock = clock
-        self._form = _form(settings)
-        self._line_of = _CALL_LINES[self._form].format
+        self._time = TimeStamp(_form(settings), clock)
+        self._line_of = _CALL_LINES[_form(settings)].format
         self._is_wanted = logging.getLogger(__name__).isEnabledFor(logging.INFO)
-        self._second = -1
-        self._time_of_second = ""
 
     def __call__(self, result: ToolCallResult, is_stored: bool) -> None:
         """Log a result; ``is_stored`` says whether it became the call's result."""
@@ -178,24 +173,11 @@ class CallLog:
                 facts = {"code": None, "duration_ms": duration_ms, "status": "ok"}
                 logger.info("call.finished", **fields.known(), **facts)
             else:
-                lines.append(self._line_of(*fields, duration_ms, self._timestamp()))
+                lines.append(self._line_of(*fields, duration_ms, self._time()))
         if lines and self._stream is not None:
             with contextlib.suppress(OSError, ValueError):  # an error while logging must not fail calls
                 self._stream.write(KNOWN_SECRETS.hidden_in_log("".join(lines)))
                 self._stream.flush()
-
-    def _timestamp(self) -> str:
-        now = self._clock()
-        if int(now) != self._second:
-            self._second = int(now)
-            self._time_of_second = (
-                time.strftime(_DEV_TIME, time.localtime(now))
-                if self._form == "dev"
-                else time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
-            )
-        if self._form == "dev":
-            return self._time_of_second
-        return f"{self._time_of_second}.{int(now % 1 * 1e6):06d}Z"
 
 
 def log_stream() -> TextIO | None:
@@ -218,7 +200,7 @@ def temporary_logging(settings: Settings) -> Iterator[None]:
     structlog.configure(
         processors=[
             structlog.stdlib.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            TimeStamp("console").add,
             _renderer(settings),
         ],
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
