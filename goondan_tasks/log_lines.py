@@ -22,8 +22,8 @@ Form = Literal["console", "dev", "json"]
 KeepLine = Callable[[Mapping[str, Any]], None]
 
 #: under ``goondan dev`` a person reads the lines, which have a prefix with the process
-_DEV_TIME = "%H:%M:%S"
 _NOT_IN_DEV = ("correlation_id", "logger", "tool_call_id", "trace_id", "worker")
+_DEV_TIME = "%H:%M:%S"
 
 #: a text that needs no quotes
 _is_word = re.compile(r"[^\s=\"']+").fullmatch
