@@ -76,12 +76,13 @@ SURE = 3
 
 
 class SlowToolDetector:
-    """Learns from a tool's runs whether its blocking handler is slow."""
+    """Learns from a tool's runs whether its blocking handler is slow: idle for that long, in seconds."""
 
-    __slots__ = ("_suspicion",)
+    __slots__ = ("_most_idle", "_suspicion")
 
-    def __init__(self) -> None:
+    def __init__(self, most_idle: float = IDLE_SECONDS) -> None:
         self._suspicion = 0
+        self._most_idle = most_idle
 
     @property
     def is_slow(self) -> bool:
@@ -109,7 +110,7 @@ class SlowToolDetector:
         """
         if wall > SHORT_SECONDS:
             self._suspicion = SURE
-        elif idle > IDLE_SECONDS:
+        elif idle > self._most_idle:
             self._suspicion += 1
         elif self._suspicion:
             self._suspicion = 0
@@ -133,6 +134,8 @@ class Plan:
     has_retry: bool = field(init=False)
     #: the middlewares around the handler, the outermost first
     layers: tuple[Layer, ...] = ()
+    #: whether the handler takes the call instead of a context, as that of a Step's opening does
+    takes_call: bool = False
     #: whether the handler is awaited on the event loop
     is_awaited: bool = field(init=False)
     #: whether calls begin on the event loop, for their handler or for a middleware

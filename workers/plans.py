@@ -16,7 +16,7 @@ from goondan_tasks.errors import ToolInputValidationError
 from goondan_tasks.extension_api import ToolCallContext
 from goondan_tasks.failure import with_error_in_output_by_name
 from goondan_tasks.messages import JsonObject, ToolCallResult
-from goondan_tasks.names import SYSTEM_TOOL
+from goondan_tasks.names import STEP_TOOL, SYSTEM_TOOL
 from goondan_tasks.output import may_be_pending
 from goondan_tasks.redaction import KNOWN_SECRETS
 from goondan_tasks.tool_api import ToolContext
@@ -32,6 +32,7 @@ from workers.job import Job, Plan, SlowToolDetector, Stamp, result_of
 from workers.outcome import FunctionOutcome, outcome_of
 from workers.processes.isolation import IsolatedTool
 from workers.tools.registry import Registry
+from workers.turns.opening import opening_detector, plan_of_opening
 from workers.turns.pipeline import blocking, compose
 
 #: runs a call's handler with its arguments: on this thread, on the event loop, or beside it
@@ -80,7 +81,7 @@ class Plans:
             if plan is None:  # not remembered, since models make names up
                 return None
             self._plans[agent, name] = plan
-        if not self.contexts.knows(agent, call["instanceKey"]):
+        if not (plan.takes_call or self.contexts.knows(agent, call["instanceKey"])):
             return None
         return plan if "stepId" not in call or self.endings.guard.admits(call) else None
 
@@ -91,6 +92,9 @@ class Plans:
 
     def _made(self, agent: str, name: str, stamp: Stamp) -> Plan | None:
         events, registry = self.events, self.registry
+        if name == STEP_TOOL:
+            detector = self._detectors.setdefault((agent, name), opening_detector())
+            return plan_of_opening(registry, agent, self.contexts.longest_seconds, detector, stamp)
         if (
             self.pipelines.has_older(agent)
             or events.has(agent, TOOL_CALLED)
@@ -145,7 +149,7 @@ class Plans:
     def _called(self, job: Job, plan: Plan, context: ToolContext) -> Any:
         """Run the handler of a plain call, within its middlewares if it has any."""
         if not plan.layers:
-            return plan.handler(context, job.read()["args"])
+            return plan.handler(job.original if plan.takes_call else context, job.read()["args"])
 
         async def handle(arguments: JsonObject) -> Any:
             here = partial(plan.handler, context, arguments)

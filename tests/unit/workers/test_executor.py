@@ -24,8 +24,9 @@ from goondan_tasks.messages import (
     assistant_message,
     wall_clock,
 )
-from goondan_tasks.names import EVENT_TOOL
+from goondan_tasks.names import EVENT_TOOL, STEP_TOOL
 from goondan_tasks.redaction import KNOWN_SECRETS, KnownSecrets
+from goondan_tasks.steps import StepRecord
 from workers import plans
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import EventLoopThread, drive
@@ -42,6 +43,7 @@ from workers.progress_reporter import ProgressReporter
 from workers.revisions.revision import make_executor, make_extensions, make_registry
 from workers.tools.dynamic_tools import dynamic_tool
 from workers.tools.registry import Registry
+from workers.turns.steps import step_tool
 
 KITCHEN = Path(__file__).parents[2] / "bundles" / "kitchen"
 
@@ -346,6 +348,37 @@ def run_plain(
     assert plan is not None
     job.started_at = wall_clock()
     return worker.executor.plans.run(job, plan, UNUSED)
+
+
+def opening(agent: str = "chef") -> ToolCall:
+    return new_call(agent, STEP_TOOL, {"index": 0}, {"tool_call_id": "o", "turn_id": "t"})
+
+
+@pytest.mark.parametrize("change", [add_older_function, add_listener, add_tool_of_turn])
+def test_step_is_opened_by_a_plan_whatever_is_around_tool_calls(
+    worker: Worker, change: Callable[[Worker], None]
+) -> None:
+    def opens(call: ToolCall) -> StepRecord:
+        names = {"agent_name": call.agent_name, "instance_key": "k", "turn_id": call.turn_id}
+        return StepRecord(id="s-1", trace_id="0" * 32, index=0, catalog="digest", **names)
+
+    worker.registry.add_system_tool(step_tool(opens))
+    change(worker)
+    job = claimed(opening())
+    plan = worker.executor.plans.of(job)
+    assert plan is not None
+    assert worker.executor.plans.refuse_arguments(job, plan) is None
+    job.started_at = wall_clock()
+    result = worker.executor.plans.run(job, plan, UNUSED)
+    assert isinstance(result, bytes)
+    assert ToolCallResult.from_json(result).output["step"]["turnId"] == "t"
+
+
+def test_step_of_an_agent_that_the_bundle_lacks_has_no_plan(worker: Worker) -> None:
+    worker.registry.add_system_tool(step_tool(UNUSED))
+    job = claimed(opening())
+    job.agent = "nobody"
+    assert worker.executor.plans.of(job) is None
 
 
 def swaps_arguments(ctx: ToolCallContext) -> Any:

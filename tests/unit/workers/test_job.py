@@ -275,6 +275,15 @@ def test_a_tool_that_takes_long_or_waits_again_and_again_lasts(
     assert detector.is_slow is is_slow
 
 
+def test_waits_that_are_a_tools_nature_do_not_count() -> None:
+    detector = SlowToolDetector(most_idle=0.005)
+    for _ in range(100):
+        detector.learn(0.004, 0.004)
+    assert not detector.is_slow
+    detector.learn(0.006, 0.0)
+    assert detector.is_slow
+
+
 def test_one_short_run_clears_a_tool() -> None:
     detector = SlowToolDetector()
     detector.learn(1.0, 1.0)
