@@ -79,8 +79,11 @@ def new_call(agent_name: str, tool_name: str, args: Any, fields: Mapping[str, An
     return _completed({**_camel_case(fields), **wire})
 
 
-def draft_call(wire: Mapping[str, Any]) -> CallDraft:
-    """Read a call from its wire fields; leave out wrong ones, and fill in what is missing."""
+def draft_call(wire: Mapping[str, Any], *, holds_call: bool = False) -> CallDraft:
+    """Read a call from its wire fields; leave out wrong ones, and fill in what is missing.
+
+    If it is known that the message ``holds_call``, that is not checked.
+    """
     fields = _camel_case(wire)
     if "arguments" in fields or "input" in fields:
         spellings = [fields.pop(name, None) for name in ("args", "arguments", "input")]
@@ -91,7 +94,7 @@ def draft_call(wire: Mapping[str, Any]) -> CallDraft:
         invalid = {fault["loc"][0] for fault in error.errors(include_input=False, include_url=False)}
         valid = {name: value for name, value in fields.items() if name not in invalid}
         return CallDraft(_completed(valid), f"The call is not valid: {faults_of(error)}.")
-    return checked_draft(call)
+    return CallDraft(call) if holds_call else checked_draft(call)
 
 
 def checked_draft(call: ToolCall) -> CallDraft:

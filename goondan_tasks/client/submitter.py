@@ -24,7 +24,7 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Admission, CallRecord
 from goondan_tasks.ledger.submission import Submission, call_json, conflict_of, digest_of, event_submission
-from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.messages import Message, ToolCall, ToolCallResult
 from goondan_tasks.names import NO_CALL_TOOL, current_span, open_telemetry, span_ids
 
 
@@ -36,6 +36,8 @@ class Submitter:
         self._dispatch = dispatch
         self._reaper = reaper
         self._max_args_bytes = max_args_bytes
+        #: the message that was written last, and its JSON
+        self._written: tuple[Message | None, bytes] = (None, b"")
 
     def prepare(self, draft: CallDraft) -> Submission:
         """Prepare a call for submission; if it is not valid, the submission has the reason in ``fault``.
@@ -51,7 +53,7 @@ class Submitter:
         call_id = identity_of(draft.call)
         try:
             args = serializer.encode(call.args, serializer.DEEPEST)
-            wire = call_json(call, args)
+            wire = call_json(call, args, self._message_json(call.message))
             require_sizes(call, len(args), self._max_args_bytes)
         except serializer.NotJsonError as error:
             bare = _without_payload(call)
@@ -60,6 +62,14 @@ class Submitter:
             return Submission(call_id, bare, wire, digest_of(bare, args), fault=fault)
         message = b"" if fault else self._dispatch.inline(call_id, call, wire)
         return Submission(call_id, call, wire, digest_of(call, args), message, fault)
+
+    def _message_json(self, message: Message | None) -> bytes:
+        """Return the JSON of a message, written once for all calls of a model's reply, which share it."""
+        known, text = self._written
+        if message is not known:
+            text = b"" if message is None else serializer.encode(message.to_wire())
+            self._written = message, text
+        return text
 
     def require_sizes(self, call: ToolCall) -> None:
         """Refuse a call that :meth:`prepare` would refuse.

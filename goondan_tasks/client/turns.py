@@ -63,7 +63,7 @@ class TurnScope:
             "args": args,
             "toolCallId": tool_call_id,
         }
-        return draft_call({**wire, **more})
+        return draft_call({**wire, **more}, holds_call=True)  # TurnCalls has made the message of the calls
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from goondan_tasks.errors import ToolCallConflictError
 from goondan_tasks.events import content_of, is_event, mailbox_of
 from goondan_tasks.messages import ToolCall, epoch_milliseconds
 
-_ARGS = {"args"}
+#: what :func:`call_json` does not leave to pydantic
+_WRITTEN = {"args", "message"}
 
 #: the fields of a plain call, and the beginning of its JSON; all but the arguments are strings
 _PLAIN = frozenset(
@@ -66,8 +67,8 @@ def digest_of(call: ToolCall, args: bytes | None = None) -> str:
     return hashlib.sha256(b"%b %b" % (call.tool_name.encode(), args)).hexdigest()[:32]
 
 
-def call_json(call: ToolCall, args: bytes) -> bytes:
-    """Return a call's JSON, given the JSON of its arguments.
+def call_json(call: ToolCall, args: bytes, message: bytes = b"") -> bytes:
+    """Return a call's JSON, given the JSON of its arguments, and that of its message if it is written.
 
     A plain call is written by a template, in a fifth of the time that pydantic takes. pydantic takes a third
     of the serializer's time, but accepts values that are not JSON, so it writes only fields that cannot hold
@@ -76,15 +77,17 @@ def call_json(call: ToolCall, args: bytes) -> bytes:
     Raises:
         NotJsonError: the call has no JSON form.
     """
-    if call.args is None or call.message or call.auth or call.origin:
+    if call.args is None or call.auth or call.origin:
         return serializer.encode(call.to_wire())
     try:
         if call.model_fields_set <= _PLAIN:
             return b"%b%b}" % (_plain_json(call).encode(), args)
-        rest = call.model_dump_json(by_alias=True, exclude_none=True, exclude=_ARGS).encode()
+        rest = call.model_dump_json(by_alias=True, exclude_none=True, exclude=_WRITTEN).encode()
     except (PydanticSerializationError, UnicodeEncodeError) as error:
         raise serializer.NotJsonError(str(error)) from error
-    return b'%b,"args":%b}' % (rest[:-1], args)
+    if call.message is not None and not message:
+        message = serializer.encode(call.message.to_wire())
+    return b'%b%b,"args":%b}' % (rest[:-1], message and b',"message":%b' % message, args)
 
 
 def _plain_json(call: ToolCall) -> str:

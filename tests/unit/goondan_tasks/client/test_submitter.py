@@ -8,6 +8,7 @@ import fakeredis
 import pytest
 from redis import Redis
 
+from broker_config import serializer
 from broker_config.confirmation import NotConfirmedError
 from broker_config.keys import Keys
 from broker_config.scripts import ScriptCall
@@ -18,7 +19,7 @@ from goondan_tasks.errors import NotReplayableError
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import CallRecord
-from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.messages import ToolCall, ToolCallResult, assistant_message, iso_time
 from goondan_tasks.names import NO_CALL_TOOL
 from goondan_tasks.steps import StepRecord, StepStore
 from tests.unit.goondan_tasks.other_broker import OtherBroker
@@ -70,6 +71,18 @@ def test_calls_beside_a_conflict_are_sent_or_answered(
     assert result is not None
     assert result.error is not None
     assert result.error.code == "E_TOOL_INVALID_ARGS"
+
+
+def test_each_call_of_a_reply_carries_its_message(submitter: Submitter) -> None:
+    first, second = (assistant_message("a", "echo__args", {}, step, iso_time(0)) for step in ("s1", "s2"))
+    drafts = [draft("a", message=message) for message in (first, first, None, second)]
+    written = [serializer.decode(submitter.prepare(one).call_json) for one in drafts]
+    assert [one.get("message") for one in written] == [
+        first.to_wire(),
+        first.to_wire(),
+        None,
+        second.to_wire(),
+    ]
 
 
 def noting(redis: Redis) -> tuple[str, ScriptCall[None]]:
