@@ -17,25 +17,27 @@ TICK_SECONDS = 0.25
 
 
 @contextmanager
-def dead_hands(client: Client, fleet: Fleet) -> Iterator[dict[str, float]]:
+def dead_hands(client: Client, fleet: Fleet) -> Iterator["Watch"]:
     """Watch the calls in progress for the length of a ``with`` block, and until none is left after it.
 
     The seconds of each call count from its worker's death to the last look at which that worker still had it.
     """
     with Redis.from_url(client.settings.redis_url) as redis:
-        watch = _Watch(client, fleet, redis)
+        watch = Watch(client, fleet, redis)
         with beside(watch.look_until, "dead-hands", 60):
-            yield watch.seconds
+            yield watch
 
 
-class _Watch:
+class Watch:
+    """What was seen: ``seconds`` by call and worker, and the process of each worker by its name."""
+
     def __init__(self, client: Client, fleet: Fleet, redis: Redis) -> None:
         self.seconds: dict[str, float] = {}
+        self.pids: dict[str, int] = {}
         self._client = client
         self._fleet = fleet
         self._redis = redis
         self._keys = client._ledger.keys
-        self._pids: dict[str, int] = {}
 
     def look_until(self, is_over: threading.Event) -> None:
         while self._look() or not is_over.is_set():
@@ -43,7 +45,7 @@ class _Watch:
 
     def _look(self) -> bool:
         """Note the calls that the dead have; say whether any call is in progress."""
-        self._pids.update({worker.name: worker.pid for worker in self._client.workers()})
+        self.pids.update({worker.name: worker.pid for worker in self._client.workers()})
         running = cast("list[bytes]", self._redis.zrange(self._keys.running(AGENT), 0, -1))
         call_ids = [call_id.decode() for call_id in running]
         with self._redis.pipeline(transaction=False) as pipe:
@@ -52,7 +54,7 @@ class _Watch:
             owners = [(owner or b"").decode() for owner in pipe.execute()]
         died_at = {death.pid: death.at for death in self._fleet.deaths}
         for call_id, owner in zip(call_ids, owners, strict=True):
-            pid = self._pids.get(owner)
+            pid = self.pids.get(owner)
             if pid in died_at:
                 self.seconds[f"{call_id} of {owner}"] = time.time() - died_at[pid]
         return bool(call_ids)

@@ -9,7 +9,7 @@ from tests.faults.dead_hands import dead_hands
 from tests.faults.finals import final_results
 from tests.faults.fleet import Fleet, kills
 from tests.faults.handler_log import HandlerLog
-from tests.faults.reckoning import Reckoning, claim_times
+from tests.faults.reckoning import Reckoning, last_claims
 from tests.faults.sizes import LEASE_SECONDS, MARGIN_SECONDS, Size
 from tests.faults.work import mixed_work
 from tests.waiting import wait_until
@@ -22,7 +22,7 @@ def survive(stack: LocalStack, fleet: Fleet, log: HandlerLog, size: Size) -> Rec
     calls = itertools.islice(mixed_work(log, chance, size.longest), size.calls)
     with (
         final_results(stack.redis_url) as finals,
-        dead_hands(stack.client, fleet) as seconds,
+        dead_hands(stack.client, fleet) as watch,
         kills(fleet, size.kill_every, chance),
     ):
         answers = Crowd(stack.client, size.crowd, patience=120).run(calls)
@@ -31,8 +31,8 @@ def survive(stack: LocalStack, fleet: Fleet, log: HandlerLog, size: Size) -> Rec
         log.runs(),
         finals,
         fleet.deaths,
-        claimed_at=claim_times(stack.client, answers),
-        dead_hands=seconds,
+        claims=last_claims(stack.client, answers, watch.pids),
+        dead_hands=watch.seconds,
     )
     assert len(answers) == size.calls
     assert reckoning.not_answered_once == []
@@ -40,5 +40,5 @@ def survive(stack: LocalStack, fleet: Fleet, log: HandlerLog, size: Size) -> Rec
     assert reckoning.unknown_without_start == []
     assert reckoning.ok_without_run == []
     assert reckoning.interrupted, "no kill has met a running call"
-    assert max(seconds.values(), default=0.0) <= LEASE_SECONDS + MARGIN_SECONDS
+    assert max(watch.seconds.values(), default=0.0) <= LEASE_SECONDS + MARGIN_SECONDS
     return reckoning
