@@ -1,32 +1,24 @@
-"""Running ``goondan`` as a process of its own, as people do."""
+"""Running ``goondan`` against real workers: as a process of its own, or within the test's."""
 
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
+from unittest import mock
+
+from tests.unit.goondan_tasks.cli.invoke import Outcome
+from tests.unit.goondan_tasks.cli.invoke import goondan as invoke
 
 PROGRAM = (sys.executable, "-m", "goondan_tasks")
-#: what a server may take to end
-SERVER_SECONDS = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """How a command ended and what it wrote."""
-
-    exit_code: int
-    stdout: str
-    stderr: str
-
-    @property
-    def document(self) -> Any:
-        """The one JSON document on stdout."""
-        return json.loads(self.stdout)
+#: what a server may take to end, and a command
+SERVER_SECONDS = COMMAND_SECONDS = 60
+#: commands that serve, or that speak with their user
+_SERVERS = {"callbacks", "chat", "dev", "flower", "mcp-server", "worker"}
 
 
 def environment(**settings: object) -> dict[str, str]:
@@ -36,13 +28,19 @@ def environment(**settings: object) -> dict[str, str]:
 
 
 def goondan(
-    *arguments: str,
-    env: dict[str, str],
-    cwd: Path | None = None,
-    seconds: float = 60,
-    stdin: str | None = None,
-) -> Done:
-    """Run a command and wait for its end; no command may print a traceback."""
+    *arguments: str, env: dict[str, str], cwd: Path | None = None, stdin: str | None = None
+) -> Outcome:
+    """Run a command to its end, within this process unless it serves or holds a session."""
+    if arguments[0] in _SERVERS:
+        return goondan_program(*arguments, env=env, cwd=cwd, stdin=stdin)
+    with mock.patch.dict(os.environ, env, clear=True), chdir(cwd or Path.cwd()):
+        return invoke(*arguments, stdin=stdin)
+
+
+def goondan_program(
+    *arguments: str, env: dict[str, str], cwd: Path | None = None, stdin: str | None = None
+) -> Outcome:
+    """Run a command as a program, as people do, to its end; no command may print a traceback."""
     with subprocess.Popen(
         [*PROGRAM, *arguments],
         env=env,
@@ -53,12 +51,12 @@ def goondan(
         text=True,
     ) as process:
         try:
-            stdout, stderr = process.communicate(stdin, seconds)
+            stdout, stderr = process.communicate(stdin, COMMAND_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             raise
     assert "Traceback" not in stderr, stderr
-    return Done(process.returncode, stdout, stderr)
+    return Outcome(process.returncode, stdout, stderr)
 
 
 def start(

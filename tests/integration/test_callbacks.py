@@ -12,8 +12,9 @@ import pytest
 
 from goondan_tasks.client import Client, PendingCall
 from goondan_tasks.testing import LocalStack
-from tests.integration.goondan_process import Done, environment, goondan, serving
+from tests.integration.goondan_process import environment, goondan, serving
 from tests.integration.mcp_doors import Doors
+from tests.unit.goondan_tasks.cli.invoke import Outcome
 from tests.waiting import wait_until
 
 PATIENCE = 60
@@ -82,7 +83,7 @@ class Yard:
         call = self.client.submit("shipper", "build__start")
         return call, self.address(call.result(PATIENCE).output["address"])
 
-    def goondan(self, *arguments: str) -> Done:
+    def goondan(self, *arguments: str) -> Outcome:
         """Run a command."""
         return goondan(*arguments, env=environment(redis_url=self.stack.redis_url))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.goondan_process import environment, goondan
+from tests.integration.goondan_process import environment, goondan, goondan_program
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "coding-swarm"
 #: within it an unreachable broker is told
@@ -59,7 +59,9 @@ def test_a_broker_that_never_answers_is_told_within_ten_seconds(deaf_port: int, 
     def seconds_with(port: int, command: tuple[str, ...]) -> float:
         began = time.monotonic()
         url = f"redis://127.0.0.1:{port}/0"
-        done = goondan(*command, env=environment(redis_url=url, bundle=EXAMPLE, connect_timeout_seconds=0))
+        done = goondan_program(
+            *command, env=environment(redis_url=url, bundle=EXAMPLE, connect_timeout_seconds=0)
+        )
         assert done.exit_code == 5
         return time.monotonic() - began
 

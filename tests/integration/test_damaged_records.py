@@ -19,7 +19,7 @@ from goondan_tasks.errors import CallNotFoundError
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.testing import LocalStack
 from tests.integration.crew import Crew
-from tests.integration.goondan_process import environment, goondan
+from tests.integration.goondan_process import environment, goondan, goondan_program
 from tests.unit.goondan_tasks.ledger.calls import an_event, submission
 from tests.waiting import wait_until
 
@@ -166,7 +166,7 @@ def test_command_that_lists_records_leaves_out_a_damaged_one(stack: LocalStack, 
     assert [call.result(timeout=PATIENCE).status for call in (broken, good)] == ["ok", "ok"]
     redis_of(stack).delete(f"goondan:call:{broken.id}")
     redis_of(stack).set(f"goondan:call:{broken.id}", "overwritten")
-    done = goondan(*command, env=environment(redis_url=stack.redis_url))
+    done = goondan_program(*command, env=environment(redis_url=stack.redis_url))
     assert (done.exit_code, "Traceback" in done.stderr) == (0, False), done.stderr
     if command == ["calls"]:
         assert good.id in done.stdout

@@ -22,7 +22,7 @@ from goondan_tasks.errors import (
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.names import READ_OUTPUT_TOOL
 from goondan_tasks.testing import LocalStack
-from tests.integration.goondan_process import environment, goondan
+from tests.integration.goondan_process import environment, goondan, goondan_program
 
 WAREHOUSE = Path(__file__).parents[1] / "bundles" / "warehouse"
 PATIENCE = 60
@@ -216,7 +216,7 @@ def test_the_command_says_what_it_cannot_write(stack: LocalStack, client: Client
     failed = client.call("keeper", "load__value", {}, timeout=PATIENCE)
     without = goondan("output", failed.meta.id, "--json", env=env)
     unknown = goondan("output", "nobody", "--json", env=env)
-    mixed = goondan("output", result.meta.id, "--offset", "1", "--json", env=env)
+    mixed = goondan_program("output", result.meta.id, "--offset", "1", "--json", env=env)
     assert (past.exit_code, "past the end" in past.stderr) == (2, True)
     assert (gone.exit_code, gone.document["error"]["code"]) == (1, "E_OUTPUT_GONE")
     assert (without.exit_code, without.document["error"]["code"]) == (1, "E_CALL_NO_OUTPUT")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.testing import LocalStack
-from tests.integration.goondan_process import environment, goondan
+from tests.integration.goondan_process import environment, goondan_program
 
 pytestmark = pytest.mark.usefixtures("fresh_programs")
 
@@ -149,7 +149,7 @@ def test_files_of_the_bundles_folder_hide_nothing_of_ours_or_pythons(
                 result = stack.client.call("clerk", "say__word", {}, timeout=PATIENCE)
             finally:
                 worker.terminate()
-        done = goondan("validate", env={**env, "PYTHONSAFEPATH": "1"}, cwd=bundle)
+        done = goondan_program("validate", env={**env, "PYTHONSAFEPATH": "1"}, cwd=bundle)
 
     assert result.output == "hello RedisDEBUG", (tmp_path / "log").read_text(encoding="utf-8")
     assert done.exit_code == 0, done.stderr

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from broker_config.embedded import EmbeddedRedis
-from tests.integration.goondan_process import environment, goondan, start
+from tests.integration.goondan_process import environment, goondan, goondan_program, start
 from tests.oauth_server.apps import CALLBACK, app_document
 from tests.oauth_server.running import OAuthServer, oauth_server
 from tests.oauth_server.stage import KEY
@@ -146,6 +146,6 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 def test_a_login_that_cannot_be_is_refused_at_once(
     env: dict[str, str], arguments: tuple[str, ...], exit_code: int, code: str
 ) -> None:
-    done = goondan(*arguments, "--json", env=env)
+    done = goondan_program(*arguments, "--json", env=env)
 
     assert (done.exit_code, done.document["error"]["code"]) == (exit_code, code)
