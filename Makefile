@@ -6,12 +6,15 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 
-# The tests start hundreds of processes, which need not compile these again where Python keeps no bytecode. In a new clone
-# the tests themselves are collected once before, so that one process compiles them and not each.
+# The tests start hundreds of processes, which need not compile these again where Python keeps no bytecode. In a new
+# environment the tests themselves are collected once before, so that one process compiles them and not each.
 SOURCES := broker_config goondan_start.py goondan_tasks workers
+collect_once = [ -e $(1)/.collected ] || { \
+    $(1)/bin/python -m pytest --collect-only -q $(2) >/dev/null 2>&1 || true; touch $(1)/.collected; }
 # Three processes more than cores, since the tests of processes wait most of their time, and at most 5: some tests have
 # deadlines. Files go in the order of tests/conftest.py, which spreads those that wait among those that compute.
 # The types are checked beside the tests, and what mypy says comes last.
+DISTRIBUTED = -n $(PROCESSES) --dist loadfile
 PROCESSES := $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); [ $$n -ge 2 ] && echo 5 || echo 4)
 
 # Install packages, with a line of progress; all that pip says if it fails.
@@ -26,6 +29,15 @@ PROGRESS = { said = said $$0 "\n"; step = "" } \
     END { if (screen) printf "\r\033[K"; if (failed) printf "%s", said; exit failed }
 
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+CREATE = python=; \
+    for candidate in $(or $(PYTHON),python3.12 python3.11 python3.13 python3.14 python3); do \
+        if $$candidate -c '$(USABLE)' 2>/dev/null; then python=$$candidate; break; fi; \
+    done; \
+    if [ -z "$$python" ]; then \
+        echo "Python 3.11 or newer with its venv module is needed (on Debian: apt install python3 python3-venv)." >&2; exit 1; \
+    fi; \
+    echo "Preparing $(VENV) with $$($$python --version): downloads packages, takes a minute or two, happens once."; \
+    $$python -m venv --clear $(VENV)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test pythons lint types contracts docs faults simulate bench lock clean
@@ -40,20 +52,18 @@ test: $(READY) lint contracts ## everything CI checks: lint, types, contracts, t
 	@$(BIN)/python -m compileall -q $(SOURCES)
 	@said=$$(mktemp); $(BIN)/python -m mypy >$$said 2>&1 & types=$$!; \
 	trap 'kill $$types 2>/dev/null; rm -f $$said' EXIT; trap 'exit 130' INT TERM; status=0; \
-	test -d tests/__pycache__ || $(BIN)/python -m pytest --collect-only -q >/dev/null 2>&1 || true; \
-	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS) || status=$$?; \
+	$(call collect_once,$(VENV)); \
+	$(BIN)/python -m pytest $(DISTRIBUTED) --no-loadscope-reorder $(ARGS) || status=$$?; \
 	wait $$types || status=1; cat $$said; exit $$status
 
-pythons: $(READY) ## the unit tests with the other supported Pythons of this machine; VERSION=3.13 or VERSION=today for one
-	@own=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); set --; \
+pythons: $(BIN)/python ## the unit tests with the other supported Pythons of this machine; VERSION=3.13 or VERSION=today for one
+	@own=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	found=$$(.ci/interpreters | grep -v "^$$own="); set --; \
 	for version in $$(sed -n 's/.*:: Python :: \(3\.[0-9]*\)".*/\1/p' pyproject.toml); do \
-	    python=; \
-	    for candidate in python$$version $$(pyenv root 2>/dev/null || echo ~/.pyenv)/versions/$$version.*/bin/python; do \
-	        if $$candidate -c '$(USABLE)' 2>/dev/null; then python=$$candidate; break; fi; \
-	    done; \
+	    one=$$(echo "$$found" | grep "^$$version="); \
 	    if [ $$version = $$own ]; then echo "Python $$version: the one of make test"; \
-	    elif [ -z "$$python" ]; then echo "Python $$version: not found on this machine"; \
-	    elif [ "$(VERSION)" = today ] || [ $$version = "$(or $(VERSION),$$version)" ]; then set -- "$$@" $$version=$$python; \
+	    elif [ -z "$$one" ]; then echo "Python $$version: not found on this machine"; \
+	    elif [ "$(VERSION)" = today ] || [ $$version = "$(or $(VERSION),$$version)" ]; then set -- "$$@" "$$one"; \
 	    else echo "Python $$version: left out by VERSION=$(VERSION)"; fi; \
 	done; \
 	if [ "$(VERSION)" = today ] && [ $$# -gt 1 ]; then \
@@ -62,9 +72,10 @@ pythons: $(READY) ## the unit tests with the other supported Pythons of this mac
 	fi; \
 	[ $$# -gt 0 ] || [ -z "$(filter-out today,$(VERSION))" ] || exit 1; status=0; \
 	for one in "$$@"; do \
-	    version=$${one%%=*}; venv=$(VENV)/$$version; echo "Python $$version: running tests/unit …"; \
+	    version=$${one%%=*}; venv=$(VENV)/$$version; run="$$venv/bin/python -m pytest -q $(DISTRIBUTED) tests/unit"; \
+	    [ -z "$(PREPARE)" ] && echo "Python $$version: running tests/unit …" || run="echo $$venv is ready"; \
 	    if said=$$({ $(MAKE) -s PYTHON=$${one#*=} VENV=$$venv $$venv/.ready && \
-	        $$venv/bin/python -m pytest -q -n $(PROCESSES) --dist loadfile tests/unit; } 2>&1); \
+	        { $(call collect_once,$$venv,tests/unit); } && $$run; } 2>&1); \
 	    then said="passed: $$(echo "$$said" | tail -n 1)"; \
 	    else echo "$$said"; said=failed; status=1; fi; \
 	    echo "Python $$version: $$said"; \
@@ -104,18 +115,11 @@ clean: ## remove .venv, caches and build results
 	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(READY): pyproject.toml
-	@set -e; python=; \
-	for candidate in $(or $(PYTHON),python3.12 python3.11 python3.13 python3.14 python3); do \
-	    if $$candidate -c '$(USABLE)' 2>/dev/null; then python=$$candidate; break; fi; \
-	done; \
-	if [ -z "$$python" ]; then \
-	    echo "Python 3.11 or newer with its venv module is needed (on Debian: apt install python3 python3-venv)." >&2; exit 1; \
-	fi; \
-	echo "Preparing $(VENV) with $$($$python --version): downloads packages, takes a minute or two, happens once."; \
-	$(BIN)/python -m pip --version >/dev/null 2>&1 || $$python -m venv --clear $(VENV); \
-	$(call install,.[dev]); \
-	touch $@; \
+$(BIN)/python:
+	@$(CREATE)
+
+$(READY): pyproject.toml | $(BIN)/python
+	@set -e; $(BIN)/python -m pip --version >/dev/null 2>&1 || { $(CREATE); }; $(call install,.[dev]); touch $@; \
 	echo "$(VENV) is ready."
 
 $(BENCH_READY): $(READY)

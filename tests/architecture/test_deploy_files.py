@@ -262,14 +262,20 @@ def test_ci_runs_make_test_and_then_another_python_each_day() -> None:
 
     assert script.stat().st_mode & 0o111
     commands = [line for line in script.read_text("utf-8").splitlines() if "make" in line and line[0] != "#"]
-    assert commands == ["make test", "exec make pythons VERSION=today"]
+    assert commands == [
+        "make .venv/bin/python",
+        "make pythons VERSION=today PREPARE=yes > /dev/null 2>&1 &",
+        "make test",
+        "exec make pythons VERSION=today",
+    ]
     assert "set -euo pipefail" in script.read_text("utf-8")
 
 
 def test_each_other_python_is_chosen_within_as_many_days(tmp_path: Path) -> None:
-    versions = re.findall(r":: Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    versions = supported_versions()
     others = [one for one in versions if one != "{}.{}".format(*sys.version_info)]
-    for name in ("Makefile", "pyproject.toml"):
+    (tmp_path / ".ci").mkdir()
+    for name in ("Makefile", "pyproject.toml", ".ci/interpreters"):
         shutil.copy(ROOT / name, tmp_path / name)
     _program(tmp_path / ".venv/bin/python", f'exec {sys.executable} "$@"')
     for version in versions:
@@ -294,6 +300,31 @@ def test_each_other_python_is_chosen_within_as_many_days(tmp_path: Path) -> None
 
     assert [re.findall(r"passed: (3\.\d+) ran", text) for text in said] == [[version] for version in others]
     assert all("chosen by the date" in text for text in said)
+
+
+@pytest.mark.parametrize("kept", ["pyenv/versions/{}.4/bin", "mise/installs/python/{}.4/bin"])
+@pytest.mark.parametrize("is_named", [True, False], ids=["by a variable", "by its shims"])
+def test_interpreters_are_found_behind_shims_that_refuse(tmp_path: Path, kept: str, is_named: bool) -> None:
+    versions = supported_versions()
+    root = tmp_path / kept.partition("/")[0]
+    for version in versions:
+        _program(root / f"shims/python{version}", "exit 127")
+        _program(tmp_path / kept.format(version) / "python", "exit 0")
+    environment = {"HOME": str(tmp_path / "home"), "PATH": f"{root}/shims:/usr/bin:/bin"}
+    if is_named:
+        environment |= {"PYENV_ROOT": str(root), "PATH": f"{tmp_path}:/usr/bin:/bin"}
+
+    done = subprocess.run(
+        [ROOT / ".ci/interpreters"], env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
+
+    usual = {one: shutil.which(f"python{one}", path="/usr/bin:/bin") for one in versions if is_named}
+    found = {one: usual.get(one) or f"{tmp_path}/{kept.format(one)}/python" for one in versions}
+    assert done.stdout.splitlines() == [f"{version}={path}" for version, path in found.items()]
+
+
+def supported_versions() -> list[str]:
+    return re.findall(r":: Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
 
 
 def _program(path: Path, commands: str) -> None:
