@@ -112,6 +112,8 @@ class Lead:
         #: the refusals of Redis since its last answer
         self._refusals: set[str] = set()
         self._must_pause = False
+        #: whether more calls came than the one of a wake-up: they are claimed first, and marked with it
+        self._has_more = False
         #: how many calls in a row were short
         self._short = 0
         #: when the latest calls were claimed, and how many
@@ -203,7 +205,7 @@ class Lead:
         has_resigned = False
         try:
             while number == self._leader and not has_resigned:
-                if self._ready:
+                if self._ready and not self._has_more:
                     self._run_next(number)
                 else:
                     has_resigned = not self._fetch()
@@ -221,18 +223,20 @@ class Lead:
         self._is_woken = False
         attached = self._queues
         queues = () if attached is None or self._pool.is_draining else attached()
-        credit = min(self._slots.free, MOST_CLAIMED)
+        credit = min(self._slots.free - len(self._ready), MOST_CLAIMED)
+        self._has_more = False
         if not self._slots.takes_events:
             queues = [queue for queue in queues if not is_events_queue(queue)]
         try:
             self._send_results()
             if not queues or credit < 1:
                 self._reader.settle()
-                return not self._resign()
+                return bool(self._ready) or not self._resign()
             if (terms := self._terms()) is not None:
                 self._reader.claim_with(terms)
             batch = self._reader.reserve(queues, credit, self._extra())
-            self._taken_at, self._taken = monotonic(), len(batch.claims)
+            self._has_more = batch.is_full and 0 < len(batch.claims) < credit and self._short >= GROUP
+            self._taken_at, self._taken = monotonic(), len(batch.claims) + len(self._ready)
         except RedisError as error:
             self._refused(error)
             return True

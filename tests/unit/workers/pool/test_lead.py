@@ -27,7 +27,7 @@ from workers.concurrency.slots import Slots, Wait
 from workers.concurrency.threads import DaemonThreads
 from workers.job import Ended, Job, Plan, SlowToolDetector, result_of
 from workers.pool import lead as lead_module
-from workers.pool.lead import AHEAD_SECONDS, EXTRA, Lead
+from workers.pool.lead import AHEAD_SECONDS, EXTRA, GROUP, Lead
 
 _LEDGER = Ledger(fakeredis.FakeRedis(), Settings())
 _START = _LEDGER.start([("a", "b")]).script.sha
@@ -190,15 +190,15 @@ class Scene:
 
     # the test
 
-    def comes(self, *call_ids: str) -> None:
-        """Let one trip bring claimed calls."""
+    def comes(self, *call_ids: str, is_full: bool = False) -> None:
+        """Let one trip bring claimed calls, and say whether more wait."""
         claims: list[tuple[str, str, Sequence[Any]]] = []
         for call_id in call_ids:
             call = new_call("coder", "calc__add", {}, {})
             text = serializer.encode(call.to_wire())
             answer = (b"run", 1, 0, 1_700_000_000_000, None, None, text, b"", call_id.encode())
             claims.append(("agent.coder", f"token-{call_id}", answer))
-        self.reader.batches.append(Batch(monotonic(), claims))
+        self.reader.batches.append(Batch(monotonic(), claims, is_full=is_full))
 
     def begin(self) -> None:
         self.lead.attach("w1", lambda: ("agent.coder",))
@@ -228,6 +228,27 @@ def test_short_calls_run_one_after_another_each_with_a_confirmed_mark() -> None:
     assert scene.ran == scene.noted == scene.reader.stored == numbers(0, 30)
     assert sorted(scene.reader.marked, key=int) == numbers(0, 30)
     wait_until(lambda: scene.lead.is_idle and scene.slots.taken == 0)
+
+
+def test_calls_that_came_with_the_first_are_claimed_and_marked_before_it_begins() -> None:
+    marked: dict[int, int] = {}
+    scene = Scene(8, lambda number: marked.update({number: len(scene.reader.marked)}))
+    scene.comes(*numbers(0, GROUP))  # from then on all calls are known to be short
+    scene.comes("100", is_full=True)
+    scene.comes("101", "102")
+    scene.begin()
+    wait_until(lambda: len(scene.noted) == GROUP + 3)
+    assert marked[100] == GROUP + 3
+    assert scene.reader.credits[1:3] == [8, 7]
+    wait_until(lambda: scene.lead.is_idle and scene.slots.taken == 0)
+
+
+def test_claimed_call_begins_though_there_is_no_queue_to_look_for_more() -> None:
+    scene = Scene(8, lambda number: None)
+    scene.comes(*numbers(0, GROUP))
+    scene.comes("100", is_full=True)
+    scene.lead.attach("w1", lambda: ("agent.coder",) if scene.reader.batches else ())
+    wait_until(lambda: scene.noted == [*numbers(0, GROUP), "100"])
 
 
 def test_events_stay_in_their_queue_while_too_many_turns_wait_for_their_tools() -> None:
