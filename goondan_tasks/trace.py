@@ -518,7 +518,7 @@ def excerpt(value: Any) -> Excerpt:
 
 
 def _limits(ledger: Ledger, record: CallRecord) -> tuple[tuple[str, ...], int | None]:
-    """Return the limits of a waiting call (``limits/scripts/shared.lua``), and the calls before it."""
+    """Return the limits of a waiting call (``permits.lua``), and the calls before it."""
     if record.waiting_for is None:
         return (), None
     with ledger.redis.pipeline(transaction=False) as pipe:

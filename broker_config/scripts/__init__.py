@@ -95,8 +95,9 @@ class ClaimOnReserve:
     """Lua code that claims calls while their messages are reserved (``reserve.lua``).
 
     ``lua`` defines ``claim_on_reserve(queue, message, tag, argument, terms)``, which returns a claim or
-    false, and ``end_claims()``, which is called after the last claim. ``terms`` holds an argument for each
-    queue: a worker may serve hundreds of queues, and a reservation sends only those of the ones it reads.
+    false, and ``end_claims()``, which is called after the last claim and may return what is called last.
+    ``terms`` holds an argument for each queue: a worker may serve hundreds of queues, and a reservation sends
+    only those of the ones it reads.
     """
 
     lua: str = "local function claim_on_reserve() return false end local function end_claims() end"

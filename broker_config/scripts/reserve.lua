@@ -6,10 +6,11 @@
 --       events and calls that `claim_on_reserve` claims (the first other message stays in its queue and ends the
 --       reservation), tag prefix, the argument of `claim_on_reserve`, the number of acknowledged tags, those tags, then
 --       the terms of each queue
--- Returns {numbers of the emptied queues, {tag, number of its queue, message, claim, ...}}. The message of a claimed
--- call is false: the claim replaces it.
+-- Returns {numbers of the emptied queues, {tag, number of its queue, message, claim, ...}, what end_claims has to say}.
+-- The message of a claimed call is false: the claim replaces it.
 -- Put before this: `local function claim_on_reserve(queue, message, tag, argument, terms)`, which returns a claim or
--- false, and `local function end_claims()`, which is called once, after the last claim.
+-- false, and `local function end_claims()`, which is called once, after the last claim. It may return a function: that
+-- is called last, as it may push messages, and its answer is the last of this script.
 -- If a claim fails, for example because of a record of another version, the reason replaces the claim, and the message
 -- stays in flight until it is overdue: an error of the whole script would keep the others from being reserved.
 -- A damaged queue counts as empty.
@@ -56,7 +57,7 @@ for place = 3, #KEYS, 2 do
     redis.call('LPUSH', wake_up, '1') -- one push wakes one worker, so a worker that leaves messages wakes the next
   end
 end
-end_claims()
+local close = end_claims()
 if #copied > 0 then
   local time = redis.call('TIME')
   for at = 1, #copied, 2 do scores[at], scores[at + 1] = time[1] + time[2] / 1000000, copied[at] end
@@ -64,4 +65,4 @@ if #copied > 0 then
   redis.call('HSET', KEYS[1], unpack(copied))
 end
 for queue, took in pairs(lengths) do redis.call('LTRIM', queue, 0, -took - 1) end
-return {emptied, taken}
+return {emptied, taken, close and close()}

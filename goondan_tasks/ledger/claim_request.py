@@ -39,17 +39,21 @@ def new_token() -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClaimTerms:
-    """What the export declares about running a call again, and about the time of one run."""
+    """What the export declares about running a call again, about the time of one run, and its limits."""
 
     idempotent: bool = False
     max_attempts: int = 3
     #: ``None`` if the export has no limit of its own
     limit_seconds: float | None = None
+    #: the limits that all its calls have, as text (``permits.lua``), and the scope of ``serial``, if any
+    limits: tuple[str, str] | None = None
 
     @property
-    def written(self) -> tuple[str, int, int]:
+    def written(self) -> tuple[Any, ...]:
         """The terms as ``claim_on_reserve.lua`` reads them."""
-        return str(int(self.idempotent)), self.max_attempts, round((self.limit_seconds or 0) * 1000)
+        seconds = self.limit_seconds or 0
+        written = str(int(self.idempotent)), self.max_attempts, round(seconds * 1000)
+        return written if self.limits is None else (*written, *self.limits, seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ raise ``redis.exceptions.RedisError``; a :class:`broker_config.pipelined_writer.
 import itertools
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from broker_config.queues import events_queue, wake_up_key
 from broker_config.scripts import ClaimOnReserve, Script, ScriptCall, ScriptConnection
 from broker_config.settings import Settings
 from goondan_tasks.calls import Run
-from goondan_tasks.errors import CallClosedError, ToolCancelledError
+from goondan_tasks.errors import CallClosedError
 from goondan_tasks.events import is_event, mailbox_of, queue_of
 from goondan_tasks.ledger.claim_request import (
     ClaimRequest,
@@ -30,12 +30,12 @@ from goondan_tasks.ledger.claim_request import (
     settlement_claim,
     swept_claim,
 )
+from goondan_tasks.ledger.endings import Finished, FollowUp, kind_of, nothing_follows, stored_many
 from goondan_tasks.ledger.former_runs import former_ending
 from goondan_tasks.ledger.record import (
     Admission,
     CallRecords,
     Claim,
-    Finished,
     Outcome,
     Verdict,
     celery_record,
@@ -74,20 +74,19 @@ class Ledger(CallRecords):
         self._scripts = Scripts.read(settings)
         self._lease_ms = round(settings.lease_seconds * 1000)
         keys = self.keys
-        self._finish_terms = (
-            settings.result_ttl_seconds,
-            keys.results(""),
-            keys.running(""),
-            keys.celery_result(""),
-            keys.dead_letters(""),
-        )
-        self._longest_pause_ms = round(2 * sweep_seconds(settings) * 1000)
         self._queue_timeout_ms = round(settings.queue_timeout_seconds * 1000)
         self._result_ttl = settings.result_ttl_seconds
         # a record must outlive the longest wait plus the longest run
         self._record_ttl = self._result_ttl + round(
             settings.queue_timeout_seconds + settings.call_timeout_seconds
         )
+        pause_ms = round(sweep_seconds(settings) * 1000)
+        self._longest_pause_ms = 2 * pause_ms
+        #: what ``open_limits`` in ``permits.lua`` takes
+        self.limit_terms = f"{self._lease_ms} {pause_ms} {round(self._record_ttl)} {keys.prefix}"
+        families = (keys.results, keys.running, keys.celery_result, keys.dead_letters)
+        prefixes = (family("") for family in families)
+        self._finish_terms = (settings.result_ttl_seconds, *prefixes, self.limit_terms)
 
     @property
     def unawaited_scripts(self) -> tuple[Script, ...]:
@@ -174,8 +173,7 @@ class Ledger(CallRecords):
         )
 
     def _claim_terms(self, token: str, worker: str, terms: ClaimTerms) -> list[Any]:
-        idempotent, most, limit = terms.written
-        return [token, worker, self._lease_ms, self._record_ttl, idempotent, most, limit]
+        return [token, worker, self._lease_ms, self._record_ttl, *terms.written[:3]]
 
     def _indexes(self, call_id: str, call: ToolCall) -> tuple[str, ...]:
         """Return the keys of a call's trace indexes as one script argument, or no argument."""
@@ -255,6 +253,7 @@ class Ledger(CallRecords):
             "ns": self.keys.prefix,
             "most": most,
             "ref": bundle_ref or "",
+            "limits": self.limit_terms,
         }
         written = {
             queue: {name: one is not None and one.written for name, one in named.items()}
@@ -318,7 +317,7 @@ class Ledger(CallRecords):
     def ended_with(self, claim: Claim, result: ToolCallResult) -> tuple[Any, ...]:
         """Return the end of a run with its result, as :meth:`finish_many` takes it."""
         wire = serializer.encode(result.to_wire(), repairs=True)
-        return self.ended(claim, wire, outcome=result.status, kind=_kind_of(result))
+        return self.ended(claim, wire, outcome=result.status, kind=kind_of(result))
 
     def ended(self, claim: Claim, result: bytes, *, outcome: str, kind: str) -> tuple[Any, ...]:
         """Return the end of a run as :meth:`finish_many` takes it."""
@@ -334,14 +333,18 @@ class Ledger(CallRecords):
             iso_time(run.clock()),
         )
 
-    def finish_many(self, ended: Sequence[tuple[Any, ...]]) -> ScriptCall[list[int]]:
+    def finish_many(
+        self, ended: Sequence[tuple[Any, ...]], follow: Callable[[FollowUp], object] = nothing_follows
+    ) -> ScriptCall[list[int]]:
         """Store the final results of tool calls in one script (``finish.lua``).
 
         Each is ``(id, token, agent, "done" or "dead", outcome, kind, result as JSON, ISO 8601 time)``;
-        ``finish_call`` in ``finishing.lua`` lists the kinds.
+        ``finish_call`` in ``finishing.lua`` lists the kinds. ``follow`` gets what follows from limits.
         """
         keys = [self.keys.due, *(self.keys.call(one[0]) for one in ended)]
-        return ScriptCall(self._scripts.finish, keys, [*self._finish_terms, *itertools.chain(*ended)])
+        arguments = [*self._finish_terms, *itertools.chain(*ended)]
+        parse = partial(stored_many, count=len(ended), follow=follow)
+        return ScriptCall(self._scripts.finish, keys, arguments, parse)
 
     def _event_keys(self, call: ToolCall, answer: Submission | None) -> list[str]:
         queues = [queue_of(one) for one in (call, *([answer.call] if answer else []))]
@@ -380,7 +383,7 @@ class Ledger(CallRecords):
         return ScriptCall(
             self._scripts.release,
             [keys.call(run.id), keys.due, keys.running(run.call.agent_name), queue, wake_up_key(queue)],
-            [run.id, claim.token, message, int(died), int(is_untouched)],
+            [run.id, claim.token, message, int(died), int(is_untouched), self.limit_terms],
             bool,
         )
 
@@ -411,6 +414,7 @@ class Ledger(CallRecords):
                 result.handle or "",
                 int(is_approval),
                 wire,
+                self.limit_terms,
             ],
         )
 
@@ -524,7 +528,7 @@ class Ledger(CallRecords):
     def retry(self, claim: Claim, *, pause_ms: int, begun_at: float, code: str) -> ScriptCall[int]:
         """Ask for another run of a call whose run has failed with ``code`` (``retry.lua``)."""
         retried = f"{claim.run.retries + 1} {begun_at:.0f}"
-        arguments = [claim.token, pause_ms, retried, former_ending(code)]
+        arguments = [claim.token, pause_ms, retried, former_ending(code), claim.run.id, self.limit_terms]
         return ScriptCall(self._scripts.retry, [self.keys.call(claim.run.id)], arguments)
 
     def keep_failure(self, run: Run, traceback: str | None) -> ScriptCall[int]:
@@ -592,8 +596,3 @@ class Ledger(CallRecords):
 
 def _ids(answer: Sequence[bytes]) -> set[str]:
     return {call_id.decode() for call_id in answer}
-
-
-def _kind_of(result: ToolCallResult) -> str:
-    is_cancelled = result.error is not None and result.error.code == ToolCancelledError.code
-    return "cancelled" if is_cancelled else ""

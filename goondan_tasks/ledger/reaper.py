@@ -33,8 +33,9 @@ from goondan_tasks.errors import (
 )
 from goondan_tasks.events import answer_to, completed_event, handling_agent, is_event
 from goondan_tasks.failure import OUR_CODES, describe, with_error_in_output_by_name
+from goondan_tasks.ledger.endings import Finished
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.record import Claim, Finished, Outcome, Stored, Verdict, completed
+from goondan_tasks.ledger.record import Claim, Outcome, Stored, Verdict, completed
 from goondan_tasks.ledger.submission import Submission, event_submission
 from goondan_tasks.limits.limiter import Limiter, conflict, shared
 from goondan_tasks.messages import ToolCall, ToolCallResult
@@ -113,7 +114,6 @@ class Reaper:
             self.run_again(claim, died=True)
         elif claim.verdict is Verdict.LIMITED:
             self.fail(claim, self._limiter.too_late(claim))
-            self._limiter.forget(claim.run.id)
         elif claim.verdict is Verdict.CONFLICT:
             self.fail(claim, conflict(claim))
         elif claim.verdict is Verdict.SHARED:
@@ -266,7 +266,6 @@ class Reaper:
         claim = self._ledger.cancel(call_id, canceller).run(self._ledger.redis)
         if claim is not None:
             self.settle(claim)
-            self._limiter.forget(call_id)
 
     def cancel_many(self, call_ids: Sequence[str], canceller: str) -> dict[str, str]:
         """Cancel calls as :meth:`cancel` does, in a few trips to Redis.
@@ -283,7 +282,6 @@ class Reaper:
         for claim in claims:
             if is_event(claim.run.call) or claim.was_pending:  # their ends cause events
                 self.settle(claim)
-        self._limiter.forget(*(claim.run.id for claim in claims))
         return {
             call_id: "" if claim is None else claim.run.call.agent_name
             for call_id, (is_open, claim) in zip(call_ids, answers, strict=True)

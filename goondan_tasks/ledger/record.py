@@ -116,25 +116,6 @@ class Stored(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
-    """The answer of ``finish.lua`` for one call, or of ``finish_event.lua``."""
-
-    stored: Stored
-    #: id and JSON of the next event, if the caller must send its message
-    unsent: Mapping[str, bytes]
-
-    @classmethod
-    def of(cls, answer: int | Sequence[Any]) -> Self:
-        """Read a script's answer."""
-        if isinstance(answer, int):
-            return cls(Stored(min(answer, Stored.YES)), {})
-        if len(answer) == 1:
-            return cls.of(answer[0])
-        moment, call_id, call = answer
-        return cls(Stored(min(moment, Stored.YES)), {call_id.decode(): call})
-
-
-@dataclass(frozen=True, slots=True)
 class Claim:
     """The right to run or settle a call, valid while ``token`` is the call's current token."""
 

@@ -14,21 +14,32 @@ _MAILBOXES = ("wrong_type", "mailboxes")
 _MADE_OF = {
     "submit": ("ttl", "tracing", *_MAILBOXES, "accept", "submit"),
     "claim": ("ttl", "tracing", "numbers", "claiming", "claim"),
-    "claim_on_reserve": ("ttl", "tracing", "numbers", *_MAILBOXES, "claiming", "claim_on_reserve"),
+    "claim_on_reserve": (
+        "ttl",
+        "tracing",
+        "numbers",
+        *_MAILBOXES,
+        "permits",
+        "claiming",
+        "claim_on_reserve",
+    ),
     "claim_event": ("ttl", "tracing", "numbers", *_MAILBOXES, "accept", "claiming", "claim_event"),
     "fetch": ("ttl", "tracing", "numbers", *_MAILBOXES, "claiming", "fetch"),
     "release_events": ("ttl", *_MAILBOXES, "release_events"),
     "renew": ("ttl", *_MAILBOXES, "renew"),
     "keep_leases": ("ttl", *_MAILBOXES, "keep_leases"),
-    "release": ("ttl", "former", "release"),
-    "finish": ("finishing", "finish"),
-    "suspend": ("ttl", "suspend"),
+    "release": ("ttl", "former", "permits", "release"),
+    "finish": ("permits", "finishing", "finish"),
+    "suspend": ("ttl", "permits", "suspend"),
     "resolve": ("numbers", "resolve"),
     "approve": ("numbers", "approve"),
     "cancel": ("numbers", "cancel"),
-    "retry": ("former", "retry"),
+    "retry": ("former", "permits", "retry"),
+    "admit": ("permits", "admit"),
+    "begin": ("permits", "begin"),
+    "look": ("permits", "look"),
     "sweep": ("ttl", "numbers", *_MAILBOXES, "former", "sweep"),
-    "finish_event": ("ttl", "tracing", *_MAILBOXES, "accept", "finishing", "finish_event"),
+    "finish_event": ("ttl", "tracing", *_MAILBOXES, "accept", "permits", "finishing", "finish_event"),
 }
 
 
@@ -65,6 +76,9 @@ class Scripts:
     retry: Script
     unqueue: Script
     keep_failure: Script
+    admit: Script
+    begin: Script
+    look: Script
     #: put before the transport's ``reserve.lua``
     claim_on_reserve: Script
 

@@ -3,19 +3,18 @@
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Self, cast
 from urllib.parse import quote, unquote
 
 from broker_config.connections import milliseconds_of, rows_of
-from broker_config.keys import Keys
 from broker_config.queues import call_queue, wake_up_key
-from broker_config.scripts import Script, ScriptCall, run_script_calls
-from broker_config.settings import Settings
+from broker_config.scripts import Script, ScriptCall
 from goondan_tasks.errors import LimitError, ToolCallConflictError
-from goondan_tasks.ledger.ledger import Ledger, sweep_seconds
+from goondan_tasks.ledger.endings import FollowUp
+from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim
 from goondan_tasks.messages import ToolCall, ToolCallResult, iso_time
 from goondan_tasks.pauses import Pauses, is_pause, pause_name
@@ -67,6 +66,12 @@ class Limits:
             key_arguments=export.idempotency_key or (),
             timeout_seconds=export.timeout_seconds or 0,
         )
+
+    @property
+    def terms(self) -> tuple[str, str] | None:
+        """What :attr:`ClaimTerms.limits` is; ``None`` if there are none for ``claim_on_reserve.lua``."""
+        common = "\n".join(limit for limit in (self.concurrency, self.rate) if limit)
+        return (common, self.serial_scope or "") if common or self.serial_scope else None
 
     def for_call(self, call: ToolCall, *, is_paused: bool = False) -> str:
         """Return the limits of a call as text (``permits.lua``), in the order in which it waits for them."""
@@ -124,72 +129,60 @@ def _digest(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LimitAnswer:
-    """The answer of a script (see ``permits.lua`` and ``admit.lua``)."""
+    """The answer of ``admit.lua``."""
 
     word: str
     #: the call or limit that the word refers to
     about: str
-    #: ms until the wait queues must be checked again; ``None`` if no call waits
-    look_in: int | None
     #: Redis time in ms
     now: int
-    #: ids and JSON of the admitted calls whose messages the caller must send
-    unsent: Mapping[str, bytes]
+    follow_up: FollowUp
 
     @classmethod
     def of(cls, answer: Sequence[Any]) -> Self:
-        """Read a script's answer."""
-        word, about, look_in, now, unsent = answer
-        calls = {call_id.decode(): call for call_id, call in zip(unsent[::2], unsent[1::2], strict=True)}
-        return cls(word.decode(), about.decode(), None if look_in < 0 else look_in, now, calls)
+        """Read the script's answer."""
+        word, about, now, follow_up = answer
+        return cls(word.decode(), about.decode(), now, FollowUp.of(follow_up))
 
 
 class LimitScripts:
-    """The script calls of limits."""
+    """The scripts for calls with limits that are not claimed on reserve, or whose runs take long."""
 
-    def __init__(self, settings: Settings) -> None:
-        keys = self._keys = Keys(settings.namespace)
-        folder = files("goondan_tasks.limits") / "scripts"
+    def __init__(self, ledger: Ledger) -> None:
+        folder = files("goondan_tasks.ledger") / "scripts"
         self._admit, self._begin, self._leave, self._look = (
             Script.read(folder, "permits", name) for name in ("admit", "begin", "leave", "look")
         )
-        self._constants = [
-            *(family("") for family in (keys.call, keys.limit, keys.holders, keys.wait_queue, keys.waiter)),
-            keys.waiting(""),
-            round(settings.lease_seconds * 1000),
-            round(sweep_seconds(settings) * 1000),
-        ]
-        self._ttl = round(settings.result_ttl_seconds + settings.queue_timeout_seconds)
+        self._keys, self._terms = ledger.keys, ledger.limit_terms
+        settings = ledger.settings
+        self._ttl = settings.result_ttl_seconds + settings.queue_timeout_seconds
         self._call_timeout = settings.call_timeout_seconds
 
     def admit(
         self, call_id: str, call: ToolCall, call_limits: str, *, message: bytes, run_seconds: float
-    ) -> ScriptCall[Any]:
+    ) -> ScriptCall[LimitAnswer]:
         """Ask whether a call may run now, for at most ``run_seconds`` (``admit.lua``)."""
         queue = call_queue(call.agent_name)
         # the space marks the message of an admitted call, see permits.lua
         turn = b" " + message if message else b""
-        arguments = (call_id, call.agent_name, queue, wake_up_key(queue), call_limits, turn)
-        return self._script_call(self._admit, *arguments, run_seconds=run_seconds)
-
-    def begin(self, call_id: str, call_limits: str, admitted_at: int) -> ScriptCall[Any]:
-        """Count the start of a call's handler (``begin.lua``)."""
-        return self._script_call(self._begin, call_id, call_limits, admitted_at)
-
-    def leave(
-        self, call_id: str, call_limits: str, admitted_at: int, *, pauses: bool = False
-    ) -> ScriptCall[Any]:
-        """Release what a call holds (``leave.lua``); with ``pauses``, before a pause between two runs."""
-        return self._script_call(self._leave, call_id, call_limits, admitted_at, int(pauses))
-
-    def look(self) -> ScriptCall[Any]:
-        """Admit the calls that no longer have to wait (``look.lua``)."""
-        return self._script_call(self._look)
-
-    def _script_call(self, script: Script, *arguments: Any, run_seconds: float = 0) -> ScriptCall[Any]:
         # what a call holds must outlive the call
-        ttl = self._ttl + round(max(run_seconds, self._call_timeout))
-        return ScriptCall(script, [self._keys.limits, self._keys.paused], [*self._constants, ttl, *arguments])
+        ttl = math.ceil(self._ttl + max(run_seconds, self._call_timeout))
+        arguments = (self._terms, call_id, call.agent_name, queue, wake_up_key(queue), call_limits, turn, ttl)
+        return ScriptCall(self._admit, [self._keys.call(call_id)], arguments, LimitAnswer.of)
+
+    def begin(self, call_id: str, token: str, call_limits: str) -> ScriptCall[FollowUp]:
+        """Count the start of a run for its rates now, since it may take long (``begin.lua``)."""
+        arguments = [self._terms, call_id, token, call_limits]
+        return ScriptCall(self._begin, [self._keys.call(call_id)], arguments, FollowUp.of)
+
+    def leave(self, call_id: str, token: str, call_limits: str) -> ScriptCall[FollowUp]:
+        """Release what a run holds that has ended, and whose record is damaged (``leave.lua``)."""
+        arguments = [self._terms, call_id, token, call_limits]
+        return ScriptCall(self._leave, [self._keys.call(call_id)], arguments, FollowUp.of)
+
+    def look(self) -> ScriptCall[FollowUp]:
+        """Admit the calls that no longer have to wait (``look.lua``)."""
+        return ScriptCall(self._look, [self._keys.limits], [self._terms], FollowUp.of)
 
 
 _UNITS = {1_000: "s", 60_000: "m", 3_600_000: "h"}
@@ -229,13 +222,6 @@ class Limiter:
     def __init__(self, ledger: Ledger) -> None:
         self._redis = ledger.redis
         self._keys = ledger.keys
-        self._limit_scripts = LimitScripts(ledger.settings)
-
-    def forget(self, *call_ids: str) -> None:
-        """Remove calls that have ended from their wait queues."""
-        if call_ids:
-            leaves = [self._limit_scripts.leave(call_id, "", 0) for call_id in call_ids]
-            run_script_calls(self._redis, leaves)
 
     def too_late(self, claim: Claim) -> LimitError:
         """Return the error of a call that its limits would admit only after its deadline."""

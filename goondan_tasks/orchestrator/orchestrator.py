@@ -39,7 +39,6 @@ from goondan_tasks.ledger.ledger import Ledger, sweep_seconds
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.submission import Submission, digest_of
-from goondan_tasks.limits.limiter import Limiter
 from goondan_tasks.messages import iso_time, wall_clock
 from goondan_tasks.names import DELEGATE_RESULT_TOOL, EVENT_TOOL, EVENT_TOOLS
 from goondan_tasks.oauth.manager import LONGEST_SECONDS
@@ -103,7 +102,6 @@ class Fleet:
         self._ledger = Ledger(redis, settings)
         self._keys = self._ledger.keys
         self._reaper = Reaper(self._ledger, dispatch_for(settings), settings.help_url)
-        self._limiter = Limiter(self._ledger)
         self._are_messages_here = settings.effective_broker_url == settings.redis_url
         self._sweeper = Sweeper(lambda: self._reaper.sweep(name), sweep_seconds(settings))
         self._left = LeftMessages(redis, settings.lease_seconds)
@@ -237,8 +235,6 @@ class Fleet:
             record = records[name.decode()]
             run = Run(record.id, record.call, self._name, attempt, queued_at, wall_clock)
             self._reaper.fail(Claim(run, token, Verdict.RUN), error)
-            if record.waiting_for is not None:
-                self._limiter.forget(record.id)
         return len(taken)
 
     def _was_run(self, call_id: str) -> bool:

@@ -15,6 +15,7 @@ from goondan_tasks.bundle import load_bundle
 from goondan_tasks.calls import Dispatch
 from goondan_tasks.ledger.claim_request import ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.limits.limiter import Limits
 from goondan_tasks.messages import ToolCall
 from tests.unit.workers.revisions.lone_revisions import revisions_with
 from workers.delivery.limiter import CallLimiter
@@ -55,15 +56,24 @@ def limits_of(call: ToolCall) -> tuple[Limit, ...]:
 def terms_of_tools() -> dict[str, ClaimTerms]:
     """Return the terms on which the calls of each tool are claimed."""
     return {
-        name: ClaimTerms(idempotent=bool(export.idempotent), max_attempts=export.max_attempts or 3)
+        name: ClaimTerms(
+            idempotent=bool(export.idempotent),
+            max_attempts=export.max_attempts or 3,
+            limits=Limits.of(BUNDLE.all_tools()[name]).terms,
+        )
         for name, export in ((name, bound.export) for name, bound in BUNDLE.all_tools().items())
     }
 
 
-def is_limited(tool: str) -> bool:
-    """Whether a tool declares a limit, so that none of its calls is claimed when it is reserved."""
+def terms_on_reserve(tool: str, terms: ClaimTerms, *, asks_limits: bool) -> ClaimTerms | None:
+    """Return the terms on which calls are claimed as they are reserved, ``None`` if none is.
+
+    A worker that does not ask limits then claims no call with limits; each asks for itself.
+    """
     limits = REGISTRY.limits("coder", tool)
-    return limits is not None and not limits.is_empty
+    if limits is None or limits.is_empty:
+        return terms
+    return terms if asks_limits and not limits.key_arguments else None
 
 
 class Writer:
@@ -81,6 +91,9 @@ class Writer:
             return False
         self.flush()
         return True
+
+    def put_off(self, script_call: ScriptCall[Any], receiver: Callable[[Any], object]) -> None:
+        self.unsent.append((script_call, receiver))
 
     def ask(self, script_call: ScriptCall[Any]) -> Any:
         self.flush()
@@ -126,6 +139,6 @@ class Limiters:
     def make(self, writer: Writer, alarms: Alarms) -> CallLimiter:
         """Make the limiter of one worker process."""
         limiter: Any = copy(self._first)
-        limiter.writer, limiter.watchdog, limiter._admitted = writer, alarms, {}
+        limiter.writer, limiter.watchdog = writer, alarms
         made: CallLimiter = limiter
         return made

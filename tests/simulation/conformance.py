@@ -252,6 +252,10 @@ class Conformance:
         if verdict == b"told" or not self._is_followed(call_id):
             return
         self._move(call_id, -1, 0)
+        if verdict == b"waiting":  # for a limit
+            return
+        if verdict == b"limited":  # it is claimed, for its error
+            claim = [b"run", *claim[1:]]
         box = self._box_of.get(call_id)
         if box and verdict not in {b"done", b"held"}:
             self._agree("reserve", call_id, str(self._first(box)), call_id)
@@ -298,7 +302,7 @@ class Conformance:
                     self._spared.pop(call_id, None)
 
     def _finish(self, _: list[str], given: list[str], answer: list[int]) -> None:
-        for number, at in enumerate(range(5, len(given), 8)):
+        for number, at in enumerate(range(6, len(given), 8)):
             self._finished("finish", given[at : at + 8], answer[number])
 
     def _finished(self, script: str, given: list[str], answer: int, *, still_runs: bool = False) -> str:
@@ -315,18 +319,18 @@ class Conformance:
         return word
 
     def _finish_event(self, keys: list[str], given: list[str], answer: Any) -> None:
-        call_id, request, box = given[5], given[15], given[16]
+        call_id, request, box = given[6], given[16], given[17]
         if not self._is_followed(call_id) or self._enders.get(call_id) == request:
             return
         number = answer if isinstance(answer, int) else answer[0]
-        before, still_runs = self._record(call_id), bool(given[14])
+        before, still_runs = self._record(call_id), bool(given[15])
         if still_runs:
-            self._lease = int(given[14])
-        word = self._finished("finish_event", given[5:13], number, still_runs=still_runs)
-        if word == YES and before.status not in ENDED and len(given) > 18:
+            self._lease = int(given[15])
+        word = self._finished("finish_event", given[6:14], number, still_runs=still_runs)
+        if word == YES and before.status not in ENDED and len(given) > 19:
             agent = keys[7].rpartition(":")[2]
-            ends = self.now + int(given[21])
-            self._accept(given[18], agent, ends, given[23], has_message=bool(given[17]))
+            ends = self.now + int(given[22])
+            self._accept(given[19], agent, ends, given[24], has_message=bool(given[18]))
         if before == self.records[call_id] or still_runs:
             return
         self._enders[call_id] = request
@@ -378,7 +382,7 @@ class Conformance:
             self._set(script, call_id, record, is_touched=ours in {"taken", "expired"})
 
     def _release(self, _: list[str], given: list[str], answer: int) -> None:
-        call_id, token, message, died, untouched = given
+        call_id, token, message, died, untouched = given[:5]
         if self._is_followed(call_id):
             ours, record = self._rules.release(
                 self._record(call_id), token, died=died == "1", is_untouched=untouched == "1",

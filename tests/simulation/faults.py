@@ -84,6 +84,7 @@ def oversleep(world: World, pick: Random) -> bool:
     worker = world.awake(pick, lambda one: one.held)
     if worker is None:
         return False
+    world.count_starts()
     worker.is_frozen = True
     for seconds in (9, 9, 9, 9):  # sweepers look all the time, so none spares the claims
         world.now += seconds
@@ -100,6 +101,7 @@ def oversleep(world: World, pick: Random) -> bool:
 
 def tick(world: World, pick: Random) -> bool:
     """Let time pass; Redis' clock may also be set back a little."""
+    world.count_starts()
     world.now += pick.choice([0.001, 0.5, 4, 4, 9, 9, 31, 40, -2])
     if pick.random() < 0.03:
         world.now += 2 * QUEUE_SECONDS

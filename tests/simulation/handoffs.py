@@ -50,7 +50,8 @@ class HandoffsParts(Parts):
         super().__init__(redis)
         without_served_agents(self.reaper)
         named = dict.fromkeys(("goondan.delegate", "goondan.delegate_result", "goondan.event"), TERMS)
-        self.claiming = self.ledger.claim_on_reserve("worker", 3, {QUEUES[1]: named, QUEUES[2]: named})
+        claiming = self.ledger.claim_on_reserve("worker", 3, {QUEUES[1]: named, QUEUES[2]: named})
+        self.claiming = [claiming, claiming]
         self.clients = [client_of(redis, self.settings) for _ in range(3)]
         for client in self.clients:
             without_served_agents(client._reaper)

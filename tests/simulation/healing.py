@@ -106,7 +106,6 @@ def work_off(world: World) -> None:
                 store_result(world, held.claim, ok_result(worker, held.claim, pick), pick)
             elif answer == Stored.CANCELLED:
                 world.reaper.settle(_cancelled(held.claim))
-            worker.limiter.leave(held.claim)
         if not took:
             return
 

@@ -10,19 +10,18 @@ from goondan_tasks.errors import ToolCancelledError
 from goondan_tasks.events import is_event
 from goondan_tasks.ledger.record import Claim
 from tests.simulation.invariants import require_lease, require_startable
+from tests.simulation.limit_invariants import require_released
 from tests.simulation.parts import LeadJob
-from tests.simulation.world import BrokenPromiseError, Held, Worker, World
+from tests.simulation.world import BrokenPromiseError, Worker, World
 from workers.job import Ended, JobState
 from workers.pool.lead import GROUP, MOST_RESULTS
 
 
-def _is_plain(world: World, held: Held) -> bool:
-    return not is_event(held.claim.run.call) and not world.calls[held.claim.run.id].limits
-
-
 def mark_by_lead(world: World, pick: Random) -> bool:
     """Mark the next calls of a worker as its lead does."""
-    unmarked = partial(Worker.held_if, wanted=lambda held: not held.is_marked and _is_plain(world, held))
+    unmarked = partial(
+        Worker.held_if, wanted=lambda held: not held.is_marked and not is_event(held.claim.run.call)
+    )
     worker = world.awake(pick, unmarked)
     if worker is None:
         return False
@@ -56,16 +55,20 @@ def _note_mark(world: World, worker: Worker, job: LeadJob) -> None:
 
 def finish_by_lead(world: World, pick: Random) -> bool:
     """Send the results of a worker as its lead does."""
-    running = partial(Worker.held_if, wanted=lambda held: held.has_begun and _is_plain(world, held))
+    running = partial(
+        Worker.held_if, wanted=lambda held: held.has_begun and not is_event(held.claim.run.call)
+    )
     worker = world.awake(pick, running)
     if worker is None:
         return False
-    jobs: list[Any] = [LeadJob.of(held.claim) for held in running(worker)[:MOST_RESULTS]]
+    group = running(worker)[:MOST_RESULTS]
+    jobs: list[Any] = [LeadJob.of(held.claim) for held in group]
     again = world.lead.send([Ended(job, _result_of(worker, job.claim)) for job in jobs])
     _require_stored(world, [ended.job.id for ended in again])
     for job in jobs:
         if job not in [ended.job for ended in again]:
-            del worker.held[job.token]
+            worker.leave_damaged(world.calls[job.id].is_damaged, worker.held.pop(job.token))
+            require_released(world, world.calls[job.id])
     for cancelled in world.lead.cancelled:
         world.reaper.fail(cancelled.claim, ToolCancelledError())
     return True

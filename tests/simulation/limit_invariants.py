@@ -96,9 +96,9 @@ def require_within_limits(world: World, one: KnownCall) -> None:
                 raise BrokenPromiseError(f"{_names(world, running)} run at once, in spite of {limit.name}")
         elif limit.kind == "rate":
             times = world.starts.setdefault(limit.name, [])
-            times.append(int(world.milliseconds))
+            times.append((int(world.milliseconds), one.id))
             times.sort()
-            for first, beyond in zip(times, times[limit.most :], strict=False):
+            for (first, _), (beyond, _) in zip(times, times[limit.most :], strict=False):
                 if beyond - first < limit.period:
                     starts = f"{limit.most + 1} starts in {beyond - first} ms"
                     raise BrokenPromiseError(f"{world.name(one)} exceeds {limit.name}: {starts}")

@@ -3,7 +3,7 @@
 from tests.simulation.scripts import Mutation
 
 _FREED = (
-    "elseif status ~= 'queued' and status ~= 'running' then\n      redis.call('ZREM', holders .. name, id)"
+    "elseif status ~= 'queued' and status ~= 'running' then\n        redis.call('ZREM', holders .. name, id)"
 )
 
 LIMIT_MUTATIONS = [
@@ -20,7 +20,7 @@ LIMIT_MUTATIONS = [
     Mutation(
         "limits keep the permits of the dead",
         _FREED,
-        "elseif false then\n      redis.call('ZREM', holders .. name, id)",
+        "elseif false then\n        redis.call('ZREM', holders .. name, id)",
     ),
     Mutation(
         "limits let a later call overtake",
@@ -34,16 +34,62 @@ LIMIT_MUTATIONS = [
     ),
     Mutation(
         "limits stop at a waiting call that has ended",
-        "take_out(id)\n      redis.call('ZREM', wait_queues .. name, id)",
+        "take_out(id)\n        redis.call('ZREM', wait_queues .. name, id)",
         "return",
     ),
     Mutation(
-        "limits admit nobody when a call leaves", "  else\n    admit_waiting(limit.name)\n  end", "  end"
+        "limits admit nobody when a call leaves",
+        "for _, name in ipairs(left) do pcall(admit_waiting, name) end",
+        "",
     ),
     Mutation(
-        "limits free the permit of another run",
-        "return has_ended or ((status == 'queued' or pauses) and at == since)",
-        "return true",
+        "limits keep the permits of calls that have ended",
+        "limits.leave(ends.leaving)",
+        "",
+    ),
+    Mutation(
+        "limits leave calls that have ended in wait queues",
+        "for _, id in ipairs(ends.waiting) do pcall(limits.take_out, id) end",
+        "",
+    ),
+    Mutation(
+        "reserve keeps no limits in the record", "if permits then fields = {'permits', permits} end", ""
+    ),
+    Mutation(
+        "admit keeps no limits in the record",
+        "if word == 'go' then redis.call('HSET', KEYS[1], 'permits', ARGV[6]) end",
+        "",
+    ),
+    Mutation(
+        "reserve claims calls that wait",
+        "if word == 'wait' then return 'waiting' end",
+        "if word == 'wait' then return 'run' end",
+    ),
+    Mutation(
+        "reserve pushes the messages of admitted calls too early",
+        "local close = end_claims()",
+        "local late = end_claims()\nlocal early = late and late()\nlocal function close() return early end",
+    ),
+    Mutation("reserve pushes no messages of admitted calls", "close and close()}", "nil}"),
+    Mutation(
+        "reserve forgets serial",
+        "if terms[5] == '' then return terms[4] end",
+        "if true then return terms[4] end",
+    ),
+    Mutation(
+        "reserve runs what a rate admits too late",
+        "return word == 'late' and 'limited' or 'run'",
+        "return 'run'",
+    ),
+    Mutation(
+        "a retry keeps its permits",
+        "limits.leave({{id = ARGV[5], token = ARGV[1]",
+        "local _ = ({{id = ARGV[5], token = ARGV[1]",
+    ),
+    Mutation(
+        "a pending call keeps its permits",
+        "limits.leave({{id = ARGV[1], token = ARGV[2]",
+        "local _ = ({{id = ARGV[1], token = ARGV[2]",
     ),
     Mutation(
         "limits give the wait queue no lifetime",
@@ -64,7 +110,7 @@ LIMIT_MUTATIONS = [
     ),
     Mutation(
         "rate counts a call, not its runs",
-        "redis.call('ZADD', key, 'NX', now, id .. ' ' .. since)",
+        "redis.call('ZADD', key, 'NX', now, id .. ' ' .. token)",
         "redis.call('ZADD', key, 'NX', now, id)",
     ),
     Mutation(
@@ -121,7 +167,7 @@ LIMIT_MUTATIONS = [
     ),
     Mutation(
         "limits are not asked",
-        "if limits is None or (limits.is_empty and not call.idempotency_key):",
+        "if limits is None or (limits.is_empty and not request.call.idempotency_key):",
         "if True:",
         where="workers.delivery.limiter:CallLimiter.claim",
     ),
@@ -132,20 +178,18 @@ LIMIT_MUTATIONS = [
         where="goondan_tasks.limits.limiter:Limits._serial",
     ),
     Mutation(
-        "worker releases no permits",
-        "if admitted is not None:",
-        "if False:",
-        where="workers.delivery.limiter:CallLimiter._leave",
+        "rate forgets the starts of short runs",
+        "if limit.kind == 'rate' and run.has_begun then",
+        "if false then",
     ),
     Mutation(
-        "worker counts no starts",
-        'if "rate " in call_limits:',
-        "if False:",
-        where="workers.delivery.limiter:CallLimiter.begin",
+        "rate forgets the starts of the dead",
+        "if not record[2] and record[10] then",
+        "if false then",
     ),
     Mutation(
         "worker looks after no wait queues",
-        "self.writer.send(self._limit_scripts.look(), self._on_answer)",
+        "self.writer.send(self._limit_scripts.look(), self.follow)",
         "pass",
         where="workers.delivery.limiter:CallLimiter.look",
     ),

@@ -65,10 +65,15 @@ class LeadPart:
         self.reader = _ShownReader(redis, ())
         self.cancelled: list[LeadJob] = []
         pool: Any = SimpleNamespace(
-            note_ended=lambda _: None, end_cancelled=self.cancelled.append, is_draining=False
+            note_ended=lambda _: None,
+            leave_damaged=lambda _: None,
+            end_cancelled=self.cancelled.append,
+            is_draining=False,
         )
         runtime: Any = SimpleNamespace(
-            delivery=SimpleNamespace(ledger=ledger), settings=ledger.settings, event_loop=None
+            delivery=SimpleNamespace(ledger=ledger, limiter=SimpleNamespace(follow=lambda _: None)),
+            settings=ledger.settings,
+            event_loop=None,
         )
         slots = Slots(lambda: 1, lambda _: None, lambda: None)
         self.lead = Lead(self.reader, runtime, DaemonThreads(lambda: None), slots, pool)

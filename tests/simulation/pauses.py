@@ -99,7 +99,8 @@ class PausesWorld(SceneWorld):
         self.delivery.limiter = worker.limiter
         terms = self.delivery.claim_on_reserve(worker.name, [AGENT]).terms
         of_calls = {name: one for name, one in terms.items() if name == QUEUES[0]}
-        worker.reservations.claim_with(replace(self.claiming, terms={**self.claiming.terms, **of_calls}))
+        claiming = self.claiming[0]
+        worker.reservations.claim_with(replace(claiming, terms={**claiming.terms, **of_calls}))
 
     def check_claimed(self, worker: Worker, one: KnownCall) -> None:
         known, stands = worker.limiter.paused, self.pauses.read()

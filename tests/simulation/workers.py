@@ -15,6 +15,7 @@ from broker_config import serializer
 from goondan_tasks.errors import ToolCancelledError, ToolError
 from goondan_tasks.events import is_event
 from goondan_tasks.ledger.claim_request import ClaimRequest
+from goondan_tasks.ledger.endings import FollowUp
 from goondan_tasks.ledger.record import Claim, Stored, Verdict
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.output import Pending
@@ -47,10 +48,12 @@ def reserve_from(
     reservation = worker.reservations.make(queues, *counts, worker.acknowledged)
     worker.acknowledged = []
     due = world.due()
-    _, taken = reservation.script_call.run(world.redis)
+    _, taken, *after = reservation.script_call.run(world.redis)
     if not world.is_healing and pick.random() < 0.05:
         world.note(f"{worker.name} lost the answer to its reservation")
         return True
+    if after:
+        worker.limiter.follow(FollowUp.of(after[0]))
     for tag, number, message, answer in zip(*[iter(taken)] * 4, strict=True):
         queue = queues[number]
         if answer is None:
@@ -102,7 +105,6 @@ def mark(world: World, pick: Random) -> bool:
         del worker.held[held.claim.token]
         if answer == Stored.CANCELLED:
             world.reaper.fail(held.claim, ToolCancelledError())
-        worker.limiter.leave(held.claim)
     return True
 
 
@@ -123,8 +125,8 @@ def begin(world: World, pick: Random) -> bool:
     require_alone(world, one, held)
     require_within_limits(world, one)
     require_only_run(world, one)
-    worker.limiter.begin(held.claim)
-    worker.writer.flush()  # Redis has just confirmed the mark, so that this arrives
+    if pick.random() < 0.5:  # else it counts when it ends, or takes a moment
+        worker.count_start(held)
     return True
 
 
@@ -141,9 +143,8 @@ def finish(world: World, pick: Random) -> bool:
     del worker.held[claim.token]
     result = ok_result(worker, claim, pick) if pick.random() < 0.7 else _error(world, claim)
     store_result(world, claim, result, pick)
-    worker.limiter.leave(claim)
-    if one.limits and not worker.writer.unsent:
-        require_released(world, one)
+    worker.leave_damaged(one.is_damaged, held)
+    require_released(world, one)
     world.tell(f"ended in {worker.name}", one)
     return True
 
@@ -177,7 +178,9 @@ def outlast(world: World, pick: Random) -> bool:
 
 def finish_many(world: World, pick: Random) -> bool:
     """Store the results of several calls in one script."""
-    running = partial(Worker.held_if, wanted=lambda held: held.has_begun and _is_plain(world, held))
+    running = partial(
+        Worker.held_if, wanted=lambda held: held.has_begun and not is_event(held.claim.run.call)
+    )
     worker = world.awake(pick, running)
     if worker is None:
         return False
@@ -191,11 +194,14 @@ def finish_many(world: World, pick: Random) -> bool:
         )
         for held in group
     ]
-    answers = world.repeated(world.ledger.finish_many(rows), pick, is_same=False)
+    script_call = world.ledger.finish_many(rows, worker.limiter.follow)
+    answers = world.repeated(script_call, pick, is_same=False)
     for held, answer in zip(group, answers, strict=True):
         del worker.held[held.claim.token]
         if answer == Stored.CANCELLED:
             world.reaper.fail(held.claim, ToolCancelledError())
+        worker.leave_damaged(world.calls[held.claim.run.id].is_damaged, held)
+        require_released(world, world.calls[held.claim.run.id])
     return True
 
 
@@ -219,14 +225,12 @@ def suspend_run(world: World, worker: Worker, held: Held, pick: Random) -> bool:
     one = world.calls[claim.run.id]
     del worker.held[claim.token]
     if one.is_damaged:  # its worker logs that the call is lost (ResultWriter)
-        worker.limiter.leave(claim)
         return False
     answer = world.ledger.suspend(claim, result).run(world.redis)
     if answer == -1:
         world.reaper.fail(claim, ToolCancelledError())
     elif isinstance(answer, bytes):
         store_result(world, claim, claim.run.ok({"completed": True}, 0.0), pick)
-    worker.limiter.leave(claim)
     world.tell("is pending", one)
     return True
 
@@ -270,7 +274,6 @@ def renew_all(world: World, worker: Worker) -> None:
     for token, held in list(worker.held.items()):
         if held.claim.run.id in lost:
             del worker.held[token]
-            worker.limiter.leave(held.claim)
             worker.pauses = [one for one in worker.pauses if one[0].token != token]
         else:
             require_lease(world, world.calls[held.claim.run.id])
@@ -281,6 +284,7 @@ def run_long(world: World, pick: Random) -> bool:
     """Let time pass while workers renew the leases of what they run, and sweepers look."""
     if not world.awake(pick, lambda one: one.held):
         return False
+    world.count_starts()
     for _ in range(pick.choice([1, 3, 6])):
         world.now += 9
         world.show_time()
@@ -334,11 +338,6 @@ def reconnect(world: World, pick: Random) -> bool:
     return True
 
 
-def _is_plain(world: World, held: Held) -> bool:
-    """Whether a call's result may be stored with others: the fast path has no events and no limits."""
-    return not is_event(held.claim.run.call) and not world.calls[held.claim.run.id].limits
-
-
 def _claim(world: World, worker: Worker, request: ClaimRequest, one: KnownCall, pick: Random) -> Claim:
     if one.is_event:
         script = world.ledger.claim_event(request, one.submission.message, is_handled_here=True)
@@ -383,7 +382,6 @@ def _take(world: World, worker: Worker, claim: Claim, due: Mapping[str, float]) 
         return
     if claim.is_ours:
         world.reaper.settle(claim)
-    worker.limiter.leave(claim)
 
 
 def ok_result(worker: Worker, claim: Claim, pick: Random) -> ToolCallResult:
@@ -405,12 +403,10 @@ def store_result(world: World, claim: Claim, result: ToolCallResult, pick: Rando
 
 def _retry(world: World, worker: Worker, held: Held, pick: Random) -> bool:
     claim, pause = held.claim, pick.choice([100, 5_000])
-    held.has_begun = held.is_marked = False
+    held.has_begun = held.is_marked = held.is_counted = False
     if world.ledger.retry(claim, pause_ms=pause, begun_at=0.0, code="E_TOOL").run(world.redis):
-        worker.limiter.leave(claim, pauses=True)
         worker.pauses.append((claim, world.now + pause / 1000))
     else:
         del worker.held[claim.token]
         store_result(world, claim, _error(world, claim), pick)
-        worker.limiter.leave(claim)
     return True

@@ -15,7 +15,7 @@ from redis import Redis
 from broker_config import serializer
 from broker_config.in_flight import InFlight, LeftMessages, ReservationFactory
 from broker_config.queues import call_queue, events_queue
-from broker_config.scripts import ScriptCall
+from broker_config.scripts import ClaimOnReserve, ScriptCall
 from broker_config.settings import Settings
 from goondan_tasks.calls import RedisDispatch, identity_of, new_call
 from goondan_tasks.events import is_event
@@ -32,9 +32,9 @@ from tests.simulation.admission import (
     Limit,
     Limiters,
     Writer,
-    is_limited,
     limits_of,
     terms_of_tools,
+    terms_on_reserve,
 )
 from tests.simulation.clock import VIRTUAL
 from tests.simulation.conformance import Conformance, script_names
@@ -111,6 +111,8 @@ class Held:
     has_begun: bool = False
     #: whether its result is stored, and its handler still runs
     has_result: bool = False
+    #: whether its worker has counted its start for the rates; else that is done when it ends
+    is_counted: bool = False
 
     def is_fresh(self, now: float) -> bool:
         """Whether its worker may begin it (``Job.require_fresh``)."""
@@ -140,6 +142,18 @@ class Worker:
         self.tokens += 1
         return f"{self.process}-secret-{self.tokens}"
 
+    def count_start(self, held: Held) -> None:
+        """Count the start of a run now, instead of at its end; Redis has just confirmed its mark."""
+        held.is_counted = True
+        self.limiter.begin(held.claim)
+        self.writer.flush()
+
+    def leave_damaged(self, is_damaged: bool, held: Held) -> None:
+        """Release what a run that has ended holds, if its record is damaged."""
+        if is_damaged:
+            self.limiter.leave_damaged(held.claim)
+            self.writer.flush()
+
     def held_if(self, wanted: Callable[[Held], bool]) -> list[Held]:
         """Return the claims that are wanted and do not pause between two runs."""
         paused = {claim.token for claim, _ in self.pauses}
@@ -160,19 +174,19 @@ class Parts:
         self.in_flight = InFlight(lambda script_call: script_call.run(redis))
         self.left = LeftMessages(redis, LEASE)
         self.limiters = Limiters(self.ledger, self.dispatch)
-        self.claiming = self.ledger.claim_on_reserve(
-            "worker",
-            3,
-            {
-                QUEUES[0]: {name: None if is_limited(name) else terms for name, terms in TERMS.items()},
-                QUEUES[1]: {"goondan.delegate": TERMS[PLAIN]},
-                QUEUES[2]: {"goondan.event": TERMS[PLAIN]},
-            },
-        )
+        #: claims that ask limits, and those of the workers before, which do not
+        self.claiming = [self._claiming(asks_limits=asks) for asks in (True, False)]
         reservations = ReservationFactory()
-        reservations.claim_with(self.claiming)
+        reservations.claim_with(self.claiming[0])
         self.script_names = script_names(self.ledger, self.in_flight, reservations)
         self.look: str = cast(Any, redis.script_load(LOOK.read_text("utf-8")))
+
+    def _claiming(self, *, asks_limits: bool) -> ClaimOnReserve:
+        tools = {
+            name: terms_on_reserve(name, terms, asks_limits=asks_limits) for name, terms in TERMS.items()
+        }
+        events = {QUEUES[1]: {"goondan.delegate": TERMS[PLAIN]}, QUEUES[2]: {"goondan.event": TERMS[PLAIN]}}
+        return self.ledger.claim_on_reserve("worker", 3, {QUEUES[0]: tools, **events})
 
 
 class World:
@@ -200,9 +214,9 @@ class World:
         self.redis.expire(self.ledger.keys.agents, 100_000)
         #: the generator of the current step
         self.pick = Random(0)
-        #: the limits of all calls, by name, and the times (ms) of the starts that each rate counts
+        #: the limits of all calls, by name, and time (ms) and call of the starts that each rate counts
         self.limits: dict[str, Limit] = {}
-        self.starts: dict[str, list[int]] = {}
+        self.starts: dict[str, list[tuple[int, str]]] = {}
         self.limit_states: dict[str, Any] = {}
         #: the calls whose final results were seen for the first time after the last step
         self.ended: list[KnownCall] = []
@@ -292,14 +306,29 @@ class World:
         """Let a worker process die; another one takes its place."""
         number = self.workers.index(worker)
         worker.writer.is_dead = True
+        for held in worker.held.values():
+            one = self.calls[held.claim.run.id]
+            if one.is_damaged and held.has_begun and not held.is_counted:  # nobody can know of its start
+                self.starts = {
+                    name: [start for start in known if start[1] != one.id]
+                    for name, known in self.starts.items()
+                }
         self.workers[number] = self.new_worker(number)
+
+    def count_starts(self) -> None:
+        """Let workers count the starts of what they run, as they do when a run takes more than a moment."""
+        for worker in self.workers:
+            for held in worker.held.values():
+                if held.has_begun and not held.is_counted:
+                    worker.count_start(held)
 
     def new_worker(self, number: int) -> Worker:
         self.processes += 1
         process = f"process{self.processes:03}"
         reservations = ReservationFactory()
         reservations._tag = f"{process}:0:secret:"
-        reservations.claim_with(self.claiming)
+        # every second one asks before each claim, as the workers of the version before
+        reservations.claim_with(self.claiming[self.processes % 2])
         writer, alarms = Writer(self.redis, self.is_faulty), Alarms(lambda: self.now)
         limiter = self.limiters.make(writer, alarms)
         return Worker(f"w{number}.{self.processes}", process, reservations, writer, alarms, limiter)

@@ -287,8 +287,6 @@ class Delivery:
                 self.reaper.settle(claim)
         except (RedisError, BrokerUnreachableError) as error:
             logger.warning("call.not_settled", **claim.run.log_fields, reason=str(error))
-        finally:
-            self.limiter.leave(claim)
         if not claim.is_ours:
             logger.info("call.not_run", **claim.run.log_fields, verdict=str(claim.verdict))
 
@@ -382,9 +380,12 @@ class Delivery:
         return time.monotonic() - asked_at < self.ledger.settings.lease_seconds * 3 / 4
 
     def _early_terms(self, tools: Registry, agent: str, tool: str) -> ClaimTerms | None:
-        limits = tools.limits(agent, tool)
-        is_guarded = limits is not None and not limits.is_empty
-        return None if is_guarded else self._terms(tools.known(agent, tool))
+        limits, terms = tools.limits(agent, tool), self._terms(tools.known(agent, tool))
+        if limits is None or limits.is_empty:
+            return terms
+        # a call without a Step of a tool that the agent does not declare is refused, and takes no permit
+        is_declared = tools.limits(agent, tool, in_step=False) is not None
+        return replace(terms, limits=limits.terms) if is_declared and not limits.key_arguments else None
 
     def _terms(self, bound: BoundTool | None) -> ClaimTerms:
         if bound is None:

@@ -1,15 +1,14 @@
-"""Admission before the claim, for calls with limits or an idempotencyKey; others cause no trip to Redis.
+"""Admission before the claim, for calls with limits that are not claimed on reserve; others cause no trip.
 
 A call that has to wait leaves its worker at once: its message is acknowledged, and the script that admits it
-later pushes a new one to the front of its queue.
+later pushes a new one to the front of its queue. The script that ends a run releases what its call holds.
 """
 
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from time import monotonic
-from typing import Any
 
 import structlog
 
@@ -17,8 +16,9 @@ from broker_config import serializer
 from broker_config.pipelined_writer import PipelinedWriter
 from broker_config.scripts import ScriptCall
 from goondan_tasks.calls import Dispatch
-from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.errors import BrokerUnreachableError, GoondanError
 from goondan_tasks.ledger.claim_request import ClaimRequest
+from goondan_tasks.ledger.endings import FollowUp
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.submission import Submission, digest_of
@@ -53,59 +53,58 @@ class CallLimiter:
     watchdog: Watchdog
     #: what is paused, as the heartbeat has read it
     paused: Paused = field(default_factory=Paused, init=False)
-    #: token of the claim -> the call's limits, and the ms of admission
-    _admitted: dict[str, tuple[str, int]] = field(default_factory=dict, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     #: when the next look is due, if one is scheduled
     _look_at: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self._limit_scripts = LimitScripts(self.ledger.settings)
+        self._limit_scripts = LimitScripts(self.ledger)
 
     def claim(self, request: ClaimRequest, claim: MakeClaim, turn: MessageTurn) -> Claim:
         """Make a claim if its call is admitted, which is asked in ``turn``; else return its verdict."""
-        call = request.call
-        registry, in_step = self.revisions.registry(call.bundle_ref), call.step_id is not None
-        limits = registry.limits(call.agent_name, call.tool_name, in_step=in_step)
+        call, limits = request.call, self._limits_of(request.call)
         is_paused = call.tool_name in self.paused.tools(call.agent_name)
         if not is_paused and (limits is None or (limits.is_empty and not call.idempotency_key)):
             return claim(request)
         return self._admit(request, limits or Limits(), claim, turn, is_paused=is_paused)
 
-    def has_admitted(self, claim: Claim) -> bool:
-        """Return whether the call holds a permit or key that other calls may wait for."""
-        return claim.token in self._admitted
+    def _limits_of(self, call: ToolCall) -> Limits | None:
+        registry, in_step = self.revisions.registry(call.bundle_ref), call.step_id is not None
+        return registry.limits(call.agent_name, call.tool_name, in_step=in_step)
+
+    def is_waited_for(self, call: ToolCall) -> bool:
+        """Return whether a call may hold a permit or key that other calls wait for."""
+        try:
+            limits = self._limits_of(call)
+        except GoondanError:  # it was refused because of its revision
+            return False
+        return limits is not None and not (limits.is_empty and call.idempotency_key is None)
 
     def begin(self, claim: Claim) -> None:
-        """Count the start of a call's handler for its rate, if it has one."""
-        call_limits, admitted_at = self._admitted.get(claim.token, ("", 0))
-        if "rate " in call_limits:
-            script_call = self._limit_scripts.begin(claim.run.id, call_limits, admitted_at)
-            self.writer.send(script_call, self._on_answer)
+        """Count the start of a run for its rate, if it has one, since it may take long."""
+        limits = self._limits_of(claim.run.call)
+        if limits is not None and limits.rate is not None:
+            self.writer.send(self._limit_scripts.begin(claim.run.id, claim.token, limits.rate), self.follow)
 
-    def leave(self, claim: Claim, *, pauses: bool = False) -> None:
-        """Give back the permits of a call, if any, and admit the next; ``pauses`` if it will run again."""
-        self._leave(claim.run.id, claim.token, pauses=pauses)
-
-    def _leave(self, call_id: str, token: str, *, pauses: bool = False) -> None:
-        admitted = self._admitted.pop(token, None)
-        if admitted is not None:
-            script_call = self._limit_scripts.leave(call_id, *admitted, pauses=pauses)
-            self.writer.send(script_call, self._on_answer)
+    def leave_damaged(self, claim: Claim) -> None:
+        """Release what a run holds that has ended, and whose record is damaged; else its end does so."""
+        call = claim.run.call
+        if self.is_waited_for(call) and (limits := self._limits_of(call)) is not None:
+            held = limits.for_call(call)
+            self.writer.put_off(self._limit_scripts.leave(claim.run.id, claim.token, held), self.follow)
 
     def look(self) -> None:
         """Admit the calls whose time has come; every worker does this periodically, as a fallback."""
-        self.writer.send(self._limit_scripts.look(), self._on_answer)
+        self.writer.send(self._limit_scripts.look(), self.follow)
 
     def _admit(
         self, request: ClaimRequest, limits: Limits, claim: MakeClaim, turn: MessageTurn, *, is_paused: bool
     ) -> Claim:
         call_id, call = request.call_id, request.call
-        call_limits = limits.for_call(call, is_paused=is_paused)
         script_call = self._limit_scripts.admit(
             call_id,
             call,
-            call_limits,
+            limits.for_call(call, is_paused=is_paused),
             message=self.dispatch.inline(call_id, call, serializer.encode(call.to_wire())),
             run_seconds=limits.run_seconds(call),
         )
@@ -118,32 +117,24 @@ class CallLimiter:
         if answer.word == "wait":
             return _waiting(request, answer)
         if answer.word == "go":
-            self._admitted[request.token] = call_limits, answer.now
-            with ExitStack() as on_error:
-                on_error.callback(self._leave, call_id, request.token)
-                made = claim(request)
-                on_error.pop_all()
-            return made
+            return claim(request)
         verdict = _VERDICTS[answer.word]
         fields = CallLogFields.of_call(call_id, call, request.worker).known()
         logger.info("call.not_admitted", **fields, verdict=str(verdict), about=answer.about)
         made = claim(request)
         return replace(made, verdict=verdict, about=answer.about) if made.verdict is Verdict.RUN else made
 
-    def _asked(self, script_call: ScriptCall[Any]) -> LimitAnswer:
-        answer = LimitAnswer.of(self.writer.ask(script_call))
-        self._follow_up(answer)
+    def _asked(self, script_call: ScriptCall[LimitAnswer]) -> LimitAnswer:
+        answer = self.writer.ask(script_call)
+        self.follow(answer.follow_up)
         return answer
 
-    def _on_answer(self, raw: Any) -> None:
-        self._follow_up(LimitAnswer.of(raw))
-
-    def _follow_up(self, answer: LimitAnswer) -> None:
-        """Send the messages that the answer contains, and schedule the next look."""
-        if answer.unsent:
-            self.send_later(answer.unsent)
-        if answer.look_in is not None:
-            self._look_in(answer.look_in / 1000)
+    def follow(self, follow_up: FollowUp) -> None:
+        """Send the messages that a script has not pushed, and schedule the next look."""
+        if follow_up.unsent:
+            self.send_later(follow_up.unsent)
+        if follow_up.look_in is not None:
+            self._look_in(follow_up.look_in / 1000)
 
     def _look_in(self, seconds: float) -> None:
         """Look in ``seconds``, unless an earlier look is scheduled."""

@@ -19,10 +19,11 @@ from goondan_tasks.call_counts import CallCounts, CountedCall
 from goondan_tasks.calls import Run
 from goondan_tasks.errors import BrokerUnreachableError, GoondanError, ToolOutputError
 from goondan_tasks.events import is_event
+from goondan_tasks.ledger.endings import Finished, FollowUp
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper, unknown_outcome
-from goondan_tasks.ledger.record import NO_CALL, Claim, Finished, Outcome, Stored, completed, damaged
+from goondan_tasks.ledger.record import NO_CALL, Claim, Outcome, Stored, completed, damaged
 from goondan_tasks.logs import CallLog
 from goondan_tasks.messages import ToolCallResult, epoch_milliseconds
 from goondan_tasks.monitors import Monitors
@@ -289,7 +290,6 @@ class ResultWriter:
         cancellation = self.cancels.cancellation(claim)
         if cancellation is not None:
             cancellation.end()  # the next run asks again
-        self.limiter.leave(claim, pauses=True)
 
     def _suspend(self, claim: Claim, result: ToolCallResult) -> None:
         def on_answer(answer: int | bytes) -> None:
@@ -328,12 +328,13 @@ class ResultWriter:
         failure = damaged(claim.run.id, reason)
         fields = {"reason": failure.message, "remedy": failure.suggestion}
         logger.error("call.not_stored", **claim.run.log_fields, **fields)
+        self.limiter.leave_damaged(claim)
+        self.writer.flush()
 
     def _let_go(self, claim: Claim, *, is_lost: bool = False) -> None:
         self._unconfirmed.discard(claim.token)
         self.leases.drop(claim)
         self.cancels.drop(claim, is_lost=is_lost)
-        self.limiter.leave(claim)
 
     def store(
         self, claim: Claim, result: ToolCallResult, *, still_runs: bool = False, has_result: bool = False
@@ -369,10 +370,9 @@ class ResultWriter:
                 self.keep_failure(claim.run, result)
                 self.writer.flush()
             unsent = self.reaper.unsent(finished, answer)
-            if unsent:
-                self.limiter.send_later(unsent)
+            self.limiter.follow(FollowUp(finished.look_in, unsent))
 
-        is_waited_for = is_event(claim.run.call) or self.limiter.has_admitted(claim)
+        is_waited_for = is_event(claim.run.call) or self.limiter.is_waited_for(claim.run.call)
         refused = partial(self._on_refusal, claim)
         self.writer.put_off(script_call, on_answer, is_urgent=is_waited_for, refused=refused)
 

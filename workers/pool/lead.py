@@ -28,6 +28,7 @@ from workers.concurrency.slots import Slots
 from workers.concurrency.threads import SHORT_SECONDS, DaemonThreads
 from workers.job import Ended, Job, JobState, Plan
 from workers.plain_context import PlainContext
+from workers.pool.limits import finish_many, follow, note_verdict
 from workers.pool.loop_calls import LoopCalls, Pool, log_damaged, note_stored
 from workers.runtime import WorkerRuntime
 
@@ -240,6 +241,7 @@ class Lead:
         except RedisError as error:
             self._refused(error)
             return True
+        follow(self._delivery, batch.after)
         if batch.claims:
             self._take(batch)
         if batch.messages:
@@ -258,11 +260,9 @@ class Lead:
         for queue, token, answer in batch.claims:
             clock = clock or redis_clock(answer[3])
             job = Job(queue, token, answer, asked_at=batch.asked_at, clock=clock, worker=self._worker)
-            if job.verdict is Verdict.TOLD:
+            if not note_verdict(self._delivery, job):
                 continue
-            if not job.verdict.is_granted:
-                logger.info("call.not_run", **job.log_fields.known(), verdict=str(job.verdict))
-            elif job.classify():
+            if job.classify():
                 self._ready.append(job)
             else:  # when its lease is over, a sweep gives it to a process that can read it
                 logger.error("call.not_readable", **job.log_fields.known())
@@ -502,7 +502,7 @@ class Lead:
             else:
                 note_stored(self._pool, results, answers)
 
-        self._reader.post(self._ledger.finish_many([ended.row for ended in results]), on_answer)
+        self._reader.post(finish_many(self._delivery, results), on_answer)
 
     def _note_answer(self, answer: Any) -> None:
         if not isinstance(answer, RedisError):

@@ -31,6 +31,7 @@ from workers.job import Ended, Job, JobState, Plan
 from workers.outcome import FunctionOutcome, awaited_outcome, outcome_of
 from workers.plain_context import ContextServices, PlainContext
 from workers.plans import Plans
+from workers.pool.limits import finish_many
 from workers.runtime import WorkerRuntime
 
 logger = structlog.get_logger(__name__)
@@ -70,6 +71,9 @@ class Pool(ContextServices, Protocol):
 
     def note_ended(self, ended: Sequence[Ended]) -> None:
         """Log stored results, count them, and tell Celery's monitors."""
+
+    def leave_damaged(self, job: Job) -> None:
+        """Release what a call holds whose record is damaged: the script that ends its run could not."""
 
     def end_cancelled(self, job: Job) -> None:
         """End a plain call that is cancelled, as Redis says."""
@@ -306,7 +310,7 @@ class LoopCalls:
 
     def _send(self, ended: Sequence[Ended]) -> None:
         self._runtime.delivery.writer.put_off(
-            self._ledger.finish_many([one.row for one in ended]),
+            finish_many(self._runtime.delivery, ended),
             partial(self._note_stored, ended),
             refused=partial(self._note_refused, ended),
         )
@@ -337,6 +341,7 @@ def note_stored(pool: Pool, ended: Sequence[Ended], answers: Sequence[int]) -> N
         elif answer == Stored.LOST:
             logger.info("call.superseded", **one.job.log_fields.known())
         elif answer == Stored.DAMAGED:
+            pool.leave_damaged(one.job)
             log_damaged(one.job)
 
 

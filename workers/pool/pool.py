@@ -322,6 +322,7 @@ class CallPool(BasePool):
         _, watch = self._runtime.delivery.hold(claim, answer, lambda: job.started_at, cancellation)
 
         def limit_handler(seconds: float) -> CallOff:
+            self._runtime.limiter.begin(claim)
             if expire is None:
                 return watch(plan.limit_seconds, patience=-seconds)
             no_interrupt = self._runtime.delivery.watchdog.watch(plan.limit_seconds - seconds, expire)
@@ -357,6 +358,11 @@ class CallPool(BasePool):
         delivery.hold(claim, lambda _: False, lambda: job.started_at, job.cancellation)
         delivery.result_writer.finish(claim, result)
         delivery.flush()
+
+    def leave_damaged(self, job: Job) -> None:
+        """Release what a call holds whose record is damaged: the script that ends its run could not."""
+        self._runtime.limiter.leave_damaged(job.claim)
+        self._runtime.delivery.flush()
 
     def end_cancelled(self, job: Job) -> None:
         """End a plain call that is cancelled, as Redis says."""

@@ -1,24 +1,30 @@
--- Claim a call or an event while its message is reserved. claiming.lua and mailboxes.lua are put before this,
--- reserve.lua after it.
+-- Claim a call or an event while its message is reserved. claiming.lua, mailboxes.lua and permits.lua are put before
+-- this, reserve.lua after it.
 -- Only messages that task_message.py has written are claimed here. All others need a claim of their own, and so do
--- calls with limits and events that are not the first in their mailbox.
+-- calls with an idempotencyKey and events that are not the first in their mailbox.
 -- argument  JSON: lease (ms), ttl (s), worker, ns (prefix of all keys), most (attempts), ref (the revision that the
---           terms belong to)
--- encoded   JSON of the queue's terms: tool -> {idempotent, most, limit}, or false for a tool with limits; of a queue of
---           events task -> {idempotent, most, limit} (others are not claimed); '' for a queue of which nothing is claimed
+--           terms belong to), limits (terms of limits, as permits.lua takes them)
+-- encoded   JSON of the queue's terms: tool -> {idempotent, most, limit}, or false for a tool whose calls are not claimed
+--           here; of a queue of events task -> {idempotent, most, limit} (others are not claimed); '' for a queue of
+--           which nothing is claimed. Terms of a tool with limits go on: the limits that all its calls have (text), the
+--           scope of `serial` ('' = none), for how many seconds longer than ttl they keep what they hold.
+-- A call whose limits do not let it run enters a wait queue, and its message is dropped.
 -- An answer that the asking agent already has needs no handling and has no record: its verdict is told.
 -- Returns false, also if the record is damaged, or what claim_call returns, then the ref and the id. If revisions are
 -- followed, a call without a ref
 -- runs with this one. A call of a Step runs with the Step's, which only a claim of its own can find out.
 -- Arguments may contain text that looks like a ref. They come before the real one, so all matches must be right.
-local OURS = '^{"headers":{"lang":"py","task":"(goondan%.[a-z_]+)","id":"([^"\\]+)","shadow":"?([^"\\]+)"?,'
+-- a message that was admitted from a wait queue begins with a space
+local OURS = '^ ?{"headers":{"lang":"py","task":"(goondan%.[a-z_]+)","id":"([^"\\]+)","shadow":"?([^"\\]+)"?,'
 local REF = 'bundleRef\\*":\\*"([^"\\]+)'
 local EVENT_TOOLS = { -- goondan_tasks/events.py
   ['goondan.delegate'] = 'goondan__delegate',
   ['goondan.delegate_result'] = 'goondan__delegate-result',
   ['goondan.event'] = 'goondan__event',
 }
-local decoded, claims
+-- the beginning of a plain call
+local INSTANCE = '^{"v":1,"toolCallId":"[^"\\]*","toolName":"[^"\\]*","agentName":"[^"\\]*","instanceKey":"([%w_.~-]+)",'
+local decoded, claims, limits
 local terms_of = {} -- by queue
 
 -- Return the terms of an event that may be claimed, or false. Where revisions are followed, no event is claimed here:
@@ -43,6 +49,31 @@ local function terms_of_call(known, tool, message)
   if decoded.ref ~= '' and not is_named and string.find(message, 'stepId', 1, true) then return false end
   if known[tool] == false then return false end
   return known[tool] or {'0', decoded.most, 0}
+end
+
+-- Return the limits of a call as text. That of `serial` has the instance in its name, percent-encoded.
+local function limits_of_call(terms, call)
+  if terms[5] == '' then return terms[4] end
+  local instance = string.match(call, INSTANCE) or cjson.decode(call).instanceKey
+  local quoted = string.gsub(instance, '[^%w_.~-]', function(char)
+    return string.format('%%%02X', string.byte(char))
+  end)
+  return 'seats 1 0 - serial:' .. terms[5] .. '@' .. quoted .. '\n' .. terms[4]
+end
+
+-- Ask whether a call may run; returns the verdict of its claim and the limits that it has passed. If that fails, a claim of
+-- its own says why.
+local function ask(queue, message, id, agent, terms, at, deadline, call, waits)
+  limits = limits or open_limits(decoded.limits, claims.now)
+  local text, longest = limits_of_call(terms, call)
+  if string.find(call, 'timeoutSeconds', 1, true) then longest = tonumber(cjson.decode(call).timeoutSeconds) end
+  local word = limits.ask({
+    id = id, at = at, deadline = deadline, limits = text, agent = agent, queue = queue, wake_up = queue .. '.bell',
+    message = string.byte(message) == 32 and message or ' ' .. message, waits = waits,
+    ttl = decoded.ttl + math.ceil(math.max(terms[6], longest or 0)),
+  })
+  if word == 'wait' then return 'waiting' end
+  return word == 'late' and 'limited' or 'run', word == 'go' and text
 end
 
 local function is_told(task, message)
@@ -74,6 +105,10 @@ local function claim_on_reserve(queue, message, tag, argument, encoded)
   local answer = claim_call(claims, keys, id, tag, {
     worker = decoded.worker, lease = decoded.lease, ttl = decoded.ttl,
     idempotent = terms[1], most = terms[2], limit = terms[3],
+    admit = terms[4] and function(...)
+      local is_sound, word, permits = pcall(ask, queue, message, id, agent, terms, ...)
+      return is_sound and word or 'absent', permits
+    end,
   })
   if answer[1] == 'absent' or answer.err then return false end
   if answer[5] == nil then -- held or done: the message is not needed
@@ -83,7 +118,8 @@ local function claim_on_reserve(queue, message, tag, argument, encoded)
   return answer
 end
 
--- Write the keys that the claims of this reservation share.
+-- Write the keys that the claims of this reservation share. Returns what is called last, if there are limits.
 local function end_claims()
   if claims then close_claims(claims, decoded.ns .. 'due', decoded.ttl) end
+  return limits and limits.close
 end

@@ -19,13 +19,16 @@ end
 -- Claim a call.
 -- keys     call, due, running:<agent>, calls:<agent>
 -- terms    lease (ms), ttl (of the record, s), worker, idempotent ('1' or '0'), most (attempts),
---          limit (the export's for one run, ms, 0 = none)
+--          limit (the export's for one run, ms, 0 = none); if it has limits, admit (a function, which takes when it was
+--          queued and its deadline, in ms, its JSON and the limit that it waits for; see claim_on_reserve.lua)
 -- absent   for a call without a record: its JSON, digest, deadline (ms, '' = none), queue timeout (ms), '1' if a record
 --          of another call is 'taken', indexes of traces (as tracing.lua takes them)
 -- Returns {verdict, attempt, queued at (ms), now (ms), what retry.lua has stored, approver, the record's call JSON};
 -- verdicts:
 --   run                  the caller holds the claim: run the handler
 --   expired | poisoned   the caller holds the claim: store that error
+--   limited              so it does, too: a rate would admit the call only after its deadline
+--   waiting              it is in the wait queue of a limit: drop the message
 --   held | done          another worker has the call, or it has ended or is pending: drop the message
 --   taken                the record is that of another call: drop the message, and say so
 --   absent               there is no record: claim again, with the call's JSON
@@ -37,7 +40,7 @@ local function claim_call(claims, keys, id, token, terms, absent)
   local same = claims.records[keys[1]] -- by an earlier message of this reservation
   if same then return {'held', same.attempt, same.queued, now} end
   local record = redis.pcall('HMGET', keys[1], 'status', 'attempt', 'queuedAt', 'deadline', 'token',
-    'verdict', 'deaths', 'retried', 'approved', 'call')
+    'verdict', 'deaths', 'retried', 'approved', 'call', 'waiting')
   if record.err then return record end
   local status, attempt = record[1], number_in(record[2], 0)
   local queued = number_in(record[3], now)
@@ -67,11 +70,18 @@ local function claim_call(claims, keys, id, token, terms, absent)
   elseif number_in(record[4]) < now then
     verdict = 'expired'
   end
+  local answered
   if verdict == 'run' then
     if number_in(record[7], 0) >= 5 * terms.most then
       verdict = 'poisoned'
     else
-      attempt = attempt + 1
+      local word, permits
+      if terms.admit then word, permits = terms.admit(queued, number_in(record[4]), record[10], record[11]) end
+      if word == 'absent' or word == 'waiting' then
+        return {word, attempt, queued, now, false, false, record[10]}
+      end
+      if permits then fields = {'permits', permits} end
+      answered, attempt = word, attempt + 1
     end
   end
   claims.records[keys[1]] = {
@@ -82,7 +92,7 @@ local function claim_call(claims, keys, id, token, terms, absent)
   claims.leases[#claims.leases + 1], claims.leases[#claims.leases + 2] = now + terms.lease, id
   local running = claims.running[keys[3]] or {}
   running[#running + 1], running[#running + 2], claims.running[keys[3]] = now, id, running
-  return {verdict, attempt, queued, now, record[8], record[9], record[10]}
+  return {answered or verdict, attempt, queued, now, record[8], record[9], record[10]}
 end
 
 local function write_claim(key, claim, now)

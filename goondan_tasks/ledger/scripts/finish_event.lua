@@ -12,12 +12,12 @@
 -- The same request again (the answer was lost) gets the same answer: the caller has not sent that message yet.
 -- A client that follows the Turn (turn_events.py) reads from the Turn's stream that there is a result.
 -- mailboxes.lua, accept.lua and finishing.lua are put before this.
-local ttl, id, token, agent, outcome = ARGV[1], ARGV[6], ARGV[7], ARGV[8], ARGV[10]
-local ns, lease, request = ARGV[14], ARGV[15], ARGV[16]
+local ttl, id, token, agent, outcome = ARGV[1], ARGV[7], ARGV[8], ARGV[9], ARGV[11]
+local ns, lease, request = ARGV[15], ARGV[16], ARGV[17]
 local names = {results = ARGV[2], running = ARGV[3], meta = ARGV[4], dead_letters = ARGV[5]}
 local still_runs = lease ~= ''
 local record = redis.pcall('HMGET', KEYS[2], 'box', 'suspendedAt', 'status', 'token', 'finishedAt', 'ender')
-local box = record[1] or record.err and ARGV[17] ~= '' and ARGV[17]
+local box = record[1] or record.err and ARGV[18] ~= '' and ARGV[18]
 local function release_next(answer)
   local following, call = take_out_of_mailbox(ns, box, id, KEYS[3], KEYS[4])
   return following and {answer, following, call} or answer
@@ -35,10 +35,10 @@ local now = 0
 if not is_late then
   local ends = open_ends()
   now = finish_call(ends, KEYS[2], ttl, names, {
-    id = id, token = token, agent = agent, status = ARGV[9], outcome = outcome, kind = ARGV[11],
-    result = ARGV[12], done_at = ARGV[13],
+    id = id, token = token, agent = agent, status = ARGV[10], outcome = outcome, kind = ARGV[12],
+    result = ARGV[13], done_at = ARGV[14],
   })
-  close_ends(ends, KEYS[1], names)
+  close_ends(ends, KEYS[1], names, ARGV[6])
 end
 if now == -2 and box then return release_next(now) end -- a damaged record must not keep its mailbox closed
 if now <= 0 then
@@ -60,13 +60,13 @@ if record[2] then
   redis.pcall('ZREM', ns .. 'pending:' .. agent, id)
   redis.pcall('ZREM', ns .. 'approvals:' .. agent, id)
 end
-if ARGV[19] then
+if ARGV[20] then
   pcall(accept_call, {KEYS[7], KEYS[1], KEYS[8], KEYS[5], KEYS[6]}, {
-    id = ARGV[19], call = ARGV[20], digest = ARGV[21], producer = '', patience = ARGV[22], ttl = ARGV[23],
-    message = ARGV[18], ns = ns, box = ARGV[24], indexes = ARGV[25],
+    id = ARGV[20], call = ARGV[21], digest = ARGV[22], producer = '', patience = ARGV[23], ttl = ARGV[24],
+    message = ARGV[19], ns = ns, box = ARGV[25], indexes = ARGV[26],
   })
-elseif ARGV[18] and ARGV[18] ~= '' then
-  redis.pcall('LPUSH', KEYS[5], ARGV[18]) -- wakes no worker: the asker has the answer from its notification
+elseif ARGV[19] and ARGV[19] ~= '' then
+  redis.pcall('LPUSH', KEYS[5], ARGV[19]) -- wakes no worker: the asker has the answer from its notification
 end
 if not still_runs then
   redis.call('HSET', KEYS[2], 'ender', request)

@@ -1,4 +1,4 @@
--- Ends runs. Shared by finish.lua and finish_event.lua. A damaged record or index of one call or agent must not keep the
+-- Ends runs. Shared by finish.lua and finish_event.lua; permits.lua is put before this. A damaged record or index of one call or agent must not keep the
 -- results of others from being stored: both are read and written with pcall.
 local INLINE_BYTES = 16384 -- a notification with a larger result carries only the id; clients then read the record
 local PLAIN_FIELDS = 14 -- the number of fields of a call that was only submitted and run once
@@ -7,15 +7,15 @@ local ARGS = '"callChain":[],"args":' -- precedes the arguments, which end the J
 -- Begin a batch. close_ends writes the keys that its calls share, each once.
 local function open_ends()
   local time = redis.call('TIME')
-  return {now = time[1] * 1000 + math.floor(time[2] / 1000), notifications = {}, ids = {}, running = {}}
+  return {now = time[1] * 1000 + math.floor(time[2] / 1000), notifications = {}, ids = {}, running = {}, leaving = {}, waiting = {}}
 end
 
 -- Store a result, and drop the fields of the record that are no longer needed. If the result repeats all of the call
 -- but its arguments, and the record has no further fields, only the result and the arguments are kept; the digest (for
 -- a second submission) and the end time (for an orchestrator) precede the arguments. Each field costs more memory
 -- than its value.
-local function keep_result(key, ttl, now, ended, call, digest)
-  local at = ended.kind == 'plain' and call and redis.call('HLEN', key) == PLAIN_FIELDS
+local function keep_result(key, ttl, now, ended, call, digest, permits)
+  local at = ended.kind == 'plain' and call and redis.call('HLEN', key) == PLAIN_FIELDS + (permits and 1 or 0)
     and string.find(call, ARGS, 1, true)
   if at then
     redis.call('DEL', key)
@@ -24,7 +24,7 @@ local function keep_result(key, ttl, now, ended, call, digest)
   else
     redis.call('HSET', key, 'status', ended.status, 'outcome', ended.outcome, 'finishedAt', now, 'result', ended.result)
     redis.call('HDEL', key, 'token', 'verdict', 'producers', 'notStarted', 'deadline', 'idempotent', 'maxAttempts',
-      'deaths', 'retried', 'completion', 'approval', 'limit', 'overran', 'paused')
+      'deaths', 'retried', 'completion', 'approval', 'limit', 'overran', 'paused', 'permits')
   end
   redis.call('EXPIRE', key, ttl)
 end
@@ -38,14 +38,20 @@ end
 -- Returns the time (ms); 0 if the claim was lost; -1 if the call is cancelled and the result does not say so; -2 if its
 -- record is damaged: then the call leaves the lists of those that run.
 local function finish_call(ends, key, ttl, names, ended)
-  local record = redis.pcall('HMGET', key, 'token', 'producers', 'cancelled', 'celery', 'call', 'digest')
+  local record = redis.pcall('HMGET', key, 'token', 'producers', 'cancelled', 'celery', 'call', 'digest', 'permits',
+    'waiting', 'notStarted')
   if record[1] ~= ended.token and not record.err then return 0 end
   if record[3] and ended.kind ~= 'cancelled' then return -1 end
   local running = ends.running[ended.agent] or {}
   running[#running + 1], ends.running[ended.agent] = ended.id, running
   ends.ids[#ends.ids + 1] = ended.id
   if record.err then return -2 end
-  keep_result(key, ttl, ends.now, ended, record[5], record[6])
+  keep_result(key, ttl, ends.now, ended, record[5], record[6], record[7])
+  if record[7] then
+    ends.leaving[#ends.leaving + 1] =
+      {id = ended.id, token = ended.token, limits = record[7], has_begun = not record[9]}
+  end
+  if record[8] then ends.waiting[#ends.waiting + 1] = ended.id end
   if ended.status == 'dead' then
     local letters = names.dead_letters .. ended.agent
     redis.pcall('ZADD', letters, ends.now, ended.id)
@@ -68,13 +74,25 @@ local function finish_call(ends, key, ttl, names, ended)
   return ends.now
 end
 
+-- Release what calls hold that have ended, and take them out of wait queues. Returns what `close` in permits.lua does,
+--
+-- nothing if none of them had limits.
+local function release_permits(ends, terms)
+  if #ends.leaving == 0 and #ends.waiting == 0 then return nil end
+  local limits = open_limits(terms, ends.now)
+  for _, id in ipairs(ends.waiting) do pcall(limits.take_out, id) end
+  limits.leave(ends.leaving)
+  return limits.close()
+end
+
 -- End the batch: end the claims, and notify each producer of all its calls in one message. Each line of it has an id
--- and, after a space, the result.
-local function close_ends(ends, due, names)
+-- and, after a space, the result. Returns as release_permits; terms are those of limits (permits.lua).
+local function close_ends(ends, due, names, terms)
   -- the results are stored: a sweep drops what stays here
   if #ends.ids > 0 then redis.pcall('ZREM', due, unpack(ends.ids)) end
   for agent, ids in pairs(ends.running) do redis.pcall('ZREM', names.running .. agent, unpack(ids)) end
   for producer, list in pairs(ends.notifications) do
     redis.call('PUBLISH', names.results .. producer, table.concat(list, '\n'))
   end
+  return release_permits(ends, terms)
 end

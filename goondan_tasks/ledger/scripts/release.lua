@@ -1,14 +1,15 @@
 -- Release a claim, the caller's own or that of a dead worker: the call is queued again, with its message.
 -- KEYS  call, due, running:<agent>, queue, its wake-up key
 -- ARGV  id, token, message ('' = the broker still has it, or the caller sends it), '1' if its worker has died, '1' if
---       the call counts as not started in any case
+--       the call counts as not started in any case, terms of limits (permits.lua)
 -- Returns 1, or 0 if the claim was lost, the record is damaged or the call must not be run again, such as an event that
 -- has its result.
--- ttl.lua and former.lua are put before this.
+-- It keeps its permits for the next claim, for a lease; a run that has started counts for its rates.
+-- ttl.lua, former.lua and permits.lua are put before this.
 -- The same token again (the answer was lost) gets the same answer while the call is queued: a message that the caller
 -- sends has not been sent yet.
 local record = redis.pcall('HMGET', KEYS[1], 'token', 'notStarted', 'idempotent', 'cancelled', 'released', 'status',
-  'attempt', 'claimedAt', 'worker')
+  'attempt', 'claimedAt', 'worker', 'permits')
 if record[5] == ARGV[2] and record[6] == 'queued' then return 1 end
 if record[1] ~= ARGV[2] or record[4] or record[6] ~= 'running' then return 0 end
 if ARGV[5] == '1' then record[2] = '1' end
@@ -36,4 +37,5 @@ end
 -- the lease has shortened the record's lifetime; without a record, the message is not run
 keep_for(KEYS[1], math.max(0, math.ceil((deadline - (time[1] * 1000)) / 1000)))
 redis.pcall('ZREM', KEYS[3], ARGV[1]) -- only a list: if it is damaged, the call is queued all the same
+if not record[2] and record[10] then pcall(open_limits(ARGV[6], now).begin, ARGV[1], ARGV[2], record[10]) end
 return 1

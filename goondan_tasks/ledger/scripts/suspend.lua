@@ -2,10 +2,12 @@
 -- KEYS  call, due, running:<agent>, celery-task-meta-<id>, pending:<agent>, approvals:<agent>
 -- ARGV  id, token, Celery's record of the interim result, when the call expires (ms), record TTL (s),
 --       results channel prefix, the notification, its callback token ('' = none), handle,
---       '1' if it waits for an approval, the interim result as JSON
+--       '1' if it waits for an approval, the interim result as JSON, terms of limits (permits.lua)
 -- Returns the time (ms); 0 if the claim was lost; -1 if the call is cancelled; or the completion that came before the
--- handler returned: then the caller keeps the claim and must store it. ttl.lua is put before this.
-local record = redis.call('HMGET', KEYS[1], 'token', 'producers', 'cancelled', 'completion', 'celery')
+-- handler returned: then the caller keeps the claim and must store it. It holds no permits
+-- meanwhile, but the calls with its idempotencyKey wait for it. ttl.lua and permits.lua are put before this.
+local record = redis.call('HMGET', KEYS[1], 'token', 'producers', 'cancelled', 'completion', 'celery', 'permits',
+  'notStarted')
 if record[1] ~= ARGV[2] then return 0 end
 if record[3] then return -1 end
 local is_approval = ARGV[10] == '1'
@@ -40,5 +42,10 @@ if record[5] then -- submitted by plain Celery
 end
 for producer in string.gmatch(record[2] or '', '%S+') do
   redis.call('PUBLISH', ARGV[6] .. producer, ARGV[7])
+end
+if record[6] then
+  local limits = open_limits(ARGV[12], now)
+  limits.leave({{id = ARGV[1], token = ARGV[2], limits = record[6], has_begun = not record[7], is_pending = true}})
+  limits.close()
 end
 return now

@@ -9,8 +9,9 @@ from broker_config.scripts import ClaimOnReserve
 from goondan_tasks.calls import RedisDispatch, identity_of
 from goondan_tasks.events import TOOL_OF_TASK, mailbox_of
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
+from goondan_tasks.ledger.endings import Finished
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.record import Finished, Stored, Verdict
+from goondan_tasks.ledger.record import Stored, Verdict
 from goondan_tasks.ledger.submission import Submission, digest_of
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import DELEGATE_RESULT_TOOL, DELEGATE_TOOL, EVENT_TOOL

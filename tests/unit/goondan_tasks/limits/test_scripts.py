@@ -12,9 +12,12 @@ from broker_config import serializer
 from broker_config.keys import Keys
 from broker_config.settings import Settings
 from goondan_tasks.calls import identity_of, new_call
+from goondan_tasks.errors import ToolCancelledError
+from goondan_tasks.failure import describe
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
+from goondan_tasks.ledger.endings import Finished, FollowUp
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.record import Claim
+from goondan_tasks.ledger.record import Claim, Stored
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.limits.limiter import LimitAnswer, Limits, LimitScripts
 from goondan_tasks.messages import ToolCall, iso_time
@@ -28,6 +31,7 @@ TWO = "seats 2 0 - concurrency:notes"
 SERIAL_A, SERIAL_B = "seats 1 0 - serial:notes@a", "seats 1 0 - serial:notes@b"
 RATE = "rate 2 400 - rate:notes"
 HOURLY = "rate 1 3600000 - h"
+TWO_AN_HOUR = "rate 2 3600000 - h"
 SLOW_RATE = "rate 1 7200000 - rate:notes"
 
 
@@ -48,7 +52,7 @@ class Door:
         self.redis = redis
         self.settings = Settings(lease_seconds=lease_seconds)
         self.ledger = Ledger(redis, self.settings)
-        self.script_calls = LimitScripts(self.settings)
+        self.script_calls = LimitScripts(self.ledger)
         self.claims: dict[str, Claim] = {}
 
     def submit(self, turn: str, **fields: object) -> ToolCall:
@@ -66,22 +70,23 @@ class Door:
             message=call.turn_id.encode() if message is None else message,
             run_seconds=1,
         )
-        return LimitAnswer.of(script_call.run(self.redis))
+        return script_call.run(self.redis)
 
     def run(self, turn: str, call_limits: str) -> ToolCall:
         """Submit a call that is admitted, claim it, and begin its handler."""
         call = self.submit(turn)
-        answer = self.admit(call, call_limits)
-        assert answer.word == "go"
+        assert self.admit(call, call_limits).word == "go"
         self.claim(call)
-        self.begin(call, call_limits, answer)
+        self.begin(call, call_limits)
         return call
 
-    def begin(self, call: ToolCall, call_limits: str, admission: LimitAnswer) -> None:
-        self.script_calls.begin(identity_of(call), call_limits, admission.now).run(self.redis)
+    def begin(self, call: ToolCall, call_limits: str) -> None:
+        claim = self.claims[call.turn_id]
+        assert self.ledger.start([claim.id_and_token]).run(self.redis) == [1]
+        self.script_calls.begin(*claim.id_and_token, call_limits).run(self.redis)
 
-    def claim(self, call: ToolCall) -> None:
-        request = ClaimRequest(identity_of(call), call, "w1", ClaimTerms())
+    def claim(self, call: ToolCall, *, idempotent: bool = False) -> None:
+        request = ClaimRequest(identity_of(call), call, "w1", ClaimTerms(idempotent=idempotent))
         self.claims[call.turn_id] = self.ledger.claim(request).run(self.ledger.redis)
 
     def wait(self, turn: str, call_limits: str) -> ToolCall:
@@ -90,27 +95,31 @@ class Door:
         assert self.admit(call, call_limits).word == "wait"
         return call
 
-    def end(self, call: ToolCall, call_limits: str, code: str | None = None) -> LimitAnswer:
+    def end(self, call: ToolCall, code: str | None = None) -> Finished:
         """End a call that was claimed, well or with an error."""
         claim = self.claims[call.turn_id]
         result = claim.run.ok("found", None)
         if code is not None:
             error = {"code": code, "name": "E", "message": '"code":"E_TOOL_OUTCOME_UNKNOWN"'}
             result = result.model_validate({**result.to_wire(), "status": "error", "error": error})
-        self.ledger.finish(claim, result).run(self.ledger.redis)
-        return LimitAnswer.of(self.script_calls.leave(claim.run.id, call_limits, 0).run(self.redis))
+        return self.ledger.finish(claim, result).run(self.ledger.redis)
 
-    def hold(self, call: ToolCall, call_limits: str) -> LimitAnswer:
+    def retry(self, call: ToolCall) -> bool:
+        """Let a call whose run has failed pause before another one."""
+        claim = self.claims[call.turn_id]
+        retry = self.ledger.retry(claim, pause_ms=1, begun_at=claim.run.clock(), code="E_TOOL")
+        return bool(retry.run(self.redis))
+
+    def hold(self, call: ToolCall) -> None:
         """Let a call that was claimed wait for an approval."""
         claim = self.claims[call.turn_id]
         held = claim.run.pending(
             Pending("h", {}, is_approval=True), None, expires_at=claim.run.clock() + 60_000
         )
         self.ledger.suspend(claim, held).run(self.redis)
-        return LimitAnswer.of(self.script_calls.leave(claim.run.id, call_limits, 0).run(self.redis))
 
-    def look(self) -> LimitAnswer:
-        return LimitAnswer.of(self.script_calls.look().run(self.redis))
+    def look(self) -> FollowUp:
+        return self.script_calls.look().run(self.redis)
 
     def queue(self) -> list[str]:
         """Return the turns that were given, the next one first."""
@@ -140,7 +149,7 @@ def test_who_leaves_lets_the_next_ones_in_in_the_order_of_submission(door: Door)
     for call in (calls[0], calls[1], calls[2]):
         assert door.admit(call, TWO).word == "wait"
     for call in running:
-        door.end(call, TWO)
+        door.end(call)
     assert door.queue() == ["t1", "t2"]
     assert door.ledger.redis.lrange(f"{QUEUE}.bell", 0, -1) == [b"1"]
     assert [door.admit(call, TWO).word for call in calls] == ["go", "go", "wait"]
@@ -155,7 +164,7 @@ def test_calls_wait_in_the_order_of_submission_whatever_the_order_in_which_they_
         door.admit(call, ONE)
     order = []
     for _ in calls:
-        door.end(running, ONE)
+        door.end(running)
         [turn] = door.queue()
         order.append(turn)
         redis.delete(QUEUE)
@@ -172,7 +181,7 @@ def test_a_turn_goes_in_front_of_other_messages_and_behind_turns_given_before(
         door.wait(turn, TWO)
     redis.lpush(QUEUE, "other")
     for call in running:
-        door.end(call, TWO)
+        door.end(call)
     assert door.queue() == ["t1", "t2", "other"]
 
 
@@ -184,7 +193,7 @@ def test_asked_again_a_call_keeps_its_permit_and_a_waiting_one_its_place_in_line
     second = door.wait("t2", ONE)
     assert [door.admit(call, ONE).word for call in (second, first)] == ["wait", "wait"]
     assert redis.zcard("goondan:line:concurrency:notes") == 2
-    door.end(running, ONE)
+    door.end(running)
     assert [door.admit(first, ONE).word for _ in range(2)] == ["go", "go"]
 
 
@@ -208,9 +217,9 @@ def test_a_call_that_another_limit_stops_goes_over_to_its_line_and_lets_others_b
     behind = door.submit("b1")
     assert door.admit(stands_in_both, a).word == "wait"
     assert door.admit(behind, b).word == "wait"
-    door.end(running[1], TWO)
+    door.end(running[1])
     assert door.queue() == ["b1"]
-    door.end(running[0], a)
+    door.end(running[0])
     assert door.queue() == ["b1", "a2"]
 
 
@@ -220,8 +229,8 @@ def test_a_rate_admits_so_many_in_any_period_and_says_when_to_look(door: Door) -
     call = door.submit("t3")
     answer = door.admit(call, RATE)
     assert answer.word == "wait"
-    assert answer.look_in is not None
-    assert 0 < answer.look_in <= 400
+    assert answer.follow_up.look_in is not None
+    assert 0 < answer.follow_up.look_in <= 400
     assert door.queue() == []
     wait_until(lambda: door.look().look_in is None)
     assert door.queue() == ["t3"]
@@ -236,23 +245,23 @@ def test_a_rate_counts_from_the_start_of_a_handler_not_from_its_admission(door: 
     # neither of them has started, however long ago they were admitted
     wait_until(lambda: door.admit(waiting, RATE).now > admitted_at + 400)
     assert door.admit(waiting, RATE).word == "wait"
-    for call, admission in zip((first, second), admissions, strict=True):
+    for call in (first, second):
         door.claim(call)
-        door.begin(call, RATE, admission)
-        door.begin(call, RATE, admission)  # sent twice, it counts once
+        door.begin(call, RATE)
+        door.begin(call, RATE)  # sent twice, it counts once
     answer = door.admit(waiting, RATE)
     assert answer.word == "wait"
-    assert answer.look_in is not None
-    assert 0 < answer.look_in <= 400
+    assert answer.follow_up.look_in is not None
+    assert 0 < answer.follow_up.look_in <= 400
     wait_until(lambda: door.admit(waiting, RATE).word == "go")
 
 
 def test_each_run_of_a_call_that_is_tried_again_counts_for_a_rate(door: Door, redis: Redis) -> None:
     failed = door.submit("t1")
-    admission = door.admit(failed, HOURLY)
+    assert door.admit(failed, HOURLY).word == "go"
     door.claim(failed)
-    door.begin(failed, HOURLY, admission)
-    door.script_calls.leave(identity_of(failed), HOURLY, admission.now, pauses=True).run(redis)
+    door.begin(failed, HOURLY)
+    assert door.retry(failed)
     assert door.ledger.release(door.claims["t1"], died=False).run(redis)
     assert door.admit(failed, HOURLY).word in ("wait", "late")
 
@@ -262,19 +271,42 @@ def test_a_call_that_ends_without_a_start_leaves_its_place_in_the_rate(door: Doo
     assert door.admit(ended, HOURLY).word == "go"
     door.claim(ended)
     waiting = door.wait("t2", HOURLY)
-    door.end(ended, HOURLY)
+    door.end(ended)
     assert door.queue() == ["t2"]
     assert door.admit(waiting, HOURLY).word == "go"
 
 
-def test_second_message_of_a_call_in_the_same_millisecond_leaves_its_reservation(
+def test_start_of_a_short_run_counts_when_it_ends(door: Door, redis: Redis) -> None:
+    short = door.submit("t1")
+    assert door.admit(short, HOURLY).word == "go"
+    door.claim(short)
+    door.ledger.start([door.claims["t1"].id_and_token]).run(redis)
+    door.end(short)
+    assert door.admit(door.submit("t2"), HOURLY).word in ("wait", "late")
+
+
+def test_start_of_a_run_whose_claim_is_lost_leaves_the_reservation_of_the_next(
     door: Door, redis: Redis
 ) -> None:
-    running = door.submit("t1")
-    admission = door.admit(running, HOURLY)
-    door.claim(running)
-    door.script_calls.leave(identity_of(running), HOURLY, admission.now).run(redis)
-    assert door.admit(door.submit("t2"), HOURLY).word in ("wait", "late")
+    call = door.submit("t1")
+    assert door.admit(call, TWO_AN_HOUR).word == "go"
+    door.claim(call)
+    lost = door.claims["t1"]
+    assert door.ledger.release(lost, died=False).run(redis)
+    assert door.admit(call, TWO_AN_HOUR).word == "go"
+    door.claim(call)
+    door.script_calls.begin(*lost.id_and_token, TWO_AN_HOUR).run(redis)
+    assert door.admit(door.submit("t2"), TWO_AN_HOUR).word in ("wait", "late")
+
+
+def test_start_counts_when_a_run_is_released_after_its_worker_has_died(door: Door, redis: Redis) -> None:
+    dead = door.submit("t1")
+    assert door.admit(dead, TWO_AN_HOUR).word == "go"
+    door.claim(dead, idempotent=True)
+    door.ledger.start([door.claims["t1"].id_and_token]).run(redis)
+    assert door.ledger.release(door.claims["t1"], died=True).run(redis)
+    assert door.admit(dead, TWO_AN_HOUR).word == "go"
+    assert door.admit(door.submit("t2"), TWO_AN_HOUR).word in ("wait", "late")
 
 
 def test_a_reservation_whose_worker_has_died_is_free_after_a_lease(redis: Redis) -> None:
@@ -291,7 +323,7 @@ def test_a_call_that_is_held_for_an_approval_does_not_count_for_a_rate(door: Doo
     assert door.admit(held, HOURLY).word == "go"
     door.claim(held)
     waiting = door.wait("t2", HOURLY)
-    door.hold(held, HOURLY)
+    door.hold(held)
     assert door.queue() == ["t2"]
     assert door.admit(waiting, HOURLY).word == "go"
 
@@ -319,7 +351,7 @@ def test_a_waiting_call_that_is_no_longer_queued_is_left_out(door: Door, redis: 
     running = door.run("r", ONE)
     gone, following = (door.wait(turn, ONE) for turn in ("t1", "t2"))
     redis.hset(door.ledger.keys.call(identity_of(gone)), "status", status)
-    door.end(running, ONE)
+    door.end(running)
     assert door.queue() == [following.turn_id]
     assert redis.zcard("goondan:waiting:coder") == 0
     assert not redis.exists(door.ledger.keys.waiter(identity_of(gone)))
@@ -330,7 +362,7 @@ def test_a_waiting_call_past_its_deadline_is_swept_as_limited(door: Door, redis:
     call = door.wait("t1", ONE)
     redis.hset(door.ledger.keys.call(identity_of(call)), "deadline", 1)
     redis.zadd(door.ledger.keys.due, {identity_of(call): 1})
-    door.end(running, ONE)
+    door.end(running)
     assert door.queue() == []
     assert [claim.verdict for claim in door.ledger.sweep("s").run(door.ledger.redis)] == ["limited"]
 
@@ -359,23 +391,15 @@ def test_permit_that_is_not_claimed_within_a_lease_is_free_again(redis: Redis) -
 def test_a_call_that_pauses_before_its_next_run_leaves_its_permit_to_the_next(
     door: Door, redis: Redis
 ) -> None:
-    paused = door.submit("r")
-    admitted = door.admit(paused, ONE)
-    door.claim(paused)
+    paused = door.run("r", ONE)
     following = door.wait("t1", ONE)
-
-    def leave(*, pauses: bool) -> None:
-        door.script_calls.leave(identity_of(paused), ONE, admitted.now, pauses=pauses).run(redis)
-
-    leave(pauses=False)
-    assert door.queue() == []
-    leave(pauses=True)
+    assert door.retry(paused)
     assert door.queue() == ["t1"]
     assert door.admit(following, ONE).word == "go"
     door.claim(following)
     assert door.ledger.release(door.claims["r"], died=False).run(door.ledger.redis)
     assert door.admit(paused, ONE).word == "wait"
-    door.end(following, ONE)
+    door.end(following)
     assert door.queue() == ["t1", "r"]
 
 
@@ -386,7 +410,7 @@ def test_a_call_that_is_given_back_keeps_its_permit_until_another_worker_can_hav
     running, limit = door.run("r", ONE), "concurrency:notes"
     door.wait("t1", ONE)
     redis.zadd(door.ledger.keys.holders(limit), {identity_of(running): 1})  # it was admitted long ago
-    assert door.ledger.release(door.claims["r"], died=False, message=b"r").run(door.ledger.redis)
+    assert door.ledger.release(door.claims["r"], died=False, message=b"r", is_untouched=True).run(redis)
     redis.hdel(door.ledger.keys.limit(limit), "looked")
     redis.zadd(door.ledger.keys.limits, {limit: 1})
     door.look()
@@ -399,7 +423,7 @@ def test_an_earlier_call_takes_over_the_turn_of_a_later_one_that_no_worker_has_m
     door = Door(redis, lease_seconds=0.5)
     running = door.run("r", ONE)
     calls = [door.wait(turn, ONE) for turn in ("t1", "t2", "t3")]
-    door.end(running, ONE)
+    door.end(running)
     wait_until(lambda: door.look().look_in is None)
     assert door.queue() == ["t1", "t2", "t3"]
     patient = Door(redis)
@@ -427,7 +451,7 @@ def test_a_call_that_needs_a_message_by_another_broker_is_handed_out_until_it_is
     running = door.run("r", ONE)
     call = door.submit("t1")
     assert door.admit(call, ONE, b"").word == "wait"
-    answer = door.end(running, ONE)
+    answer = door.end(running)
     assert {
         call_id: ToolCall.from_wire(serializer.decode(wire)) for call_id, wire in answer.unsent.items()
     } == {identity_of(call): call}
@@ -436,17 +460,21 @@ def test_a_call_that_needs_a_message_by_another_broker_is_handed_out_until_it_is
     assert door.queue() == []
 
 
-def test_giving_back_does_not_free_the_permit_of_another_run(door: Door, redis: Redis) -> None:
+def test_result_of_a_lost_claim_does_not_free_the_permit_of_another_run(door: Door, redis: Redis) -> None:
     running = door.run("r", ONE)
+    lost = door.claims["r"]
     door.wait("t1", ONE)
-    door.script_calls.leave(identity_of(running), ONE, 0).run(redis)
+    assert door.ledger.release(lost, died=False, is_untouched=True).run(redis)
+    assert door.admit(running, ONE).word == "go"
+    door.claim(running)
+    door.ledger.finish(lost, lost.run.ok(1, None)).run(redis)
     assert door.queue() == []
 
 
 def test_the_second_call_with_a_key_waits_for_the_first_and_shares_its_result(door: Door) -> None:
     first = door.run("t1", key())
     calls = [door.wait(turn, key()) for turn in ("t2", "t3")]
-    door.end(first, key())
+    door.end(first)
     assert door.queue() == ["t2", "t3"]
     for call in calls:
         answer = door.admit(call, key())
@@ -456,11 +484,11 @@ def test_the_second_call_with_a_key_waits_for_the_first_and_shares_its_result(do
 def test_an_unknown_outcome_is_shared_and_another_error_is_not(door: Door) -> None:
     first = door.run("t1", key())
     second, third = (door.wait(turn, key()) for turn in ("t2", "t3"))
-    door.end(first, key(), "E_TOOL")
+    door.end(first, "E_TOOL")
     assert door.queue() == ["t2"]
     assert door.admit(second, key()).word == "go"
     door.claim(second)
-    door.end(second, key(), "E_TOOL_OUTCOME_UNKNOWN")
+    door.end(second, "E_TOOL_OUTCOME_UNKNOWN")
     answer = door.admit(third, key())
     assert (answer.word, answer.about) == ("share", identity_of(second))
 
@@ -472,7 +500,7 @@ def test_replay_runs_although_the_unknown_outcome_is_shared_by_other_calls_with_
     first = door.submit("t1", args=arguments)
     assert door.admit(first, limits.for_call(first)).word == "go"
     door.claim(first)
-    door.end(first, limits.for_call(first), "E_TOOL_OUTCOME_UNKNOWN")
+    door.end(first, "E_TOOL_OUTCOME_UNKNOWN")
     other = door.submit("t2", args=arguments)
     assert door.admit(other, limits.for_call(other)).word == "share"
     replays = [
@@ -504,13 +532,13 @@ def test_other_arguments_under_the_same_key_are_a_conflict(door: Door) -> None:
     first = door.run("t1", key("x"))
     answer = door.admit(door.submit("t2"), key("y"))
     assert (answer.word, answer.about) == ("conflict", identity_of(first))
-    door.end(first, key("x"), "E_TOOL")
+    door.end(first, "E_TOOL")
     assert door.admit(door.submit("t3"), key("y")).word == "go"
 
 
 def test_a_key_is_free_when_the_record_of_its_call_is_gone(door: Door, redis: Redis) -> None:
     first = door.run("t1", key())
-    door.end(first, key())
+    door.end(first)
     redis.delete(door.ledger.keys.call(identity_of(first)))
     assert door.admit(door.submit("t2"), key()).word == "go"
 
@@ -525,7 +553,7 @@ def test_every_key_has_a_ttl(door: Door, redis: Redis) -> None:
     running = door.run("r", call_limits)
     door.wait("t1", call_limits)
     door.wait("t2", ONE)
-    door.end(running, call_limits, "E_TOOL")
+    door.end(running, "E_TOOL")
     families = {name.split(b":")[1] for name in redis.scan_iter("goondan:*")}
     assert {b"limits", b"limit", b"holders", b"line", b"waiter", b"waiting"} <= families
     assert [name for name in redis.scan_iter("goondan:*") if redis.ttl(name) < 0] == []
@@ -537,7 +565,6 @@ def test_a_key_lives_as_long_as_the_pending_call_that_owns_it(door: Door, redis:
     door.ledger.suspend(claim, claim.run.pending(Pending("job", None), None, expires_at=expires_at)).run(
         redis
     )
-    door.script_calls.leave(claim.run.id, key(), 0).run(redis)
 
     assert redis.ttl(Keys().limit("key:k")) >= redis.ttl(Keys().call(claim.run.id)) - 1 > 7 * 86_400
     assert door.admit(door.submit("t2"), key()).word == "wait"
@@ -566,16 +593,40 @@ def test_permit_of_a_call_with_a_damaged_record_is_free_again(door: Door) -> Non
 def test_call_with_a_damaged_record_releases_what_it_holds(door: Door) -> None:
     holder = door.run("holder", ONE)
     door.wait("next", ONE)
+    leave = door.script_calls.leave(*door.claims["holder"].id_and_token, ONE)
+    leave.run(door.redis)
+    assert door.queue() == []
     overwrite(door, holder)
-    door.script_calls.leave(identity_of(holder), ONE, 0).run(door.redis)
+    leave.run(door.redis)
     assert door.queue() == ["next"]
+
+
+def test_permit_of_a_call_that_ends_is_released_beside_a_damaged_limit(door: Door, redis: Redis) -> None:
+    both = f"{SERIAL_A}\n{ONE}"
+    holder = door.run("holder", both)
+    door.wait("next", ONE)
+    redis.set("goondan:holders:serial:notes@a", "overwritten")
+    assert door.end(holder).stored is Stored.YES
+    assert door.queue() == ["next"]
+
+
+def test_waiting_call_that_is_cancelled_leaves_its_wait_queue(door: Door, redis: Redis) -> None:
+    door.run("holder", ONE)
+    call = door.wait("next", ONE)
+    claim = door.ledger.cancel(identity_of(call), "c").run(redis)
+    assert claim is not None
+    cancelled = claim.run.failed(describe(ToolCancelledError(), help_url=""), None)
+    door.ledger.finish(claim, cancelled).run(redis)
+    assert redis.zcard("goondan:line:concurrency:notes") == 0
+    assert redis.zcard("goondan:waiting:coder") == 0
+    assert not redis.exists(door.ledger.keys.waiter(identity_of(call)))
 
 
 def test_call_behind_a_waiting_one_with_a_damaged_record_is_admitted(door: Door) -> None:
     holder = door.run("holder", ONE)
     overwrite(door, door.wait("damaged", ONE))
     door.wait("next", ONE)
-    door.end(holder, ONE)
+    door.end(holder)
     assert door.queue() == ["next"]
 
 
@@ -592,7 +643,7 @@ def test_other_limits_are_looked_at_beside_a_damaged_one(door: Door, redis: Redi
     redis.set("goondan:line:broken", "overwritten")
     redis.zadd("goondan:limits", {"broken": 1, "concurrency:notes": 2})
     redis.delete(door.ledger.keys.call(identity_of(holder)), "goondan:holders:concurrency:notes")
-    assert door.look().word == "looked"
+    door.look()
     assert door.queue() == ["waits"]
 
 

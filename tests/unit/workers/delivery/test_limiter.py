@@ -8,7 +8,6 @@ from typing import Any
 import fakeredis
 import pytest
 from redis import Redis
-from redis.exceptions import ResponseError
 
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
@@ -16,6 +15,7 @@ from goondan_tasks.bundle import load_bundle
 from goondan_tasks.calls import RedisDispatch, identity_of, new_call
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
+from goondan_tasks.ledger.endings import FollowUp
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import ToolCall
@@ -102,8 +102,8 @@ class Porch:
         )
 
     def finish(self, claim: Claim) -> None:
-        self.ledger.finish(claim, claim.run.ok(1, None)).run(self.ledger.redis)
-        self.keeper.leave(claim)
+        finished = self.ledger.finish(claim, claim.run.ok(1, None)).run(self.ledger.redis)
+        self.keeper.follow(FollowUp(finished.look_in, finished.unsent))
 
 
 def test_a_call_without_limits_sends_nothing_but_its_claim(redis: Redis, writer: DirectWriter) -> None:
@@ -133,7 +133,6 @@ def test_a_second_message_of_a_running_call_does_not_free_its_permit(
     porch.claim("desk__solo", "t1")
     again = porch.claim("desk__solo", "t1")
     assert again.verdict is Verdict.HELD
-    porch.keeper.leave(again)
     assert porch.claim("desk__solo", "t2").verdict is Verdict.WAITING
 
 
@@ -145,27 +144,14 @@ def test_a_call_whose_key_has_a_result_is_claimed_to_share_it(redis: Redis, writ
     assert (second.verdict, second.about) == (Verdict.SHARED, first.run.id)
 
 
-def test_what_a_call_was_admitted_to_is_given_back_if_it_cannot_be_claimed(
-    redis: Redis, writer: DirectWriter
-) -> None:
-    porch = Porch(redis, writer)
-    call = new_call("clerk", "desk__solo", {}, {"turn_id": "t1", "tool_call_id": "call_1"})
-
-    def claim(request: ClaimRequest) -> Claim:
-        raise ResponseError("WRONGTYPE")
-
-    with pytest.raises(ResponseError):
-        porch.keeper.claim(ClaimRequest(identity_of(call), call, "w1", ClaimTerms()), claim, nullcontext())
-    assert porch.claim("desk__solo", "t2").verdict is Verdict.RUN
-
-
 def test_a_rate_is_looked_after_when_its_time_comes(redis: Redis, writer: DirectWriter) -> None:
     porch = Porch(redis, writer)
     verdicts: list[Verdict] = []
     while Verdict.WAITING not in verdicts:  # on a machine that stands still, not the first five of a second
         claim = porch.claim("desk__paced", f"t{len(verdicts)}")
         verdicts.append(claim.verdict)
-        porch.keeper.begin(claim)
+        if claim.is_ours:
+            porch.keeper.begin(claim)
     assert verdicts[:5] == [Verdict.RUN] * 5
     wait_until(lambda: redis.llen("agent.clerk") == 1)
 

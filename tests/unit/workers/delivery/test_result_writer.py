@@ -15,11 +15,12 @@ from broker_config.settings import Settings
 from goondan_tasks.call_counts import CallCounts
 from goondan_tasks.calls import RedisDispatch, identity_of, new_call
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
+from goondan_tasks.ledger.endings import FollowUp
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim
 from goondan_tasks.ledger.submission import Submission
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.monitors import Monitors
 from tests.unit.goondan_tasks.ledger.calls import submit
 from workers.delivery.result_writer import ResultWriter
@@ -50,8 +51,10 @@ class Desk:
         self.claim = self.ledger.claim(ClaimRequest(identity_of(call), call, "w1", ClaimTerms())).run(
             self.ledger.redis
         )
-        self.held = {"lease", "cancels", "limits"}
+        self.held = {"lease", "cancels"}
 
+        #: whether other calls may wait for the run
+        self.is_limited = False
         #: whether each answer was urgent
         self.urgency: list[bool] = []
 
@@ -91,11 +94,12 @@ class Desk:
         self.held.discard("cancels")
         self.was_lost = is_lost
 
-    def has_admitted(self, _: Claim) -> bool:
-        return "limits" in self.held
+    def is_waited_for(self, _: ToolCall) -> bool:
+        return self.is_limited
 
-    def leave(self, _: Claim) -> None:
-        self.held.discard("limits")
+    def follow(self, _: FollowUp) -> None: ...
+
+    def leave_damaged(self, _: Claim) -> None: ...
 
     def finish(self, *, faults: int) -> ToolCallResult | None:
         self.reaper.faults = faults
@@ -155,8 +159,7 @@ def test_a_call_whose_record_cannot_take_the_result_is_let_go(redis: Redis, desk
 
 @pytest.mark.parametrize("is_limited", [True, False])
 def test_the_end_of_a_run_that_others_wait_for_is_confirmed_at_once(desk: Desk, is_limited: bool) -> None:
-    if not is_limited:
-        desk.held.discard("limits")
+    desk.is_limited = is_limited
     desk.finish(faults=0)
     assert desk.urgency == [is_limited]
 

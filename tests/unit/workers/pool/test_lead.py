@@ -125,7 +125,12 @@ class Scene:
         self._plan = Plan(tool, lambda *_: None, 300, SlowToolDetector(), ())
         runtime: Any = SimpleNamespace(
             settings=Settings(),
-            delivery=SimpleNamespace(ledger=_LEDGER, has_spans=False, release=self.release),
+            delivery=SimpleNamespace(
+                ledger=_LEDGER,
+                has_spans=False,
+                release=self.release,
+                limiter=SimpleNamespace(follow=lambda _: None),
+            ),
             revisions=SimpleNamespace(active=SimpleNamespace(executor=SimpleNamespace(plans=self))),
             event_loop=EventLoopThread(),
         )
@@ -169,6 +174,8 @@ class Scene:
         job.end_detached = end
 
     def context(self, job: Job) -> object: ...
+
+    def leave_damaged(self, job: Job) -> None: ...
 
     def end_cancelled(self, job: Job) -> None:
         self.failed.append(job.id)

@@ -96,6 +96,7 @@ class Scene:
         )
         self.ledger = _LEDGER
         self.writer = self
+        self.limiter = SimpleNamespace(follow=lambda _: None)
         pool: Any = self
         self.must_look = threading.Event()
         self.calls = LoopCalls(runtime, threads, self.slots, pool, self.must_look.set)
@@ -170,6 +171,8 @@ class Scene:
 
     def finish(self, job: Job, result: ToolCallResult) -> None:
         self.finished[job.id] = result
+
+    def leave_damaged(self, job: Job) -> None: ...
 
     def end_cancelled(self, job: Job) -> None:
         self.cancelled.append(job.id)

@@ -1,0 +1,417 @@
+-- Limits. This is put before the scripts that ask for permits or release them.
+--
+-- A limit is a line of text: kind, most, period (ms), digest, name.
+--   seats  at most so many calls hold a permit at a time (maxConcurrency, serial)
+--   rate   at most so many calls start in any period (rateLimit)
+--   key    calls with the same idempotencyKey: one runs, the others wait for its result and share it; in place of the
+--          period, 1 if the call is a replay, which shares no unknown outcome
+--   paused an operator has paused the tool: no call passes while the hash of pauses has it
+-- The record of a call keeps the limits that it has passed last, in `permits`: whatever ends its run releases them.
+-- A rate counts starts, which are members of their own in its `holders`. A call that a worker has received and whose
+-- start is not counted yet has a reservation: it counts, and its score is RESERVED + the time of its admission.
+-- A call that was admitted from a wait queue, and that no worker has received yet, holds its permit with a negative
+-- time, or with the time itself for a rate. The call's record decides whether it still holds the permit: the permit
+-- is free again if the call has ended,
+-- or was not claimed within a lease (after it was admitted or queued again).
+--
+-- Records of other calls are read with pcall: one that is damaged counts as a call that has ended.
+
+-- Open the limits, for one script. What it returns is described at its end.
+-- terms  lease (ms), time between two checks of a wait queue (ms), TTL (s) and namespace, separated by spaces
+-- now    ms
+local function open_limits(terms, now)
+  local MOST_AT_ONCE = 100
+  -- more than any time in ms, and exact in 14 digits
+  local RESERVED = 1e13
+  -- how soon more calls of a tool that was resumed are admitted, in ms
+  local SOON = 50
+  local lease, pause, ttl, ns = string.match(terms, '^(%d+) (%d+) (%d+) (.*)$')
+  lease, pause, ttl = tonumber(lease), tonumber(pause), tonumber(ttl)
+  local calls, states, holders = ns .. 'call:', ns .. 'limit:', ns .. 'holders:'
+  local look_times, wait_queues, waiters, waiting = ns .. 'limits', ns .. 'line:', ns .. 'waiter:', ns .. 'waiting:'
+  local turns, unsent = {}, {}
+
+  -- Keep a key for as long as the record of the call that it is about, if it is about one.
+  local function keep(key, id)
+    local least = id and math.max(ttl, redis.call('TTL', calls .. id)) or ttl
+    if redis.call('TTL', key) < least then redis.call('EXPIRE', key, least) end
+  end
+
+  local function limits_of(text)
+    local limits = {}
+    for kind, most, period, digest, name in string.gmatch(text, '(%S+) (%d+) (%d+) (%S+) (%S+)') do
+      limits[#limits + 1] = {kind = kind, most = tonumber(most), period = tonumber(period),
+        digest = digest, name = name}
+    end
+    return limits
+  end
+
+  -- Return whether an earlier call waits for the limit.
+  local function has_earlier(name, id, at)
+    local head = redis.call('ZRANGE', wait_queues .. name, 0, 0, 'WITHSCORES')
+    return head[1] and head[1] ~= id and tonumber(head[2]) <= at
+  end
+
+  local function put_in_wait_queue(name, id, at, agent)
+    redis.call('ZADD', wait_queues .. name, at, id)
+    redis.call('HSET', waiters .. id, 'line', name)
+    redis.call('HSET', calls .. id, 'waiting', name)
+    redis.call('ZADD', waiting .. agent, at, id)
+    redis.call('ZADD', look_times, 'NX', now + pause, name)
+    for _, key in ipairs({wait_queues .. name, waiters .. id, waiting .. agent, look_times}) do keep(key, id) end
+  end
+
+  -- Remove the call from its wait queue. Its record still says that it waited.
+  local function take_out(id)
+    local waiter = redis.pcall('HMGET', waiters .. id, 'line', 'agent')
+    if not waiter[1] then return end
+    redis.call('ZREM', wait_queues .. waiter[1], id)
+    redis.call('ZREM', waiting .. waiter[2], id)
+    redis.call('DEL', waiters .. id)
+  end
+
+  -- Put a call back into the wait queue if its message was sent by other means and may never reach a worker.
+  local function wait_again(name, id)
+    local waiter = redis.pcall('HMGET', waiters .. id, 'at', 'agent')
+    if waiter[1] then put_in_wait_queue(name, id, waiter[1], waiter[2]) end
+  end
+
+  -- Free the permits of calls that no longer run; of a rate, the reservations of those that will not start.
+  local function free_dead_permits(name, kind)
+    local looked = tonumber(redis.call('HGET', states .. name, 'looked') or 0)
+    if now - looked < pause / 2 then return end
+    redis.call('HSET', states .. name, 'looked', now)
+    keep(states .. name)
+    local least = kind == 'rate' and RESERVED or '-inf'
+    local found = redis.call('ZRANGE', holders .. name, least, '+inf', 'BYSCORE', 'WITHSCORES')
+    for i = 1, #found, 2 do
+      local id, since = found[i], math.abs(tonumber(found[i + 1])) % RESERVED
+      local record = redis.pcall('HMGET', calls .. id, 'status', 'releasedAt')
+      local status = record[1]
+      if status == 'queued' and math.max(since, tonumber(record[2] or 0)) < now - lease then
+        redis.call('ZREM', holders .. name, id)
+        wait_again(name, id)
+      elseif status ~= 'queued' and status ~= 'running' then
+        redis.call('ZREM', holders .. name, id)
+      end
+    end
+  end
+
+  -- A result is shared if it is ok, or if it is unknown whether the call took effect.
+  local function is_shared(owner, with_unknown)
+    local outcome, result = unpack(redis.call('HMGET', calls .. owner, 'outcome', 'result'))
+    if not (outcome and result) then return false end
+    local is_unknown = string.find(result, '"code":"E_TOOL_OUTCOME_UNKNOWN"', 1, true) ~= nil
+    return outcome == 'ok' or with_unknown and is_unknown
+  end
+
+  local function check_key(limit, id, at)
+    local state = redis.call('HMGET', states .. limit.name, 'owner', 'digest')
+    local owner = state[1]
+    if owner == id then return end
+    local status = owner and redis.pcall('HGET', calls .. owner, 'status')
+    if type(status) == 'table' then return 'share', owner end -- its record is damaged, so it may have run: this must not run
+    local is_under_way = status == 'queued' or status == 'running' or status == 'pending'
+    if is_under_way or (status and is_shared(owner, limit.period == 0)) then
+      if state[2] ~= limit.digest then return 'conflict', owner end
+      if is_under_way then return 'wait' end
+      return 'share', owner
+    end
+    if has_earlier(limit.name, id, at) then return 'wait' end
+  end
+
+  local PAUSE = 'paused:'
+
+  local function is_pause(name)
+    return string.sub(name, 1, #PAUSE) == PAUSE
+  end
+
+  -- If another program has overwritten the hash, nothing is paused.
+  local function is_paused(name)
+    return redis.pcall('HEXISTS', ns .. 'paused', string.sub(name, #PAUSE + 1)) == 1
+  end
+
+  -- Any number of calls may have waited for the end of a pause. They go to the front of the queue in parts, so that they
+  -- keep their order there.
+  local function is_full(queue)
+    local message = redis.call('LINDEX', queue, -MOST_AT_ONCE)
+    return message and string.byte(message) == 32
+  end
+
+  local function check_rate(limit, id)
+    local key = holders .. limit.name
+    redis.call('ZREMRANGEBYSCORE', key, '-inf', now - limit.period)
+    local own = redis.call('ZSCORE', key, id) and 1 or 0
+    if redis.call('ZCARD', key) - own >= limit.most then free_dead_permits(limit.name, limit.kind) end
+    if redis.call('ZCARD', key) - own >= limit.most then return 'wait' end
+  end
+
+  -- Free the permit of a later call that no worker has received yet; that call waits again.
+  local function is_taken_over(name, at)
+    local last = redis.call('ZRANGE', holders .. name, 0, 0, 'WITHSCORES')
+    if not last[1] or tonumber(last[2]) >= 0 then return false end
+    local queued = redis.pcall('HGET', calls .. last[1], 'queuedAt')
+    if type(queued) == 'string' and tonumber(queued) <= at then return false end
+    redis.call('ZREM', holders .. name, last[1])
+    wait_again(name, last[1])
+    return true
+  end
+
+  -- Return the word for a call at a limit, nothing if the call may pass.
+  local function check(limit, id, at, is_met)
+    if limit.kind == 'key' then return check_key(limit, id, at) end
+    if limit.kind == 'paused' then
+      return (is_paused(limit.name) or has_earlier(limit.name, id, at)) and 'wait' or nil
+    end
+    local key = holders .. limit.name
+    local is_holder = redis.call('ZSCORE', key, id)
+    local is_permit = limit.kind == 'seats'
+    if is_permit and is_holder then return end
+    if is_permit and redis.call('ZCARD', key) >= limit.most then free_dead_permits(limit.name, limit.kind) end
+    if not is_holder and has_earlier(limit.name, id, at) then return 'wait' end
+    if not is_permit then return check_rate(limit, id) end
+    if redis.call('ZCARD', key) < limit.most then return end
+    if not (is_met and is_taken_over(limit.name, at)) then return 'wait' end
+  end
+
+  -- Pass all limits or none. `is_met`: a worker has received the call; otherwise it comes from a wait queue.
+  local function try(limits, id, at, is_met)
+    for _, limit in ipairs(limits) do
+      local word, owner = check(limit, id, at, is_met)
+      if word then return word, limit, owner end
+    end
+    for _, limit in ipairs(limits) do
+      if limit.kind == 'key' then
+        redis.call('HSET', states .. limit.name, 'owner', id, 'digest', limit.digest)
+        keep(states .. limit.name, id)
+      elseif limit.kind ~= 'paused' then
+        local since = is_met and now or -now
+        if limit.kind == 'rate' then since = is_met and RESERVED + now or now end
+        redis.call('ZADD', holders .. limit.name, since, id)
+        keep(holders .. limit.name, id)
+      end
+    end
+    return 'go'
+  end
+
+  -- The earliest time when the call at this rank of a wait queue may pass the rate, in ms; that of a reservation may have
+  -- passed, since its call may start at any time after its admission.
+  local function rate_time(limit, rank)
+    local key, round = holders .. limit.name, math.floor(rank / limit.most)
+    local place = rank % limit.most - limit.most
+    local mark = redis.call('ZRANGE', key, place, place, 'WITHSCORES')
+    return (mark[2] and tonumber(mark[2]) % RESERVED + limit.period or now) + round * limit.period
+  end
+
+  local function look_time(limit)
+    local at = limit.kind == 'rate' and rate_time(limit, 0) or 0
+    return at > now and math.min(at, now + pause) or now + pause
+  end
+
+  -- Admit a call that has left its wait queue: its message goes to the front of its queue.
+  local function give_turn(id, waiter, agent)
+    redis.call('ZREM', waiting .. agent, id)
+    redis.call('HSET', calls .. id, 'permits', waiter[1])
+    if waiter[2] == '' then
+      unsent[#unsent + 1], unsent[#unsent + 2] = id, redis.call('HGET', calls .. id, 'call')
+      return
+    end
+    redis.call('HDEL', calls .. id, 'waiting')
+    redis.call('DEL', waiters .. id)
+    local turn = turns[waiter[3]]
+    if not turn then
+      turn = {wake_up = waiter[4]}
+      turns[waiter[3]] = turn
+    end
+    turn[#turn + 1] = waiter[2]
+  end
+
+  -- Admit as many calls of a wait queue as fit, in order. A call that another limit stops moves to that limit's queue.
+  local function admit_waiting(name)
+    for _ = 1, MOST_AT_ONCE do
+      local head = redis.call('ZRANGE', wait_queues .. name, 0, 0, 'WITHSCORES')
+      if not head[1] then
+        redis.call('ZREM', look_times, name)
+        return
+      end
+      local id, at = head[1], tonumber(head[2])
+      local waiter = redis.pcall('HMGET', waiters .. id, 'gates', 'message', 'queue', 'bell', 'agent')
+      local record = redis.pcall('HMGET', calls .. id, 'status', 'deadline')
+      if record[1] ~= 'queued' or tonumber(record[2]) <= now or not waiter[1] then
+        take_out(id)
+        redis.call('ZREM', wait_queues .. name, id)
+      else
+        if is_pause(name) and not is_paused(name) and is_full(waiter[3]) then
+          redis.call('ZADD', look_times, now + SOON, name)
+          return
+        end
+        local word, limit = try(limits_of(waiter[1]), id, at, false)
+        if word == 'wait' and limit.name == name then
+          redis.call('ZADD', look_times, look_time(limit), name)
+          return
+        end
+        redis.call('ZREM', wait_queues .. name, id)
+        if word == 'wait' then
+          put_in_wait_queue(limit.name, id, at, waiter[5])
+          if limit.kind == 'rate' then redis.call('ZADD', look_times, 'LT', look_time(limit), limit.name) end
+        else
+          give_turn(id, waiter, waiter[5])
+        end
+      end
+    end
+    redis.call('ZADD', look_times, now, name)
+  end
+
+  -- Push messages to the front of their queues, behind those of calls that were admitted earlier: these begin with a
+  -- space, which JSON allows.
+  local function push_turns()
+    for queue, messages in pairs(turns) do
+      local before = {}
+      while #before < MOST_AT_ONCE do
+        local last = redis.call('LINDEX', queue, -1)
+        if not last or string.byte(last) ~= 32 then break end
+        before[#before + 1] = redis.call('RPOP', queue)
+      end
+      for i = #messages, 1, -1 do redis.call('RPUSH', queue, messages[i]) end
+      for i = #before, 1, -1 do redis.call('RPUSH', queue, before[i]) end
+      if redis.pcall('LLEN', messages.wake_up) == 0 then redis.call('LPUSH', messages.wake_up, '1') end
+    end
+  end
+
+
+  -- Release what a call holds that is not admitted now; returns the limits that others may pass now. A call that has run
+  -- keeps its key: the run may have taken effect, and another call with the key would repeat that.
+  local function free_own(limits, id, has_run)
+    local freed = {}
+    for _, held in ipairs(limits) do
+      if held.kind == 'key' then
+        if not has_run and redis.call('HGET', states .. held.name, 'owner') == id then
+          redis.call('HDEL', states .. held.name, 'owner')
+          freed[#freed + 1] = held.name
+        end
+      elseif redis.call('ZREM', holders .. held.name, id) == 1 then
+        freed[#freed + 1] = held.name
+      end
+    end
+    return freed
+  end
+
+  -- Let a call wait for a limit. Returns 'wait', or 'late' if a rate would admit it only after its deadline.
+  local function wait_for(limit, call)
+    local id = call.id
+    redis.call('HSET', states .. limit.name, 'most', limit.most, 'period', limit.period)
+    keep(states .. limit.name, id)
+    redis.call('HSET', waiters .. id, 'at', call.at, 'agent', call.agent, 'queue', call.queue,
+      'bell', call.wake_up, 'gates', call.limits, 'message', call.message)
+    put_in_wait_queue(limit.name, id, call.at, call.agent)
+    if limit.kind == 'rate' then
+      local rank = redis.call('ZRANK', wait_queues .. limit.name, id)
+      if rate_time(limit, rank) >= call.deadline then -- at its deadline it would end
+        take_out(id)
+        return 'late'
+      end
+    end
+    return 'wait'
+  end
+
+  -- Ask whether a call that a worker has received may run; if not, it enters a wait queue. It is harmless to ask twice.
+  -- call  id, at (when it was queued, ms), deadline (ms), limits (text), agent, queue, wake_up (its key), message (to push
+  --       when it is admitted, '' = the caller sends it), waits (whether it may be in a wait queue), has_run (so that it
+  --       keeps its key), ttl (s, or nothing)
+  -- Returns a word and what it is about:
+  --   go        it may run; leave releases what it holds
+  --   wait      it is in the wait queue of that limit
+  --   late      that rate would admit it only after its deadline
+  --   share     that call, with the same idempotencyKey, has a result for both
+  --   conflict  that call has the same idempotencyKey and other arguments
+  local function ask(call)
+    ttl = math.max(ttl, call.ttl or 0)
+    local limits = limits_of(call.limits)
+    if call.waits then take_out(call.id) end
+    local word, limit, owner = try(limits, call.id, call.at, true)
+    if word == 'go' then
+      if call.waits then redis.call('HDEL', calls .. call.id, 'waiting') end
+      return word
+    end
+    local freed = free_own(limits, call.id, call.has_run) -- it may have been admitted before
+    if word == 'wait' then
+      word = wait_for(limit, call)
+      admit_waiting(limit.name)
+    end
+    for _, name in ipairs(freed) do admit_waiting(name) end
+    return word, owner or limit.name
+  end
+
+  -- Count the start of a run for a rate, in place of its reservation.
+  local function count_start(limit, id, token, is_lost)
+    local key = holders .. limit.name
+    if not is_lost then redis.call('ZREM', key, id) end
+    redis.call('ZADD', key, 'NX', now, id .. ' ' .. token)
+    keep(key)
+    if redis.call('EXISTS', wait_queues .. limit.name) == 1 then
+      redis.call('ZADD', look_times, 'LT', look_time(limit), limit.name)
+    end
+  end
+
+  -- Count the start of a run for its rates now. Else it is counted when the run ends: until then its reservation counts.
+  -- If its claim is_lost, the reservation is that of another run.
+  local function begin(id, token, text, is_lost)
+    for _, limit in ipairs(limits_of(text)) do
+      if limit.kind == 'rate' and (is_lost or redis.call('ZSCORE', holders .. limit.name, id)) then
+        count_start(limit, id, token, is_lost)
+      end
+    end
+  end
+
+  -- Release the permit of one limit.
+  local function release(limit, run)
+    local id, key, state = run.id, holders .. limit.name, states .. limit.name
+    if limit.kind == 'paused' then return end
+    if limit.kind == 'key' then -- calls with the same key wait for the final result of a pending one
+      if run.is_pending then keep(state, id) end
+      return
+    end
+    local held = redis.call('ZSCORE', key, id)
+    if not held then return end
+    if limit.kind == 'rate' and run.has_begun then return count_start(limit, id, run.token) end
+    redis.call('ZREM', key, id)
+    if limit.kind == 'rate' then return end
+    local last = now - math.abs(tonumber(held))
+    local took = tonumber(redis.call('HGET', state, 'took')) or last
+    redis.call('HSET', state, 'took', math.floor(took * 0.8 + last * 0.2))
+    keep(state)
+  end
+
+  -- Release what runs hold that have ended, and then admit the next calls: these must not find that a run has ended whose
+  -- start is not counted. A limit whose keys are damaged is left to a look.
+  -- runs  a list of {id, token, limits (text), has_begun (whether it counts for a rate), is_pending}
+  local function leave(runs)
+    local left = {}
+    for _, run in ipairs(runs) do
+      for _, limit in ipairs(limits_of(run.limits)) do
+        pcall(release, limit, run)
+        if not left[limit.name] then left[#left + 1], left[limit.name] = limit.name, true end
+      end
+    end
+    for _, name in ipairs(left) do pcall(admit_waiting, name) end
+  end
+
+  -- Check the wait queues that are due. If the keys of a limit are damaged, it is checked again later; the others are
+  -- checked anyway.
+  local function look()
+    for _, name in ipairs(redis.call('ZRANGE', look_times, '-inf', now, 'BYSCORE', 'LIMIT', 0, 20)) do
+      if not pcall(admit_waiting, name) then redis.call('ZADD', look_times, now + pause, name) end
+    end
+  end
+
+  -- Push the messages of the calls that were admitted: the last thing that the script does with their queues.
+  -- Returns {ms until the next check (-1 = no call waits), {id, call JSON, ...}}. The last are admitted calls whose
+  -- messages the caller must send.
+  local function close()
+    push_turns()
+    local first = redis.call('ZRANGE', look_times, 0, 0, 'WITHSCORES')
+    return {first[2] and math.max(0, tonumber(first[2]) - now) or -1, unsent}
+  end
+
+  return {ask = ask, begin = begin, leave = leave, look = look, take_out = take_out, close = close}
+end

@@ -1,0 +1,40 @@
+"""Limits on the fast path: the script that reserves messages and claims their calls has asked them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+
+from broker_config.scripts import ScriptCall
+from goondan_tasks.ledger.endings import FollowUp
+from goondan_tasks.ledger.record import Verdict
+from workers.delivery.delivery import Delivery
+from workers.job import Ended, Job
+
+logger = structlog.get_logger(__name__)
+
+
+def note_verdict(delivery: Delivery, job: Job) -> bool:
+    """Log why a reserved call is not run, and count its wait for a limit; return whether it is claimed."""
+    if job.verdict is Verdict.RUN:
+        return True
+    if job.verdict is Verdict.TOLD:
+        return False
+    if not job.verdict.is_granted:
+        logger.info("call.not_run", **job.log_fields.known(), verdict=str(job.verdict))
+    if job.verdict is Verdict.WAITING:
+        delivery.result_writer.counts.add_limit_wait(job.agent, job.tool_name)
+    elif job.verdict is Verdict.LIMITED:
+        logger.info("call.not_admitted", **job.log_fields.known(), verdict=str(job.verdict))
+    return job.verdict.is_granted
+
+
+def follow(delivery: Delivery, answer: Any) -> None:
+    """Do what the limits of a reservation's calls ask for, if anything (``claim_on_reserve.lua``)."""
+    if answer is not None:
+        delivery.limiter.follow(FollowUp.of(answer))
+
+
+def finish_many(delivery: Delivery, ended: Sequence[Ended]) -> ScriptCall[list[int]]:
+    """Return the script call that stores results, and does what the limits of their calls ask for."""
+    return delivery.ledger.finish_many([one.row for one in ended], delivery.limiter.follow)
