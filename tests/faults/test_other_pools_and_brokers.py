@@ -31,52 +31,6 @@ EXPIRED = "E_TOOL_EXPIRED"
 PATIENCE = 60
 
 
-@pytest.mark.parametrize(("pool", "size"), [("threads", FEWER_KILLS), ("processes", SELDOM_KILLS)])
-def test_calls_survive_kills_under_celerys_own_pools(
-    stack: LocalStack, log: HandlerLog, say: Say, tmp_path: Path, *, pool: str, size: Size
-) -> None:
-    fleet = Fleet(stack, 3, celery_workers(stack, tmp_path, "-P", pool, "-c", "4"))
-    reckoning = survive(stack, fleet, log, size)
-    say(reckoning.lines())
-    assert reckoning.wrong_owner == []
-    assert reckoning.codes.keys() <= {"ok", UNKNOWN, POISONED}
-    wait_until_idle(stack.redis_url, LEASE_SECONDS + MARGIN_SECONDS)
-
-
-def test_the_kill_of_a_pools_child_is_settled_and_its_worker_lives(
-    stack: LocalStack, log: HandlerLog, tmp_path: Path
-) -> None:
-    fleet = Fleet(stack, 1, celery_workers(stack, tmp_path, "-P", "processes", "-c", "2"))
-    wait_until(lambda: fleet.consuming, PATIENCE)
-    once = submit_work(stack.client, log, "once__sync", number=1, seconds=2)
-    again = submit_work(stack.client, log, "again__sync", number=2, seconds=2)
-    wait_until(lambda: len(log.runs()) == 2, PATIENCE)
-    for runs in log.runs().values():
-        os.kill(runs[0].pid, signal.SIGKILL)
-    unknown, result = once.result(PATIENCE), again.result(PATIENCE)
-    assert unknown.error is not None
-    assert unknown.error.code == UNKNOWN
-    assert (result.status, result.meta.attempt) == ("ok", 2)
-    assert [len(log.runs_of(number)) for number in (1, 2)] == [1, 2]
-    assert len(fleet.consuming) == 1
-    wait_until_idle(stack.redis_url, LEASE_SECONDS + MARGIN_SECONDS)
-
-
-def test_a_killed_worker_leaves_no_pool_child_behind(
-    stack: LocalStack, log: HandlerLog, tmp_path: Path
-) -> None:
-    fleet = Fleet(stack, 1, celery_workers(stack, tmp_path, "-P", "processes", "-c", "2"))
-    wait_until(lambda: fleet.consuming, PATIENCE)
-    submit_work(stack.client, log, "once__sync", number=1, seconds=1)
-    wait_until(lambda: log.runs_of(1), PATIENCE)
-    worker = fleet.consuming[0]
-    mark = f"GOONDAN_STATE_ROOT={stack.state_root}"
-    assert len(with_environment(mark)) >= 3
-    worker.send_signal(signal.SIGKILL)
-    worker.wait(PATIENCE)
-    wait_until(lambda: with_environment(mark) == [], PATIENCE)
-
-
 @pytest.fixture
 def broker() -> Iterator[EmbeddedRedis]:
     """A second Redis, which carries only the queues."""

@@ -15,7 +15,6 @@ import pytest
 from goondan_tasks.client import Client
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.testing import LocalStack
-from tests.faults.celery_workers import celery_workers
 from tests.integration.goondan_process import PROGRAM, environment, goondan
 from tests.waiting import wait_until
 
@@ -276,23 +275,6 @@ def test_extensions_hear_that_their_worker_stops(tmp_path: Path) -> None:
         stack.stop_worker(stack.workers[0])
 
     assert said.read_text() == "stopped"
-
-
-@pytest.mark.parametrize("pool", ["threads", "processes"])
-def test_extensions_work_in_celerys_own_pools(tmp_path: Path, pool: str) -> None:
-    queues = "agent.framer,agent.painter"
-    with LocalStack(ATELIER, workers=0) as stack:
-        worker = celery_workers(stack, tmp_path, "-P", pool, "-c", "2", "-Q", queues)()
-        wait_until(lambda: worker.pid in {one.pid for one in stack.client.workers()}, 60)
-
-        painted = framed(stack.client)
-        counted = [
-            stack.client.call("painter", "memory__count", {}, instance_key="pool", timeout=30).output
-            for _ in range(3)
-        ]
-
-    assert painted.output == {"order": ORDER, "got": {"colour": "red"}}
-    assert counted == [1, 2, 3]
 
 
 def test_a_worker_whose_extension_fails_does_not_start(tmp_path: Path, atelier: LocalStack) -> None:

@@ -5,14 +5,12 @@ import signal
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from goondan_tasks.client import PendingCall
 from goondan_tasks.testing import LocalStack
-from tests.faults.celery_workers import celery_workers
 from tests.integration.flower_process import document, flower, page
 from tests.integration.goondan_process import environment, goondan
 from tests.waiting import wait_until
@@ -276,17 +274,3 @@ def test_a_worker_that_stops_before_its_call_has_ended_says_so_and_has_no_active
     assert tasks(url)[call.id]["exception"].startswith("E_TOOL_OUTCOME_UNKNOWN: ")
     wait_until(lambda: not alive(url), PATIENCE)
     assert active(url) == 0
-
-
-@pytest.mark.parametrize("pool", ["threads", "processes"])
-def test_under_celerys_own_pools_calls_are_shown_as_they_end_too(
-    stack: LocalStack, url: str, pool: str, tmp_path: Path
-) -> None:
-    worker = celery_workers(stack, tmp_path, "-P", pool, "-c", "2", "-Q", "agent.coder")()
-    try:
-        calls = {submit(stack, "add", a=1, b=2): "SUCCESS", submit(stack, "fail"): "FAILURE"}
-        wait_until(lambda: shows(url, calls), PATIENCE, show=lambda: tasks(url))
-    finally:
-        kill(worker)
-        stack.stop_worker(worker)
-    assert {tasks(url)[call.id]["name"] for call in calls} == {"coder.scene__add", "coder.scene__fail"}

@@ -1,10 +1,7 @@
 """Limits across real workers: how many run, in which order, and what waiting costs the others."""
 
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -271,27 +268,6 @@ def _commands_of(redis: Redis, stack: LocalStack, diary: Diary, count: int) -> i
     assert all_ok(stack.client.submit_many(calls))
     stats: dict[str, Any] = redis.info("commandstats")
     return sum(one["calls"] for one in stats.values())
-
-
-@pytest.mark.parametrize("pool", ["threads", "solo"])
-def test_limits_hold_under_celerys_own_pools(crew: Crew, stack: LocalStack, diary: Diary, pool: str) -> None:
-    crew.muster(0)
-    command = [sys.executable, "-m", "celery", "-A", "goondan_tasks", "worker", "-Q", "agent.clerk"]
-    environment = {
-        **os.environ,
-        **SHORT_LEASES,
-        "GOONDAN_REDIS_URL": stack.redis_url,
-        "GOONDAN_BUNDLE": str(BUNDLE),
-        "GOONDAN_STATE_ROOT": str(stack.state_root),
-    }
-    options = ["-P", pool, "-c", "4", "--without-gossip", "--without-mingle"]
-    with subprocess.Popen([*command, *options], env=environment) as process:
-        try:
-            calls = [diary.call("desk__solo", f"n{number}", seconds=0.02) for number in range(10)]
-            assert all_ok(stack.client.submit_many(calls))
-        finally:
-            process.terminate()
-    assert diary.most_at_once() == 1
 
 
 def test_calls_of_a_plain_celery_program_wait_in_the_order_in_which_they_were_sent(

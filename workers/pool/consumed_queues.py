@@ -6,7 +6,6 @@ from typing import Any
 import structlog
 
 from broker_config.queues import agent_of, call_queue, events_queue
-from workers.pool.pool import CallPool
 
 logger = structlog.get_logger(__name__)
 
@@ -26,8 +25,7 @@ def stop_consuming(consumer: Any, queues: Collection[str]) -> None:
 def leave(consumer: Any, queues: Collection[str]) -> None:
     """Stop consuming these queues, and return all reserved messages for other workers."""
     stop_consuming(consumer, queues)
-    if isinstance(consumer.pool, CallPool):
-        consumer.pool.return_backlog()
+    consumer.pool.return_backlog()
 
 
 class PausedQueues:

@@ -22,14 +22,14 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 from broker_config.queues import TOOL_CALL_TASK
 from broker_config.scripts import ClaimOnReserve
 from broker_config.transport import Channel, require_registered, use_plain_json, use_reservations
-from goondan_tasks.errors import ToolCancelledError, ToolInputValidationError
+from goondan_tasks.errors import ConfigError, ToolCancelledError, ToolInputValidationError
 from goondan_tasks.events import EVENT_TASKS
 from goondan_tasks.pauses import Paused
 from workers.delivery.delivery import LONGEST_SHOWN
 from workers.outcome import outcome_of
 from workers.pool.drain import note_shutdown
 from workers.pool.monitoring import CallRequest, incoming_of, shown_headers
-from workers.pool.pool import CallPool
+from workers.pool.pool import CallPool, refuse
 from workers.runtime import process_runtime
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,13 @@ class Consumer(CeleryConsumer):
     connection_errors: tuple[type[Exception], ...]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Make the consumer of a pool.
+
+        Raises:
+            SystemExit: the pool is not ours.
+        """
         # not in a signal of Celery's, which goes on after an error of its receivers
+        require_pool(kwargs.get("pool"))
         use_plain_json()
         use_reservations()
         super().__init__(*args, **kwargs)
@@ -169,7 +175,6 @@ def strategy(task: Task[Any, Any], app: Any, consumer: Any, **options: Any) -> C
     silently drops a revoked message; here its call ends as cancelled.
     """
     handle = celery_strategy.default(task, app, consumer, **options)
-    pool = consumer.pool if isinstance(consumer.pool, CallPool) else None
 
     def on_message(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any) -> Any:
         fault = _fault_of(message)
@@ -182,12 +187,30 @@ def strategy(task: Task[Any, Any], app: Any, consumer: Any, **options: Any) -> C
             error = ToolCancelledError("The call was revoked.")
             process_runtime().delivery.refuse(incoming_of(message), consumer.hostname, error)
             return message.ack_log_error(logger, consumer.connection_errors)
-        if pool is None or _waits_for_celery(message.headers):
+        if _waits_for_celery(message.headers):
             message.headers.update(shown_headers(incoming_of(message)))
             return handle(message, body, ack, reject, callbacks)
-        return _take(pool, CallRequest.of_message(message, consumer))
+        return _take(consumer.pool, CallRequest.of_message(message, consumer))
 
     return on_message
+
+
+def require_pool(pool: object) -> None:
+    """Refuse a worker that was started with one of Celery's own pools.
+
+    Raises:
+        SystemExit: it was.
+    """
+    if not isinstance(pool, CallPool):
+        kind = type(pool).__module__.rpartition(".")[2]
+        refuse(
+            ConfigError(
+                f"Calls are not carried out by Celery's pool {kind}: it would run them without their limits, "
+                "leases and cancels.",
+                suggestion="Leave out -P/--pool. For handlers that hold the interpreter, set "
+                "`isolation: process` on their Tool; for more calls at once, raise --concurrency.",
+            )
+        )
 
 
 def _take(pool: CallPool, request: CallRequest) -> None:
@@ -238,7 +261,7 @@ def _is_task_id(value: Any) -> bool:
 
 
 class Reservations(bootsteps.StartStopStep):
-    """The consumer step that lets the lead take the consumer's queues; with our pool and our transport."""
+    """The consumer step that lets the lead take the consumer's queues; with our transport."""
 
     #: extensions may register tools before the worker is present
     requires = ("celery.worker.consumer.tasks:Tasks", "workers.pool.heartbeat:Heartbeat")
@@ -248,10 +271,6 @@ class Reservations(bootsteps.StartStopStep):
         #: what is paused
         self._told: tuple[str | None, int, tuple[str, ...], Paused] | None = None
         super().__init__(consumer, **options)
-
-    def include_if(self, consumer: Any) -> bool:
-        """Celery's own pools have no lead."""
-        return isinstance(consumer.pool, CallPool)
 
     def start(self, consumer: Any) -> None:
         """Attach the lead, also after each reconnection; kombu's own transports reserve one call per slot."""

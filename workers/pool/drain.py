@@ -31,7 +31,7 @@ from goondan_tasks.messages import IpcMessage, faults_of
 from goondan_tasks.oauth.manager import LONGEST_SECONDS
 from goondan_tasks.process import sighup_ends_process
 from workers.pool.consumed_queues import PausedQueues, leave, queues_of, served_agents, stop_consuming
-from workers.pool.pool import CallPool, refusing_without_threads
+from workers.pool.pool import refusing_without_threads
 from workers.runtime import WorkerRuntime, process_runtime
 
 logger = structlog.get_logger(__name__)
@@ -77,10 +77,6 @@ class Drain(bootsteps.StartStopStep):
         # asked now: Celery installs its own handler later, which restarts the program
         self._sighup_ends_process = sighup_ends_process()
         super().__init__(consumer, **options)
-
-    def include_if(self, consumer: Any) -> bool:
-        """Celery's own pools keep Celery's own shutdown."""
-        return isinstance(consumer.pool, CallPool)
 
     def start(self, consumer: Any) -> None:
         """Take over the signals from Celery; after a reconnection, continue a drain that has begun.
@@ -191,7 +187,7 @@ class Drain(bootsteps.StartStopStep):
 
 def ask_to_drain(pool: Any) -> None:
     """Drain as SIGTERM does, on the main thread; only once: a second signal ends the worker at once."""
-    if not getattr(pool, "is_draining", False):  # Celery's own pools have Celery's own shutdown
+    if not pool.is_draining:
         os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -12,7 +12,7 @@ from celery import bootsteps
 from redis.exceptions import RedisError
 
 from broker_config.process_identity import this_process
-from broker_config.queues import agent_of, call_queue, events_queue
+from broker_config.queues import agent_of
 from goondan_tasks.agent_registry import AgentRecord, WorkerRecord, describe_agents
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.errors import BrokerUnreachableError, ConfigError
@@ -25,7 +25,7 @@ from workers.instances.workdirs import root_id
 from workers.mcp import process_board
 from workers.pool.consumed_queues import PausedQueues, served_agents
 from workers.pool.drain import ShutdownWatch
-from workers.pool.pool import CallPool, refuse
+from workers.pool.pool import refuse
 from workers.runtime import WorkerRuntime, process_runtime
 
 logger = structlog.get_logger(__name__)
@@ -90,8 +90,6 @@ class Heartbeat(bootsteps.StartStopStep):
             consumer.timer.call_repeatedly(sweep_seconds(runtime.settings), beat),
             consumer.timer.call_repeatedly(STANDBY_SECONDS, look),
         ]
-        if not isinstance(consumer.pool, CallPool):
-            report_shared_slots(queues, record.agents)
         logger.info("worker.ready", agents=list(record.agents), concurrency=record.concurrency)
 
     def _make_ready(self, runtime: WorkerRuntime, record: WorkerRecord) -> None:
@@ -309,19 +307,6 @@ def warn_of_other_swarms(record: WorkerRecord, others: Iterable[WorkerRecord]) -
                 what_to_do="Each takes calls of the other swarm, whose policy may differ: "
                 "give one of them another database.",
             )
-
-
-def report_shared_slots(queues: Collection[str], agents: Iterable[str]) -> None:
-    """Log the agents whose calls and events share the slots of one of Celery's own pools."""
-    found = [agent for agent in agents if {call_queue(agent), events_queue(agent)} <= set(queues)]
-    if found:
-        logger.error(
-            "worker.slots_are_shared",
-            agents=found,
-            reason="Under Celery's own pools a Turn keeps its slot while it waits for its calls. If Turns "
-            "hold all slots, the calls never begin.",
-            what_to_do="Start one worker for the calls and one for the events, or leave out --pool.",
-        )
 
 
 def warn_of_earlier_workspace(runtime: WorkerRuntime) -> None:

@@ -348,17 +348,13 @@ def _end_of(job: Job, failure: ToolCallResult | None) -> str:
 
 
 class TaskEvents(bootsteps.StartStopStep):
-    """The consumer step that sends events; only with our own pool."""
+    """The consumer step that sends events."""
 
     requires = ("celery.worker.consumer.events:Events",)
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         self._timer: Any = None
         super().__init__(consumer, **options)
-
-    def include_if(self, consumer: Any) -> bool:
-        """Celery's own pools send events one by one."""
-        return hasattr(consumer.pool, "flush_events")
 
     def start(self, consumer: Any) -> None:
         """Send events in batches; there is a new dispatcher after each reconnection."""

@@ -15,7 +15,6 @@ from workers.job import Job
 from workers.pool.consumed_queues import queues_of
 from workers.pool.drain import ask_to_drain
 from workers.pool.monitoring import job_info
-from workers.pool.pool import CallPool
 from workers.runtime import process_runtime
 
 #: ``ok`` or ``error``, with a text
@@ -31,14 +30,12 @@ INSTEAD = {
 
 
 def take_over() -> None:
-    """Replace Celery's commands where our pool runs; Celery's own pools keep theirs."""
-    _put("shutdown", shutdown)
-    _put("add_consumer", add_consumer)
+    """Replace Celery's commands."""
+    Panel.data.update({"shutdown": shutdown, "add_consumer": add_consumer})
     for name, view in (("active", _active), ("reserved", _reserved), ("query_task", _query_task)):
         _extend(name, view)
-    for name in INSTEAD:
-        _put(name, _refusal(name))
-    Panel.data["revoke"] = Panel.data["terminate"] = revoke  # with any pool, since the ledger decides
+    Panel.data.update({name: _refusal(name) for name in INSTEAD})
+    Panel.data["revoke"] = Panel.data["terminate"] = revoke
 
 
 def _extend(name: str, view: Callable[..., Any]) -> None:
@@ -67,17 +64,6 @@ def _query_task(shown: dict[str, Any], jobs: list[Job], worker: str, ids: Any, *
         if job.id in wanted and (job.is_running or job.waits):
             shown[job.id] = ["active" if job.is_running else "reserved", job_info(job, worker)]
     return shown
-
-
-def _put(name: str, command: Command) -> None:
-    theirs = Panel.data[name]
-
-    def handle(state: Any, *args: Any, **kwargs: Any) -> Reply:
-        chosen = command if isinstance(state.consumer.pool, CallPool) else theirs
-        reply: Reply = chosen(state, *args, **kwargs)
-        return reply
-
-    Panel.data[name] = handle
 
 
 def shutdown(state: Any, **_: Any) -> Reply:

@@ -21,17 +21,6 @@ QUEUES = ",".join(f"agent.{agent},agent.{agent}.events" for agent in AGENTS)
 
 
 @pytest.fixture(scope="module")
-def threads(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
-    """A worker with Celery's pool of threads."""
-    with LocalStack(GUILD, workers=0) as stack:
-        worker = celery_workers(
-            stack, tmp_path_factory.mktemp("logs"), "-P", "threads", "-c", "6", "-Q", QUEUES
-        )()
-        wait_until(lambda: worker.pid in {one.pid for one in stack.client.workers()}, 60)
-        yield stack
-
-
-@pytest.fixture(scope="module")
 def elsewhere() -> Iterator[LocalStack]:
     """Workers whose queues are in another database than the ledger."""
     with (

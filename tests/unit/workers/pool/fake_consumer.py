@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 
 class Consumer:
-    """A consumer of some queues, of Celery's own pool."""
+    """A consumer of some queues; its pool has no lead and nothing to give back."""
 
-    pool = SimpleNamespace(limit=1)
+    pool = SimpleNamespace(limit=1, lead=None, is_draining=False, return_backlog=lambda: None)
     hostname = "w"
 
     def __init__(self, *queues: str) -> None:

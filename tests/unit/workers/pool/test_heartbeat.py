@@ -16,7 +16,7 @@ from goondan_tasks.errors import ConfigError
 from goondan_tasks.pauses import Pause, Paused
 from tests.unit.workers.pool.fake_consumer import Consumer
 from workers.pool.consumed_queues import PausedQueues
-from workers.pool.heartbeat import LOAD_SECONDS, Heartbeat, report_shared_slots
+from workers.pool.heartbeat import LOAD_SECONDS, Heartbeat
 
 RECORD = WorkerRecord(
     name="w", pid=1, host="here", agents=("lizard",), concurrency=1, root_id="root", started_at="x"
@@ -150,16 +150,6 @@ def test_a_worker_says_how_many_places_it_has_now() -> None:
     worker.beat()
     assert [record.concurrency for record in worker.said] == [5]
     assert worker.runtime.children.limit == 5
-
-
-def test_agents_whose_turns_may_block_their_calls_are_named() -> None:
-    queues = ["agent.lizard", "agent.lizard.events", "agent.newt", "agent.toad.events"]
-    with structlog.testing.capture_logs() as logs:
-        report_shared_slots(queues, ["lizard", "newt", "toad"])
-        report_shared_slots(queues, ["newt", "toad"])
-    assert [(line["log_level"], line["event"], line["agents"]) for line in logs] == [
-        ("error", "worker.slots_are_shared", ["lizard"])
-    ]
 
 
 @pytest.fixture

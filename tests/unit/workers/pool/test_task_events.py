@@ -95,11 +95,6 @@ def test_what_is_left_is_sent_when_the_worker_stops_and_only_once(consumer: Any)
     assert consumer.timer.cancelled == 1
 
 
-def test_pools_of_celerys_own_keep_celerys_way() -> None:
-    step = TaskEvents(SimpleNamespace(pool=object()))
-    assert not step.include_if(cast(Any, SimpleNamespace(pool=object())))
-
-
 class Broker:
     """Stands for kombu's producer, and for a Redis that may refuse."""
 

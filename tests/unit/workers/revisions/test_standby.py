@@ -4,7 +4,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from celery.exceptions import Reject
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.process_identity import this_process
@@ -23,7 +22,6 @@ from goondan_tasks.revisions.active import RevisionState
 from tests.unit.workers.pool.fake_consumer import Consumer
 from workers.pool.consumed_queues import PausedQueues
 from workers.revisions.sync import BEHIND_SECONDS, Standby
-from workers.tasks import tool_call
 
 UNAVAILABLE = BundleRevisionUnavailableError("r2 is not here.")
 
@@ -143,26 +141,6 @@ def test_without_redis_no_call_is_left_to_others() -> None:
     here = Workers(other("r2", "lizard"))
     here.standby._state = away
     assert not here.leaves("lizard", bundle_ref="r2")
-
-
-def test_under_a_pool_of_celery_a_call_that_is_left_goes_back_to_its_queue(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refuse(*_: object) -> None:
-        raise UNAVAILABLE
-
-    here = Workers(other("r2", "lizard"))
-    delivery = SimpleNamespace(claim=refuse)
-    runtime = SimpleNamespace(serve=lambda _: None, delivery=delivery, standby=here.standby)
-    monkeypatch.setattr("workers.tasks.process_runtime", lambda: runtime)
-    request = {"id": "c-1", "hostname": "w1", "delivery_info": {"routing_key": "agent.lizard"}}
-    tool_call.push_request(**request)
-    try:
-        with pytest.raises(Reject) as left:
-            tool_call.run({"toolName": "skin__colour", "bundleRef": "r2"})
-    finally:
-        tool_call.pop_request()
-    assert vars(left.value)["requeue"]
 
 
 def test_the_queues_that_are_left_are_taken_up_again_and_no_others() -> None:
