@@ -80,17 +80,17 @@ def declared_queues(agent_names: Iterable[str]) -> "tuple[Queue, ...]":
 
 def celery_options(settings: Settings, agent_names: Iterable[str]) -> dict[str, Any]:
     """Return Celery's configuration for producers, workers and Flower."""
-    broker_url = settings.effective_broker_url
+    url = celery_url(settings.redis_url)
     return {
-        "broker_url": celery_url(broker_url),
-        "broker_use_ssl": tls(broker_url),
+        "broker_url": url,
+        "broker_use_ssl": tls(settings.redis_url),
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,  # restarting the worker would not end an outage
         "broker_transport_options": {
             **_transport_options(settings.lease_seconds),
-            **transport_options(broker_url),
+            **transport_options(settings.redis_url),
         },
-        "result_backend": celery_url(settings.redis_url),
+        "result_backend": url,
         "redis_backend_use_ssl": tls(settings.redis_url),
         "result_backend_transport_options": transport_options(settings.redis_url),
         "result_expires": settings.result_ttl_seconds,

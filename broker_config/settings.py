@@ -19,6 +19,8 @@ REDIS_SCHEMES = ("redis", "rediss", "unix")
 _PUBLIC_URL = re.compile(r"https?://[^\s/?#@\\]+(/[A-Za-z0-9._~%/-]*)?", re.IGNORECASE)
 
 PREFIX = "GOONDAN_"
+#: earlier versions were told of a second broker here
+_BROKER = f"{PREFIX}BROKER_URL"
 #: the prefix of bundles' secrets, which are not settings
 _SECRETS = "GOONDAN_SECRET_"
 #: ten years; Redis and clocks can represent all such times
@@ -48,7 +50,6 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, validate_default=True)
 
     redis_url: str = "redis://127.0.0.1:6379/0"
-    broker_url: str = ""
     bundle: Path | None = None
     bundle_remote: str | None = None
     swarm: str | None = None
@@ -124,7 +125,7 @@ class Settings(BaseModel):
             )
         return url
 
-    @field_validator("redis_url", "broker_url")
+    @field_validator("redis_url")
     @classmethod
     def _has_login_port_and_database(cls, url: str) -> str:
         if SentinelUrl.is_one(url):
@@ -156,6 +157,7 @@ class Settings(BaseModel):
         """
         named = {name: os.environ.get(f"{PREFIX}{name.upper()}") for name in cls.model_fields}
         read = {name: text for name, text in named.items() if text}
+        _require_one_broker(read.get("redis_url", cls.model_fields["redis_url"].default))
         given = {name: value for name, value in overrides.items() if value is not None}
         try:
             return cls.model_validate({**read, **_withheld, **given})
@@ -199,7 +201,8 @@ class Settings(BaseModel):
     def environment(cls, **overrides: object) -> dict[str, str]:
         """Return the environment for a child process, with settings overridden by name."""
         given = {name: value for name, value in overrides.items() if value is not None}
-        return {**os.environ, **{f"{PREFIX}{name.upper()}": str(value) for name, value in given.items()}}
+        named = {f"{PREFIX}{name.upper()}": str(value) for name, value in given.items()}
+        return {name: text for name, text in os.environ.items() if name != _BROKER} | named
 
     @classmethod
     def variables(cls) -> list[str]:
@@ -212,11 +215,6 @@ class Settings(BaseModel):
         read = set(cls.variables())
         named = (name for name in os.environ if name.startswith(PREFIX) and not name.startswith(_SECRETS))
         return sorted(name for name in named if name not in read)
-
-    @property
-    def effective_broker_url(self) -> str:
-        """The broker's URL: ``BROKER_URL``, else the Redis that also holds the ledger."""
-        return self.broker_url or self.redis_url
 
     @property
     def cache_path(self) -> Path:
@@ -248,6 +246,16 @@ def span_exporters() -> tuple[str, ...]:
     otlp = "otlp_proto_grpc" if protocol == "grpc" else "otlp_proto_http"
     names = (name.strip() for name in named.split(","))
     return tuple(otlp if name == "otlp" else name for name in names if name not in {"", "none"})
+
+
+def _require_one_broker(redis_url: str) -> None:
+    """Refuse the variable by which earlier versions were told of a second broker."""
+    broker_url = os.environ.get(_BROKER)
+    if broker_url and broker_url != redis_url:
+        raise SettingsError(
+            f"{_BROKER} names another broker, but calls lie in the Redis or Valkey of {PREFIX}REDIS_URL. "
+            f"Remove {_BROKER}."
+        )
 
 
 def _url_parts(url: str) -> SplitResult:

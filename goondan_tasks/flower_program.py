@@ -140,9 +140,7 @@ def main() -> None:
     events.time, Events.run = BoundedPauses, receiving(Events.run)
     # Flower would ask one Sentinel only
     RedisSentinel._get_redis_client = lambda *_: None
-    RedisSentinel.queues = lambda _, named: asyncio.to_thread(
-        queue_lengths, settings.effective_broker_url, list(named)
-    )
+    RedisSentinel.queues = lambda _, named: asyncio.to_thread(queue_lengths, settings.redis_url, list(named))
     BaseHandler.get_active_queue_names = lambda page: names.for_page(page)
     try:
         celery.main()

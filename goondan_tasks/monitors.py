@@ -21,7 +21,6 @@ from broker_config import serializer
 from broker_config.keys import Keys
 from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRegistry
-from goondan_tasks.calls import SEND_SECONDS, broker_connection, broker_errors
 from goondan_tasks.errors import ToolCancelledError
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallError, ToolCallResult, epoch_milliseconds
 from goondan_tasks.names import EVENT_TOOLS
@@ -121,20 +120,15 @@ def about(call_id: str, call: ToolCall) -> JsonObject:
 
 
 class Monitors:
-    """Sends events to the monitors of one broker; thread-safe.
+    """Sends events to the monitors; thread-safe.
 
-    While the broker is away, or refuses them, the events wait; nothing else is affected.
+    While Redis is away, or refuses them, the events wait; nothing else is affected.
     """
 
     def __init__(self, redis: Redis, settings: Settings) -> None:
         self._redis = redis
         self._is_on = settings.events == "on"
         self._registry = AgentRegistry(redis, Keys(settings.namespace))
-        self._broker = None
-        self._errors: tuple[type[BaseException], ...] = (RedisError, OSError)
-        if settings.effective_broker_url != settings.redis_url:
-            self._broker = broker_connection(settings.effective_broker_url)
-            self._errors += broker_errors(self._broker)
         self._waiting: deque[JsonObject] = deque(maxlen=MOST_EVENTS)
         self._sending = threading.Lock()
         self._alive: Collection[str] = ()
@@ -226,15 +220,12 @@ class Monitors:
 
     def _is_sent(self, events: list[JsonObject]) -> bool:
         try:
-            if self._broker is None:
-                self._publish_in_redis(events)
-            else:
-                self._publish_by_broker(events)
-        except self._errors:  # reported by other uses of the broker
+            self._publish(events)
+        except (RedisError, OSError):  # reported by other uses of Redis
             return False
         return True
 
-    def _publish_in_redis(self, events: list[JsonObject]) -> None:
+    def _publish(self, events: list[JsonObject]) -> None:
         """Publish as kombu does (kombu/transport/redis.py ``_put_fanout``)."""
         database = self._redis.get_connection_kwargs().get("db") or 0
         delivery_info = {"exchange": _EXCHANGE, "routing_key": _ROUTING_KEY}
@@ -252,21 +243,3 @@ class Monitors:
             },
         }
         self._redis.publish(f"/{database}.{_EXCHANGE}/{_ROUTING_KEY}", serializer.encode(message))
-
-    def _publish_by_broker(self, events: list[JsonObject]) -> None:
-        from kombu import Exchange
-        from kombu.pools import producers
-
-        assert self._broker is not None  # noqa: S101 - there is one beside Redis
-        is_redis = self._broker.transport.driver_type == "redis"
-        exchange = Exchange(_EXCHANGE, type="fanout" if is_redis else "topic")
-        with producers[self._broker].acquire(block=True, timeout=2 * SEND_SECONDS) as producer:
-            producer.publish(
-                events,
-                routing_key=_ROUTING_KEY,
-                exchange=_EXCHANGE,
-                declare=[exchange],
-                serializer="json",
-                delivery_mode=1,
-                timeout=SEND_SECONDS,
-            )

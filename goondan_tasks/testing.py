@@ -145,7 +145,6 @@ class LocalStack:
     def _connect(self) -> Client:
         ours = {
             "redis_url": self.redis_url,
-            "broker_url": self.redis_url,
             "bundle": self.bundle,
             "state_root": self.state_root,
         }
@@ -175,7 +174,7 @@ class LocalStack:
             **os.environ,  # noqa: TID251 - a worker's environment is its user's
             **self._environment,
             "GOONDAN_REDIS_URL": self.redis_url,
-            "GOONDAN_BROKER_URL": self.redis_url,
+            "GOONDAN_BROKER_URL": "",
             "GOONDAN_BUNDLE": str(self.bundle),
         }
 

@@ -48,7 +48,6 @@ _OURS = {
     "goondan_tasks",
     "goondan_tasks.flower_program",
     "pytest",
-    "tests.faults.stock_transport",
     "tests.integration.oauth.asker",
 }
 #: those that start some of ours themselves: modules, or commands of ``goondan``

@@ -16,7 +16,7 @@ from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRegistry, ShutdownRequests, describe_agents
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.call_counts import CallCounts, CountStore
-from goondan_tasks.calls import dispatch_for
+from goondan_tasks.calls import RedisDispatch
 from goondan_tasks.client.client import Client
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.instances.housekeeping import Housekeeping
@@ -124,7 +124,7 @@ class WorkerRuntime:
         cls, settings: Settings, bootstrap: Bootstrap
     ) -> tuple["WorkerRuntime", "tuple[ProcessThread, ...]"]:
         ledger = Ledger(connect(settings.redis_url, name="goondan-worker"), settings)
-        dispatch = dispatch_for(settings)
+        dispatch = RedisDispatch()
         monitors = Monitors(ledger.redis, settings)
         reaper = Reaper(ledger, dispatch, settings.help_url, monitors)
         children = Children()

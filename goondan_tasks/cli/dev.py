@@ -450,7 +450,7 @@ def _dev_redis(settings: Settings, bundle: Path) -> Iterator[tuple[Settings, Emb
             suggestion="Set GOONDAN_STATE_ROOT to a directory that this user may write.",
         ) from error
     try:
-        yield settings.model_copy(update={"redis_url": redis.url, "broker_url": redis.url}), redis
+        yield settings.model_copy(update={"redis_url": redis.url}), redis
     finally:
         redis.stop()
 

@@ -41,7 +41,7 @@ from goondan_tasks.cli.output import (
     CONFIGURATION,
     OK,
 )
-from goondan_tasks.cli.session import Session, require_other_broker, takes_session
+from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.client.status import read_agents, read_unfetched_mail
 from goondan_tasks.errors import PACKAGE_NOT_INSTALLED, BrokerUnreachableError, ConfigError
 from goondan_tasks.instances.earlier import EarlierWorkspace, earlier_workspace
@@ -101,9 +101,6 @@ def doctor(
     code = OK
     try:
         checks += _redis_checks(settings, bundle)
-        if (url := settings.effective_broker_url) != settings.redis_url:
-            require_other_broker(url)
-            checks.append(Check("broker", "ok", hidden_password(url)))
     except BrokerUnreachableError as error:
         checks.append(Check("broker", "problem", error.message, error.suggestion))
         code = BROKER_UNREACHABLE

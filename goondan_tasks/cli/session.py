@@ -17,14 +17,13 @@ import typer
 from broker_config.confirmation import require_supported
 from broker_config.connections import SERVERS, connect, is_supported, retrying
 from broker_config.hard_end import HardEnd
-from broker_config.options import celery_url, tls, transport_options
 from broker_config.refusals import NO_CLUSTER
 from broker_config.settings import Settings, hidden_password
 from goondan_tasks.cli.options import flag, name_option, option, this_bundle
 from goondan_tasks.cli.output import Output
 from goondan_tasks.client import Client
 from goondan_tasks.client.known_agents import broker_errors
-from goondan_tasks.errors import AgentNotFoundError, BrokerUnreachableError, ConfigError, extra
+from goondan_tasks.errors import AgentNotFoundError, BrokerUnreachableError, ConfigError
 from goondan_tasks.process import close_to_other_processes, sighup_ends_process
 from goondan_tasks.wording import closest
 
@@ -76,9 +75,8 @@ class Session:
     def environment(self, **overrides: object) -> dict[str, str]:
         """Return an environment that gives a child process these settings."""
         settings = self.settings
-        ours = {"redis_url": settings.redis_url, "broker_url": settings.broker_url or None}
-        named = {"swarm": settings.swarm, "workspace": settings.workspace}
-        return Settings.environment(**{**ours, **named, **overrides})
+        ours = {"redis_url": settings.redis_url, "swarm": settings.swarm, "workspace": settings.workspace}
+        return Settings.environment(**{**ours, **overrides})
 
     def confirm(self, question: str, *, is_confirmed: bool) -> None:
         """Ask for confirmation.
@@ -110,8 +108,7 @@ def chosen_settings(
     settings = Settings.load(redis_url=redis_url, bundle=bundle, swarm=swarm, workspace=workspace)
     if settings.oauth_key is not None:
         close_to_other_processes()
-    # --redis-url is for the messages too, whatever GOONDAN_BROKER_URL says
-    return settings if redis_url is None else settings.model_copy(update={"broker_url": redis_url})
+    return settings
 
 
 def takes_session(command: Callable[Concatenate[Session, Own], None]) -> Callable[..., None]:
@@ -190,12 +187,12 @@ def chosen_agents(bundle: "Bundle", swarm: str | None, wanted: Sequence[str]) ->
 
 
 def require_broker(settings: Settings) -> None:
-    """Check that Redis answers, is recent enough and no Cluster, and that a separate broker answers.
+    """Check that Redis answers, is recent enough and no Cluster.
 
     Commands check this before they start something that would report it less clearly.
 
     Raises:
-        BrokerUnreachableError: one of them does not answer, or Redis is too old, a Cluster or a Sentinel.
+        BrokerUnreachableError: it does not answer, or is too old, a Cluster or a Sentinel.
     """
     url = settings.redis_url
     with connect(url) as redis, broker_errors(url):
@@ -212,32 +209,6 @@ def require_broker(settings: Settings) -> None:
         raise BrokerUnreachableError(reason, suggestion=f"Use {SERVERS}.")
     with connect(url) as redis, broker_errors(url):
         require_supported(redis, settings)
-    if settings.effective_broker_url != url:
-        require_other_broker(settings.effective_broker_url)
-
-
-def require_other_broker(url: str) -> None:
-    """Check that a broker answers, of any kind that kombu knows.
-
-    Raises:
-        BrokerUnreachableError: it does not.
-        ConfigError: the extra ``broker`` is not installed.
-    """
-    with extra("broker"):  # optional: only now
-        from kombu import Connection
-        from kombu.exceptions import KombuError
-
-    try:
-        with Connection(
-            celery_url(url),
-            connect_timeout=_CONNECT_SECONDS,
-            transport_options=transport_options(url),
-            ssl=tls(url) or False,
-        ) as connection:
-            connection.ensure_connection(max_retries=1, timeout=_CONNECT_SECONDS)
-    except (KombuError, OSError, *_UNUSABLE) as error:
-        reason = f"The broker at {hidden_password(url)} cannot be reached: {error}"
-        raise BrokerUnreachableError(reason, suggestion="Start it, or correct GOONDAN_BROKER_URL.") from error
 
 
 #: how long a program may take to end; one that ends workers has their grace period, too

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from broker_config.connections import RetryPeriod, connect, retrying
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings, SettingsError
 from goondan_tasks.agent_registry import AgentRecord, AgentRegistry
-from goondan_tasks.calls import CallDraft, dispatch_for, identity_of
+from goondan_tasks.calls import CallDraft, RedisDispatch, identity_of
 from goondan_tasks.client.arguments import checking_arguments, require_seconds
 from goondan_tasks.client.event_receiver import EventReceiver
 from goondan_tasks.client.known_agents import ActiveRefs, KnownAgents, OwnAgents, broker_errors
@@ -80,7 +80,7 @@ class ClientConnection:
         patience = settings.connect_timeout_seconds
         self._redis = connect(settings.redis_url, name="goondan-client", retry_seconds=patience)
         self._ledger = Ledger(self._redis, settings)
-        dispatch = dispatch_for(settings)
+        dispatch = RedisDispatch()
         self._reaper = Reaper(self._ledger, dispatch, settings.help_url)
         self._calls = CallService(self._ledger, self._reaper)
         self.submitter = Submitter(
@@ -166,10 +166,6 @@ class ClientConnection:
     def give_up(self, call_id: str, error: Exception) -> None:
         """Raise ``error`` in all threads and tasks that wait for a call."""
         self._calls.listener.fail(call_id, error)
-
-    def send_messages(self, unsent: Mapping[str, bytes]) -> None:
-        """Send the messages of calls, by id, that the ledger has recorded but could not push."""
-        self._reaper.send(unsent)
 
     def record(self, call_id: str) -> CallRecord:
         """Return the ledger's record of a call; raises as :meth:`look` does."""

@@ -11,7 +11,6 @@ from broker_config.confirmation import NotConfirmedError
 from broker_config.scripts import ScriptCall
 from goondan_tasks.calls import CallDraft, Dispatch, identity_of, require_sizes
 from goondan_tasks.errors import (
-    BrokerUnreachableError,
     NotReplayableError,
     PayloadTooLargeError,
     ToolCallConflictError,
@@ -29,7 +28,7 @@ from goondan_tasks.names import NO_CALL_TOOL, current_span, open_telemetry, span
 
 
 class Submitter:
-    """Hands calls to the ledger and their messages to the broker."""
+    """Hands calls to the ledger, with their messages."""
 
     def __init__(self, ledger: Ledger, dispatch: Dispatch, reaper: Reaper, *, max_args_bytes: int) -> None:
         self._ledger = ledger
@@ -116,7 +115,6 @@ class Submitter:
         were submitted before with other arguments. The others are accepted.
 
         Raises:
-            BrokerUnreachableError: the broker, if it is not the ledger's Redis, cannot be reached.
             NotConfirmedError: all are accepted, but for conflicts, and too few replicas have confirmed it.
         """
         unconfirmed: NotConfirmedError | None = None
@@ -126,8 +124,7 @@ class Submitter:
             of_calls = error.answers[: len(error.answers) - len(after)]
             unconfirmed, admissions = error, list(itertools.chain.from_iterable(of_calls))
         for submission, admission in zip(submissions, admissions, strict=True):
-            if not (admission.is_new and submission.message):
-                self._follow_up(submission, admission)
+            self._follow_up(submission, admission)
         if unconfirmed is not None:
             raise unconfirmed
         looked_for, conflicts = [], {}
@@ -139,29 +136,16 @@ class Submitter:
         return looked_for, conflicts
 
     def _follow_up(self, submission: Submission, admission: Admission) -> None:
-        """Answer a call that has a fault, or send the message of a call that was queued without one."""
-        if admission.is_conflict or admission.is_damaged:
+        """Answer a call that has a fault."""
+        if not submission.fault or admission.is_conflict or admission.is_damaged:
             return
-        if submission.fault:
-            if admission.is_new or self._was_recorded(submission):
-                self._refuse(submission)
-        elif admission.status == "queued":
-            # known calls too: their producer may have died before it sent the message, and the ledger drops
-            # duplicates
-            self._send(submission)
+        if admission.is_new or self._was_recorded(submission):
+            self._refuse(submission)
 
     def _was_recorded(self, submission: Submission) -> bool:
         """Return whether the recorded call is this one, whose submission was not answered."""
         record = self._ledger.record(submission.id)
         return record is not None and (record.status, record.call) == ("queued", submission.call)
-
-    def _send(self, submission: Submission) -> None:
-        try:
-            self._dispatch.send(submission.id, submission.call)
-        except BrokerUnreachableError:
-            if submission.mailbox:  # without a message it would block the events behind it
-                self._reaper.cancel(submission.id, "producer")
-            raise
 
     def _refuse(self, submission: Submission) -> None:
         request = ClaimRequest(submission.id, submission.call, "producer", ClaimTerms())

@@ -47,19 +47,12 @@ class Completions:
     def approve(self, record: CallRecord, by: str) -> None:
         """Approve a call that waits for it.
 
-        With a separate broker, a call that was approved before and is queued is sent again, because its
-        message may be missing.
-
         Raises:
             CallNotFoundError, CallClosedError, CallNotPendingError: see :meth:`Ledger.approve`.
-            BrokerUnreachableError: the separate broker is away; approve it again when it is back.
         """
         call_id, call = record.id, record.call
         message = self._dispatch.inline(call_id, call, serializer.encode(call.to_wire()))
-        claim = self._ledger.approve(call_id, call, message, by).run(self._ledger.redis)
-        if claim is None:
-            self._dispatch.send(call_id, call)
-        self._end(call_id, claim)
+        self._end(call_id, self._ledger.approve(call_id, call, message, by).run(self._ledger.redis))
 
     def _end(self, call_id: str, claim: Claim | None) -> None:
         """Settle the claim of the completion that came first; refuse a late one."""

@@ -3,7 +3,7 @@
 import logging
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from time import monotonic
 from typing import Any, cast
@@ -18,7 +18,6 @@ from goondan_tasks.call_counts import OK, OTHER, REQUEUED, CountStore, Settlemen
 from goondan_tasks.calls import Dispatch
 from goondan_tasks.errors import (
     AgentOutcomeUnknownError,
-    BrokerUnreachableError,
     CallClosedError,
     CallNotFoundError,
     GoondanError,
@@ -169,8 +168,6 @@ class Reaper:
         finished: Finished = finish.run(self._ledger.redis)
         if finished.stored is Stored.CANCELLED:
             self.finish(claim, self.cancelled(result))
-        else:
-            self.send(self.unsent(finished, answer))
         is_stored = finished.stored is Stored.YES
         if is_stored and not claim.has_result:
             received = claim.lost_claim_at or claim.run.queued_at
@@ -223,7 +220,7 @@ class Reaper:
         logger.log(level, "call.settled: %s%s", how, why, extra=fields)
 
     def message(self, call_id: str, call: ToolCall) -> bytes:
-        """Return a call's message, empty if a broker other than Redis carries it."""
+        """Return a call's message."""
         return self._dispatch.inline(call_id, call, serializer.encode(call.to_wire()))
 
     def answer(self, claim: Claim, result: ToolCallResult) -> Submission | None:
@@ -240,22 +237,6 @@ class Reaper:
         if call is None:
             return None
         return event_submission(self._dispatch, call, in_mailbox=not call.args["awaited"])
-
-    def unsent(self, finished: Finished, answer: Submission | None) -> dict[str, bytes]:
-        """Return the JSON, by id, of the events whose messages no script has pushed at the end of a run."""
-        unsent = dict(finished.unsent)
-        if answer is not None and not answer.message and finished.stored is Stored.YES:
-            unsent[answer.id] = answer.call_json
-        return unsent
-
-    def send(self, unsent: Mapping[str, bytes]) -> None:
-        """Send messages that no script has pushed.
-
-        Raises:
-            BrokerUnreachableError: the separate broker is away.
-        """
-        for call_id, wire in unsent.items():
-            self._dispatch.send(call_id, ToolCall.from_wire(serializer.decode(wire)))
 
     def cancel(self, call_id: str, canceller: str) -> None:
         """Cancel a call. It ends at once if no worker runs it; otherwise its worker ends it soon.
@@ -331,23 +312,16 @@ class Reaper:
         return count
 
     def release_events(self, agent: str) -> None:
-        """Queue the parked events of an agent again, because other processes handle them from now on.
-
-        Raises:
-            BrokerUnreachableError: the separate broker is away.
-        """
+        """Queue the parked events of an agent again, because other processes handle them from now on."""
         boxes = cast("list[bytes]", self._ledger.redis.zrange(self._ledger.keys.mailboxes(agent), 0, -1))
         for start in range(0, len(boxes), MAILBOX_BATCH):
             some = [box.decode() for box in boxes[start : start + MAILBOX_BATCH]]
-            release = self._ledger.release_events(agent, some)
-            self.send(release.run(self._ledger.redis))
+            self._ledger.release_events(agent, some).run(self._ledger.redis)
 
     def _settle_late(self, claim: Claim) -> None:
         """Settle a claim; an error caused by a damaged record is only logged."""
         try:
             self.settle(claim)
-        except BrokerUnreachableError:
-            raise  # the other claims would fail, too
         except (GoondanError, ResponseError, ValueError, TypeError, LookupError) as error:
             if isinstance(error, ResponseError) and not is_script_fault(error):
                 raise  # the others would be refused, too
@@ -378,7 +352,6 @@ class Reaper:
         release = self._ledger.release(claim, died=died, message=message, is_untouched=is_untouched)
         if not release.run(self._ledger.redis):
             return False
-        self._dispatch.send(call_id, call)
         if is_lost_run:
             self._note(claim, REQUEUED)
         return True

@@ -29,7 +29,7 @@ from broker_config.scripts import Script, ScriptCall
 from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRecord, AgentRegistry, WorkerRecord
 from goondan_tasks.bundle import Bundle
-from goondan_tasks.calls import Run, dispatch_for, draft_call
+from goondan_tasks.calls import RedisDispatch, Run, draft_call
 from goondan_tasks.client.pending_call import Sweeper
 from goondan_tasks.client.status import QueueStatus, read_backlogs
 from goondan_tasks.crash_backoff import BackoffRules, CrashBackoff, CrashBackoffs
@@ -101,8 +101,7 @@ class Fleet:
         self._agents = {agent.name: agent for agent in agents}
         self._ledger = Ledger(redis, settings)
         self._keys = self._ledger.keys
-        self._reaper = Reaper(self._ledger, dispatch_for(settings), settings.help_url)
-        self._are_messages_here = settings.effective_broker_url == settings.redis_url
+        self._reaper = Reaper(self._ledger, RedisDispatch(), settings.help_url)
         self._sweeper = Sweeper(lambda: self._reaper.sweep(name), sweep_seconds(settings))
         self._left = LeftMessages(redis, settings.lease_seconds)
         self._left_sweeper = Sweeper(self._left.put_back, sweep_seconds(settings))
@@ -128,8 +127,7 @@ class Fleet:
         """
         self._publisher.sweep()
         self._sweeper.sweep()
-        if self._are_messages_here:
-            self._left_sweeper.sweep()
+        self._left_sweeper.sweep()
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.time()
             for agent in agents:
@@ -158,8 +156,7 @@ class Fleet:
         """
         self.agent_registry.remove_worker(row)
         self._ledger.end_leases(row).run(self._redis)
-        if self._are_messages_here:
-            self._left.put_back_of(row)
+        self._left.put_back_of(row)
         self._reaper.sweep(self._name)
 
     def seconds_since(self, moment: int) -> float:
@@ -168,8 +165,6 @@ class Fleet:
 
     def is_needed(self, agent: str, queue: QueueStatus) -> bool:
         """Return whether calls or events wait for a worker; without an entry, events wait for a producer."""
-        if not self._are_messages_here:
-            return bool(self.queued_ids(agent, with_events=self._agents[agent].has_entry))
         unserved = 0 if self._agents[agent].has_entry else queue.events
         return bool(queue.backlog - unserved or queue.waiting_for_limit)
 

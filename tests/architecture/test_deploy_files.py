@@ -186,7 +186,7 @@ def test_the_image_holds_the_documented_extras_in_pinned_versions_with_hashes() 
     wanted = [*PROJECT["dependencies"], *(text for name in [*names, "otel"] for text in extras[name])]
     pins = dict(PIN.findall(CONSTRAINTS))
 
-    assert set(extras) - {*names, "all", "bench", "broker", "dev", "otel"} == set()
+    assert set(extras) - {*names, "all", "bench", "dev", "otel"} == set()
     assert [str(one) for one in map(Requirement, wanted) if not _is_pinned(one, pins)] == []
 
 

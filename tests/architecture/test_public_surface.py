@@ -66,7 +66,7 @@ FIELDS_OF_A_CALL = {
 }  # fmt: skip
 
 SETTINGS = {
-    "redis_url": "redis://127.0.0.1:6379/0", "broker_url": "", "bundle": None,
+    "redis_url": "redis://127.0.0.1:6379/0", "bundle": None,
     "swarm": None, "workspace": None, "state_root": Path("~/.goondan"), "cache_dir": None,
     "namespace": "goondan",
     "result_ttl_seconds": 86400, "lease_seconds": 30, "max_attempts": 3, "call_timeout_seconds": 300,
@@ -235,8 +235,6 @@ def test_names_on_the_wire_are_these() -> None:
 def test_settings_have_these_names_and_defaults() -> None:
     assert {name: Settings.model_fields[name].default for name in SETTINGS} == SETTINGS
     assert set(Settings.variables()) >= {f"GOONDAN_{name.upper()}" for name in SETTINGS}
-    there = "redis://there:6379/1"
-    assert Settings(redis_url=there, broker_url="").effective_broker_url == there
 
 
 @pytest.mark.parametrize("name", COMMAND_LINES)

@@ -17,7 +17,7 @@ class ProxiedStack(LocalStack):
 
     def _worker_environment(self) -> dict[str, str]:
         url = self.proxy.url if hasattr(self, "proxy") else self.redis_url
-        return {**super()._worker_environment(), "GOONDAN_REDIS_URL": url, "GOONDAN_BROKER_URL": url}
+        return {**super()._worker_environment(), "GOONDAN_REDIS_URL": url}
 
     @contextmanager
     def client_beside(self) -> Iterator[Client]:

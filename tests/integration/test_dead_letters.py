@@ -207,7 +207,7 @@ def test_an_agent_that_is_gone_from_the_bundle_is_said(stack: LocalStack, tmp_pa
     old = died(stack, tmp_path / "antidote")
     with connect(stack.redis_url) as redis:
         redis.delete("goondan:agents")
-    with Client(Settings(redis_url=stack.redis_url, broker_url=stack.redis_url)) as stranger:
+    with Client(Settings(redis_url=stack.redis_url)) as stranger:
         assert [letter.id for letter in stranger.dead_letters("keeper")] == [old]
         with pytest.raises(AgentNotFoundError):
             stranger.replay(old)

@@ -43,7 +43,6 @@ try:
 except ConfigError as error:
     print(json.dumps({"error": {"code": error.code, "suggestion": error.suggestion}}))
 """
-OTHER_BROKER = "from goondan_tasks.client import Client; Client.connect()"
 STACK = "from goondan_tasks.testing import LocalStack; LocalStack('bundle').__enter__()"
 OAUTH_KEY = "from goondan_tasks.oauth.crypto import Key; Key.parse('0' * 64)"
 MCP = "from workers.testing import run_tool; run_tool('bundle', 'asker', 'time__now')"
@@ -145,10 +144,10 @@ def test_the_client_alone_calls_a_tool_of_a_worker_elsewhere(light: Environment,
 
 @pytest.mark.parametrize(
     ("program", "extra"),
-    [(OTHER_BROKER, "broker"), (STACK, "worker,embedded"), (OAUTH_KEY, "oauth")],
+    [(STACK, "worker,embedded"), (OAUTH_KEY, "oauth")],
 )
 def test_a_program_names_the_missing_extra(light: Environment, program: str, extra: str) -> None:
-    done = light.run("python", "-c", TELL, program, GOONDAN_BROKER_URL="amqp://127.0.0.1")
+    done = light.run("python", "-c", TELL, program)
 
     assert told(done) == advice(extra)
 

@@ -60,7 +60,7 @@ def test_calls_show_by_tool_and_code_those_tried_again_those_that_waited_and_tho
     lost = client.submit("host", "say__alone", {"until": str(tmp_path / "never")})
     wait_until(lambda: lost.status() == "running")
     worker, seen = stack.workers[0], dict[tuple[str, str | None, str | None], float]()
-    env = environment(redis_url=stack.redis_url, broker_url=stack.redis_url, bundle=PARLOUR)
+    env = environment(redis_url=stack.redis_url, bundle=PARLOUR)
     with serving("metrics", env=env) as server:
 
         def shows(*expected: tuple[str, str | None, str | None, float]) -> bool:
@@ -92,7 +92,7 @@ def test_every_metric_that_dashboard_and_alerts_ask_for_is_served(stack: LocalSt
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     asked += [one["query"] for one in dashboard["templating"]["list"]]
     asked += [rule["expr"] for group in groups for rule in group["rules"]]
-    env = environment(redis_url=stack.redis_url, broker_url=stack.redis_url, bundle=PARLOUR)
+    env = environment(redis_url=stack.redis_url, bundle=PARLOUR)
     with serving("metrics", env=env) as server:
         families = exposed(server.url)
 

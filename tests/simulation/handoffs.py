@@ -336,10 +336,7 @@ def finish(world: HandoffWorld, pick: Random) -> bool:
 def _end_late(world: HandoffWorld, held: Held) -> None:
     """End a run that was answered at its limit: its own answer comes too late."""
     result = held.claim.run.ok({"late": True}, 0.0)
-    finished = world.ledger.finish(held.claim, result, world.reaper.answer(held.claim, result)).run(
-        world.redis
-    )
-    world.reaper.send(finished.unsent)
+    world.ledger.finish(held.claim, result, world.reaper.answer(held.claim, result)).run(world.redis)
 
 
 def answer_at_limit(world: HandoffWorld, pick: Random) -> bool:

@@ -128,8 +128,6 @@ class Handoffs:
             self._give_up(submitted, conflict_of(submission))
         elif admission.is_damaged:
             self._give_up(submitted, damaged(submission.id, NO_CALL))
-        elif not submission.message:
-            _on_thread(partial(self._send, submission, submitted))
         else:
             submitted.accepted.set_result(None)
             if not admission.is_new:
@@ -143,16 +141,6 @@ class Handoffs:
             submitted.pending.status()
         except GoondanError as error:
             self._give_up(submitted, error)
-
-    def _send(self, submission: Submission, submitted: Submitted) -> None:
-        try:
-            self._client.send_messages({submission.id: submission.call_json})
-        except GoondanError as error:
-            _cancel(submitted.pending)  # without a message it would block the events behind it
-            self._give_up(submitted, error)
-        else:
-            submitted.accepted.set_result(None)
-            self._check(submitted)
 
     def _give_up(self, submitted: Submitted, error: GoondanError) -> None:
         if not submitted.accepted.done():

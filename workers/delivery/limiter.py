@@ -5,7 +5,7 @@ later pushes a new one to the front of its queue. The script that ends a run rel
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from time import monotonic
@@ -16,22 +16,19 @@ from broker_config import serializer
 from broker_config.pipelined_writer import PipelinedWriter
 from broker_config.scripts import ScriptCall
 from goondan_tasks.calls import Dispatch
-from goondan_tasks.errors import BrokerUnreachableError, GoondanError
+from goondan_tasks.errors import GoondanError
 from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.endings import FollowUp
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.submission import Submission, digest_of
 from goondan_tasks.limits.limiter import LimitAnswer, Limits, LimitScripts
-from goondan_tasks.messages import CallLogFields, ToolCall
+from goondan_tasks.messages import CallLogFields
 from goondan_tasks.pauses import Paused
 from workers.concurrency.watchdog import Watchdog
 from workers.revisions.revisions import Revisions
 
 logger = structlog.get_logger(__name__)
-
-#: how long to wait before a broker that did not take a message is tried again
-SEND_AGAIN_SECONDS = 5.0
 
 #: the verdict on a claim by the answer of the limiter
 _VERDICTS = {"late": Verdict.LIMITED, "share": Verdict.SHARED, "conflict": Verdict.CONFLICT}
@@ -130,9 +127,7 @@ class CallLimiter:
         return answer
 
     def follow(self, follow_up: FollowUp) -> None:
-        """Send the messages that a script has not pushed, and schedule the next look."""
-        if follow_up.unsent:
-            self.send_later(follow_up.unsent)
+        """Schedule the next look at calls that wait."""
         if follow_up.look_in is not None:
             self._look_in(follow_up.look_in / 1000)
 
@@ -149,22 +144,6 @@ class CallLimiter:
         with self._lock:
             self._look_at = None
         self.look()
-
-    def send_later(self, unsent: Mapping[str, bytes], seconds: float = 0) -> None:
-        """Send messages through a broker other than Redis, on a separate thread, since this may block."""
-        timer = threading.Timer(seconds, self._send, [unsent])
-        timer.daemon = True
-        timer.start()
-
-    def _send(self, unsent: Mapping[str, bytes]) -> None:
-        rest = dict(unsent)
-        try:
-            for call_id, call in unsent.items():
-                self.dispatch.send(call_id, ToolCall.from_wire(serializer.decode(call)))
-                del rest[call_id]
-        except BrokerUnreachableError as error:
-            logger.warning("call.not_sent", calls=list(rest), reason=str(error))
-            self.send_later(rest, SEND_AGAIN_SECONDS)
 
 
 def _submission(request: ClaimRequest) -> Submission:

@@ -369,8 +369,7 @@ class ResultWriter:
                 self.monitors.add_end(claim.run.call, result)
                 self.keep_failure(claim.run, result)
                 self.writer.flush()
-            unsent = self.reaper.unsent(finished, answer)
-            self.limiter.follow(FollowUp(finished.look_in, unsent))
+            self.limiter.follow(FollowUp(finished.look_in))
 
         is_waited_for = is_event(claim.run.call) or self.limiter.is_waited_for(claim.run.call)
         refused = partial(self._on_refusal, claim)

@@ -157,7 +157,7 @@ class CallPool(BasePool):
         #: Celery's consumer and its channel, while there is a connection
         self.consumer: Any = None
         self.channel: Any = None
-        #: takes calls off the queues; ``None`` where another broker carries them
+        #: takes calls off the queues; ``None`` before the pool has started
         self.lead: Lead | None = None
         #: reserved messages that the main thread has to deliver
         self._undelivered: deque[Batch] = deque()
@@ -176,12 +176,11 @@ class CallPool(BasePool):
         self._threads.start()
         settings = self._runtime.settings
         self._slots.most_released = settings.max_waiting
-        if settings.effective_broker_url == settings.redis_url:
-            redis = connect(settings.redis_url, name="goondan-lead")
-            reader = QueueReader(redis, self._runtime.delivery.ledger.unawaited_scripts)
-            self.lead = Lead(reader, self._runtime, self._threads, self._slots, self)
-            self._runtime.delivery.leases.renew_also(self.lead.claims)
-            self.lead.start()
+        redis = connect(settings.redis_url, name="goondan-lead")
+        reader = QueueReader(redis, self._runtime.delivery.ledger.unawaited_scripts)
+        self.lead = Lead(reader, self._runtime, self._threads, self._slots, self)
+        self._runtime.delivery.leases.renew_also(self.lead.claims)
+        self.lead.start()
 
     def register_with_event_loop(self, hub: Any) -> None:
         """Remember the event loop of the main thread, the only one that may acknowledge messages."""

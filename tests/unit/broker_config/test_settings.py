@@ -74,10 +74,9 @@ def test_a_url_that_names_no_redis_is_refused(url: str) -> None:
     ],
 )
 def test_a_url_without_a_usable_host_login_port_or_database_is_refused(url: str) -> None:
-    for name in ("redis_url", "broker_url"):
-        with pytest.raises(SettingsError, match=f"GOONDAN_{name.upper()}: must ") as refused:
-            Settings.load(**{name: url})
-        assert "hush" not in str(refused.value)
+    with pytest.raises(SettingsError, match="GOONDAN_REDIS_URL: must ") as refused:
+        Settings.load(redis_url=url)
+    assert "hush" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -116,9 +115,23 @@ def test_log_levels_are_read_in_any_case(level: str) -> None:
     assert Settings.load(log_level=level).log_level == level.lower()
 
 
-def test_the_broker_is_the_ledgers_redis_unless_said_otherwise() -> None:
-    assert Settings.load(redis_url="redis://h/1").effective_broker_url == "redis://h/1"
-    assert Settings.load(broker_url="amqp://h").effective_broker_url == "amqp://h"
+@pytest.mark.parametrize("url", ["amqp://h", "redis://other/2"])
+def test_a_second_broker_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("GOONDAN_REDIS_URL", "redis://h/1")
+    monkeypatch.setenv("GOONDAN_BROKER_URL", url)
+    with pytest.raises(SettingsError, match="Remove GOONDAN_BROKER_URL"):
+        Settings.load()
+
+
+def test_a_broker_that_is_named_twice_is_one_and_no_child_is_told_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GOONDAN_REDIS_URL", "redis://h/1")
+    monkeypatch.setenv("GOONDAN_BROKER_URL", "redis://h/1")
+    assert Settings.load(redis_url="redis://named/3").redis_url == "redis://named/3"
+    child = Settings.environment(redis_url="redis://named/3")
+    assert child["GOONDAN_REDIS_URL"] == "redis://named/3"
+    assert "GOONDAN_BROKER_URL" not in child
 
 
 def test_the_state_root_is_absolute() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from celery.events.state import State
 from fakeredis import FakeRedis
-from kombu import Connection, Exchange, Queue
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.settings import Settings
@@ -203,20 +202,4 @@ def test_what_was_not_stored_is_not_told(watched: Watched) -> None:
     claim = claimed(ledger, CALL)
     reaper = Reaper(ledger, RedisDispatch(), "")
     assert not reaper.finish(replace(claim, token="another"), reaper.failure(claim, ToolError("no")))
-    assert watched.messages() == []
-
-
-def test_a_broker_beside_redis_gets_the_events(watched: Watched) -> None:
-    settings = Settings(broker_url="memory://monitors")
-    with Connection(settings.effective_broker_url) as connection:
-        exchange = Exchange("celeryev", type="topic")
-        queue = Queue("watching", exchange=exchange, routing_key="#")
-        got: list[Any] = []
-        with connection.Consumer([queue], callbacks=[lambda body, _: got.append(body)], no_ack=True):
-            monitors = Monitors(watched.redis, settings)
-            monitors.add_end(CALL, run_of().ok(3, None))
-            monitors.flush()
-            connection.drain_events(timeout=30)
-    [[event]] = got
-    assert (event["type"], event["result"]) == ("task-succeeded", "ok 3")
     assert watched.messages() == []

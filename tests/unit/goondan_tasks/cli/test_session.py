@@ -19,7 +19,6 @@ from goondan_tasks.cli.session import (
     chosen_agents,
     chosen_bundle,
     require_broker,
-    require_other_broker,
     takes_session,
 )
 from goondan_tasks.errors import AgentNotFoundError, BrokerUnreachableError, ConfigError
@@ -63,17 +62,7 @@ def test_without_options_the_environment_decides(monkeypatch: pytest.MonkeyPatch
     assert not session.output.as_json
 
 
-def test_a_redis_that_is_named_is_the_broker_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GOONDAN_REDIS_URL", "redis://environment/1")
-    monkeypatch.setenv("GOONDAN_BROKER_URL", "redis://other/2")
-
-    session, _, _ = run("hello", "--redis-url", "redis://named/3")
-
-    assert session.settings.effective_broker_url == session.settings.redis_url == "redis://named/3"
-
-
 def test_a_child_process_gets_the_settings_in_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GOONDAN_BROKER_URL", "redis://other/2")
     monkeypatch.setenv("GOONDAN_NAMESPACE", "shop")
 
     session, _, _ = run("hello", "--redis-url", "redis://named/3", "--swarm", "s")
@@ -82,7 +71,6 @@ def test_a_child_process_gets_the_settings_in_its_environment(monkeypatch: pytes
     ours = {name: value for name, value in environment.items() if name.startswith("GOONDAN_")}
     assert ours == {
         "GOONDAN_REDIS_URL": "redis://named/3",
-        "GOONDAN_BROKER_URL": "redis://named/3",
         "GOONDAN_NAMESPACE": "shop",
         "GOONDAN_SWARM": "s",
         "GOONDAN_BUNDLE": "/b",
@@ -114,22 +102,6 @@ def test_a_redis_that_is_too_old_is_refused_with_what_to_use(monkeypatch: pytest
 
     assert refused.value.message == "Redis at redis://:***@host/0 is too old: it is version 6.0.16."
     assert refused.value.suggestion == "Use Valkey, or Redis 6.2 or newer."
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "redis://:secret@127.0.0.1:1/0",
-        "amqp://guest:secret@127.0.0.1:1",
-        "pigeon://host",
-        "redis://h/0?wings=2",
-    ],
-)
-def test_another_broker_that_is_not_there_is_named_without_its_password(url: str) -> None:
-    with pytest.raises(BrokerUnreachableError) as missing:
-        require_other_broker(url)
-
-    assert url.replace("secret", "***") in missing.value.message
 
 
 def test_the_bundle_that_is_set_is_chosen_with_its_whole_path(monkeypatch: pytest.MonkeyPatch) -> None:

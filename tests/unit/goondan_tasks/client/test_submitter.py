@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import fakeredis
 import pytest
@@ -13,7 +13,7 @@ from broker_config.confirmation import NotConfirmedError
 from broker_config.keys import Keys
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
-from goondan_tasks.calls import CallDraft, draft_call, identity_of
+from goondan_tasks.calls import CallDraft, RedisDispatch, draft_call, identity_of
 from goondan_tasks.client.submitter import Submitter, replay_of, require_replayable
 from goondan_tasks.errors import NotReplayableError
 from goondan_tasks.ledger.ledger import Ledger
@@ -22,7 +22,6 @@ from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import ToolCall, ToolCallResult, assistant_message, iso_time
 from goondan_tasks.names import NO_CALL_TOOL
 from goondan_tasks.steps import StepRecord, StepStore
-from tests.unit.goondan_tasks.other_broker import OtherBroker
 
 
 @pytest.fixture
@@ -37,13 +36,15 @@ def ledger(redis: Redis) -> Ledger:
 
 
 @pytest.fixture
-def broker() -> OtherBroker:
-    return OtherBroker()
+def submitter(ledger: Ledger) -> Submitter:
+    dispatch = RedisDispatch()
+    return Submitter(ledger, dispatch, Reaper(ledger, dispatch, "https://help/"), max_args_bytes=1000)
 
 
-@pytest.fixture
-def submitter(ledger: Ledger, broker: OtherBroker) -> Submitter:
-    return Submitter(ledger, broker, Reaper(ledger, broker, "https://help/"), max_args_bytes=1000)
+def queued(redis: Redis) -> list[str]:
+    """Return the ids of the messages that lie in the queue, the first one first."""
+    messages = cast("list[bytes]", redis.lrange("agent.coder", 0, -1))
+    return [serializer.decode(message)["headers"]["id"] for message in reversed(messages)]
 
 
 def submit(submitter: Submitter, *drafts: CallDraft) -> list[str]:
@@ -56,7 +57,7 @@ def draft(name: str, **fields: object) -> CallDraft:
 
 
 def test_calls_beside_a_conflict_are_sent_or_answered(
-    submitter: Submitter, ledger: Ledger, broker: OtherBroker
+    submitter: Submitter, ledger: Ledger, redis: Redis
 ) -> None:
     submit(submitter, draft("taken"))
     conflict = draft("taken", args={"n": 2})
@@ -66,7 +67,7 @@ def test_calls_beside_a_conflict_are_sent_or_answered(
     [(at, error)] = submitter.accept(drafts, "p1")[1].items()
 
     assert (at, "'taken'" in error.message) == (0, True)
-    assert broker.sent == [identity_of(draft("taken").call), identity_of(good.call)]
+    assert queued(redis) == [identity_of(draft("taken").call), identity_of(good.call)]
     result = ledger.result(identity_of(refused.call))
     assert result is not None
     assert result.error is not None
@@ -100,7 +101,7 @@ def test_script_runs_after_the_calls_of_its_trip(submitter: Submitter, redis: Re
 
 
 def test_unconfirmed_calls_are_sent_whatever_ran_after_them(
-    submitter: Submitter, redis: Redis, broker: OtherBroker, monkeypatch: pytest.MonkeyPatch
+    submitter: Submitter, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(calls: Sequence[ScriptCall[Any]]) -> None:
         error = NotConfirmedError("no replica")
@@ -111,16 +112,16 @@ def test_unconfirmed_calls_are_sent_whatever_ran_after_them(
     monkeypatch.setattr(submitter._ledger._submissions, "run", run)
     with pytest.raises(NotConfirmedError):
         submitter.accept([submitter.prepare(draft("a"))], "p1", note)
-    assert broker.sent == [identity_of(draft("a").call)]
+    assert queued(redis) == [identity_of(draft("a").call)]
 
 
-def test_a_call_that_is_still_queued_is_sent_again_when_it_is_submitted_again(
-    submitter: Submitter, broker: OtherBroker
+def test_a_call_that_is_still_queued_is_not_sent_again_when_it_is_submitted_again(
+    submitter: Submitter, redis: Redis
 ) -> None:
     call_id = identity_of(draft("call_1").call)
     assert submit(submitter, draft("call_1")) == []
     assert submit(submitter, draft("call_1")) == [call_id]
-    assert broker.sent == [call_id, call_id]
+    assert queued(redis) == [call_id]
 
 
 def test_a_fault_in_a_repetition_does_not_answer_the_call_that_waits(

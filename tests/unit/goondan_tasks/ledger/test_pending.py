@@ -7,7 +7,6 @@ from redis import Redis
 
 from goondan_tasks.calls import RedisDispatch, identity_of
 from goondan_tasks.errors import (
-    BrokerUnreachableError,
     CallClosedError,
     CallNotFoundError,
     CallNotPendingError,
@@ -222,38 +221,6 @@ def test_a_call_that_was_completed_before_it_was_held_is_still_approved(
     suspend(ledger, claim, is_approval=True)
     completions.approve(record_of(ledger, a_call()), "ann")
     assert claimed(ledger, a_call()).run.approved_by == "ann"
-
-
-class BrokerThatReturns:
-    """A broker beside Redis, away when the first message is sent."""
-
-    def __init__(self) -> None:
-        self.sent: list[str] = []
-        self._is_away = True
-
-    def inline(self, call_id: str, call: ToolCall, wire: bytes, args: bytes | None = None) -> bytes:
-        return b""
-
-    def send(self, call_id: str, call: ToolCall) -> None:
-        if self._is_away:
-            self._is_away = False
-            raise BrokerUnreachableError("away")
-        self.sent.append(call_id)
-
-
-def test_a_call_that_was_approved_while_the_broker_was_away_is_sent_by_the_next_approval(
-    ledger: Ledger, reaper: Reaper
-) -> None:
-    call_id, broker = suspended(ledger, is_approval=True), BrokerThatReturns()
-    completions, record = Completions(ledger, reaper, broker), record_of(ledger, a_call())
-    with pytest.raises(BrokerUnreachableError):
-        completions.approve(record, "ann")
-    completions.approve(record, "bob")
-    assert broker.sent == [call_id]
-    claim = claimed(ledger, a_call())
-    assert (claim.verdict, claim.run.approved_by) == (Verdict.RUN, "ann")
-    with pytest.raises(CallNotPendingError, match="it is running"):
-        completions.approve(record, "bob")
 
 
 def test_an_approval_whose_answer_was_lost_is_answered_the_same(ledger: Ledger) -> None:

@@ -2,12 +2,10 @@
 
 import time
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from redis import Redis
 
-from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRegistry
 from goondan_tasks.call_counts import CountStore
@@ -33,7 +31,6 @@ from tests.unit.goondan_tasks.ledger.calls import (
     submission,
     submit,
 )
-from tests.unit.goondan_tasks.other_broker import OtherBroker
 from tests.waiting import wait_until
 
 
@@ -76,24 +73,6 @@ def test_a_call_that_cannot_be_settled_does_not_stop_the_sweep(
 
     assert [record_of(ledger, call).status for call in calls] == ["running", "done", "done"]
     assert f"call {reaper.stumbles_over} cannot be settled" in caplog.text
-
-
-def test_a_call_that_is_queued_again_is_sent_even_if_the_first_answer_was_lost(
-    redis: Redis, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    call, broker = a_call(), OtherBroker()
-    submit(ledger, call)
-    claim = claimed(ledger, call)
-
-    def ask_twice(script_call: ScriptCall[Any], client: Redis) -> Any:
-        run(script_call, client)
-        return run(script_call, client)
-
-    run = ScriptCall.run
-    monkeypatch.setattr(ScriptCall, "run", ask_twice)
-    assert Reaper(ledger, broker, "").requeue(claim)
-    record = record_of(ledger, call)
-    assert (broker.sent, record.status, record.attempt) == ([claim.run.id], "queued", 0)
 
 
 def test_a_call_whose_key_has_an_unreadable_result_ends_and_is_not_run(redis: Redis, ledger: Ledger) -> None:

@@ -21,7 +21,6 @@ from goondan_tasks.errors import AgentUnavailableError, ToolOutcomeUnknownError
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
-from goondan_tasks.ledger.submission import event_submission
 from goondan_tasks.names import DELEGATE_TOOL, EVENT_TOOL
 from goondan_tasks.oauth.manager import LONGEST_SECONDS
 from goondan_tasks.orchestrator.orchestrator import Fleet, Orchestrator, Rules, patience_of
@@ -470,19 +469,6 @@ def test_a_request_ends_unless_its_brain_is_elsewhere_and_an_event_stays(
     submit(ledger, call)
 
     assert [fleet.end_queued("coder", ERROR) for _ in range(2)] == [ended, 0]
-
-
-@pytest.mark.parametrize(("agent", "is_needed"), [(CODER, True), (OUTSIDER, False)])
-def test_event_needs_no_worker_if_a_producer_drives_its_agent(
-    redis: Redis, ledger: Ledger, agent: AgentRecord, is_needed: bool
-) -> None:
-    elsewhere = fleet_of(redis, agent, broker_url="amqp://broker")
-    event = a_call().model_copy(update={"tool_name": EVENT_TOOL, "args": {"from": "client", "payload": {}}})
-    ledger.submit_all([event_submission(RedisDispatch(), event)], "p1")
-
-    assert elsewhere.is_needed("coder", NOTHING) is is_needed
-    submit(ledger, a_call(tool_call_id="call_2"))
-    assert elsewhere.is_needed("coder", NOTHING)
 
 
 def test_no_worker_is_praised_for_a_call_that_was_ended_so(ledger: Ledger, fleet: Fleet) -> None:

@@ -13,16 +13,13 @@ from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.calls import RedisDispatch, identity_of, new_call
-from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.endings import FollowUp
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
-from goondan_tasks.messages import ToolCall
 from tests.unit.workers.revisions.lone_revisions import revisions_with
 from tests.waiting import wait_until
 from workers.concurrency.watchdog import Watchdog
-from workers.delivery import limiter as module
 from workers.delivery.limiter import CallLimiter
 from workers.javascript.tools import HostedTools, Hosts
 from workers.processes.isolation import Children, Isolation
@@ -48,23 +45,6 @@ class DirectWriter:
         return script_call.run(self._redis)
 
 
-class FailingDispatch:
-    """A broker beside Redis that takes messages only after a while."""
-
-    def __init__(self) -> None:
-        self.failures = 1
-        self.sent: list[str] = []
-
-    def inline(self, call_id: str, call: ToolCall, wire: bytes, args: bytes | None = None) -> bytes:
-        return b""
-
-    def send(self, call_id: str, call: ToolCall) -> None:
-        if self.failures:
-            self.failures -= 1
-            raise BrokerUnreachableError("away")
-        self.sent.append(call_id)
-
-
 @pytest.fixture
 def redis() -> Iterator[Redis]:
     with fakeredis.FakeRedis() as redis:
@@ -79,7 +59,7 @@ def writer(redis: Redis) -> DirectWriter:
 class Porch:
     """A limiter, and a ledger whose claims it asks for."""
 
-    def __init__(self, redis: Redis, writer: DirectWriter, dispatch: Any = None) -> None:
+    def __init__(self, redis: Redis, writer: DirectWriter) -> None:
         watchdog = Watchdog()
         watchdog.start()
         self.writer = writer
@@ -87,7 +67,7 @@ class Porch:
         self.keeper = CallLimiter(
             self.ledger,
             writer,  # type: ignore[arg-type]
-            dispatch or RedisDispatch(),
+            RedisDispatch(),
             revisions=revisions_with(
                 Registry(BUNDLE, Isolation(Children(), ""), HostedTools(Hosts(), Path(), ""))
             ),
@@ -154,15 +134,3 @@ def test_a_rate_is_looked_after_when_its_time_comes(redis: Redis, writer: Direct
             porch.keeper.begin(claim)
     assert verdicts[:5] == [Verdict.RUN] * 5
     wait_until(lambda: redis.llen("agent.clerk") == 1)
-
-
-def test_a_message_that_the_broker_did_not_take_is_sent_again(
-    redis: Redis, writer: DirectWriter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "SEND_AGAIN_SECONDS", 0.01)
-    dispatch = FailingDispatch()
-    porch = Porch(redis, writer, dispatch)
-    first = porch.claim("desk__solo", "t1")
-    waiting = porch.claim("desk__solo", "t2")
-    porch.finish(first)
-    wait_until(lambda: dispatch.sent == [waiting.run.id])
