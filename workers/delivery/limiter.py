@@ -23,7 +23,7 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.submission import Submission, digest_of
 from goondan_tasks.limits.limiter import LimitAnswer, Limits, LimitScripts
-from goondan_tasks.messages import CallLogFields
+from goondan_tasks.messages import CallLogFields, ToolCall
 from goondan_tasks.pauses import Paused
 from workers.concurrency.watchdog import Watchdog
 from workers.revisions.revisions import Revisions
