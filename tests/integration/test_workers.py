@@ -174,6 +174,7 @@ def test_a_workers_queue_status_counts_what_waits_and_what_runs(
     assert row == {
         "lost": 0,
         "lostWith": (),
+        "paused": (),
         "agent": "smith",
         "queue": "agent.smith",
         "backlog": 2,
