@@ -84,10 +84,9 @@ def test_a_module_in_place_of_a_package_is_named_too(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("package", ["broker_config", "workers"])
 @pytest.mark.parametrize(
-    "command",
-    [(sys.executable, "-P", "-m", "goondan_tasks", "worker"), CELERY],
+    ("command", "package"),
+    [((sys.executable, "-P", "-m", "goondan_tasks", "worker"), "broker_config"), (CELERY, "workers")],
     ids=["goondan", "celery"],
 )
 def test_a_worker_names_it(tmp_path: Path, command: tuple[str, ...], package: str) -> None:
