@@ -35,7 +35,7 @@ class Stream:
     every: float
 
 
-STREAMS = short_and_long(Stream(240, 12, 0.4, 2.0), Stream(1_000, 50, 3.0, 3.0), minutes=10)
+STREAMS = short_and_long(Stream(240, 12, 0.4, 2.0), Stream(500, 50, 2.0, 3.0), minutes=5)
 
 
 @pytest.fixture

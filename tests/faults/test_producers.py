@@ -30,16 +30,15 @@ MAX_ATTEMPTS = 3
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("races", RACES)
 def test_two_producers_who_submit_the_same_call_share_one_run(
-    stack: LocalStack, log: HandlerLog, say: Say, races: int
+    stack: LocalStack, log: HandlerLog, say: Say
 ) -> None:
     stack.start_worker()
     together = threading.Barrier(2)
 
     def produce(client: Client) -> list[ToolCallResult]:
         results = []
-        for number in range(races):
+        for number in range(RACES):
             together.wait(PATIENCE)
             args = work_args(log, number, 0.002)
             results.append(
@@ -56,10 +55,10 @@ def test_two_producers_who_submit_the_same_call_share_one_run(
     ):
         ours, theirs = producers.map(produce, (stack.client, other))
     runs = log.runs()
-    say([f"{races} calls submitted twice at once: {sum(map(len, runs.values()))} runs"])
+    say([f"{RACES} calls submitted twice at once: {sum(map(len, runs.values()))} runs"])
     assert ours == theirs
-    assert [len(runs[number]) for number in range(races)] == [1] * races
-    assert sorted(finals.values()) == [1] * races
+    assert [len(runs[number]) for number in range(RACES)] == [1] * RACES
+    assert sorted(finals.values()) == [1] * RACES
 
 
 @pytest.mark.faults

@@ -175,16 +175,16 @@ def late_runs(runs: Runs, freezes: list[Freeze]) -> list[int]:
 #: each fault, and how often it comes in the short and in the whole size; orders of steps are for the walks of
 #: ``tests/simulation``, which take thousands of them in a second
 STORMS: dict[str, tuple[Callable[[Storm], None], int, int]] = {
-    "kills": (kill, 10, 150),
-    "freezes": (freeze, 2, 40),
-    "kills-behind-a-slow-redis": (kill_behind_a_slow_redis, 8, 50),
-    "half-open-connections": (half_open, 2, 25),
+    "kills": (kill, 10, 40),
+    "freezes": (freeze, 2, 12),
+    "kills-behind-a-slow-redis": (kill_behind_a_slow_redis, 8, 16),
+    "half-open-connections": (half_open, 2, 10),
 }
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("name", STORMS)
-@pytest.mark.parametrize("is_whole", short_and_long(False, True, minutes=15))
+@pytest.mark.parametrize("is_whole", short_and_long(False, True, minutes=10))
 def test_no_call_is_lost_and_none_that_must_not_runs_twice(
     log: HandlerLog, chance: random.Random, say: Say, name: str, is_whole: bool
 ) -> None:
@@ -192,7 +192,7 @@ def test_no_call_is_lost_and_none_that_must_not_runs_twice(
     environment = {
         "GOONDAN_LEASE_SECONDS": str(LEASE_SECONDS),
         "GOONDAN_LOG_LEVEL": "warning",
-        "GOONDAN_MAX_ATTEMPTS": "10",  # among 150 deaths of workers one call may meet three
+        "GOONDAN_MAX_ATTEMPTS": "10",  # among 40 deaths of workers one call may meet three
     }
     with (
         ProxiedStack(PROVING_GROUND, workers=0, environment=environment) as stack,
