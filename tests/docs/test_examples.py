@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from goondan_tasks.errors import HandoffError
 from goondan_tasks.testing import LocalStack
 from tests.docs.pages import every_page, page
+from tests.unit.goondan_tasks.cli.invoke import goondan
 from tests.waiting import wait_until
 
 
@@ -60,9 +62,10 @@ def run(*command: str, directory: Path, **environment: str) -> "subprocess.Compl
 
 @pytest.mark.parametrize("bundle", ["hello", "notes", "letters", "library", "desk", "vault", "bakery"])
 def test_the_bundle_is_valid(examples: Path, bundle: str) -> None:
-    done = run("-m", "goondan_tasks", "validate", "--strict", bundle, directory=examples)
+    with chdir(examples):
+        done = goondan("validate", "--strict", bundle)
 
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.exit_code == 0, done.stdout + done.stderr
 
 
 def test_the_tests_of_the_bundles_pass(examples: Path) -> None:
