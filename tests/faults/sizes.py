@@ -94,7 +94,7 @@ class RoughRoad:
     cut_every: float
 
 
-ROUGH_ROADS = short_and_long(RoughRoad(60, 8, 0.02, 20, 0.3), RoughRoad(120, 16, 0.15, 90, 0.5), minutes=5)
+ROUGH_ROADS = short_and_long(RoughRoad(60, 8, 0.02, 20, 0.3), RoughRoad(80, 16, 0.15, 60, 0.5), minutes=5)
 
 #: the kills again, with other pools and brokers
 FEWER_KILLS = Size(600, 48, 0.6, kill_every=1.5)
