@@ -101,7 +101,7 @@ LIMIT_MUTATIONS = [
         "redis.call('ZREM', waiting .. waiter[2], id)",
         "",
     ),
-    Mutation("limits push no message", "redis.call('RPUSH', queue, messages[i])", ""),
+    Mutation("limits push no message", "redis.call('RPUSH', queue, unpack(front, behind + 1))", ""),
     Mutation("limits plan no look", "redis.call('ZADD', look_times, 'NX', now + pause, name)", ""),
     Mutation(
         "rate reserves nothing",

@@ -147,8 +147,8 @@ _TABLE = [
     ),
     (
         "release sets no deadline",
-        "redis.call('ZADD', KEYS[2], deadline, ARGV[1])\nredis.call('HSET', KEYS[1], 'status', 'queued'",
-        "redis.call('HSET', KEYS[1], 'status', 'queued'",
+        "'releasedAt', now)\nredis.call('ZADD', KEYS[2], deadline, ARGV[1])",
+        "'releasedAt', now)",
     ),
     (
         "release stays among those that run",
@@ -207,8 +207,8 @@ _TABLE = [
     ),
     (
         "suspend forgets its expiry",
-        "redis.call('ZADD', KEYS[2], ARGV[4], ARGV[1]) -- first",
-        "redis.call('ZREM', KEYS[2], ARGV[1]) -- first",
+        "redis.call('ZADD', KEYS[2], ARGV[4], ARGV[1]) -- if",
+        "redis.call('ZREM', KEYS[2], ARGV[1]) -- if",
     ),
     ("resolve completes twice", "if record[7] and record[7] ~= completion then return {'closed'} end", ""),
     (

@@ -177,8 +177,8 @@ _PAUSES = [
     ),
     (
         "calls that waited for a pause change their order",
-        "for i = #before, 1, -1 do redis.call('RPUSH', queue, before[i]) end",
-        "for i = 1, #before do redis.call('RPUSH', queue, before[i]) end",
+        "for i = first + 1, #earlier do front[#front + 1] = earlier[i] end",
+        "for i = #earlier, first + 1, -1 do front[#front + 1] = earlier[i] end",
         "",
     ),
     (

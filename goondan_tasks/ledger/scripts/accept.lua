@@ -66,11 +66,13 @@ local function add_call(batch, queue, key, new)
   end
 end
 
+-- All fields in one command: an event without its box would never leave its mailbox.
 local function write_record(key, new)
+  local more = {}
+  if new.is_celery then more = {'celery', '1'} end
+  if new.box then more[#more + 1], more[#more + 2] = 'box', new.box end
   redis.call('HSET', key, 'status', 'queued', 'call', new.call, 'digest', new.digest, 'producers', new.producer,
-    'queuedAt', new.queued_at, 'deadline', new.deadline, 'attempt', 0)
-  if new.is_celery then redis.call('HSET', key, 'celery', '1') end
-  if new.box then redis.call('HSET', key, 'box', new.box) end
+    'queuedAt', new.queued_at, 'deadline', new.deadline, 'attempt', 0, unpack(more))
   redis.call('EXPIRE', key, new.ttl)
 end
 

@@ -31,17 +31,18 @@ if record[6] == request or record[6] == LATE then
 end
 local is_late = record[3] == 'done' and record[4] == token
 if is_late and still_runs then return tonumber(record[5]) end -- the same request again: its answer was lost
-local now = 0
+local ends, now = open_ends(), 0
 if not is_late then
-  local ends = open_ends()
   now = finish_call(ends, KEYS[2], ttl, names, {
     id = id, token = token, agent = agent, status = ARGV[10], outcome = outcome, kind = ARGV[12],
     result = ARGV[13], done_at = ARGV[14],
   })
-  close_ends(ends, KEYS[1], names, ARGV[6])
 end
-if now == -2 and box then return release_next(now) end -- a damaged record must not keep its mailbox closed
 if now <= 0 then
+  -- a damaged record must not keep its mailbox closed
+  local answer = now == -2 and box and release_next(now) or now
+  close_ends(ends, KEYS[1], names, ARGV[6])
+  if now == -2 then return answer end
   if box and outcome == 'ok' and redis.call('HGET', KEYS[2], 'outcome') ~= 'ok' then
     redis.pcall('HINCRBY', ns .. 'late-answers', agent_of(box), 1)
     redis.call('EXPIRE', ns .. 'late-answers', ttl)
@@ -49,8 +50,10 @@ if now <= 0 then
   if not is_late then return now end
   redis.call('HDEL', KEYS[2], 'token')
   redis.call('HSET', KEYS[2], 'ender', LATE)
+  redis.pcall('ZREM', names.running .. agent, id)
+  local answer = release_next(now)
   redis.pcall('ZREM', KEYS[1], id)
-  return release_next(now)
+  return answer
 end
 -- if the handler still runs, this renews its lease
 redis.call('HDEL', KEYS[2], 'parked', 'message', 'spared', 'renewedAt')
@@ -70,8 +73,11 @@ elseif ARGV[19] and ARGV[19] ~= '' then
 end
 if not still_runs then
   redis.call('HSET', KEYS[2], 'ender', request)
-  return box and release_next(now) or now
+  local answer = box and release_next(now) or now
+  close_ends(ends, KEYS[1], names, ARGV[6]) -- last: if this is broken off before, a sweep releases the next event
+  return answer
 end
+close_ends(ends, KEYS[1], names, ARGV[6])
 redis.call('ZADD', KEYS[1], now + lease, id)
 redis.call('HSET', KEYS[2], 'token', token)
 keep_for(KEYS[1], ttl)

@@ -14,15 +14,18 @@ end
 -- but its arguments, and the record has no further fields, only the result and the arguments are kept; the digest (for
 -- a second submission) and the end time (for an orchestrator) precede the arguments. Each field costs more memory
 -- than its value.
-local function keep_result(key, ttl, now, ended, call, digest, permits)
-  local at = ended.kind == 'plain' and call and redis.call('HLEN', key) == PLAIN_FIELDS + (permits and 1 or 0)
+local function keep_result(key, ttl, now, ended, call, digest, permits, has_result)
+  local at = not has_result and ended.kind == 'plain' and call and redis.call('HLEN', key) == PLAIN_FIELDS + (permits and 1 or 0)
     and string.find(call, ARGS, 1, true)
   if at then
     redis.call('DEL', key)
     local args = string.format('%s %d %s', digest, now, string.sub(call, at + #ARGS, -2))
     redis.call('HSET', key, 'status', ended.status, 'args', args, 'result', ended.result)
   else
-    redis.call('HSET', key, 'status', ended.status, 'outcome', ended.outcome, 'finishedAt', now, 'result', ended.result)
+    if not has_result then
+      redis.call('HSET', key, 'status', ended.status, 'outcome', ended.outcome, 'finishedAt', now,
+        'result', ended.result)
+    end
     redis.call('HDEL', key, 'token', 'verdict', 'producers', 'notStarted', 'deadline', 'idempotent', 'maxAttempts',
       'deaths', 'retried', 'completion', 'approval', 'limit', 'overran', 'paused', 'permits')
   end
@@ -39,14 +42,17 @@ end
 -- record is damaged: then the call leaves the lists of those that run.
 local function finish_call(ends, key, ttl, names, ended)
   local record = redis.pcall('HMGET', key, 'token', 'producers', 'cancelled', 'celery', 'call', 'digest', 'permits',
-    'waiting', 'notStarted')
+    'waiting', 'notStarted', 'status', 'result')
   if record[1] ~= ended.token and not record.err then return 0 end
   if record[3] and ended.kind ~= 'cancelled' then return -1 end
   local running = ends.running[ended.agent] or {}
   running[#running + 1], ends.running[ended.agent] = ended.id, running
   ends.ids[#ends.ids + 1] = ended.id
   if record.err then return -2 end
-  keep_result(key, ttl, ends.now, ended, record[5], record[6], record[7])
+  -- a script that stored a result, and was broken off before it had ended the claim
+  local has_result = record[10] == 'done' or record[10] == 'dead'
+  if has_result then ended.status, ended.result = record[10], record[11] end
+  keep_result(key, ttl, ends.now, ended, record[5], record[6], record[7], has_result)
   if record[7] then
     ends.leaving[#ends.leaving + 1] =
       {id = ended.id, token = ended.token, limits = record[7], has_begun = not record[9]}
@@ -88,9 +94,9 @@ end
 -- End the batch: end the claims, and notify each producer of all its calls in one message. Each line of it has an id
 -- and, after a space, the result. Returns as release_permits; terms are those of limits (permits.lua).
 local function close_ends(ends, due, names, terms)
-  -- the results are stored: a sweep drops what stays here
-  if #ends.ids > 0 then redis.pcall('ZREM', due, unpack(ends.ids)) end
   for agent, ids in pairs(ends.running) do redis.pcall('ZREM', names.running .. agent, unpack(ids)) end
+  -- the results are stored: a sweep drops what stays here, and takes it out of the lists
+  if #ends.ids > 0 then redis.pcall('ZREM', due, unpack(ends.ids)) end
   for producer, list in pairs(ends.notifications) do
     redis.call('PUBLISH', names.results .. producer, table.concat(list, '\n'))
   end

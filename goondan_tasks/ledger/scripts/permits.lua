@@ -30,6 +30,8 @@ local function open_limits(terms, now)
   local calls, states, holders = ns .. 'call:', ns .. 'limit:', ns .. 'holders:'
   local look_times, wait_queues, waiters, waiting = ns .. 'limits', ns .. 'line:', ns .. 'waiter:', ns .. 'waiting:'
   local turns, unsent = {}, {}
+  -- the calls that this script admits, of each wait queue, and the queues that are empty then
+  local leaving, emptied = {}, {}
 
   -- Keep a key for as long as the record of the call that it is about, if it is about one.
   local function keep(key, id)
@@ -46,18 +48,31 @@ local function open_limits(terms, now)
     return limits
   end
 
+  -- Return how many calls of a wait queue this script admits. They are its first ones until their messages are pushed.
+  local function count_leaving(name)
+    return leaving[name] and leaving[name].count or 0
+  end
+
+  -- Return the first call of a wait queue that this script does not admit, and since when it waits.
+  local function head_of(name)
+    local found = redis.call('ZRANGE', wait_queues .. name, 0, count_leaving(name), 'WITHSCORES')
+    for i = 1, #found, 2 do
+      if not (leaving[name] and leaving[name].calls[found[i]]) then return found[i], tonumber(found[i + 1]) end
+    end
+  end
+
   -- Return whether an earlier call waits for the limit.
   local function has_earlier(name, id, at)
-    local head = redis.call('ZRANGE', wait_queues .. name, 0, 0, 'WITHSCORES')
-    return head[1] and head[1] ~= id and tonumber(head[2]) <= at
+    local head, since = head_of(name)
+    return head and head ~= id and since <= at
   end
 
   local function put_in_wait_queue(name, id, at, agent)
+    redis.call('ZADD', look_times, 'NX', now + pause, name) -- first: nobody would look after the call
     redis.call('ZADD', wait_queues .. name, at, id)
     redis.call('HSET', waiters .. id, 'line', name)
     redis.call('HSET', calls .. id, 'waiting', name)
     redis.call('ZADD', waiting .. agent, at, id)
-    redis.call('ZADD', look_times, 'NX', now + pause, name)
     for _, key in ipairs({wait_queues .. name, waiters .. id, waiting .. agent, look_times}) do keep(key, id) end
   end
 
@@ -208,33 +223,28 @@ local function open_limits(terms, now)
     return at > now and math.min(at, now + pause) or now + pause
   end
 
-  -- Admit a call that has left its wait queue: its message goes to the front of its queue.
-  local function give_turn(id, waiter, agent)
-    redis.call('ZREM', waiting .. agent, id)
+  -- Admit a call: its message goes to the front of its queue. It leaves its wait queue when that has the message.
+  local function give_turn(name, id, waiter, agent)
     redis.call('HSET', calls .. id, 'permits', waiter[1])
-    if waiter[2] == '' then
+    local left, one = leaving[name] or {count = 0, calls = {}}, {agent = agent, has_message = waiter[2] ~= ''}
+    leaving[name], left.count, left.calls[id] = left, left.count + 1, one
+    if not one.has_message then
       unsent[#unsent + 1], unsent[#unsent + 2] = id, redis.call('HGET', calls .. id, 'call')
       return
     end
-    redis.call('HDEL', calls .. id, 'waiting')
-    redis.call('DEL', waiters .. id)
-    local turn = turns[waiter[3]]
-    if not turn then
-      turn = {wake_up = waiter[4]}
-      turns[waiter[3]] = turn
-    end
-    turn[#turn + 1] = waiter[2]
+    local turn = turns[waiter[3]] or {wake_up = waiter[4], messages = {}, calls = {}}
+    turns[waiter[3]] = turn
+    turn.messages[#turn.messages + 1], turn.calls[#turn.calls + 1] = waiter[2], one
   end
 
   -- Admit as many calls of a wait queue as fit, in order. A call that another limit stops moves to that limit's queue.
   local function admit_waiting(name)
     for _ = 1, MOST_AT_ONCE do
-      local head = redis.call('ZRANGE', wait_queues .. name, 0, 0, 'WITHSCORES')
-      if not head[1] then
-        redis.call('ZREM', look_times, name)
+      local id, at = head_of(name)
+      if not id then
+        emptied[#emptied + 1] = name
         return
       end
-      local id, at = head[1], tonumber(head[2])
       local waiter = redis.pcall('HMGET', waiters .. id, 'gates', 'message', 'queue', 'bell', 'agent')
       local record = redis.pcall('HMGET', calls .. id, 'status', 'deadline')
       if record[1] ~= 'queued' or tonumber(record[2]) <= now or not waiter[1] then
@@ -250,34 +260,62 @@ local function open_limits(terms, now)
           redis.call('ZADD', look_times, look_time(limit), name)
           return
         end
-        redis.call('ZREM', wait_queues .. name, id)
         if word == 'wait' then
           put_in_wait_queue(limit.name, id, at, waiter[5])
+          redis.call('ZREM', wait_queues .. name, id)
           if limit.kind == 'rate' then redis.call('ZADD', look_times, 'LT', look_time(limit), limit.name) end
         else
-          give_turn(id, waiter, waiter[5])
+          give_turn(name, id, waiter, waiter[5])
         end
       end
     end
     redis.call('ZADD', look_times, now, name)
   end
 
-  -- Push messages to the front of their queues, behind those of calls that were admitted earlier: these begin with a
-  -- space, which JSON allows.
-  local function push_turns()
-    for queue, messages in pairs(turns) do
-      local before = {}
-      while #before < MOST_AT_ONCE do
-        local last = redis.call('LINDEX', queue, -1)
-        if not last or string.byte(last) ~= 32 then break end
-        before[#before + 1] = redis.call('RPOP', queue)
-      end
-      for i = #messages, 1, -1 do redis.call('RPUSH', queue, messages[i]) end
-      for i = #before, 1, -1 do redis.call('RPUSH', queue, before[i]) end
-      if redis.pcall('LLEN', messages.wake_up) == 0 then redis.call('LPUSH', messages.wake_up, '1') end
+  -- Push messages to the front of a queue, behind those of calls that were admitted earlier: these begin with a space,
+  -- which JSON allows. Each message is written to its new place before another one takes its old place. Returns whether
+  -- the queue is sound.
+  local function push(queue, messages)
+    local earlier = redis.pcall('LRANGE', queue, -MOST_AT_ONCE, -1)
+    if earlier.err then return false end
+    local first = #earlier
+    while first > 0 and string.byte(earlier[first]) == 32 do first = first - 1 end
+    local front, behind = {}, #earlier - first -- in the order of the list: the next message is its last
+    for i = #messages, 1, -1 do front[#front + 1] = messages[i] end
+    for i = first + 1, #earlier do front[#front + 1] = earlier[i] end
+    redis.call('RPUSH', queue, unpack(front, behind + 1))
+    for i = behind, 1, -1 do redis.call('LSET', queue, i - #front - 1, front[i]) end
+    return true
+  end
+
+  -- Take an admitted call out of its wait queue; if its own queue is damaged, it stays there.
+  local function take_leave(name, id, one)
+    if one.stays then
+      redis.call('ZADD', look_times, now + pause, name)
+      return
+    end
+    redis.call('ZREM', wait_queues .. name, id)
+    redis.call('ZREM', waiting .. one.agent, id)
+    if one.has_message then
+      redis.call('HDEL', calls .. id, 'waiting')
+      redis.call('DEL', waiters .. id)
     end
   end
 
+  -- Push the messages of the calls that are admitted, and then take these out of their wait queues.
+  local function push_turns()
+    for queue, turn in pairs(turns) do
+      local is_pushed = push(queue, turn.messages)
+      for _, one in ipairs(turn.calls) do one.stays = not is_pushed end
+      if is_pushed and redis.pcall('LLEN', turn.wake_up) == 0 then redis.call('LPUSH', turn.wake_up, '1') end
+    end
+    for name, left in pairs(leaving) do
+      for id, one in pairs(left.calls) do take_leave(name, id, one) end
+    end
+    for _, name in ipairs(emptied) do
+      if redis.call('EXISTS', wait_queues .. name) == 0 then redis.call('ZREM', look_times, name) end
+    end
+  end
 
   -- Release what a call holds that is not admitted now; returns the limits that others may pass now. A call that has run
   -- keeps its key: the run may have taken effect, and another call with the key would repeat that.
@@ -305,7 +343,7 @@ local function open_limits(terms, now)
       'bell', call.wake_up, 'gates', call.limits, 'message', call.message)
     put_in_wait_queue(limit.name, id, call.at, call.agent)
     if limit.kind == 'rate' then
-      local rank = redis.call('ZRANK', wait_queues .. limit.name, id)
+      local rank = redis.call('ZRANK', wait_queues .. limit.name, id) - count_leaving(limit.name)
       if rate_time(limit, rank) >= call.deadline then -- at its deadline it would end
         take_out(id)
         return 'late'
@@ -345,8 +383,8 @@ local function open_limits(terms, now)
   -- Count the start of a run for a rate, in place of its reservation.
   local function count_start(limit, id, token, is_lost)
     local key = holders .. limit.name
-    if not is_lost then redis.call('ZREM', key, id) end
     redis.call('ZADD', key, 'NX', now, id .. ' ' .. token)
+    if not is_lost then redis.call('ZREM', key, id) end
     keep(key)
     if redis.call('EXISTS', wait_queues .. limit.name) == 1 then
       redis.call('ZADD', look_times, 'LT', look_time(limit), limit.name)

@@ -16,16 +16,16 @@ if ARGV[5] == '1' then record[2] = '1' end
 if not record[2] and record[3] ~= '1' then return 0 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
--- The message and the deadline come first: a claim drops a message of a call that is not queued, but a queued call
--- without them would wait forever.
+-- The message comes first: a claim drops one of a call that is not queued, but a queued call without it would wait
+-- until its deadline. If this is broken off before the deadline is written, a sweep writes it.
 if ARGV[3] ~= '' then
   -- it goes to the front of the queue, or to the end if it may have killed its worker
   redis.call(ARGV[4] == '1' and 'LPUSH' or 'RPUSH', KEYS[4], ARGV[3])
   if redis.pcall('LLEN', KEYS[5]) == 0 then redis.call('LPUSH', KEYS[5], '1') end
 end
 local deadline = redis.call('HGET', KEYS[1], 'deadline')
-redis.call('ZADD', KEYS[2], deadline, ARGV[1])
 redis.call('HSET', KEYS[1], 'status', 'queued', 'released', ARGV[2], 'releasedAt', now)
+redis.call('ZADD', KEYS[2], deadline, ARGV[1])
 if not record[2] then keep_former(KEYS[1], record[7], record[8], now, 'released', record[9]) end
 redis.call('HDEL', KEYS[1], 'token', 'verdict', 'worker', 'notStarted', 'callback')
 if ARGV[4] == '1' then

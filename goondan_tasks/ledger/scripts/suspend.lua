@@ -15,10 +15,10 @@ if record[4] and not is_approval then return record[4] end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local ttl = math.ceil(ARGV[5] + math.max(0, ARGV[4] - now) / 1000)
-redis.call('ZADD', KEYS[2], ARGV[4], ARGV[1]) -- first: a pending call that does not expire could wait forever
-keep_for(KEYS[2], ttl)
 redis.call('HSET', KEYS[1], 'status', 'pending', 'suspendedAt', now, 'deadline', ARGV[4], 'handle', ARGV[9],
   'result', ARGV[11])
+redis.call('ZADD', KEYS[2], ARGV[4], ARGV[1]) -- if this is broken off before, a sweep writes it at the end of the lease
+keep_for(KEYS[2], ttl)
 redis.call('HDEL', KEYS[1], 'token', 'verdict', 'notStarted', 'idempotent', 'maxAttempts', 'deaths', 'retried')
 if ARGV[8] ~= '' then redis.call('HSET', KEYS[1], 'callback', ARGV[8]) end
 redis.call('EXPIRE', KEYS[1], ttl)

@@ -32,10 +32,11 @@ if now - last > tonumber(ARGV[5]) then
   end
 end
 
+local ns = string.sub(ARGV[4], 1, -#'call:' - 1)
 local MOST_MAILBOXES = 1000 -- of an agent, are searched for a damaged event
 
 -- Push the message of the next event of a mailbox. One that another broker carries waits for the event after it.
-local function admit_next(ns, agent, box)
+local function admit_next(agent, box)
   local queue = 'agent.' .. agent .. '.events'
   local following, status = first_in_mailbox(ns, box)
   if status == 'queued' and redis.call('HGET', ns .. 'call:' .. following, 'message') ~= '' then
@@ -43,16 +44,30 @@ local function admit_next(ns, agent, box)
   end
 end
 
--- Take a call whose record is damaged out of the lists of calls that run or wait, and admit the event behind it. Its
--- agent is not known.
-local function forget(id)
-  local ns = string.sub(ARGV[4], 1, -#'call:' - 1)
-  for _, agent in ipairs(redis.call('HKEYS', ns .. 'agents')) do
+-- Take a call that has ended, or whose record is damaged, out of the lists of calls that run or wait. Its agent is not
+-- known.
+local function take_out_of_lists(id)
+  local agents = redis.pcall('HKEYS', ns .. 'agents')
+  for _, agent in ipairs(agents) do
     for _, index in ipairs({'running:', 'pending:', 'approvals:', 'waiting:'}) do
       redis.pcall('ZREM', ns .. index .. agent, id)
     end
+  end
+  return agents
+end
+
+-- Drop a call that has ended, and admit the event behind it: the script that ended it was broken off.
+local function drop_ended(id, key, box)
+  take_out_of_lists(id)
+  if box then admit_next(agent_of(box), box) end
+  if redis.call('TTL', key) < 0 then redis.call('EXPIRE', key, ARGV[6]) end
+end
+
+-- Drop a call whose record is damaged, and admit the event behind it.
+local function forget(id)
+  for _, agent in ipairs(take_out_of_lists(id)) do
     for _, box in ipairs(redis.pcall('ZRANGE', ns .. 'mailboxes:' .. agent, 0, MOST_MAILBOXES - 1)) do
-      if redis.pcall('LINDEX', ns .. 'mailbox:' .. box, 0) == id then admit_next(ns, agent, box) end
+      if redis.pcall('LINDEX', ns .. 'mailbox:' .. box, 0) == id then admit_next(agent, box) end
     end
   end
   return {id, 'damaged', 0, 0, ''}
@@ -63,7 +78,7 @@ local function take(id)
   local key = ARGV[4] .. id
   local record = redis.pcall('HMGET', key, 'status', 'attempt', 'queuedAt', 'call', 'notStarted',
     'idempotent', 'maxAttempts', 'deaths', 'cancelled', 'waiting', 'worker', 'suspendedAt', 'completion',
-    'approval', 'token', 'claimedAt', 'overran', 'spared', 'renewedAt', 'box')
+    'approval', 'token', 'claimedAt', 'overran', 'spared', 'renewedAt', 'box', 'deadline')
   if record.err then return forget(id) end
   local status, verdict = record[1], 'requeue'
   local completion = record[13]
@@ -74,7 +89,13 @@ local function take(id)
     if status and status ~= 'done' and status ~= 'dead' or not status and redis.call('EXISTS', key) == 1 then
       error('its status is not known')
     end
+    if status then drop_ended(id, key, record[20]) end
     redis.call('ZREM', KEYS[1], id)
+    return nil
+  end
+  local deadline = number_in(record[21], 0)
+  if (status == 'queued' or status == 'pending') and not record[9] and not completion and deadline > now then
+    redis.call('ZADD', KEYS[1], deadline, id) -- the script that was to write its deadline was broken off
     return nil
   end
   -- a queued call that an earlier sweep took, but did not settle, has no worker

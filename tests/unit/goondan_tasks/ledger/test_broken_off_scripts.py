@@ -4,6 +4,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
+from broker_config import serializer
 from broker_config.in_flight import ReservationFactory
 from broker_config.queues import call_queue
 from goondan_tasks.ledger.ledger import Ledger
@@ -106,3 +107,53 @@ def test_next_event_is_admitted_though_its_answer_cannot_be_sent(redis: Redis) -
     assert post.ledger.finish(claim, result, answer).run(redis).stored is Stored.YES
     assert post.messages() == ["e1"]
     assert redis.llen(QUEUE) == 1
+
+
+def test_queued_call_that_is_due_too_early_gets_its_deadline_back(ledger: Ledger, redis: Redis) -> None:
+    call_id = submit(ledger, a_call())
+    deadline = redis.zscore(ledger.keys.due, call_id)
+    redis.zadd(ledger.keys.due, {call_id: 1})
+    assert ledger.sweep("s").run(redis) == []
+    assert record_of(ledger, a_call()).status == "queued"
+    assert redis.zscore(ledger.keys.due, call_id) == deadline
+
+
+def test_ended_call_that_is_still_due_leaves_all_lists(ledger: Ledger, redis: Redis) -> None:
+    call_id = submit(ledger, a_call())
+    claim = claimed(ledger, a_call())
+    ledger.finish(claim, claim.run.ok(1, None)).run(redis)
+    redis.hset(ledger.keys.agents, "coder", "{}")
+    redis.zadd(ledger.keys.running("coder"), {call_id: 1})
+    redis.zadd(ledger.keys.due, {call_id: 1})
+    redis.persist(ledger.keys.call(call_id))
+    assert ledger.sweep("s").run(redis) == []
+    assert redis.zcard(ledger.keys.running("coder")) == 0
+    assert redis.zscore(ledger.keys.due, call_id) is None
+    assert redis.ttl(ledger.keys.call(call_id)) > 0
+
+
+def test_result_stays_when_the_claim_of_its_run_is_ended_later(ledger: Ledger, redis: Redis) -> None:
+    call_id = submit(ledger, a_call())
+    claim = claimed(ledger, a_call())
+    stored = serializer.encode(claim.run.ok("first", None).to_wire())
+    redis.hset(ledger.keys.call(call_id), mapping={"status": "done", "outcome": "ok", "result": stored})
+    assert ledger.finish(claim, claim.run.ok("second", None)).run(redis).stored is Stored.YES
+    result = ledger.result(call_id)
+    assert result is not None
+    assert result.output == "first"
+    assert not redis.hexists(ledger.keys.call(call_id), "token")
+
+
+def test_sweep_admits_the_event_behind_one_that_has_ended(redis: Redis) -> None:
+    post = Post(redis)
+    first, following = an_event(0), an_event(1)
+    post.put(first, following)
+    post.claim_event(first)
+    post.claim_event(following)
+    post.take_messages()
+    call_id = submission(first).id
+    redis.hset(post.ledger.keys.call(call_id), "status", "done")
+    redis.hdel(post.ledger.keys.call(call_id), "token")
+    redis.zadd(post.ledger.keys.due, {call_id: 1})
+    assert post.ledger.sweep("s").run(redis) == []
+    assert post.messages() == ["e1"]

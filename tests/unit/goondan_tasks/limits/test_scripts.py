@@ -367,6 +367,19 @@ def test_a_waiting_call_past_its_deadline_is_swept_as_limited(door: Door, redis:
     assert [claim.verdict for claim in door.ledger.sweep("s").run(door.ledger.redis)] == ["limited"]
 
 
+def test_waiting_call_stays_in_its_wait_queue_while_its_queue_is_damaged(door: Door, redis: Redis) -> None:
+    running = door.run("r", ONE)
+    door.wait("t1", ONE)
+    redis.set(QUEUE, "overwritten")
+    door.end(running, ONE)
+    assert redis.zcard("goondan:line:concurrency:notes") == 1
+    redis.delete(QUEUE)
+    redis.zadd(door.ledger.keys.limits, {"concurrency:notes": 1})
+    door.look()
+    assert door.queue() == ["t1"]
+    assert redis.zcard("goondan:line:concurrency:notes") == 0
+
+
 def test_a_permit_whose_call_has_ended_elsewhere_is_free_at_the_next_look(redis: Redis) -> None:
     door = Door(redis, lease_seconds=0.5)
     running = door.run("r", ONE)
