@@ -27,6 +27,7 @@ def heal(world: World) -> None:
     for number in range(len(world.workers)):
         world.workers[number] = world.new_worker(number)
     world.swept.clear()
+    world.submit_again()
     waited = 0
     for _ in range(_ROUNDS):
         waiting = _waiting(world)
@@ -40,9 +41,12 @@ def heal(world: World) -> None:
         world.workers[0].limiter.look()
         work_off(world)
         check(world)
+        damaged = {one.id for one in world.calls.values() if one.is_damaged}
         has_ended = all(one.result is not None or one.is_damaged for one in world.calls.values())
         has_messages = any(world.redis.llen(queue) for queue in QUEUES)
-        if has_ended and not has_messages and not world.is_claimed:
+        # what a script has left that was broken off, a sweep clears away
+        is_clear = world.is_followed or not world.due().keys() - damaged
+        if has_ended and not has_messages and not world.is_claimed and is_clear:
             break
     else:
         open_calls = [

@@ -1,5 +1,7 @@
 """What must be true after every step, and once all faults are over."""
 
+from typing import cast
+
 from goondan_tasks.errors import ToolCancelledError
 from goondan_tasks.events import mailbox_of
 from goondan_tasks.messages import ToolCallResult
@@ -12,6 +14,8 @@ from tests.simulation.world import LEASE, THINKER, BrokenPromiseError, Held, Kno
 _LASTING = ("agent.", "sim:", "unacked", "_kombu")
 #: indexes that must be empty once every call has ended
 _EMPTY = ("due", "running:", "pending:", "approvals:", "mailbox:", "mailboxes:", "waiting:", "line:")
+#: those in which a script that was broken off leaves no call; readers drop what is left otherwise
+_ALWAYS_EMPTY = tuple(one for one in _EMPTY if one != "mailboxes:")
 
 
 def check(world: World) -> None:
@@ -44,7 +48,7 @@ def check_results(world: World) -> None:
 def _check_result(world: World, one: KnownCall, result: ToolCallResult) -> None:
     """Raise BrokenPromiseError if a result does not fit what has happened to its call."""
     code = None if result.error is None else result.error.code
-    if one.is_cancelled != (code == ToolCancelledError.code):
+    if one.is_cancelled != (code == ToolCancelledError.code) and not one.is_doubtful:
         raise BrokenPromiseError(f"{world.name(one)} ended with {code}; cancelled: {one.is_cancelled}")
     if code in UNKNOWN and not one.was_marked and key_of(one) is None:
         raise BrokenPromiseError(f"{world.name(one)} ended with {code} and was never marked")
@@ -56,6 +60,8 @@ def _check_result(world: World, one: KnownCall, result: ToolCallResult) -> None:
 def check_conformance(world: World) -> None:
     """Raise BrokenPromiseError if a record is not what the rules of the model make of it."""
     conformance = world.conformance
+    if not world.is_followed:
+        return
     for call_id, (found, _) in world.seen.items():
         if call_id not in conformance.records:  # in a scene
             continue
@@ -69,8 +75,13 @@ def check_conformance(world: World) -> None:
 
 
 def check_lifetimes(world: World) -> None:
-    """Raise BrokenPromiseError if a key of the project has no lifetime."""
+    """Raise BrokenPromiseError if a key of the project has no lifetime.
+
+    A script that was broken off may leave lists without one, until a call is added.
+    """
     names = [name.decode() for name in world.redis.scan_iter(count=1000)]
+    if not world.is_followed:
+        names = [name for name in names if name.startswith(world.ledger.keys.call(""))]
     ours = [name for name in names if not name.startswith(_LASTING)]
     with world.redis.pipeline(transaction=False) as pipe:
         for name in ours:
@@ -83,16 +94,20 @@ def check_lifetimes(world: World) -> None:
 def check_indexes(world: World) -> None:
     """Raise BrokenPromiseError if an index still holds a call."""
     prefix = world.ledger.keys.prefix
+    empty = _EMPTY if world.is_followed else _ALWAYS_EMPTY
     lost = [one for one in world.calls.values() if one.is_damaged]
     # a sweep looks at them when they would have expired
     damaged = {name.encode() for one in lost for name in (one.id, one.submission.mailbox)}
     for name in world.redis.scan_iter(f"{prefix}*", count=1000):
         short = name.decode().removeprefix(prefix)
-        if not short.startswith(_EMPTY):
+        if not short.startswith(empty):
             continue
         kind = world.redis.type(name)
-        members = world.redis.zrange(name, 0, -1) if kind == b"zset" else world.redis.lrange(name, 0, -1)
+        read = world.redis.zrange if kind == b"zset" else world.redis.lrange
+        members = cast("list[bytes]", read(name, 0, -1))
         left = [member for member in members if member not in damaged]
+        if short.startswith("mailbox:") and not world.is_followed:
+            left = [one for one in left if world.redis.exists(world.ledger.keys.call(one.decode()))]
         if left:
             raise BrokenPromiseError(f"{short} still holds {left}")
 
@@ -136,6 +151,8 @@ def _require_first(world: World, one: KnownCall) -> None:
     """Events of one mailbox begin in the order in which they were accepted."""
     for other in world.calls.values():
         is_before = other.is_event and other.number < one.number and not other.is_damaged
+        if one.is_doubtful or other.is_doubtful:
+            continue
         is_neighbour = is_before and mailbox_of(other.call) == mailbox_of(one.call)
         if is_neighbour and world.status(other) not in (None, b"done", b"dead"):
             raise BrokenPromiseError(f"{world.name(one)} began before {world.name(other)} had ended")

@@ -31,7 +31,10 @@ def _new_call(world: World, pick: Random, *, is_stored: bool = True) -> KnownCal
 
 def submit_other_arguments(world: World, pick: Random) -> bool:
     """Submit a call again with other arguments, which is a conflict."""
-    one = world.choose(pick, [one for one in world.calls.values() if one.is_stored and not one.is_damaged])
+    one = world.choose(
+        pick,
+        [one for one in world.calls.values() if one.is_stored and not (one.is_damaged or one.is_doubtful)],
+    )
     if one is None:
         return False
     other = one.submission._replace(digest="0" * 32)

@@ -3,6 +3,8 @@
 from tests.simulation.deletions import DELETIONS
 from tests.simulation.handoffs import HANDOFFS
 from tests.simulation.letters import LETTERS
+from tests.simulation.order_mutations import ORDERS
+from tests.simulation.outages import OUTAGES
 from tests.simulation.pauses import PAUSES
 from tests.simulation.scenes import Scene
 from tests.simulation.scripts import Mutation
@@ -221,6 +223,7 @@ SCENE_MUTATIONS: dict[str, tuple[Scene, Mutation]] = {
         (DELETIONS, _DELETIONS),
         (HANDOFFS, _HANDOFFS),
         (PAUSES, _PAUSES),
+        (OUTAGES, [(*row, "") for row in ORDERS]),
     )
     for name, old, new, where in table
 }

@@ -16,6 +16,7 @@ from redis import Redis
 from broker_config import scripts
 from broker_config.scripts import Script, ScriptCall
 from tests.simulation.clock import patch_clocks
+from tests.simulation.refusals import exchange_or_refuse
 
 #: holds the seconds and the microseconds of the virtual clock, as ``TIME`` answers
 CLOCK = "sim:clock"
@@ -79,7 +80,7 @@ def simulated_scripts(*mutations: Mutation) -> Iterator[None]:
         return of(cls, _made[-1])
 
     def watched(connection: Any, script_calls: Sequence[ScriptCall[Any]]) -> list[Any]:
-        answers = exchange(connection, script_calls)
+        answers = exchange_or_refuse(connection, script_calls, exchange)
         for script_call, answer in zip(script_calls, answers, strict=True):
             show_script(script_call, answer)
         return answers

@@ -7,14 +7,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from broker_config.embedded import find_redis_server
+from broker_config.refusals import RefusalParser
 from tests.waiting import wait_until
 
 
 @contextmanager
 def private_server() -> Iterator[Redis]:
-    """Run a server; yield a client of it."""
+    """Run a server; yield a client of it that reads errors as the product does, and tries nothing again."""
     with tempfile.TemporaryDirectory(prefix="goondan-sim-") as folder:
         path = Path(folder) / "socket"
         command = [str(find_redis_server()), "--port", "0", "--unixsocket", str(path)]
@@ -23,7 +26,9 @@ def private_server() -> Iterator[Redis]:
         )
         try:
             wait_until(path.exists)
-            with Redis(unix_socket_path=str(path)) as redis:
+            with Redis.from_url(
+                f"unix://{path}", parser_class=RefusalParser, retry=Retry(NoBackoff(), 0)
+            ) as redis:
                 yield redis
         finally:
             server.kill()

@@ -22,6 +22,8 @@ QUICK = [
     "running calls do not count as live",
     "an agent waits for itself",
     "no answer is sent",
+    "submit writes records before deadlines",
+    "reserve takes messages out before it claims",
     "a pause holds no call",
 ]
 

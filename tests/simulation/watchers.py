@@ -24,7 +24,7 @@ def look_for_cancelled(world: World, pick: Random) -> bool:
     ]
     watch.look()
     for one, cancellation in runs:
-        if cancellation.is_set() != one.is_cancelled and not one.is_damaged:
+        if cancellation.is_set() != one.is_cancelled and not (one.is_damaged or one.is_doubtful):
             raise BrokenPromiseError(f"{worker.name} was not told whether {world.name(one)} is cancelled")
     return True
 
@@ -43,7 +43,7 @@ def _require_right(world: World, one: KnownCall, expected: Expected) -> None:
     try:
         result = expected.result()
     except CallNotFoundError as error:
-        if not one.is_damaged:
+        if not (one.is_damaged or one.is_doubtful):
             raise BrokenPromiseError(f"the wait for {world.name(one)} ended with {error}") from error
         return
     is_final = result is not None and result.status != "pending"

@@ -69,6 +69,9 @@ def claim(world: World, pick: Random) -> bool:
     if worker is None:
         return False
     tag, _, message = worker.messages.pop(pick.randrange(len(worker.messages)))
+    if not world.is_followed and world.is_without_record(message):
+        worker.acknowledged.append(tag)  # the script that was to accept the event was broken off
+        return True
     one = world.call_of(message)
     request = ClaimRequest(
         one.id, one.call, worker.name, one.terms, worker.new_token(), was_stored=one.is_stored,
@@ -308,10 +311,14 @@ def give_back(world: World, pick: Random) -> bool:
     one = world.calls[claim.run.id]
     if not world.repeated(release, pick, is_same=False):
         world.reaper.fail(claim, ToolCancelledError())
-    elif world.redis.zscore(world.ledger.keys.running(one.call.agent_name), one.id) is not None:
+    elif world.is_followed and _counts_as_running(world, one):
         raise BrokenPromiseError(f"{world.name(one)} is queued and counts as running")
     world.tell(f"given back by {worker.name}", one)
     return True
+
+
+def _counts_as_running(world: World, one: KnownCall) -> bool:
+    return world.redis.zscore(world.ledger.keys.running(one.call.agent_name), one.id) is not None
 
 
 def look(world: World, pick: Random) -> bool:
@@ -374,7 +381,7 @@ def _take_claimed(
 def _take(world: World, worker: Worker, claim: Claim, due: Mapping[str, float]) -> None:
     one = world.known(claim.run.id)
     if claim.verdict is Verdict.RUN:
-        if due.get(one.id, world.milliseconds) < world.milliseconds - 1:
+        if world.is_followed and due.get(one.id, world.milliseconds) < world.milliseconds - 1:
             raise BrokenPromiseError(f"{world.name(one)} may run past its deadline")
         world.check_claimed(worker, one)
         worker.held[claim.token] = Held(claim, world.now)

@@ -81,6 +81,8 @@ class KnownCall:
     begun: list[tuple[str, int]] = field(default_factory=list)
     is_cancelled: bool = False
     is_damaged: bool = False
+    #: whether it may be cancelled, completed or accepted although nobody was told so (``outages``)
+    is_doubtful: bool = False
     #: whether a mark of it was confirmed, and whether it was completed while it was pending
     was_marked: bool = False
     is_completed: bool = False
@@ -202,6 +204,8 @@ class World:
         self.now = 1_700_000_000.0
         self.calls: dict[str, KnownCall] = {}
         self.conformance = Conformance(parts.script_names, self._is_idempotent)
+        #: whether the scripts are held against the rules of the model
+        self.is_followed = True
         watch_scripts(self.conformance.see)
         self._look = parts.look
         #: the row and the final result of each call that is followed, as of the last look
@@ -223,6 +227,9 @@ class World:
         #: the tools of most calls of this world, once it is chosen
         self.theme: tuple[str, ...] | None = None
         self.swept: list[Claim] = []
+        #: the worker that acts in the current step, and calls whose submission was broken off
+        self.acting: Worker | None = None
+        self.unsure: list[KnownCall] = []
         self.is_healing = False
         self.processes = 0
         self.workers = [self.new_worker(number) for number in range(3)]
@@ -247,7 +254,7 @@ class World:
     def look(self) -> None:
         """Read what the checks after each step compare. A moment passes: no two steps happen at once."""
         self.now += 0.001
-        rows = self.conformance.rows()
+        rows = self.conformance.rows() if self.is_followed else self._all_rows()
         given: list[str | int] = [*self._time(), self.ledger.keys.prefix, len(QUEUES), *QUEUES]
         for row in rows:
             given += row
@@ -256,6 +263,27 @@ class World:
             row[0]: (text.decode(), result)
             for row, text, result in zip(rows, found[::2], found[1::2], strict=True)
         }
+
+    def _all_rows(self) -> list[tuple[str, str, int]]:
+        known = [one for one in self.calls.values() if not one.is_damaged]
+        return [(one.id, one.call.agent_name, 0) for one in known]
+
+    def stop_following(self) -> None:
+        """Hold the scripts no longer against the rules of the model."""
+        self.is_followed = False
+        watch_scripts(lambda *_: None)
+
+    def submit_again(self) -> None:
+        """Submit the calls again whose submission was broken off."""
+        unsure, self.unsure = self.unsure, []
+        if not unsure:
+            return
+        for one, admission in zip(
+            unsure, self.ledger.submit_all([one.submission for one in unsure], "p1"), strict=True
+        ):
+            if admission.is_conflict and not one.is_damaged:
+                raise BrokenPromiseError(f"{self.name(one)} is in conflict with itself")
+            self.tell("submitted again", one)
 
     @property
     def is_claimed(self) -> bool:
@@ -381,10 +409,16 @@ class World:
 
     def awake(self, pick: Random, has_work: Callable[[Worker], Any] = lambda _: True) -> Worker | None:
         able = [worker for worker in self.workers if not worker.is_frozen and has_work(worker)]
-        return pick.choice(able) if able else None
+        self.acting = pick.choice(able) if able else None
+        return self.acting
 
     def call_of(self, message: bytes) -> KnownCall:
         return self.known(_ID.findall(message)[0].decode())
+
+    def is_without_record(self, message: bytes) -> bool:
+        """Whether a message is of a call that nobody knows."""
+        call_id = _ID.findall(message)[0].decode()
+        return call_id not in self.calls and not self.redis.exists(self.ledger.keys.call(call_id))
 
     def known(self, call_id: str) -> KnownCall:
         """Return a call; the system's own events become known when they are seen."""

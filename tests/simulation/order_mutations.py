@@ -1,0 +1,47 @@
+"""Writes of scripts in an order in which a script that stops half-way loses something."""
+
+_RECORDS = "for key, new in pairs(batch.new) do write_record(key, new) end"
+_DEADLINES = "redis.call('ZADD', batch.due, unpack(batch.deadlines))"
+_CLAIMS = "for key, claim in pairs(claims.records) do write_claim(key, claim, claims.now) end"
+_LEASES = "redis.call('ZADD', due, unpack(claims.leases))"
+_TRIM = "for queue, took in pairs(lengths) do redis.call('LTRIM', queue, 0, -took - 1) end"
+_RELEASE = "redis.call(ARGV[4] == '1' and 'LPUSH' or 'RPUSH', KEYS[4], ARGV[3])"
+_UNPARK = "redis.call('HDEL', ns .. 'call:' .. id, 'parked', 'message')"
+_GIVEN_BACK = "local pushed = redis.pcall('RPUSH', queue, string.sub(entry, cut + 1))"
+_ADMITTED = "leaving[name], left.count, left.calls[id] ="
+_ENDED = "  redis.call('HSET', KEYS[2], 'ender', request)\n"
+#: name, text, its replacement
+ORDERS = (
+    ("submit writes records before deadlines", _DEADLINES, f"{_RECORDS}\n  {_DEADLINES}"),
+    ("claims are written before their leases", _LEASES, f"{_CLAIMS}\n  {_LEASES}"),
+    (
+        "reserve takes messages out before it claims",
+        "\nlocal close = end_claims()\n",
+        f"\n{_TRIM}\nlocal close = end_claims()\n",
+    ),
+    (
+        "release queues a call before its message",
+        _RELEASE,
+        f"redis.call('HSET', KEYS[1], 'status', 'queued', 'released', ARGV[2])\n  {_RELEASE}",
+    ),
+    (
+        "mailbox forgets an event before its message",
+        "local is_sent_by_caller",
+        f"{_UNPARK}\n  local is_sent_by_caller",
+    ),
+    (
+        "give back drops the copy before it pushes",
+        _GIVEN_BACK,
+        f"redis.call('HDEL', KEYS[1], ARGV[i])\n    {_GIVEN_BACK}",
+    ),
+    (
+        "limits take a call out before its message",
+        _ADMITTED,
+        f"redis.call('ZREM', wait_queues .. name, id)\n  redis.call('DEL', waiters .. id)\n  {_ADMITTED}",
+    ),
+    (
+        "finish leaves the mailbox after the lease",
+        _ENDED,
+        f"{_ENDED}  close_ends(ends, KEYS[1], names)\n  ends = open_ends()\n",
+    ),
+)
