@@ -33,7 +33,7 @@ QUICK = [
     "limits admit one call too many",
     "limits push no message",
     "rate has a shorter period",
-    "worker releases no permits",
+    "limits keep the permits of calls that have ended",
     "key runs beside its call",
     "key compares no arguments",
     "key shares no output",
