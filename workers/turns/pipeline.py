@@ -9,6 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from operator import itemgetter
+from time import monotonic
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -221,6 +222,8 @@ class HeldOnion:
         self._outcome: Future[CoreOutcome] = Future()
         #: its result if it runs on the event loop
         self._ended: Future[Any] = Future()
+        #: the ``time.monotonic()`` at which the core was reached
+        self._reached_at = 0.0
         #: limits the middlewares while the caller waits for them
         self._timer: asyncio.Timeout | None = None
         #: the number of waits that do not count towards the limit
@@ -228,11 +231,18 @@ class HeldOnion:
 
     async def pause(self) -> Any:
         """Wait for the outcome of the core; the core calls this."""
+        self._reached_at = monotonic()
         self._at_core.set_result(None)
         if self._chain is not None:
             return (await _Pause()).get()
+        if self._outcome.done():
+            return self._outcome.result().get()
         # a middleware may stop waiting for next(), which must not cancel the outcome
         return (await asyncio.shield(asyncio.wrap_future(self._outcome))).get()
+
+    def expect(self, outcome: CoreOutcome) -> None:
+        """Give the core its outcome beforehand: the event loop then runs the middlewares without a stop."""
+        self._outcome.set_result(outcome)
 
     async def enter(self, chain: Coroutine[Any, Any, Any], *, is_async: bool) -> None:
         """Run the middlewares up to the core; in plain code this blocks.
@@ -244,7 +254,8 @@ class HeldOnion:
         if not is_async and self._enter_here(chain):
             return
         self._ended = self._event_loop.submit(chain)
-        await self._first_of(self._at_core, self._ended, is_async=is_async)
+        ends = [self._ended] if self._outcome.done() else [self._at_core, self._ended]
+        await self._first_of(*ends, is_async=is_async)
         self._require_core()
 
     def _enter_here(self, chain: Coroutine[Any, Any, Any]) -> bool:
@@ -264,8 +275,12 @@ class HeldOnion:
         Raises as :meth:`enter`, and the core's error unless a middleware catches it.
         """
         if self._chain is None:
-            self._outcome.set_result(outcome)
-            await self._first_of(self._ended, is_async=is_async)
+            left = MOST_SECONDS
+            if self._outcome.done():  # they have gone on since then
+                left -= monotonic() - self._reached_at
+            else:
+                self._outcome.set_result(outcome)
+            await self._first_of(self._ended, is_async=is_async, seconds=left)
             return self._result()
         try:
             self._chain.send(outcome)
@@ -295,16 +310,17 @@ class HeldOnion:
             end = asyncio.get_running_loop().time() + MOST_SECONDS
             self._timer.reschedule(None if self._untimed else end)
 
-    async def _first_of(self, *futures: "Future[Any]", is_async: bool) -> None:
+    async def _first_of(self, *futures: "Future[Any]", is_async: bool, seconds: float | None = None) -> None:
         """Wait for one of ``futures`` within the limit; break off if this is cancelled."""
+        limit = MOST_SECONDS if seconds is None else seconds
         if not is_async:
-            wait(futures, timeout=MOST_SECONDS, return_when=FIRST_COMPLETED)
+            wait(futures, timeout=max(0.0, limit), return_when=FIRST_COMPLETED)
             return
         loop, is_done = asyncio.get_running_loop(), asyncio.Event()
         for future in futures:
             future.add_done_callback(lambda _: loop.call_soon_threadsafe(is_done.set))
         try:
-            async with asyncio.timeout(MOST_SECONDS) as self._timer:
+            async with asyncio.timeout(limit) as self._timer:
                 await is_done.wait()
         except TimeoutError:
             return  # the caller checks them

@@ -144,8 +144,10 @@ class OpenStep:
 
     def pass_through(self) -> None:
         """Enter and leave at once; this blocks, and raises as :meth:`enter`."""
+        outcome = CoreOutcome(StepResult())
+        self._onion.expect(outcome)
         blocking(self.enter(is_async=False))
-        blocking(self.leave(CoreOutcome(StepResult()), is_async=False))
+        blocking(self.leave(outcome, is_async=False))
 
     def break_off(self) -> None:
         """End the Step without an outcome."""

@@ -97,6 +97,38 @@ def test_async_code_holds_an_onion_open(event_loop: EventLoopThread, kinds: tupl
     assert event_loop.submit(hold()).result(30) == "result"
 
 
+@pytest.mark.parametrize("kinds", [(), ("plain",), ("waits",), ("plain", "waits", "plain")])
+def test_onion_whose_outcome_is_expected_is_gone_through_without_a_stop(
+    event_loop: EventLoopThread, kinds: tuple[str, ...]
+) -> None:
+    one = passage(event_loop, *kinds)
+    outcome = CoreOutcome("result")
+    one.onion.expect(outcome)
+    blocking(one.onion.enter(one.run(), is_async=False))
+    outs = [f"{kind} out" for kind in kinds if kind == "waits"]
+    assert one.said == [*(f"{kind} in" for kind in kinds), "core", *outs]
+    assert blocking(one.onion.leave(outcome, is_async=False)) == "result"
+
+
+@pytest.mark.parametrize(("when", "has_core"), [("before", False), ("after", True)])
+def test_middlewares_of_an_expected_outcome_have_the_same_time_on_each_side(
+    event_loop: EventLoopThread, monkeypatch: pytest.MonkeyPatch, when: str, has_core: bool
+) -> None:
+    async def hangs(ctx: Any) -> Any:
+        if when == "before":
+            await asyncio.sleep(60)
+        await ctx.next()
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr("workers.turns.pipeline.MOST_SECONDS", 0.05)
+    one = Passage(event_loop, hangs)
+    one.onion.expect(CoreOutcome("result"))
+    with pytest.raises(MiddlewareError, match=r"took longer than 0\.05 s"):
+        blocking(one.onion.enter(one.run(), is_async=False))
+        blocking(one.onion.leave(CoreOutcome("result"), is_async=False))
+    assert one.said == ["core"] * has_core
+
+
 @pytest.mark.parametrize("kinds", [("plain",), ("waits",)])
 def test_an_error_comes_out_of_the_onion_as_it_went_in(
     event_loop: EventLoopThread, kinds: tuple[str, ...]
