@@ -45,8 +45,32 @@ def pytest_collection() -> Generator[None, object, object]:
         sys.dont_write_bytecode = kept
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option with which another Python runs the tests in CI."""
+    parser.addoption(
+        "--few-cases", action="store_true", help="of each test take three cases: others differ in their data"
+    )
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Choose the cases, and the order of the files."""
+    if config.getoption("--few-cases"):
+        leave_few_cases(config, items)
+    spread_waiting_files(items)
+
+
+def leave_few_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect all cases of a test but the first, the middle and the last one."""
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept = {id(cases[place]) for cases in tests.values() for place in (0, len(cases) // 2, -1)}
+    config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
+    items[:] = [item for item in items if id(item) in kept]
+
+
+def spread_waiting_files(items: list[pytest.Item]) -> None:
     """Spread the files that wait for processes among those of tests/unit, which compute, so no core is idle.
 
     The last fifth computes only: a file that waits must not begin when all others have ended.

@@ -1,0 +1,37 @@
+"""What CI leaves out for another Python: cases, and no test."""
+
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from tests.architecture.sources import ROOT
+
+pytestmark = pytest.mark.usefixtures("fresh_programs")
+
+FILES = ("tests/unit/goondan_tasks/test_names.py", "tests/unit/broker_config/test_settings.py")
+
+
+def cases(*options: str) -> Counter[str]:
+    """Return how many cases each test of some files has."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--collect-only",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *options,
+        *FILES,
+    ]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    return Counter(line.partition("[")[0] for line in done.stdout.splitlines() if "::" in line)
+
+
+def test_few_cases_leave_three_of_each_test_and_no_test_out() -> None:
+    every = cases()
+
+    assert max(every.values()) > 3
+    assert cases("--few-cases") == {name: min(count, 3) for name, count in every.items()}
