@@ -14,7 +14,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from time import monotonic
+from typing import Any, Protocol, TypeVar
 
 import structlog
 
@@ -69,8 +70,12 @@ T = TypeVar("T")
 #: how long an async handler that is cancelled at its limit may take to end before the call ends without it
 PATIENCE_SECONDS = 1.0
 
-#: marks the run as started just before the first code around the call begins, and returns the time in ms
-StartMark = Callable[[], float]
+
+class StartMark(Protocol):
+    """Marks the run as started just before code around it begins (``Delivery.start``)."""
+
+    def __call__(self, *, has_begun: bool = False) -> float:
+        """Return until when the mark is fresh, by ``time.monotonic()``."""
 
 
 @dataclass(slots=True)
@@ -83,8 +88,9 @@ class _Attempt:
     services: RunServices
     message_limit: int = DEFAULT_MESSAGE_LIMIT
     limit_seconds: float = 0.0
-    #: whether the run is marked as started, and when its handler began
-    is_marked: bool = False
+    #: ``time.monotonic()`` until which the mark "started" lets code begin; 0 before there is one
+    fresh_until: float = 0.0
+    #: when its handler began
     started_at: float | None = None
     #: whether blocking code runs for it on a thread, which must not be abandoned
     is_beside_loop: bool = False
@@ -108,10 +114,13 @@ class _Attempt:
         return self.timer is not None and self.timer.expired()
 
     def mark(self) -> None:
-        """Mark the run as started, once: its middlewares may have effects, too (DESIGN "Delivery" rule 4)."""
-        if not self.is_marked:
-            self.mark_started()
-            self.is_marked = True
+        """Mark the run as started: its middlewares may have effects, too (DESIGN "Delivery" rule 4).
+
+        Before the handler the mark is set again if it is old: middlewares may have taken long, and the
+        process may have been frozen.
+        """
+        if monotonic() >= self.fresh_until:
+            self.fresh_until = self.mark_started(has_begun=bool(self.fresh_until))
 
     async def move_to_loop(self) -> None:
         """Continue on the event loop, in a task that is cancelled with the call."""

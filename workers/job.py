@@ -208,11 +208,11 @@ class Job:
         "duration_ms",
         "end_detached",
         "ended_at",
+        "fresh_until",
         "handler_at",
         "id",
         "is_bare",
         "is_plain",
-        "marked_at",
         "output",
         "output_text",
         "plan",
@@ -262,8 +262,8 @@ class Job:
         #: the result of a call whose arguments are wrong
         self.refusal: ToolCallResult | None = None
         self.state = JobState.CLAIMED
-        #: ``time.monotonic()`` before the mark was sent, which renews the lease
-        self.marked_at = 0.0
+        #: ``time.monotonic()`` until which the mark, which renews the lease, lets code around the call begin
+        self.fresh_until = 0.0
         #: ms, Redis time
         self.started_at: float | None = None
         #: ``time.monotonic()`` when the first code around the call began, and the handler; 0 before, and the
@@ -294,9 +294,14 @@ class Job:
         self._limit_handler: LimitHandler | None = None
         self._call_off: CallOff | None = None
 
-    def require_fresh(self, seconds: float) -> None:
-        """Require a new mark if the confirmed one, which renewed the lease, is at least that old."""
-        if self.state is JobState.STARTED and monotonic() - self.marked_at >= seconds:
+    @property
+    def is_fresh(self) -> bool:
+        """Whether enough is left of the lease for code around the call to begin."""
+        return monotonic() < self.fresh_until
+
+    def require_fresh(self) -> None:
+        """Require a new mark if the confirmed one is old."""
+        if self.state is JobState.STARTED and not self.is_fresh:
             self.state = JobState.CLAIMED
 
     def begin(self, *, has_layers: bool) -> None:

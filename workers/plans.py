@@ -38,6 +38,9 @@ from workers.turns.pipeline import blocking, compose
 #: runs a call's handler with its arguments: on this thread, on the event loop, or beside it
 Handle = Callable[[JsonObject], Awaitable[Any]]
 
+#: marks a call as started again, since its mark is old; may raise a GoondanError
+MarkAgain = Callable[[Job], None]
+
 
 @dataclass(eq=False)
 class Plans:
@@ -139,14 +142,17 @@ class Plans:
             self.endings.of_error(job.claim.run, error, plan.message_limit, None)
         )
 
-    def run(self, job: Job, plan: Plan, context: ToolContext) -> bytes | ToolCallResult:
+    def run(
+        self, job: Job, plan: Plan, context: ToolContext, mark_again: MarkAgain
+    ) -> bytes | ToolCallResult:
         """Run a plain call on this thread; return its result, as JSON if the result is plain."""
         running.set(job)
-        outcome = outcome_of(partial(plan.detector.timed, partial(self._called, job, plan, context)))
+        called = partial(self._called, job, plan, context, mark_again)
+        outcome = outcome_of(partial(plan.detector.timed, called))
         result = self.plain_result(job, plan, outcome)
         return self.general_result(job, plan, outcome) if result is None else result
 
-    def _called(self, job: Job, plan: Plan, context: ToolContext) -> Any:
+    def _called(self, job: Job, plan: Plan, context: ToolContext, mark_again: MarkAgain) -> Any:
         """Run the handler of a plain call, within its middlewares if it has any."""
         if not plan.layers:
             return plan.handler(job.original if plan.takes_call else context, job.read()["args"])
@@ -155,27 +161,34 @@ class Plans:
             here = partial(plan.handler, context, arguments)
             return await beside_loop(here, on_new_thread) if is_on_loop() else here()
 
-        coroutine = self._within_layers(job, plan, handle, on_new_thread)
+        coroutine = self._within_layers(job, plan, handle, on_new_thread, mark_again)
         ended = drive(coroutine)
         if ended is not None:
             return ended[0]
         plan.on_loop = True  # a plain middleware has awaited something; the next calls begin there
         return self.event_loop.submit(coroutine).result()
 
-    async def run_on_loop(self, job: Job, plan: Plan, handle: Handle, beside: RunOnThread) -> Any:
+    async def run_on_loop(
+        self, job: Job, plan: Plan, handle: Handle, beside: RunOnThread, mark_again: MarkAgain
+    ) -> Any:
         """Run a plain call on the event loop; ``beside`` runs plain middlewares, which may block."""
         running.set(job)
         if plan.layers:
-            return await self._within_layers(job, plan, handle, beside)
+            return await self._within_layers(job, plan, handle, beside, mark_again)
         return await handle(job.read()["args"])
 
-    async def _within_layers(self, job: Job, plan: Plan, handle: Handle, beside: RunOnThread) -> Any:
+    async def _within_layers(
+        self, job: Job, plan: Plan, handle: Handle, beside: RunOnThread, mark_again: MarkAgain
+    ) -> Any:
         """Return the handler's value, or the result that a middleware has given instead."""
 
         async def core(around: ToolCallContext) -> Any:
             faults = plan.tool.arguments.faults(around.args)
             if faults:
                 raise ToolInputValidationError("; ".join(faults))
+            if not job.is_fresh:  # middlewares have taken long, and the process may have been frozen
+                again = partial(mark_again, job)
+                await beside_loop(again, beside) if is_on_loop() else again()
             job.begin_handler()
             try:
                 value = await handle(around.args)

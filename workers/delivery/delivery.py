@@ -254,25 +254,32 @@ class Delivery:
         logger.error("call.fault", **claim.run.log_fields, exc_info=outcome.error)
         return self.reaper.failure(claim, outcome.error, started_at())
 
-    def start(self, claim: Claim, cancellation: Cancellation) -> float:
-        """Mark the run as started, just before the first code around it begins; return the time in ms.
+    def start(self, claim: Claim, cancellation: Cancellation, *, has_begun: bool = False) -> float:
+        """Mark the run as started, just before code around it begins.
 
         That begins only after Redis has confirmed the mark. A mark that was only sent is lost if this
         process dies with unread answers: the kernel then resets the connection, and Redis drops the commands
-        that it has not read.
+        that it has not read. A run that ``has_begun`` is marked again: its process may have been frozen.
+
+        Return until when the mark is fresh, by ``time.monotonic()``: it must be set again before code that
+        begins later.
+
+        Raises:
+            ToolCancelledError, ToolOutcomeUnknownError: the run must not begin, or not go on.
         """
         is_first = True
-        self.result_writer.unstarted.add(claim.token)
+        if not has_begun:
+            self.result_writer.unstarted.add(claim.token)
         try:
-            while not self._is_start_confirmed(claim, is_first=is_first):
+            while (fresh_until := self._confirmed_mark(claim, is_first=is_first)) <= time.monotonic():
                 cancellation.require_wanted()
                 is_first = False
         except GoondanError:
             self.result_writer.take_unstarted(claim)
             raise
-        if not self.result_writer.take_unstarted(claim):
+        if not (has_begun or self.result_writer.take_unstarted(claim)):
             raise ToolCancelledError("The worker stops, and has given the call back.")
-        return claim.run.clock()
+        return fresh_until
 
     def flush(self) -> None:
         """Send what was put off for a common packet."""
@@ -357,10 +364,10 @@ class Delivery:
         )
         return self.writer.ask(script_call)
 
-    def _is_start_confirmed(self, claim: Claim, *, is_first: bool) -> bool:
-        """Return whether Redis has confirmed the mark, and enough is left of the lease that the mark renews.
+    def _confirmed_mark(self, claim: Claim, *, is_first: bool) -> float:
+        """Ask Redis to confirm the mark; return until when it is fresh, in the past if it is to be repeated.
 
-        If the process was frozen or Redis was slow, the run must be marked again.
+        If the process was frozen or Redis was slow, too little is left of the lease that the mark renews.
 
         Raises:
             ToolCancelledError, ToolOutcomeUnknownError: the run must not begin.
@@ -372,12 +379,12 @@ class Delivery:
             if is_first:  # once, not twice a second
                 logger.warning("call.waits_to_start", **claim.run.log_fields, reason=refusal_text(error))
             time.sleep(PAUSE_SECONDS)
-            return False
+            return asked_at
         if answer == Stored.CANCELLED:
             raise ToolCancelledError()
         if answer in (Stored.LOST, Stored.DAMAGED):
             raise ToolOutcomeUnknownError("The claim was lost before the handler started.")
-        return time.monotonic() - asked_at < self.ledger.settings.lease_seconds * 3 / 4
+        return asked_at + self.ledger.settings.lease_seconds * 3 / 4
 
     def _early_terms(self, tools: Registry, agent: str, tool: str) -> ClaimTerms | None:
         limits, terms = tools.limits(agent, tool), self._terms(tools.known(agent, tool))

@@ -353,7 +353,7 @@ class Lead:
         context = PlainContext(job, self._pool)
         job.begin(has_layers=bool(plan.layers))
         self._begin(job)
-        result = self._runtime.revisions.active.executor.plans.run(job, plan, context)
+        result = self._runtime.revisions.active.executor.plans.run(job, plan, context, self._pool.mark_again)
         with self._lock:
             is_short = job.end_detached is None
             if is_short:
@@ -374,7 +374,7 @@ class Lead:
 
     def _run_detached(self, job: Job, plan: Plan) -> None:
         context = PlainContext(job, self._pool)
-        result = self._runtime.revisions.active.executor.plans.run(job, plan, context)
+        result = self._runtime.revisions.active.executor.plans.run(job, plan, context, self._pool.mark_again)
         job.state = JobState.ENDED
         self._end_detached(job, result)
 
@@ -416,7 +416,7 @@ class Lead:
         """Wait until a call's mark is confirmed or refused, or the worker stops meanwhile."""
         self._unconfirmed[job.token] = job
         try:
-            job.require_fresh(self._three_quarters_of_lease)
+            job.require_fresh()
             while job.state in (JobState.CLAIMED, JobState.MARKING):
                 self._pause_if_refused()
                 try:
@@ -425,7 +425,7 @@ class Lead:
                     self._reader.settle()
                 except RedisError as error:
                     self._refused(error)
-                job.require_fresh(self._three_quarters_of_lease)
+                job.require_fresh()
                 if job.state is JobState.CLAIMED and self._is_stopping:
                     return
         finally:  # a fault of ours must not keep the lease forever
@@ -448,10 +448,10 @@ class Lead:
         return jobs
 
     def _post_marks(self, jobs: Sequence[Job]) -> None:
-        sent_at = monotonic()
+        fresh_until = monotonic() + self._three_quarters_of_lease
         for job in jobs:
             job.state = JobState.MARKING
-            job.marked_at = sent_at
+            job.fresh_until = fresh_until
 
         def on_answer(answers: Any) -> None:
             if is_script_fault(answers) and len(jobs) > 1:  # the fault of one must not stop the others

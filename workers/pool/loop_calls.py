@@ -75,6 +75,13 @@ class Pool(ContextServices, Protocol):
     def leave_damaged(self, job: Job) -> None:
         """Release what a call holds whose record is damaged: the script that ends its run could not."""
 
+    def mark_again(self, job: Job) -> None:
+        """Mark a call as started again, since its mark is old; this blocks.
+
+        Raises:
+            GoondanError: it must not go on.
+        """
+
     def end_cancelled(self, job: Job) -> None:
         """End a plain call that is cancelled, as Redis says."""
 
@@ -137,7 +144,6 @@ class LoopCalls:
         self._runtime = runtime
         self._event_loop = runtime.event_loop
         self._ledger = runtime.delivery.ledger
-        self._fresh_seconds = runtime.settings.lease_seconds * 3 / 4
         self._threads = threads
         #: for blocking handlers
         self._shared = SharedThread(threads, on_busy)
@@ -204,7 +210,7 @@ class LoopCalls:
         job = call.job
         if job.cancellation is not None and job.cancellation.error is not None:
             self._end(call, FunctionOutcome(error=job.cancellation.error))
-        elif monotonic() - job.marked_at < self._fresh_seconds:
+        elif job.is_fresh:
             call.task = asyncio.get_running_loop().create_task(self._run(call))
         else:  # the process was frozen, and another worker may hold the claim by now
             self._threads.run(partial(self._mark_again, call))
@@ -220,7 +226,7 @@ class LoopCalls:
         job, plan, plans = call.job, call.plan, call.plans
         context = PlainContext(job, self._pool, partial(plans.wire, job, limit_seconds=plan.limit_seconds))
         handle = partial(call.handle if plan.is_awaited else partial(self._handle_beside, call), context)
-        return plans.run_on_loop(job, plan, handle, self._run_beside)
+        return plans.run_on_loop(job, plan, handle, self._run_beside, self._pool.mark_again)
 
     async def _handle_beside(self, call: LoopCall, context: ToolContext, arguments: JsonObject) -> Any:
         """Run a blocking handler on a thread; a slow one gets one of its own."""
@@ -267,9 +273,7 @@ class LoopCalls:
     # On other threads.
 
     def _mark_again(self, call: LoopCall) -> None:
-        confirm = partial(self._runtime.delivery.start, call.job.claim, call.job.ensure_cancellation())
-        outcome: FunctionOutcome[Any] = outcome_of(confirm)
-        call.job.marked_at = monotonic()
+        outcome = outcome_of(partial(self._pool.mark_again, call.job))
         go_on = partial(self._start, call) if outcome.error is None else partial(self._end, call, outcome)
         self._on_loop(go_on)
 

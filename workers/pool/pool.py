@@ -363,6 +363,15 @@ class CallPool(BasePool):
         self._runtime.limiter.leave_damaged(job.claim)
         self._runtime.delivery.flush()
 
+    def mark_again(self, job: Job) -> None:
+        """Mark a call as started again, since its mark is old: the process may have been frozen.
+
+        Raises:
+            GoondanError: it must not go on.
+        """
+        delivery, cancellation = self._runtime.delivery, job.ensure_cancellation()
+        job.fresh_until = delivery.start(job.claim, cancellation, has_begun=bool(job.begun_at))
+
     def end_cancelled(self, job: Job) -> None:
         """End a plain call that is cancelled, as Redis says."""
         self.finish(job, self._runtime.reaper.cancelled(job.claim.run.ok(None, job.started_at)))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -76,7 +77,7 @@ class Worker:
         self.errors.append(error(seconds))
         return lambda: self.limits.remove(seconds)
 
-    def run(self, call: ToolCall, mark_started: StartMark = lambda: wall_clock()) -> ToolCallResult:
+    def run(self, call: ToolCall, mark_started: StartMark = lambda **_: math.inf) -> ToolCallResult:
         run = Run(identity_of(call), call, "w1", 1, wall_clock(), wall_clock)
         reporter = ProgressReporter(lambda report, answered: None, Watchdog())
         services = RunServices(self.cancellation, reporter)
@@ -172,7 +173,7 @@ def test_an_async_turn_middleware_that_hangs_ends_with_its_event(worker: Worker)
 
 
 def test_a_cancel_while_a_handler_begins_beside_the_loop_is_not_lost(worker: Worker) -> None:
-    def mark_started() -> float:
+    def mark_started(*, has_begun: bool = False) -> float:
         worker.cancellation.set(ToolCancelledError("enough"))
         return 0.0
 
@@ -337,6 +338,10 @@ def test_calls_are_no_longer_plain_once_an_extension_has_something_around_them(
     assert worker.executor.plans.of(claimed(late())) is None
 
 
+def not_asked(job: Job) -> None:
+    raise AssertionError("its mark is fresh")
+
+
 def run_plain(
     worker: Worker, monkeypatch: pytest.MonkeyPatch, handler: Callable[[Any, Any], Any]
 ) -> bytes | ToolCallResult:
@@ -346,8 +351,8 @@ def run_plain(
     job = claimed(late())
     plan = worker.executor.plans.of(job)
     assert plan is not None
-    job.started_at = wall_clock()
-    return worker.executor.plans.run(job, plan, UNUSED)
+    job.started_at, job.fresh_until = wall_clock(), math.inf
+    return worker.executor.plans.run(job, plan, UNUSED, not_asked)
 
 
 def opening(agent: str = "chef") -> ToolCall:
@@ -369,7 +374,7 @@ def test_step_is_opened_by_a_plan_whatever_is_around_tool_calls(
     assert plan is not None
     assert worker.executor.plans.refuse_arguments(job, plan) is None
     job.started_at = wall_clock()
-    result = worker.executor.plans.run(job, plan, UNUSED)
+    result = worker.executor.plans.run(job, plan, UNUSED, not_asked)
     assert isinstance(result, bytes)
     assert ToolCallResult.from_json(result).output["step"]["turnId"] == "t"
 
@@ -522,3 +527,50 @@ def test_nothing_is_kept_of_tools_that_do_not_exist(worker: Worker) -> None:
         made_up = late().model_copy(update={"tool_name": f"made__up{number}"})
         assert worker.executor.plans.of(claimed(made_up)) is None
     assert worker.executor.plans._plans == {}
+
+
+def test_a_call_whose_middlewares_took_long_is_marked_again_before_its_handler(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker.executor.contexts, "knows", lambda *_: True)
+    told: list[str] = []
+    add_tool(worker, lambda ctx, input: told.append("handler"))
+    worker.pipelines.register("chef", "toolCall", goes_on, extension="x")
+    job = claimed(late())
+    plan = worker.executor.plans.of(job)
+    assert plan is not None
+    context: Any = UNUSED
+
+    async def handle(arguments: Any) -> Any:
+        return plan.handler(context, arguments)
+
+    def beside(work: Callable[[], object], then: Callable[[], object]) -> None:
+        work()
+        asyncio.get_running_loop().call_soon(then)
+
+    def mark_again(job: Job) -> None:
+        told.append("mark")
+
+    def refuses(job: Job) -> None:
+        raise ToolCancelledError("The claim was lost.")
+
+    asyncio.run(worker.executor.plans.run_on_loop(job, plan, handle, beside, mark_again))
+    assert told == ["mark", "handler"]
+    with pytest.raises(ToolCancelledError):
+        asyncio.run(worker.executor.plans.run_on_loop(claimed(late()), plan, handle, beside, refuses))
+    assert told == ["mark", "handler"]
+
+
+def test_a_call_of_the_general_path_whose_mark_is_old_is_marked_again_before_its_handler(
+    worker: Worker,
+) -> None:
+    marks: list[bool] = []
+
+    def mark_started(*, has_begun: bool = False) -> float:
+        marks.append(has_begun)
+        return 1e-9 if len(marks) == 1 else math.inf
+
+    worker.pipelines.register("chef", "toolCall", goes_on, extension="quick")
+    add_tool(worker, lambda ctx, input: 1)
+    assert worker.run(late(), mark_started).output == 1
+    assert marks == [False, True]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -208,8 +209,8 @@ def test_a_record_that_is_not_a_call_is_told_as_such(text: bytes | None, reason:
 
 def test_a_mark_that_is_as_old_as_its_lease_allows_is_asked_for_again() -> None:
     job = job_of()
-    job.state, job.marked_at = JobState.STARTED, -1e9
-    job.require_fresh(20)
+    job.state, job.fresh_until = JobState.STARTED, monotonic()
+    job.require_fresh()
     assert job.state is JobState.CLAIMED
 
 

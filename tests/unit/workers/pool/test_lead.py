@@ -149,7 +149,7 @@ class Scene:
     def refuse_arguments(self, job: Job, plan: Plan) -> ToolCallResult | None:
         return None
 
-    def run(self, job: Job, plan: Plan, context: object) -> bytes:
+    def run(self, job: Job, plan: Plan, context: object, mark_again: object) -> bytes:
         self.ran.append(job.id)
         self.jobs.append(job)
         self._handler(int(job.id))
@@ -163,6 +163,8 @@ class Scene:
 
     def is_slow(self, job: Job) -> bool:
         return False
+
+    def mark_again(self, job: Job) -> None: ...
 
     def detach(self, job: Job) -> None:
         def end(_: ToolCallResult) -> None:
@@ -463,7 +465,7 @@ def test_what_has_not_begun_goes_back_when_the_worker_takes_no_more_calls(
 def test_a_fault_of_ours_leaves_the_worker_with_a_leader(capsys: pytest.CaptureFixture[str]) -> None:
     faults = itertools.count()
 
-    def runs(job: Job, plan: Plan, context: object) -> bytes:
+    def runs(job: Job, plan: Plan, context: object, mark_again: object) -> bytes:
         if next(faults) == 0:
             raise LookupError("a fault of ours")
         scene.ran.append(job.id)

@@ -21,14 +21,13 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Stored
 from goondan_tasks.messages import ToolCallResult
 from tests.waiting import wait_until
-from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import EventLoopThread, RunOnThread
 from workers.concurrency.slots import Slots
 from workers.concurrency.threads import DaemonThreads
 from workers.concurrency.watchdog import Watchdog
 from workers.job import Ended, Job, JobState, Plan, SlowToolDetector, result_of
 from workers.outcome import FunctionOutcome
-from workers.plans import Handle
+from workers.plans import Handle, MarkAgain
 from workers.pool.loop_calls import LoopCalls
 
 _LEDGER = Ledger(fakeredis.FakeRedis(), Settings())
@@ -39,7 +38,7 @@ def job_of(call_id: str) -> Job:
     text = serializer.encode(new_call("coder", "calc__add", {"number": call_id}, {}).to_wire())
     answer = (b"run", 1, 0, 1_700_000_000_000, None, None, text, b"", call_id.encode())
     job = Job("agent.coder", f"token-{call_id}", answer, asked_at=monotonic(), clock=lambda: 1.0, worker="w1")
-    job.state, job.marked_at = JobState.STARTED, monotonic()
+    job.state, job.fresh_until = JobState.STARTED, monotonic() + 25
     return job
 
 
@@ -109,7 +108,9 @@ class Scene:
 
     # the plans
 
-    async def run_on_loop(self, job: Job, plan: Plan, handle: Handle, beside: RunOnThread) -> Any:
+    async def run_on_loop(
+        self, job: Job, plan: Plan, handle: Handle, beside: RunOnThread, mark_again: MarkAgain
+    ) -> Any:
         return await handle(job.read()["args"])
 
     def plain_result(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> bytes | None:
@@ -130,12 +131,6 @@ class Scene:
     def wire(self, job: Job, *, limit_seconds: float) -> object: ...
 
     # the delivery
-
-    def start(self, claim: Any, cancellation: Cancellation) -> float:
-        self.confirmed.append(claim.run.id)
-        if self.refusal is not None:
-            raise self.refusal
-        return 1.0
 
     def put_off(
         self,
@@ -173,6 +168,12 @@ class Scene:
         self.finished[job.id] = result
 
     def leave_damaged(self, job: Job) -> None: ...
+
+    def mark_again(self, job: Job) -> None:
+        self.confirmed.append(job.id)
+        if self.refusal is not None:
+            raise self.refusal
+        job.fresh_until += 25
 
     def end_cancelled(self, job: Job) -> None:
         self.cancelled.append(job.id)
@@ -356,7 +357,7 @@ def test_a_mark_that_is_too_old_is_confirmed_again_before_the_handler_begins(mak
 
     scene = make(begins)
     job = job_of("1")
-    job.marked_at -= 25
+    job.fresh_until -= 25
 
     scene.begins(job)
 
@@ -369,7 +370,7 @@ def test_one_whose_mark_is_not_confirmed_again_never_begins(make: Make) -> None:
     scene = make(lambda number: begun.append(number))
     scene.refusal = ToolOutcomeUnknownError("The claim was lost.")
     job = job_of("1")
-    job.marked_at -= 25
+    job.fresh_until -= 25
 
     scene.begins(job)
 

@@ -1,5 +1,6 @@
 """Revisions that are made of nothing: what they are asked for is written down."""
 
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -117,7 +118,7 @@ def run(revisions: Revisions, ref: str | None = None, tool: str = "skin__colour"
     ended = drive(
         revisions.execute(
             Run(identity_of(call), call, "w", 1, wall_clock(), wall_clock),
-            lambda: wall_clock(),
+            lambda **_: math.inf,
             watch=any_,
             services=any_,
         )

@@ -1,5 +1,6 @@
 """A machine that makes revisions of a bundle, and runs calls with them in this process."""
 
+import math
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -83,7 +84,7 @@ class RevisionMachine:
         reporter = ProgressReporter(lambda report, answered: None, Watchdog())
         coroutine = revision.executor.execute(
             run,
-            lambda: wall_clock(),
+            lambda **_: math.inf,
             watch=lambda *_, **__: lambda: None,
             services=RunServices(Cancellation(), reporter),
         )
