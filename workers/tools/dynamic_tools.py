@@ -152,11 +152,13 @@ class DynamicTools:
         return is_found
 
     def begin_step(
-        self, agent: str, turn: TurnKey, *, registered: Iterable[str], gone: Iterable[str]
+        self, agent: str, turn: TurnKey, *, registered: Collection[str], gone: Collection[str]
     ) -> None:
         """Note the names that earlier Steps of a Turn have registered and unregistered elsewhere."""
         with self._lock:
             own = self._of_turn(agent, turn)
+            if own is _NOTHING and not (registered or gone):  # as in most Turns
+                return
             told = replace(own, elsewhere=frozenset(registered), gone=frozenset())
             now = _without(told, own.untold.union(gone))
             if now != own:

@@ -71,7 +71,7 @@ T = TypeVar("T")
 #: how many Steps a worker remembers
 MOST_KNOWN = 512
 
-#: the longest record of a Step, in bytes of JSON, that its producer is told with the result
+#: the most blocks of a Step, in bytes of JSON, that its producer is told with the result
 MOST_TOLD = 8_192
 
 #: how much of an id an error shows
@@ -518,9 +518,10 @@ def step_tool(open_step: Callable[[ToolCall], StepRecord]) -> RegisteredTool:
 
     def step(call: ToolCall, _: JsonObject) -> JsonObject:
         record = open_step(call)
-        opened, wire = {"stepId": record.id, "index": record.index}, record.to_wire()
+        opened = {"stepId": record.id, "index": record.index}
+        size = len(serializer.encode([record.blocks, record.origins]))
         # the producer reads the catalog from Redis, and a large record, too
-        return opened | {"step": wire} if len(serializer.encode(wire)) <= MOST_TOLD else opened
+        return opened | {"step": record.to_wire()} if size <= MOST_TOLD else opened
 
     properties = {
         "v": {"const": 1},
