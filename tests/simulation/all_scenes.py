@@ -4,13 +4,14 @@ from tests.simulation.deletions import DELETIONS
 from tests.simulation.handoffs import HANDOFFS
 from tests.simulation.letters import LETTERS
 from tests.simulation.mutations import MUTATIONS
+from tests.simulation.opened_steps import STEPS
 from tests.simulation.outages import OUTAGES
 from tests.simulation.pauses import PAUSES
 from tests.simulation.scene_mutations import SCENE_MUTATIONS
 from tests.simulation.scenes import SWARM, Scene
 from tests.simulation.scripts import Mutation
 
-SCENES = (SWARM, LETTERS, DELETIONS, HANDOFFS, PAUSES, OUTAGES)
+SCENES = (SWARM, LETTERS, DELETIONS, HANDOFFS, PAUSES, STEPS, OUTAGES)
 
 #: by name: the scene in which it must be found, and the fault
 ALL_MUTATIONS: dict[str, tuple[Scene, Mutation]] = {

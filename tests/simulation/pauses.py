@@ -246,7 +246,8 @@ def _resume_in_order(world: PausesWorld, pause: Pause) -> None:
         world.show_time()
         worker.limiter.look()
         taken += _next(world)
-        workers.reserve_from(world, worker, [QUEUES[0]], (1, 0), world.pick)
+        if QUEUES[0] in world.queues_of(worker):
+            workers.reserve_from(world, worker, [QUEUES[0]], (1, 0), world.pick)
         while worker.messages:
             workers.claim(world, world.pick)
     work_off(world)

@@ -3,6 +3,7 @@
 from tests.simulation.deletions import DELETIONS
 from tests.simulation.handoffs import HANDOFFS
 from tests.simulation.letters import LETTERS
+from tests.simulation.opened_steps import STEPS
 from tests.simulation.order_mutations import ORDERS
 from tests.simulation.outages import OUTAGES
 from tests.simulation.pauses import PAUSES
@@ -215,6 +216,59 @@ _PAUSES = [
     ),
 ]
 
+_STEPS = [
+    ("a Step is opened again", "if kept then return {kept, false} end", "", ""),
+    (
+        "a slow run answers with its own Step",
+        "return self._opened_before(record)",
+        "return record",
+        "workers.turns.steps:Steps.keep",
+    ),
+    (
+        "a tool that is not in the catalog is run",
+        "raise not_in_catalog(call.tool_name, (item.name for item in catalog))",
+        "return registry.known(call.agent_name, call.tool_name, turn_of(call)) or registry.bound("
+        "call.agent_name, 'bash__plain')",
+        "workers.turns.catalog_guard:CatalogGuard._admit_by_policy",
+    ),
+    (
+        "the lead does not look into the catalog",
+        "return step.catalog.item(name) is not None and",
+        "return",
+        "workers.turns.catalog_guard:CatalogGuard.admits",
+    ),
+    (
+        "a Step has calls of other Turns",
+        "if known is None or not known.step.record.is_of(call):",
+        "if known is None:",
+        "workers.turns.steps:Steps._require",
+    ),
+    (
+        "the next Step lacks what the one before has registered",
+        "dynamic.begin_step(call.agent_name, turn, registered=names, gone=left.unregistered)",
+        "left = type(left)()",
+        "workers.turns.steps:Steps.prepare",
+    ),
+    (
+        "other workers are not told which tools a call has dropped",
+        "patiently(partial(self.store.note_unregistered, call.step_id, names))",
+        "pass",
+        "workers.turns.steps:Steps.note_unregistered",
+    ),
+    (
+        "a Step that could not be opened is asked for again",
+        'return f"{STEP_TOOL}-{index}.{failures + 1}" if failures else f"{STEP_TOOL}-{index}"',
+        'return f"{STEP_TOOL}-{index}"',
+        "goondan_tasks.client.turns:opening_id",
+    ),
+    (
+        "calls are not noted in their Turn",
+        "return add_line(KEYS[1], ARGV[2], ARGV[1])",
+        "return false",
+        "",
+    ),
+]
+
 #: by name: the scene in which it must be found, and the fault
 SCENE_MUTATIONS: dict[str, tuple[Scene, Mutation]] = {
     name: (scene, Mutation(name, old, new, where))
@@ -224,6 +278,7 @@ SCENE_MUTATIONS: dict[str, tuple[Scene, Mutation]] = {
         (HANDOFFS, _HANDOFFS),
         (PAUSES, _PAUSES),
         (OUTAGES, [(*row, "") for row in ORDERS]),
+        (STEPS, _STEPS),
     )
     for name, old, new, where in table
 }

@@ -25,6 +25,7 @@ QUICK = [
     "submit writes records before deadlines",
     "reserve takes messages out before it claims",
     "a pause holds no call",
+    "a Step is opened again",
 ]
 
 

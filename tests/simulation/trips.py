@@ -75,11 +75,17 @@ class Program:
         self._pick, self._others, self._is_dead, self._lost = pick, others, False, 0
         try:
             yield
+        except BaseException:
+            self.begin_again()
+            raise
         finally:
             self._pick = None
-            if self._is_dead:
-                self._is_dead = False  # another process takes its place
-                self.redis.connection_pool.disconnect()
+            self._is_dead = False
+
+    def begin_again(self) -> None:
+        """Let another process take its place: the connections that were in use are lost."""
+        self.redis.connection_pool.disconnect()
+        self.redis.connection_pool.reset()
 
     def begin_trip(self) -> None:
         if self._is_dead:  # what it would do while it unwinds
