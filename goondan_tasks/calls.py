@@ -4,7 +4,7 @@ import functools
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
@@ -185,19 +185,12 @@ def call_message(call_id: str, call: ToolCall, wire: bytes) -> TaskMessage:
     )
 
 
-class Dispatch(Protocol):
-    """Writes the messages that the ledger's scripts push onto queues."""
+def queue_element(call_id: str, call: ToolCall, wire: bytes) -> bytes:
+    """Return what stands in a queue's list for a call, whose JSON is ``wire``.
 
-    def inline(self, call_id: str, call: ToolCall, wire: bytes) -> bytes:
-        """Return what the ledger's script pushes onto the queue; ``wire`` is the call's JSON."""
-
-
-class RedisDispatch:
-    """One script writes both record and message."""
-
-    def inline(self, call_id: str, call: ToolCall, wire: bytes) -> bytes:
-        """Return the queue's list element (kombu/transport/redis.py ``_put``)."""
-        return call_message(call_id, call, wire).to_redis()
+    kombu/transport/redis.py ``_put`` would write the same.
+    """
+    return call_message(call_id, call, wire).to_redis()
 
 
 @dataclass(frozen=True, slots=True)

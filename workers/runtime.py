@@ -16,7 +16,6 @@ from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRegistry, ShutdownRequests, describe_agents
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.call_counts import CallCounts, CountStore
-from goondan_tasks.calls import RedisDispatch
 from goondan_tasks.client.client import Client
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.instances.housekeeping import Housekeeping
@@ -124,9 +123,8 @@ class WorkerRuntime:
         cls, settings: Settings, bootstrap: Bootstrap
     ) -> tuple["WorkerRuntime", "tuple[ProcessThread, ...]"]:
         ledger = Ledger(connect(settings.redis_url, name="goondan-worker"), settings)
-        dispatch = RedisDispatch()
         monitors = Monitors(ledger.redis, settings)
-        reaper = Reaper(ledger, dispatch, settings.help_url, monitors)
+        reaper = Reaper(ledger, settings.help_url, monitors)
         children = Children()
         event_loop = EventLoopThread()
         writer = PipelinedWriter(ledger.redis, preloaded=ledger.unawaited_scripts)
@@ -151,7 +149,7 @@ class WorkerRuntime:
             sync = RevisionSync(
                 followed, record, revisions, standby=standby, news=news, look_seconds=look_seconds
             )
-        limiter = CallLimiter(ledger, writer, dispatch, revisions, watchdog)
+        limiter = CallLimiter(ledger, writer, revisions, watchdog)
         spans, log = run_spans(), CallLog(settings, log_stream())
         counts = CallCounts(lambda agent, tool: revisions.active.registry.known(agent, tool))
         retries = Retries(ledger, writer, reaper, revisions, leases, cancels, watchdog, monitors)

@@ -14,7 +14,7 @@ from broker_config.connections import RetryPeriod, connect, retrying
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings, SettingsError
 from goondan_tasks.agent_registry import AgentRecord, AgentRegistry
-from goondan_tasks.calls import CallDraft, RedisDispatch, identity_of
+from goondan_tasks.calls import CallDraft, identity_of
 from goondan_tasks.client.arguments import checking_arguments, require_seconds
 from goondan_tasks.client.event_receiver import EventReceiver
 from goondan_tasks.client.known_agents import ActiveRefs, KnownAgents, OwnAgents, broker_errors
@@ -80,15 +80,12 @@ class ClientConnection:
         patience = settings.connect_timeout_seconds
         self._redis = connect(settings.redis_url, name="goondan-client", retry_seconds=patience)
         self._ledger = Ledger(self._redis, settings)
-        dispatch = RedisDispatch()
-        self._reaper = Reaper(self._ledger, dispatch, settings.help_url)
+        self._reaper = Reaper(self._ledger, settings.help_url)
         self._calls = CallService(self._ledger, self._reaper)
-        self.submitter = Submitter(
-            self._ledger, dispatch, self._reaper, max_args_bytes=settings.max_args_bytes
-        )
+        self.submitter = Submitter(self._ledger, self._reaper, max_args_bytes=settings.max_args_bytes)
         self.step_store = StepStore(self._redis, self._ledger.keys, settings.result_ttl_seconds)
         self._dead_letters = DeadLetters(self._ledger)
-        self._completions = Completions(self._ledger, self._reaper, dispatch)
+        self._completions = Completions(self._ledger, self._reaper)
         self._agent_registry = AgentRegistry(self._redis, self._ledger.keys)
         self._pauses = Pauses(self._redis, self._ledger.keys)
         self._known_agents = KnownAgents(self._agent_registry, _own_agents(settings, bundle, warn))

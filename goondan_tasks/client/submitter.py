@@ -9,7 +9,7 @@ from typing import Any
 from broker_config import serializer
 from broker_config.confirmation import NotConfirmedError
 from broker_config.scripts import ScriptCall
-from goondan_tasks.calls import CallDraft, Dispatch, identity_of, require_sizes
+from goondan_tasks.calls import CallDraft, identity_of, queue_element, require_sizes
 from goondan_tasks.errors import (
     NotReplayableError,
     PayloadTooLargeError,
@@ -30,9 +30,8 @@ from goondan_tasks.names import NO_CALL_TOOL, current_span, open_telemetry, span
 class Submitter:
     """Hands calls to the ledger, with their messages."""
 
-    def __init__(self, ledger: Ledger, dispatch: Dispatch, reaper: Reaper, *, max_args_bytes: int) -> None:
+    def __init__(self, ledger: Ledger, reaper: Reaper, *, max_args_bytes: int) -> None:
         self._ledger = ledger
-        self._dispatch = dispatch
         self._reaper = reaper
         self._max_args_bytes = max_args_bytes
         #: the message that was written last, and its JSON
@@ -59,7 +58,7 @@ class Submitter:
             args, wire = b"{}", serializer.encode(bare.to_wire())
             fault = f"The call is not valid JSON: {error}."
             return Submission(call_id, bare, wire, digest_of(bare, args), fault=fault)
-        message = b"" if fault else self._dispatch.inline(call_id, call, wire)
+        message = b"" if fault else queue_element(call_id, call, wire)
         return Submission(call_id, call, wire, digest_of(call, args), message, fault)
 
     def _message_json(self, message: Message | None) -> bytes:
@@ -101,7 +100,7 @@ class Submitter:
         """
         try:
             require_sizes(call, len(serializer.encode(call.args, serializer.DEEPEST)), self._max_args_bytes)
-            return event_submission(self._dispatch, call)
+            return event_submission(call)
         except serializer.NotJsonError as error:
             raise ToolInputValidationError(f"The event is not valid JSON: {error}.") from error
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from broker_config import serializer
 from broker_config.connections import rows_of
-from goondan_tasks.calls import Dispatch
+from goondan_tasks.calls import queue_element
 from goondan_tasks.errors import CallClosedError, CallNotFoundError
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
@@ -19,10 +19,9 @@ class Completions:
     Every method may raise ``redis.exceptions.RedisError``.
     """
 
-    def __init__(self, ledger: Ledger, reaper: Reaper, dispatch: Dispatch) -> None:
+    def __init__(self, ledger: Ledger, reaper: Reaper) -> None:
         self._ledger = ledger
         self._reaper = reaper
-        self._dispatch = dispatch
 
     def complete(self, call_id: str, outcome: Outcome, completer: str, *, is_decision: bool = False) -> None:
         """End a pending call; with ``is_decision``, one that waits for an approval.
@@ -51,7 +50,7 @@ class Completions:
             CallNotFoundError, CallClosedError, CallNotPendingError: see :meth:`Ledger.approve`.
         """
         call_id, call = record.id, record.call
-        message = self._dispatch.inline(call_id, call, serializer.encode(call.to_wire()))
+        message = queue_element(call_id, call, serializer.encode(call.to_wire()))
         self._end(call_id, self._ledger.approve(call_id, call, message, by).run(self._ledger.redis))
 
     def _end(self, call_id: str, claim: Claim | None) -> None:

@@ -15,7 +15,7 @@ from broker_config.refusals import is_script_fault
 from broker_config.scripts import ScriptCall, run_script_calls
 from goondan_tasks.agent_registry import AgentRegistry
 from goondan_tasks.call_counts import OK, OTHER, REQUEUED, CountStore, Settlement
-from goondan_tasks.calls import Dispatch
+from goondan_tasks.calls import queue_element
 from goondan_tasks.errors import (
     AgentOutcomeUnknownError,
     CallClosedError,
@@ -92,14 +92,11 @@ SWEEP_SECONDS = 1.0
 class Reaper:
     """Carries out the ledger's verdicts. Every worker and every waiting client has a reaper."""
 
-    def __init__(
-        self, ledger: Ledger, dispatch: Dispatch, help_url: str, monitors: Monitors | None = None
-    ) -> None:
+    def __init__(self, ledger: Ledger, help_url: str, monitors: Monitors | None = None) -> None:
         self._ledger = ledger
         self._counts = CountStore(ledger.redis, ledger.keys)
         self._monitors = monitors or Monitors(ledger.redis, ledger.settings)
         self._limiter = Limiter(ledger)
-        self._dispatch = dispatch
         self._help_url = help_url
         self._registry = AgentRegistry(ledger.redis, ledger.keys)
         self._agents: Collection[str] = ()
@@ -221,7 +218,7 @@ class Reaper:
 
     def message(self, call_id: str, call: ToolCall) -> bytes:
         """Return a call's message."""
-        return self._dispatch.inline(call_id, call, serializer.encode(call.to_wire()))
+        return queue_element(call_id, call, serializer.encode(call.to_wire()))
 
     def answer(self, claim: Claim, result: ToolCallResult) -> Submission | None:
         """Return the event that the end of the call causes, if any.
@@ -236,7 +233,7 @@ class Reaper:
             call = completed_event(claim.run.call, result)
         if call is None:
             return None
-        return event_submission(self._dispatch, call, in_mailbox=not call.args["awaited"])
+        return event_submission(call, in_mailbox=not call.args["awaited"])
 
     def cancel(self, call_id: str, canceller: str) -> None:
         """Cancel a call. It ends at once if no worker runs it; otherwise its worker ends it soon.

@@ -8,7 +8,7 @@ from pydantic_core import PydanticSerializationError
 
 from broker_config import serializer
 from broker_config.serializer import quote
-from goondan_tasks.calls import Dispatch, identity_of
+from goondan_tasks.calls import identity_of, queue_element
 from goondan_tasks.errors import ToolCallConflictError
 from goondan_tasks.events import content_of, is_event, mailbox_of
 from goondan_tasks.messages import ToolCall, epoch_milliseconds
@@ -103,7 +103,7 @@ def _plain_json(call: ToolCall) -> str:
     )
 
 
-def event_submission(dispatch: Dispatch, call: ToolCall, *, in_mailbox: bool = True) -> Submission:
+def event_submission(call: ToolCall, *, in_mailbox: bool = True) -> Submission:
     """Prepare an event for submission. An answer that its asker waits for needs no mailbox.
 
     Raises:
@@ -115,7 +115,7 @@ def event_submission(dispatch: Dispatch, call: ToolCall, *, in_mailbox: bool = T
         call,
         wire,
         digest_of(call),
-        dispatch.inline(call_id, call, wire),
+        queue_element(call_id, call, wire),
         mailbox=mailbox_of(call) if in_mailbox else "",
         patience_ms=None if call.timeout_seconds is None else round(call.timeout_seconds * 1000),
     )

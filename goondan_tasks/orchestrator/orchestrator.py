@@ -29,7 +29,7 @@ from broker_config.scripts import Script, ScriptCall
 from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRecord, AgentRegistry, WorkerRecord
 from goondan_tasks.bundle import Bundle
-from goondan_tasks.calls import RedisDispatch, Run, draft_call
+from goondan_tasks.calls import Run, draft_call
 from goondan_tasks.client.pending_call import Sweeper
 from goondan_tasks.client.status import QueueStatus, read_backlogs
 from goondan_tasks.crash_backoff import BackoffRules, CrashBackoff, CrashBackoffs
@@ -101,7 +101,7 @@ class Fleet:
         self._agents = {agent.name: agent for agent in agents}
         self._ledger = Ledger(redis, settings)
         self._keys = self._ledger.keys
-        self._reaper = Reaper(self._ledger, RedisDispatch(), settings.help_url)
+        self._reaper = Reaper(self._ledger, settings.help_url)
         self._sweeper = Sweeper(lambda: self._reaper.sweep(name), sweep_seconds(settings))
         self._left = LeftMessages(redis, settings.lease_seconds)
         self._left_sweeper = Sweeper(self._left.put_back, sweep_seconds(settings))

@@ -12,7 +12,6 @@ from redis import Redis
 
 from broker_config.scripts import ScriptCall
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.calls import Dispatch
 from goondan_tasks.ledger.claim_request import ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.limits.limiter import Limits
@@ -132,9 +131,9 @@ class Alarms:
 class Limiters:
     """Makes the limiters of worker processes. Each is a copy: a new one reads its scripts again."""
 
-    def __init__(self, ledger: Ledger, dispatch: Dispatch) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         nothing: Any = None
-        self._first = CallLimiter(ledger, nothing, dispatch, revisions_with(REGISTRY), nothing)
+        self._first = CallLimiter(ledger, nothing, revisions_with(REGISTRY), nothing)
 
     def make(self, writer: Writer, alarms: Alarms) -> CallLimiter:
         """Make the limiter of one worker process."""

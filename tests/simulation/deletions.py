@@ -16,7 +16,7 @@ from redis import Redis
 from broker_config import serializer
 from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRecord
-from goondan_tasks.calls import identity_of, new_call
+from goondan_tasks.calls import identity_of, new_call, queue_element
 from goondan_tasks.errors import InstanceBusyError, InstanceNotFoundError
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import Hold, InstanceDirectory, Instances
@@ -131,7 +131,7 @@ class Deletions(SceneWorld):
         fields = {"tool_call_id": f"c{number}", "instance_key": pick.choice(INSTANCES)}
         call = new_call(AGENT, pick.choice([PLAIN, SAFE]), {"n": number}, fields)
         wire, args = serializer.encode(call.to_wire()), serializer.encode(call.args)
-        message = self.dispatch.inline(identity_of(call), call, wire)
+        message = queue_element(identity_of(call), call, wire)
         submission = Submission(identity_of(call), call, wire, digest_of(call, args), message)
         known = KnownCall(call, submission, number, is_stored)
         self.calls[known.id] = known

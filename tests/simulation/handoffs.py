@@ -103,7 +103,7 @@ class HandoffWorld(SceneWorld):
 
     def take(self, call: ToolCall) -> KnownCall:
         """Note an event, in the order in which events are accepted."""
-        submission = event_submission(self.dispatch, call)
+        submission = event_submission(call)
         known = self.calls.get(submission.id) or Event(call, submission, len(self.calls))
         return self.calls.setdefault(known.id, known)
 

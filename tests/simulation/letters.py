@@ -11,7 +11,7 @@ from redis import Redis
 
 from broker_config import serializer
 from goondan_tasks.agent_registry import AgentRecord
-from goondan_tasks.calls import new_call
+from goondan_tasks.calls import new_call, queue_element
 from goondan_tasks.client.submitter import may_be_replayed
 from goondan_tasks.errors import CallNotFoundError, NotReplayableError
 from goondan_tasks.events import is_event
@@ -113,11 +113,9 @@ class Letters(SceneWorld):
 def _submission(world: Letters, record: CallRecord) -> Submission:
     call = record.call
     if is_event(call):
-        return event_submission(world.dispatch, call)
+        return event_submission(call)
     wire, args = serializer.encode(call.to_wire()), serializer.encode(call.args)
-    return Submission(
-        record.id, call, wire, digest_of(call, args), world.dispatch.inline(record.id, call, wire)
-    )
+    return Submission(record.id, call, wire, digest_of(call, args), queue_element(record.id, call, wire))
 
 
 # What makes letters

@@ -10,7 +10,6 @@ from redis.exceptions import ResponseError
 
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
-from goondan_tasks.calls import RedisDispatch
 from goondan_tasks.client.client import Client
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
@@ -83,7 +82,7 @@ def client_of(redis: Redis, settings: Settings) -> Client:
 def delivery_of(redis: Redis, settings: Settings) -> Delivery:
     """Make the part of a worker that answers messages which hold no call that can be run."""
     ledger, writer, unseen = Ledger(redis, settings), InlineWriter(redis), Unseen()
-    reaper = Reaper(ledger, RedisDispatch(), settings.help_url)
+    reaper = Reaper(ledger, settings.help_url)
     others: Any = dict.fromkeys(("limiter", "leases", "cancels", "spans"), unseen)
     more: Any = dict.fromkeys(("retries", "log", "counts", "monitors"), unseen)
     result_writer = ResultWriter(ledger, cast(Any, writer), reaper, **others, **more)

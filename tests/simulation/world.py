@@ -17,7 +17,7 @@ from broker_config.in_flight import InFlight, LeftMessages, ReservationFactory
 from broker_config.queues import call_queue, events_queue
 from broker_config.scripts import ClaimOnReserve, ScriptCall
 from broker_config.settings import Settings
-from goondan_tasks.calls import RedisDispatch, identity_of, new_call
+from goondan_tasks.calls import identity_of, new_call, queue_element
 from goondan_tasks.events import is_event
 from goondan_tasks.handoff import outside_call
 from goondan_tasks.ledger.claim_request import ClaimTerms
@@ -169,13 +169,12 @@ class Parts:
         self.redis = redis
         self.settings = Settings.model_validate({"lease_seconds": LEASE, "call_timeout_seconds": 300})
         self.ledger = Ledger(redis, self.settings)
-        self.dispatch = RedisDispatch()
-        self.reaper = Reaper(self.ledger, self.dispatch, "https://help/")
+        self.reaper = Reaper(self.ledger, "https://help/")
         self.lead, self.producer = LeadPart(redis, self.ledger), ProducerPart(self.ledger, self.reaper)
-        self.completions = Completions(self.ledger, self.reaper, self.dispatch)
+        self.completions = Completions(self.ledger, self.reaper)
         self.in_flight = InFlight(lambda script_call: script_call.run(redis))
         self.left = LeftMessages(redis, LEASE)
-        self.limiters = Limiters(self.ledger, self.dispatch)
+        self.limiters = Limiters(self.ledger)
         #: claims that ask limits, and those of the workers before, which do not
         self.claiming = [self._claiming(asks_limits=asks) for asks in (True, False)]
         reservations = ReservationFactory()
@@ -198,7 +197,7 @@ class World:
         self.redis, self.settings, self.ledger = parts.redis, parts.settings, parts.ledger
         self.reaper, self.completions, self.in_flight = parts.reaper, parts.completions, parts.in_flight
         self.lead, self.producer = parts.lead, parts.producer
-        self.dispatch, self.left, self.claiming = parts.dispatch, parts.left, parts.claiming
+        self.left, self.claiming = parts.left, parts.claiming
         self.limiters = parts.limiters
         self.redis.flushdb()
         self.now = 1_700_000_000.0
@@ -370,11 +369,11 @@ class World:
         if is_stored and not tools and pick.random() < 0.35:
             fields: Any = {"instance_key": pick.choice(["i1", "i2"]), "event_id": f"e{number}"}
             call = outside_call(self.settings, THINKER, {"n": number}, fields, is_request=True)
-            submission = event_submission(self.dispatch, call)
+            submission = event_submission(call)
         else:
             call = self._tool_call(number, pick, tools)
             wire, args = serializer.encode(call.to_wire()), serializer.encode(call.args)
-            message = self.dispatch.inline(identity_of(call), call, wire)
+            message = queue_element(identity_of(call), call, wire)
             submission = Submission(identity_of(call), call, wire, digest_of(call, args), message)
         known = KnownCall(call, submission, number, is_stored, limits=limits_of(call))
         self.calls[known.id] = known
@@ -427,7 +426,7 @@ class World:
             record = self.ledger.record(call_id)
             if record is None or not is_event(record.call):
                 raise BrokenPromiseError(f"an unknown call {call_id}")
-            submission = event_submission(self.dispatch, record.call)
+            submission = event_submission(record.call)
             known = self.calls[call_id] = KnownCall(record.call, submission, len(self.calls))
         return known
 

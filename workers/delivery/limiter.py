@@ -15,7 +15,7 @@ import structlog
 from broker_config import serializer
 from broker_config.pipelined_writer import PipelinedWriter
 from broker_config.scripts import ScriptCall
-from goondan_tasks.calls import Dispatch
+from goondan_tasks.calls import queue_element
 from goondan_tasks.errors import GoondanError
 from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.endings import FollowUp
@@ -45,7 +45,6 @@ class CallLimiter:
 
     ledger: Ledger
     writer: PipelinedWriter
-    dispatch: Dispatch
     revisions: Revisions
     watchdog: Watchdog
     #: what is paused, as the heartbeat has read it
@@ -102,7 +101,7 @@ class CallLimiter:
             call_id,
             call,
             limits.for_call(call, is_paused=is_paused),
-            message=self.dispatch.inline(call_id, call, serializer.encode(call.to_wire())),
+            message=queue_element(call_id, call, serializer.encode(call.to_wire())),
             run_seconds=limits.run_seconds(call),
         )
         with turn:  # calls wait for a limit in the order of their messages

@@ -14,7 +14,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRegistry, WorkerRecord
-from goondan_tasks.calls import RedisDispatch, Run, new_call
+from goondan_tasks.calls import Run, new_call
 from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolError, ToolPoisonedError
 from goondan_tasks.failure import describe
 from goondan_tasks.ledger.claim_request import ClaimTerms
@@ -160,7 +160,7 @@ def lost(watched: Watched, terms: ClaimTerms) -> tuple[str, Reaper]:
     call_id = submit(ledger, CALL)
     claim = claimed(ledger, CALL, terms)
     assert ledger.start([claim.id_and_token]).run(watched.redis) == [1]
-    reaper = Reaper(ledger, RedisDispatch(), "")
+    reaper = Reaper(ledger, "")
     wait_until(lambda: reaper.sweep("w2"))
     return call_id, reaper
 
@@ -192,7 +192,7 @@ def test_a_live_worker_is_not_told_to_be_off_line(watched: Watched) -> None:
     )
     AgentRegistry(watched.redis, ledger.keys).publish_worker(alive, 60)
     call_id = submit(ledger, CALL)
-    Reaper(ledger, RedisDispatch(), "").cancel(call_id, "w2")
+    Reaper(ledger, "").cancel(call_id, "w2")
     assert [event["type"] for event in watched.events()] == ["task-revoked"]
 
 
@@ -200,6 +200,6 @@ def test_what_was_not_stored_is_not_told(watched: Watched) -> None:
     ledger = Ledger(watched.redis, Settings())
     submit(ledger, CALL)
     claim = claimed(ledger, CALL)
-    reaper = Reaper(ledger, RedisDispatch(), "")
+    reaper = Reaper(ledger, "")
     assert not reaper.finish(replace(claim, token="another"), reaper.failure(claim, ToolError("no")))
     assert watched.messages() == []

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from redis import Redis
 
-from goondan_tasks.calls import RedisDispatch, identity_of, new_call
+from goondan_tasks.calls import identity_of, new_call
 from goondan_tasks.errors import ToolError
 from goondan_tasks.failure import describe
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
@@ -87,7 +87,7 @@ def lost(ledger: Ledger, terms: ClaimTerms, *, has_started: bool = True) -> Clai
 
 
 def test_a_call_that_died_with_its_worker_ran_and_did_not_wait(ledger: Ledger) -> None:
-    Reaper(ledger, RedisDispatch(), "").settle(lost(ledger, ONCE))
+    Reaper(ledger, "").settle(lost(ledger, ONCE))
 
     told = story(ledger, a_call())
 
@@ -116,7 +116,7 @@ def test_a_run_ends_before_an_outage_that_delays_its_result(ledger: Ledger) -> N
 
 
 def test_the_workers_of_lost_attempts_are_kept_when_it_runs_again(ledger: Ledger) -> None:
-    Reaper(ledger, RedisDispatch(), "").settle(lost(ledger, AGAIN))
+    Reaper(ledger, "").settle(lost(ledger, AGAIN))
     queued = story(ledger, a_call())
     second = ledger.claim(ClaimRequest(identity_of(a_call()), a_call(), "w2", AGAIN)).run(ledger.redis)
     ledger.finish(second, second.run.ok(1, second.run.clock())).run(ledger.redis)
@@ -129,7 +129,7 @@ def test_the_workers_of_lost_attempts_are_kept_when_it_runs_again(ledger: Ledger
 
 
 def test_an_attempt_that_had_not_started_is_told_as_that(ledger: Ledger) -> None:
-    Reaper(ledger, RedisDispatch(), "").settle(lost(ledger, ONCE, has_started=False))
+    Reaper(ledger, "").settle(lost(ledger, ONCE, has_started=False))
 
     [attempt] = story(ledger, a_call()).attempts
 
@@ -137,7 +137,7 @@ def test_an_attempt_that_had_not_started_is_told_as_that(ledger: Ledger) -> None
 
 
 def test_a_damaged_line_about_a_former_run_hides_no_other(ledger: Ledger, redis: Redis) -> None:
-    Reaper(ledger, RedisDispatch(), "").settle(lost(ledger, AGAIN))
+    Reaper(ledger, "").settle(lost(ledger, AGAIN))
     key = ledger.keys.call(identity_of(a_call()))
     redis.eval(
         "redis.call('HSET', KEYS[1], 'former', '\\255 1 2\\n' .. redis.call('HGET', KEYS[1], 'former'))",

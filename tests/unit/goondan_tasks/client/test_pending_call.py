@@ -10,7 +10,6 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config import serializer
 from broker_config.settings import Settings
-from goondan_tasks.calls import RedisDispatch
 from goondan_tasks.client import pending_call
 from goondan_tasks.client.pending_call import CallService, PendingCall
 from goondan_tasks.errors import BrokerUnreachableError, CallNotFoundError, WaitTimeout
@@ -48,7 +47,7 @@ class Sweeping(Reaper):
     """Counts the sweeps; the first ones may fail."""
 
     def __init__(self, ledger: Ledger, *errors: Exception) -> None:
-        super().__init__(ledger, RedisDispatch(), "https://help/")
+        super().__init__(ledger, "https://help/")
         self.sweeps = 0
         self._errors = list(errors)
 

@@ -13,7 +13,7 @@ from broker_config.confirmation import NotConfirmedError
 from broker_config.keys import Keys
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
-from goondan_tasks.calls import CallDraft, RedisDispatch, draft_call, identity_of
+from goondan_tasks.calls import CallDraft, draft_call, identity_of
 from goondan_tasks.client.submitter import Submitter, replay_of, require_replayable
 from goondan_tasks.errors import NotReplayableError
 from goondan_tasks.ledger.ledger import Ledger
@@ -37,8 +37,7 @@ def ledger(redis: Redis) -> Ledger:
 
 @pytest.fixture
 def submitter(ledger: Ledger) -> Submitter:
-    dispatch = RedisDispatch()
-    return Submitter(ledger, dispatch, Reaper(ledger, dispatch, "https://help/"), max_args_bytes=1000)
+    return Submitter(ledger, Reaper(ledger, "https://help/"), max_args_bytes=1000)
 
 
 def queued(redis: Redis) -> list[str]:

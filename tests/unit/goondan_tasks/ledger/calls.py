@@ -4,7 +4,7 @@ from redis import Redis
 
 from broker_config import serializer
 from broker_config.scripts import ClaimOnReserve
-from goondan_tasks.calls import RedisDispatch, identity_of, new_call
+from goondan_tasks.calls import identity_of, new_call, queue_element
 from goondan_tasks.events import queue_of
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms, new_token
 from goondan_tasks.ledger.ledger import Ledger
@@ -70,7 +70,7 @@ def reserved(
 ) -> Job | None:
     """Reserve a call's message, as ``reserve.lua`` does; return the job if it was claimed at once."""
     if message is None:
-        message = RedisDispatch().inline(identity_of(call), call, serializer.encode(call.to_wire()))
+        message = queue_element(identity_of(call), call, serializer.encode(call.to_wire()))
     queue, token = queue_of(call), new_token()
     claim = "local claim = claim_on_reserve(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])"
     lua = f"{claim_on_reserve.lua}\n{claim}\nend_claims()\nreturn claim"

@@ -4,7 +4,7 @@ import pytest
 from redis import Redis
 
 from broker_config.queues import wake_up_key
-from goondan_tasks.calls import RedisDispatch, identity_of
+from goondan_tasks.calls import identity_of
 from goondan_tasks.ledger import submission as submission_module
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.submission import event_submission
@@ -89,6 +89,6 @@ def test_the_largest_batch_fits_into_one_script(ledger: Ledger, redis: Redis) ->
 
 def test_events_and_calls_may_be_in_one_batch(ledger: Ledger, redis: Redis) -> None:
     event, call = an_event(1, "x"), a_call()
-    ledger.submit_all([event_submission(RedisDispatch(), event), submission(call)], "p1")
+    ledger.submit_all([event_submission(event), submission(call)], "p1")
     assert redis.lrange("goondan:mailbox:coder@x", 0, -1) == [identity_of(event).encode()]
     assert [redis.llen(queue) for queue in ("agent.coder", "agent.coder.events")] == [1, 1]

@@ -3,7 +3,6 @@
 import pytest
 from redis import Redis
 
-from goondan_tasks.calls import RedisDispatch
 from goondan_tasks.errors import CallClosedError, CallNotFoundError, ToolCancelledError, ToolExpiredError
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
@@ -13,7 +12,7 @@ from tests.unit.goondan_tasks.ledger.calls import AGAIN, a_call, claimed, record
 
 @pytest.fixture
 def reaper(ledger: Ledger) -> Reaper:
-    return Reaper(ledger, RedisDispatch(), "https://help/")
+    return Reaper(ledger, "https://help/")
 
 
 def code_of(ledger: Ledger, call_id: str) -> str | None:

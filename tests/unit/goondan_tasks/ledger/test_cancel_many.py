@@ -7,7 +7,7 @@ from redis import Redis
 
 from broker_config import serializer
 from broker_config.settings import Settings
-from goondan_tasks.calls import RedisDispatch, identity_of
+from goondan_tasks.calls import identity_of, queue_element
 from goondan_tasks.client import Client
 from goondan_tasks.client import connection as client_connection
 from goondan_tasks.errors import AgentNotFoundError
@@ -31,7 +31,7 @@ def queue(ledger: Ledger, *calls: ToolCall) -> list[str]:
     submissions = []
     for call in calls:
         wire, call_id = serializer.encode(call.to_wire()), identity_of(call)
-        message = RedisDispatch().inline(call_id, call, wire)
+        message = queue_element(call_id, call, wire)
         submissions.append(Submission(call_id, call, wire, digest_of(call), message))
     ledger.submit_all(submissions, "p1")
     return [one.id for one in submissions]

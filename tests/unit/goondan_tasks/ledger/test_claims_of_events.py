@@ -6,7 +6,7 @@ from redis import Redis
 from broker_config import serializer
 from broker_config.queues import call_queue, events_queue
 from broker_config.scripts import ClaimOnReserve
-from goondan_tasks.calls import RedisDispatch, identity_of
+from goondan_tasks.calls import identity_of, queue_element
 from goondan_tasks.events import TOOL_OF_TASK, mailbox_of
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.endings import Finished
@@ -29,7 +29,7 @@ def put(ledger: Ledger, *events: ToolCall) -> None:
 
 
 def message_of(event: ToolCall) -> bytes:
-    return RedisDispatch().inline("e1", event, serializer.encode(event.to_wire()))
+    return queue_element("e1", event, serializer.encode(event.to_wire()))
 
 
 def quoted(text: str | None) -> bytes:

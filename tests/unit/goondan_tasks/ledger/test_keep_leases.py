@@ -8,7 +8,7 @@ from redis import Redis
 
 from broker_config.process_identity import this_process
 from broker_config.settings import Settings
-from goondan_tasks.calls import RedisDispatch, identity_of
+from goondan_tasks.calls import identity_of
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
@@ -64,7 +64,7 @@ def test_a_held_process_keeps_no_claim_whose_run_has_not_started(hasty: Ledger, 
 
     assert hasty.keep_leases("held", HELD).run(redis) == 0
 
-    wait_until(lambda: Reaper(hasty, RedisDispatch(), "").sweep("sweeper"))
+    wait_until(lambda: Reaper(hasty, "").sweep("sweeper"))
     assert record_of(hasty, call).status == "queued"
 
 
@@ -78,9 +78,9 @@ def test_a_run_past_its_limit_ends_in_a_timeout_although_its_process_is_held(
     call_id = started(hasty, call, terms=terms)
 
     assert hasty.keep_leases("held", HELD - 1).run(redis) == 1
-    assert Reaper(hasty, RedisDispatch(), "").sweep("sweeper") == 0
+    assert Reaper(hasty, "").sweep("sweeper") == 0
     assert hasty.keep_leases("held", HELD).run(redis) == 0
-    assert Reaper(hasty, RedisDispatch(), "").sweep("sweeper") == 1
+    assert Reaper(hasty, "").sweep("sweeper") == 1
 
     result = hasty.result(call_id)
     assert result is not None
@@ -99,7 +99,7 @@ def test_an_event_past_its_limit_ends_as_a_handoff_that_timed_out(hasty: Ledger,
     event_id = started(hasty, an_event(1), terms=ClaimTerms(limit_seconds=HELD))
 
     hasty.keep_leases("held", HELD).run(redis)
-    Reaper(hasty, RedisDispatch(), "").sweep("sweeper")
+    Reaper(hasty, "").sweep("sweeper")
 
     result = hasty.result(event_id)
     assert result is not None
@@ -197,7 +197,7 @@ def test_a_cancelled_run_of_a_held_process_ends_at_once_and_is_no_death(
     hasty.cancel(call_id, "c").run(redis)
 
     assert hasty.keep_leases("held", 1).run(redis) == 0
-    assert Reaper(hasty, RedisDispatch(), "").sweep("sweeper") == 1
+    assert Reaper(hasty, "").sweep("sweeper") == 1
 
     result = hasty.result(call_id)
     assert result is not None
@@ -214,7 +214,7 @@ def test_a_process_that_renews_again_has_no_run_past_its_limit(hasty: Ledger, re
     hasty.keep_leases("held", 60).run(redis)
 
     assert hasty.renew([(call_id, f"held-{call.tool_call_id}")]).run(redis) == set()
-    wait_until(lambda: Reaper(hasty, RedisDispatch(), "").sweep("sweeper"))
+    wait_until(lambda: Reaper(hasty, "").sweep("sweeper"))
 
     result = hasty.result(call_id)
     assert result is not None

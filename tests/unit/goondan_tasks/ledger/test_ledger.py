@@ -8,7 +8,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from goondan_tasks.calls import RedisDispatch, identity_of
+from goondan_tasks.calls import identity_of
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Stored, Verdict
@@ -250,7 +250,7 @@ def test_a_claim_that_its_mark_has_renewed_is_spared_again(
 def test_an_event_whose_handler_outlasts_its_result_is_spared_again(
     ledger: Ledger, hasty: Ledger, redis: Redis
 ) -> None:
-    event = event_submission(RedisDispatch(), an_event(1))
+    event = event_submission(an_event(1))
     ledger.submit_all([event], "p1")
     request = ClaimRequest(event.id, event.call, "w1", ONCE)
     claim = hasty.claim_event(request, event.message, is_handled_here=True).run(hasty.redis)
@@ -266,7 +266,7 @@ def test_an_event_whose_handler_outlasts_its_result_is_spared_again(
 
 def test_an_event_that_has_its_result_is_neither_started_nor_given_back(ledger: Ledger, redis: Redis) -> None:
     ledger.sweep("sweeper").run(redis)
-    event = event_submission(RedisDispatch(), an_event(1))
+    event = event_submission(an_event(1))
     ledger.submit_all([event], "p1")
     request = ClaimRequest(event.id, event.call, "w1", AGAIN)
     claim = ledger.claim_event(request, event.message, is_handled_here=True).run(redis)

@@ -19,7 +19,7 @@ from redis import Redis
 
 from broker_config import serializer
 from broker_config.settings import Settings
-from goondan_tasks.calls import RedisDispatch, identity_of
+from goondan_tasks.calls import identity_of
 from goondan_tasks.errors import HandoffTimeoutError
 from goondan_tasks.events import mailbox_of
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms, new_token
@@ -43,7 +43,7 @@ class Post:
         self.redis = redis
         self.ledger = Ledger(redis, Settings.model_validate({"lease_seconds": 60, **settings}))
         self.ledger.sweep("sweeper").run(self.ledger.redis)
-        self.reaper = Reaper(self.ledger, RedisDispatch(), "https://help/")
+        self.reaper = Reaper(self.ledger, "https://help/")
         self._inline = inline
 
     def message(self, call: ToolCall) -> bytes:
@@ -403,7 +403,7 @@ def test_what_was_parked_behind_another_broker_is_to_be_sent(redis: Redis) -> No
 def test_no_message_is_left_of_what_a_brain_has_fetched_without_any_worker(post: Post) -> None:
     post.redis.lpush(QUEUE, "a plain producer's, which only a worker can record")
     events = [an_event(number, f"i{number % 2}") for number in range(40)]
-    post.ledger.submit_all([event_submission(RedisDispatch(), event) for event in events], "p1")
+    post.ledger.submit_all([event_submission(event) for event in events], "p1")
     for _ in events:
         claim = post.fetch()
         assert claim is not None
@@ -415,7 +415,7 @@ def test_no_message_is_left_of_what_a_brain_has_fetched_without_any_worker(post:
 
 def test_messages_of_unfetched_events_stay_for_workers(post: Post) -> None:
     events = [an_event(number, "x") for number in range(4)]
-    post.ledger.submit_all([event_submission(RedisDispatch(), event) for event in events], "p1")
+    post.ledger.submit_all([event_submission(event) for event in events], "p1")
     assert post.fetch() is not None
     assert post.fetch() is None
 

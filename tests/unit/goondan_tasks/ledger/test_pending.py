@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from redis import Redis
 
-from goondan_tasks.calls import RedisDispatch, identity_of
+from goondan_tasks.calls import identity_of
 from goondan_tasks.errors import (
     CallClosedError,
     CallNotFoundError,
@@ -27,12 +27,12 @@ HOUR = 3_600.0
 
 @pytest.fixture
 def reaper(ledger: Ledger) -> Reaper:
-    return Reaper(ledger, RedisDispatch(), "https://help/")
+    return Reaper(ledger, "https://help/")
 
 
 @pytest.fixture
 def completions(ledger: Ledger, reaper: Reaper) -> Completions:
-    return Completions(ledger, reaper, RedisDispatch())
+    return Completions(ledger, reaper)
 
 
 def begun(ledger: Ledger, call: ToolCall, *, idempotent: bool = False) -> Claim:

@@ -9,7 +9,7 @@ from redis import Redis
 from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRegistry
 from goondan_tasks.call_counts import CountStore
-from goondan_tasks.calls import RedisDispatch, identity_of, new_call
+from goondan_tasks.calls import identity_of, new_call
 from goondan_tasks.client.status import read_backlogs
 from goondan_tasks.client.submitter import Submitter
 from goondan_tasks.events import is_event
@@ -43,7 +43,7 @@ def test_one_sweep_settles_all_that_is_late_however_many(
     ledger.submit_all([submission(call) for call in calls], "p1")
     wait_until(lambda: redis.zcount(ledger.keys.due, "-inf", time.time() * 1000) == len(calls))
 
-    assert Reaper(ledger, RedisDispatch(), "").sweep("sweeper") == len(calls)
+    assert Reaper(ledger, "").sweep("sweeper") == len(calls)
 
     assert {record_of(ledger, call).status for call in calls} == {"done"}
 
@@ -66,7 +66,7 @@ def test_a_call_that_cannot_be_settled_does_not_stop_the_sweep(
     calls = [a_call(tool_call_id=f"call_{number}") for number in range(3)]
     ledger.submit_all([submission(call) for call in calls], "p1")
     wait_until(lambda: redis.zcount(ledger.keys.due, "-inf", time.time() * 1000) == len(calls))
-    reaper = Stumbling(ledger, RedisDispatch(), "")
+    reaper = Stumbling(ledger, "")
     reaper.stumbles_over = identity_of(calls[0])
 
     reaper.sweep("sweeper")
@@ -80,7 +80,7 @@ def test_a_call_whose_key_has_an_unreadable_result_ends_and_is_not_run(redis: Re
     submit(ledger, call)
     claim = replace(claimed(ledger, call), verdict=Verdict.SHARED, about="id-1")
     redis.hset(ledger.keys.call("id-1"), "result", b'{"v":99}')
-    Reaper(ledger, RedisDispatch(), "").settle(claim)
+    Reaper(ledger, "").settle(claim)
     result = ledger.result(claim.run.id)
     assert result is not None
     assert result.error is not None
@@ -95,7 +95,7 @@ def test_message_without_a_call_ends_as_a_dead_letter_when_its_claim_is_settled(
     call = new_call("coder", NO_CALL_TOOL, {"reason": "it is not an object"}, {"tool_call_id": "call_1"})
     claim = replace(claimed(ledger, call), verdict=Verdict.REQUEUE)
 
-    Reaper(ledger, RedisDispatch(), "").settle(claim)
+    Reaper(ledger, "").settle(claim)
 
     result = ledger.result(identity_of(call))
     assert record_of(ledger, call).status == "dead"
@@ -118,7 +118,7 @@ def test_leases_of_a_process_that_has_ended_are_over_for_the_next_sweep_and_no_o
 
     assert ledger.end_leases("dead").run(redis) == 1
     redis.delete(ledger.keys.swept)  # there were no sweeps for long: live workers get time to renew theirs
-    Reaper(ledger, RedisDispatch(), "").sweep("sweeper")
+    Reaper(ledger, "").sweep("sweeper")
 
     records = [record_of(ledger, call) for call in (theirs, others, waiting)]
     assert [(record.status, record.worker) for record in records] == [
@@ -139,7 +139,7 @@ def died(ledger: Ledger, terms: ClaimTerms) -> None:
     claim = claimed(ledger, a_call(), terms)
     ledger.start([claim.id_and_token]).run(ledger.redis)
     ledger.redis.zadd(ledger.keys.due, {claim.run.id: 1})
-    assert Reaper(ledger, RedisDispatch(), "").sweep("coder-8@host") == 1
+    assert Reaper(ledger, "").sweep("coder-8@host") == 1
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_cancelled_call_that_no_worker_had_is_logged_and_counted(
     caplog.set_level("INFO")
     submit(ledger, a_call())
 
-    Reaper(ledger, RedisDispatch(), "").cancel(identity_of(a_call()), "producer")
+    Reaper(ledger, "").cancel(identity_of(a_call()), "producer")
 
     [line] = caplog.records
     assert (line.message, line.levelname) == ("call.settled: ended with E_TOOL_CANCELLED", "INFO")
@@ -180,8 +180,7 @@ def test_a_cancelled_call_that_no_worker_had_is_logged_and_counted(
 
 def sent(ledger: Ledger, call: ToolCall) -> str:
     """Submit a call as a producer does."""
-    dispatch = RedisDispatch()
-    submitter = Submitter(ledger, dispatch, Reaper(ledger, dispatch, ""), max_args_bytes=100_000)
+    submitter = Submitter(ledger, Reaper(ledger, ""), max_args_bytes=100_000)
     prepared = submitter.prepare_event(call) if is_event(call) else submitter.prepare_call(call)
     submitter.accept([prepared], "p1")
     return prepared.id
@@ -194,7 +193,7 @@ def backlog(ledger: Ledger) -> int:
 def test_a_cancelled_call_leaves_the_queue_of_an_agent_without_workers(ledger: Ledger, redis: Redis) -> None:
     ids = [sent(ledger, a_call(tool_call_id=f"c{number}")) for number in range(3)]
 
-    Reaper(ledger, RedisDispatch(), "").cancel(ids[1], "producer")
+    Reaper(ledger, "").cancel(ids[1], "producer")
 
     newest, oldest = redis.lrange("agent.coder", 0, -1)
     assert ids[2].encode() in newest
@@ -205,7 +204,7 @@ def test_a_cancelled_call_leaves_the_queue_of_an_agent_without_workers(ledger: L
 def test_an_expired_call_leaves_the_queue_of_an_agent_without_workers(redis: Redis) -> None:
     ledger = Ledger(redis, Settings(lease_seconds=60, queue_timeout_seconds=0.02))
     call_id = sent(ledger, a_call())
-    reaper = Reaper(ledger, RedisDispatch(), "")
+    reaper = Reaper(ledger, "")
 
     wait_until(lambda: reaper.sweep("sweeper") == 1)
 
@@ -216,7 +215,7 @@ def test_an_expired_call_leaves_the_queue_of_an_agent_without_workers(redis: Red
 def test_a_cancelled_event_leaves_the_queue_of_an_agent_without_workers(ledger: Ledger) -> None:
     call_id = sent(ledger, an_event(1))
 
-    Reaper(ledger, RedisDispatch(), "").cancel(call_id, "producer")
+    Reaper(ledger, "").cancel(call_id, "producer")
 
     assert backlog(ledger) == 0
 
@@ -225,7 +224,7 @@ def test_a_message_is_left_to_the_worker_that_reads_the_queue(ledger: Ledger) ->
     AgentRegistry(ledger.redis, ledger.keys).publish_worker(worker(), 60)
     call_id = sent(ledger, a_call())
 
-    Reaper(ledger, RedisDispatch(), "").cancel(call_id, "producer")
+    Reaper(ledger, "").cancel(call_id, "producer")
 
     assert backlog(ledger) == 1
 
@@ -236,7 +235,7 @@ def test_only_the_first_messages_of_a_queue_are_searched(
 ) -> None:
     monkeypatch.setattr("goondan_tasks.ledger.ledger.SEARCHED", bounds)
     first, second = (sent(ledger, a_call(tool_call_id=f"c{number}")) for number in range(2))
-    reaper = Reaper(ledger, RedisDispatch(), "")
+    reaper = Reaper(ledger, "")
 
     reaper.cancel(second, "producer")
     assert backlog(ledger) == 2

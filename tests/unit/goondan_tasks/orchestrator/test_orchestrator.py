@@ -15,7 +15,7 @@ from broker_config.process_identity import this_process
 from broker_config.queues import call_queue
 from broker_config.settings import Settings
 from goondan_tasks.agent_registry import AgentRecord, WorkerRecord
-from goondan_tasks.calls import RedisDispatch, identity_of
+from goondan_tasks.calls import identity_of, queue_element
 from goondan_tasks.client.status import QueueStatus
 from goondan_tasks.errors import AgentUnavailableError, ToolOutcomeUnknownError
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
@@ -502,19 +502,19 @@ def test_no_worker_is_praised_for_a_call_that_its_death_has_ended(ledger: Ledger
     submit(ledger, a_call())
     claim = claimed(ledger, a_call())
     ledger.start([claim.id_and_token]).run(ledger.redis)
-    Reaper(ledger, RedisDispatch(), "").fail(claim, ToolOutcomeUnknownError("its worker died"))
+    Reaper(ledger, "").fail(claim, ToolOutcomeUnknownError("its worker died"))
 
     assert not fleet.has_finished_run("coder", 0)
 
 
 def test_only_the_messages_of_ended_calls_are_removed(ledger: Ledger, fleet: Fleet, redis: Redis) -> None:
-    dispatch, waiting = RedisDispatch(), a_call(tool_call_id="call_2")
+    waiting = a_call(tool_call_id="call_2")
     submit(ledger, a_call())
     fleet.end_queued("coder", ERROR)
     submit(ledger, waiting)
     redis.delete(call_queue("coder"))
     for call in (a_call(), waiting):
-        redis.lpush(call_queue("coder"), dispatch.inline(identity_of(call), call, b"{}"))
+        redis.lpush(call_queue("coder"), queue_element(identity_of(call), call, b"{}"))
     redis.lpush(call_queue("coder"), "no message at all")
 
     fleet.tidy_queues("coder")

@@ -15,7 +15,7 @@ from broker_config.confirmation import NotConfirmedError
 from broker_config.queues import TOOL_CALL_TASK
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
-from goondan_tasks.calls import RedisDispatch, new_call
+from goondan_tasks.calls import new_call
 from goondan_tasks.errors import ToolCancelledError, ToolError
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
@@ -106,7 +106,7 @@ def delivery(ledger: Ledger, revisions: FakeRevisions, store: Any = None) -> Del
         ask=lambda script_call: script_call.run(ledger.redis),
         flush=lambda: None,
     )
-    reaper: Any = Reaper(ledger, RedisDispatch(), "")
+    reaper: Any = Reaper(ledger, "")
     reaper.message = lambda call_id, call: b""
     return Delivery(
         ledger,

@@ -12,7 +12,7 @@ from redis import Redis
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.calls import RedisDispatch, identity_of, new_call
+from goondan_tasks.calls import identity_of, new_call
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.endings import FollowUp
 from goondan_tasks.ledger.ledger import Ledger
@@ -67,7 +67,6 @@ class Porch:
         self.keeper = CallLimiter(
             self.ledger,
             writer,  # type: ignore[arg-type]
-            RedisDispatch(),
             revisions=revisions_with(
                 Registry(BUNDLE, Isolation(Children(), ""), HostedTools(Hosts(), Path(), ""))
             ),

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
 from goondan_tasks.call_counts import CallCounts
-from goondan_tasks.calls import RedisDispatch, identity_of, new_call
+from goondan_tasks.calls import identity_of, new_call
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.endings import FollowUp
 from goondan_tasks.ledger.ledger import Ledger
@@ -45,7 +45,7 @@ class Desk:
 
     def __init__(self, redis: Redis) -> None:
         self.ledger = Ledger(redis, Settings())
-        self.reaper = Stumbling(self.ledger, RedisDispatch(), "")
+        self.reaper = Stumbling(self.ledger, "")
         call = new_call("coder", "bash__exec", {}, {"tool_call_id": "call_1"})
         submit(self.ledger, call)
         self.claim = self.ledger.claim(ClaimRequest(identity_of(call), call, "w1", ClaimTerms())).run(
