@@ -11,7 +11,7 @@ from redis import Redis
 
 from broker_config import serializer
 from goondan_tasks.agent_registry import AgentRecord
-from goondan_tasks.calls import identity_of, new_call
+from goondan_tasks.calls import identity_of, new_call, queue_element
 from goondan_tasks.client.pending_call import PendingCall
 from goondan_tasks.client.turns import ProducerStep, Turn
 from goondan_tasks.errors import GoondanError, ToolNotInCatalogError
@@ -200,7 +200,7 @@ class StepsWorld(SceneWorld):
     def take(self, record: CallRecord) -> None:
         call = record.call
         wire, args = serializer.encode(call.to_wire()), serializer.encode(call.args)
-        message = self.dispatch.inline(record.id, call, wire)
+        message = queue_element(record.id, call, wire)
         submission = Submission(record.id, call, wire, digest_of(call, args), message)
         self.calls[record.id] = StepsCall(call, submission, len(self.calls))
 
@@ -381,7 +381,7 @@ def call_elsewhere(world: StepsWorld, pick: Random) -> bool:
     }  # fmt: skip
     call = new_call(AGENT, PLAIN, {"n": world.strangers}, fields)
     wire, args = serializer.encode(call.to_wire()), serializer.encode(call.args)
-    message = world.dispatch.inline(identity_of(call), call, wire)
+    message = queue_element(identity_of(call), call, wire)
     submission = Submission(identity_of(call), call, wire, digest_of(call, args), message)
     world.ledger.submit_all([submission], "p1")
     return True
