@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 import zipfile
@@ -43,6 +42,37 @@ try:
 except ConfigError as error:
     print(json.dumps({"error": {"code": error.code, "suggestion": error.suggestion}}))
 """
+#: runs commands one after the other, and prints the exit code of each and what it has written
+RUN = """
+import io, json, os, sys
+from contextlib import redirect_stdout
+from goondan_start import main
+
+for words in json.loads(sys.argv[1]):
+    os.environ["GOONDAN_BUNDLE"] = "bundle"
+    if words[0] == "demo":  # it has a bundle of its own
+        del os.environ["GOONDAN_BUNDLE"]
+    sys.argv[1:] = words
+    with redirect_stdout(io.StringIO()) as written:
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+    print(json.dumps([code, written.getvalue()]))
+"""
+#: commands, and the extra that each needs
+COMMANDS = {
+    "worker --agent asker": "worker",
+    "orchestrator": "worker",
+    "dev": "all",
+    "demo": "worker,embedded",
+    "flower": "cli",
+    "metrics": "cli",
+    "mcp-server --agent asker": "mcp",
+    "callbacks serve": "serve",
+    "oauth serve": "oauth",
+    "oauth rotate-key": "oauth",
+}
 STACK = "from goondan_tasks.testing import LocalStack; LocalStack('bundle').__enter__()"
 OAUTH_KEY = "from goondan_tasks.oauth.crypto import Key; Key.parse('0' * 64)"
 MCP = "from workers.testing import run_tool; run_tool('bundle', 'asker', 'time__now')"
@@ -124,9 +154,9 @@ def stack() -> Iterator[LocalStack]:
         yield running
 
 
-def told(done: "subprocess.CompletedProcess[str]") -> tuple[str, str]:
+def told(printed: str) -> tuple[str, str]:
     """Return the code of the error that a program has printed as JSON, and what is to be done."""
-    error = json.loads(done.stdout)["error"]
+    error = json.loads(printed)["error"]
     return error["code"], error["suggestion"]
 
 
@@ -149,11 +179,11 @@ def test_the_client_alone_calls_a_tool_of_a_worker_elsewhere(light: Environment,
 def test_a_program_names_the_missing_extra(light: Environment, program: str, extra: str) -> None:
     done = light.run("python", "-c", TELL, program)
 
-    assert told(done) == advice(extra)
+    assert told(done.stdout) == advice(extra)
 
 
 def test_an_extension_names_the_missing_extra(light: Environment) -> None:
-    code, suggestion = told(light.run("python", "-c", TELL, MCP))
+    code, suggestion = told(light.run("python", "-c", TELL, MCP).stdout)
 
     assert (code, suggestion) == ("E_EXT_INIT", advice("mcp")[1])
 
@@ -164,33 +194,17 @@ def test_the_program_names_the_missing_extra(light: Environment, command: str, e
     done = light.run("goondan", *command.split(), "--json")
 
     assert (done.returncode, for_people.returncode) == (3, 3)
-    assert told(done) == advice(extra)
+    assert told(done.stdout) == advice(extra)
     assert for_people.stderr == (
         f"Error: typer is not installed. (E_CONFIG_PACKAGE_NOT_INSTALLED)\nWhat to do: {advice(extra)[1]}\n"
     )
 
 
-@pytest.mark.parametrize(
-    ("command", "extra"),
-    [
-        ("worker --agent asker", "worker"),
-        ("orchestrator", "worker"),
-        ("dev", "all"),
-        ("demo", "worker,embedded"),
-        ("flower", "cli"),
-        ("metrics", "cli"),
-        ("mcp-server --agent asker", "mcp"),
-        ("callbacks serve", "serve"),
-        ("oauth serve", "oauth"),
-        ("oauth rotate-key", "oauth"),
-    ],
-)
-def test_a_command_names_the_missing_extra(
-    light: Environment, typer_path: str, stack: LocalStack, command: str, extra: str
-) -> None:
+def test_a_command_names_the_missing_extra(light: Environment, typer_path: str, stack: LocalStack) -> None:
     variables = {"GOONDAN_REDIS_URL": stack.redis_url, "GOONDAN_STATE_ROOT": str(light.folder / "state")}
-    shared = {"PYTHONPATH": typer_path, **variables}
-    bundle = {} if command == "demo" else {"GOONDAN_BUNDLE": "bundle"}
-    done = light.run("goondan", *shlex.split(command), "--json", **shared, **bundle)
+    commands = json.dumps([f"{command} --json".split() for command in COMMANDS])
+    done = light.run("python", "-c", RUN, commands, PYTHONPATH=typer_path, **variables)
 
-    assert (done.returncode, told(done)) == (3, advice(extra))
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    said = {command: (code, *told(text)) for command, (code, text) in zip(COMMANDS, lines, strict=True)}
+    assert said == {command: (3, *advice(extra)) for command, extra in COMMANDS.items()}, done.stderr
