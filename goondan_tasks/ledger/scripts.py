@@ -38,7 +38,7 @@ _MADE_OF = {
     "admit": ("permits", "admit"),
     "begin": ("permits", "begin"),
     "look": ("permits", "look"),
-    "sweep": ("ttl", "numbers", *_MAILBOXES, "former", "sweep"),
+    "sweep": ("ttl", "numbers", *_MAILBOXES, "former", "rebuilding", "sweep"),
     "finish_event": ("ttl", "tracing", *_MAILBOXES, "accept", "permits", "finishing", "finish_event"),
 }
 

@@ -105,7 +105,7 @@ def check_indexes(world: World) -> None:
         kind = world.redis.type(name)
         read = world.redis.zrange if kind == b"zset" else world.redis.lrange
         members = cast("list[bytes]", read(name, 0, -1))
-        left = [member for member in members if member not in damaged]
+        left = [one for one in members if one not in damaged and not one.startswith(b"@")]
         if short.startswith("mailbox:") and not world.is_followed:
             left = [one for one in left if world.redis.exists(world.ledger.keys.call(one.decode()))]
         if left:

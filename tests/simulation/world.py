@@ -299,7 +299,7 @@ class World:
         """Return when each call is due, in ms."""
         rows: list[tuple[bytes, float]]
         rows = cast(Any, self.redis.zrange(self.ledger.keys.due, 0, -1, withscores=True))
-        return {name.decode(): score for name, score in rows}
+        return {name.decode(): score for name, score in rows if not name.startswith(b"@")}
 
     def status(self, one: KnownCall) -> bytes | None:
         key = self.ledger.keys.call(one.id)

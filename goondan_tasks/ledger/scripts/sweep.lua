@@ -15,9 +15,11 @@
 --   completed  store the completion
 --   requeue    release it with a message
 --   damaged    nothing: its key holds another type; it is looked at again when its record would have expired
--- The row of a record that cannot be read has no call JSON. mailboxes.lua is put before this.
+-- The row of a record that cannot be read has no call JSON. mailboxes.lua and rebuilding.lua are put before this.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local ns = string.sub(ARGV[4], 1, -#'call:' - 1)
+rebuild(KEYS[1], ns, now + ARGV[2], ARGV[6])
 local last = tonumber(redis.call('GET', KEYS[2]) or 0)
 redis.call('SET', KEYS[2], now, 'EX', ARGV[6])
 if now - last > tonumber(ARGV[5]) then
@@ -32,7 +34,6 @@ if now - last > tonumber(ARGV[5]) then
   end
 end
 
-local ns = string.sub(ARGV[4], 1, -#'call:' - 1)
 local MOST_MAILBOXES = 1000 -- of an agent, are searched for a damaged event
 
 -- Push the message of the next event of a mailbox. One that another broker carries waits for the event after it.

@@ -7,10 +7,12 @@ from redis.exceptions import ResponseError
 from broker_config import serializer
 from broker_config.in_flight import ReservationFactory
 from broker_config.queues import call_queue
+from broker_config.settings import Settings
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.record import Stored, Verdict
+from goondan_tasks.ledger.record import Claim, Stored, Verdict
 from tests.unit.goondan_tasks.ledger.calls import a_call, an_event, claimed, record_of, submission, submit
 from tests.unit.goondan_tasks.ledger.test_mailboxes import QUEUE, Post
+from tests.waiting import wait_until
 
 CODER = call_queue("coder")
 
@@ -157,3 +159,37 @@ def test_sweep_admits_the_event_behind_one_that_has_ended(redis: Redis) -> None:
     redis.zadd(post.ledger.keys.due, {call_id: 1})
     assert post.ledger.sweep("s").run(redis) == []
     assert post.messages() == ["e1"]
+
+
+@pytest.mark.parametrize("is_overwritten", [False, True])
+def test_sweep_makes_the_deadlines_again_that_another_program_has_removed(
+    ledger: Ledger, redis: Redis, *, is_overwritten: bool
+) -> None:
+    redis.hset(ledger.keys.agents, "coder", "{}")
+    waiting = a_call(tool_call_id="call_2")
+    call_id, waiting_id = submit(ledger, a_call()), submit(ledger, waiting)
+    claimed(ledger, a_call())
+    deadline = redis.zscore(ledger.keys.due, waiting_id)
+    redis.delete(ledger.keys.due)
+    if is_overwritten:
+        redis.set(ledger.keys.due, "overwritten")
+    assert ledger.sweep("s").run(redis) == []
+    assert redis.zscore(ledger.keys.due, waiting_id) == deadline
+    assert redis.zscore(ledger.keys.due, call_id) is not None
+    assert redis.ttl(ledger.keys.due) > 0
+
+
+def test_call_whose_lease_another_program_has_removed_is_taken_from_its_dead_worker(redis: Redis) -> None:
+    ledger = Ledger(redis, Settings(lease_seconds=0.2))
+    redis.hset(ledger.keys.agents, "coder", "{}")
+    submit(ledger, a_call())
+    claimed(ledger, a_call())
+    redis.delete(ledger.keys.due)
+    claims: list[Claim] = []
+
+    def has_taken() -> bool:
+        claims.extend(ledger.sweep("s").run(redis))
+        return bool(claims)
+
+    wait_until(has_taken)
+    assert claims[0].verdict is Verdict.REQUEUE

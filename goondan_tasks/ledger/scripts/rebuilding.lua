@@ -1,0 +1,30 @@
+-- Makes `due` again if another program has deleted or overwritten it. This is put before sweep.lua, after ttl.lua.
+-- `due` has a mark for each agent: the member @<agent>, which is never due. Where it is missing, the agent's open calls are
+-- looked for in its lists: those that run, are pending or wait for a limit, and the latest 10,000.
+
+-- Enter an open call. One that is queued or pending is due at its deadline, the lease of any other ends at `otherwise`.
+local function enter(due, ns, id, otherwise)
+  local record = redis.pcall('HMGET', ns .. 'call:' .. id, 'status', 'deadline', 'token')
+  local status = record[1]
+  if status == 'queued' or status == 'pending' then
+    redis.call('ZADD', due, 'NX', tonumber(record[2]) or otherwise, id)
+  elseif status == 'running' or status == 'done' and record[3] then
+    redis.call('ZADD', due, 'NX', otherwise, id)
+  end
+end
+
+-- Enter the calls of the first agent without a mark; the others have their turns in later sweeps.
+local function rebuild(due, ns, otherwise, ttl)
+  local kind = redis.call('TYPE', due).ok
+  if kind ~= 'zset' and kind ~= 'none' then redis.call('DEL', due) end
+  for _, agent in ipairs(redis.pcall('HKEYS', ns .. 'agents')) do
+    if not redis.call('ZSCORE', due, '@' .. agent) then
+      for _, list in ipairs({'running:', 'pending:', 'waiting:', 'calls:'}) do
+        for _, id in ipairs(redis.pcall('ZRANGE', ns .. list .. agent, 0, -1)) do enter(due, ns, id, otherwise) end
+      end
+      redis.call('ZADD', due, 'inf', '@' .. agent)
+      keep_for(due, ttl)
+      return
+    end
+  end
+end
