@@ -25,6 +25,7 @@ from goondan_tasks.ledger.record import Admission, CallRecord
 from goondan_tasks.ledger.submission import Submission, call_json, conflict_of, digest_of, event_submission
 from goondan_tasks.messages import Message, ToolCall, ToolCallResult
 from goondan_tasks.names import NO_CALL_TOOL, current_span, open_telemetry, span_ids
+from goondan_tasks.table_rows import naming
 
 
 class Submitter:
@@ -115,10 +116,13 @@ class Submitter:
 
         Raises:
             NotConfirmedError: all are accepted, but for conflicts, and too few replicas have confirmed it.
+            RecordDamagedError: another program has written a key that all calls share, and none is accepted.
         """
         unconfirmed: NotConfirmedError | None = None
+        queues = dict.fromkeys(queue_of(one.call) for one in submissions)
         try:
-            admissions = self._ledger.submit_all(submissions, producer, *after)
+            with naming(self._ledger.keys.due, *queues):
+                admissions = self._ledger.submit_all(submissions, producer, *after)
         except NotConfirmedError as error:
             of_calls = error.answers[: len(error.answers) - len(after)]
             unconfirmed, admissions = error, list(itertools.chain.from_iterable(of_calls))

@@ -15,7 +15,7 @@ from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
 from goondan_tasks.calls import CallDraft, draft_call, identity_of
 from goondan_tasks.client.submitter import Submitter, replay_of, require_replayable
-from goondan_tasks.errors import NotReplayableError
+from goondan_tasks.errors import NotReplayableError, RecordDamagedError
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import CallRecord
@@ -90,6 +90,15 @@ def noting(redis: Redis) -> tuple[str, ScriptCall[None]]:
     names = {"id": "s", "agent_name": "coder", "instance_key": "k", "turn_id": "t", "trace_id": "0" * 32}
     record, keys = StepRecord.from_wire({**names, "index": 0, "catalog": "digest"}), Keys()
     return keys.turn("coder", "k", "t"), StepStore(redis, keys, 60).noting(record, ["c1"])
+
+
+@pytest.mark.parametrize("key", ["goondan:due", "agent.coder"])
+def test_submission_names_the_keys_that_another_program_may_have_written(
+    submitter: Submitter, redis: Redis, key: str
+) -> None:
+    redis.set(key, "overwritten")
+    with pytest.raises(RecordDamagedError, match=f"'{key}'"):
+        submit(submitter, draft("call_1"))
 
 
 def test_script_runs_after_the_calls_of_its_trip(submitter: Submitter, redis: Redis) -> None:
