@@ -549,10 +549,8 @@ class Lead:
     def _resign(self) -> bool:
         """Stop leading, unless there is something to do; return whether the thread has stopped."""
         with self._lock:
-            if self._is_woken or self._results or self._unconfirmed:
-                return False
-            self._is_led = False
-            return True
+            self._is_led = bool(self._is_woken or self._results or self._unconfirmed)
+            return not self._is_led
 
     def _replace(self, number: int) -> None:
         with self._lock:
@@ -568,7 +566,8 @@ class Lead:
 
     def _watch_on(self) -> None:
         with self._lock:  # else the watch might go to sleep by what it saw before
-            self._is_busy.set()
+            if not self._is_busy.is_set():
+                self._is_busy.set()
 
     def _watch(self) -> None:
         seen = 0

@@ -99,12 +99,13 @@ def compose(
 
 def _around(layer: Layer, inner: Core[Context], on_thread: RunOnThread, *, shape: Shape) -> Core[Context]:
     async def called(own: Context, inside: _Inside) -> Any:
-        if layer.is_async or not is_on_loop():
+        on_loop = is_on_loop()
+        if layer.is_async or not on_loop:
             value = layer.middleware(own)
         else:
             value = await beside_loop(partial(layer.middleware, own), on_thread)
         while inspect.isawaitable(value):  # an async one may return next() without awaiting it
-            if value is not inside.pending:
+            if not on_loop and value is not inside.pending:
                 await move_to_loop()
             value = await value
         return value
