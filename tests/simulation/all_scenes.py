@@ -1,5 +1,6 @@
 """All scenes, and the faults that are planted in each."""
 
+from tests.simulation.asked_models import MODELS
 from tests.simulation.deletions import DELETIONS
 from tests.simulation.handoffs import HANDOFFS
 from tests.simulation.letters import LETTERS
@@ -11,7 +12,7 @@ from tests.simulation.scene_mutations import SCENE_MUTATIONS
 from tests.simulation.scenes import SWARM, Scene
 from tests.simulation.scripts import Mutation
 
-SCENES = (SWARM, LETTERS, DELETIONS, HANDOFFS, PAUSES, STEPS, OUTAGES)
+SCENES = (SWARM, LETTERS, DELETIONS, HANDOFFS, PAUSES, STEPS, MODELS, OUTAGES)
 
 #: by name: the scene in which it must be found, and the fault
 ALL_MUTATIONS: dict[str, tuple[Scene, Mutation]] = {

@@ -1,5 +1,6 @@
 """The virtual clock of the processes of a walk: it passes only when the walk says so."""
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -28,10 +29,21 @@ class VirtualClock:
 VIRTUAL = VirtualClock()
 
 
+class _Inline:
+    """What the walks need of ``asyncio``, without an event loop."""
+
+    CancelledError = asyncio.CancelledError
+
+    @staticmethod
+    async def to_thread(function: Callable[..., object], *args: object, **fields: object) -> object:
+        return function(*args, **fields)
+
+
 def patch_clocks(patch: pytest.MonkeyPatch) -> None:
     """Let the modules read the virtual clock."""
     for module in _MODULES:
         for name in ("monotonic", "sleep"):
             patch.setattr(f"{module}.{name}", getattr(VIRTUAL, name), raising=False)
-    # what a worker leaves to a thread of its own is done at once
+    # what a worker leaves to a thread is done at once
+    patch.setattr("workers.thinking.model_calls.asyncio", _Inline)
     patch.setattr("workers.agents.handoffs._on_thread", lambda function: function())

@@ -1,5 +1,6 @@
 """Faults that the walks through the scenes must find, in the scripts and in the programs."""
 
+from tests.simulation.asked_models import MODELS
 from tests.simulation.deletions import DELETIONS
 from tests.simulation.handoffs import HANDOFFS
 from tests.simulation.letters import LETTERS
@@ -269,6 +270,34 @@ _STEPS = [
     ),
 ]
 
+_MODEL_CALLS = "workers.thinking.model_calls:Models"
+_MODELS = [
+    (
+        "another run of a Turn asks what it likes",
+        "earlier = await asyncio.to_thread(patiently, partial(self._earlier, model, place))",
+        "pass",
+        f"{_MODEL_CALLS}.ask",
+    ),
+    (
+        "nobody knows what a Turn has asked",
+        "pipe.hset(place.key, place.field, asked)",
+        "pipe.ping()",
+        f"{_MODEL_CALLS}._put",
+    ),
+    (
+        "an answer that is stored is paid again",
+        "if has_ended or (status and is_stored) else None",
+        "if not has_ended and status and is_stored else None",
+        f"{_MODEL_CALLS}._earlier",
+    ),
+    (
+        "all requests of a Turn have one place",
+        "self._count += 1",
+        "self._count = 1",
+        "workers.thinking.model_calls:AskedRequests.next_place",
+    ),
+]
+
 #: by name: the scene in which it must be found, and the fault
 SCENE_MUTATIONS: dict[str, tuple[Scene, Mutation]] = {
     name: (scene, Mutation(name, old, new, where))
@@ -279,6 +308,7 @@ SCENE_MUTATIONS: dict[str, tuple[Scene, Mutation]] = {
         (PAUSES, _PAUSES),
         (OUTAGES, [(*row, "") for row in ORDERS]),
         (STEPS, _STEPS),
+        (MODELS, _MODELS),
     )
     for name, old, new, where in table
 }

@@ -26,6 +26,7 @@ QUICK = [
     "reserve takes messages out before it claims",
     "a pause holds no call",
     "a Step is opened again",
+    "an answer that is stored is paid again",
 ]
 
 
