@@ -20,16 +20,23 @@ from goondan_tasks.redaction import KNOWN_SECRETS
 
 logger = structlog.get_logger(__name__)
 
-#: the line of a successful call as the renderers write it; takes :class:`CallLogFields`, duration, time
+#: the line of a call that has ended as the renderers write it; takes :class:`CallLogFields`, duration, time,
+#: status, code
 _CALL_LINES = {
     "console": f"{{9}} [info     ] call.finished                  [{__name__}] agent={{0}} attempt={{1}} "
-    "call_id={2} code=None correlation_id={3} duration_ms={8} instance={4} status=ok tool={5} trace_id={6} "
+    "call_id={2} code={11} correlation_id={3} duration_ms={8} instance={4} status={10} tool={5} trace_id={6} "
     "worker={7}\n",
-    "dev": "{9} call.finished agent={0} attempt={1} call_id={2:.8} duration_ms={8} instance={4} status=ok "
-    "tool={5}\n",
+    "dev": "{9} call.finished agent={0} attempt={1} call_id={2:.8} {11}duration_ms={8} instance={4} "
+    "status={10} tool={5}\n",
     "json": '{{"agent": "{0}", "attempt": {1}, "call_id": "{2}", "correlation_id": "{3}", "instance": "{4}", '
-    '"tool": "{5}", "trace_id": "{6}", "worker": "{7}", "code": null, "duration_ms": {8}, "status": "ok", '
+    '"tool": "{5}", "trace_id": "{6}", "worker": "{7}", "code": {11}, "duration_ms": {8}, "status": "{10}", '
     f'"event": "call.finished", "level": "info", "logger": "{__name__}", "timestamp": "{{9}}"}}}}\n',
+}
+#: how these show nothing, a call without a code, and one with it
+_TEXTS: Mapping[str, tuple[str, str, str]] = {
+    "console": ("None", "None", "{}"),
+    "dev": ("None", "", "code={} "),
+    "json": ("null", "null", '"{}"'),
 }
 #: loggers whose lines repeat ours (Celery logs each received message), or may have keys in URLs (HTTP
 #: clients)
@@ -37,6 +44,8 @@ _CHATTY = ("celery.worker.strategy", "httpcore2", "httpx2", "mcp", "sse_starlett
 _CHATTY_IN_DEV = ("celery.apps.worker", "celery.worker.consumer", "flower.command", "kombu.mixins")
 #: whether the renderers would write each text of a call unquoted
 _are_plain = re.compile(r"[\w.:@-]+(?:/[\w.:@-]+){6}", re.ASCII).fullmatch
+
+_is_code = re.compile(r"[\w.-]+", re.ASCII).fullmatch
 
 #: the fields that lines of the standard library's logging may have
 _CALL_FIELDS = (*CallLogFields._fields, "code", "lost_by")
@@ -135,8 +144,8 @@ class _Shortcut:
 class CallLog:
     """Logs the ends of calls.
 
-    The line of a successful call is written to ``stream``, if there is one, from a template. Structured
-    logging would produce the same line, but takes as long as the call itself; it is used for failures.
+    The line of a call is written to ``stream``, if there is one, from a template. Structured logging would
+    produce the same line, but takes as long as the call itself; it is used for names that need quotes.
     """
 
     def __init__(
@@ -145,35 +154,37 @@ class CallLog:
         self._stream = stream
         self._time = TimeStamp(_form(settings), clock)
         self._line_of = _CALL_LINES[_form(settings)].format
+        self._nothing, self._no_code, self._code = _TEXTS[_form(settings)]
         self._is_wanted = logging.getLogger(__name__).isEnabledFor(logging.INFO)
 
     def __call__(self, result: ToolCallResult, is_stored: bool) -> None:
         """Log a result; ``is_stored`` says whether it became the call's result."""
         fields, duration_ms = CallLogFields.of_result(result), result.meta.duration_ms
-        if result.status == "ok" and is_stored and duration_ms is not None:
-            self.write_ok([(fields, duration_ms)])
+        code = None if result.error is None else result.error.code
+        if is_stored:
+            self.write([(fields, duration_ms, result.status, code)])
             return
-        logger.info(
-            "call.finished" if is_stored else "call.superseded",
-            **fields.known(),
-            code=None if result.error is None else result.error.code,
-            duration_ms=duration_ms,
-            status=result.status,
-        )
+        facts = {"code": code, "duration_ms": duration_ms, "status": result.status}
+        logger.info("call.superseded", **fields.known(), **facts)
 
-    def write_ok(self, calls: Iterable[tuple[CallLogFields, float]]) -> None:
-        """Log successful calls, with their durations in ms, in one write."""
+    def write(self, calls: Iterable[tuple[CallLogFields, float | None, str, str | None]]) -> None:
+        """Log calls that have ended, with their durations in ms, status and error code, in one write.
+
+        Those whose handler has not begun have no duration.
+        """
         if not self._is_wanted:
             return
         lines = []
-        for fields, duration_ms in calls:
+        for fields, duration_ms, status, code in calls:
             agent, _, call_id, correlation_id, instance, tool, trace_id, worker = fields
             texts = f"{agent}/{call_id}/{correlation_id}/{instance}/{tool}/{trace_id}/{worker}"
-            if self._stream is None or not _are_plain(texts):
-                facts = {"code": None, "duration_ms": duration_ms, "status": "ok"}
+            if self._stream is None or not _are_plain(texts) or (code and not _is_code(code)):
+                facts = {"code": code, "duration_ms": duration_ms, "status": status}
                 logger.info("call.finished", **fields.known(), **facts)
             else:
-                lines.append(self._line_of(*fields, duration_ms, self._time()))
+                shown = self._code.format(code) if code else self._no_code
+                duration = self._nothing if duration_ms is None else duration_ms
+                lines.append(self._line_of(*fields, duration, self._time(), status, shown))
         if lines and self._stream is not None:
             with contextlib.suppress(OSError, ValueError):  # an error while logging must not fail calls
                 self._stream.write(KNOWN_SECRETS.hidden_in_log("".join(lines)))

@@ -545,6 +545,14 @@ class Ended:
         return cls(job, wire, result if result.status == "error" else None)
 
     @property
+    def logged(self) -> tuple[CallLogFields, float | None, str, str | None]:
+        """What :meth:`CallLog.write` takes of this call."""
+        failure, fields = self.failure, self.job.log_fields
+        if failure is None or failure.error is None:
+            return fields, self.job.duration_ms, "ok", None
+        return fields, failure.meta.duration_ms, "error", failure.error.code
+
+    @property
     def row(self) -> tuple[Any, ...]:
         """The arguments of :meth:`Ledger.finish_many` for this call."""
         job = self.job

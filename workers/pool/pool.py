@@ -398,10 +398,9 @@ class CallPool(BasePool):
         writer = self._runtime.delivery.result_writer
         log, counts = writer.log, writer.counts
         counts.add(one.job.counted if one.failure is None else CountedCall.of(one.failure) for one in ended)
-        log.write_ok([(one.job.log_fields, one.job.duration_ms) for one in ended if one.failure is None])
+        log.write([one.logged for one in ended])
         for one in ended:
             if one.failure is not None:
-                log(one.failure, True)
                 writer.keep_failure(one.job.claim.run, one.failure)
             # such a call has no request among Celery's: job_info shows it while it runs
             count(task_name(one.job.agent, one.job.tool_name), TOOL_CALL_TASK)

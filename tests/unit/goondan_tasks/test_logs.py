@@ -16,7 +16,7 @@ from broker_config.settings import Settings
 from goondan_tasks.calls import Run, new_call
 from goondan_tasks.log_lines import KeepLine
 from goondan_tasks.logs import CallLog, RunningFields, configure_logging, temporary_logging
-from goondan_tasks.messages import ToolCallResult, wall_clock
+from goondan_tasks.messages import ToolCallError, ToolCallResult, wall_clock
 from goondan_tasks.redaction import KNOWN_SECRETS
 
 
@@ -115,11 +115,10 @@ def configured() -> Iterator[Callable[[Settings], io.StringIO]]:
     root.setLevel(level)
 
 
-def ended(tool: str = "bash__exec", call_id: str = "6f1c", **failure: str) -> ToolCallResult:
+def ended(tool: str = "bash__exec", call_id: str = "6f1c") -> ToolCallResult:
     """Return the result of a call."""
     run = Run(call_id, new_call("coder", tool, {}, {}), "w", 1, 1_000, wall_clock)
-    result = run.ok("done", 2_000)
-    return result.model_copy(update={"status": "error"}) if failure else result
+    return run.ok("done", 2_000)
 
 
 def not_begun() -> ToolCallResult:
@@ -128,15 +127,23 @@ def not_begun() -> ToolCallResult:
     return result.model_copy(update={"meta": result.meta.model_copy(update={"duration_ms": None})})
 
 
+def failed(code: str) -> ToolCallResult:
+    """Return the result of a call that has failed."""
+    run = Run("6f1c", new_call("coder", "bash__exec", {}, {}), "w", 1, 1_000, wall_clock)
+    return run.failed(ToolCallError(code=code, name="ToolError", message="no"), 2_000)
+
+
+@pytest.mark.parametrize(
+    "result", [ended(), failed("E_TOOL"), not_begun()], ids=["ok", "failed", "not begun"]
+)
 @pytest.mark.parametrize(
     ("log_format", "dev"), [("console", "off"), ("console", "on"), ("json", "off"), ("json", "on")]
 )
 def test_the_line_of_a_call_reads_the_same_by_template(
-    configured: Callable[[Settings], io.StringIO], log_format: str, dev: str
+    configured: Callable[[Settings], io.StringIO], log_format: str, dev: str, result: ToolCallResult
 ) -> None:
     settings = Settings.load(log_format=log_format, dev=dev)
     stream = configured(settings)
-    result = ended()
     CallLog(settings, stream)(result, True)
     CallLog(settings, None)(result, True)
     moment = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z|^\d\d:\d\d:\d\d\b")
@@ -160,11 +167,10 @@ def test_beside_dev_a_line_says_no_more_than_a_person_needs(
 @pytest.mark.parametrize(
     ("result", "is_stored", "event"),
     [
-        (ended(status="error"), True, "call.finished"),
+        (failed("two\nlines"), True, "call.finished"),
         (ended(), False, "call.superseded"),
         (ended(tool="two\nlines"), True, "call.finished"),
         (ended(call_id="two\nlines"), True, "call.finished"),
-        (not_begun(), True, "call.finished"),
     ],
 )
 def test_other_ends_of_calls_are_structured_lines(

@@ -12,7 +12,7 @@ from goondan_tasks.tool_api import JsonObject, ToolContext, ToolHandler
 #: the moment -> the method that the worker is about to call then
 MOMENTS: dict[str, tuple[type, str]] = {
     "between end and result": (Ledger, "finish_many"),
-    "after the result": (CallLog, "write_ok"),
+    "after the result": (CallLog, "write"),
 }
 
 
