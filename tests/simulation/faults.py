@@ -66,6 +66,10 @@ def overwrite(world: World, one: KnownCall) -> None:
     """Let another program overwrite the record of this call."""
     world.redis.set(world.ledger.keys.call(one.id), "overwritten", ex=100_000)
     one.is_damaged = True
+    for (
+        limit
+    ) in one.limits:  # a start that is not counted yet is lost with the record, if its worker dies, too
+        world.starts.pop(limit.name, None)
     world.conformance.lose(one.id)
     world.tell("has a damaged record", one)
 
