@@ -20,7 +20,8 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local ns = string.sub(ARGV[4], 1, -#'call:' - 1)
 rebuild(KEYS[1], ns, now + ARGV[2], ARGV[6])
-local last = tonumber(redis.call('GET', KEYS[2]) or 0)
+local swept = redis.pcall('GET', KEYS[2]) -- another program may have written the key, which is written again here
+local last = type(swept) == 'string' and tonumber(swept) or 0
 redis.call('SET', KEYS[2], now, 'EX', ARGV[6])
 if now - last > tonumber(ARGV[5]) then
   for _, id in ipairs(redis.call('ZRANGE', KEYS[1], '-inf', now + ARGV[2] / 2, 'BYSCORE')) do

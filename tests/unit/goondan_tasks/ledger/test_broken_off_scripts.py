@@ -193,3 +193,9 @@ def test_call_whose_lease_another_program_has_removed_is_taken_from_its_dead_wor
 
     wait_until(has_taken)
     assert claims[0].verdict is Verdict.REQUEUE
+
+
+def test_sweep_goes_on_though_the_time_of_the_last_one_is_damaged(ledger: Ledger, redis: Redis) -> None:
+    redis.set(ledger.keys.swept, "overwritten")
+    assert ledger.sweep("s").run(redis) == []
+    assert redis.get(ledger.keys.swept) != b"overwritten"
