@@ -11,8 +11,9 @@ from tests.simulation.pauses import PAUSES
 from tests.simulation.scene_mutations import SCENE_MUTATIONS
 from tests.simulation.scenes import SWARM, Scene
 from tests.simulation.scripts import Mutation
+from tests.simulation.shared_keys import SHARED_KEYS
 
-SCENES = (SWARM, LETTERS, DELETIONS, HANDOFFS, PAUSES, STEPS, MODELS, OUTAGES)
+SCENES = (SWARM, LETTERS, DELETIONS, HANDOFFS, PAUSES, STEPS, MODELS, OUTAGES, SHARED_KEYS)
 
 #: by name: the scene in which it must be found, and the fault
 ALL_MUTATIONS: dict[str, tuple[Scene, Mutation]] = {

@@ -64,9 +64,10 @@ def _waiting(world: World) -> list[KnownCall]:
 
     Behind a damaged event, the next one of its mailbox waits until a sweep looks at that.
     """
-    closed = {one.submission.mailbox for one in world.calls.values() if one.is_damaged and one.is_event}
+    stuck = [one for one in world.calls.values() if one.is_damaged or one.has_lost_message]
+    closed = {one.submission.mailbox for one in stuck if one.is_event}
     calls = [one for one in world.calls.values() if one.result is None and not one.is_damaged]
-    pending = {one.id for one in calls if world.status(one) == b"pending"}
+    pending = {one.id for one in calls if world.status(one) == b"pending" or one.has_lost_message}
     return [
         one
         for one in calls

@@ -57,25 +57,28 @@ _SELDOM: tuple[Deed, ...] = (
     sweeps.settle,
     sweeps.put_back,
 )
-_DEEDS: tuple[Deed, ...] = (*_OPERATORS, *_WORKERS, *_OTHERS, *_OTHERS)
+DEEDS: tuple[Deed, ...] = (*_OPERATORS, *_WORKERS, *_OTHERS, *_OTHERS)
 
 
 def refuse_writes(world: World, pick: Random) -> bool:
     """Take a step in which a script stops half-way; the first one of a few that is possible."""
-    return any(_take(world, pick, deed) for deed in (*pick.sample(_SELDOM, 3), *pick.sample(_DEEDS, 5)))
+    return any(
+        take(world, pick, deed, _choose(pick)) for deed in (*pick.sample(_SELDOM, 3), *pick.sample(DEEDS, 5))
+    )
 
 
-def _take(world: World, pick: Random, deed: Deed) -> bool:
-    refusal, has_ended = _choose(pick), False
+def take(world: World, pick: Random, deed: Deed, refusal: Refusal) -> bool:
+    """Take a step whose program ends where a script of it fails."""
+    has_ended = False
     try:
         with refusing(refusal, world.stop_following):
             has_happened = deed(world, pick)
     except RedisError as error:
-        if refusal.met is None:
+        if not refusal.met:
             raise
         has_ended = True
         world.note(f"{deed.__name__} ended with {error}"[:90])
-    if refusal.met is None:
+    if not refusal.met:
         return has_happened
     _note_doubts(world, refusal)
     if has_ended and deed in _WORKERS and world.acting is not None:

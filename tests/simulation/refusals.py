@@ -66,14 +66,14 @@ class Refusal:
     is_sent_again: bool
     #: how many scripts run before
     before: int
-    #: the script that was refused
-    met: ScriptCall[Any] | None = None
+    #: the script that was refused, or those of the trip that has failed
+    met: Sequence[ScriptCall[Any]] = ()
     on_met: Callable[[], object] = lambda: None
 
     @property
     def words(self) -> set[str]:
         """The keys and arguments of the script, the ids of its calls among them."""
-        found = [] if self.met is None else [*self.met.keys, *self.met.arguments]
+        found = [word for one in self.met for word in (*one.keys, *one.arguments)]
         return {one.decode(errors="replace") if isinstance(one, bytes) else str(one) for one in found}
 
     def exchange(
@@ -81,12 +81,12 @@ class Refusal:
     ) -> list[Any]:
         """Run scripts in one trip, the one that is refused as far as it comes."""
         number, self.before = self.before, self.before - len(script_calls)
-        if self.met is not None or not 0 <= number < len(script_calls):
+        if self.met or not 0 <= number < len(script_calls):
             return exchange(connection, script_calls)
         try:
             return self._refused(connection, script_calls, number, exchange)
         except RedisError as error:
-            if self.met is None or not (self.is_sent_again and is_passing(error)):
+            if not self.met or not (self.is_sent_again and is_passing(error)):
                 raise
         return exchange(connection, script_calls)
 
@@ -95,7 +95,7 @@ class Refusal:
     ) -> list[Any]:
         refused = script_calls[number]
         if not self.place:
-            self._note(refused)
+            self._note([refused])
             raise RefusalParser.parse_error(self.text)
         wanted = ("place", self.place, "error", self.text, "lasts", int(self.lasts), "met", "")
         send_all(connection, [("HSET", _KEY, *wanted)])
@@ -104,11 +104,32 @@ class Refusal:
             return exchange(connection, [*script_calls[:number], stopped, *script_calls[number + 1 :]])
         finally:
             if send_all(connection, [("HGET", _KEY, "met")]) == [b"1"]:
-                self._note(refused)
+                self._note([refused])
 
-    def _note(self, refused: ScriptCall[Any]) -> None:
+    def _note(self, refused: Sequence[ScriptCall[Any]]) -> None:
         self.met = refused
         self.on_met()
+
+
+@dataclass(eq=False)
+class Failure(Refusal):
+    """Scripts that fail by themselves: nothing is refused."""
+
+    text: str = ""
+    place: int = 0
+    lasts: bool = False
+    is_sent_again: bool = False
+    before: int = 0
+
+    def exchange(
+        self, connection: Connection, script_calls: Sequence[ScriptCall[Any]], exchange: Exchange
+    ) -> list[Any]:
+        """Run scripts in one trip; note them if they fail."""
+        try:
+            return exchange(connection, script_calls)
+        except RedisError:
+            self._note(script_calls)
+            raise
 
 
 _current: list[Refusal] = []

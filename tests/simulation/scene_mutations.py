@@ -10,6 +10,7 @@ from tests.simulation.outages import OUTAGES
 from tests.simulation.pauses import PAUSES
 from tests.simulation.scenes import Scene
 from tests.simulation.scripts import Mutation
+from tests.simulation.shared_keys import SHARED_KEYS
 
 _LETTERS = [
     ("a dead call is no letter", "if ended.status == 'dead' then", "if ended.status == 'never' then", ""),
@@ -299,6 +300,23 @@ _MODELS = [
 ]
 
 #: by name: the scene in which it must be found, and the fault
+_SHARED_KEYS = [
+    ("nobody makes the deadlines again", "rebuild(KEYS[1], ns, now + ARGV[2], ARGV[6])", "", ""),
+    (
+        "deadlines that are overwritten stay so",
+        "if kind ~= 'zset' and kind ~= 'none' then redis.call('DEL', due) end",
+        "",
+        "",
+    ),
+    (
+        "deadlines are made again without leases",
+        "elseif status == 'running' or status == 'done' and record[3] then",
+        "elseif false then",
+        "",
+    ),
+    ("sweeps stop at a damaged key", "redis.pcall('GET', KEYS[2])", "redis.call('GET', KEYS[2])", ""),
+]
+
 SCENE_MUTATIONS: dict[str, tuple[Scene, Mutation]] = {
     name: (scene, Mutation(name, old, new, where))
     for scene, table in (
@@ -306,6 +324,7 @@ SCENE_MUTATIONS: dict[str, tuple[Scene, Mutation]] = {
         (DELETIONS, _DELETIONS),
         (HANDOFFS, _HANDOFFS),
         (PAUSES, _PAUSES),
+        (SHARED_KEYS, _SHARED_KEYS),
         (OUTAGES, [(*row, "") for row in ORDERS]),
         (STEPS, _STEPS),
         (MODELS, _MODELS),

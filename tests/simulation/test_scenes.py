@@ -24,6 +24,7 @@ QUICK = [
     "no answer is sent",
     "submit writes records before deadlines",
     "reserve takes messages out before it claims",
+    "deadlines that are overwritten stay so",
     "a pause holds no call",
     "a Step is opened again",
     "an answer that is stored is paid again",

@@ -83,6 +83,8 @@ class KnownCall:
     is_damaged: bool = False
     #: whether it may be cancelled, completed or accepted although nobody was told so (``outages``)
     is_doubtful: bool = False
+    #: whether another program has deleted its message
+    has_lost_message: bool = False
     #: whether a mark of it was confirmed, and whether it was completed while it was pending
     was_marked: bool = False
     is_completed: bool = False
@@ -212,9 +214,7 @@ class World:
         #: the latest time so far: Redis' clock may be set back
         self.latest = self.now
         self.show_time()
-        # workers have announced their agents; where the table is not read, what is in it does not matter
-        self.redis.hset(self.ledger.keys.agents, mapping={AGENT: "{}", THINKER: "{}"})
-        self.redis.expire(self.ledger.keys.agents, 100_000)
+        self.publish_agents()
         #: the generator of the current step
         self.pick = Random(0)
         #: the limits of all calls, by name, and time (ms) and call of the starts that each rate counts
@@ -267,6 +267,11 @@ class World:
         known = [one for one in self.calls.values() if not one.is_damaged]
         return [(one.id, one.call.agent_name, 0) for one in known]
 
+    def publish_agents(self) -> None:
+        """Announce the agents, as workers do; where the table is not read, what is in it does not matter."""
+        self.redis.hset(self.ledger.keys.agents, mapping={AGENT: "{}", THINKER: "{}"})
+        self.redis.expire(self.ledger.keys.agents, 100_000)
+
     def stop_following(self) -> None:
         """Hold the scripts no longer against the rules of the model."""
         self.is_followed = False
@@ -274,12 +279,11 @@ class World:
 
     def submit_again(self) -> None:
         """Submit the calls again whose submission was broken off."""
-        unsure, self.unsure = self.unsure, []
-        if not unsure:
+        if not self.unsure:
             return
-        for one, admission in zip(
-            unsure, self.ledger.submit_all([one.submission for one in unsure], "p1"), strict=True
-        ):
+        admissions = self.ledger.submit_all([one.submission for one in self.unsure], "p1")
+        unsure, self.unsure = self.unsure, []
+        for one, admission in zip(unsure, admissions, strict=True):
             if admission.is_conflict and not one.is_damaged:
                 raise BrokenPromiseError(f"{self.name(one)} is in conflict with itself")
             self.tell("submitted again", one)
