@@ -19,7 +19,8 @@ from broker_config.queues import agent_of, is_events_queue
 from goondan_tasks.call_counts import OK, CountedCall
 from goondan_tasks.calls import MAX_CONTEXT_BYTES, Run
 from goondan_tasks.ledger.claim_request import read_retried
-from goondan_tasks.ledger.record import Claim, Verdict
+from goondan_tasks.ledger.record import Claim, Stored, Verdict
+from goondan_tasks.limits.limiter import key_limit
 from goondan_tasks.messages import CallLogFields, Clock, JsonObject, ToolCall, ToolCallResult, iso_time
 from goondan_tasks.names import EVENT_TOOLS
 from goondan_tasks.run_lines import RunLines
@@ -55,7 +56,15 @@ _BARE_FIELDS = {"v", "args", "callChain", *_TEXTS}
 _STEP_CALL_FIELDS = _BARE_FIELDS | STEP_FIELDS
 
 #: those of a call that an agent makes, too
-_PLAIN_FIELDS = _STEP_CALL_FIELDS | {"waiting", "parentId", "rootId", "parentSpanId", "auth", "origin"}
+_PLAIN_FIELDS = _STEP_CALL_FIELDS | {
+    "waiting",
+    "parentId",
+    "rootId",
+    "parentSpanId",
+    "auth",
+    "origin",
+    "idempotencyKey",
+}
 
 #: the text before the arguments of a producer's call (goondan_tasks/ledger/submission.py)
 _BEFORE_ARGS = b'"callChain":[],"args":'
@@ -140,6 +149,8 @@ class Plan:
     is_awaited: bool = field(init=False)
     #: whether calls begin on the event loop, for their handler or for a middleware
     on_loop: bool = field(init=False)
+    #: the arguments that are the idempotencyKey of its calls, if it declares one
+    key_arguments: Sequence[str] = field(init=False)
 
     def is_open_after(self, result: ToolCallResult) -> bool:
         """Return whether a call may go on after this result: it is pending, or may be tried again."""
@@ -148,6 +159,7 @@ class Plan:
     def __post_init__(self) -> None:
         self.message_limit = self.tool.bound.tool.spec.error_message_limit
         self.has_retry = self.tool.bound.export.retry is not None
+        self.key_arguments = self.tool.bound.export.idempotency_key or ()
         self.is_awaited = self.tool.is_async
         self.on_loop = self.is_awaited or any(layer.is_async for layer in self.layers)
 
@@ -182,6 +194,18 @@ class JobState(IntEnum):
     ENDED = 5
     #: its record is damaged: the call is lost, and not run
     DAMAGED = 6
+    #: another call has its idempotencyKey, or had: the general path asks what follows
+    KEYED = 7
+
+
+#: by the answer of ``start.lua``
+STATES = {
+    Stored.YES: JobState.STARTED,
+    Stored.LOST: JobState.LOST,
+    Stored.CANCELLED: JobState.CANCELLED,
+    Stored.DAMAGED: JobState.DAMAGED,
+    Stored.KEYED: JobState.KEYED,
+}
 
 
 class Job:
@@ -364,6 +388,16 @@ class Job:
         if self.cancellation is not None:
             self.cancellation.end()
         return None if self.reporter is None else self.reporter.last()
+
+    @property
+    def key(self) -> str:
+        """The limit of a planned call's idempotencyKey as text, empty if it has none (``start.lua``)."""
+        assert self.plan is not None  # noqa: S101 - a planned call
+        call, declared = self.read(), self.plan.key_arguments
+        if not declared and "idempotencyKey" not in call:
+            return ""
+        names = self.agent, self.tool_name
+        return key_limit(names, call["args"], declared, call.get("idempotencyKey")) or ""
 
     @property
     def lines(self) -> RunLines:

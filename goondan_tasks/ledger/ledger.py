@@ -9,7 +9,7 @@ raise ``redis.exceptions.RedisError``; a :class:`broker_config.pipelined_writer.
 import itertools
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -265,14 +265,19 @@ class Ledger(CallRecords):
             {queue: serializer.encode(named).decode() for queue, named in written.items()},
         )
 
-    def start(self, claims: Sequence[tuple[str, str]]) -> ScriptCall[list[int]]:
+    def start(
+        self, claims: Sequence[tuple[str, str]], own_keys: Iterable[str] = itertools.repeat("")
+    ) -> ScriptCall[list[int]]:
         """Mark runs as started, just before their handlers, and renew their leases (``start.lua``).
 
-        Each claim is ``(id, token)``. The answer has a :class:`Stored` for each one. Nothing is changed if
-        the claim was lost or the call is cancelled.
+        Each claim is ``(id, token)``; ``own_keys`` are the limits of their idempotencyKeys that are not asked
+        for yet, as text. The answer has a :class:`Stored` for each. A run is not marked unless that is YES.
         """
         keys = [self.keys.due, *(self.keys.call(call_id) for call_id, _ in claims)]
-        return ScriptCall(self._scripts.start, keys, [self._lease_ms, *itertools.chain(*claims)])
+        rows = ((*claim, own) for claim, own in zip(claims, own_keys, strict=False))
+        return ScriptCall(
+            self._scripts.start, keys, [self._lease_ms, self.limit_terms, *itertools.chain(*rows)]
+        )
 
     def renew(self, claims: Sequence[tuple[str, str]]) -> ScriptCall[set[str]]:
         """Renew leases, each claim ``(id, token)`` (``renew.lua``); the answer has the ids of lost claims."""
@@ -321,17 +326,9 @@ class Ledger(CallRecords):
 
     def ended(self, claim: Claim, result: bytes, *, outcome: str, kind: str) -> tuple[Any, ...]:
         """Return the end of a run as :meth:`finish_many` takes it."""
-        run, is_dead = claim.run, claim.verdict is Verdict.POISONED
-        return (
-            run.id,
-            claim.token,
-            run.call.agent_name,
-            "dead" if is_dead else "done",
-            outcome,
-            kind,
-            result,
-            iso_time(run.clock()),
-        )
+        run, status = claim.run, "dead" if claim.verdict is Verdict.POISONED else "done"
+        done_at = iso_time(run.clock())
+        return run.id, claim.token, run.call.agent_name, status, outcome, kind, result, done_at
 
     def finish_many(
         self, ended: Sequence[tuple[Any, ...]], follow: Callable[[FollowUp], object] = nothing_follows

@@ -113,6 +113,8 @@ class Stored(IntEnum):
     CANCELLED = -1
     #: its record is damaged: nothing can be stored there
     DAMAGED = -2
+    #: of a mark: another call has its idempotencyKey
+    KEYED = -3
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,10 @@ class Limits:
         call_limits = (pause, self._key(call), self._serial(call), self.concurrency, self.rate)
         return "\n".join(limit for limit in call_limits if limit)
 
+    def has_key(self, call: ToolCall) -> bool:
+        """Return whether a call has an idempotencyKey, given or declared."""
+        return self._key(call) is not None
+
     def _serial(self, call: ToolCall) -> str | None:
         if self.serial_scope is None:
             return None
@@ -90,16 +94,27 @@ class Limits:
         It applies to all calls of one agent and tool, in any instance. A replay shares no unknown outcome,
         which may be that of the call that it replays.
         """
-        digest = _ANY
-        key: list[Any] = []
-        if call.idempotency_key:
-            digest, key = _digest(call.args), ["given", call.idempotency_key]
-        elif self.key_arguments and isinstance(call.args, dict):
-            key = ["declared", [[name, call.args.get(name)] for name in self.key_arguments]]
-        if not key:
-            return None
-        is_replay = int(call.replay_of is not None)
-        return f"key 1 {is_replay} {digest} key:{_digest([call.agent_name, call.tool_name, key])}"
+        is_replay = call.replay_of is not None
+        return key_limit(
+            (call.agent_name, call.tool_name), call.args, self.key_arguments, call.idempotency_key, is_replay
+        )
+
+
+def key_limit(
+    names: tuple[str, str],
+    args: Any,
+    key_arguments: Sequence[str],
+    given: str | None,
+    is_replay: bool = False,
+) -> str | None:
+    """Return the limit of an idempotencyKey as text, if a call has one; ``names`` are its agent and tool."""
+    digest = _ANY
+    key: list[Any] = []
+    if given:
+        digest, key = _digest(args), ["given", given]
+    elif key_arguments and isinstance(args, dict):
+        key = ["declared", [[name, args.get(name)] for name in key_arguments]]
+    return f"key 1 {int(is_replay)} {digest} key:{_digest([*names, key])}" if key else None
 
 
 def _scope(bound: "BoundTool", field: str) -> str:
@@ -150,25 +165,38 @@ class LimitScripts:
 
     def __init__(self, ledger: Ledger) -> None:
         folder = files("goondan_tasks.ledger") / "scripts"
-        self._admit, self._begin, self._leave, self._look = (
-            Script.read(folder, "permits", name) for name in ("admit", "begin", "leave", "look")
+        self._begin, self._leave, self._look = (
+            Script.read(folder, "permits", name) for name in ("begin", "leave", "look")
         )
+        self._admit = Script.read(folder, "ttl", "permits", "queueing", "admit")
         self._keys, self._terms = ledger.keys, ledger.limit_terms
         settings = ledger.settings
         self._ttl = settings.result_ttl_seconds + settings.queue_timeout_seconds
         self._call_timeout = settings.call_timeout_seconds
 
     def admit(
-        self, call_id: str, call: ToolCall, call_limits: str, *, message: bytes, run_seconds: float
+        self,
+        call_id: str,
+        call: ToolCall,
+        call_limits: str,
+        *,
+        message: bytes,
+        run_seconds: float,
+        token: str = "",
     ) -> ScriptCall[LimitAnswer]:
-        """Ask whether a call may run now, for at most ``run_seconds`` (``admit.lua``)."""
+        """Ask whether a call may run now, for at most ``run_seconds`` (``admit.lua``).
+
+        With the ``token`` of its claim, a call that must wait is queued again.
+        """
         queue = call_queue(call.agent_name)
         # the space marks the message of an admitted call, see permits.lua
         turn = b" " + message if message else b""
         # what a call holds must outlive the call
         ttl = math.ceil(self._ttl + max(run_seconds, self._call_timeout))
-        arguments = (self._terms, call_id, call.agent_name, queue, wake_up_key(queue), call_limits, turn, ttl)
-        return ScriptCall(self._admit, [self._keys.call(call_id)], arguments, LimitAnswer.of)
+        queue_names = call.agent_name, queue, wake_up_key(queue)
+        arguments = (self._terms, call_id, *queue_names, call_limits, turn, ttl, token)
+        keys = [self._keys.call(call_id), self._keys.due, self._keys.running(call.agent_name)]
+        return ScriptCall(self._admit, keys, arguments, LimitAnswer.of)
 
     def begin(self, call_id: str, token: str, call_limits: str) -> ScriptCall[FollowUp]:
         """Count the start of a run for its rates now, since it may take long (``begin.lua``)."""

@@ -39,6 +39,10 @@ class Limit:
     digest: str
     name: str
 
+    @property
+    def line(self) -> str:
+        return f"{self.kind} {self.most} {self.period} {self.digest} {self.name}"
+
 
 def limits_of(call: ToolCall) -> tuple[Limit, ...]:
     """Return the limits of a call of the bundle, in the order in which it waits for them."""
@@ -72,7 +76,7 @@ def terms_on_reserve(tool: str, terms: ClaimTerms, *, asks_limits: bool) -> Clai
     limits = REGISTRY.limits("coder", tool)
     if limits is None or limits.is_empty:
         return terms
-    return terms if asks_limits and not limits.key_arguments else None
+    return terms if asks_limits else None
 
 
 class Writer:

@@ -15,11 +15,14 @@ from broker_config.in_flight import InFlight, ReservationFactory
 from broker_config.scripts import ScriptCall
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.scripts import Scripts
+from goondan_tasks.limits.limiter import LimitScripts
 from tests.simulation.rules import CANCELLED, ENDED, LOST, OPEN, YES, Record, Rules
 
 _ID = re.compile(rb'"id": ?"([^"]+)"')
 #: longer than any run may last
 LONG_MS = 10_000_000
+#: of a mark
+KEYED = -3
 _WORDS = {0: LOST, -1: CANCELLED}
 #: of a row; the lists are running, pending and approvals, the messages those in its queue and in flight
 FIELDS = (
@@ -38,7 +41,9 @@ class MismatchError(AssertionError):
 def script_names(ledger: Ledger, in_flight: InFlight, reservations: ReservationFactory) -> dict[str, str]:
     """Return the names of the scripts by their digests."""
     names = {getattr(ledger._scripts, name).sha: name for name in Scripts.__slots__}
-    return names | {reservations._script.sha: "reserve", in_flight._give_back.sha: "give_back"}
+    others = {"reserve": reservations._script, "give_back": in_flight._give_back}
+    others["admit"] = LimitScripts(ledger)._admit
+    return names | {script.sha: name for name, script in others.items()}
 
 
 class Conformance:
@@ -281,8 +286,8 @@ class Conformance:
 
     def _start(self, _: list[str], given: list[str], answer: list[int]) -> None:
         self._lease = int(given[0])
-        for call_id, token, word in zip(given[1::2], given[2::2], answer, strict=True):
-            if self._is_followed(call_id):
+        for call_id, token, word in zip(given[2::3], given[3::3], answer, strict=True):
+            if self._is_followed(call_id) and word != KEYED:  # another call has its key: nothing has happened
                 ours, record = self._rules.start(self._record(call_id), token)
                 self._agree("start", call_id, ours, _WORDS.get(word, YES))
                 self._set("start", call_id, record, is_touched=ours == YES)
@@ -391,6 +396,16 @@ class Conformance:
             self._agree("release", call_id, ours, YES if answer else LOST)
             self._set("release", call_id, record, is_touched=False)
 
+    def _admit(self, _: list[str], given: list[str], answer: list[Any]) -> None:
+        """A claimed call that must wait for a limit is queued again."""
+        call_id, token = given[1], given[8]
+        before = self._record(call_id)
+        if not self._is_followed(call_id) or answer[0] != b"wait" or not token or before.token != token:
+            return
+        word, record = self._rules.release(before, token, died=False, is_untouched=True, has_message=False)
+        self._agree("admit", call_id, word, YES)
+        self._set("admit", call_id, record, is_touched=False)
+
     def _retry(self, keys: list[str], given: list[str], answer: int) -> None:
         call_id = keys[0].rpartition(":")[2]
         if self._is_followed(call_id):
@@ -481,6 +496,7 @@ _FOLLOWED: Table = {
     "approve": Conformance._approve,
     "cancel": Conformance._cancel,
     "release": Conformance._release,
+    "admit": Conformance._admit,
     "retry": Conformance._retry,
     "sweep": Conformance._sweep,
     "end_leases": Conformance._end_leases,

@@ -8,7 +8,7 @@ from goondan_tasks.ledger.record import Claim, Stored, Verdict
 from tests.simulation.invariants import AT_END, check, require_alone
 from tests.simulation.key_invariants import require_only_run, same_key
 from tests.simulation.limit_invariants import require_within_limits
-from tests.simulation.workers import claim, ok_result, reserve, store_result
+from tests.simulation.workers import ask_for_key, claim, ok_result, reserve, store_result
 from tests.simulation.world import QUEUES, BrokenPromiseError, KnownCall, World
 
 #: how long a world is healed
@@ -98,8 +98,11 @@ def work_off(world: World) -> None:
         while worker.messages:
             claim(world, pick)
         for held in list(worker.held.values()):
-            [answer] = world.ledger.start([held.claim.id_and_token]).run(world.redis)
             one = world.calls[held.claim.run.id]
+            [answer] = world.ledger.start([held.claim.id_and_token], [one.key_line]).run(world.redis)
+            if answer == Stored.KEYED:
+                ask_for_key(world, worker, held)
+                continue
             del worker.held[held.claim.token]
             if answer == Stored.YES:
                 one.was_marked = True

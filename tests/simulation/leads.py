@@ -12,6 +12,7 @@ from goondan_tasks.ledger.record import Claim
 from tests.simulation.invariants import require_lease, require_startable
 from tests.simulation.limit_invariants import require_released
 from tests.simulation.parts import LeadJob
+from tests.simulation.workers import ask_for_key
 from tests.simulation.world import BrokenPromiseError, Worker, World
 from workers.job import Ended, JobState
 from workers.pool.lead import GROUP, MOST_RESULTS
@@ -25,7 +26,8 @@ def mark_by_lead(world: World, pick: Random) -> bool:
     worker = world.awake(pick, unmarked)
     if worker is None:
         return False
-    jobs = [LeadJob.of(held.claim) for held in unmarked(worker)[:GROUP]]
+    group = unmarked(worker)[:GROUP]
+    jobs = [LeadJob.of(held.claim, world.calls[held.claim.run.id].key_line) for held in group]
     world.lead.mark(jobs)
     _require_answered(world, [job for job in jobs if job.state in (JobState.CLAIMED, JobState.MARKING)])
     for job in jobs:
@@ -45,6 +47,8 @@ def _note_mark(world: World, worker: Worker, job: LeadJob) -> None:
         require_startable(world, one)
         require_lease(world, one)
         held.is_marked, held.renewed_at, one.was_marked = True, world.now, True
+    elif job.state is JobState.KEYED:
+        ask_for_key(world, worker, held)
     elif job.state is JobState.DAMAGED and not one.is_damaged:
         raise BrokenPromiseError(f"{world.name(one)} is not run, because of the damaged record of another")
     elif job.state in (JobState.LOST, JobState.CANCELLED, JobState.DAMAGED):

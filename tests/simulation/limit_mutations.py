@@ -124,6 +124,37 @@ LIMIT_MUTATIONS = [
         "local least = kind == 'rate' and 2 * RESERVED or '-inf'",
     ),
     Mutation(
+        "a mark takes no key",
+        "elseif limit ~= '' and not hold_key(KEYS[at], id, limit) then",
+        "elseif false then",
+    ),
+    Mutation(
+        "a mark keeps no key in the record",
+        "redis.call('HSET', key, 'permits', limit .. '\\n' .. permits)",
+        "do end",
+    ),
+    Mutation(
+        "results of calls with keys are kept without their outcome",
+        "local has_key = permits and string.sub(permits, 1, 4) == 'key '",
+        "local has_key = false",
+    ),
+    Mutation(
+        "a claimed call waits for a key and keeps its claim",
+        "if word == 'wait' and call.on_wait then call.on_wait() end",
+        "",
+    ),
+    Mutation(
+        "a claimed call gives its claim up too late",
+        "      if word == 'wait' and call.on_wait then call.on_wait() end\n      admit_waiting(limit.name)",
+        "      admit_waiting(limit.name)\n      if word == 'wait' and call.on_wait then call.on_wait() end",
+    ),
+    Mutation(
+        "keys of claimed calls are not asked for",
+        "if claim.verdict is not Verdict.RUN or not limits.has_key(call):",
+        "if True:",
+        where="workers.delivery.limiter:CallLimiter.admit_claimed",
+    ),
+    Mutation(
         "key runs beside its call",
         "local is_under_way = status == 'queued' or status == 'running' or status == 'pending'",
         "local is_under_way = status == 'queued' or status == 'pending'",

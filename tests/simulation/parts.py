@@ -33,11 +33,12 @@ class LeadJob:
     state: JobState = JobState.CLAIMED
     marked_at: float = 0.0
     is_bare: bool = True
+    key: str = ""
     ended_at: str = "2026-01-01T00:00:00.000Z"
 
     @classmethod
-    def of(cls, claim: Claim) -> "LeadJob":
-        return cls(claim, *claim.id_and_token, claim.run.call.agent_name)
+    def of(cls, claim: Claim, key: str = "") -> "LeadJob":
+        return cls(claim, *claim.id_and_token, claim.run.call.agent_name, key=key)
 
     @property
     def log_fields(self) -> Any:

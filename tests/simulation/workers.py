@@ -97,9 +97,13 @@ def mark(world: World, pick: Random) -> bool:
     waiting = worker.held_if(lambda held: not held.is_marked)
     group = pick.sample(waiting, min(len(waiting), pick.choice([1, 1, 3])))
     pairs = [held.claim.id_and_token for held in group]
-    answers = world.repeated(world.ledger.start(pairs), pick)
+    keys = [world.calls[held.claim.run.id].key_line for held in group]
+    answers = world.repeated(world.ledger.start(pairs, keys), pick)
     for held, answer in zip(group, answers, strict=True):
         one = world.calls[held.claim.run.id]
+        if answer == Stored.KEYED:
+            ask_for_key(world, worker, held)
+            continue
         if answer == Stored.YES:
             require_startable(world, one)
             require_lease(world, one)
@@ -109,6 +113,24 @@ def mark(world: World, pick: Random) -> bool:
         if answer == Stored.CANCELLED:
             world.reaper.fail(held.claim, ToolCancelledError())
     return True
+
+
+def ask_for_key(world: World, worker: Worker, held: Held) -> None:
+    """Ask whether a claimed call may run, because of its key; if not, do what the answer says."""
+    one = world.calls[held.claim.run.id]
+    try:
+        claim = worker.limiter.admit_claimed(held.claim)
+    except ResponseError:
+        if not one.is_damaged:
+            raise
+        return
+    if claim.verdict is Verdict.RUN:
+        return
+    del worker.held[held.claim.token]
+    if claim.is_ours:
+        world.reaper.settle(claim)
+    else:
+        world.tell(f"waits for {claim.about}", one)
 
 
 def begin(world: World, pick: Random) -> bool:
@@ -384,8 +406,10 @@ def _take(world: World, worker: Worker, claim: Claim, due: Mapping[str, float]) 
         if world.is_followed and due.get(one.id, world.milliseconds) < world.milliseconds - 1:
             raise BrokenPromiseError(f"{world.name(one)} may run past its deadline")
         world.check_claimed(worker, one)
-        worker.held[claim.token] = Held(claim, world.now)
+        held = worker.held[claim.token] = Held(claim, world.now)
         world.tell(f"claimed by {worker.name}, attempt {claim.run.attempt}", one)
+        if one.key_line and world.is_faulty(0.3):  # it is not plain: the general path asks at once
+            ask_for_key(world, worker, held)
         return
     if claim.is_ours:
         world.reaper.settle(claim)

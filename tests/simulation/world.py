@@ -103,6 +103,11 @@ class KnownCall:
     def is_event(self) -> bool:
         return is_event(self.call)
 
+    @property
+    def key_line(self) -> str:
+        """The limit of its idempotencyKey as text, empty if it has none."""
+        return next((limit.line for limit in self.limits if limit.kind == "key"), "")
+
 
 @dataclass(eq=False)
 class Held:

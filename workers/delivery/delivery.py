@@ -392,7 +392,7 @@ class Delivery:
             return terms
         # a call without a Step of a tool that the agent does not declare is refused, and takes no permit
         is_declared = tools.limits(agent, tool, in_step=False) is not None
-        return replace(terms, limits=limits.terms) if is_declared and not limits.key_arguments else None
+        return replace(terms, limits=limits.terms) if is_declared else None
 
     def _terms(self, bound: BoundTool | None) -> ClaimTerms:
         if bound is None:

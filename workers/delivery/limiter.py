@@ -5,10 +5,11 @@ later pushes a new one to the front of its queue. The script that ends a run rel
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from time import monotonic
+from typing import Any
 
 import structlog
 
@@ -93,17 +94,40 @@ class CallLimiter:
         """Admit the calls whose time has come; every worker does this periodically, as a fallback."""
         self.writer.send(self._limit_scripts.look(), self.follow)
 
-    def _admit(
-        self, request: ClaimRequest, limits: Limits, claim: MakeClaim, turn: MessageTurn, *, is_paused: bool
-    ) -> Claim:
-        call_id, call = request.call_id, request.call
-        script_call = self._limit_scripts.admit(
+    def admit_claimed(self, claim: Claim) -> Claim:
+        """Ask for the idempotencyKey of a claimed call, if it has one; return the claim, or its verdict."""
+        call = claim.run.call
+        limits = (self._limits_of(call) if claim.verdict is Verdict.RUN else None) or Limits()
+        if claim.verdict is not Verdict.RUN or not limits.has_key(call):
+            return claim
+        answer = self._asked(self._asking(claim.run.id, call, limits, token=claim.token))
+        if answer.word == "go":
+            return claim
+        verdict = Verdict.WAITING if answer.word == "wait" else _VERDICTS[answer.word]
+        if verdict is not Verdict.WAITING:
+            self._log(claim.run.log_fields, verdict, answer)
+        return replace(claim, verdict=verdict, about=answer.about)
+
+    def _asking(
+        self, call_id: str, call: ToolCall, limits: Limits, *, is_paused: bool = False, token: str = ""
+    ) -> ScriptCall[LimitAnswer]:
+        return self._limit_scripts.admit(
             call_id,
             call,
             limits.for_call(call, is_paused=is_paused),
             message=queue_element(call_id, call, serializer.encode(call.to_wire())),
             run_seconds=limits.run_seconds(call),
+            token=token,
         )
+
+    def _log(self, fields: Mapping[str, Any], verdict: Verdict, answer: LimitAnswer) -> None:
+        logger.info("call.not_admitted", **fields, verdict=str(verdict), about=answer.about)
+
+    def _admit(
+        self, request: ClaimRequest, limits: Limits, claim: MakeClaim, turn: MessageTurn, *, is_paused: bool
+    ) -> Claim:
+        call_id, call = request.call_id, request.call
+        script_call = self._asking(call_id, call, limits, is_paused=is_paused)
         with turn:  # calls wait for a limit in the order of their messages
             while (answer := self._asked(script_call)).word == "unknown":
                 if request.was_stored:
@@ -115,8 +139,7 @@ class CallLimiter:
         if answer.word == "go":
             return claim(request)
         verdict = _VERDICTS[answer.word]
-        fields = CallLogFields.of_call(call_id, call, request.worker).known()
-        logger.info("call.not_admitted", **fields, verdict=str(verdict), about=answer.about)
+        self._log(CallLogFields.of_call(call_id, call, request.worker).known(), verdict, answer)
         made = claim(request)
         return replace(made, verdict=verdict, about=answer.about) if made.verdict is Verdict.RUN else made
 

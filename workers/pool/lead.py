@@ -22,25 +22,17 @@ from broker_config.queues import is_events_queue
 from broker_config.refusals import is_script_fault, refusal_text
 from broker_config.scripts import ClaimOnReserve, ScriptCall
 from broker_config.vital_thread import vital_thread
-from goondan_tasks.ledger.record import Stored, Verdict
+from goondan_tasks.ledger.record import Verdict
 from goondan_tasks.messages import ToolCallResult, redis_clock
 from workers.concurrency.slots import Slots
 from workers.concurrency.threads import SHORT_SECONDS, DaemonThreads
-from workers.job import Ended, Job, JobState, Plan
+from workers.job import STATES, Ended, Job, JobState, Plan
 from workers.plain_context import PlainContext
 from workers.pool.limits import finish_many, follow, note_verdict
 from workers.pool.loop_calls import LoopCalls, Pool, log_damaged, note_stored
 from workers.runtime import WorkerRuntime
 
 logger = structlog.get_logger(__name__)
-
-#: by the answer of ``start.lua``
-_STATES = {
-    Stored.YES: JobState.STARTED,
-    Stored.LOST: JobState.LOST,
-    Stored.CANCELLED: JobState.CANCELLED,
-    Stored.DAMAGED: JobState.DAMAGED,
-}
 
 #: how many calls are marked as started together; those that have not begun when the worker dies have an
 #: unknown outcome
@@ -297,7 +289,10 @@ class Lead:
             return
         if self._ready and self._ready[0].state is JobState.CLAIMED and self._short >= GROUP:
             self._mark_ahead()
-        if job.state is not JobState.STARTED:
+        if job.state is JobState.KEYED:
+            job.plan = None
+            self._carry_out(job, number)
+        elif job.state is not JobState.STARTED:
             self._end_unstarted(job)
         elif plan.on_loop:
             self._has_slot = False  # it goes with the call
@@ -464,10 +459,11 @@ class Lead:
                 elif isinstance(answers, RedisError):
                     job.state = JobState.CLAIMED
                 else:
-                    job.state = _STATES[answers[number]]
+                    job.state = STATES[answers[number]]
             self._note_answer(answers)
 
-        self._reader.post(self._ledger.start([(job.id, job.token) for job in jobs]), on_answer)
+        claims, own_keys = [(job.id, job.token) for job in jobs], [job.key for job in jobs]
+        self._reader.post(self._ledger.start(claims, own_keys), on_answer)
 
     def _end_unstarted(self, job: Job) -> None:
         if job.state is JobState.CANCELLED:

@@ -391,7 +391,7 @@ class CallPool(BasePool):
             delivery.refuse(request.incoming, request.worker, error, job.token)
             self._end(request)
             return
-        self._carry_out(request, job.claim)
+        self._carry_out(request, delivery.limiter.admit_claimed(job.claim))
 
     def note_ended(self, ended: Sequence[Ended]) -> None:
         """Log stored results, count them, and tell Celery's monitors."""

@@ -1,22 +1,32 @@
--- Ask whether a call whose message the caller has may be claimed and run now; if not, it enters a wait queue and needs no
--- message. Calls that are claimed on reserve are asked for there.
+-- Ask whether a call whose message or claim the caller has may run now; if not, it enters a wait queue and needs no
+-- message, and is queued again if it was claimed. Calls that are claimed on reserve are asked for there, except for their
+-- idempotencyKey: start.lua takes that, and leaves the calls to this whose key is not free.
 -- It is harmless to run this twice.
--- KEYS  call
+-- KEYS  call, due, running:<agent>
 -- ARGV  terms of limits (permits.lua), id, agent, queue, its wake-up key, limits, the message to push when the call is
---       admitted ('' = the caller sends it), TTL of what it holds (s)
+--       admitted ('' = the caller sends it), TTL of what it holds (s), token of the caller's claim ('' = none)
 -- Returns {word, about, now (ms), {ms until the next check, {id, call JSON, ...}}}, as `ask` and `close` in permits.lua
--- do; one word more is unknown: the call has no record yet. permits.lua is put before this.
+-- do; one word more is unknown: the call has no record yet. permits.lua and queueing.lua are put before this.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local limits = open_limits(ARGV[1], now)
-local record = redis.call('HMGET', KEYS[1], 'status', 'queuedAt', 'deadline', 'waiting', 'attempt')
+local record = redis.call('HMGET', KEYS[1], 'status', 'queuedAt', 'deadline', 'waiting', 'attempt', 'token',
+  'cancelled')
 if not record[1] then return {'unknown', '', now, limits.close()} end
--- the claim will decide about it; it takes no permit
-if record[1] ~= 'queued' or tonumber(record[3]) <= now then return {'go', '', now, limits.close()} end
+local is_claimed = record[1] == 'running' and record[6] == ARGV[9]
+-- the claim, or the mark, will decide about it; it takes no permit
+if is_claimed and record[7] or not is_claimed and (record[1] ~= 'queued' or tonumber(record[3]) <= now) then return {'go', '', now, limits.close()} end
+-- calls that are not queued do not wait
+local function give_up_claim()
+  queue_again(KEYS, ARGV[2], ARGV[9], now)
+  redis.call('HINCRBY', KEYS[1], 'attempt', -1)
+end
+-- the run that it is claimed for has not begun
+local runs = (tonumber(record[5]) or 0) - (is_claimed and 1 or 0)
 local word, about = limits.ask({
   id = ARGV[2], at = tonumber(record[2]), deadline = tonumber(record[3]), limits = ARGV[6], agent = ARGV[3],
   queue = ARGV[4], wake_up = ARGV[5], message = ARGV[7], waits = record[4], ttl = tonumber(ARGV[8]),
-  has_run = (tonumber(record[5]) or 0) > 0,
+  has_run = runs > 0, on_wait = is_claimed and give_up_claim,
 })
 if word == 'go' then redis.call('HSET', KEYS[1], 'permits', ARGV[6]) end
 return {word, about or '', now, limits.close()}

@@ -1,7 +1,7 @@
 -- Claim a call or an event while its message is reserved. claiming.lua, mailboxes.lua and permits.lua are put before
 -- this, reserve.lua after it.
 -- Only messages that task_message.py has written are claimed here. All others need a claim of their own, and so do
--- calls with an idempotencyKey and events that are not the first in their mailbox.
+-- events that are not the first in their mailbox. An idempotencyKey is asked for by start.lua: only the worker can tell it.
 -- argument  JSON: lease (ms), ttl (s), worker, ns (prefix of all keys), most (attempts), ref (the revision that the
 --           terms belong to), limits (terms of limits, as permits.lua takes them)
 -- encoded   JSON of the queue's terms: tool -> {idempotent, most, limit}, or false for a tool whose calls are not claimed
@@ -85,7 +85,7 @@ end
 local function claim_on_reserve(queue, message, tag, argument, encoded)
   local task, id, tool = string.match(message, OURS)
   local agent, kind = string.match(queue, '^agent%.([a-z0-9-]+)(.*)$')
-  if not id or not agent or string.find(message, 'idempotencyKey', 1, true) then return false end
+  if not id or not agent then return false end
   decoded = decoded or cjson.decode(argument)
   terms_of[queue] = terms_of[queue] or encoded ~= '' and cjson.decode(encoded)
   local known, terms = terms_of[queue], false

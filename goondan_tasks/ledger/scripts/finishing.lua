@@ -15,7 +15,9 @@ end
 -- a second submission) and the end time (for an orchestrator) precede the arguments. Each field costs more memory
 -- than its value.
 local function keep_result(key, ttl, now, ended, call, digest, permits, has_result)
-  local at = not has_result and ended.kind == 'plain' and call and redis.call('HLEN', key) == PLAIN_FIELDS + (permits and 1 or 0)
+  local has_key = permits and string.sub(permits, 1, 4) == 'key ' -- other calls look for the outcome
+  local at = not (has_result or has_key) and ended.kind == 'plain' and call
+    and redis.call('HLEN', key) == PLAIN_FIELDS + (permits and 1 or 0)
     and string.find(call, ARGS, 1, true)
   if at then
     redis.call('DEL', key)

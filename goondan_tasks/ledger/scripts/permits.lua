@@ -355,7 +355,7 @@ local function open_limits(terms, now)
   -- Ask whether a call that a worker has received may run; if not, it enters a wait queue. It is harmless to ask twice.
   -- call  id, at (when it was queued, ms), deadline (ms), limits (text), agent, queue, wake_up (its key), message (to push
   --       when it is admitted, '' = the caller sends it), waits (whether it may be in a wait queue), has_run (so that it
-  --       keeps its key), ttl (s, or nothing)
+  --       keeps its key), ttl (s, or nothing), on_wait (what is called once it is in a wait queue, or nothing)
   -- Returns a word and what it is about:
   --   go        it may run; leave releases what it holds
   --   wait      it is in the wait queue of that limit
@@ -374,10 +374,16 @@ local function open_limits(terms, now)
     local freed = free_own(limits, call.id, call.has_run) -- it may have been admitted before
     if word == 'wait' then
       word = wait_for(limit, call)
+      if word == 'wait' and call.on_wait then call.on_wait() end
       admit_waiting(limit.name)
     end
     for _, name in ipairs(freed) do admit_waiting(name) end
     return word, owner or limit.name
+  end
+
+  -- Let a claimed call hold its idempotencyKey; returns whether that is free.
+  local function hold_key(id, at, text)
+    return try(limits_of(text), id, at, true) == 'go'
   end
 
   -- Count the start of a run for a rate, in place of its reservation.
@@ -451,5 +457,5 @@ local function open_limits(terms, now)
     return {first[2] and math.max(0, tonumber(first[2]) - now) or -1, unsent}
   end
 
-  return {ask = ask, begin = begin, leave = leave, look = look, take_out = take_out, close = close}
+  return {ask = ask, hold_key = hold_key, begin = begin, leave = leave, look = look, take_out = take_out, close = close}
 end

@@ -5,7 +5,7 @@
 -- Returns 1, or 0 if the claim was lost, the record is damaged or the call must not be run again, such as an event that
 -- has its result.
 -- It keeps its permits for the next claim, for a lease; a run that has started counts for its rates.
--- ttl.lua, former.lua and permits.lua are put before this.
+-- ttl.lua, former.lua, permits.lua and queueing.lua are put before this.
 -- The same token again (the answer was lost) gets the same answer while the call is queued: a message that the caller
 -- sends has not been sent yet.
 local record = redis.pcall('HMGET', KEYS[1], 'token', 'notStarted', 'idempotent', 'cancelled', 'released', 'status',
@@ -23,19 +23,13 @@ if ARGV[3] ~= '' then
   redis.call(ARGV[4] == '1' and 'LPUSH' or 'RPUSH', KEYS[4], ARGV[3])
   if redis.pcall('LLEN', KEYS[5]) == 0 then redis.call('LPUSH', KEYS[5], '1') end
 end
-local deadline = redis.call('HGET', KEYS[1], 'deadline')
-redis.call('HSET', KEYS[1], 'status', 'queued', 'released', ARGV[2], 'releasedAt', now)
-redis.call('ZADD', KEYS[2], deadline, ARGV[1])
+queue_again(KEYS, ARGV[1], ARGV[2], now)
 if not record[2] then keep_former(KEYS[1], record[7], record[8], now, 'released', record[9]) end
-redis.call('HDEL', KEYS[1], 'token', 'verdict', 'worker', 'notStarted', 'callback')
 if ARGV[4] == '1' then
   -- a call that had not started may have waited behind the one that killed the worker: it counts a fifth
   redis.call('HINCRBY', KEYS[1], 'deaths', record[2] and 1 or 5)
 elseif record[2] then
   redis.call('HINCRBY', KEYS[1], 'attempt', -1)
 end
--- the lease has shortened the record's lifetime; without a record, the message is not run
-keep_for(KEYS[1], math.max(0, math.ceil((deadline - (time[1] * 1000)) / 1000)))
-redis.pcall('ZREM', KEYS[3], ARGV[1]) -- only a list: if it is damaged, the call is queued all the same
 if not record[2] and record[10] then pcall(open_limits(ARGV[6], now).begin, ARGV[1], ARGV[2], record[10]) end
 return 1

@@ -62,13 +62,16 @@ class Door:
         self.ledger.submit_all([Submission(identity_of(call), call, wire, "digest")], "p")
         return call
 
-    def admit(self, call: ToolCall, call_limits: str, message: bytes | None = None) -> LimitAnswer:
+    def admit(
+        self, call: ToolCall, call_limits: str, message: bytes | None = None, token: str = ""
+    ) -> LimitAnswer:
         script_call = self.script_calls.admit(
             identity_of(call),
             call,
             call_limits,
             message=call.turn_id.encode() if message is None else message,
             run_seconds=1,
+            token=token,
         )
         return script_call.run(self.redis)
 
@@ -547,6 +550,53 @@ def test_other_arguments_under_the_same_key_are_a_conflict(door: Door) -> None:
     assert (answer.word, answer.about) == ("conflict", identity_of(first))
     door.end(first, "E_TOOL")
     assert door.admit(door.submit("t3"), key("y")).word == "go"
+
+
+def test_mark_takes_the_key_of_a_call_and_is_refused_where_another_has_it(door: Door, redis: Redis) -> None:
+    first, second = door.submit("t1"), door.submit("t2")
+    for call in (first, second):
+        door.claim(call)
+    claims = [door.claims[turn].id_and_token for turn in ("t1", "t2")]
+    assert door.ledger.start(claims, [key(), key()]).run(redis) == [Stored.YES, Stored.KEYED]
+    assert door.ledger.start(claims[:1], [key()]).run(redis) == [Stored.YES]
+    door.end(first)
+    assert door.ledger.start(claims[1:], [key()]).run(redis) == [Stored.KEYED]
+    assert door.admit(second, key(), token=claims[1][1]).word == "share"
+
+
+def test_claimed_call_that_waits_for_a_key_is_queued_until_that_is_free(door: Door, redis: Redis) -> None:
+    first, second = door.submit("t1"), door.submit("t2")
+    for call in (first, second):
+        door.claim(call)
+    (call_id, token), other = door.claims["t2"].id_and_token, door.claims["t1"].id_and_token
+    door.ledger.start([other], [key()]).run(redis)
+    assert [door.admit(second, key(), token=token).word for _ in range(2)] == ["wait", "wait"]
+    record = door.ledger.record(call_id)
+    assert record is not None
+    assert (record.state, record.attempt, record.waiting_for) == ("waiting", 0, "key:k")
+    assert redis.zscore(door.ledger.keys.running("coder"), call_id) is None
+    door.end(first, "E_TOOL")
+    assert door.queue() == ["t2"]
+
+
+def test_cancelled_call_that_is_claimed_does_not_wait_for_a_key(door: Door, redis: Redis) -> None:
+    first, second = door.submit("t1"), door.submit("t2")
+    for call in (first, second):
+        door.claim(call)
+    door.ledger.start([door.claims["t1"].id_and_token], [key()]).run(redis)
+    call_id, token = door.claims["t2"].id_and_token
+    door.ledger.cancel(call_id, "c").run(redis)
+    assert door.admit(second, key(), token=token).word == "go"
+
+
+def test_calls_share_a_result_that_was_stored_as_a_plain_one(door: Door, redis: Redis) -> None:
+    first, second = door.submit("t1"), door.submit("t2")
+    door.claim(first)
+    claim = door.claims["t1"]
+    door.ledger.start([claim.id_and_token], [key()]).run(redis)
+    wire = serializer.encode(claim.run.ok("found", None).to_wire())
+    door.ledger.finish_many([door.ledger.ended(claim, wire, outcome="ok", kind="plain")]).run(redis)
+    assert door.admit(second, key()).word == "share"
 
 
 def test_a_key_is_free_when_the_record_of_its_call_is_gone(door: Door, redis: Redis) -> None:

@@ -119,7 +119,7 @@ class Scene:
         self._is_plain = is_plain
         bound = SimpleNamespace(
             tool=SimpleNamespace(spec=SimpleNamespace(error_message_limit=100)),
-            export=SimpleNamespace(retry=None),
+            export=SimpleNamespace(retry=None, idempotency_key=None),
         )
         tool: Any = SimpleNamespace(bound=bound, is_async=False)
         self._plan = Plan(tool, lambda *_: None, 300, SlowToolDetector(), ())

@@ -76,7 +76,7 @@ class Scene:
         retry = object() if has_retry else None
         bound = SimpleNamespace(
             tool=SimpleNamespace(spec=SimpleNamespace(error_message_limit=100)),
-            export=SimpleNamespace(retry=retry),
+            export=SimpleNamespace(retry=retry, idempotency_key=None),
         )
 
         async def handle(context: object, arguments: Any) -> Any:
