@@ -333,7 +333,10 @@ def _note_step(world: StepsWorld, turn: str, step: ProducerStep) -> None:
         )
     found = {name for name in names if name.startswith("extra__")}
     left = world.extras(turn, step.index)
-    most, least = left - world.dropped_before[turn, step.index], left - world.maybe_dropped[turn]
+    # an earlier run of this opening, or one that has failed, may have registered its tools in the same worker
+    again = message_of(turn, step.index).get("register", ())
+    most = left.union(again) - world.dropped_before[turn, step.index]
+    least = left - world.maybe_dropped[turn]
     if not least <= found <= most:
         raise BrokenPromiseError(
             f"Step {step.index} of {turn} has {sorted(found)}, least {sorted(least)}, most {sorted(most)}"

@@ -176,8 +176,9 @@ _PAUSES = [
     (
         "a call leaves the wait queue of a pause that stands",
         "if is_pause(name) and not is_paused(name) and is_full(waiter[3]) then",
-        "if is_pause(name) and is_paused(name) then\n        give_turn(id, waiter, waiter[5])\n"
-        "        redis.call('ZREM', wait_queues .. name, id)\n        return\n      end\n      if false then",
+        "if is_pause(name) and is_paused(name) then\n"
+        "          give_turn(name, id, waiter, waiter[5])\n          return\n"
+        "        end\n        if false then",
         "",
     ),
     (
