@@ -146,6 +146,10 @@ class QueueReader:
             self._settle()
             return self._woken(queues, ahead)
 
+    def is_hot(self, queues: Sequence[str]) -> bool:
+        """Return whether one of ``queues`` is known to hold messages: then :meth:`reserve` does not wait."""
+        return any(queue in self._hot for queue in queues)
+
     def close(self) -> None:
         """Close the connection."""
         self._connection.disconnect()

@@ -222,7 +222,8 @@ class Lead:
             queues = [queue for queue in queues if not is_events_queue(queue)]
         try:
             self._send_results()
-            if not queues or credit < 1:
+            must_not_wait = self._ready and not self._reader.is_hot(queues)
+            if not queues or credit < 1 or must_not_wait:
                 self._reader.settle()
                 return bool(self._ready) or not self._resign()
             if (terms := self._terms()) is not None:

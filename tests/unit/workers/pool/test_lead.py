@@ -50,8 +50,9 @@ class FakeReader:
         #: how many calls were asked for beyond the free slots, each time
         self.credits: list[int] = []
         self.extras: list[int] = []
-        #: the queues of the latest reservation
+        #: the queues of the latest reservation, and whether any is known to hold messages
         self.queues: Sequence[str] = ()
+        self.is_known = True
         self._posted: list[tuple[ScriptCall[Any], Callable[[Any], object]]] = []
 
     def claim_with(self, claim_on_reserve: object) -> None: ...
@@ -85,6 +86,9 @@ class FakeReader:
             return [self.mark_answers.get(call_id, 1) for call_id in ids]
         self.stored += ids
         return [1_700_000_000_000 for _ in ids]
+
+    def is_hot(self, queues: Sequence[str]) -> bool:
+        return self.is_known and bool(queues)
 
     def reserve(self, queues: Sequence[str], credit: int, extra: int) -> Batch:
         self.settle()
@@ -250,6 +254,16 @@ def test_calls_that_came_with_the_first_are_claimed_and_marked_before_it_begins(
     assert marked[100] == GROUP + 3
     assert scene.reader.credits[1:3] == [8, 7]
     wait_until(lambda: scene.lead.is_idle and scene.slots.taken == 0)
+
+
+def test_claimed_call_does_not_wait_for_more_in_queues_that_are_not_known_to_hold_any() -> None:
+    scene = Scene(8, lambda number: None)
+    scene.reader.is_known = False
+    scene.comes(*numbers(0, GROUP))
+    scene.comes("100", is_full=True)
+    scene.begin()
+    wait_until(lambda: scene.noted == [*numbers(0, GROUP), "100"])
+    assert scene.reader.credits[:3] == [8, 8, 8]
 
 
 def test_claimed_call_begins_though_there_is_no_queue_to_look_for_more() -> None:
