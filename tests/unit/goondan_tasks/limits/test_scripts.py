@@ -29,7 +29,7 @@ QUEUE = "agent.coder"
 ONE = "seats 1 0 - concurrency:notes"
 TWO = "seats 2 0 - concurrency:notes"
 SERIAL_A, SERIAL_B = "seats 1 0 - serial:notes@a", "seats 1 0 - serial:notes@b"
-RATE = "rate 2 400 - rate:notes"
+RATE = "rate 2 1500 - rate:notes"
 HOURLY = "rate 1 3600000 - h"
 TWO_AN_HOUR = "rate 2 3600000 - h"
 SLOW_RATE = "rate 1 7200000 - rate:notes"
@@ -233,7 +233,7 @@ def test_a_rate_admits_so_many_in_any_period_and_says_when_to_look(door: Door) -
     answer = door.admit(call, RATE)
     assert answer.word == "wait"
     assert answer.follow_up.look_in is not None
-    assert 0 < answer.follow_up.look_in <= 400
+    assert 0 < answer.follow_up.look_in <= 1_500
     assert door.queue() == []
     wait_until(lambda: door.look().look_in is None)
     assert door.queue() == ["t3"]
@@ -246,7 +246,7 @@ def test_a_rate_counts_from_the_start_of_a_handler_not_from_its_admission(door: 
     admitted_at = admissions[-1].now
     waiting = door.submit("t3")
     # neither of them has started, however long ago they were admitted
-    wait_until(lambda: door.admit(waiting, RATE).now > admitted_at + 400)
+    wait_until(lambda: door.admit(waiting, RATE).now > admitted_at + 1_500)
     assert door.admit(waiting, RATE).word == "wait"
     for call in (first, second):
         door.claim(call)
@@ -255,7 +255,7 @@ def test_a_rate_counts_from_the_start_of_a_handler_not_from_its_admission(door: 
     answer = door.admit(waiting, RATE)
     assert answer.word == "wait"
     assert answer.follow_up.look_in is not None
-    assert 0 < answer.follow_up.look_in <= 400
+    assert 0 < answer.follow_up.look_in <= 1_500
     wait_until(lambda: door.admit(waiting, RATE).word == "go")
 
 
