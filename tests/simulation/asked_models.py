@@ -26,7 +26,7 @@ from tests.simulation.scripts import load_scripts
 from tests.simulation.trips import Program, ProgramDiedError
 from tests.simulation.world import AGENT, LEASE, QUEUES, BrokenPromiseError, Held, KnownCall, Parts, Worker
 from workers.cancellation import Cancellation
-from workers.thinking.model_calls import AskedRequests, Models, tool_part
+from workers.thinking.model_calls import AskedRequests, ModelCallError, Models, tool_part
 from workers.thinking.model_request import ModelAnswer, ModelRequest
 
 MODEL = "m"
@@ -271,7 +271,7 @@ def think(world: ModelsWorld, pick: Random) -> bool:
 def _go_on(thinking: Thinking) -> None:
     try:
         thinking.coroutine.send(None)
-    except StopIteration:
+    except (StopIteration, ModelCallError):  # the call that asks has expired
         thinking.is_over = True
 
 
