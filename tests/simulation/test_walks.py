@@ -1,14 +1,21 @@
 """The walks hold, they find planted faults, and a failure is small and can be replayed."""
 
 import random
+from random import Random
 
 import pytest
 from redis import Redis
 
+from broker_config import serializer
+from goondan_tasks.calls import identity_of, new_call, queue_element
+from goondan_tasks.ledger.submission import Submission, digest_of
+from goondan_tasks.messages import iso_time
+from tests.simulation import workers
+from tests.simulation.admission import limits_of
 from tests.simulation.mutations import GUARDED_TWICE, MUTATIONS
 from tests.simulation.scripts import simulated_scripts
 from tests.simulation.walk import make_steps, replay, shrink, tell
-from tests.simulation.world import Parts
+from tests.simulation.world import AGENT, QUEUES, KnownCall, Parts, World
 
 COUNT = 150
 #: these walks are the same in each run; FRESH further ones are new
@@ -82,6 +89,26 @@ def test_failure_is_made_small_and_replays_exactly(redis: Redis) -> None:
     assert len(small.steps) < 20
     assert again == small
     assert len(tell(1, COUNT, small).splitlines()) < 30
+
+
+def test_call_that_is_claimed_at_its_very_deadline_takes_its_permit(redis: Redis) -> None:
+    with simulated_scripts():
+        world, pick = World(Parts(redis)), Random(1)
+        call = new_call(AGENT, "pace__slow", {}, {"deadline": iso_time(world.milliseconds)})
+        call_id, wire = identity_of(call), serializer.encode(call.to_wire())
+        message = queue_element(call_id, call, wire)
+        submission = Submission(call_id, call, wire, digest_of(call), message)
+        world.calls[call_id] = KnownCall(call, submission, 0, is_stored=False, limits=limits_of(call))
+        world.conformance.ignore_messages(call_id)
+        world.is_healing = True  # without faults
+        world.push(world.calls[call_id])
+        workers.reserve_from(world, world.workers[0], [QUEUES[0]], (1, 0), pick)
+        for worker in world.workers[1:]:
+            worker.is_frozen = True
+        workers.claim(world, pick)
+
+        assert [held.claim.run.id for held in world.workers[0].held.values()] == [call_id]
+        assert redis.zscore(world.ledger.keys.holders("rate:pace__slow"), call_id) is not None
 
 
 def test_rules_that_guard_a_promise_together_are_mutations() -> None:

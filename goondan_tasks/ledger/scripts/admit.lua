@@ -15,7 +15,8 @@ local record = redis.call('HMGET', KEYS[1], 'status', 'queuedAt', 'deadline', 'w
 if not record[1] then return {'unknown', '', now, limits.close()} end
 local is_claimed = record[1] == 'running' and record[6] == ARGV[9]
 -- the claim, or the mark, will decide about it; it takes no permit
-if is_claimed and record[7] or not is_claimed and (record[1] ~= 'queued' or tonumber(record[3]) <= now) then return {'go', '', now, limits.close()} end
+local is_over = record[1] ~= 'queued' or tonumber(record[3]) < now -- as claiming.lua says
+if is_claimed and record[7] or not is_claimed and is_over then return {'go', '', now, limits.close()} end
 -- calls that are not queued do not wait
 local function give_up_claim()
   queue_again(KEYS, ARGV[2], ARGV[9], now)
