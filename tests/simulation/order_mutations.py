@@ -6,10 +6,8 @@ _CLAIMS = "for key, claim in pairs(claims.records) do write_claim(key, claim, cl
 _LEASES = "redis.call('ZADD', due, unpack(claims.leases))"
 _TRIM = "for queue, took in pairs(lengths) do redis.call('LTRIM', queue, 0, -took - 1) end"
 _RELEASE = "redis.call(ARGV[4] == '1' and 'LPUSH' or 'RPUSH', KEYS[4], ARGV[3])"
-_UNPARK = "redis.call('HDEL', ns .. 'call:' .. id, 'parked', 'message')"
 _GIVEN_BACK = "local pushed = redis.pcall('RPUSH', queue, string.sub(entry, cut + 1))"
 _ADMITTED = "leaving[name], left.count, left.calls[id] ="
-_ENDED = "  redis.call('HSET', KEYS[2], 'ender', request)\n"
 #: name, text, its replacement
 ORDERS = (
     ("submit writes records before deadlines", _DEADLINES, f"{_RECORDS}\n  {_DEADLINES}"),
@@ -25,11 +23,6 @@ ORDERS = (
         f"redis.call('HSET', KEYS[1], 'status', 'queued', 'released', ARGV[2])\n  {_RELEASE}",
     ),
     (
-        "mailbox forgets an event before its message",
-        "local is_sent_by_caller",
-        f"{_UNPARK}\n  local is_sent_by_caller",
-    ),
-    (
         "give back drops the copy before it pushes",
         _GIVEN_BACK,
         f"redis.call('HDEL', KEYS[1], ARGV[i])\n    {_GIVEN_BACK}",
@@ -38,10 +31,5 @@ ORDERS = (
         "limits take a call out before its message",
         _ADMITTED,
         f"redis.call('ZREM', wait_queues .. name, id)\n  redis.call('DEL', waiters .. id)\n  {_ADMITTED}",
-    ),
-    (
-        "finish leaves the mailbox after the lease",
-        _ENDED,
-        f"{_ENDED}  close_ends(ends, KEYS[1], names)\n  ends = open_ends()\n",
     ),
 )
