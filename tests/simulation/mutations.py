@@ -28,7 +28,7 @@ _TABLE = [
     ),
     (
         "start takes any token",
-        "elseif record[1] ~= ARGV[2 * at - 1] then\n    answers[at - 1] = 0",
+        "elseif record[1] ~= token then\n    answers[at - 1] = 0",
         "elseif false then",
     ),
     ("start ignores a cancel", "  elseif record[2] then\n    answers[at - 1] = -1", "  elseif false then"),
@@ -142,17 +142,17 @@ _TABLE = [
     ("release pushes no message", "redis.call(ARGV[4] == '1' and 'LPUSH' or 'RPUSH', KEYS[4], ARGV[3])", ""),
     (
         "release keeps the token",
-        "redis.call('HDEL', KEYS[1], 'token', 'verdict', 'worker', 'notStarted', 'callback')",
-        "redis.call('HDEL', KEYS[1], 'verdict', 'worker', 'notStarted', 'callback')",
+        "redis.call('HDEL', keys[1], 'token', 'verdict', 'worker', 'notStarted', 'callback')",
+        "redis.call('HDEL', keys[1], 'verdict', 'worker', 'notStarted', 'callback')",
     ),
     (
         "release sets no deadline",
-        "'releasedAt', now)\nredis.call('ZADD', KEYS[2], deadline, ARGV[1])",
+        "'releasedAt', now)\n  redis.call('ZADD', keys[2], deadline, id)",
         "'releasedAt', now)",
     ),
     (
         "release stays among those that run",
-        "redis.pcall('ZREM', KEYS[3], ARGV[1]) -- only a list",
+        "redis.pcall('ZREM', keys[3], id) -- only a list",
         "-- only a list",
     ),
     ("submit pushes no message", "redis.call('LPUSH', queue.queue, unpack(queue.messages))", ""),
