@@ -27,7 +27,7 @@ if now - last > tonumber(ARGV[5]) then
   for _, id in ipairs(redis.call('ZRANGE', KEYS[1], '-inf', now + ARGV[2] / 2, 'BYSCORE')) do
     local key = ARGV[4] .. id
     local claim = redis.pcall('HMGET', key, 'status', 'token', 'spared') -- another program may have written the key
-    if (claim[1] == 'running' or claim[1] == 'done') and claim[2] ~= claim[3] then
+    if (claim[1] == 'running' or claim[1] == 'done') and claim[2] and claim[2] ~= claim[3] then
       local renewed = redis.call('ZSCORE', KEYS[1], id) - ARGV[2]
       redis.call('ZADD', KEYS[1], now + ARGV[2] / 2, id)
       redis.call('HSET', key, 'spared', claim[2], 'renewedAt', renewed)

@@ -199,3 +199,12 @@ def test_sweep_goes_on_though_the_time_of_the_last_one_is_damaged(ledger: Ledger
     redis.set(ledger.keys.swept, "overwritten")
     assert ledger.sweep("s").run(redis) == []
     assert redis.get(ledger.keys.swept) != b"overwritten"
+
+
+def test_first_sweep_drops_an_ended_call_whose_lease_was_extended_once(ledger: Ledger, redis: Redis) -> None:
+    call_id = submit(ledger, a_call())
+    redis.hset(ledger.keys.call(call_id), mapping={"status": "done", "spared": "token"})
+    redis.zadd(ledger.keys.due, {call_id: 1})
+    redis.delete(ledger.keys.swept)
+    assert ledger.sweep("s").run(redis) == []
+    assert redis.zscore(ledger.keys.due, call_id) is None
