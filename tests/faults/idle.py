@@ -20,7 +20,7 @@ def leftovers(redis_url: str) -> dict[str, int]:
             "unacked": redis.hlen("unacked"),
             "unacked_index": redis.zcard("unacked_index"),
             "running": redis.zcard(keys.running("tester")),
-            "due": redis.zcard(keys.due),
+            "due": redis.zcount(keys.due, "-inf", "(inf"),  # without the marks of agents
         }
     return {name: int(count) for name, count in counts.items() if count}
 

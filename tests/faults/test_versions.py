@@ -202,5 +202,5 @@ def test_records_of_another_layout_hold_up_no_call_of_a_dead_worker(
     assert again.result(PATIENCE).status == "ok"
     assert runs(log) == {CALLS: 2}
     assert {redis.get(Keys().call(call_id)) for call_id in odd} == {b"packed"}
-    assert redis.zcard(Keys().due) == len(odd)
+    assert redis.zcount(Keys().due, "-inf", "(inf") == len(odd)
     assert other.poll() is None
