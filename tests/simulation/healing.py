@@ -24,8 +24,8 @@ def heal(world: World) -> None:
         BrokenPromiseError: a call does not end, or something is left in an index or a queue.
     """
     world.is_healing = True
-    for number in range(len(world.workers)):
-        world.workers[number] = world.new_worker(number)
+    for worker in list(world.workers):
+        world.end(worker)
     world.swept.clear()
     world.submit_again()
     waited = 0

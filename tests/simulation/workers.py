@@ -250,6 +250,7 @@ def suspend_run(world: World, worker: Worker, held: Held, pick: Random) -> bool:
     one = world.calls[claim.run.id]
     del worker.held[claim.token]
     if one.is_damaged:  # its worker logs that the call is lost (ResultWriter)
+        worker.leave_damaged(True, held)
         return False
     answer = world.ledger.suspend(claim, result).run(world.redis)
     if answer == -1:
@@ -298,6 +299,7 @@ def renew_all(world: World, worker: Worker) -> None:
     lost = world.ledger.renew([held.claim.id_and_token for held in worker.held.values()]).run(world.redis)
     for token, held in list(worker.held.items()):
         if held.claim.run.id in lost:
+            world.forget_start(held)
             del worker.held[token]
             worker.pauses = [one for one in worker.pauses if one[0].token != token]
         else:

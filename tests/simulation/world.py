@@ -343,13 +343,16 @@ class World:
         number = self.workers.index(worker)
         worker.writer.is_dead = True
         for held in worker.held.values():
-            one = self.calls[held.claim.run.id]
-            if one.is_damaged and held.has_begun and not held.is_counted:  # nobody can know of its start
-                self.starts = {
-                    name: [start for start in known if start[1] != one.id]
-                    for name, known in self.starts.items()
-                }
+            self.forget_start(held)
         self.workers[number] = self.new_worker(number)
+
+    def forget_start(self, held: Held) -> None:
+        """Forget the start of a run that is given up uncounted with a damaged record: nobody knows of it."""
+        one = self.calls[held.claim.run.id]
+        if one.is_damaged and held.has_begun and not held.is_counted:
+            self.starts = {
+                name: [start for start in known if start[1] != one.id] for name, known in self.starts.items()
+            }
 
     def count_starts(self) -> None:
         """Let workers count the starts of what they run, as they do when a run takes more than a moment."""
