@@ -42,8 +42,8 @@ class LeaseKeeper:
         self._claims: dict[str, Claim] = {}
         self._others: list[Callable[[], Sequence[tuple[str, str]]]] = []
         self._is_failing = False
-        #: the tokens of the claims that the last renewal did not find
-        self._missed: set[str] = set()
+        #: the tokens of the claims that the last renewal did not find, and since when they are missing
+        self._missed: dict[str, float] = {}
         self._lock = threading.Lock()
         self._pause = threading.Event()
 
@@ -100,14 +100,16 @@ class LeaseKeeper:
         if self._is_failing:
             _logger().info("leases.renewed_again")
         self._is_failing = False
-        # a claim is lost only if it is missing twice: one whose result was just stored is dropped in a moment
+        # a claim is lost only if it is missing for a while: one whose result was just stored is dropped in a
+        # moment. After an outage one renewal may follow another at once
+        now = self._clock()
         missed = [claim for claim in held if claim.run.id in lost]
+        self._missed = {claim.token: self._missed.get(claim.token, now) for claim in missed}
         for claim in missed:
-            if claim.token in self._missed:
+            if now - self._missed[claim.token] >= self._interval / 2:
                 _logger().warning("leases.lost", **claim.run.log_fields)
                 self.drop(claim)
                 self._on_lost(claim)
-        self._missed = {claim.token for claim in missed}
         return True
 
 

@@ -94,6 +94,19 @@ def test_a_claim_that_two_renewals_miss_is_lost_and_that_is_said_once(claim: Cla
     assert all("short" in ids for ids in ledger.renewed)
 
 
+def test_a_claim_that_renewals_in_quick_succession_miss_is_not_lost_yet(claim: Claim) -> None:
+    now, told = [0.0], list[Claim]()
+    lost = replace(claim, run=replace(claim.run, id="lost"), token="lost")
+    keeper = LeaseKeeper(cast(Ledger, Forgetful()), LEASE_SECONDS, told.append, lambda: now[0])
+    keeper.hold(lost)
+    for _ in range(3):  # an outage is over, and the renewals that it has held up follow one another
+        assert keeper._renew()
+    assert told == []
+    now[0] += LEASE_SECONDS
+    assert keeper._renew()
+    assert told == [lost]
+
+
 @pytest.fixture
 def away_twice(claim: Claim, monkeypatch: pytest.MonkeyPatch) -> tuple[LeaseKeeper, Pauses]:
     pauses = Pauses()
