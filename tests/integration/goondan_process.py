@@ -1,9 +1,11 @@
 """Running ``goondan`` against real workers: as a process of its own, or within the test's."""
 
+import gc
 import json
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass
@@ -34,7 +36,11 @@ def goondan(
     if arguments[0] in _SERVERS:
         return goondan_program(*arguments, env=env, cwd=cwd, stdin=stdin)
     with mock.patch.dict(os.environ, env, clear=True), chdir(cwd or Path.cwd()):
-        return invoke(*arguments, stdin=stdin)
+        outcome = invoke(*arguments, stdin=stdin)
+    with warnings.catch_warnings():  # what a program has left open is closed as it ends
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect(1)
+    return outcome
 
 
 def goondan_program(

@@ -30,8 +30,9 @@ ONE = "seats 1 0 - concurrency:notes"
 TWO = "seats 2 0 - concurrency:notes"
 SERIAL_A, SERIAL_B = "seats 1 0 - serial:notes@a", "seats 1 0 - serial:notes@b"
 RATE = "rate 2 1500 - rate:notes"
-HOURLY = "rate 1 3600000 - h"
-TWO_AN_HOUR = "rate 2 3600000 - h"
+#: a little less than the deadline of a call leaves it, so that the next one may wait
+HOURLY = "rate 1 3500000 - h"
+TWO_AN_HOUR = "rate 2 3500000 - h"
 SLOW_RATE = "rate 1 7200000 - rate:notes"
 
 
