@@ -9,7 +9,7 @@ raise ``redis.exceptions.RedisError``; a :class:`broker_config.pipelined_writer.
 import itertools
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -30,7 +30,7 @@ from goondan_tasks.ledger.claim_request import (
     settlement_claim,
     swept_claim,
 )
-from goondan_tasks.ledger.endings import Finished, FollowUp, kind_of, nothing_follows, stored_many
+from goondan_tasks.ledger.endings import Finished, Follow, kind_of, nothing_follows, stored_many
 from goondan_tasks.ledger.former_runs import former_ending
 from goondan_tasks.ledger.record import (
     Admission,
@@ -218,17 +218,13 @@ class Ledger(CallRecords):
             parse,
         )
 
-    def release_events(self, agent: str, mailboxes: Sequence[str]) -> ScriptCall[dict[str, bytes]]:
-        """Queue the first event of each mailbox again if a worker has parked it (``release_events.lua``).
-
-        The answer maps ids to the JSON of the events that the caller must send itself.
-        """
+    def release_events(self, agent: str, mailboxes: Sequence[str]) -> ScriptCall[None]:
+        """Queue the first event of each mailbox again if a worker has parked it (``release_events.lua``)."""
         queue = events_queue(agent)
         return ScriptCall(
             self._scripts.release_events,
             [queue, wake_up_key(queue)],
             [self.keys.prefix, *mailboxes],
-            lambda found: {one.decode(): call for one, call in zip(found[::2], found[1::2], strict=True)},
         )
 
     def claim_on_reserve(
@@ -331,7 +327,7 @@ class Ledger(CallRecords):
         return run.id, claim.token, run.call.agent_name, status, outcome, kind, result, done_at
 
     def finish_many(
-        self, ended: Sequence[tuple[Any, ...]], follow: Callable[[FollowUp], object] = nothing_follows
+        self, ended: Sequence[tuple[Any, ...]], follow: Follow = nothing_follows
     ) -> ScriptCall[list[int]]:
         """Store the final results of tool calls in one script (``finish.lua``).
 

@@ -13,7 +13,7 @@ from broker_config.connections import milliseconds_of, rows_of
 from broker_config.queues import call_queue, wake_up_key
 from broker_config.scripts import Script, ScriptCall
 from goondan_tasks.errors import LimitError, ToolCallConflictError
-from goondan_tasks.ledger.endings import FollowUp
+from goondan_tasks.ledger.endings import next_look
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim
 from goondan_tasks.messages import ToolCall, ToolCallResult, iso_time
@@ -151,13 +151,14 @@ class LimitAnswer:
     about: str
     #: Redis time in ms
     now: int
-    follow_up: FollowUp
+    #: ms until the wait queues must be checked again; ``None`` if no call waits
+    look_in: int | None
 
     @classmethod
     def of(cls, answer: Sequence[Any]) -> Self:
         """Read the script's answer."""
-        word, about, now, follow_up = answer
-        return cls(word.decode(), about.decode(), now, FollowUp.of(follow_up))
+        word, about, now, look_in = answer
+        return cls(word.decode(), about.decode(), now, next_look(look_in))
 
 
 class LimitScripts:
@@ -198,19 +199,19 @@ class LimitScripts:
         keys = [self._keys.call(call_id), self._keys.due, self._keys.running(call.agent_name)]
         return ScriptCall(self._admit, keys, arguments, LimitAnswer.of)
 
-    def begin(self, call_id: str, token: str, call_limits: str) -> ScriptCall[FollowUp]:
+    def begin(self, call_id: str, token: str, call_limits: str) -> ScriptCall[int | None]:
         """Count the start of a run for its rates now, since it may take long (``begin.lua``)."""
         arguments = [self._terms, call_id, token, call_limits]
-        return ScriptCall(self._begin, [self._keys.call(call_id)], arguments, FollowUp.of)
+        return ScriptCall(self._begin, [self._keys.call(call_id)], arguments, next_look)
 
-    def leave(self, call_id: str, token: str, call_limits: str) -> ScriptCall[FollowUp]:
+    def leave(self, call_id: str, token: str, call_limits: str) -> ScriptCall[int | None]:
         """Release what a run holds that has ended, and whose record is damaged (``leave.lua``)."""
         arguments = [self._terms, call_id, token, call_limits]
-        return ScriptCall(self._leave, [self._keys.call(call_id)], arguments, FollowUp.of)
+        return ScriptCall(self._leave, [self._keys.call(call_id)], arguments, next_look)
 
-    def look(self) -> ScriptCall[FollowUp]:
+    def look(self) -> ScriptCall[int | None]:
         """Admit the calls that no longer have to wait (``look.lua``)."""
-        return ScriptCall(self._look, [self._keys.limits], [self._terms], FollowUp.of)
+        return ScriptCall(self._look, [self._keys.limits], [self._terms], next_look)
 
 
 _UNITS = {1_000: "s", 60_000: "m", 3_600_000: "h"}

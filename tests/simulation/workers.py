@@ -15,7 +15,7 @@ from broker_config import serializer
 from goondan_tasks.errors import ToolCancelledError, ToolError
 from goondan_tasks.events import is_event
 from goondan_tasks.ledger.claim_request import ClaimRequest
-from goondan_tasks.ledger.endings import FollowUp
+from goondan_tasks.ledger.endings import next_look
 from goondan_tasks.ledger.record import Claim, Stored, Verdict
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.output import Pending
@@ -53,7 +53,7 @@ def reserve_from(
         world.note(f"{worker.name} lost the answer to its reservation")
         return True
     if after:
-        worker.limiter.follow(FollowUp.of(after[0]))
+        worker.limiter.follow(next_look(after[0]))
     for tag, number, message, answer in zip(*[iter(taken)] * 4, strict=True):
         queue = queues[number]
         if answer is None:

@@ -19,7 +19,6 @@ from broker_config.scripts import ScriptCall
 from goondan_tasks.calls import queue_element
 from goondan_tasks.errors import GoondanError
 from goondan_tasks.ledger.claim_request import ClaimRequest
-from goondan_tasks.ledger.endings import FollowUp
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.submission import Submission, digest_of
@@ -145,13 +144,13 @@ class CallLimiter:
 
     def _asked(self, script_call: ScriptCall[LimitAnswer]) -> LimitAnswer:
         answer = self.writer.ask(script_call)
-        self.follow(answer.follow_up)
+        self.follow(answer.look_in)
         return answer
 
-    def follow(self, follow_up: FollowUp) -> None:
+    def follow(self, look_in: int | None) -> None:
         """Schedule the next look at calls that wait."""
-        if follow_up.look_in is not None:
-            self._look_in(follow_up.look_in / 1000)
+        if look_in is not None:
+            self._look_in(look_in / 1000)
 
     def _look_in(self, seconds: float) -> None:
         """Look in ``seconds``, unless an earlier look is scheduled."""

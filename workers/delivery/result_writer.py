@@ -19,7 +19,7 @@ from goondan_tasks.call_counts import CallCounts, CountedCall
 from goondan_tasks.calls import Run
 from goondan_tasks.errors import BrokerUnreachableError, GoondanError, ToolOutputError
 from goondan_tasks.events import is_event
-from goondan_tasks.ledger.endings import Finished, FollowUp
+from goondan_tasks.ledger.endings import Finished
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper, unknown_outcome
@@ -369,7 +369,7 @@ class ResultWriter:
                 self.monitors.add_end(claim.run.call, result)
                 self.keep_failure(claim.run, result)
                 self.writer.flush()
-            self.limiter.follow(FollowUp(finished.look_in))
+            self.limiter.follow(finished.look_in)
 
         is_waited_for = is_event(claim.run.call) or self.limiter.is_waited_for(claim.run.call)
         refused = partial(self._on_refusal, claim)

@@ -6,7 +6,7 @@ from typing import Any
 import structlog
 
 from broker_config.scripts import ScriptCall
-from goondan_tasks.ledger.endings import FollowUp
+from goondan_tasks.ledger.endings import next_look
 from goondan_tasks.ledger.record import Verdict
 from workers.delivery.delivery import Delivery
 from workers.job import Ended, Job
@@ -32,7 +32,7 @@ def note_verdict(delivery: Delivery, job: Job) -> bool:
 def follow(delivery: Delivery, answer: Any) -> None:
     """Do what the limits of a reservation's calls ask for, if anything (``claim_on_reserve.lua``)."""
     if answer is not None:
-        delivery.limiter.follow(FollowUp.of(answer))
+        delivery.limiter.follow(next_look(answer))
 
 
 def finish_many(delivery: Delivery, ended: Sequence[Ended]) -> ScriptCall[list[int]]:

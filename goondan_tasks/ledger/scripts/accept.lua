@@ -36,7 +36,7 @@ end
 -- queue  what add_queue returned
 -- new    id, call (JSON), digest, producer ('' = no client of this package), is_celery (whether a plain Celery producer
 --        reads its own result record), deadline (ms, '' = none), patience (ms that it may wait without a deadline), ttl
---        (of the record, s), message ('' = the caller sends it), indexes (of traces, as tracing.lua takes them); for an
+--        (of the record, s), message ('' = none: its producer answers it, or a worker has it), indexes (of traces, as tracing.lua takes them); for an
 --        event also ns, box
 -- Returns nothing for a new call; 'known' or 'conflict', and its status, for one that was submitted before; 'damaged' for
 -- one whose record or mailbox is: it is not accepted, the others of the batch are.

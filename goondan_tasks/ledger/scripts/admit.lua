@@ -4,8 +4,8 @@
 -- It is harmless to run this twice.
 -- KEYS  call, due, running:<agent>
 -- ARGV  terms of limits (permits.lua), id, agent, queue, its wake-up key, limits, the message to push when the call is
---       admitted ('' = the caller sends it), TTL of what it holds (s), token of the caller's claim ('' = none)
--- Returns {word, about, now (ms), {ms until the next check, {id, call JSON, ...}}}, as `ask` and `close` in permits.lua
+--       admitted, TTL of what it holds (s), token of the caller's claim ('' = none)
+-- Returns {word, about, now (ms), ms until the next check}, as `ask` and `close` in permits.lua
 -- do; one word more is unknown: the call has no record yet. permits.lua and queueing.lua are put before this.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -1,17 +1,15 @@
 -- Approve a call that waits for it: the call is queued, with its message.
 -- KEYS  call, due, pending:<agent>, approvals:<agent>, celery-task-meta-<id>, queue, its wake-up key
 -- ARGV  id, token, lease (ms), approver, the call's own deadline (ms, '' = none), queue timeout (ms),
---       record TTL (s), message ('' = the caller sends it)
+--       record TTL (s), message
 -- Returns as resolve.lua does; words: approved, expired, closed, other, unknown.
 -- The same token again (the answer was lost) gets the same answer.
 local record = redis.pcall('HMGET', KEYS[1], 'status', 'attempt', 'queuedAt', 'call', 'suspendedAt', 'cancelled',
-  'completion', 'approval', 'deadline', 'approvalToken', 'approved')
+  'completion', 'approval', 'deadline', 'approvalToken')
 local status = record[1]
 if not status then return {'unknown'} end
 if record[10] == ARGV[2] then return {'approved'} end
 if status == 'done' or status == 'dead' or record[6] or (record[8] and record[7]) then return {'closed'} end
--- the first approver may have died before it sent the message; a surplus message does no harm
-if status == 'queued' and record[11] and ARGV[8] == '' then return {'approved'} end
 if status ~= 'pending' then return {'other', status} end
 if not record[8] then return {'other', 'completion'} end
 local time = redis.call('TIME')
@@ -23,10 +21,8 @@ if number_in(record[9]) < now then
 end
 local deadline = tonumber(ARGV[5]) or now + ARGV[6]
 -- first what the queued call needs: a claim drops the message of one that is still pending
-if ARGV[8] ~= '' then
-  redis.call('LPUSH', KEYS[6], ARGV[8])
-  if redis.pcall('LLEN', KEYS[7]) == 0 then redis.call('LPUSH', KEYS[7], '1') end
-end
+redis.call('LPUSH', KEYS[6], ARGV[8])
+if redis.pcall('LLEN', KEYS[7]) == 0 then redis.call('LPUSH', KEYS[7], '1') end
 redis.call('ZADD', KEYS[2], deadline, ARGV[1])
 redis.call('HSET', KEYS[1], 'status', 'queued', 'approved', ARGV[4], 'approvalToken', ARGV[2],
   'deadline', deadline)

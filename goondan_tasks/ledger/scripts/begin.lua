@@ -1,7 +1,7 @@
 -- Count the start of a run for its rates, at once instead of at its end: it may take long.
 -- KEYS  call
 -- ARGV  terms of limits (permits.lua), id, token, its limits
--- Returns {ms until the next check of a wait queue, {id, call JSON, ...}}, as `close` in permits.lua, which is put before
+-- Returns ms until the next check of a wait queue, as `close` in permits.lua, which is put before
 -- this. The same token again counts no second start.
 local record = redis.pcall('HMGET', KEYS[1], 'token')
 local time = redis.call('TIME')

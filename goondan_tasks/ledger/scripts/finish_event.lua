@@ -6,10 +6,9 @@
 -- KEYS  due, call, the event's queue and wake-up key; for an answer also the asker's queue and wake-up key, and if the
 --       asker must handle it: call, calls:<agent> of the answer
 -- ARGV  those of finish.lua for one call, namespace, lease (ms) if the handler still runs (else ''), a unique id of
---       this request, its mailbox ('' = a tool call); for an answer also its message ('' = the caller sends it), and if
+--       this request, its mailbox ('' = a tool call); for an answer also its message ('' = none), and if
 --       the asker must handle it: id, call JSON, digest, queue timeout (ms), record TTL (s), mailbox, indexes of traces
--- Returns as finish_call does, or {that, id, call JSON} with the next event if the caller must send its message.
--- The same request again (the answer was lost) gets the same answer: the caller has not sent that message yet.
+-- Returns as finish_call does. The same request again (the answer was lost) gets the same answer.
 -- A client that follows the Turn (turn_events.py) reads from the Turn's stream that there is a result.
 -- mailboxes.lua, accept.lua and finishing.lua are put before this.
 local ttl, id, token, agent, outcome = ARGV[1], ARGV[7], ARGV[8], ARGV[9], ARGV[11]
@@ -18,17 +17,12 @@ local names = {results = ARGV[2], running = ARGV[3], meta = ARGV[4], dead_letter
 local still_runs = lease ~= ''
 local record = redis.pcall('HMGET', KEYS[2], 'box', 'suspendedAt', 'status', 'token', 'finishedAt', 'ender')
 local box = record[1] or record.err and ARGV[18] ~= '' and ARGV[18]
-local function release_next(answer)
-  local following, call = take_out_of_mailbox(ns, box, id, KEYS[3], KEYS[4])
-  return following and {answer, following, call} or answer
+local function release_next()
+  take_out_of_mailbox(ns, box, id, KEYS[3], KEYS[4])
 end
 local LATE = request .. ' late'
-if record[6] == request or record[6] == LATE then
-  local answer, following, status = record[6] == LATE and 0 or tonumber(record[5])
-  if box then following, status = first_in_mailbox(ns, box) end
-  if status ~= 'queued' then return answer end
-  return {answer, following, redis.call('HGET', ns .. 'call:' .. following, 'call')}
-end
+if record[6] == request then return tonumber(record[5]) end
+if record[6] == LATE then return 0 end
 local is_late = record[3] == 'done' and record[4] == token
 if is_late and still_runs then return tonumber(record[5]) end -- the same request again: its answer was lost
 local ends, now = open_ends(), 0
@@ -39,10 +33,9 @@ if not is_late then
   })
 end
 if now <= 0 then
-  -- a damaged record must not keep its mailbox closed
-  local answer = now == -2 and box and release_next(now) or now
+  if now == -2 and box then release_next() end -- a damaged record must not keep its mailbox closed
   close_ends(ends, KEYS[1], names, ARGV[6])
-  if now == -2 then return answer end
+  if now == -2 then return now end
   if box and outcome == 'ok' and redis.call('HGET', KEYS[2], 'outcome') ~= 'ok' then
     redis.pcall('HINCRBY', ns .. 'late-answers', agent_of(box), 1)
     redis.call('EXPIRE', ns .. 'late-answers', ttl)
@@ -51,9 +44,9 @@ if now <= 0 then
   redis.call('HDEL', KEYS[2], 'token')
   redis.call('HSET', KEYS[2], 'ender', LATE)
   redis.pcall('ZREM', names.running .. agent, id)
-  local answer = release_next(now)
+  release_next()
   redis.pcall('ZREM', KEYS[1], id)
-  return answer
+  return now
 end
 -- if the handler still runs, this renews its lease
 redis.call('HDEL', KEYS[2], 'parked', 'message', 'spared', 'renewedAt')
@@ -73,9 +66,9 @@ elseif ARGV[19] and ARGV[19] ~= '' then
 end
 if not still_runs then
   redis.call('HSET', KEYS[2], 'ender', request)
-  local answer = box and release_next(now) or now
+  if box then release_next() end
   close_ends(ends, KEYS[1], names, ARGV[6]) -- last: if this is broken off before, a sweep releases the next event
-  return answer
+  return now
 end
 close_ends(ends, KEYS[1], names, ARGV[6])
 redis.call('ZADD', KEYS[1], now + lease, id)

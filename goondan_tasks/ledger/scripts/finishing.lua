@@ -1,5 +1,5 @@
--- Ends runs. Shared by finish.lua and finish_event.lua; permits.lua is put before this. A damaged record or index of one call or agent must not keep the
--- results of others from being stored: both are read and written with pcall.
+-- Ends runs. Shared by finish.lua and finish_event.lua; permits.lua is put before this. A damaged record or index of one
+-- call or agent must not keep the results of others from being stored: both are read and written with pcall.
 local INLINE_BYTES = 16384 -- a notification with a larger result carries only the id; clients then read the record
 local PLAIN_FIELDS = 14 -- the number of fields of a call that was only submitted and run once
 local ARGS = '"callChain":[],"args":' -- precedes the arguments, which end the JSON of a plain call
@@ -7,7 +7,8 @@ local ARGS = '"callChain":[],"args":' -- precedes the arguments, which end the J
 -- Begin a batch. close_ends writes the keys that its calls share, each once.
 local function open_ends()
   local time = redis.call('TIME')
-  return {now = time[1] * 1000 + math.floor(time[2] / 1000), notifications = {}, ids = {}, running = {}, leaving = {}, waiting = {}}
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  return {now = now, notifications = {}, ids = {}, running = {}, leaving = {}, waiting = {}}
 end
 
 -- Store a result, and drop the fields of the record that are no longer needed. If the result repeats all of the call
@@ -83,7 +84,6 @@ local function finish_call(ends, key, ttl, names, ended)
 end
 
 -- Release what calls hold that have ended, and take them out of wait queues. Returns what `close` in permits.lua does,
---
 -- nothing if none of them had limits.
 local function release_permits(ends, terms)
   if #ends.leaving == 0 and #ends.waiting == 0 then return nil end

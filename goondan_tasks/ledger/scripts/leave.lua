@@ -1,7 +1,7 @@
 -- Release what a run holds whose record is damaged: the script that ends the run finds nothing there.
 -- KEYS  call
 -- ARGV  terms of limits (permits.lua), id, token, its limits
--- Returns {ms until the next check of a wait queue, {id, call JSON, ...}}, as `close` in permits.lua, which is put before
+-- Returns ms until the next check of a wait queue, as `close` in permits.lua, which is put before
 -- this. Nothing is released if the record can be read.
 local record = redis.pcall('HMGET', KEYS[1], 'token')
 local time = redis.call('TIME')

@@ -51,24 +51,19 @@ local function first_in_mailbox(ns, box)
 end
 
 -- Push the message of a parked event that is now the first.
--- Returns its id and JSON if the caller must send the message, else nothing.
 local function release_event(ns, id, queue, wake_up)
-  local record = redis.call('HMGET', ns .. 'call:' .. id, 'parked', 'message', 'call')
+  local record = redis.call('HMGET', ns .. 'call:' .. id, 'parked', 'message')
   if not record[1] then return end
-  local is_sent_by_caller = record[2] == ''
-  if not is_sent_by_caller then
-    redis.call('RPUSH', queue, record[2])
-    if redis.pcall('LLEN', wake_up) == 0 then redis.call('LPUSH', wake_up, '1') end
-  end
+  redis.call('RPUSH', queue, record[2])
+  if redis.pcall('LLEN', wake_up) == 0 then redis.call('LPUSH', wake_up, '1') end
   redis.call('HDEL', ns .. 'call:' .. id, 'parked', 'message') -- last: the record keeps what no queue takes
-  if is_sent_by_caller then return id, record[3] end
 end
 
--- Remove an event that has ended and release the next one. Returns as release_event does.
+-- Remove an event that has ended and release the next one.
 local function take_out_of_mailbox(ns, box, id, queue, wake_up)
   redis.pcall('LREM', ns .. 'mailbox:' .. box, 1, id)
   local following, status = first_in_mailbox(ns, box)
   if not following or status ~= 'queued' then return end
   notify_of_mail(ns, box)
-  return release_event(ns, following, queue, wake_up)
+  release_event(ns, following, queue, wake_up)
 end

@@ -29,7 +29,7 @@ local function open_limits(terms, now)
   lease, pause, ttl = tonumber(lease), tonumber(pause), tonumber(ttl)
   local calls, states, holders = ns .. 'call:', ns .. 'limit:', ns .. 'holders:'
   local look_times, wait_queues, waiters, waiting = ns .. 'limits', ns .. 'line:', ns .. 'waiter:', ns .. 'waiting:'
-  local turns, unsent = {}, {}
+  local turns = {}
   -- the calls that this script admits, of each wait queue, and the queues that are empty then
   local leaving, emptied = {}, {}
 
@@ -226,12 +226,8 @@ local function open_limits(terms, now)
   -- Admit a call: its message goes to the front of its queue. It leaves its wait queue when that has the message.
   local function give_turn(name, id, waiter, agent)
     redis.call('HSET', calls .. id, 'permits', waiter[1])
-    local left, one = leaving[name] or {count = 0, calls = {}}, {agent = agent, has_message = waiter[2] ~= ''}
+    local left, one = leaving[name] or {count = 0, calls = {}}, {agent = agent}
     leaving[name], left.count, left.calls[id] = left, left.count + 1, one
-    if not one.has_message then
-      unsent[#unsent + 1], unsent[#unsent + 2] = id, redis.call('HGET', calls .. id, 'call')
-      return
-    end
     local turn = turns[waiter[3]] or {wake_up = waiter[4], messages = {}, calls = {}}
     turns[waiter[3]] = turn
     turn.messages[#turn.messages + 1], turn.calls[#turn.calls + 1] = waiter[2], one
@@ -296,10 +292,8 @@ local function open_limits(terms, now)
     end
     redis.call('ZREM', wait_queues .. name, id)
     redis.call('ZREM', waiting .. one.agent, id)
-    if one.has_message then
-      redis.call('HDEL', calls .. id, 'waiting')
-      redis.call('DEL', waiters .. id)
-    end
+    redis.call('HDEL', calls .. id, 'waiting')
+    redis.call('DEL', waiters .. id)
   end
 
   -- Push the messages of the calls that are admitted, and then take these out of their wait queues.
@@ -354,7 +348,7 @@ local function open_limits(terms, now)
 
   -- Ask whether a call that a worker has received may run; if not, it enters a wait queue. It is harmless to ask twice.
   -- call  id, at (when it was queued, ms), deadline (ms), limits (text), agent, queue, wake_up (its key), message (to push
-  --       when it is admitted, '' = the caller sends it), waits (whether it may be in a wait queue), has_run (so that it
+  --       when it is admitted), waits (whether it may be in a wait queue), has_run (so that it
   --       keeps its key), ttl (s, or nothing), on_wait (what is called once it is in a wait queue, or nothing)
   -- Returns a word and what it is about:
   --   go        it may run; leave releases what it holds
@@ -449,12 +443,11 @@ local function open_limits(terms, now)
   end
 
   -- Push the messages of the calls that were admitted: the last thing that the script does with their queues.
-  -- Returns {ms until the next check (-1 = no call waits), {id, call JSON, ...}}. The last are admitted calls whose
-  -- messages the caller must send.
+  -- Returns ms until the next check (-1 = no call waits).
   local function close()
     push_turns()
     local first = redis.call('ZRANGE', look_times, 0, 0, 'WITHSCORES')
-    return {first[2] and math.max(0, tonumber(first[2]) - now) or -1, unsent}
+    return first[2] and math.max(0, tonumber(first[2]) - now) or -1
   end
 
   return {ask = ask, hold_key = hold_key, begin = begin, leave = leave, look = look, take_out = take_out, close = close}

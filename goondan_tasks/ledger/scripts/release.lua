@@ -1,13 +1,12 @@
 -- Release a claim, the caller's own or that of a dead worker: the call is queued again, with its message.
 -- KEYS  call, due, running:<agent>, queue, its wake-up key
--- ARGV  id, token, message ('' = the broker still has it, or the caller sends it), '1' if its worker has died, '1' if
+-- ARGV  id, token, message ('' = its queue still has it), '1' if its worker has died, '1' if
 --       the call counts as not started in any case, terms of limits (permits.lua)
 -- Returns 1, or 0 if the claim was lost, the record is damaged or the call must not be run again, such as an event that
 -- has its result.
 -- It keeps its permits for the next claim, for a lease; a run that has started counts for its rates.
 -- ttl.lua, former.lua, permits.lua and queueing.lua are put before this.
--- The same token again (the answer was lost) gets the same answer while the call is queued: a message that the caller
--- sends has not been sent yet.
+-- The same token again (the answer was lost) gets the same answer while the call is queued.
 local record = redis.pcall('HMGET', KEYS[1], 'token', 'notStarted', 'idempotent', 'cancelled', 'released', 'status',
   'attempt', 'claimedAt', 'worker', 'permits')
 if record[5] == ARGV[2] and record[6] == 'queued' then return 1 end

@@ -1,8 +1,8 @@
 -- Accept a batch of calls of one producer: write their records and index entries, and push their messages.
 -- KEYS  due; then for each queue that messages go to: calls:<agent>, queue, its wake-up key
 -- ARGV  namespace, producer ('' = plain Celery), record TTL (s); then nine for each call: id, call JSON, digest, the
---       number of its queue, the call's own deadline (ms, '' = none), queue timeout (ms), message ('' = the caller sends
---       it), its indexes of traces, and an event's mailbox ('' = a tool call)
+--       number of its queue, the call's own deadline (ms, '' = none), queue timeout (ms), message ('' = none: its producer
+--       answers it), its indexes of traces, and an event's mailbox ('' = a tool call)
 -- Returns {number of a call, 'known', 'conflict' or 'damaged', its status, ...} for calls that were submitted before, or
 -- whose records are damaged, numbered from 0 (accept.lua is put before this).
 local ns, producer, ttl = ARGV[1], ARGV[2], ARGV[3]

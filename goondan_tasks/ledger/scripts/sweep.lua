@@ -37,13 +37,11 @@ end
 
 local MOST_MAILBOXES = 1000 -- of an agent, are searched for a damaged event
 
--- Push the message of the next event of a mailbox. One that another broker carries waits for the event after it.
+-- Push the message of the next event of a mailbox.
 local function admit_next(agent, box)
   local queue = 'agent.' .. agent .. '.events'
   local following, status = first_in_mailbox(ns, box)
-  if status == 'queued' and redis.call('HGET', ns .. 'call:' .. following, 'message') ~= '' then
-    release_event(ns, following, queue, queue .. '.bell')
-  end
+  if status == 'queued' then release_event(ns, following, queue, queue .. '.bell') end
 end
 
 -- Take a call that has ended, or whose record is damaged, out of the lists of calls that run or wait. Its agent is not

@@ -15,7 +15,7 @@ from goondan_tasks.calls import identity_of, new_call
 from goondan_tasks.errors import ToolCancelledError
 from goondan_tasks.failure import describe
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
-from goondan_tasks.ledger.endings import Finished, FollowUp
+from goondan_tasks.ledger.endings import Finished
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Stored
 from goondan_tasks.ledger.submission import Submission
@@ -122,7 +122,7 @@ class Door:
         )
         self.ledger.suspend(claim, held).run(self.redis)
 
-    def look(self) -> FollowUp:
+    def look(self) -> int | None:
         return self.script_calls.look().run(self.redis)
 
     def queue(self) -> list[str]:
@@ -233,10 +233,10 @@ def test_a_rate_admits_so_many_in_any_period_and_says_when_to_look(door: Door) -
     call = door.submit("t3")
     answer = door.admit(call, RATE)
     assert answer.word == "wait"
-    assert answer.follow_up.look_in is not None
-    assert 0 < answer.follow_up.look_in <= 1_500
+    assert answer.look_in is not None
+    assert 0 < answer.look_in <= 1_500
     assert door.queue() == []
-    wait_until(lambda: door.look().look_in is None)
+    wait_until(lambda: door.look() is None)
     assert door.queue() == ["t3"]
     assert door.admit(call, RATE).word == "go"
 
@@ -255,8 +255,8 @@ def test_a_rate_counts_from_the_start_of_a_handler_not_from_its_admission(door: 
         door.begin(call, RATE)  # sent twice, it counts once
     answer = door.admit(waiting, RATE)
     assert answer.word == "wait"
-    assert answer.follow_up.look_in is not None
-    assert 0 < answer.follow_up.look_in <= 1_500
+    assert answer.look_in is not None
+    assert 0 < answer.look_in <= 1_500
     wait_until(lambda: door.admit(waiting, RATE).word == "go")
 
 
@@ -318,7 +318,7 @@ def test_a_reservation_whose_worker_has_died_is_free_after_a_lease(redis: Redis)
     dead = door.submit("t1")
     assert door.admit(dead, HOURLY).word == "go"
     door.wait("t2", HOURLY)
-    wait_until(lambda: door.look().look_in is None)
+    wait_until(lambda: door.look() is None)
     assert door.queue() == ["t2"]
 
 
@@ -336,7 +336,7 @@ def test_a_turn_that_was_not_taken_up_in_time_counts_again_when_it_is(door: Door
     for turn in ("r1", "r2"):
         door.run(turn, RATE)
     calls = [door.wait(turn, RATE) for turn in ("t1", "t2", "t3", "t4")]
-    wait_until(lambda: door.look().look_in is None)
+    wait_until(lambda: door.look() is None)
     assert door.queue() == ["t1", "t2", "t3", "t4"]
     words = [door.admit(call, RATE).word for call in calls]
     assert words.count("go") == 2
@@ -389,7 +389,7 @@ def test_a_permit_whose_call_has_ended_elsewhere_is_free_at_the_next_look(redis:
     running = door.run("r", ONE)
     door.wait("t1", ONE)
     redis.hset(door.ledger.keys.call(identity_of(running)), "status", "done")
-    wait_until(lambda: door.look().look_in is None)
+    wait_until(lambda: door.look() is None)
     assert door.queue() == ["t1"]
 
 
@@ -398,7 +398,7 @@ def test_permit_that_is_not_claimed_within_a_lease_is_free_again(redis: Redis) -
     never_claimed = door.submit("r")
     assert door.admit(never_claimed, ONE).word == "go"
     following = door.wait("t1", ONE)
-    wait_until(lambda: door.look().look_in is None)
+    wait_until(lambda: door.look() is None)
     assert door.queue() == ["t1"]
     patient = Door(redis)
     assert patient.admit(following, ONE).word == "go"
@@ -432,7 +432,7 @@ def test_a_call_that_is_given_back_keeps_its_permit_until_another_worker_can_hav
     redis.zadd(door.ledger.keys.limits, {limit: 1})
     door.look()
     assert door.queue() == ["r"]
-    wait_until(lambda: door.look().look_in is None)
+    wait_until(lambda: door.look() is None)
     assert door.queue() == ["t1", "r"]
 
 
@@ -441,7 +441,7 @@ def test_an_earlier_call_takes_over_the_turn_of_a_later_one_that_no_worker_has_m
     running = door.run("r", ONE)
     calls = [door.wait(turn, ONE) for turn in ("t1", "t2", "t3")]
     door.end(running)
-    wait_until(lambda: door.look().look_in is None)
+    wait_until(lambda: door.look() is None)
     assert door.queue() == ["t1", "t2", "t3"]
     patient = Door(redis)
     assert [patient.admit(call, ONE).word for call in calls] == ["go", "wait", "wait"]
@@ -460,20 +460,6 @@ def test_a_call_that_runs_longer_than_a_lease_keeps_its_permit(redis: Redis) -> 
     end = time.monotonic() + 0.3
     while time.monotonic() < end:
         door.look()
-    assert door.queue() == []
-
-
-def test_a_call_that_needs_a_message_by_another_broker_is_handed_out_until_it_is_met(redis: Redis) -> None:
-    door = Door(redis, lease_seconds=0.5)
-    running = door.run("r", ONE)
-    call = door.submit("t1")
-    assert door.admit(call, ONE, b"").word == "wait"
-    answer = door.end(running)
-    assert {
-        call_id: ToolCall.from_wire(serializer.decode(wire)) for call_id, wire in answer.unsent.items()
-    } == {identity_of(call): call}
-    door.wait("t2", ONE)
-    wait_until(lambda: identity_of(call) in door.look().unsent)
     assert door.queue() == []
 
 

@@ -14,7 +14,6 @@ from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.calls import identity_of, new_call
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
-from goondan_tasks.ledger.endings import FollowUp
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
 from tests.unit.workers.revisions.lone_revisions import revisions_with
@@ -82,7 +81,7 @@ class Porch:
 
     def finish(self, claim: Claim) -> None:
         finished = self.ledger.finish(claim, claim.run.ok(1, None)).run(self.ledger.redis)
-        self.keeper.follow(FollowUp(finished.look_in, finished.unsent))
+        self.keeper.follow(finished.look_in)
 
 
 def test_a_call_without_limits_sends_nothing_but_its_claim(redis: Redis, writer: DirectWriter) -> None:

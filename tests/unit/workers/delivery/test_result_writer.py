@@ -15,7 +15,6 @@ from broker_config.settings import Settings
 from goondan_tasks.call_counts import CallCounts
 from goondan_tasks.calls import identity_of, new_call
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
-from goondan_tasks.ledger.endings import FollowUp
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim
@@ -97,7 +96,7 @@ class Desk:
     def is_waited_for(self, _: ToolCall) -> bool:
         return self.is_limited
 
-    def follow(self, _: FollowUp) -> None: ...
+    def follow(self, _: int | None) -> None: ...
 
     def leave_damaged(self, _: Claim) -> None: ...
 
