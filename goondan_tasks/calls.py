@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 #: the limit of ``auth`` and ``origin`` each, as JSON: every call of a Turn carries both
 MAX_CONTEXT_BYTES = 65_536
 
-#: the limit of each operation while sending a message
-SEND_SECONDS = 5
-
 _to_camel = functools.lru_cache(to_camel)
 
 

@@ -32,8 +32,6 @@ SHOWN_CHARACTERS, ERROR_CHARACTERS = 200, 1_000
 #: how many events are kept for a broker that is away
 MOST_EVENTS = 9_000
 
-#: how long :meth:`Monitors.flush_soon` lets events collect
-FLUSH_SECONDS = 0.2
 
 #: how long the list of live workers is cached
 ALIVE_SECONDS = 1.0
@@ -207,12 +205,6 @@ class Monitors:
             events = [self._waiting.popleft() for _ in range(len(self._waiting))]
             if events and not self._is_sent(events):
                 self._waiting.extendleft(reversed(events))
-
-    def flush_soon(self) -> None:
-        """Flush a moment later, on another thread."""
-        timer = threading.Timer(FLUSH_SECONDS, self.flush)
-        timer.daemon = True
-        timer.start()
 
     def drop(self) -> None:
         """Drop all waiting events."""

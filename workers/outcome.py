@@ -30,11 +30,6 @@ class FunctionOutcome(Generic[T]):
         value: T = self._value
         return value
 
-    def peek(self) -> T | None:
-        """Return the value; ``None`` if there is an error."""
-        value: T | None = self._value
-        return value
-
 
 def outcome_of(function: Callable[[], T]) -> FunctionOutcome[T]:
     """Call ``function``; nothing is raised here."""

@@ -40,9 +40,6 @@ WorkspaceName = Annotated[
 ]
 AsJson = Annotated[bool, flag("Print one JSON document on stdout, logs on stderr.", "--json")]
 
-_CONNECT_SECONDS = 4
-#: what kombu raises for an unknown transport or option in a URL
-_UNUSABLE = (KeyError, TypeError, ValueError)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

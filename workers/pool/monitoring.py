@@ -24,7 +24,7 @@ from broker_config.queues import TOOL_CALL_TASK, agent_of, is_events_queue
 from broker_config.task_message import ORIGIN
 from goondan_tasks.events import DEFAULT_INSTANCE, TOOL_OF_TASK, task_of
 from goondan_tasks.messages import JsonObject, ToolCallResult
-from goondan_tasks.monitors import FLUSH_SECONDS, Monitors, ended, shown, shown_arguments, task_name
+from goondan_tasks.monitors import Monitors, ended, shown, shown_arguments, task_name
 from workers.concurrency.slots import ReleasedSlot
 from workers.delivery.incoming import Incoming, carried
 from workers.job import Job
@@ -35,6 +35,9 @@ logger = structlog.get_logger(__name__)
 #: one
 MOST_NAMES = 1_000
 LONGEST_NAME = 200
+
+#: how long events collect before they are sent
+FLUSH_SECONDS = 0.2
 
 #: how many events are sent without waiting for more
 MOST_EVENTS = 500
