@@ -74,7 +74,7 @@ def require_registered(connection: Connection) -> None:
             dies, or decoded by kombu's own decoder.
     """
     used = type(connection.transport)
-    if connection.transport_cls in _REPLACED and not issubclass(used, Transport):
+    if not issubclass(used, Transport):
         raise RuntimeError(
             f"The worker would take messages with {used.__module__}:{used.__name__}, which loses those of a "
             f"worker that dies, and not with {__name__}:Transport. Another module has changed kombu's "

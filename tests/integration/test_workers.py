@@ -192,33 +192,36 @@ def test_a_workers_queue_status_counts_what_waits_and_what_runs(
     assert json.dumps(smiths_queue()["workers"]) == "0"
 
 
-@pytest.mark.parametrize("pool", ["threads", "processes", "solo"])
-def test_a_worker_with_one_of_celerys_own_pools_says_what_to_do_instead(stack: LocalStack, pool: str) -> None:
+@pytest.mark.parametrize(
+    ("options", "variables", "advice"),
+    [
+        (("worker", "-P", "threads"), {}, "isolation: process"),
+        (("worker", "-P", "processes"), {}, "isolation: process"),
+        (("worker", "-P", "solo"), {}, "isolation: process"),
+        (("-b", "amqp://u:hush@127.0.0.1:1", "worker"), {}, "Leave out -b/--broker"),
+        (("worker",), {"CELERY_BROKER_URL": "redis://:hush@127.0.0.1:1/5"}, "unset CELERY_BROKER_URL"),
+    ],
+    ids=["threads", "processes", "solo", "broker", "variable"],
+)
+def test_a_worker_with_another_pool_or_broker_of_celery_says_what_to_do_instead(
+    stack: LocalStack, options: tuple[str, ...], variables: dict[str, str], advice: str
+) -> None:
     environment = {
         **os.environ,
+        **variables,
         "GOONDAN_REDIS_URL": stack.redis_url,
         "GOONDAN_BUNDLE": str(WORKSHOP),
         "GOONDAN_STATE_ROOT": str(stack.state_root),
     }
-    command = [
-        sys.executable,
-        "-m",
-        "celery",
-        "-A",
-        "goondan_tasks",
-        "worker",
-        "-Q",
-        "agent.smith",
-        "-P",
-        pool,
-    ]
+    command = [sys.executable, "-m", "celery", "-A", "goondan_tasks", *options]
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert done.returncode == 3
     assert "worker.refused" in done.stderr
-    assert "isolation: process" in done.stderr
+    assert advice in done.stderr
     assert "Traceback" not in done.stderr
+    assert "hush" not in done.stderr
 
 
 def is_forgotten(client: Client, call_id: str) -> bool:

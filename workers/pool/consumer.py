@@ -19,9 +19,11 @@ from celery.worker import strategy as celery_strategy
 from celery.worker.consumer import Consumer as CeleryConsumer
 from kombu.exceptions import ContentDisallowed, DecodeError
 
+from broker_config.options import celery_url
 from broker_config.queues import TOOL_CALL_TASK
 from broker_config.scripts import ClaimOnReserve
-from broker_config.transport import Channel, require_registered, use_plain_json, use_reservations
+from broker_config.settings import Settings, hidden_password
+from broker_config.transport import require_registered, use_plain_json, use_reservations
 from goondan_tasks.errors import ConfigError, ToolCancelledError, ToolInputValidationError
 from goondan_tasks.events import EVENT_TASKS
 from goondan_tasks.pauses import Paused
@@ -64,13 +66,14 @@ class Consumer(CeleryConsumer):
         """Make the consumer of a pool.
 
         Raises:
-            SystemExit: the pool is not ours.
+            SystemExit: the pool or the broker is not ours.
         """
         # not in a signal of Celery's, which goes on after an error of its receivers
         require_pool(kwargs.get("pool"))
         use_plain_json()
         use_reservations()
         super().__init__(*args, **kwargs)
+        require_broker(self.app.conf.broker_read_url, Settings.load().redis_url)
 
     def connection_for_read(self, heartbeat: float | None = None) -> Any:
         """Connect to the broker, before anything is consumed.
@@ -85,8 +88,7 @@ class Consumer(CeleryConsumer):
     def create_task_handler(self, *args: Any) -> Callable[[Any], object]:
         """Make the handler of messages; there is a new one after each reconnection."""
         handle = super().create_task_handler(*args)
-        if isinstance(self.task_consumer.channel, Channel):
-            self.task_consumer.channel.on_no_message = self._bury_data
+        self.task_consumer.channel.on_no_message = self._bury_data
 
         def on_task_received(message: Any) -> None:
             task = message.headers.get("task")
@@ -213,6 +215,23 @@ def require_pool(pool: object) -> None:
         )
 
 
+def require_broker(named: str, redis_url: str) -> None:
+    """Refuse a worker that Celery would let take messages from elsewhere, by ``-b`` or its own variables.
+
+    Raises:
+        SystemExit: ``named``, Celery's broker, is not the Redis at ``redis_url``.
+    """
+    if named != celery_url(redis_url):
+        refuse(
+            ConfigError(
+                f"Celery was given the broker {hidden_password(named)}, but calls lie in the Redis or Valkey "
+                f"of GOONDAN_REDIS_URL, {hidden_password(redis_url)}.",
+                suggestion="Leave out -b/--broker, unset CELERY_BROKER_URL and CELERY_BROKER_READ_URL, and "
+                "name the server in GOONDAN_REDIS_URL.",
+            )
+        )
+
+
 def _take(pool: CallPool, request: CallRequest) -> None:
     incoming = request.incoming
     if incoming.is_shutdown:
@@ -261,7 +280,7 @@ def _is_task_id(value: Any) -> bool:
 
 
 class Reservations(bootsteps.StartStopStep):
-    """The consumer step that lets the lead take the consumer's queues; with our transport."""
+    """The consumer step that lets the lead take the consumer's queues."""
 
     #: extensions may register tools before the worker is present
     requires = ("celery.worker.consumer.tasks:Tasks", "workers.pool.heartbeat:Heartbeat")
@@ -273,11 +292,9 @@ class Reservations(bootsteps.StartStopStep):
         super().__init__(consumer, **options)
 
     def start(self, consumer: Any) -> None:
-        """Attach the lead, also after each reconnection; kombu's own transports reserve one call per slot."""
+        """Attach the lead, also after each reconnection."""
         channel, pool = consumer.task_consumer.channel, consumer.pool
         pool.consumer = consumer
-        if not (isinstance(channel, Channel) and pool.lead):
-            return
         channel.leave_to = pool.lead.look_again
         pool.channel = channel
         _prefetch_slots_only(consumer)
@@ -287,8 +304,7 @@ class Reservations(bootsteps.StartStopStep):
 
     def stop(self, consumer: Any) -> None:
         """Take nothing until there is a connection again."""
-        if consumer.pool.lead:
-            consumer.pool.lead.detach()
+        consumer.pool.lead.detach()
 
     def _terms(self, consumer: Any) -> ClaimOnReserve | None:
         """Return the terms on which calls are claimed, if they have changed."""
