@@ -184,7 +184,7 @@ _TABLE = [
         "if status == 'queued' and ARGV[18] == '1' then",
     ),
     ("mailbox keeps what has ended", "redis.pcall('LREM', ns .. 'mailbox:' .. box, 1, id)", ""),
-    ("mailbox releases no next event", "  return release_event(ns, following, queue, wake_up)", "  return"),
+    ("mailbox releases no next event", "  release_event(ns, following, queue, wake_up)\n", ""),
     (
         "mailbox takes events at its front",
         "local pushed = redis.pcall('RPUSH', ns .. 'mailbox:' .. box, id)",

@@ -106,6 +106,19 @@ def load_scripts(redis: Redis) -> None:
         pipe.execute()
 
 
+def require_text(mutation: Mutation, texts: Sequence[str]) -> None:
+    """Require that a fault can still be planted in one of these scripts, or in its function.
+
+    Raises:
+        AssertionError: the code has changed since.
+    """
+    if mutation.where:
+        with pytest.MonkeyPatch.context() as patch:
+            _plant(patch, mutation)
+    else:
+        assert any(mutation.old in text for text in texts), f"no script holds the text of {mutation.name!r}"
+
+
 def _plant(patch: pytest.MonkeyPatch, mutation: Mutation) -> None:
     """Replace a function by one with the fault."""
     module, _, path = mutation.where.partition(":")

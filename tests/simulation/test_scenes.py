@@ -5,10 +5,11 @@ import random
 import pytest
 from redis import Redis
 
-from tests.simulation.all_scenes import SCENES
+from tests.architecture.sources import PACKAGES, ROOT
+from tests.simulation.all_scenes import ALL_MUTATIONS, SCENES
 from tests.simulation.scene_mutations import SCENE_MUTATIONS
 from tests.simulation.scenes import SWARM, Scene
-from tests.simulation.scripts import simulated_scripts
+from tests.simulation.scripts import require_text, simulated_scripts
 from tests.simulation.walk import make_steps, replay, shrink, tell
 
 COUNT = 150
@@ -39,6 +40,12 @@ def test_every_promise_holds_in_the_walks_of_a_scene(redis: Redis, scene: Scene)
         for seed in (*FIXED, *range(first, first + FRESH)):
             failure = replay(parts, make_steps(seed, COUNT, scene), scene)
             assert failure is None, tell(seed, COUNT, shrink(parts, failure, scene))
+
+
+def test_every_fault_of_the_tables_can_still_be_planted() -> None:
+    texts = [path.read_text("utf-8") for folder in PACKAGES for path in (ROOT / folder).rglob("*.lua")]
+    for _, mutation in ALL_MUTATIONS.values():
+        require_text(mutation, texts)
 
 
 @pytest.mark.parametrize("name", QUICK)
