@@ -198,8 +198,8 @@ LIMIT_MUTATIONS = [
     ),
     Mutation(
         "limits are not asked",
-        "if limits is None or (limits.is_empty and not request.call.idempotency_key):",
-        "if True:",
+        "limits is None or (limits.is_empty and not call.idempotency_key)",
+        "True",
         where="workers.delivery.limiter:CallLimiter.claim",
     ),
     Mutation(

@@ -236,10 +236,16 @@ _DAMAGED = [
         "if redis.call('HEXISTS', key, 'cancelled') == 1",
     ),
     Mutation(
-        "lead sends results for ever", "_is_fault(answers)", "False", "workers.pool.lead:Lead._post_results"
+        "lead sends results for ever",
+        "is_script_fault(answers)",
+        "False",
+        "workers.pool.lead:Lead._post_results",
     ),
     Mutation(
-        "lead asks for marks for ever", "_is_fault(answers)", "False", "workers.pool.lead:Lead._post_marks"
+        "lead asks for marks for ever",
+        "is_script_fault(answers)",
+        "False",
+        "workers.pool.lead:Lead._post_marks",
     ),
     Mutation(
         "waits end at a damaged record",

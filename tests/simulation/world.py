@@ -234,6 +234,8 @@ class World:
         #: the worker that acts in the current step, and calls whose submission was broken off
         self.acting: Worker | None = None
         self.unsure: list[KnownCall] = []
+        #: the number of the next call at least: one whose only message is lost is known no longer
+        self.numbered = 0
         self.is_healing = False
         self.processes = 0
         self.workers = [self.new_worker(number) for number in range(3)]
@@ -377,7 +379,8 @@ class World:
     ) -> KnownCall | None:
         if len(self.calls) >= MOST_CALLS:
             return None
-        number = len(self.calls)
+        number = max(self.numbered, len(self.calls))
+        self.numbered = number + 1
         if is_stored and not tools and pick.random() < 0.35:
             fields: Any = {"instance_key": pick.choice(["i1", "i2"]), "event_id": f"e{number}"}
             call = outside_call(self.settings, THINKER, {"n": number}, fields, is_request=True)
