@@ -97,10 +97,11 @@ end
 -- and, after a space, the result. Returns as release_permits; terms are those of limits (permits.lua).
 local function close_ends(ends, due, names, terms)
   for agent, ids in pairs(ends.running) do redis.pcall('ZREM', names.running .. agent, unpack(ids)) end
-  -- the results are stored: a sweep drops what stays here, and takes it out of the lists
-  if #ends.ids > 0 then redis.pcall('ZREM', due, unpack(ends.ids)) end
   for producer, list in pairs(ends.notifications) do
     redis.call('PUBLISH', names.results .. producer, table.concat(list, '\n'))
   end
-  return release_permits(ends, terms)
+  local after = release_permits(ends, terms)
+  -- last: the results are stored, and a sweep takes what stays here out of all lists
+  if #ends.ids > 0 then redis.pcall('ZREM', due, unpack(ends.ids)) end
+  return after
 end
