@@ -9,7 +9,7 @@ import importlib.util
 import os
 import sys
 
-#: as :data:`goondan_tasks.cli.output.CONFIGURATION` and :class:`goondan_tasks.errors.ConfigError`
+#: as :data:`goondan_tasks.cli.output.CONFIGURATION` and :class:`goondan_tasks.contract.errors.ConfigError`
 _EXIT_CODE, _CODE = 3, "E_CONFIG_SCHEMA_INVALID"
 
 

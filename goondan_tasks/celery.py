@@ -19,7 +19,7 @@ from broker_config.broker_connection import Amqp
 from broker_config.options import celery_options
 from broker_config.settings import Settings
 from goondan_start import require_ours
-from goondan_tasks.process import close_to_other_processes
+from goondan_tasks.machine.process import close_to_other_processes
 from goondan_tasks.revisions.bootstrap import bootstrap_bundle
 
 

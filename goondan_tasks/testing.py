@@ -27,7 +27,7 @@ from broker_config.process_group import ProcessGroup, end_processes
 from broker_config.settings import PREFIX, Settings
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.client import Client
-from goondan_tasks.errors import AgentUnavailableError, require_extra
+from goondan_tasks.contract.errors import AgentUnavailableError, require_extra
 from goondan_tasks.orchestrator.supervisor import PROGRAM
 
 __all__ = ["LocalStack"]

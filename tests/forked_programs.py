@@ -41,12 +41,12 @@ _READ_AT_START = ("PYTHON", "LANG", "LC_", "LD_", "TZ")
 #: the one of them that a fork heeds
 _UNBUFFERED = "PYTHONUNBUFFERED"
 #: the module of the child process that imports entry files for a check
-_ENTRY = "goondan_tasks.entry"
+_ENTRY = "goondan_tasks.authoring.entry"
 #: what may be run as ``python -m``, but for that
 _OURS = {
     "celery",
     "goondan_tasks",
-    "goondan_tasks.flower_program",
+    "goondan_tasks.programs.flower_program",
     "pytest",
     "tests.integration.oauth.asker",
 }
@@ -83,8 +83,8 @@ _WORKER = (
 )
 #: what commands import besides, the process that forks them before the first one
 _COMMANDS = {
-    "callbacks": ("goondan_tasks.callbacks", "goondan_tasks.http"),
-    "mcp-server": ("goondan_tasks.http", "goondan_tasks.mcp_server"),
+    "callbacks": ("goondan_tasks.programs.callbacks", "goondan_tasks.programs.http"),
+    "mcp-server": ("goondan_tasks.programs.http", "goondan_tasks.programs.mcp_server"),
 }
 #: how the command lines begin that may be forked: an interpreter's options, up to the module
 _BEGINNINGS = (["-m"], ["-P", "-m"], ["-P", "-X", "utf8", "-m"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from goondan_tasks.javascript import Runtime, find_runtime
+from goondan_tasks.machine.javascript import Runtime, find_runtime
 
 NAMES = ("node", "bun")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from broker_config.settings import Settings, SettingsError
-from goondan_tasks.errors import AddressForbiddenError, ToolError
+from goondan_tasks.contract.errors import AddressForbiddenError, ToolError
 
 __all__ = ["Address", "AllowList", "is_public", "permitted_addresses", "resolve"]
 

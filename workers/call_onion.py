@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from goondan_tasks.calls import Run
-from goondan_tasks.extension_api import ToolCallContext
-from goondan_tasks.messages import Message
+from goondan_tasks.authoring.extension_api import ToolCallContext
+from goondan_tasks.contract.calls import Run
+from goondan_tasks.contract.messages import Message
 from workers.job import Job
 
 

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from goondan_tasks.errors import GoondanError, ToolOutcomeUnknownError
+from goondan_tasks.contract.errors import GoondanError, ToolOutcomeUnknownError
 from workers.handlers import TimedOut, timed_out
 
 Callback = Callable[[], object]

@@ -8,17 +8,17 @@ from pathlib import Path
 from time import time
 from typing import Any
 
-from goondan_tasks.agent_api import AgentContext
+from goondan_tasks.authoring.agent_api import AgentContext
+from goondan_tasks.authoring.extension_api import ToolCallContext
+from goondan_tasks.authoring.tool_api import AgentRuntime, ToolContext
+from goondan_tasks.authoring.v1_api import V1ToolContext
 from goondan_tasks.bundle import BoundTool
-from goondan_tasks.calls import Run
-from goondan_tasks.conversation import Conversation, ConversationFiles
-from goondan_tasks.errors import HandoffError, ToolTimeoutError
-from goondan_tasks.events import event_of, is_event
-from goondan_tasks.extension_api import ToolCallContext
-from goondan_tasks.messages import JsonObject, Message, ToolCall, assistant_message_wire, iso_time
-from goondan_tasks.names import STEP_TOOL, callback_url
-from goondan_tasks.tool_api import AgentRuntime, ToolContext
-from goondan_tasks.v1_api import V1ToolContext
+from goondan_tasks.contract.calls import Run
+from goondan_tasks.contract.conversation import Conversation, ConversationFiles
+from goondan_tasks.contract.errors import HandoffError, ToolTimeoutError
+from goondan_tasks.contract.events import event_of, is_event
+from goondan_tasks.contract.messages import JsonObject, Message, ToolCall, assistant_message_wire, iso_time
+from goondan_tasks.contract.names import STEP_TOOL, callback_url
 from workers.agents.call_services import CallServices, SwarmServices
 from workers.agents.waits import Waits
 from workers.cancellation import Cancellation
@@ -141,7 +141,7 @@ class ContextFactory:
     def wire(
         self, call: JsonObject, call_id: str, token: str, queued_at: float, *, limit_seconds: float
     ) -> JsonObject:
-        """Return the context of a plain call that begins now, as ``goondan_tasks/node/context.mjs`` reads it.
+        """Return the context of a plain call that begins now, as ``machine/node/context.mjs`` reads it.
 
         It is called on the event loop.
 

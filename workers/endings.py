@@ -12,12 +12,12 @@ import structlog
 
 from broker_config import serializer
 from goondan_tasks.bundle import BoundTool
-from goondan_tasks.calls import Run, with_meta
-from goondan_tasks.errors import GoondanError, HandoffError, MiddlewareError, ToolError
-from goondan_tasks.events import handling_agent, is_event
-from goondan_tasks.failure import describe, traceback_text
-from goondan_tasks.messages import ToolCallResult
-from goondan_tasks.output import Pending, bad_output, encoded_output, pending_of
+from goondan_tasks.contract.calls import Run, with_meta
+from goondan_tasks.contract.errors import GoondanError, HandoffError, MiddlewareError, ToolError
+from goondan_tasks.contract.events import handling_agent, is_event
+from goondan_tasks.contract.failure import describe, traceback_text
+from goondan_tasks.contract.messages import ToolCallResult
+from goondan_tasks.contract.output import Pending, bad_output, encoded_output, pending_of
 from workers.instances.outputs import Outputs
 from workers.results import Suspension, limited, without_secrets
 from workers.tools.registry import Registry

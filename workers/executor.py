@@ -19,20 +19,20 @@ from typing import Any, Protocol, TypeVar
 
 import structlog
 
+from goondan_tasks.authoring.extension_api import ToolCallContext
 from goondan_tasks.bundle import BoundTool
-from goondan_tasks.calls import Run, with_meta
-from goondan_tasks.errors import (
+from goondan_tasks.contract.calls import Run, with_meta
+from goondan_tasks.contract.errors import (
     ToolInputValidationError,
 )
-from goondan_tasks.events import handling_agent, is_event
-from goondan_tasks.extension_api import ToolCallContext
-from goondan_tasks.failure import (
+from goondan_tasks.contract.events import handling_agent, is_event
+from goondan_tasks.contract.failure import (
     DEFAULT_MESSAGE_LIMIT,
     with_error_in_output,
     with_error_in_output_by_name,
 )
-from goondan_tasks.messages import ToolCallResult
-from goondan_tasks.names import SYSTEM_TOOL
+from goondan_tasks.contract.messages import ToolCallResult
+from goondan_tasks.contract.names import SYSTEM_TOOL
 from workers.call_onion import call_context
 from workers.cancellation import Cancellation, Watch
 from workers.concurrency.event_loop import (

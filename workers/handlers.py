@@ -5,14 +5,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from goondan_tasks.entry import EntryError, handlers_in, import_entry
-from goondan_tasks.errors import (
+from goondan_tasks.authoring.entry import EntryError, handlers_in, import_entry
+from goondan_tasks.authoring.tool_api import ToolHandler
+from goondan_tasks.contract.errors import (
     GoondanError,
     HandoffTimeoutError,
     ToolNotFoundError,
     ToolTimeoutError,
 )
-from goondan_tasks.tool_api import ToolHandler
 
 
 def _imported(entry: Path) -> Mapping[str, ToolHandler]:

@@ -16,14 +16,21 @@ from typing import Any, TypeVar
 
 from broker_config import serializer
 from broker_config.queues import agent_of, is_events_queue
-from goondan_tasks.call_counts import OK, CountedCall
-from goondan_tasks.calls import MAX_CONTEXT_BYTES, Run
+from goondan_tasks.contract.calls import MAX_CONTEXT_BYTES, Run
+from goondan_tasks.contract.messages import (
+    CallLogFields,
+    Clock,
+    JsonObject,
+    ToolCall,
+    ToolCallResult,
+    iso_time,
+)
+from goondan_tasks.contract.names import EVENT_TOOLS
+from goondan_tasks.contract.run_lines import RunLines
+from goondan_tasks.fleet.call_counts import OK, CountedCall
 from goondan_tasks.ledger.claim_request import read_retried
+from goondan_tasks.ledger.limiter import key_limit
 from goondan_tasks.ledger.record import Claim, Stored, Verdict
-from goondan_tasks.limits.limiter import key_limit
-from goondan_tasks.messages import CallLogFields, Clock, JsonObject, ToolCall, ToolCallResult, iso_time
-from goondan_tasks.names import EVENT_TOOLS
-from goondan_tasks.run_lines import RunLines
 from workers.cancellation import Cancellation
 from workers.concurrency.threads import SHORT_SECONDS
 from workers.concurrency.watchdog import CallOff

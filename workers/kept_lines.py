@@ -1,4 +1,4 @@
-"""The loggers of runs, and which run a log line is kept with (:mod:`goondan_tasks.run_lines`)."""
+"""The loggers of runs, and which run a log line is kept with (:mod:`goondan_tasks.contract.run_lines`)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,9 +6,9 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from goondan_tasks.calls import Run
-from goondan_tasks.log_lines import brief_line
-from goondan_tasks.run_lines import RunLines
+from goondan_tasks.contract.calls import Run
+from goondan_tasks.contract.log_lines import brief_line
+from goondan_tasks.contract.run_lines import RunLines
 from workers.extensions.events import running
 from workers.job import Job, JobState
 

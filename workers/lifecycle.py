@@ -7,7 +7,7 @@ from celery.signals import setup_logging
 
 from broker_config.settings import Settings
 from goondan_tasks.celery import app
-from goondan_tasks.logs import configure_logging
+from goondan_tasks.contract.logs import configure_logging
 from workers.extensions.events import running_log_fields
 from workers.kept_lines import keep_line
 from workers.pool.consumer import Reservations

@@ -11,8 +11,10 @@ from redis.exceptions import RedisError
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.client.known_agents import broker_errors
-from goondan_tasks.errors import OAuthStoreError, extra
-from goondan_tasks.messages import JsonObject, ToolCall
+from goondan_tasks.contract.errors import OAuthStoreError, extra
+from goondan_tasks.contract.messages import JsonObject, ToolCall
+from goondan_tasks.contract.schema import member
+from goondan_tasks.machine.process import close_to_other_processes
 from goondan_tasks.oauth.apps import apps_of
 from goondan_tasks.oauth.manager import (
     OAuthManager,
@@ -24,8 +26,6 @@ from goondan_tasks.oauth.manager import (
     store_clock,
 )
 from goondan_tasks.oauth.records import AuthSession, OAuthError, Resume
-from goondan_tasks.process import close_to_other_processes
-from goondan_tasks.schema import member
 
 logger = structlog.get_logger(__name__)
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
-from goondan_tasks.errors import ToolError
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.tool_api import Logger, ReportProgress, ToolContext, reaches_agents
+from goondan_tasks.authoring.tool_api import Logger, ReportProgress, ToolContext, reaches_agents
+from goondan_tasks.contract.errors import ToolError
+from goondan_tasks.contract.messages import JsonObject
 
 #: the fields of which each is made by itself, from the job
 _PARTS: Mapping[str, Callable[["PlainContext"], Any]] = {

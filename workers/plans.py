@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from broker_config import serializer
-from goondan_tasks.errors import ToolInputValidationError
-from goondan_tasks.extension_api import ToolCallContext
-from goondan_tasks.failure import with_error_in_output_by_name
-from goondan_tasks.messages import JsonObject, ToolCallResult
-from goondan_tasks.names import STEP_TOOL, SYSTEM_TOOL
-from goondan_tasks.output import may_be_pending
-from goondan_tasks.redaction import KNOWN_SECRETS
-from goondan_tasks.tool_api import ToolContext
+from goondan_tasks.authoring.extension_api import ToolCallContext
+from goondan_tasks.authoring.tool_api import ToolContext
+from goondan_tasks.contract.errors import ToolInputValidationError
+from goondan_tasks.contract.failure import with_error_in_output_by_name
+from goondan_tasks.contract.messages import JsonObject, ToolCallResult
+from goondan_tasks.contract.names import STEP_TOOL, SYSTEM_TOOL
+from goondan_tasks.contract.output import may_be_pending
+from goondan_tasks.contract.redaction import KNOWN_SECRETS
 from workers.call_onion import HandlerValue, JobCallContext
 from workers.concurrency.event_loop import EventLoopThread, RunOnThread, beside_loop, drive, is_on_loop
 from workers.concurrency.threads import on_new_thread

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-from goondan_tasks.output import MOST_EARLIER, report_of, with_earlier
-from goondan_tasks.redaction import KNOWN_SECRETS
+from goondan_tasks.contract.output import MOST_EARLIER, report_of, with_earlier
+from goondan_tasks.contract.redaction import KNOWN_SECRETS
 from workers.concurrency.watchdog import Watchdog
 
 #: between two reports of one run, counted from the answer to the first
@@ -39,7 +39,7 @@ class ProgressReporter:
         self._is_pausing = waits
 
     def __call__(self, done: float, total: float | None = None, message: str | None = None) -> None:
-        """Report the progress of the run; see :class:`~goondan_tasks.tool_api.ReportProgress`."""
+        """Report the progress of the run; see :class:`~goondan_tasks.authoring.tool_api.ReportProgress`."""
         report = report_of(done, total, KNOWN_SECRETS.hidden_in_answer(message))
         with self._lock:
             if self._recent is None:

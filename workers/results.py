@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from goondan_tasks.bundle import BoundTool
-from goondan_tasks.calls import Run
-from goondan_tasks.failure import fitted_message
-from goondan_tasks.messages import ToolCallError, ToolCallResult, epoch_milliseconds
-from goondan_tasks.names import SYSTEM_TOOL
-from goondan_tasks.output import Pending
-from goondan_tasks.redaction import KNOWN_SECRETS
+from goondan_tasks.contract.calls import Run
+from goondan_tasks.contract.failure import fitted_message
+from goondan_tasks.contract.messages import ToolCallError, ToolCallResult, epoch_milliseconds
+from goondan_tasks.contract.names import SYSTEM_TOOL
+from goondan_tasks.contract.output import Pending
+from goondan_tasks.contract.redaction import KNOWN_SECRETS
 
 _HELD = {"message": "The call waits for a person's approval; it has not been run."}
 

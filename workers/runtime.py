@@ -13,20 +13,20 @@ from broker_config.connections import connect
 from broker_config.pipelined_writer import PipelinedWriter
 from broker_config.process_identity import this_process
 from broker_config.settings import Settings
-from goondan_tasks.agent_registry import AgentRegistry, ShutdownRequests, describe_agents
 from goondan_tasks.bundle import Bundle
-from goondan_tasks.call_counts import CallCounts, CountStore
 from goondan_tasks.client.client import Client
-from goondan_tasks.errors import ConfigError
+from goondan_tasks.contract.errors import ConfigError
+from goondan_tasks.contract.logs import CallLog, log_stream
+from goondan_tasks.fleet.agent_registry import AgentRegistry, ShutdownRequests, describe_agents
+from goondan_tasks.fleet.call_counts import CallCounts, CountStore
+from goondan_tasks.fleet.monitors import Monitors
+from goondan_tasks.fleet.pauses import Pauses
 from goondan_tasks.instances.housekeeping import Housekeeping
 from goondan_tasks.instances.table import Instances
 from goondan_tasks.ledger.leases import LeaseKeeper, lease_timeout
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
-from goondan_tasks.logs import CallLog, log_stream
-from goondan_tasks.monitors import Monitors
 from goondan_tasks.oauth.manager import RefreshesInFlight
-from goondan_tasks.pauses import Pauses
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.revisions.bootstrap import Bootstrap, FollowedBundle, are_committed, is_followed
 from workers.agents.handoffs import Handoffs

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from broker_config.queues import DELEGATE_RESULT_TASK, DELEGATE_TASK, EVENT_TASK, TOOL_CALL_TASK
 from goondan_tasks.celery import app
-from goondan_tasks.errors import ConfigError
+from goondan_tasks.contract.errors import ConfigError
 
 STRATEGY = "workers.pool.consumer:strategy"
 

@@ -19,10 +19,10 @@ from typing import Any, Unpack
 from broker_config import serializer
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle, load_bundle
-from goondan_tasks.calls import CallFields, Run, identity_of, new_call
-from goondan_tasks.logs import temporary_logging
-from goondan_tasks.messages import ToolCallResult, wall_clock
-from goondan_tasks.wording import require_keywords
+from goondan_tasks.contract.calls import CallFields, Run, identity_of, new_call
+from goondan_tasks.contract.logs import temporary_logging
+from goondan_tasks.contract.messages import ToolCallResult, wall_clock
+from goondan_tasks.contract.wording import require_keywords
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import EventLoopThread, drive
 from workers.concurrency.watchdog import Watchdog

@@ -16,7 +16,7 @@ from benchmarks.systems import GOONDAN, Shape
 from benchmarks.workload import BATCH
 from broker_config.keys import Keys
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.messages import iso_time, wall_clock
+from goondan_tasks.contract.messages import iso_time, wall_clock
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange
 
 #: how long a revision may take to become active, and how often that is looked at

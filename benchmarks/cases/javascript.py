@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.bench import Bench, in_turns
 from benchmarks.figures import Samples, Section
-from goondan_tasks.javascript import find_runtime
+from goondan_tasks.machine.javascript import find_runtime
 from goondan_tasks.testing import LocalStack
 
 AGENT = "bench"

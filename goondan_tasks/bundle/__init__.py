@@ -9,20 +9,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from goondan_tasks.bundle.binding import BoundExtension as BoundExtension
     from goondan_tasks.bundle.binding import BoundTool as BoundTool
+    from goondan_tasks.bundle.binding import build_catalog as build_catalog
     from goondan_tasks.bundle.bundle import Bundle as Bundle
     from goondan_tasks.bundle.bundle import inspect_bundle as inspect_bundle
     from goondan_tasks.bundle.bundle import load_bundle as load_bundle
-    from goondan_tasks.bundle.catalog import CatalogItem as CatalogItem
-    from goondan_tasks.bundle.catalog import ToolCatalog as ToolCatalog
-    from goondan_tasks.bundle.catalog import ToolSource as ToolSource
-    from goondan_tasks.bundle.catalog import build_catalog as build_catalog
     from goondan_tasks.bundle.findings import BundleError as BundleError
     from goondan_tasks.bundle.findings import Finding as Finding
 
 _MODULES = {
-    "binding": ("BoundExtension", "BoundTool"),
+    "binding": ("BoundExtension", "BoundTool", "build_catalog"),
     "bundle": ("Bundle", "inspect_bundle", "load_bundle"),
-    "catalog": ("CatalogItem", "ToolCatalog", "ToolSource", "build_catalog"),
     "findings": ("BundleError", "Finding"),
 }
 

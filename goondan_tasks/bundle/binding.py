@@ -9,7 +9,7 @@ import importlib.util
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -25,10 +25,14 @@ from goondan_tasks.bundle.resources import (
     ToolResource,
     scopes_beyond,
 )
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.names import build_tool_name
-from goondan_tasks.schema import SchemaError, compile_schema, member
-from goondan_tasks.wording import FieldPath, hint
+from goondan_tasks.contract.catalog import CatalogItem, ToolCatalog, ToolSource
+from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.contract.names import build_tool_name
+from goondan_tasks.contract.schema import SchemaError, compile_schema, member
+from goondan_tasks.contract.wording import FieldPath, hint
+
+if TYPE_CHECKING:
+    from goondan_tasks.bundle.bundle import Bundle
 
 BASE_PACKAGE = "@goondan/base"
 #: the built-in extension that an Agent with ``requiredTools`` gets
@@ -386,3 +390,21 @@ def _scopes(owner: Any) -> list[str] | None:
 def _scope_error(scope: str, allowed: Iterable[str], owner: str) -> FieldError:
     suggestion = hint(scope, sorted(set(allowed)), "Tools and exports can narrow scopes, not widen them.")
     return FieldError(f"the scope '{scope[:80]}' is not among those of {owner}", suggestion)
+
+
+def build_catalog(bundle: "Bundle", agent: str) -> ToolCatalog:
+    """Build the catalog of an agent from its ``spec.tools`` (001 §12.1 rule 2).
+
+    Raises:
+        AgentNotFoundError: the bundle has no such agent.
+    """
+    items = (
+        CatalogItem(
+            name=bound.name,
+            description=bound.export.description,
+            parameters=bound.export.parameters,
+            source=ToolSource(type="config", name=bound.tool.name),
+        )
+        for bound in bundle.bound_tools(agent).values()
+    )
+    return ToolCatalog(tuple(items))

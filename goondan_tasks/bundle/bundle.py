@@ -16,7 +16,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
-from goondan_tasks import sandbox
 from goondan_tasks.bundle.binding import (
     BASE_PACKAGE,
     BoundExtension,
@@ -68,11 +67,12 @@ from goondan_tasks.bundle.resources import (
     ToolResource,
     swarm_in_workspace,
 )
-from goondan_tasks.errors import AgentNotFoundError, ConfigError
-from goondan_tasks.javascript import is_javascript
-from goondan_tasks.names import SYSTEM_TOOL, folder_workspace
-from goondan_tasks.schema import member
-from goondan_tasks.wording import FieldPath, hint
+from goondan_tasks.contract.errors import AgentNotFoundError, ConfigError
+from goondan_tasks.contract.names import SYSTEM_TOOL, folder_workspace
+from goondan_tasks.contract.schema import member
+from goondan_tasks.contract.wording import FieldPath, hint
+from goondan_tasks.machine import sandbox
+from goondan_tasks.machine.javascript import is_javascript
 
 _Kind = TypeVar("_Kind", bound=Resource)
 _AGENTS: FieldPath = ("spec", "agents")
@@ -163,8 +163,8 @@ class Bundle:
     def workspace_name(self, named: str | None = None, swarm: str | None = None) -> str:
         """Return a Swarm's workspace: ``named`` (``GOONDAN_WORKSPACE``), else the Package's name.
 
-        Without either it is :func:`~goondan_tasks.names.folder_workspace` of the folder and, among several
-        Swarms, of the one that :meth:`swarm` chooses.
+        Without either it is :func:`~goondan_tasks.contract.names.folder_workspace` of the folder and, among
+        several Swarms, of the one that :meth:`swarm` chooses.
         """
         own = self.package.name if self.package else None
         return named or own or folder_workspace(self.home, swarm_in_workspace(self.swarms, swarm))

@@ -27,13 +27,13 @@ from typing import Any, Literal, Self
 from pydantic import ValidationError
 
 from broker_config.settings import Settings, SettingsError
-from goondan_tasks import javascript
+from goondan_tasks.authoring.entry import IMPORT_HINT, Entry, EntryKind, ProbeRecord
 from goondan_tasks.bundle.export_cache import ExportCache
 from goondan_tasks.bundle.findings import ConfigCode, FieldError, Finding
 from goondan_tasks.bundle.inventory import Declaration, Inventory, declare, read_inventory, read_text
 from goondan_tasks.bundle.resources import AUTO
-from goondan_tasks.entry import IMPORT_HINT, Entry, EntryKind, ProbeRecord
-from goondan_tasks.wording import FieldPath, hint
+from goondan_tasks.contract.wording import FieldPath, hint
+from goondan_tasks.machine import javascript
 
 ENTRY: FieldPath = ("spec", "entry")
 EXPORTS: FieldPath = ("spec", "exports")
@@ -56,7 +56,7 @@ _LANGUAGES = {
     ".jsx": "JavaScript with JSX",
 }
 _KINDS: Mapping[str, EntryKind] = {"Tool": "tool", "Agent": "agent", "Extension": "extension"}
-_PROBE = (sys.executable, "-P", "-X", "utf8", "-m", "goondan_tasks.entry")
+_PROBE = (sys.executable, "-P", "-X", "utf8", "-m", "goondan_tasks.authoring.entry")
 _TOO_LATE = "all entry files of the bundle together take too long to import"
 
 

@@ -19,8 +19,8 @@ from typing import Self
 from pydantic import BaseModel, ValidationError
 
 from broker_config.settings import Settings, SettingsError
-from goondan_tasks.atomic_file import make_private_directory, write_whole
-from goondan_tasks.entry import MAX_PATHS, ProbeRecord
+from goondan_tasks.authoring.entry import MAX_PATHS, ProbeRecord
+from goondan_tasks.machine.atomic_file import make_private_directory, write_whole
 
 #: a file that changed this recently may change again with the same ``ctime``
 SETTLED_SECONDS = 2.0

@@ -29,12 +29,12 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from goondan_tasks.bundle.findings import ConfigCode, FieldError
-from goondan_tasks.errors import ConfigError
-from goondan_tasks.messages import LONGEST_RUN_SECONDS, JsonObject
-from goondan_tasks.names import SEPARATOR, is_name_part
-from goondan_tasks.redaction import KNOWN_SECRETS, is_named_as_secret
-from goondan_tasks.schema import member
-from goondan_tasks.wording import hint, shown
+from goondan_tasks.contract.errors import ConfigError
+from goondan_tasks.contract.messages import LONGEST_RUN_SECONDS, JsonObject
+from goondan_tasks.contract.names import SEPARATOR, is_name_part
+from goondan_tasks.contract.redaction import KNOWN_SECRETS, is_named_as_secret
+from goondan_tasks.contract.schema import member
+from goondan_tasks.contract.wording import hint, shown
 
 _REF_FORMS = 'Write "<Kind>/<name>", such as "Tool/bash", or {kind: …, name: …}.'
 #: the length of a period, by the unit of a :data:`Rate`

@@ -15,12 +15,12 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from broker_config.value_faults import fault_text
-from goondan_tasks import errors
-from goondan_tasks.errors import ConfigError
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.redaction import is_named_as_secret
-from goondan_tasks.schema import member
-from goondan_tasks.wording import FieldPath, counted, hint, shown
+from goondan_tasks.contract import errors
+from goondan_tasks.contract.errors import ConfigError
+from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.contract.redaction import is_named_as_secret
+from goondan_tasks.contract.schema import member
+from goondan_tasks.contract.wording import FieldPath, counted, hint, shown
 
 Level = Literal["error", "warning"]
 

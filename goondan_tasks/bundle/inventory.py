@@ -28,11 +28,11 @@ from goondan_tasks.bundle.findings import (
 from goondan_tasks.bundle.resources import API_VERSION, RESOURCE_MODELS, V1_API_VERSION, Resource
 from goondan_tasks.bundle.v1_resources import V1_RESOURCE_MODELS
 from goondan_tasks.bundle.yaml import Document, TextFault, parse_documents, parse_fault
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.names import is_agent_name
-from goondan_tasks.schema import member
-from goondan_tasks.trees import walk
-from goondan_tasks.wording import FieldPath, hint, shown, written
+from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.contract.names import is_agent_name
+from goondan_tasks.contract.schema import member
+from goondan_tasks.contract.wording import FieldPath, hint, shown, written
+from goondan_tasks.machine.trees import walk
 
 MAX_BYTES = 1_048_576
 

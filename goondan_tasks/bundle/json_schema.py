@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
+from goondan_tasks.authoring.typed_tools import UntitledSchema
 from goondan_tasks.bundle.inventory import MODELS
 from goondan_tasks.bundle.resources import API_VERSION, V1_API_VERSION, Resource
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.typed_tools import UntitledSchema
+from goondan_tasks.contract.messages import JsonObject
 
 #: the draft that every editor supports
 DRAFT = "http://json-schema.org/draft-07/schema#"

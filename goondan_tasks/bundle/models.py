@@ -17,8 +17,8 @@ from goondan_tasks.bundle.fields import resolve_value
 from goondan_tasks.bundle.findings import ConfigCode, Finding
 from goondan_tasks.bundle.inventory import Declaration
 from goondan_tasks.bundle.resources import AgentResource, ModelResource
-from goondan_tasks.errors import ConfigError
-from goondan_tasks.wording import FieldPath, hint
+from goondan_tasks.contract.errors import ConfigError
+from goondan_tasks.contract.wording import FieldPath, hint
 
 LIBRARY = "pydantic_ai"
 

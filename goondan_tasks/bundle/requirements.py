@@ -12,7 +12,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from goondan_tasks.bundle.findings import ConfigCode, Finding
 from goondan_tasks.bundle.inventory import Declaration, Inventory
-from goondan_tasks.wording import FieldPath
+from goondan_tasks.contract.wording import FieldPath
 
 _REQUIREMENTS: FieldPath = ("spec", "requirements")
 

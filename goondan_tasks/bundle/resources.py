@@ -28,9 +28,9 @@ from goondan_tasks.bundle.fields import (
     checked,
 )
 from goondan_tasks.bundle.findings import FieldError
-from goondan_tasks.failure import DEFAULT_MESSAGE_LIMIT
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.process import is_loopback
+from goondan_tasks.contract.failure import DEFAULT_MESSAGE_LIMIT
+from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.machine.process import is_loopback
 
 API_VERSION = "goondan.ai/v1"
 #: the older version, whose resources may be mixed with current ones (DESIGN §6)

@@ -33,9 +33,9 @@ from goondan_tasks.bundle.resources import (
     ToolResource,
     ToolSpec,
 )
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.names import SEPARATOR, SYSTEM_TOOL
-from goondan_tasks.wording import shown
+from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.contract.names import SEPARATOR, SYSTEM_TOOL
+from goondan_tasks.contract.wording import shown
 
 _EXPORT_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 

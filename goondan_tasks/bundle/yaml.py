@@ -15,7 +15,7 @@ import yaml
 from yaml.reader import Reader
 
 from goondan_tasks.bundle.findings import ConfigCode, FieldError
-from goondan_tasks.wording import FieldPath
+from goondan_tasks.contract.wording import FieldPath
 
 MAX_DOCUMENTS = 100
 MAX_DEPTH = 64

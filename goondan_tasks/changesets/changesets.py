@@ -19,7 +19,7 @@ from typing import Self, TypeVar
 from redis import Redis
 from redis.exceptions import RedisError
 
-from goondan_tasks.changesets.api import (
+from goondan_tasks.authoring.changesets_api import (
     ChangesetError,
     ChangesetHint,
     ChangeSummary,
@@ -40,13 +40,14 @@ from goondan_tasks.changesets.commit import (
 )
 from goondan_tasks.changesets.policy import PERSON, ChangesetRules, Principal
 from goondan_tasks.changesets.working_files import WorkingFiles
-from goondan_tasks.errors import (
+from goondan_tasks.contract.errors import (
     BrokerUnreachableError,
     BundleRevisionUnavailableError,
     ConfigError,
     GoondanError,
 )
-from goondan_tasks.messages import JsonObject, iso_time, wall_clock
+from goondan_tasks.contract.messages import JsonObject, iso_time, wall_clock
+from goondan_tasks.contract.table_rows import naming
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange
 from goondan_tasks.revisions.checkouts import BundleRef, RevisionSource, unknown_revision
 from goondan_tasks.revisions.git import (
@@ -56,7 +57,6 @@ from goondan_tasks.revisions.git import (
     changes_between,
     require_merge_tree,
 )
-from goondan_tasks.table_rows import naming
 
 #: how long a commit waits for others, and how often it tries the lock
 WAIT_SECONDS = 120.0

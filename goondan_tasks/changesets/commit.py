@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from goondan_tasks.changesets.api import (
+from goondan_tasks.authoring.changesets_api import (
     ChangesetCode,
     ChangeSummary,
     CommitError,
@@ -35,8 +35,8 @@ from goondan_tasks.changesets.check import (
 )
 from goondan_tasks.changesets.policy import Principal
 from goondan_tasks.changesets.working_files import Proposal, WorkingFiles, theirs_suffix
-from goondan_tasks.errors import BundleRevisionUnavailableError
-from goondan_tasks.messages import WireModel
+from goondan_tasks.contract.errors import BundleRevisionUnavailableError
+from goondan_tasks.contract.messages import WireModel
 from goondan_tasks.revisions.checkouts import BundleRef
 from goondan_tasks.revisions.git import (
     FILE,

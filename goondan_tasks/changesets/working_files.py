@@ -15,10 +15,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from goondan_tasks.atomic_file import make_private_directory
-from goondan_tasks.changesets.api import ChangesetError
+from goondan_tasks.authoring.changesets_api import ChangesetError
 from goondan_tasks.changesets.policy import plain_name
-from goondan_tasks.inner_path import InnerPath, unresolved
+from goondan_tasks.machine.atomic_file import make_private_directory
+from goondan_tasks.machine.inner_path import InnerPath, unresolved
+from goondan_tasks.machine.trees import remove_tree
 from goondan_tasks.revisions.checkouts import Folder, Found
 from goondan_tasks.revisions.git import (
     FILE,
@@ -30,7 +31,6 @@ from goondan_tasks.revisions.git import (
     changes_between,
     parents,
 )
-from goondan_tasks.trees import remove_tree
 
 #: bytes of one file, and of all changed files together
 MAX_FILE_BYTES = 16_777_216

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import NoReturn
 
-from goondan_tasks.errors import ConfigError, extra
+from goondan_tasks.contract.errors import ConfigError, extra
 
 __all__ = ["main"]
 

@@ -12,7 +12,6 @@ from rich.text import Text
 
 from broker_config import serializer
 from broker_config.connections import reporting_outages
-from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog
 from goondan_tasks.cli.calls import login
 from goondan_tasks.cli.live_output import call_text, write_or_watch
 from goondan_tasks.cli.options import (
@@ -38,15 +37,16 @@ from goondan_tasks.cli.output import (
 from goondan_tasks.cli.session import Session, can_ask, chosen_agents, takes_client, takes_session
 from goondan_tasks.client import Client
 from goondan_tasks.client.status import AgentState, AgentStatus, QueueStatus
-from goondan_tasks.errors import BrokerUnreachableError, ConfigError, InstanceNotFoundError
+from goondan_tasks.contract.catalog import CatalogItem, ToolCatalog
+from goondan_tasks.contract.errors import BrokerUnreachableError, ConfigError, InstanceNotFoundError
+from goondan_tasks.contract.messages import Message, epoch_milliseconds
+from goondan_tasks.contract.model_messages import told_text
+from goondan_tasks.contract.names import OUTSIDE
+from goondan_tasks.contract.schema import member
+from goondan_tasks.contract.table_rows import read_row
+from goondan_tasks.contract.wording import counted, on_one_line, printable
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
-from goondan_tasks.messages import Message, epoch_milliseconds
-from goondan_tasks.model_messages import told_text
-from goondan_tasks.names import OUTSIDE
-from goondan_tasks.schema import member
-from goondan_tasks.table_rows import read_row
-from goondan_tasks.wording import counted, on_one_line, printable
 
 _NO_AGENT = "No agent is known: give --bundle PATH, or start a worker with `goondan worker`."
 _QUEUES: Mapping[str, Callable[[QueueStatus], object]] = {

@@ -23,7 +23,6 @@ import yaml
 from rich.text import Text
 
 from broker_config.settings import Settings
-from goondan_tasks import javascript
 from goondan_tasks.bundle import Bundle, Finding
 from goondan_tasks.bundle.binding import bound_exports
 from goondan_tasks.bundle.bundle import inspect_resources
@@ -38,11 +37,12 @@ from goondan_tasks.cli.output import (
     CONFIGURATION,
     Output,
 )
-from goondan_tasks.errors import PACKAGE_NOT_INSTALLED, ConfigError
+from goondan_tasks.contract.errors import PACKAGE_NOT_INSTALLED, ConfigError
+from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.contract.wording import counted, on_one_line, printable
 from goondan_tasks.instances.earlier import earlier_workspace
-from goondan_tasks.messages import JsonObject
+from goondan_tasks.machine import javascript
 from goondan_tasks.migration import migrate_bundle
-from goondan_tasks.wording import counted, on_one_line, printable
 
 #: a directive such as ``%YAML 1.2``, after comments
 _DIRECTIVE_FIRST = re.compile(r"(?:[ \t]*(?:#[^\r\n]*)?[\r\n])*%")
@@ -330,7 +330,7 @@ _NAME = "my-swarm"
 _MODEL_SPEC, _MODEL_FILE = "{ provider: openai, model: gpt-5 }", "assistant.yaml"
 _SCHEMA_FILE = ".goondan/schema.json"
 #: the types for TypeScript, and where ``tsconfig.json`` says that they are
-_TYPES, _TYPES_FOLDER = Path(javascript.__file__).with_name("node") / "types", ".goondan/types"
+_TYPES, _TYPES_FOLDER = javascript.STARTED_IN / "types", ".goondan/types"
 #: tells editors where the schema of a document is
 _EDITOR_LINE = f"# yaml-language-server: $schema={_SCHEMA_FILE}\n"
 

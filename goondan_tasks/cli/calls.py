@@ -11,7 +11,8 @@ import typer
 from rich.text import Text
 
 from broker_config import serializer
-from goondan_tasks.calls import CallFields
+from goondan_tasks.authoring.handoff import EventFields, accepted, handoff_error, not_answered, request_result
+from goondan_tasks.authoring.tool_api import REQUEST_TIMEOUT_MS
 from goondan_tasks.cli.live_output import progress_text, show_turn, wait_for_result
 from goondan_tasks.cli.options import (
     Auth,
@@ -51,12 +52,11 @@ from goondan_tasks.cli.output import (
 )
 from goondan_tasks.cli.session import Session, takes_client
 from goondan_tasks.client import Client, PendingCall
-from goondan_tasks.errors import HandoffError, HandoffTimeoutError, WaitTimeout
-from goondan_tasks.handoff import EventFields, accepted, handoff_error, not_answered, request_result
+from goondan_tasks.contract.calls import CallFields
+from goondan_tasks.contract.errors import HandoffError, HandoffTimeoutError, WaitTimeout
+from goondan_tasks.contract.messages import ToolCall, ToolCallResult, wall_clock
+from goondan_tasks.contract.wording import duration_text, on_one_line
 from goondan_tasks.ledger.record import CallRecord
-from goondan_tasks.messages import ToolCall, ToolCallResult, wall_clock
-from goondan_tasks.tool_api import REQUEST_TIMEOUT_MS
-from goondan_tasks.wording import duration_text, on_one_line
 
 _WHOLE_ID = 36
 #: the columns that identify a call in every list

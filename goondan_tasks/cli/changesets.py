@@ -13,9 +13,8 @@ from rich.text import Text
 from broker_config.connections import connect
 from broker_config.keys import Keys
 from broker_config.settings import Settings
-from goondan_tasks.agent_registry import AgentRegistry
+from goondan_tasks.authoring.changesets_api import ChangesetError, CommitResult, RollbackResult
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.changesets.api import ChangesetError, CommitResult, RollbackResult
 from goondan_tasks.changesets.changesets import (
     Changesets,
     CommitLock,
@@ -40,9 +39,11 @@ from goondan_tasks.cli.output import (
 )
 from goondan_tasks.cli.session import Session, chosen_agents, chosen_bundle, takes_session
 from goondan_tasks.client.known_agents import broker_errors
-from goondan_tasks.errors import BrokerUnreachableError, ConfigError
+from goondan_tasks.contract.errors import BrokerUnreachableError, ConfigError
+from goondan_tasks.contract.messages import JsonObject, epoch_milliseconds, iso_time, wall_clock
+from goondan_tasks.contract.wording import on_one_line, printable
+from goondan_tasks.fleet.agent_registry import AgentRegistry
 from goondan_tasks.instances.table import encoded
-from goondan_tasks.messages import JsonObject, epoch_milliseconds, iso_time, wall_clock
 from goondan_tasks.revisions.active import (
     Activation,
     ActiveRevision,
@@ -52,7 +53,6 @@ from goondan_tasks.revisions.active import (
 )
 from goondan_tasks.revisions.bootstrap import declared_workspace
 from goondan_tasks.revisions.checkouts import RevisionSource
-from goondan_tasks.wording import on_one_line, printable
 
 #: how long commands wait for the workers by default
 _TIMEOUT_SECONDS = 60.0

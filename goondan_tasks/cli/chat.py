@@ -14,6 +14,7 @@ from rich.text import Text
 
 from broker_config import serializer
 from broker_config.connections import retrying
+from goondan_tasks.authoring.handoff import EventFields
 from goondan_tasks.cli.calls import Agent, login
 from goondan_tasks.cli.live_output import TurnView, ending_text
 from goondan_tasks.cli.options import Auth, Origin, flag, name_option, parse_positive_seconds, seconds_option
@@ -26,7 +27,7 @@ from goondan_tasks.cli.output import (
 from goondan_tasks.cli.session import Session, can_ask, takes_client
 from goondan_tasks.client import Client, PendingCall, ToolAnswered, ToolCalled, TurnEnded, TurnEvent
 from goondan_tasks.client.turn_events import TurnFollower
-from goondan_tasks.errors import (
+from goondan_tasks.contract.errors import (
     CallClosedError,
     CallNotFoundError,
     GoondanError,
@@ -34,11 +35,10 @@ from goondan_tasks.errors import (
     ToolCancelledError,
     WaitTimeout,
 )
-from goondan_tasks.events import completion_id
-from goondan_tasks.handoff import EventFields
+from goondan_tasks.contract.events import completion_id
+from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.contract.wording import printable
 from goondan_tasks.ledger.record import CallRecord
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.wording import printable
 
 #: how long a Turn may take
 TURN_SECONDS = 3600.0

@@ -26,10 +26,10 @@ from goondan_tasks.cli.selection import Selection, require_choice
 from goondan_tasks.cli.session import Session, takes_client
 from goondan_tasks.client import Client, PendingCall
 from goondan_tasks.client.submitter import may_be_replayed
-from goondan_tasks.errors import GoondanError
+from goondan_tasks.contract.errors import GoondanError
+from goondan_tasks.contract.wording import counted
 from goondan_tasks.ledger.call_filter import CallFilter
 from goondan_tasks.ledger.record import CallRecord
-from goondan_tasks.wording import counted
 
 
 @takes_client

@@ -29,12 +29,12 @@ from goondan_tasks.cli.output import (
 )
 from goondan_tasks.cli.trace import trace_text
 from goondan_tasks.client import Client
-from goondan_tasks.errors import ConfigError, GoondanError, WaitTimeout
-from goondan_tasks.messages import JsonObject, ToolCallResult
-from goondan_tasks.names import MODEL_TOOLS
+from goondan_tasks.contract.errors import ConfigError, GoondanError, WaitTimeout
+from goondan_tasks.contract.messages import JsonObject, ToolCallResult
+from goondan_tasks.contract.names import MODEL_TOOLS
+from goondan_tasks.contract.wording import on_one_line
+from goondan_tasks.history.trace import TraceNode
 from goondan_tasks.testing import LocalStack
-from goondan_tasks.trace import TraceNode
-from goondan_tasks.wording import on_one_line
 
 CONCURRENCY = 4
 TIMEOUT_SECONDS = 45.0

@@ -22,8 +22,6 @@ from broker_config.embedded import EmbeddedRedis, PortInUse
 from broker_config.options import CONCURRENCY
 from broker_config.process_group import ProcessGroup
 from broker_config.settings import Settings, SettingsError
-from goondan_tasks import javascript
-from goondan_tasks.agent_registry import AgentRecord, describe_agents
 from goondan_tasks.bundle import BundleError, inspect_bundle
 from goondan_tasks.bundle.entries import Prober, bundle_entries
 from goondan_tasks.bundle.inventory import read_text
@@ -43,9 +41,13 @@ from goondan_tasks.cli.session import (
     require_broker,
     takes_session,
 )
-from goondan_tasks.errors import BrokerUnreachableError, ConfigError, GoondanError, require_extra
+from goondan_tasks.contract.errors import BrokerUnreachableError, ConfigError, GoondanError, require_extra
+from goondan_tasks.contract.redaction import KNOWN_SECRETS, is_named_as_secret
+from goondan_tasks.contract.wording import printable
+from goondan_tasks.fleet.agent_registry import AgentRecord, describe_agents
 from goondan_tasks.instances.earlier import earlier_workspace
 from goondan_tasks.instances.table import encoded, instances_directory
+from goondan_tasks.machine import javascript
 from goondan_tasks.orchestrator.orchestrator import Fleet, Orchestrator, Rules, patience_of
 from goondan_tasks.orchestrator.supervisor import (
     PROGRAM,
@@ -54,9 +56,7 @@ from goondan_tasks.orchestrator.supervisor import (
     start_in_group,
     worker_command,
 )
-from goondan_tasks.redaction import KNOWN_SECRETS, is_named_as_secret
 from goondan_tasks.revisions.active import Activation
-from goondan_tasks.wording import printable
 
 _FLOWER_PORTS = range(FLOWER_PORT, FLOWER_PORT + 100)
 _PASSWORD_IN_URL = re.compile(r"://[^/@\s:]*:([^/@\s]+)@")

@@ -20,10 +20,7 @@ from broker_config.embedded import RedisBinaryNotFound, find_redis_server
 from broker_config.keys import Keys
 from broker_config.refusals import RefusedError, reason_unreachable, refusal_text, remedy_of
 from broker_config.settings import PREFIX, Settings, hidden_password
-from goondan_tasks import sandbox
-from goondan_tasks.agent_registry import AgentRecord, AgentRegistry, describe_agents
 from goondan_tasks.bundle import BoundTool, Bundle, Finding, inspect_bundle
-from goondan_tasks.call_counts import CountStore
 from goondan_tasks.cli.fleet_checks import (
     Check,
     dead_letter_checks,
@@ -43,12 +40,15 @@ from goondan_tasks.cli.output import (
 )
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.client.status import read_agents, read_unfetched_mail
-from goondan_tasks.errors import PACKAGE_NOT_INSTALLED, BrokerUnreachableError, ConfigError
+from goondan_tasks.contract.errors import PACKAGE_NOT_INSTALLED, BrokerUnreachableError, ConfigError
+from goondan_tasks.contract.wording import closest, counted, printable
+from goondan_tasks.fleet.agent_registry import AgentRecord, AgentRegistry, describe_agents
+from goondan_tasks.fleet.call_counts import CountStore
 from goondan_tasks.instances.earlier import EarlierWorkspace, earlier_workspace
-from goondan_tasks.javascript import INSTALL, find_runtime, is_javascript, missing_runtime
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.machine import sandbox
+from goondan_tasks.machine.javascript import INSTALL, find_runtime, is_javascript, missing_runtime
 from goondan_tasks.revisions.active import ActiveRevision, RevisionState, UnreadableRevisionsError
-from goondan_tasks.wording import closest, counted, printable
 
 #: the release with which the delivery of calls was tested and measured
 CELERY = "5.7"

@@ -7,8 +7,8 @@ import typer
 
 from goondan_tasks.cli.options import argument, flag
 from goondan_tasks.cli.output import Output, help_url, listing
-from goondan_tasks.failure import error_pages
-from goondan_tasks.wording import closest
+from goondan_tasks.contract.failure import error_pages
+from goondan_tasks.contract.wording import closest
 
 _LINK = re.compile(r"\[([^\]]+)\]\([^)\s]+\)")
 

@@ -4,13 +4,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from goondan_tasks.agent_registry import AgentRecord, McpServerRecord, WorkerRecord
-from goondan_tasks.call_counts import REQUEUED, Settlement
 from goondan_tasks.client.status import AgentState, AgentStatus, UnfetchedMail
+from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.contract.wording import counted, duration_text
+from goondan_tasks.fleet.agent_registry import AgentRecord, McpServerRecord, WorkerRecord
+from goondan_tasks.fleet.call_counts import REQUEUED, Settlement
 from goondan_tasks.ledger.reaper import CAUSES
-from goondan_tasks.messages import JsonObject
 from goondan_tasks.revisions.active import RevisionState, UnreadableRevisionsError
-from goondan_tasks.wording import counted, duration_text
 
 #: how many workers a check names
 _NAMED = 5

@@ -17,10 +17,10 @@ from redis import Redis
 
 from broker_config.keys import Keys
 from broker_config.settings import Settings
-from goondan_tasks.agent_registry import AgentRecord, AgentRegistry
 from goondan_tasks.bundle import Bundle
-from goondan_tasks.errors import BundleRevisionUnavailableError
-from goondan_tasks.messages import iso_time, wall_clock
+from goondan_tasks.contract.errors import BundleRevisionUnavailableError
+from goondan_tasks.contract.messages import iso_time, wall_clock
+from goondan_tasks.fleet.agent_registry import AgentRecord, AgentRegistry
 from goondan_tasks.revisions.active import UNCOMMITTED, Activation, ActiveRevision, RevisionChange
 from goondan_tasks.revisions.bootstrap import ATTEMPTS, FollowedBundle, are_committed
 from goondan_tasks.revisions.checkouts import LOG_SUFFIX, NO_CONTENT, BundleRef, content_files

@@ -43,12 +43,12 @@ from goondan_tasks.client import (
 )
 from goondan_tasks.client.status import AgentStatus
 from goondan_tasks.client.turn_events import TurnFollower
-from goondan_tasks.errors import BrokerUnreachableError, CallNotFoundError, HandoffError, WaitTimeout
-from goondan_tasks.events import is_event
+from goondan_tasks.contract.errors import BrokerUnreachableError, CallNotFoundError, HandoffError, WaitTimeout
+from goondan_tasks.contract.events import is_event
+from goondan_tasks.contract.messages import ToolCallResult, wall_clock
+from goondan_tasks.contract.output import Progress
+from goondan_tasks.contract.wording import counted, duration_text, on_one_line, printable
 from goondan_tasks.ledger.record import CallRecord
-from goondan_tasks.messages import ToolCallResult, wall_clock
-from goondan_tasks.output import Progress
-from goondan_tasks.wording import counted, duration_text, on_one_line, printable
 
 if TYPE_CHECKING:
     from rich.status import Status

@@ -16,9 +16,11 @@ from goondan_tasks.cli.servers import announced_socket
 from goondan_tasks.cli.session import Interruption, Session, chosen_agents, require_broker, takes_session
 from goondan_tasks.client import Client
 from goondan_tasks.client.known_agents import broker_errors
-from goondan_tasks.errors import ConfigError, OAuthStoreError, extra
-from goondan_tasks.logs import configure_logging
-from goondan_tasks.messages import JsonObject, wall_clock
+from goondan_tasks.contract.errors import ConfigError, OAuthStoreError, extra
+from goondan_tasks.contract.logs import configure_logging
+from goondan_tasks.contract.messages import JsonObject, wall_clock
+from goondan_tasks.contract.wording import counted
+from goondan_tasks.machine.process import is_loopback, listening
 from goondan_tasks.oauth.apps import OAuthApp, apps_of
 from goondan_tasks.oauth.file_store import KeyFile
 from goondan_tasks.oauth.manager import (
@@ -31,8 +33,6 @@ from goondan_tasks.oauth.manager import (
 )
 from goondan_tasks.oauth.records import AuthSession, ConsentError, OAuthError, Resume, grant_name
 from goondan_tasks.oauth.store import OAuthStore, UnreadableRecord
-from goondan_tasks.process import is_loopback, listening
-from goondan_tasks.wording import counted
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp  # an extra
@@ -115,9 +115,9 @@ def rotate_key(session: Session) -> None:
 def serve(session: Session, port: Port = None, address: Address = None) -> None:
     """Serve the callbacks of all OAuthApps, and poll for device codes, until Ctrl-C."""
     with extra("oauth"):  # optional: only now
-        from goondan_tasks.http import serve
         from goondan_tasks.oauth.callback_app import make_app
         from goondan_tasks.oauth.consent import Maintenance
+        from goondan_tasks.programs.http import serve
     configure_logging(session.settings)
     with (
         opened(session) as (_, callback),
@@ -272,7 +272,7 @@ def _opened_store(session: Session) -> Iterator[OAuthStore]:
 @contextlib.contextmanager
 def _received_here(app: "ASGIApp", place: str | None, output: Output) -> Iterator[None]:
     """Serve the callback at ``place`` if that is on this machine and free."""
-    from goondan_tasks.http import served  # an extra, as in login
+    from goondan_tasks.programs.http import served  # an extra, as in login
 
     parts = urlsplit(place or "")
     with contextlib.ExitStack() as resources:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from broker_config import serializer
-from goondan_tasks.errors import ConfigError
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.wording import shown
+from goondan_tasks.contract.errors import ConfigError
+from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.contract.wording import shown
 
 if TYPE_CHECKING:
     from broker_config.settings import Settings
@@ -154,7 +154,7 @@ def complete_tool(ctx: typer.Context) -> list[str]:
 def complete_call(ctx: typer.Context) -> list[tuple[str, str]]:
     """Suggest the ids of the most recent calls, each with its agent, tool and status."""
     from goondan_tasks.client import Client
-    from goondan_tasks.errors import GoondanError
+    from goondan_tasks.contract.errors import GoondanError
 
     with (
         suppress(GoondanError, ValueError),
@@ -175,7 +175,7 @@ def _tools_by_agent(ctx: typer.Context) -> dict[str, Sequence[str]]:
 
 def _declared(settings: "Settings") -> Iterator[tuple[str, Sequence[str]]]:
     from goondan_tasks.bundle.bundle import inspect_resources
-    from goondan_tasks.errors import ConfigError
+    from goondan_tasks.contract.errors import ConfigError
 
     with suppress(ConfigError, OSError):
         path = settings.bundle or this_bundle()
@@ -189,7 +189,7 @@ def _announced(settings: "Settings") -> Iterator[tuple[str, Sequence[str]]]:
 
     from broker_config.connections import connect
     from broker_config.keys import Keys
-    from goondan_tasks.agent_registry import AgentRegistry
+    from goondan_tasks.fleet.agent_registry import AgentRegistry
 
     with suppress(RedisError, ValueError), connect(settings.redis_url, name="goondan-completion") as redis:
         for record in AgentRegistry(redis, Keys(settings.namespace)).agents().values():

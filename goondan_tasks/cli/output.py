@@ -25,10 +25,10 @@ from rich.text import Text
 
 from broker_config.embedded import EmbeddedRedisError
 from broker_config.settings import Settings, SettingsError
-from goondan_tasks.errors import ConfigError, GoondanError, HandoffError, ToolError, WaitTimeout
-from goondan_tasks.failure import error_pages, has_page
-from goondan_tasks.messages import JsonObject, ToolCallError, epoch_milliseconds
-from goondan_tasks.wording import on_one_line, printable
+from goondan_tasks.contract.errors import ConfigError, GoondanError, HandoffError, ToolError, WaitTimeout
+from goondan_tasks.contract.failure import error_pages, has_page
+from goondan_tasks.contract.messages import JsonObject, ToolCallError, epoch_milliseconds
+from goondan_tasks.contract.wording import on_one_line, printable
 
 # Exit codes (DESIGN "Commands", frozen).
 #: also for a call that is queued, running or pending

@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from goondan_tasks.wording import closest
+from goondan_tasks.contract.wording import closest
 
 _PROGRAM = "goondan"
 _PACKAGE = "goondan-workers"

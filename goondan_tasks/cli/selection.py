@@ -22,9 +22,9 @@ from goondan_tasks.cli.options import (
 from goondan_tasks.cli.output import Columns, Content, Output, make_table, show_progress
 from goondan_tasks.cli.session import Session, takes_client
 from goondan_tasks.client import Client
+from goondan_tasks.contract.wording import counted
 from goondan_tasks.ledger.call_filter import CallFilter
 from goondan_tasks.ledger.record import CallRecord
-from goondan_tasks.wording import counted
 
 #: how many calls of a selection are shown
 MOST_SHOWN = 20

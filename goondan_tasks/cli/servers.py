@@ -13,7 +13,6 @@ import typer
 from broker_config.connections import connect
 from broker_config.options import CONCURRENCY, declared_queues
 from broker_config.settings import hidden_password
-from goondan_tasks.agent_registry import describe_agents
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.cli.options import (
     Address,
@@ -39,11 +38,12 @@ from goondan_tasks.cli.session import (
     takes_session,
 )
 from goondan_tasks.client import AsyncClient, Client
-from goondan_tasks.errors import ConfigError, extra, require_extra
-from goondan_tasks.logs import configure_logging
+from goondan_tasks.contract.errors import ConfigError, extra, require_extra
+from goondan_tasks.contract.logs import configure_logging
+from goondan_tasks.fleet.agent_registry import describe_agents
+from goondan_tasks.machine.process import listening, url_of
 from goondan_tasks.orchestrator.orchestrator import IDLE_SECONDS, Fleet, Orchestrator, Rules, patience_of
 from goondan_tasks.orchestrator.supervisor import Supervisor, start_detached, worker_command
-from goondan_tasks.process import listening, url_of
 from goondan_tasks.revisions.bootstrap import Bootstrap, require_followable
 
 LOOPBACK = "127.0.0.1"
@@ -54,7 +54,7 @@ _METRICS_PORT = 9464
 #: a node's name is part of keys and of Flower's pages
 _LONGEST_LABEL = 60
 #: ``-P``: no module is imported from the current directory
-_FLOWER = (sys.executable, "-P", "-m", "goondan_tasks.flower_program")
+_FLOWER = (sys.executable, "-P", "-m", "goondan_tasks.programs.flower_program")
 #: Flower's default lacks arguments and results; a call is a keyword argument of its task
 _TASK_COLUMNS = "name,state,kwargs,result,worker,runtime,received,uuid"
 
@@ -159,8 +159,8 @@ def mcp_server(
     if not http and (port is not None or address is not None):
         raise typer.BadParameter("--port and --address go with --http.")
     with extra("mcp"):  # optional: only now
-        from goondan_tasks.http import serve
-        from goondan_tasks.mcp_server import PATH, AgentServer, end, make_app, serve_stdio
+        from goondan_tasks.programs.http import serve
+        from goondan_tasks.programs.mcp_server import PATH, AgentServer, end, make_app, serve_stdio
     settings = session.settings
     require_broker(settings)
     configure_logging(settings)
@@ -181,8 +181,8 @@ def callbacks(session: Session, client: Client, port: Port = None, address: Addr
     URLs from their GOONDAN_PUBLIC_URL, which must lead here.
     """
     with extra("serve"):  # optional: only now
-        from goondan_tasks.callbacks import make_app
-        from goondan_tasks.http import serve
+        from goondan_tasks.programs.callbacks import make_app
+        from goondan_tasks.programs.http import serve
     settings = session.settings
     require_broker(settings)
     configure_logging(settings)
@@ -280,7 +280,7 @@ def metrics_server(session: Session, port: int, address: str | None = None) -> I
         ConfigError: the extra ``cli`` is not installed.
     """
     with extra("cli"):  # optional: only now
-        from goondan_tasks.metrics import serving
+        from goondan_tasks.programs.metrics import serving
     host = address or session.settings.http_host
     _require_free(host, port)
     with session.client() as client, serving(client.agent_statuses, client.call_counts, host, port) as url:

@@ -23,9 +23,9 @@ from goondan_tasks.cli.options import flag, name_option, option, this_bundle
 from goondan_tasks.cli.output import Output
 from goondan_tasks.client import Client
 from goondan_tasks.client.known_agents import broker_errors
-from goondan_tasks.errors import AgentNotFoundError, BrokerUnreachableError, ConfigError
-from goondan_tasks.process import close_to_other_processes, sighup_ends_process
-from goondan_tasks.wording import closest
+from goondan_tasks.contract.errors import AgentNotFoundError, BrokerUnreachableError, ConfigError
+from goondan_tasks.contract.wording import closest
+from goondan_tasks.machine.process import close_to_other_processes, sighup_ends_process
 
 if TYPE_CHECKING:
     from goondan_tasks.bundle import Bundle

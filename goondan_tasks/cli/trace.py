@@ -11,7 +11,6 @@ import typer
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from goondan_tasks.attempts import DIED, Attempt
 from goondan_tasks.cli.calls import CALL_COLUMNS, styled_state, whole_id
 from goondan_tasks.cli.live_output import progress_text, write_or_watch
 from goondan_tasks.cli.options import (
@@ -39,12 +38,12 @@ from goondan_tasks.cli.output import (
 )
 from goondan_tasks.cli.session import Session, takes_client, takes_session
 from goondan_tasks.client import Client
-from goondan_tasks.errors import CallNotFoundError
-from goondan_tasks.ledger.call_filter import SEARCHED, CallFilter
-from goondan_tasks.ledger.record import CallRecord
-from goondan_tasks.messages import epoch_milliseconds
-from goondan_tasks.names import MODEL_TOOLS
-from goondan_tasks.trace import (
+from goondan_tasks.contract.errors import CallNotFoundError
+from goondan_tasks.contract.messages import epoch_milliseconds
+from goondan_tasks.contract.names import MODEL_TOOLS
+from goondan_tasks.contract.wording import counted, duration_text, on_one_line, tokens_text
+from goondan_tasks.history.attempts import DIED, Attempt
+from goondan_tasks.history.trace import (
     CallStory,
     Excerpt,
     RelatedCall,
@@ -54,7 +53,8 @@ from goondan_tasks.trace import (
     node_of,
     result_of,
 )
-from goondan_tasks.wording import counted, duration_text, on_one_line, tokens_text
+from goondan_tasks.ledger.call_filter import SEARCHED, CallFilter
+from goondan_tasks.ledger.record import CallRecord
 
 #: the least width of the tree; a call that is wider has its columns on the next line
 _TREE_WIDTH = 36

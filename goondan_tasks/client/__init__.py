@@ -25,7 +25,7 @@ from goondan_tasks.client.turn_events import (
     TurnProgress,
 )
 from goondan_tasks.client.turns import AsyncStep, AsyncTurn, Step, Turn
-from goondan_tasks.model_messages import StepCallResult
+from goondan_tasks.contract.model_messages import StepCallResult
 
 __all__ = [
     "AnswerRestarted",

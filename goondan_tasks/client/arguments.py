@@ -10,11 +10,11 @@ from numbers import Integral, Real
 from types import UnionType
 from typing import Any, TypeVar, Unpack, cast, get_args, get_origin
 
-from goondan_tasks.errors import ToolInputValidationError
-from goondan_tasks.failure import LONGEST_NAME
-from goondan_tasks.handoff import EventFields
+from goondan_tasks.authoring.handoff import EventFields
+from goondan_tasks.contract.errors import ToolInputValidationError
+from goondan_tasks.contract.failure import LONGEST_NAME
+from goondan_tasks.contract.wording import printable, shown
 from goondan_tasks.ledger.call_filter import STATUSES, CallFilter
-from goondan_tasks.wording import printable, shown
 
 #: in characters. A tool's name may be a glob, whose search takes time that grows with its length
 LONGEST_TEXT = 1_000_000

@@ -15,7 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 
-from goondan_tasks.calls import CallFields
+from goondan_tasks.authoring.handoff import EventFields, accepted, not_answered, request_result
+from goondan_tasks.authoring.tool_api import REQUEST_TIMEOUT_MS, RequestResult
 from goondan_tasks.client.arguments import end_of_wait
 from goondan_tasks.client.client import Client
 from goondan_tasks.client.event_receiver import ReceivedEvent
@@ -23,10 +24,14 @@ from goondan_tasks.client.pending_call import LOOK_SECONDS, AsyncPendingCall, Ou
 from goondan_tasks.client.threads import ClientThreads
 from goondan_tasks.client.turn_events import TurnEvent
 from goondan_tasks.client.turns import AsyncTurn, Turn
-from goondan_tasks.errors import BrokerUnreachableError, ToolCallConflictError, UnconfirmedError, WaitTimeout
-from goondan_tasks.handoff import EventFields, accepted, not_answered, request_result
-from goondan_tasks.messages import ToolCallResult
-from goondan_tasks.tool_api import REQUEST_TIMEOUT_MS, RequestResult
+from goondan_tasks.contract.calls import CallFields
+from goondan_tasks.contract.errors import (
+    BrokerUnreachableError,
+    ToolCallConflictError,
+    UnconfirmedError,
+    WaitTimeout,
+)
+from goondan_tasks.contract.messages import ToolCallResult
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")

@@ -7,9 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Unpack
 
-from goondan_tasks.agent_registry import WorkerRecord
-from goondan_tasks.call_counts import CountStore, TotalCounts
-from goondan_tasks.calls import CallDraft, CallFields, draft_call
 from goondan_tasks.client.arguments import checking_arguments, end_of_wait
 from goondan_tasks.client.event_receiver import ReceivedEvent
 from goondan_tasks.client.operations import OperatorClient
@@ -23,8 +20,9 @@ from goondan_tasks.client.pending_call import (
 from goondan_tasks.client.status import AgentStatus, QueueStatus, read_agents, read_queues
 from goondan_tasks.client.submitter import may_be_replayed, replay_of, require_replayable
 from goondan_tasks.client.turns import Turn, TurnScope
-from goondan_tasks.conversation import ConversationFiles
-from goondan_tasks.errors import (
+from goondan_tasks.contract.calls import CallDraft, CallFields, draft_call
+from goondan_tasks.contract.conversation import ConversationFiles
+from goondan_tasks.contract.errors import (
     ApprovalDeniedError,
     CallNotFoundError,
     ConversationError,
@@ -34,17 +32,19 @@ from goondan_tasks.errors import (
     ToolInputValidationError,
     WaitTimeout,
 )
-from goondan_tasks.failure import ErrorLike, as_exception, describe
+from goondan_tasks.contract.failure import ErrorLike, as_exception, describe
+from goondan_tasks.contract.messages import JsonObject, Message, ToolCall, ToolCallResult
+from goondan_tasks.contract.names import current_span
+from goondan_tasks.contract.output import encoded_output
+from goondan_tasks.contract.wording import require_keywords
+from goondan_tasks.fleet.agent_registry import WorkerRecord
+from goondan_tasks.fleet.call_counts import CountStore, TotalCounts
+from goondan_tasks.history.trace import CallStory, Trace, TraceSummary, read_story, read_trace, read_traces
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
 from goondan_tasks.ledger.call_filter import SEARCHED, CallFilter, is_narrowed, is_wanted
 from goondan_tasks.ledger.dead_letters import batches, not_a_letter
 from goondan_tasks.ledger.record import CallRecord, Outcome
-from goondan_tasks.messages import JsonObject, Message, ToolCall, ToolCallResult
-from goondan_tasks.names import current_span
-from goondan_tasks.output import encoded_output
-from goondan_tasks.trace import CallStory, Trace, TraceSummary, read_story, read_trace, read_traces
-from goondan_tasks.wording import require_keywords
 
 
 @checking_arguments

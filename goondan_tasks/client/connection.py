@@ -13,8 +13,15 @@ from broker_config.confirmation import NotConfirmedError
 from broker_config.connections import RetryPeriod, connect, retrying
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings, SettingsError
-from goondan_tasks.agent_registry import AgentRecord, AgentRegistry
-from goondan_tasks.calls import CallDraft, identity_of
+from goondan_tasks.authoring.handoff import (
+    EventFields,
+    accepted,
+    not_answered,
+    outside_call,
+    request_result,
+    sent,
+)
+from goondan_tasks.authoring.tool_api import REQUEST_TIMEOUT_MS, RequestResult, SendResult
 from goondan_tasks.client.arguments import checking_arguments, require_seconds
 from goondan_tasks.client.event_receiver import EventReceiver
 from goondan_tasks.client.known_agents import ActiveRefs, KnownAgents, OwnAgents, broker_errors
@@ -22,7 +29,8 @@ from goondan_tasks.client.pending_call import CallService, ExpectedCall, Pending
 from goondan_tasks.client.submitter import Submitter, producer_span
 from goondan_tasks.client.threads import ClientThreads
 from goondan_tasks.client.turn_events import TurnEvent, TurnFollower
-from goondan_tasks.errors import (
+from goondan_tasks.contract.calls import CallDraft, identity_of
+from goondan_tasks.contract.errors import (
     CallClosedError,
     CallNotFoundError,
     ConfigError,
@@ -30,8 +38,11 @@ from goondan_tasks.errors import (
     UnconfirmedError,
     WaitTimeout,
 )
-from goondan_tasks.events import is_event
-from goondan_tasks.handoff import EventFields, accepted, not_answered, outside_call, request_result, sent
+from goondan_tasks.contract.events import is_event
+from goondan_tasks.contract.messages import ToolCall
+from goondan_tasks.fleet.agent_registry import AgentRecord, AgentRegistry
+from goondan_tasks.fleet.pauses import Pauses
+from goondan_tasks.history import StepStore
 from goondan_tasks.instances.housekeeping import Housekeeping
 from goondan_tasks.ledger.call_filter import ids_beginning_with
 from goondan_tasks.ledger.completions import Completions
@@ -41,10 +52,6 @@ from goondan_tasks.ledger.losses import with_losses
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.ledger.submission import Submission
-from goondan_tasks.messages import ToolCall
-from goondan_tasks.pauses import Pauses
-from goondan_tasks.steps import StepStore
-from goondan_tasks.tool_api import REQUEST_TIMEOUT_MS, RequestResult, SendResult
 
 if TYPE_CHECKING:
     from goondan_tasks.bundle import Bundle

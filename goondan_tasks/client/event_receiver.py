@@ -14,10 +14,9 @@ from redis.exceptions import RedisError
 
 from broker_config.confirmation import NotConfirmedError
 from broker_config.keys import Keys
-from goondan_tasks.agent_registry import AgentRecord
 from goondan_tasks.client.known_agents import KnownAgents
 from goondan_tasks.client.pending_call import LOOK_SECONDS
-from goondan_tasks.errors import (
+from goondan_tasks.contract.errors import (
     AgentHasEntryError,
     BrokerUnreachableError,
     CallClosedError,
@@ -27,16 +26,17 @@ from goondan_tasks.errors import (
     ToolCancelledError,
     ToolInputValidationError,
 )
-from goondan_tasks.events import event_of, handling_agent, mailbox_name
-from goondan_tasks.failure import describe
+from goondan_tasks.contract.events import event_of, handling_agent, mailbox_name
+from goondan_tasks.contract.failure import describe
+from goondan_tasks.contract.messages import AgentEvent, JsonObject, ToolCallResult
+from goondan_tasks.contract.output import encoded_output
+from goondan_tasks.contract.wording import shown
+from goondan_tasks.fleet.agent_registry import AgentRecord
 from goondan_tasks.ledger.claim_request import ClaimTerms, new_token
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Stored, Verdict
-from goondan_tasks.messages import AgentEvent, JsonObject, ToolCallResult
-from goondan_tasks.output import encoded_output
-from goondan_tasks.wording import shown
 
 logger = logging.getLogger(__name__)
 

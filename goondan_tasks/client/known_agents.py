@@ -15,13 +15,18 @@ from broker_config.confirmation import NotConfirmedError
 from broker_config.keys import Keys
 from broker_config.refusals import reason_unreachable, remedy_of
 from broker_config.settings import Settings, hidden_password
-from goondan_tasks.agent_registry import AgentRecord, AgentRegistry, describe_agents
-from goondan_tasks.calls import CallDraft
-from goondan_tasks.errors import AgentNotFoundError, BrokerUnreachableError, ConfigError, UnconfirmedError
-from goondan_tasks.names import SEPARATOR, SYSTEM_TOOL
+from goondan_tasks.contract.calls import CallDraft
+from goondan_tasks.contract.errors import (
+    AgentNotFoundError,
+    BrokerUnreachableError,
+    ConfigError,
+    UnconfirmedError,
+)
+from goondan_tasks.contract.names import SEPARATOR, SYSTEM_TOOL
+from goondan_tasks.contract.table_rows import naming
+from goondan_tasks.contract.wording import closest
+from goondan_tasks.fleet.agent_registry import AgentRecord, AgentRegistry, describe_agents
 from goondan_tasks.revisions.active import ActiveRevision
-from goondan_tasks.table_rows import naming
-from goondan_tasks.wording import closest
 
 if TYPE_CHECKING:
     from goondan_tasks.bundle import Bundle

@@ -3,15 +3,15 @@
 from collections.abc import Callable, Iterable
 from typing import Unpack
 
-from goondan_tasks.agent_registry import ShutdownRequest, ShutdownRequests, WorkerRecord
 from goondan_tasks.client.arguments import checking_arguments
 from goondan_tasks.client.connection import ClientConnection
-from goondan_tasks.errors import ToolInputValidationError, ToolNotInCatalogError
-from goondan_tasks.failure import LONGEST_NAME
+from goondan_tasks.contract.errors import ToolInputValidationError, ToolNotInCatalogError
+from goondan_tasks.contract.failure import LONGEST_NAME
+from goondan_tasks.contract.wording import hint, require_keywords
+from goondan_tasks.fleet.agent_registry import ShutdownRequest, ShutdownRequests, WorkerRecord
+from goondan_tasks.fleet.pauses import Pause
 from goondan_tasks.ledger.call_filter import CallFilter, open_calls
 from goondan_tasks.ledger.record import CallRecord
-from goondan_tasks.pauses import Pause
-from goondan_tasks.wording import hint, require_keywords
 
 #: how many characters a reason may have
 LONGEST_REASON = 500

@@ -18,12 +18,12 @@ from redis.exceptions import RedisError
 from broker_config import serializer
 from broker_config.connections import RetryPeriod, answers_of, retrying
 from broker_config.refusals import refusal_text
-from goondan_tasks.calls import draft_call
 from goondan_tasks.client.arguments import checking_arguments, end_of_wait
 from goondan_tasks.client.known_agents import broker_errors
 from goondan_tasks.client.results import Expected, ResultListener
 from goondan_tasks.client.threads import ClientThreads
-from goondan_tasks.errors import (
+from goondan_tasks.contract.calls import draft_call
+from goondan_tasks.contract.errors import (
     BrokerUnreachableError,
     CallNotFoundError,
     GoondanError,
@@ -33,14 +33,14 @@ from goondan_tasks.errors import (
     ToolInputValidationError,
     WaitTimeout,
 )
+from goondan_tasks.contract.messages import ToolCallError, ToolCallResult
+from goondan_tasks.contract.names import READ_OUTPUT_TOOL
+from goondan_tasks.contract.output import Progress
+from goondan_tasks.contract.wording import shown
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import REPAIR, CallRecord
 from goondan_tasks.ledger.tidying import tidy_queues
-from goondan_tasks.messages import ToolCallError, ToolCallResult
-from goondan_tasks.names import READ_OUTPUT_TOOL
-from goondan_tasks.output import Progress
-from goondan_tasks.wording import shown
 
 if TYPE_CHECKING:
     from goondan_tasks.client.connection import ClientConnection

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from broker_config.connections import reporting_outages, retrying
 from broker_config.keys import Keys
 from broker_config.subscription import Subscription
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.contract.messages import ToolCallResult
 
 logger = logging.getLogger(__name__)
 

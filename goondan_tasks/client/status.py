@@ -13,14 +13,14 @@ from broker_config import serializer
 from broker_config.connections import milliseconds_of, redis_time, rows_of
 from broker_config.keys import Keys
 from broker_config.queues import call_queue, events_queue
-from goondan_tasks.agent_registry import AgentRecord, WorkerRecord
-from goondan_tasks.crash_backoff import CrashBackoff, CrashBackoffs
+from goondan_tasks.contract.messages import JsonObject, WireModel
+from goondan_tasks.contract.table_rows import whole_number
+from goondan_tasks.contract.wording import counted, duration_text
+from goondan_tasks.fleet.agent_registry import AgentRecord, WorkerRecord
+from goondan_tasks.fleet.crash_backoff import CrashBackoff, CrashBackoffs
+from goondan_tasks.fleet.pauses import Pause, Pauses
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.losses import losses_of_agents
-from goondan_tasks.messages import JsonObject, WireModel
-from goondan_tasks.pauses import Pause, Pauses
-from goondan_tasks.table_rows import whole_number
-from goondan_tasks.wording import counted, duration_text
 
 
 class QueueStatus(WireModel):

@@ -9,23 +9,23 @@ from typing import Any
 from broker_config import serializer
 from broker_config.confirmation import NotConfirmedError
 from broker_config.scripts import ScriptCall
-from goondan_tasks.calls import CallDraft, identity_of, queue_element, require_sizes
-from goondan_tasks.errors import (
+from goondan_tasks.contract.calls import CallDraft, identity_of, queue_element, require_sizes
+from goondan_tasks.contract.errors import (
     NotReplayableError,
     PayloadTooLargeError,
     ToolCallConflictError,
     ToolInputValidationError,
     ToolNotInCatalogError,
 )
-from goondan_tasks.events import is_event, queue_of
+from goondan_tasks.contract.events import is_event, queue_of
+from goondan_tasks.contract.messages import Message, ToolCall, ToolCallResult
+from goondan_tasks.contract.names import NO_CALL_TOOL, current_span, open_telemetry, span_ids
+from goondan_tasks.contract.table_rows import naming
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Admission, CallRecord
 from goondan_tasks.ledger.submission import Submission, call_json, conflict_of, digest_of, event_submission
-from goondan_tasks.messages import Message, ToolCall, ToolCallResult
-from goondan_tasks.names import NO_CALL_TOOL, current_span, open_telemetry, span_ids
-from goondan_tasks.table_rows import naming
 
 
 class Submitter:

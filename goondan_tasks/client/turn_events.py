@@ -20,18 +20,18 @@ from redis.exceptions import RedisError
 from broker_config import serializer
 from broker_config.connections import reporting_outages, retrying
 from broker_config.keys import Keys
+from goondan_tasks.authoring.handoff import request_result
+from goondan_tasks.authoring.tool_api import RequestResult
 from goondan_tasks.client.pending_call import PendingCall
-from goondan_tasks.errors import (
+from goondan_tasks.contract.errors import (
     BrokerUnreachableError,
     CallClosedError,
     CallNotFoundError,
     HandoffError,
     WaitTimeout,
 )
-from goondan_tasks.handoff import request_result
-from goondan_tasks.messages import JsonObject, ToolCallError, ToolCallResult, WireModel
-from goondan_tasks.output import Progress
-from goondan_tasks.tool_api import RequestResult
+from goondan_tasks.contract.messages import JsonObject, ToolCallError, ToolCallResult, WireModel
+from goondan_tasks.contract.output import Progress
 
 logger = logging.getLogger(__name__)
 

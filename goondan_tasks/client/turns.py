@@ -10,21 +10,21 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from goondan_tasks.bundle.catalog import ToolCatalog
-from goondan_tasks.calls import CallDraft, draft_call
 from goondan_tasks.client.arguments import end_of_wait
 from goondan_tasks.client.connection import ClientConnection
 from goondan_tasks.client.pending_call import PendingCall, raised
-from goondan_tasks.errors import (
+from goondan_tasks.contract.calls import CallDraft, draft_call
+from goondan_tasks.contract.catalog import ToolCatalog
+from goondan_tasks.contract.errors import (
     CallNotFoundError,
     MiddlewareError,
     StepLimitError,
     ToolInputValidationError,
 )
-from goondan_tasks.messages import JsonObject, ToolCallResult
-from goondan_tasks.model_messages import StepCallResult
-from goondan_tasks.names import STEP_TOOL
-from goondan_tasks.steps import (
+from goondan_tasks.contract.messages import JsonObject, ToolCallResult
+from goondan_tasks.contract.model_messages import StepCallResult
+from goondan_tasks.contract.names import STEP_TOOL
+from goondan_tasks.history import (
     KeptStep,
     RecordedStep,
     ReplyCalls,

@@ -13,10 +13,10 @@ from redis import Redis
 from broker_config.keys import Keys
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle
-from goondan_tasks.errors import ConfigError
+from goondan_tasks.contract.errors import ConfigError
+from goondan_tasks.contract.names import folder_workspace
 from goondan_tasks.instances.files import InstanceFiles
 from goondan_tasks.instances.table import Instances, encoded, instances_directory
-from goondan_tasks.names import folder_workspace
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from goondan_tasks.instances.table import InstanceDirectory, instances_directory
-from goondan_tasks.trees import remove_tree, walk
+from goondan_tasks.machine.trees import remove_tree, walk
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 

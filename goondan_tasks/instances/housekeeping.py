@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Literal
 
 from broker_config.connections import rows_of
-from goondan_tasks.agent_registry import AgentRecord
-from goondan_tasks.errors import ConversationError, InstanceBusyError, InstanceNotFoundError
+from goondan_tasks.contract.errors import ConversationError, InstanceBusyError, InstanceNotFoundError
+from goondan_tasks.contract.messages import WireModel
+from goondan_tasks.fleet.agent_registry import AgentRecord
 from goondan_tasks.instances.files import InstanceFiles
 from goondan_tasks.instances.table import (
     Hold,
@@ -32,7 +33,6 @@ from goondan_tasks.instances.table import (
 )
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CALL_FIELDS, call_of
-from goondan_tasks.messages import WireModel
 
 #: how many calls one round trip reads
 CALLS_AT_ONCE = 500

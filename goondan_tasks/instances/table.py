@@ -22,10 +22,10 @@ from broker_config import serializer
 from broker_config.connections import redis_time, rows_of
 from broker_config.keys import Keys
 from broker_config.scripts import Script, ScriptCall, run_script_calls
-from goondan_tasks.messages import LONGEST_RUN_SECONDS, iso_time
-from goondan_tasks.names import OUTSIDE
-from goondan_tasks.table_rows import naming, only_advice, report_row
-from goondan_tasks.tool_api import SpawnedAgentInfo
+from goondan_tasks.authoring.tool_api import SpawnedAgentInfo
+from goondan_tasks.contract.messages import LONGEST_RUN_SECONDS, iso_time
+from goondan_tasks.contract.names import OUTSIDE
+from goondan_tasks.contract.table_rows import naming, only_advice, report_row
 
 #: times from here on, in ms, are damage
 LATEST_MS = 10**14

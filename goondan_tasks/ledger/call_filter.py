@@ -8,8 +8,8 @@ from typing import TypedDict, cast
 from redis.exceptions import ResponseError
 
 from broker_config.refusals import is_script_fault
+from goondan_tasks.contract.table_rows import naming
 from goondan_tasks.ledger.record import CallRecord, CallRecords
-from goondan_tasks.table_rows import naming
 
 #: how many recent calls a filter searches that only shows calls
 SEARCHED = 1000

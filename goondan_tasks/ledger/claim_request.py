@@ -9,10 +9,10 @@ from typing import Any
 
 from broker_config import serializer
 from broker_config.process_identity import this_process
-from goondan_tasks.calls import Run
-from goondan_tasks.errors import CallClosedError, CallNotFoundError, CallNotPendingError
+from goondan_tasks.contract.calls import Run
+from goondan_tasks.contract.errors import CallClosedError, CallNotFoundError, CallNotPendingError
+from goondan_tasks.contract.messages import ToolCall, redis_clock, wall_clock
 from goondan_tasks.ledger.record import REPAIR, Claim, Verdict
-from goondan_tasks.messages import ToolCall, redis_clock, wall_clock
 
 logger = logging.getLogger(__name__)
 

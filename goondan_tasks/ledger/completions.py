@@ -5,12 +5,12 @@ from collections.abc import Iterable
 
 from broker_config import serializer
 from broker_config.connections import rows_of
-from goondan_tasks.calls import queue_element
-from goondan_tasks.errors import CallClosedError, CallNotFoundError
+from goondan_tasks.contract.calls import queue_element
+from goondan_tasks.contract.errors import CallClosedError, CallNotFoundError
+from goondan_tasks.contract.names import CallbackToken, callback_token
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import CallRecord, Claim, Outcome, Verdict
-from goondan_tasks.names import CallbackToken, callback_token
 
 
 class Completions:

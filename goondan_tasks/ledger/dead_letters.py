@@ -11,7 +11,7 @@ from typing import TypeVar, Unpack
 
 from broker_config.connections import rows_of
 from broker_config.scripts import run_script_calls
-from goondan_tasks.errors import CallNotFoundError
+from goondan_tasks.contract.errors import CallNotFoundError
 from goondan_tasks.ledger.call_filter import CallFilter, is_wanted
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord

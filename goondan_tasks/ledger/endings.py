@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from goondan_tasks.errors import ToolCancelledError
+from goondan_tasks.contract.errors import ToolCancelledError
+from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.ledger.record import Stored
-from goondan_tasks.messages import ToolCallResult
 
 #: takes ms until the wait queues of limits must be checked again; ``None`` if no call waits
 Follow = Callable[[int | None], object]

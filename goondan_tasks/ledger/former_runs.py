@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from goondan_tasks.errors import ToolError
+from goondan_tasks.contract.errors import ToolError
 
 #: how many characters of an error's code are kept
 LONGEST_ENDING = 100

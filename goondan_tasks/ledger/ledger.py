@@ -20,9 +20,11 @@ from broker_config.keys import Keys
 from broker_config.queues import events_queue, wake_up_key
 from broker_config.scripts import ClaimOnReserve, Script, ScriptCall, ScriptConnection
 from broker_config.settings import Settings
-from goondan_tasks.calls import Run
-from goondan_tasks.errors import CallClosedError
-from goondan_tasks.events import is_event, mailbox_of, queue_of
+from goondan_tasks.contract.calls import Run
+from goondan_tasks.contract.errors import CallClosedError
+from goondan_tasks.contract.events import is_event, mailbox_of, queue_of
+from goondan_tasks.contract.messages import ToolCall, ToolCallResult, epoch_milliseconds, iso_time
+from goondan_tasks.contract.names import NO_CALLBACK, CallbackToken, callback_token
 from goondan_tasks.ledger.claim_request import (
     ClaimRequest,
     ClaimTerms,
@@ -43,8 +45,6 @@ from goondan_tasks.ledger.record import (
 )
 from goondan_tasks.ledger.scripts import Scripts
 from goondan_tasks.ledger.submission import Submission, batches, deadline_of, digest_of, trace_names
-from goondan_tasks.messages import ToolCall, ToolCallResult, epoch_milliseconds, iso_time
-from goondan_tasks.names import NO_CALLBACK, CallbackToken, callback_token
 
 #: how many characters of a traceback are kept; each failed call takes so much memory in Redis
 LONGEST_TRACEBACK = 2_000

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from broker_config.connections import milliseconds_of, rows_of
-from goondan_tasks.agent_registry import AgentRegistry
+from goondan_tasks.contract.table_rows import whole_number
+from goondan_tasks.fleet.agent_registry import AgentRegistry
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord
-from goondan_tasks.table_rows import whole_number
 
 #: how many running calls of an agent are checked, the oldest first
 LOOKED_AT = 1000

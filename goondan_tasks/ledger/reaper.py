@@ -13,10 +13,8 @@ from redis.exceptions import ResponseError
 from broker_config import serializer
 from broker_config.refusals import is_script_fault
 from broker_config.scripts import ScriptCall, run_script_calls
-from goondan_tasks.agent_registry import AgentRegistry
-from goondan_tasks.call_counts import OK, OTHER, REQUEUED, CountStore, Settlement
-from goondan_tasks.calls import queue_element
-from goondan_tasks.errors import (
+from goondan_tasks.contract.calls import queue_element
+from goondan_tasks.contract.errors import (
     AgentOutcomeUnknownError,
     CallClosedError,
     CallNotFoundError,
@@ -30,16 +28,18 @@ from goondan_tasks.errors import (
     ToolPoisonedError,
     ToolTimeoutError,
 )
-from goondan_tasks.events import answer_to, completed_event, handling_agent, is_event
-from goondan_tasks.failure import OUR_CODES, describe, with_error_in_output_by_name
+from goondan_tasks.contract.events import answer_to, completed_event, handling_agent, is_event
+from goondan_tasks.contract.failure import OUR_CODES, describe, with_error_in_output_by_name
+from goondan_tasks.contract.messages import ToolCall, ToolCallResult
+from goondan_tasks.contract.names import NO_CALL_TOOL
+from goondan_tasks.fleet.agent_registry import AgentRegistry
+from goondan_tasks.fleet.call_counts import OK, OTHER, REQUEUED, CountStore, Settlement
+from goondan_tasks.fleet.monitors import Monitors
 from goondan_tasks.ledger.endings import Finished
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.limiter import Limiter, conflict, shared
 from goondan_tasks.ledger.record import Claim, Outcome, Stored, Verdict, completed
 from goondan_tasks.ledger.submission import Submission, event_submission
-from goondan_tasks.limits.limiter import Limiter, conflict, shared
-from goondan_tasks.messages import ToolCall, ToolCallResult
-from goondan_tasks.monitors import Monitors
-from goondan_tasks.names import NO_CALL_TOOL
 
 logger = logging.getLogger(__name__)
 

@@ -14,10 +14,9 @@ from broker_config import serializer
 from broker_config.connections import redis_time, rows_of
 from broker_config.keys import Keys
 from broker_config.refusals import is_script_fault, refusal_text
-from goondan_tasks.calls import Run, with_meta
-from goondan_tasks.errors import ToolCancelledError, ToolError, ToolOutputError
-from goondan_tasks.ledger.former_runs import FormerRun, lines_of_runs
-from goondan_tasks.messages import (
+from goondan_tasks.contract.calls import Run, with_meta
+from goondan_tasks.contract.errors import ToolCancelledError, ToolError, ToolOutputError
+from goondan_tasks.contract.messages import (
     JsonObject,
     ToolCall,
     ToolCallError,
@@ -25,8 +24,9 @@ from goondan_tasks.messages import (
     epoch_milliseconds,
     iso_time,
 )
-from goondan_tasks.output import Progress
-from goondan_tasks.wording import duration_text
+from goondan_tasks.contract.output import Progress
+from goondan_tasks.contract.wording import duration_text
+from goondan_tasks.ledger.former_runs import FormerRun, lines_of_runs
 
 logger = logging.getLogger(__name__)
 
@@ -181,7 +181,7 @@ class CallRecord:
     #: the latest replay of the call, and how many there were
     replayed_by: str | None = None
     replays: int = 0
-    #: the limit that the call waits for, see :mod:`goondan_tasks.limits.limiter`
+    #: the limit that the call waits for, see :mod:`goondan_tasks.ledger.limiter`
     waiting_for: str | None = None
     #: of a pending call: since when and until when it waits, and for what: ``completion`` or ``approval``
     suspended_at: int | None = None
@@ -208,7 +208,7 @@ class CallRecord:
     begun_at: int | None = None
     #: if its worker is dead: when that was last seen (:mod:`goondan_tasks.ledger.losses`)
     lost_at: int | None = None
-    #: of a queued call whose agent or tool is paused: by whom, and why (:mod:`goondan_tasks.pauses`)
+    #: of a queued call whose agent or tool is paused: by whom, and why (:mod:`goondan_tasks.fleet.pauses`)
     paused: str | None = None
     #: the end of the traceback of the handler's exception
     traceback: str | None = None

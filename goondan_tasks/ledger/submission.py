@@ -8,10 +8,10 @@ from pydantic_core import PydanticSerializationError
 
 from broker_config import serializer
 from broker_config.serializer import quote
-from goondan_tasks.calls import identity_of, queue_element
-from goondan_tasks.errors import ToolCallConflictError
-from goondan_tasks.events import content_of, is_event, mailbox_of
-from goondan_tasks.messages import ToolCall, epoch_milliseconds
+from goondan_tasks.contract.calls import identity_of, queue_element
+from goondan_tasks.contract.errors import ToolCallConflictError
+from goondan_tasks.contract.events import content_of, is_event, mailbox_of
+from goondan_tasks.contract.messages import ToolCall, epoch_milliseconds
 
 #: what :func:`call_json` does not leave to pydantic
 _WRITTEN = {"args", "message"}

@@ -11,17 +11,17 @@ from typing import Any
 import yaml
 from pydantic.alias_generators import to_camel
 
+from goondan_tasks.authoring.extension_api import ExtensionApi
+from goondan_tasks.authoring.tool_api import ToolContext
 from goondan_tasks.bundle.binding import BASE_PACKAGE, Scope, base_package_root
 from goondan_tasks.bundle.entries import ENTRY, entry_error, entry_file
 from goondan_tasks.bundle.findings import BundleError, ConfigCode, Finding, in_order
 from goondan_tasks.bundle.inventory import Declaration, Inventory, read_inventory, read_text, whole_file
 from goondan_tasks.bundle.resources import API_VERSION, V1_API_VERSION, ModelSpec
 from goondan_tasks.bundle.yaml import syntax_fault
-from goondan_tasks.extension_api import ExtensionApi
+from goondan_tasks.contract.names import SYSTEM_TOOL, build_tool_name, is_name_part
+from goondan_tasks.contract.wording import FieldPath
 from goondan_tasks.migration.yaml_text import DocumentText, UnchangeableText, YamlText
-from goondan_tasks.names import SYSTEM_TOOL, build_tool_name, is_name_part
-from goondan_tasks.tool_api import ToolContext
-from goondan_tasks.wording import FieldPath
 
 _VERSION: FieldPath = ("apiVersion",)
 _ENTRYPOINT: FieldPath = ("spec", "entrypoint")

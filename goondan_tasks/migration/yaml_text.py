@@ -12,7 +12,7 @@ import yaml
 
 from goondan_tasks.bundle.findings import FieldError
 from goondan_tasks.bundle.yaml import Composer, Node, parse_documents, plain_scalar
-from goondan_tasks.wording import FieldPath
+from goondan_tasks.contract.wording import FieldPath
 
 _LINE_END = re.compile(r"\r\n|\n|\r|\Z")
 

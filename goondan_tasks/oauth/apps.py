@@ -11,9 +11,9 @@ from pydantic import SecretStr
 
 from goondan_tasks.bundle.fields import ValueSource, resolve_value
 from goondan_tasks.bundle.resources import OAuthAppResource, OAuthClient, OAuthEndpoints
-from goondan_tasks.errors import ConfigError
+from goondan_tasks.contract.errors import ConfigError
+from goondan_tasks.contract.redaction import KNOWN_SECRETS
 from goondan_tasks.oauth.records import Flow, OAuthError, SubjectMode
-from goondan_tasks.redaction import KNOWN_SECRETS
 
 _CLAIM = re.compile(r"\{([^{}]+)\}")
 _FLOWS: Mapping[str, Flow] = {"authorizationCode": "authorization_code", "deviceCode": "device_code"}

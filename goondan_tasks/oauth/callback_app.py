@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from goondan_tasks.errors import GoondanError
+from goondan_tasks.contract.errors import GoondanError
 from goondan_tasks.oauth.consent import Callback
 from goondan_tasks.oauth.records import ConsentError
 

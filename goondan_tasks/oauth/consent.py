@@ -17,8 +17,16 @@ from redis.exceptions import RedisError
 
 from broker_config.settings import Settings
 from broker_config.vital_thread import vital_thread
-from goondan_tasks.errors import GoondanError, OAuthStoreError, ToolCallConflictError
-from goondan_tasks.messages import AgentEvent, Clock, EventSource, JsonObject, epoch_milliseconds, iso_time
+from goondan_tasks.contract.errors import GoondanError, OAuthStoreError, ToolCallConflictError
+from goondan_tasks.contract.messages import (
+    AgentEvent,
+    Clock,
+    EventSource,
+    JsonObject,
+    epoch_milliseconds,
+    iso_time,
+)
+from goondan_tasks.machine.process import is_loopback
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.manager import AuthorizationRequired, OAuthManager, Refresher, RefreshesInFlight
 from goondan_tasks.oauth.provider import Provider, TokenReply, error_code
@@ -33,7 +41,6 @@ from goondan_tasks.oauth.records import (
     Resume,
 )
 from goondan_tasks.oauth.store import OAuthStore, UnreadableRecord
-from goondan_tasks.process import is_loopback
 
 _log = structlog.get_logger(__name__)
 

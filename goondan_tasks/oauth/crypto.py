@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import SecretStr
 
-from goondan_tasks.errors import ConfigError, OAuthStoreError, extra
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.redaction import KNOWN_SECRETS
+from goondan_tasks.contract.errors import ConfigError, OAuthStoreError, extra
+from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.contract.redaction import KNOWN_SECRETS
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import structlog
 
-from goondan_tasks.atomic_file import make_private_directory, sync_directory, write_whole
-from goondan_tasks.errors import ConfigError, OAuthStoreError
-from goondan_tasks.messages import Clock, JsonObject, epoch_milliseconds
+from goondan_tasks.contract.errors import ConfigError, OAuthStoreError
+from goondan_tasks.contract.messages import Clock, JsonObject, epoch_milliseconds
+from goondan_tasks.machine.atomic_file import make_private_directory, sync_directory, write_whole
 from goondan_tasks.oauth.crypto import KEY_BYTES, Cipher, Key, Keyring
 from goondan_tasks.oauth.records import (
     AuthSession,

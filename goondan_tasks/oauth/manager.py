@@ -23,8 +23,10 @@ from broker_config.settings import Settings
 from goondan_tasks.bundle.fields import parse_ref
 from goondan_tasks.bundle.findings import FieldError
 from goondan_tasks.bundle.resources import scopes_beyond
-from goondan_tasks.errors import OAuthStoreError
-from goondan_tasks.messages import Clock, JsonObject, WireModel, iso_time, wall_clock
+from goondan_tasks.contract.errors import OAuthStoreError
+from goondan_tasks.contract.messages import Clock, JsonObject, WireModel, iso_time, wall_clock
+from goondan_tasks.contract.schema import member
+from goondan_tasks.contract.wording import hint, shown
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.crypto import Cipher, Keyring
 from goondan_tasks.oauth.file_store import FileStore, KeyFile
@@ -37,8 +39,6 @@ from goondan_tasks.oauth.records import (
 )
 from goondan_tasks.oauth.redis_store import RedisClock, RedisStore
 from goondan_tasks.oauth.store import ExtendLock, OAuthStore, leave_out
-from goondan_tasks.schema import member
-from goondan_tasks.wording import hint, shown
 
 if TYPE_CHECKING:  # these need the extra ``oauth``
     from goondan_tasks.oauth.consent import Consent

@@ -21,7 +21,8 @@ from joserfc.errors import JoseError
 from joserfc.jwt import JWTClaimsRegistry
 from pydantic import SecretStr, ValidationError
 
-from goondan_tasks.messages import JsonObject, iso_time
+from goondan_tasks.contract.messages import JsonObject, iso_time
+from goondan_tasks.contract.redaction import masked
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.manager import REFRESH_SECONDS
 from goondan_tasks.oauth.records import (
@@ -33,7 +34,6 @@ from goondan_tasks.oauth.records import (
     ProviderRefusedError,
     ProviderUnavailableError,
 )
-from goondan_tasks.redaction import masked
 
 #: shorter than the whole exchange, so that a missing host is reported soon
 _CONNECT_SECONDS = 5.0

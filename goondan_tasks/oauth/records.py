@@ -13,8 +13,8 @@ from pydantic import Field, SecretStr, ValidationError, field_serializer, field_
 from pydantic.alias_generators import to_camel
 from pydantic_core.core_schema import FieldSerializationInfo, ValidationInfo
 
-from goondan_tasks.errors import GoondanError, OAuthStoreError
-from goondan_tasks.messages import WIRE_VERSION, IsoTime, JsonObject, WireModel, epoch_milliseconds
+from goondan_tasks.contract.errors import GoondanError, OAuthStoreError
+from goondan_tasks.contract.messages import WIRE_VERSION, IsoTime, JsonObject, WireModel, epoch_milliseconds
 from goondan_tasks.oauth.crypto import Cipher, SecretField
 
 API_VERSION = "agents.example.io/v1alpha1"

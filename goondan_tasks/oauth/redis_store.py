@@ -23,8 +23,9 @@ from redis.lock import Lock
 from broker_config.connections import answers_of, redis_time
 from broker_config.keys import Keys
 from broker_config.scripts import Script, ScriptCall
-from goondan_tasks.errors import OAuthStoreError, RecordDamagedError
-from goondan_tasks.messages import JsonObject, epoch_milliseconds
+from goondan_tasks.contract.errors import OAuthStoreError, RecordDamagedError
+from goondan_tasks.contract.messages import JsonObject, epoch_milliseconds
+from goondan_tasks.contract.table_rows import naming
 from goondan_tasks.oauth.crypto import Cipher
 from goondan_tasks.oauth.records import (
     AuthSession,
@@ -37,7 +38,6 @@ from goondan_tasks.oauth.records import (
     write_session,
 )
 from goondan_tasks.oauth.store import KEPT_AFTER_SECONDS, ExtendLock, OAuthStore
-from goondan_tasks.table_rows import naming
 
 GRANT_TTL_SECONDS = 366 * 86_400
 #: a lock's first TTL; longer than any exchange with a provider but a refresh, which extends it

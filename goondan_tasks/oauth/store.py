@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 
-from goondan_tasks.errors import OAuthStoreError
-from goondan_tasks.messages import JsonObject
+from goondan_tasks.contract.errors import OAuthStoreError
+from goondan_tasks.contract.messages import JsonObject
 from goondan_tasks.oauth.crypto import Cipher
 from goondan_tasks.oauth.records import (
     AuthSession,

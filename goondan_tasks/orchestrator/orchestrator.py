@@ -2,8 +2,8 @@
 
 An agent needs a worker if calls or events wait for it and no live worker serves it, whether an orchestrator
 started that worker or not. Several orchestrators may manage the same agents. Each claims a start in Redis
-(:class:`~goondan_tasks.crash_backoff.CrashBackoff`) and then reads the agent registry again, so that only
-one worker is started. Workers outlive their orchestrator; the next one finds them in the agent registry.
+(:class:`~goondan_tasks.fleet.crash_backoff.CrashBackoff`) and then reads the agent registry again, so that
+only one worker is started. Workers outlive their orchestrator; the next one finds them in the agent registry.
 """
 
 import base64
@@ -27,24 +27,24 @@ from broker_config.in_flight import LeftMessages
 from broker_config.queues import call_queue, events_queue
 from broker_config.scripts import Script, ScriptCall
 from broker_config.settings import Settings
-from goondan_tasks.agent_registry import AgentRecord, AgentRegistry, WorkerRecord
+from goondan_tasks.authoring.tool_api import Logger
 from goondan_tasks.bundle import Bundle
-from goondan_tasks.calls import Run, draft_call
 from goondan_tasks.client.pending_call import Sweeper
 from goondan_tasks.client.status import QueueStatus, read_backlogs
-from goondan_tasks.crash_backoff import BackoffRules, CrashBackoff, CrashBackoffs
-from goondan_tasks.errors import AgentUnavailableError, BrokerUnreachableError, GoondanError
+from goondan_tasks.contract.calls import Run, draft_call
+from goondan_tasks.contract.errors import AgentUnavailableError, BrokerUnreachableError, GoondanError
+from goondan_tasks.contract.messages import iso_time, wall_clock
+from goondan_tasks.contract.names import DELEGATE_RESULT_TOOL, EVENT_TOOL, EVENT_TOOLS
+from goondan_tasks.fleet.agent_registry import AgentRecord, AgentRegistry, WorkerRecord
+from goondan_tasks.fleet.crash_backoff import BackoffRules, CrashBackoff, CrashBackoffs
+from goondan_tasks.fleet.pauses import Pauses
 from goondan_tasks.ledger.dead_letters import batches
 from goondan_tasks.ledger.ledger import Ledger, sweep_seconds
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.submission import Submission, digest_of
-from goondan_tasks.messages import iso_time, wall_clock
-from goondan_tasks.names import DELEGATE_RESULT_TOOL, EVENT_TOOL, EVENT_TOOLS
 from goondan_tasks.oauth.manager import LONGEST_SECONDS
 from goondan_tasks.orchestrator.supervisor import Member, Supervisor
-from goondan_tasks.pauses import Pauses
-from goondan_tasks.tool_api import Logger
 
 logger = structlog.get_logger(__name__)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from broker_config.process_group import ProcessGroup, end_processes
-from goondan_tasks.agent_registry import WorkerRecord
+from goondan_tasks.fleet.agent_registry import WorkerRecord
 
 #: our command line, safe from modules in the current directory
 PROGRAM = (sys.executable, "-P", "-m", "goondan_tasks")

@@ -19,9 +19,9 @@ from redis.exceptions import ResponseError
 from broker_config import serializer
 from broker_config.keys import Keys
 from broker_config.refusals import is_script_fault
-from goondan_tasks.errors import BundleRevisionUnavailableError
-from goondan_tasks.events import SYSTEM, system_event
-from goondan_tasks.messages import AgentEvent, JsonObject, ToolCall, Versioned, WireModel
+from goondan_tasks.contract.errors import BundleRevisionUnavailableError
+from goondan_tasks.contract.events import SYSTEM, system_event
+from goondan_tasks.contract.messages import AgentEvent, JsonObject, ToolCall, Versioned, WireModel
 
 #: after this many loads that ended their worker, a revision is not loaded again
 MOST_LOST_LOADS = 2

@@ -19,8 +19,8 @@ from goondan_tasks.bundle import Bundle, BundleError, load_bundle
 from goondan_tasks.bundle.bundle import inspect_resources
 from goondan_tasks.bundle.inventory import read_inventory
 from goondan_tasks.bundle.resources import swarm_in_workspace
-from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, GoondanError
-from goondan_tasks.names import folder_workspace
+from goondan_tasks.contract.errors import BundleRevisionUnavailableError, ConfigError, GoondanError
+from goondan_tasks.contract.names import folder_workspace
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.revisions.checkouts import BundleRef, Checkout, Checkouts, RevisionSource
 from goondan_tasks.revisions.git import GitError

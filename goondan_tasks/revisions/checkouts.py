@@ -24,10 +24,10 @@ from io import FileIO
 from pathlib import Path
 from typing import Literal, Self, cast
 
-from goondan_tasks.errors import BundleRevisionUnavailableError
-from goondan_tasks.inner_path import InnerPath
+from goondan_tasks.contract.errors import BundleRevisionUnavailableError
+from goondan_tasks.machine.inner_path import InnerPath
+from goondan_tasks.machine.trees import remove_tree
 from goondan_tasks.revisions.git import FILE, LINK, PROGRAM, Branch, GitError, Remote, Repository
-from goondan_tasks.trees import remove_tree
 
 Scheme = Literal["git", "sha256"]
 

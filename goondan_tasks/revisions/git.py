@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from goondan_tasks.errors import GoondanError
+from goondan_tasks.contract.errors import GoondanError
 
 #: limits of a command on this machine, and of a fetch or push
 LOCAL_SECONDS = 60.0

@@ -17,20 +17,20 @@ from tests.architecture.sources import ROOT, Source, python_sources
 BROKER_LIBRARIES = {"celery", "kombu", "redis"}
 AUTHORING_API = (
     "goondan_tasks.bundle",
-    "goondan_tasks.entry",
-    "goondan_tasks.errors",
-    "goondan_tasks.extension_api",
-    "goondan_tasks.messages",
-    "goondan_tasks.names",
-    "goondan_tasks.schema",
-    "goondan_tasks.tool_api",
+    "goondan_tasks.authoring.entry",
+    "goondan_tasks.contract.errors",
+    "goondan_tasks.authoring.extension_api",
+    "goondan_tasks.contract.messages",
+    "goondan_tasks.contract.names",
+    "goondan_tasks.contract.schema",
+    "goondan_tasks.authoring.tool_api",
 )
 #: what extras bring that no start of a worker or of a command may need
 RARE = {"authlib", "flower", "joserfc", "mcp", "prometheus_client", "starlette", "uvicorn", "watchfiles"}
 WORKER = {"celery", "httpx2", "kombu"}
 COMMANDS = {"rich", "typer"}
 #: the profile of the older version, and the modules at which it is plugged in
-OLDER_VERSION = ("workers.v1", "goondan_tasks.v1_api", "goondan_tasks.bundle.v1_resources")
+OLDER_VERSION = ("workers.v1", "goondan_tasks.authoring.v1_api", "goondan_tasks.bundle.v1_resources")
 OLDER_VERSION_SEAMS = {
     "goondan_tasks.bundle.inventory",
     "workers.contexts",

@@ -15,18 +15,18 @@ from pydantic import BaseModel
 
 from broker_config import queues
 from broker_config.settings import Settings
-from goondan_tasks.agent_api import AgentContext
+from goondan_tasks.authoring.agent_api import AgentContext
+from goondan_tasks.authoring.tool_api import AgentRuntime, RequestResult, ToolContext
 from goondan_tasks.bundle.findings import Finding
 from goondan_tasks.bundle.resources import AgentSpec, Retry, RunPolicy, SwarmPolicy, ToolCallPolicy
-from goondan_tasks.calls import CallFields
 from goondan_tasks.cli import output
 from goondan_tasks.cli.program import COMMANDS
 from goondan_tasks.client import AsyncTurn, Client, PendingCall
 from goondan_tasks.client.status import QueueStatus
-from goondan_tasks.errors import HandoffError
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.contract.calls import CallFields
+from goondan_tasks.contract.errors import HandoffError
+from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.testing import LocalStack
-from goondan_tasks.tool_api import AgentRuntime, RequestResult, ToolContext
 from tests.command_line import command
 from workers import tasks
 from workers.agents.call_services import AsyncRuntime, BlockingRuntime
@@ -45,15 +45,15 @@ SIGNATURES = {
     "goondan_tasks.testing:LocalStack": "bundle, agents=None, workers=1, concurrency=8",
     "goondan_tasks.testing:LocalStack.start_worker": "self, agents=None, concurrency=8",
     "goondan_tasks.testing:LocalStack.stop_worker": "self, process",
-    "goondan_tasks.agent_api:AgentContext.call": "self, tool, args=None, *, timeout=None",
-    "goondan_tasks.agent_api:AgentContext.call_many": "self, calls",
-    "goondan_tasks.tool_api:AgentRuntime.request": "self, target, event, options=None",
-    "goondan_tasks.tool_api:AgentRuntime.send": "self, target, event",
-    "goondan_tasks.tool_api:AgentRuntime.spawn": "self, target, options=None",
-    "goondan_tasks.tool_api:AgentRuntime.list": "self, options=None",
-    "goondan_tasks.tool_api:AgentRuntime.catalog": "self",
-    "goondan_tasks.tool_api:ToolContext.pending": "self, handle, output=None",
-    "goondan_tasks.tool_api:ReportProgress.__call__": "self, done, total=None, message=None",
+    "goondan_tasks.authoring.agent_api:AgentContext.call": "self, tool, args=None, *, timeout=None",
+    "goondan_tasks.authoring.agent_api:AgentContext.call_many": "self, calls",
+    "goondan_tasks.authoring.tool_api:AgentRuntime.request": "self, target, event, options=None",
+    "goondan_tasks.authoring.tool_api:AgentRuntime.send": "self, target, event",
+    "goondan_tasks.authoring.tool_api:AgentRuntime.spawn": "self, target, options=None",
+    "goondan_tasks.authoring.tool_api:AgentRuntime.list": "self, options=None",
+    "goondan_tasks.authoring.tool_api:AgentRuntime.catalog": "self",
+    "goondan_tasks.authoring.tool_api:ToolContext.pending": "self, handle, output=None",
+    "goondan_tasks.authoring.tool_api:ReportProgress.__call__": "self, done, total=None, message=None",
     "workers.tasks:tool_call.run": "call=None",
     "workers.tasks:delegate.run": "message=None",
     "workers.tasks:delegate_result.run": "message=None",

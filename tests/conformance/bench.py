@@ -14,9 +14,9 @@ from time import monotonic
 from redis import Redis
 
 from goondan_tasks.client import PendingCall, Step
-from goondan_tasks.errors import CallClosedError, CallNotFoundError, WaitTimeout
-from goondan_tasks.messages import AgentEvent, ToolCallResult
-from goondan_tasks.names import call_identity
+from goondan_tasks.contract.errors import CallClosedError, CallNotFoundError, WaitTimeout
+from goondan_tasks.contract.messages import AgentEvent, ToolCallResult
+from goondan_tasks.contract.names import call_identity
 from goondan_tasks.testing import LocalStack
 from tests.conformance.kinds import INSTANCE, Cell, Kind
 from tests.waiting import wait_until

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from goondan_tasks.names import DELEGATE_TOOL
+from goondan_tasks.contract.names import DELEGATE_TOOL
 
 HANDLERS = Path(__file__).parent / "handlers"
 

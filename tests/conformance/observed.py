@@ -10,9 +10,9 @@ from typing import Any, cast
 
 from redis import Redis
 
-from goondan_tasks.errors import CallNotFoundError
+from goondan_tasks.contract.errors import CallNotFoundError
+from goondan_tasks.contract.messages import JsonObject
 from goondan_tasks.ledger.record import CallRecord
-from goondan_tasks.messages import JsonObject
 from goondan_tasks.testing import LocalStack
 from tests.conformance.bench import Bench, Submitted, hope
 from tests.conformance.kinds import Cell

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from goondan_tasks.call_counts import OK, REQUEUED
-from goondan_tasks.errors import CallNotFoundError
-from goondan_tasks.messages import CallLogFields, JsonObject, ToolCallResult, epoch_milliseconds
+from goondan_tasks.contract.errors import CallNotFoundError
+from goondan_tasks.contract.messages import CallLogFields, JsonObject, ToolCallResult, epoch_milliseconds
+from goondan_tasks.fleet.call_counts import OK, REQUEUED
 from tests.conformance.bench import LARGE, SHORT_ACTS
 from tests.conformance.kinds import CELLS, INSTANCE, Cell
 from tests.conformance.observed import Seen

@@ -10,13 +10,13 @@ import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from goondan_tasks import errors
-from goondan_tasks.calls import CallFields
+from goondan_tasks.authoring.handoff import EventFields
 from goondan_tasks.client import AsyncClient, AsyncPendingCall, Client, PendingCall
 from goondan_tasks.client.connection import ClientConnection
 from goondan_tasks.client.operations import OperatorClient
-from goondan_tasks.handoff import EventFields
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.contract import errors
+from goondan_tasks.contract.calls import CallFields
+from goondan_tasks.contract.messages import ToolCallResult
 from tests.docs.pages import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "client.md"

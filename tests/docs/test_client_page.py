@@ -1,7 +1,7 @@
 """docs/reference/client.md is what the docstrings of the client say."""
 
-from goondan_tasks import errors
 from goondan_tasks.client import AsyncClient, Client
+from goondan_tasks.contract import errors
 from tests.docs import client_page
 from tests.docs.pages import page
 

@@ -9,10 +9,10 @@ from typing import get_args
 
 import pytest
 
-from goondan_tasks import errors
+from goondan_tasks.authoring.changesets_api import ChangesetCode
 from goondan_tasks.bundle import inspect_bundle
-from goondan_tasks.changesets.api import ChangesetCode
-from goondan_tasks.errors import GoondanError
+from goondan_tasks.contract import errors
+from goondan_tasks.contract.errors import GoondanError
 from tests.architecture.sources import python_sources
 from tests.docs.pages import ROOT, Page, page
 

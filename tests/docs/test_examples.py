@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.errors import HandoffError
+from goondan_tasks.contract.errors import HandoffError
 from goondan_tasks.testing import LocalStack
 from tests.docs.pages import every_page, page
 from tests.unit.goondan_tasks.cli.invoke import goondan

@@ -4,20 +4,8 @@ from dataclasses import fields
 
 import pytest
 
-from goondan_tasks.agent_api import AgentContext, AgentEvent
-from goondan_tasks.attempts import Attempt
-from goondan_tasks.client.event_receiver import ReceivedEvent
-from goondan_tasks.messages import (
-    IpcMessage,
-    Message,
-    ResultMeta,
-    ToolCall,
-    ToolCallError,
-    ToolCallResult,
-    WireModel,
-)
-from goondan_tasks.output import Progress
-from goondan_tasks.tool_api import (
+from goondan_tasks.authoring.agent_api import AgentContext, AgentEvent
+from goondan_tasks.authoring.tool_api import (
     CatalogResult,
     ProcessOutcome,
     RequestResult,
@@ -26,7 +14,19 @@ from goondan_tasks.tool_api import (
     SpawnResult,
     ToolContext,
 )
-from goondan_tasks.trace import CallStory, Excerpt, RelatedCall, Trace, TraceNode, TraceSummary
+from goondan_tasks.client.event_receiver import ReceivedEvent
+from goondan_tasks.contract.messages import (
+    IpcMessage,
+    Message,
+    ResultMeta,
+    ToolCall,
+    ToolCallError,
+    ToolCallResult,
+    WireModel,
+)
+from goondan_tasks.contract.output import Progress
+from goondan_tasks.history.attempts import Attempt
+from goondan_tasks.history.trace import CallStory, Excerpt, RelatedCall, Trace, TraceNode, TraceSummary
 from tests.docs.pages import page
 
 RECORDS = page("docs/reference/records.md")

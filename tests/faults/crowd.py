@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from goondan_tasks.client import Client, PendingCall
-from goondan_tasks.errors import BrokerUnreachableError
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.contract.errors import BrokerUnreachableError
+from goondan_tasks.contract.messages import ToolCallResult
 
 AGENT = "tester"
 

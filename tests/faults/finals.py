@@ -9,7 +9,7 @@ from redis import Redis
 from redis.client import PubSub
 
 from broker_config.keys import Keys
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.contract.messages import ToolCallResult
 from tests.faults.beside import beside
 
 _TICK_SECONDS = 0.2

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from goondan_tasks.client import Client
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.contract.messages import ToolCallResult
 from tests.faults.crowd import Answer
 from tests.faults.fleet import Death
 from tests.faults.handler_log import HandlerRun

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 
 from goondan_tasks.client import Client
-from goondan_tasks.errors import CallClosedError, CallNotPendingError
+from goondan_tasks.contract.errors import CallClosedError, CallNotPendingError
 
 
 def main() -> None:

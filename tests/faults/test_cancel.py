@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from goondan_tasks.client import PendingCall
-from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.contract.errors import BrokerUnreachableError
 from goondan_tasks.testing import LocalStack
 from tests.faults import redis_faults
 from tests.faults.finals import final_results

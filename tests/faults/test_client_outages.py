@@ -24,7 +24,7 @@ from redis import Redis
 from broker_config.connections import SOCKET_TIMEOUT_SECONDS
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.client import AsyncClient, Client
-from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.contract.errors import BrokerUnreachableError
 from goondan_tasks.testing import LocalStack
 from tests.faults import redis_faults
 from tests.faults.conftest import PROVING_GROUND, Say

@@ -9,8 +9,8 @@ import pytest
 from broker_config.scripts import Script
 from broker_config.settings import Settings
 from goondan_tasks.client import Client
+from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.ledger.scripts import Scripts
-from goondan_tasks.messages import ToolCallResult
 from tests.faults.conftest import PROVING_GROUND
 from tests.faults.crowd import AGENT
 from tests.faults.finals import final_results

@@ -17,7 +17,7 @@ from broker_config.pipelined_writer import PipelinedWriter
 from broker_config.queue_reader import QueueReader
 from broker_config.scripts import Script, ScriptCall, ScriptConnection
 from broker_config.subscription import Subscription
-from goondan_tasks.errors import CallNotFoundError
+from goondan_tasks.contract.errors import CallNotFoundError
 from goondan_tasks.testing import LocalStack
 from tests.faults.conftest import ENVIRONMENT, PROVING_GROUND, Say
 from tests.faults.crowd import AGENT

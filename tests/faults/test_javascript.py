@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.messages import ToolCallError, ToolCallResult
+from goondan_tasks.contract.messages import ToolCallError, ToolCallResult
 from goondan_tasks.testing import LocalStack
 from tests.faults.conftest import Say
 from tests.faults.handler_log import HandlerLog

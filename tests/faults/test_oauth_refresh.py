@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from broker_config.embedded import EmbeddedRedis
-from goondan_tasks.messages import iso_time, wall_clock
+from goondan_tasks.contract.messages import iso_time, wall_clock
 from goondan_tasks.oauth.records import OAuthGrant
 from goondan_tasks.oauth.redis_store import LOCK_SECONDS
 from goondan_tasks.oauth.store import OAuthStore

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from goondan_tasks.client import PendingCall
-from goondan_tasks.errors import CallClosedError
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.contract.errors import CallClosedError
+from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.testing import LocalStack
 from tests.faults.idle import keys_without_ttl
 from tests.faults.sizes import LEASE_SECONDS

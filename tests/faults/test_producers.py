@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from goondan_tasks.client import AsyncClient, Client
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.testing import LocalStack
 from tests.faults.conftest import ENVIRONMENT, PROVING_GROUND, Say
 from tests.faults.crowd import AGENT, Crowd, numbered

@@ -2,8 +2,8 @@
 
 import pytest
 
-from goondan_tasks.errors import ToolOutcomeUnknownError
-from goondan_tasks.messages import ResultMeta, ToolCallError, ToolCallResult
+from goondan_tasks.contract.errors import ToolOutcomeUnknownError
+from goondan_tasks.contract.messages import ResultMeta, ToolCallError, ToolCallResult
 from tests.faults.crowd import Answer, NumberedCall
 from tests.faults.fleet import Death
 from tests.faults.reckoning import MOST_STARTING, Claim, Reckoning

@@ -10,7 +10,7 @@ import pytest
 
 from broker_config.connections import SOCKET_TIMEOUT_SECONDS
 from goondan_tasks.client import PendingCall
-from goondan_tasks.errors import BrokerUnreachableError, CallNotFoundError
+from goondan_tasks.contract.errors import BrokerUnreachableError, CallNotFoundError
 from goondan_tasks.testing import LocalStack
 from tests.faults import redis_faults
 from tests.faults.conftest import Say

@@ -12,7 +12,7 @@ from itertools import count
 
 import pytest
 
-from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.contract.errors import BrokerUnreachableError
 from goondan_tasks.testing import LocalStack
 from tests.faults import redis_states
 from tests.faults.conftest import ENVIRONMENT, PROVING_GROUND

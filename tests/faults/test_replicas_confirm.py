@@ -13,7 +13,7 @@ from redis import Redis
 from broker_config.embedded import HOST
 from goondan_tasks.cli.session import require_broker
 from goondan_tasks.client import Client, PendingCall
-from goondan_tasks.errors import BrokerUnreachableError, UnconfirmedError
+from goondan_tasks.contract.errors import BrokerUnreachableError, UnconfirmedError
 from goondan_tasks.testing import LocalStack
 from tests.faults.conftest import ENVIRONMENT, PROVING_GROUND, Say
 from tests.faults.crowd import AGENT, Crowd

@@ -13,7 +13,7 @@ from broker_config.connections import connect, retrying
 from broker_config.settings import Settings
 from goondan_tasks.cli.session import require_broker
 from goondan_tasks.client import AsyncClient
-from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.contract.errors import BrokerUnreachableError
 from goondan_tasks.testing import LocalStack
 from tests.faults.conftest import ENVIRONMENT, PROVING_GROUND, Say
 from tests.faults.crowd import AGENT

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from goondan_tasks.client import Client, PendingCall
-from goondan_tasks.errors import WaitTimeout
+from goondan_tasks.contract.errors import WaitTimeout
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.testing import LocalStack
 from tests.faults.conftest import PROVING_GROUND, Say

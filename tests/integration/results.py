@@ -1,6 +1,6 @@
 """What tests ask of a result."""
 
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.contract.messages import ToolCallResult
 
 
 def error_of(result: ToolCallResult) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.testing import LocalStack
 from tests.waiting import wait_until
 from workers.testing import run_tool

@@ -8,13 +8,13 @@ from typing import cast
 import pytest
 
 from goondan_tasks.client import Client, PendingCall
-from goondan_tasks.errors import (
+from goondan_tasks.contract.errors import (
     CallClosedError,
     CallNotFoundError,
     CallNotPendingError,
     ToolInputValidationError,
 )
-from goondan_tasks.messages import iso_time
+from goondan_tasks.contract.messages import iso_time
 from goondan_tasks.testing import LocalStack
 
 HARBOUR = Path(__file__).parent.parent / "bundles" / "harbour"

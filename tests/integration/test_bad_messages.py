@@ -12,7 +12,7 @@ import pytest
 from celery import Celery
 
 from broker_config.queues import call_queue, events_queue, wake_up_key
-from goondan_tasks.errors import NotReplayableError
+from goondan_tasks.contract.errors import NotReplayableError
 from goondan_tasks.testing import LocalStack
 from tests.integration.bad_messages import bad_messages
 from tests.integration.conftest import WORKSHOP

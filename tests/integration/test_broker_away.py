@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from goondan_tasks.client import Client
-from goondan_tasks.errors import BrokerUnreachableError, ConfigError
+from goondan_tasks.contract.errors import BrokerUnreachableError, ConfigError
 from goondan_tasks.testing import LocalStack
 from tests.integration.conftest import WORKSHOP
 from tests.integration.crew import Crew

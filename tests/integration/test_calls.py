@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from goondan_tasks.client import AsyncClient, Client, connection
-from goondan_tasks.errors import (
+from goondan_tasks.contract.errors import (
     AgentNotFoundError,
     CallNotFoundError,
     PayloadTooLargeError,

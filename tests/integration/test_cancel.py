@@ -9,8 +9,8 @@ import pytest
 from redis import Redis
 
 from goondan_tasks.client import AsyncClient, Client, PendingCall
-from goondan_tasks.errors import CallClosedError, CallNotFoundError
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.contract.errors import CallClosedError, CallNotFoundError
+from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.testing import LocalStack
 from tests.integration.crew import Crew
 from tests.integration.results import code_of

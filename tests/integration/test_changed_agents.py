@@ -7,7 +7,7 @@ import pytest
 
 from broker_config.connections import connect
 from goondan_tasks.client import Client
-from goondan_tasks.errors import AgentNotFoundError
+from goondan_tasks.contract.errors import AgentNotFoundError
 from goondan_tasks.testing import LocalStack
 from tests.waiting import wait_until
 

@@ -18,7 +18,7 @@ import pytest
 
 from broker_config.keys import Keys
 from goondan_tasks.client import Client
-from goondan_tasks.names import folder_workspace
+from goondan_tasks.contract.names import folder_workspace
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange
 from tests.git_bundle import make_bundle
 from tests.integration.goondan_process import environment, start

@@ -14,7 +14,7 @@ from broker_config.embedded import EmbeddedRedis
 from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.client import Client, PendingCall
-from goondan_tasks.errors import CallNotFoundError, ConfigError
+from goondan_tasks.contract.errors import CallNotFoundError, ConfigError
 from tests.waiting import wait_until
 
 WORKSHOP = Path(__file__).parent.parent / "bundles" / "workshop"

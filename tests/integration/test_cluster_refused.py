@@ -17,7 +17,7 @@ from broker_config.embedded import find_redis_server
 from broker_config.settings import Settings
 from goondan_tasks.cli.session import require_broker
 from goondan_tasks.client import Client
-from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.contract.errors import BrokerUnreachableError
 from tests.integration.goondan_process import environment, goondan
 from tests.waiting import wait_until
 

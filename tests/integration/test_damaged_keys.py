@@ -13,15 +13,15 @@ from broker_config.connections import connect
 from broker_config.embedded import EmbeddedRedis
 from broker_config.keys import Keys
 from broker_config.settings import Settings
-from goondan_tasks.calls import new_call
 from goondan_tasks.changesets.changesets import redis_lock
 from goondan_tasks.client.known_agents import broker_errors
-from goondan_tasks.errors import OAuthStoreError, RecordDamagedError
+from goondan_tasks.contract.calls import new_call
+from goondan_tasks.contract.errors import OAuthStoreError, RecordDamagedError
+from goondan_tasks.contract.names import call_identity
+from goondan_tasks.history import StepRecord, StepStore, digest_of_catalog
 from goondan_tasks.instances.table import InstanceDirectory, Instances
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.limits.limiter import Limiter
-from goondan_tasks.names import call_identity
-from goondan_tasks.steps import StepRecord, StepStore, digest_of_catalog
+from goondan_tasks.ledger.limiter import Limiter
 from goondan_tasks.testing import LocalStack
 from tests.unit.goondan_tasks.oauth.records import APP, SUBJECT, grant
 from tests.unit.goondan_tasks.oauth.stores import RedisVault

@@ -15,7 +15,7 @@ from broker_config.in_flight import IN_FLIGHT, InFlight
 from broker_config.queues import events_queue
 from broker_config.settings import Settings
 from goondan_tasks.client import PendingCall
-from goondan_tasks.errors import CallNotFoundError
+from goondan_tasks.contract.errors import CallNotFoundError
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.testing import LocalStack
 from tests.integration.crew import Crew

@@ -11,13 +11,13 @@ import pytest
 from broker_config.connections import connect
 from broker_config.settings import Settings
 from goondan_tasks.client import Client, PendingCall
-from goondan_tasks.errors import (
+from goondan_tasks.contract.errors import (
     AgentNotFoundError,
     CallNotFoundError,
     NotReplayableError,
     WaitTimeout,
 )
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, goondan
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.revisions.active import Activation
 from tests.integration.machines import MEADOW, Machines, Worker, colour
 from tests.waiting import wait_until

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from goondan_tasks.bundle import inspect_bundle
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.testing import LocalStack
 
 BUNDLE = Path(__file__).parents[2] / "examples" / "coding-swarm"

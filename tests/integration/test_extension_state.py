@@ -6,7 +6,7 @@ from broker_config import connections
 from broker_config.connections import connect
 from broker_config.embedded import EmbeddedRedis
 from broker_config.settings import Settings
-from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.contract.errors import BrokerUnreachableError
 from workers.extensions.state import ExtensionState, RedisState
 
 PAUSES = 4

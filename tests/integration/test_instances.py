@@ -15,9 +15,9 @@ from redis import Redis
 from broker_config.connections import connect
 from broker_config.keys import Keys
 from goondan_tasks.client import AsyncClient, Client
-from goondan_tasks.errors import BrokerUnreachableError, InstanceBusyError, InstanceNotFoundError
+from goondan_tasks.contract.errors import BrokerUnreachableError, InstanceBusyError, InstanceNotFoundError
+from goondan_tasks.contract.names import folder_workspace
 from goondan_tasks.instances.table import InstanceDirectory, Instances
-from goondan_tasks.names import folder_workspace
 from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, goondan
 from tests.waiting import wait_until

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.messages import ToolCallError, ToolCallResult
+from goondan_tasks.contract.messages import ToolCallError, ToolCallResult
 from goondan_tasks.testing import LocalStack
 from tests.integration.crew import Crew
 from tests.processes import children_of, lease_guards_of, runs

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from goondan_tasks.client import Client
-from goondan_tasks.javascript import find_runtime
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.contract.messages import ToolCallResult
+from goondan_tasks.machine.javascript import find_runtime
 from goondan_tasks.testing import LocalStack
 from tests.integration.test_extensions import Weather
 from tests.waiting import wait_until

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.attempts import Attempt
 from goondan_tasks.client import PendingCall
+from goondan_tasks.history.attempts import Attempt
 from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, goondan
 from tests.javascript_runtimes import NAMES, runtime

@@ -14,8 +14,8 @@ from redis import Redis
 from broker_config.keys import Keys
 from goondan_tasks.client import Client, PendingCall
 from goondan_tasks.client.status import QueueStatus
-from goondan_tasks.limits.limiter import RESERVED
-from goondan_tasks.messages import iso_time
+from goondan_tasks.contract.messages import iso_time
+from goondan_tasks.ledger.limiter import RESERVED
 from goondan_tasks.testing import LocalStack
 from tests.integration.crew import Crew
 from tests.integration.diary import BUNDLE, Diary

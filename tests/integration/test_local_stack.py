@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.errors import AgentUnavailableError
+from goondan_tasks.contract.errors import AgentUnavailableError
 from goondan_tasks.testing import LocalStack
 from tests.processes import runs, with_environment
 from tests.waiting import wait_until

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.messages import CallLogFields, ToolCallResult
+from goondan_tasks.contract.messages import CallLogFields, ToolCallResult
 from goondan_tasks.testing import LocalStack
 from tests.waiting import wait_until
 

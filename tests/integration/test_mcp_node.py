@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import PROGRAM, environment, serving
 from tests.node_packages import FOLDERS, node, node_modules

@@ -19,7 +19,7 @@ from mcp_types import INVALID_PARAMS, ToolListChangedNotification
 
 from broker_config.connections import connect
 from broker_config.keys import Keys
-from goondan_tasks.agent_registry import AgentRegistry
+from goondan_tasks.fleet.agent_registry import AgentRegistry
 from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import PROGRAM, environment, goondan, serving
 from tests.integration.mcp_doors import (

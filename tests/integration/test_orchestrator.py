@@ -13,8 +13,8 @@ import pytest
 from celery import Celery
 
 from goondan_tasks.client import Client
-from goondan_tasks.errors import AgentUnavailableError
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.contract.errors import AgentUnavailableError
+from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, goondan, start
 from tests.processes import with_environment

@@ -12,15 +12,15 @@ import pytest
 from broker_config import serializer
 from broker_config.connections import connect
 from goondan_tasks.client import AsyncClient, Client
-from goondan_tasks.errors import (
+from goondan_tasks.contract.errors import (
     CallNotFoundError,
     NoOutputError,
     OutputGoneError,
     ToolInputValidationError,
     WaitTimeout,
 )
-from goondan_tasks.messages import ToolCallResult
-from goondan_tasks.names import READ_OUTPUT_TOOL
+from goondan_tasks.contract.messages import ToolCallResult
+from goondan_tasks.contract.names import READ_OUTPUT_TOOL
 from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, goondan, goondan_program
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.client import Client, PendingCall
-from goondan_tasks.errors import AgentNotFoundError, ToolNotInCatalogError
-from goondan_tasks.messages import iso_time, wall_clock
+from goondan_tasks.contract.errors import AgentNotFoundError, ToolNotInCatalogError
+from goondan_tasks.contract.messages import iso_time, wall_clock
 from goondan_tasks.testing import LocalStack
 from tests.integration.crew import Crew
 from tests.integration.results import code_of

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from goondan_tasks.client import AsyncClient, Client, PendingCall
-from goondan_tasks.errors import (
+from goondan_tasks.contract.errors import (
     CallClosedError,
     CallNotFoundError,
     CallNotPendingError,

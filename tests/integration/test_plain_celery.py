@@ -11,8 +11,8 @@ from celery.states import READY_STATES
 from redis import Redis
 
 from goondan_tasks.client import Client
-from goondan_tasks.errors import CallNotFoundError
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.contract.errors import CallNotFoundError
+from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.testing import LocalStack
 from tests.integration.results import error_of
 from tests.waiting import wait_until

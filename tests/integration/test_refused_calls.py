@@ -7,13 +7,13 @@ import pytest
 from pydantic.alias_generators import to_camel
 
 from goondan_tasks.client import Client
-from goondan_tasks.errors import (
+from goondan_tasks.contract.errors import (
     AgentNotFoundError,
     PayloadTooLargeError,
     ToolInputValidationError,
     ToolNotInCatalogError,
 )
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.contract.messages import ToolCallResult
 from tests.integration.results import error_of
 
 PATIENCE = 60

@@ -23,7 +23,12 @@ from goondan_tasks.client import (
 )
 from goondan_tasks.client.event_receiver import ReceivedEvent
 from goondan_tasks.client.turn_events import Told
-from goondan_tasks.errors import AgentNotFoundError, CallClosedError, HandoffError, HandoffTimeoutError
+from goondan_tasks.contract.errors import (
+    AgentNotFoundError,
+    CallClosedError,
+    HandoffError,
+    HandoffTimeoutError,
+)
 from goondan_tasks.testing import LocalStack
 
 HARBOUR = Path(__file__).parent.parent / "bundles" / "harbour"

@@ -17,7 +17,7 @@ from broker_config.embedded import EmbeddedRedis
 from broker_config.keys import Keys
 from goondan_tasks.client import results
 from goondan_tasks.client.results import Expected, ResultListener
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.contract.messages import ToolCallResult
 from tests.unit.goondan_tasks.client.test_pending_call import a_result
 from tests.waiting import wait_until
 

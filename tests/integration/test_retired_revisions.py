@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker_config.keys import Keys
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange
 from goondan_tasks.testing import LocalStack
 from tests.git_bundle import GitBundle, make_bundle

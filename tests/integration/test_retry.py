@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from goondan_tasks.client import Client
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.testing import LocalStack
 from tests.integration.conftest import WORKSHOP
 from tests.integration.crew import Crew

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.revisions.active import CHANGED
 from tests.integration.goondan_process import environment, goondan
 from tests.integration.machines import WORKSPACE, Machines, colour

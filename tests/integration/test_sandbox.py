@@ -13,9 +13,9 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from goondan_tasks import sandbox
-from goondan_tasks.errors import AgentUnavailableError
-from goondan_tasks.messages import JsonObject
+from goondan_tasks.contract.errors import AgentUnavailableError
+from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.machine import sandbox
 from goondan_tasks.testing import LocalStack
 from tests.javascript_runtimes import NAMES, runtime
 from tests.processes import with_environment

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.messages import ToolCallError
+from goondan_tasks.contract.messages import ToolCallError
 from goondan_tasks.testing import LocalStack
 from tests.integration.oauth.test_reach import may_look_into_any_process
 from tests.unit.goondan_tasks.oauth.records import grant

@@ -12,7 +12,7 @@ import pytest
 
 from goondan_tasks.bundle import inspect_bundle
 from goondan_tasks.client import Client
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.contract.messages import ToolCallResult
 from tests.integration.machines import Machines
 from tests.waiting import wait_until
 

@@ -10,7 +10,7 @@ from redis import Redis
 
 from broker_config.keys import Keys
 from goondan_tasks.client import AsyncClient, Client, StepCallResult
-from goondan_tasks.errors import (
+from goondan_tasks.contract.errors import (
     CallNotFoundError,
     HandoffError,
     MiddlewareError,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.testing import LocalStack
 from tests.git_bundle import GitBundle, make_bundle
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from goondan_tasks.client import Client, PendingCall
-from goondan_tasks.messages import ToolCallResult
-from goondan_tasks.names import MODEL_TOOLS
+from goondan_tasks.contract.messages import ToolCallResult
+from goondan_tasks.contract.names import MODEL_TOOLS
 from goondan_tasks.testing import LocalStack
 from tests.integration.spans import span_of
 from tests.model_server import Answer, Asked, Call, Failure, ModelServer, Said, Usage, in_turn, too_long

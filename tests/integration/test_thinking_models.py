@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from broker_config.keys import Keys
-from goondan_tasks.errors import HandoffError, ToolInputValidationError
-from goondan_tasks.handoff import EventFields, outside_call
-from goondan_tasks.messages import ToolCallResult
-from goondan_tasks.names import folder_workspace
+from goondan_tasks.authoring.handoff import EventFields, outside_call
+from goondan_tasks.contract.errors import HandoffError, ToolInputValidationError
+from goondan_tasks.contract.messages import ToolCallResult
+from goondan_tasks.contract.names import folder_workspace
 from goondan_tasks.testing import LocalStack
 from tests.model_server import (
     Answer,

@@ -13,7 +13,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from goondan_tasks.client import TextDelta
-from goondan_tasks.errors import HandoffError
+from goondan_tasks.contract.errors import HandoffError
 from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, goondan, serving
 from tests.model_server import (

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from goondan_tasks.calls import new_call
 from goondan_tasks.client import AsyncClient, Client
-from goondan_tasks.errors import CallNotFoundError
-from goondan_tasks.messages import ToolCall
+from goondan_tasks.contract.calls import new_call
+from goondan_tasks.contract.errors import CallNotFoundError
+from goondan_tasks.contract.messages import ToolCall
 from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, goondan
 from tests.waiting import wait_until

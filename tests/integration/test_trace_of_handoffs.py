@@ -8,9 +8,9 @@ import pytest
 from opentelemetry import trace as trace_api
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from goondan_tasks.errors import HandoffError
+from goondan_tasks.contract.errors import HandoffError
+from goondan_tasks.history.trace import Trace
 from goondan_tasks.testing import LocalStack
-from goondan_tasks.trace import Trace
 from tests.integration.spans import sent, span_of
 from tests.waiting import wait_until
 

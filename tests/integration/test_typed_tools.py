@@ -7,8 +7,8 @@ import pytest
 
 from broker_config.keys import Keys
 from goondan_tasks.client import Client
-from goondan_tasks.messages import ToolCallResult
-from goondan_tasks.names import folder_workspace
+from goondan_tasks.contract.messages import ToolCallResult
+from goondan_tasks.contract.names import folder_workspace
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange
 from goondan_tasks.testing import LocalStack
 from tests.git_bundle import GitBundle, make_bundle

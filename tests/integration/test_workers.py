@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from goondan_tasks.client import Client
-from goondan_tasks.errors import AgentUnavailableError, CallNotFoundError
+from goondan_tasks.contract.errors import AgentUnavailableError, CallNotFoundError
 from goondan_tasks.testing import LocalStack
 from tests.integration.conftest import WORKSHOP
 from tests.integration.crew import Crew

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.client import Client
-from goondan_tasks.errors import AgentUnavailableError
-from goondan_tasks.names import folder_workspace
+from goondan_tasks.contract.errors import AgentUnavailableError
+from goondan_tasks.contract.names import folder_workspace
 from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, goondan
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from goondan_tasks.errors import BrokerUnreachableError
-from goondan_tasks.messages import AgentEvent, JsonObject, wall_clock
+from goondan_tasks.contract.errors import BrokerUnreachableError
+from goondan_tasks.contract.messages import AgentEvent, JsonObject, wall_clock
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.consent import Callback, Maintenance, make_manager
 from goondan_tasks.oauth.crypto import Cipher, Keyring

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx2
 
-from goondan_tasks.messages import JsonObject
+from goondan_tasks.contract.messages import JsonObject
 from tests.node_packages import node_modules
 from tests.oauth_server.accounts import CLIENT_ID, CLIENT_SECRET
 from tests.oauth_server.running import OAuthServer

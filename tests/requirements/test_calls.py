@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.bundle import build_catalog, load_bundle
-from goondan_tasks.calls import draft_call
+from goondan_tasks.contract.calls import draft_call
 from workers.testing import run_tool
 
 WORKSHOP = Path(__file__).parents[1] / "bundles/workshop"

@@ -12,10 +12,10 @@ from redis import Redis
 
 from broker_config.scripts import ScriptCall
 from goondan_tasks.bundle import load_bundle
+from goondan_tasks.contract.messages import ToolCall
 from goondan_tasks.ledger.claim_request import ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.limits.limiter import Limits
-from goondan_tasks.messages import ToolCall
+from goondan_tasks.ledger.limiter import Limits
 from tests.unit.workers.revisions.lone_revisions import revisions_with
 from workers.delivery.limiter import CallLimiter
 from workers.javascript.tools import HostedTools, Hosts

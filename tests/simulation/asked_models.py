@@ -10,12 +10,12 @@ from typing import Any
 from redis import Redis
 
 from broker_config import serializer
-from goondan_tasks.calls import identity_of, new_call, queue_element
-from goondan_tasks.handoff import outside_call
+from goondan_tasks.authoring.handoff import outside_call
+from goondan_tasks.contract.calls import identity_of, new_call, queue_element
+from goondan_tasks.contract.messages import JsonObject, ToolCall, ToolCallResult
+from goondan_tasks.contract.names import SYSTEM_TOOL
 from goondan_tasks.ledger.claim_request import ClaimTerms
 from goondan_tasks.ledger.submission import Submission, digest_of, event_submission
-from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
-from goondan_tasks.names import SYSTEM_TOOL
 from tests.simulation import faults, producers, sweeps, workers
 from tests.simulation.healing import heal
 from tests.simulation.invariants import check, require_alone

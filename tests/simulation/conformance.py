@@ -14,8 +14,8 @@ from typing import Any
 from broker_config.in_flight import InFlight, ReservationFactory
 from broker_config.scripts import ScriptCall
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.limiter import LimitScripts
 from goondan_tasks.ledger.scripts import Scripts
-from goondan_tasks.limits.limiter import LimitScripts
 from tests.simulation.rules import CANCELLED, ENDED, LOST, OPEN, YES, Record, Rules
 
 _ID = re.compile(rb'"id": ?"([^"]+)"')

@@ -15,9 +15,9 @@ from redis import Redis
 
 from broker_config import serializer
 from broker_config.settings import Settings
-from goondan_tasks.agent_registry import AgentRecord
-from goondan_tasks.calls import identity_of, new_call, queue_element
-from goondan_tasks.errors import InstanceBusyError, InstanceNotFoundError
+from goondan_tasks.contract.calls import identity_of, new_call, queue_element
+from goondan_tasks.contract.errors import InstanceBusyError, InstanceNotFoundError
+from goondan_tasks.fleet.agent_registry import AgentRecord
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import Hold, InstanceDirectory, Instances
 from goondan_tasks.ledger.claim_request import ClaimRequest

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 from redis import Redis
 
-from goondan_tasks.errors import (
+from goondan_tasks.authoring.handoff import Asker, Handoff, RepeatableIds, handoff_call, outside_call
+from goondan_tasks.contract.errors import (
     GoondanError,
     HandoffCycleError,
     HandoffDepthError,
@@ -18,12 +19,11 @@ from goondan_tasks.errors import (
     ToolOutcomeUnknownError,
     WaitTimeout,
 )
-from goondan_tasks.handoff import Asker, Handoff, RepeatableIds, handoff_call, outside_call
+from goondan_tasks.contract.messages import ToolCall
+from goondan_tasks.contract.names import DELEGATE_RESULT_TOOL, DELEGATE_TOOL
 from goondan_tasks.ledger.claim_request import ClaimTerms
 from goondan_tasks.ledger.record import CallRecord, Stored
 from goondan_tasks.ledger.submission import event_submission
-from goondan_tasks.messages import ToolCall
-from goondan_tasks.names import DELEGATE_RESULT_TOOL, DELEGATE_TOOL
 from tests.simulation import faults, producers, sweeps, workers
 from tests.simulation.healing import heal
 from tests.simulation.invariants import check, require_lease

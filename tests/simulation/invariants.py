@@ -2,9 +2,9 @@
 
 from typing import cast
 
-from goondan_tasks.errors import ToolCancelledError
-from goondan_tasks.events import mailbox_of
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.contract.errors import ToolCancelledError
+from goondan_tasks.contract.events import mailbox_of
+from goondan_tasks.contract.messages import ToolCallResult
 from tests.simulation.conformance import differences
 from tests.simulation.key_invariants import UNKNOWN, check_keys, key_of
 from tests.simulation.limit_invariants import check_limits

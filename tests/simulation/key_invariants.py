@@ -2,8 +2,12 @@
 
 from typing import cast
 
-from goondan_tasks.errors import AgentOutcomeUnknownError, ToolCallConflictError, ToolOutcomeUnknownError
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.contract.errors import (
+    AgentOutcomeUnknownError,
+    ToolCallConflictError,
+    ToolOutcomeUnknownError,
+)
+from goondan_tasks.contract.messages import ToolCallResult
 from tests.simulation.admission import Limit
 from tests.simulation.world import BrokenPromiseError, KnownCall, World
 

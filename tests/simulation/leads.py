@@ -6,8 +6,8 @@ from random import Random
 from typing import Any
 
 from broker_config import serializer
-from goondan_tasks.errors import ToolCancelledError
-from goondan_tasks.events import is_event
+from goondan_tasks.contract.errors import ToolCancelledError
+from goondan_tasks.contract.events import is_event
 from goondan_tasks.ledger.record import Claim
 from tests.simulation.invariants import require_lease, require_startable
 from tests.simulation.limit_invariants import require_released

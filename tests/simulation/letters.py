@@ -10,16 +10,16 @@ from typing import Any, cast
 from redis import Redis
 
 from broker_config import serializer
-from goondan_tasks.agent_registry import AgentRecord
-from goondan_tasks.calls import new_call, queue_element
 from goondan_tasks.client.submitter import may_be_replayed
-from goondan_tasks.errors import CallNotFoundError, NotReplayableError
-from goondan_tasks.events import is_event
+from goondan_tasks.contract.calls import new_call, queue_element
+from goondan_tasks.contract.errors import CallNotFoundError, NotReplayableError
+from goondan_tasks.contract.events import is_event
+from goondan_tasks.contract.messages import ToolCallResult
+from goondan_tasks.contract.names import NO_CALL_TOOL
+from goondan_tasks.fleet.agent_registry import AgentRecord
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.record import CallRecord, Stored, Verdict
 from goondan_tasks.ledger.submission import Submission, digest_of, event_submission
-from goondan_tasks.messages import ToolCallResult
-from goondan_tasks.names import NO_CALL_TOOL
 from tests.simulation import faults, producers, sweeps, workers
 from tests.simulation.healing import heal
 from tests.simulation.invariants import check

@@ -206,7 +206,7 @@ LIMIT_MUTATIONS = [
         "serial is forgotten",
         "if self.serial_scope is None:",
         "if True:",
-        where="goondan_tasks.limits.limiter:Limits._serial",
+        where="goondan_tasks.ledger.limiter:Limits._serial",
     ),
     Mutation(
         "rate forgets the starts of short runs",

@@ -10,18 +10,18 @@ from typing import Any
 from redis import Redis
 
 from broker_config import serializer
-from goondan_tasks.agent_registry import AgentRecord
-from goondan_tasks.calls import identity_of, new_call, queue_element
+from goondan_tasks.authoring.extension_api import StepContext
 from goondan_tasks.client.pending_call import PendingCall
 from goondan_tasks.client.turns import ProducerStep, Turn
-from goondan_tasks.errors import GoondanError, ToolNotInCatalogError
-from goondan_tasks.extension_api import StepContext
+from goondan_tasks.contract.calls import identity_of, new_call, queue_element
+from goondan_tasks.contract.errors import GoondanError, ToolNotInCatalogError
+from goondan_tasks.contract.messages import JsonObject, ToolCall, ToolCallResult
+from goondan_tasks.contract.names import STEP_TOOL
+from goondan_tasks.fleet.agent_registry import AgentRecord
+from goondan_tasks.history import StepStore
 from goondan_tasks.ledger.claim_request import ClaimTerms
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.ledger.submission import Submission, digest_of
-from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
-from goondan_tasks.names import STEP_TOOL
-from goondan_tasks.steps import StepStore
 from tests.simulation import faults, producers, sweeps, workers
 from tests.simulation.admission import BUNDLE, REGISTRY
 from tests.simulation.clock import VIRTUAL

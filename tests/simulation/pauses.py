@@ -10,8 +10,8 @@ from typing import Any
 from redis import Redis
 
 from broker_config import serializer
-from goondan_tasks.agent_registry import AgentRecord
-from goondan_tasks.pauses import Pause, Paused, Pauses, field_of, pause_name
+from goondan_tasks.fleet.agent_registry import AgentRecord
+from goondan_tasks.fleet.pauses import Pause, Paused, Pauses, field_of, pause_name
 from tests.simulation import faults, producers, sweeps, workers
 from tests.simulation.admission import REGISTRY
 from tests.simulation.healing import heal, work_off

@@ -2,8 +2,8 @@
 
 from random import Random
 
-from goondan_tasks.calls import Run
-from goondan_tasks.errors import ApprovalDeniedError, GoondanError
+from goondan_tasks.contract.calls import Run
+from goondan_tasks.contract.errors import ApprovalDeniedError, GoondanError
 from goondan_tasks.ledger.record import CallRecord, Claim, Outcome, Verdict
 from tests.simulation.world import THEMES, BrokenPromiseError, KnownCall, World
 

@@ -2,8 +2,8 @@
 
 from random import Random
 
-from goondan_tasks.errors import GoondanError
-from goondan_tasks.events import is_event
+from goondan_tasks.contract.errors import GoondanError
+from goondan_tasks.contract.events import is_event
 from goondan_tasks.ledger.record import Outcome, Verdict
 from tests.simulation.faults import overwrite
 from tests.simulation.leads import finish_by_lead, mark_by_lead

@@ -112,7 +112,7 @@ _HANDOFFS = [
         "another run of a Turn makes its requests again",
         "return uuid.uuid5(",
         "return uuid.uuid4().hex or uuid.uuid5(",
-        "goondan_tasks.handoff:RepeatableIds.__call__",
+        "goondan_tasks.authoring.handoff:RepeatableIds.__call__",
     ),
     (
         "a run that was replaced cancels its request",
@@ -130,7 +130,7 @@ _HANDOFFS = [
         "an agent waits for itself",
         "if call.tool_name == DELEGATE_TOOL and target in",
         "if False and target in",
-        "goondan_tasks.handoff:check_call_chain",
+        "goondan_tasks.authoring.handoff:check_call_chain",
     ),
     (
         "an asker counts as waiting for what it only sent",
@@ -215,7 +215,7 @@ _PAUSES = [
         "a paused tool is not resumed",
         "pipe.hdel(self._keys.paused, found)",
         "pipe.hdel(self._keys.paused, agent)",
-        "goondan_tasks.pauses:Pauses.resume",
+        "goondan_tasks.fleet.pauses:Pauses.resume",
     ),
 ]
 

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from goondan_tasks.errors import LimitError
+from goondan_tasks.contract.errors import LimitError
 from goondan_tasks.ledger.record import Verdict
 from tests.simulation.world import BrokenPromiseError, World
 

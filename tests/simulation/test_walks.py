@@ -7,9 +7,9 @@ import pytest
 from redis import Redis
 
 from broker_config import serializer
-from goondan_tasks.calls import identity_of, new_call, queue_element
+from goondan_tasks.contract.calls import identity_of, new_call, queue_element
+from goondan_tasks.contract.messages import iso_time
 from goondan_tasks.ledger.submission import Submission, digest_of
-from goondan_tasks.messages import iso_time
 from tests.simulation import workers
 from tests.simulation.admission import limits_of
 from tests.simulation.mutations import GUARDED_TWICE, MUTATIONS

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from goondan_tasks.client.results import Expected
-from goondan_tasks.errors import CallNotFoundError
+from goondan_tasks.contract.errors import CallNotFoundError
 from tests.simulation.world import BrokenPromiseError, KnownCall, World
 from workers.delivery.cancel_watch import CancelWatch
 

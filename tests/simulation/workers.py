@@ -12,13 +12,13 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from broker_config import serializer
-from goondan_tasks.errors import ToolCancelledError, ToolError
-from goondan_tasks.events import is_event
+from goondan_tasks.contract.errors import ToolCancelledError, ToolError
+from goondan_tasks.contract.events import is_event
+from goondan_tasks.contract.messages import ToolCallResult
+from goondan_tasks.contract.output import Pending
 from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.endings import next_look
 from goondan_tasks.ledger.record import Claim, Stored, Verdict
-from goondan_tasks.messages import ToolCallResult
-from goondan_tasks.output import Pending
 from tests.simulation.invariants import require_alone, require_lease, require_startable
 from tests.simulation.key_invariants import require_only_run
 from tests.simulation.limit_invariants import require_released, require_within_limits

@@ -17,16 +17,16 @@ from broker_config.in_flight import InFlight, LeftMessages, ReservationFactory
 from broker_config.queues import call_queue, events_queue
 from broker_config.scripts import ClaimOnReserve, ScriptCall
 from broker_config.settings import Settings
-from goondan_tasks.calls import identity_of, new_call, queue_element
-from goondan_tasks.events import is_event
-from goondan_tasks.handoff import outside_call
+from goondan_tasks.authoring.handoff import outside_call
+from goondan_tasks.contract.calls import identity_of, new_call, queue_element
+from goondan_tasks.contract.events import is_event
+from goondan_tasks.contract.messages import ToolCall, iso_time
 from goondan_tasks.ledger.claim_request import ClaimTerms
 from goondan_tasks.ledger.completions import Completions
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim
 from goondan_tasks.ledger.submission import Submission, digest_of, event_submission
-from goondan_tasks.messages import ToolCall, iso_time
 from tests.simulation.admission import (
     Alarms,
     Limit,

@@ -14,17 +14,8 @@ from typing import Any, ClassVar, Protocol, Self
 
 from pydantic import ValidationError
 
-from goondan_tasks.bundle.catalog import ToolCatalog
-from goondan_tasks.calls import Run, identity_of
-from goondan_tasks.conversation import Conversation
-from goondan_tasks.errors import (
-    AgentNotFoundError,
-    MiddlewareError,
-    ToolInputValidationError,
-    WaitTimeout,
-)
-from goondan_tasks.extension_api import StepResult
-from goondan_tasks.handoff import (
+from goondan_tasks.authoring.extension_api import StepResult
+from goondan_tasks.authoring.handoff import (
     Asker,
     Handoff,
     RepeatableIds,
@@ -35,18 +26,7 @@ from goondan_tasks.handoff import (
     require_timeout,
     sent,
 )
-from goondan_tasks.messages import (
-    LONGEST_RUN_SECONDS,
-    JsonObject,
-    ToolCall,
-    ToolCallResult,
-    faults_of,
-    wall_clock,
-)
-from goondan_tasks.model_messages import StepCallResult
-from goondan_tasks.names import call_identity
-from goondan_tasks.steps import RecordedStep, ReplyCalls, StepCall, StepRecord, TurnCalls
-from goondan_tasks.tool_api import (
+from goondan_tasks.authoring.tool_api import (
     REQUEST_TIMEOUT_MS,
     AgentRuntime,
     CatalogResult,
@@ -56,7 +36,27 @@ from goondan_tasks.tool_api import (
     SendResult,
     SpawnResult,
 )
-from goondan_tasks.wording import closest
+from goondan_tasks.contract.calls import Run, identity_of
+from goondan_tasks.contract.catalog import ToolCatalog
+from goondan_tasks.contract.conversation import Conversation
+from goondan_tasks.contract.errors import (
+    AgentNotFoundError,
+    MiddlewareError,
+    ToolInputValidationError,
+    WaitTimeout,
+)
+from goondan_tasks.contract.messages import (
+    LONGEST_RUN_SECONDS,
+    JsonObject,
+    ToolCall,
+    ToolCallResult,
+    faults_of,
+    wall_clock,
+)
+from goondan_tasks.contract.model_messages import StepCallResult
+from goondan_tasks.contract.names import call_identity
+from goondan_tasks.contract.wording import closest
+from goondan_tasks.history import RecordedStep, ReplyCalls, StepCall, StepRecord, TurnCalls
 from workers.agents.handoffs import Handoffs, Submitted
 from workers.agents.waits import Waits
 from workers.cancellation import Cancellation
@@ -261,7 +261,7 @@ class AgentTurn:
 
 
 class EntryStep(RecordedStep):
-    """A Step of an agent's entry: see :class:`goondan_tasks.extension_api.AgentStep`."""
+    """A Step of an agent's entry: see :class:`goondan_tasks.authoring.extension_api.AgentStep`."""
 
     is_async: ClassVar[bool]
 
@@ -416,7 +416,7 @@ class Swarm:
 
 @dataclass(frozen=True, slots=True)
 class _SwarmRuntime(Reach):
-    """``ctx.runtime``: see :class:`goondan_tasks.tool_api.AgentRuntime`."""
+    """``ctx.runtime``: see :class:`goondan_tasks.authoring.tool_api.AgentRuntime`."""
 
     swarm: Swarm
     instances: InstanceService

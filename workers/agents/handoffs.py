@@ -14,16 +14,16 @@ from broker_config.pipelined_writer import PipelinedWriter
 from broker_config.refusals import refusal_text
 from goondan_tasks.client.client import Client
 from goondan_tasks.client.pending_call import PendingCall
-from goondan_tasks.errors import (
+from goondan_tasks.contract.errors import (
     BrokerUnreachableError,
     GoondanError,
     ToolCancelledError,
 )
+from goondan_tasks.contract.messages import ToolCall
+from goondan_tasks.contract.redaction import KNOWN_SECRETS
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import NO_CALL, Admission, damaged
 from goondan_tasks.ledger.submission import Submission, conflict_of
-from goondan_tasks.messages import ToolCall
-from goondan_tasks.redaction import KNOWN_SECRETS
 from workers.cancellation import Cancellation
 from workers.turns.pipeline import OnError
 

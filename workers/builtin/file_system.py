@@ -8,8 +8,8 @@ from dataclasses import replace
 from itertools import islice
 from operator import itemgetter
 
-from goondan_tasks.atomic_file import write_whole
-from goondan_tasks.inner_path import InnerPath
+from goondan_tasks.machine.atomic_file import write_whole
+from goondan_tasks.machine.inner_path import InnerPath
 from goondan_tasks.tool_api import JsonObject, ToolContext, ToolError, ToolHandler
 from workers.instances.paths import locate, open_file
 

@@ -10,8 +10,8 @@ from contextlib import aclosing
 
 import httpx2
 
+from goondan_tasks.contract.redaction import without_user
 from goondan_tasks.errors import ToolTimeoutError
-from goondan_tasks.redaction import without_user
 from goondan_tasks.tool_api import JsonObject, ToolContext, ToolError, ToolHandler
 from workers.addresses import AllowList, permitted_addresses
 

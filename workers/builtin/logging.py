@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from goondan_tasks.contract.failure import message_of_error
+from goondan_tasks.contract.redaction import MASK, hidden_by_place, may_be_secret
 from goondan_tasks.extension_api import ExtensionApi, StepContext, ToolCallContext, TurnContext
-from goondan_tasks.failure import message_of_error
 from goondan_tasks.messages import JsonObject
-from goondan_tasks.redaction import MASK, hidden_by_place, may_be_secret
 
 LEVELS = ("debug", "info", "warning", "error")
 

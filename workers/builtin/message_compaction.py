@@ -11,11 +11,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from pydantic.alias_generators import to_camel
 
-from goondan_tasks.conversation import must_stay, start_of_last
+from goondan_tasks.contract.conversation import must_stay, start_of_last
+from goondan_tasks.contract.model_messages import told_text
 from goondan_tasks.errors import ModelContextLengthError, ModelError
 from goondan_tasks.extension_api import ExtensionApi, Message, StepContext, StepResult
 from goondan_tasks.messages import iso_time, wall_clock
-from goondan_tasks.model_messages import told_text
 
 #: outside the middlewares that append messages, and inside ``message-window``
 PRIORITY = -40

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, PositiveInt
 from pydantic.alias_generators import to_camel
 
-from goondan_tasks.conversation import must_stay, start_of_last
+from goondan_tasks.contract.conversation import must_stay, start_of_last
 from goondan_tasks.extension_api import ExtensionApi, StepContext, StepResult
 
 #: outside the middlewares that append messages, so that those are kept

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Protocol
 
-from goondan_tasks.errors import LimitError
+from goondan_tasks.contract.errors import LimitError
 from workers.concurrency.threads import InOrder, Work
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from redis.exceptions import RedisError
 
 from broker_config.vital_thread import vital_thread
-from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolOutcomeUnknownError
+from goondan_tasks.contract.errors import GoondanError, ToolCancelledError, ToolOutcomeUnknownError
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim
 from workers.cancellation import Cancellation

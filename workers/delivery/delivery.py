@@ -20,24 +20,24 @@ from broker_config.pipelined_writer import PAUSE_SECONDS, PipelinedWriter, Recei
 from broker_config.queues import agent_of, call_queue, events_queue
 from broker_config.refusals import refusal_text
 from broker_config.scripts import ClaimOnReserve, ScriptCall
+from goondan_tasks.authoring.handoff import check_call_chain
 from goondan_tasks.bundle import BoundTool
-from goondan_tasks.calls import draft_call
-from goondan_tasks.errors import (
+from goondan_tasks.contract.calls import draft_call
+from goondan_tasks.contract.errors import (
     BrokerUnreachableError,
     GoondanError,
     ToolCallConflictError,
     ToolCancelledError,
     ToolOutcomeUnknownError,
 )
-from goondan_tasks.events import TOOL_OF_TASK, handling_agent, is_event, queue_of
-from goondan_tasks.handoff import check_call_chain
+from goondan_tasks.contract.events import TOOL_OF_TASK, handling_agent, is_event, queue_of
+from goondan_tasks.contract.messages import ToolCall, ToolCallResult
+from goondan_tasks.contract.names import NO_CALL_TOOL, STEP_TOOL
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Stored, Verdict, damaged
-from goondan_tasks.messages import ToolCall, ToolCallResult
-from goondan_tasks.names import NO_CALL_TOOL, STEP_TOOL
 from workers.cancellation import Cancellation, Watch
 from workers.concurrency.event_loop import RunOnThread
 from workers.concurrency.slots import KeptSlot, ReleaseSlot

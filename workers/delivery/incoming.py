@@ -9,10 +9,14 @@ from pydantic import ValidationError
 
 from broker_config import serializer
 from broker_config.queues import TOOL_CALL_TASK, agent_of
-from goondan_tasks.calls import CallDraft, checked_draft, draft_call, require_sizes
-from goondan_tasks.errors import PayloadTooLargeError, ToolInputValidationError, ToolNotInCatalogError
-from goondan_tasks.events import EVENT_TASKS, EVENT_TYPE, call_fields, is_event, task_of
-from goondan_tasks.messages import (
+from goondan_tasks.contract.calls import CallDraft, checked_draft, draft_call, require_sizes
+from goondan_tasks.contract.errors import (
+    PayloadTooLargeError,
+    ToolInputValidationError,
+    ToolNotInCatalogError,
+)
+from goondan_tasks.contract.events import EVENT_TASKS, EVENT_TYPE, call_fields, is_event, task_of
+from goondan_tasks.contract.messages import (
     LONGEST_INSTANCE_KEY,
     CallLogFields,
     IpcMessage,
@@ -20,7 +24,7 @@ from goondan_tasks.messages import (
     ToolCall,
     faults_of,
 )
-from goondan_tasks.names import DELEGATE_RESULT_TOOL, EVENT_TOOL, read_traceparent
+from goondan_tasks.contract.names import DELEGATE_RESULT_TOOL, EVENT_TOOL, read_traceparent
 
 #: the fields that clients of ours always write
 _FILLED_IN = {"agentName", "toolCallId", "traceId"}

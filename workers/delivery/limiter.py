@@ -16,15 +16,15 @@ import structlog
 from broker_config import serializer
 from broker_config.pipelined_writer import PipelinedWriter
 from broker_config.scripts import ScriptCall
-from goondan_tasks.calls import queue_element
-from goondan_tasks.errors import GoondanError
+from goondan_tasks.contract.calls import queue_element
+from goondan_tasks.contract.errors import GoondanError
+from goondan_tasks.contract.messages import CallLogFields, ToolCall
+from goondan_tasks.fleet.pauses import Paused
 from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.limiter import LimitAnswer, Limits, LimitScripts
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.submission import Submission, digest_of
-from goondan_tasks.limits.limiter import LimitAnswer, Limits, LimitScripts
-from goondan_tasks.messages import CallLogFields, ToolCall
-from goondan_tasks.pauses import Paused
 from workers.concurrency.watchdog import Watchdog
 from workers.revisions.revisions import Revisions
 

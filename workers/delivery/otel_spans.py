@@ -22,11 +22,11 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, StatusCode, TraceFlags
 
-from goondan_tasks.calls import Run
-from goondan_tasks.events import queue_of
+from goondan_tasks.contract.calls import Run
+from goondan_tasks.contract.events import queue_of
+from goondan_tasks.contract.messages import ToolCallResult
+from goondan_tasks.contract.names import SEPARATOR, SYSTEM_TOOL, SpanIds
 from goondan_tasks.ledger.record import Claim
-from goondan_tasks.messages import ToolCallResult
-from goondan_tasks.names import SEPARATOR, SYSTEM_TOOL, SpanIds
 from workers.delivery.spans import RunCoroutine
 
 logger = structlog.get_logger(__name__)

@@ -15,18 +15,18 @@ from redis.exceptions import RedisError, ResponseError
 from broker_config.pipelined_writer import PipelinedWriter
 from broker_config.refusals import refusal_text
 from goondan_tasks.bundle.resources import Retry
-from goondan_tasks.call_counts import CallCounts, CountedCall
-from goondan_tasks.calls import Run
-from goondan_tasks.errors import BrokerUnreachableError, GoondanError, ToolOutputError
-from goondan_tasks.events import is_event
+from goondan_tasks.contract.calls import Run
+from goondan_tasks.contract.errors import BrokerUnreachableError, GoondanError, ToolOutputError
+from goondan_tasks.contract.events import is_event
+from goondan_tasks.contract.logs import CallLog
+from goondan_tasks.contract.messages import ToolCallResult, epoch_milliseconds
+from goondan_tasks.fleet.call_counts import CallCounts, CountedCall
+from goondan_tasks.fleet.monitors import Monitors
 from goondan_tasks.ledger.endings import Finished
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper, unknown_outcome
 from goondan_tasks.ledger.record import NO_CALL, Claim, Outcome, Stored, completed, damaged
-from goondan_tasks.logs import CallLog
-from goondan_tasks.messages import ToolCallResult, epoch_milliseconds
-from goondan_tasks.monitors import Monitors
 from workers.concurrency.watchdog import Watchdog
 from workers.delivery.cancel_watch import CancelWatch
 from workers.delivery.limiter import CallLimiter

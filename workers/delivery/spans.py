@@ -7,8 +7,8 @@ from typing import Any, Protocol
 import structlog
 
 from broker_config.settings import span_exporters
+from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.ledger.record import Claim
-from goondan_tasks.messages import ToolCallResult
 
 logger = structlog.get_logger(__name__)
 

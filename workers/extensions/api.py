@@ -7,10 +7,10 @@ from typing import Any
 
 import structlog
 
+from goondan_tasks.authoring.extension_api import ExtensionInfo, Middleware, Point, State
+from goondan_tasks.authoring.tool_api import Logger
 from goondan_tasks.bundle import BoundExtension, Bundle
-from goondan_tasks.extension_api import ExtensionInfo, Middleware, Point, State
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.tool_api import Logger
+from goondan_tasks.contract.messages import JsonObject
 from workers.extensions.events import EventListeners, running_for
 from workers.extensions.pipelines import AgentPipelines
 from workers.extensions.services import (
@@ -54,7 +54,7 @@ class ExtensionEvents:
 
 @dataclass(frozen=True, slots=True)
 class WorkerExtensionApi:
-    """The :class:`~goondan_tasks.extension_api.ExtensionApi` of one extension of one agent."""
+    """The :class:`~goondan_tasks.authoring.extension_api.ExtensionApi` of one extension of one agent."""
 
     extension: ExtensionInfo
     agent_name: str

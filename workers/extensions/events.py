@@ -13,10 +13,10 @@ from typing import Any
 
 import structlog
 
-from goondan_tasks.calls import Run
-from goondan_tasks.errors import GoondanError
-from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
-from goondan_tasks.steps import StepRecord
+from goondan_tasks.contract.calls import Run
+from goondan_tasks.contract.errors import GoondanError
+from goondan_tasks.contract.messages import JsonObject, ToolCall, ToolCallResult
+from goondan_tasks.history import StepRecord
 from workers.concurrency.event_loop import is_on_loop
 from workers.concurrency.threads import on_new_thread
 from workers.handlers import is_async_handler

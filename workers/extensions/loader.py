@@ -13,12 +13,12 @@ from typing import Any
 import structlog
 from pydantic import ValidationError
 
+from goondan_tasks.authoring.entry import EntryError, line_in, register_in
 from goondan_tasks.bundle import BoundExtension, Bundle
-from goondan_tasks.entry import EntryError, line_in, register_in
-from goondan_tasks.errors import ConfigError, ExtensionInitError, ExtensionLoadError
-from goondan_tasks.failure import named_error
-from goondan_tasks.javascript import is_javascript
-from goondan_tasks.messages import JsonObject, faults_of
+from goondan_tasks.contract.errors import ConfigError, ExtensionInitError, ExtensionLoadError
+from goondan_tasks.contract.failure import named_error
+from goondan_tasks.contract.messages import JsonObject, faults_of
+from goondan_tasks.machine.javascript import is_javascript
 from workers.concurrency.event_loop import EventLoopThread
 from workers.concurrency.threads import coming_outcome
 from workers.extensions.api import ExtensionServices

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from goondan_tasks.calls import Run
-from goondan_tasks.extension_api import Middleware, Point, ToolCallContext
+from goondan_tasks.authoring.extension_api import Middleware, Point, ToolCallContext
+from goondan_tasks.contract.calls import Run
 from workers.turns.pipeline import (
     Core,
     Layer,

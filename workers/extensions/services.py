@@ -6,11 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from goondan_tasks.bundle import CatalogItem
-from goondan_tasks.changesets.api import ChangesetError, SwarmBundleApi
-from goondan_tasks.messages import ToolCall
+from goondan_tasks.authoring.changesets_api import ChangesetError, SwarmBundleApi
+from goondan_tasks.authoring.tool_api import ToolHandler
+from goondan_tasks.contract.catalog import CatalogItem
+from goondan_tasks.contract.messages import ToolCall
 from goondan_tasks.oauth.manager import TokenError, TokenFault
-from goondan_tasks.tool_api import ToolHandler
 from workers.extensions.events import running_call, running_for
 from workers.extensions.state import now_or_awaitable
 from workers.oauth import WorkerOAuth
@@ -28,7 +28,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class ExtensionTools:
-    """``api.tools``: see :class:`goondan_tasks.extension_api.Tools`."""
+    """``api.tools``: see :class:`goondan_tasks.authoring.extension_api.Tools`."""
 
     owner: Owner
     tools: DynamicTools
@@ -71,7 +71,7 @@ def turn_running() -> TurnKey | None:
 
 @dataclass(frozen=True, slots=True)
 class ExtensionOAuth:
-    """``api.oauth``: see :class:`goondan_tasks.extension_api.OAuth`."""
+    """``api.oauth``: see :class:`goondan_tasks.authoring.extension_api.OAuth`."""
 
     agent: str
     #: ``None`` if the bundle has no OAuthApp, or without a worker
@@ -123,7 +123,7 @@ def no_swarm_bundle(_call: ToolCall) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SwarmBundleService:
-    """Changes the bundle for a call: see :class:`goondan_tasks.changesets.api.SwarmBundleApi`.
+    """Changes the bundle for a call: see :class:`goondan_tasks.authoring.changesets_api.SwarmBundleApi`.
 
     The methods block in plain code and are awaitable on the event loop.
     """

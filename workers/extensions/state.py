@@ -15,7 +15,7 @@ from broker_config.connections import retrying
 from broker_config.keys import Keys
 from broker_config.settings import Settings
 from goondan_tasks.client.known_agents import broker_errors
-from goondan_tasks.table_rows import naming
+from goondan_tasks.contract.table_rows import naming
 from workers.concurrency.event_loop import beside_loop, is_on_loop
 from workers.concurrency.threads import on_new_thread
 from workers.extensions.events import running_for

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from goondan_tasks.atomic_file import write_whole
-from goondan_tasks.calls import Run
-from goondan_tasks.errors import OutputGoneError, OutputNotStoredError, ToolInputValidationError
-from goondan_tasks.inner_path import InnerPath, unresolved
+from goondan_tasks.contract.calls import Run
+from goondan_tasks.contract.errors import OutputGoneError, OutputNotStoredError, ToolInputValidationError
+from goondan_tasks.contract.messages import JsonObject
 from goondan_tasks.instances.table import encoded
-from goondan_tasks.messages import JsonObject
+from goondan_tasks.machine.atomic_file import write_whole
+from goondan_tasks.machine.inner_path import InnerPath, unresolved
 from workers.concurrency.event_loop import beside_loop, is_on_loop
 from workers.concurrency.threads import on_new_thread
 from workers.instances.paths import open_file

@@ -1,7 +1,7 @@
 """Paths that stay inside a workdir, even while other processes change links and directories in it.
 
 A path is resolved, links included, and refused if it ends outside. The result is an
-:class:`~goondan_tasks.inner_path.InnerPath`. Rule: DESIGN §6, "paths".
+:class:`~goondan_tasks.machine.inner_path.InnerPath`. Rule: DESIGN §6, "paths".
 """
 
 import errno
@@ -11,8 +11,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from goondan_tasks.errors import PathOutsideWorkdirError, ToolError
-from goondan_tasks.inner_path import InnerPath, unresolved
+from goondan_tasks.contract.errors import PathOutsideWorkdirError, ToolError
+from goondan_tasks.machine.inner_path import InnerPath, unresolved
 
 # O_NONBLOCK: a FIFO that was created in between must not block the opening until its other end is opened
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY

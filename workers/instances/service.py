@@ -12,18 +12,18 @@ from typing import Any
 import structlog
 from redis.exceptions import RedisError
 
+from goondan_tasks.authoring.tool_api import ListResult, SpawnedAgentInfo, SpawnResult
 from goondan_tasks.bundle.resources import LifecyclePolicy, SpawnPolicy
-from goondan_tasks.errors import (
+from goondan_tasks.contract.errors import (
     BrokerUnreachableError,
     HandoffTimeoutError,
     PathOutsideWorkdirError,
     ToolInputValidationError,
 )
+from goondan_tasks.contract.messages import LONGEST_INSTANCE_KEY
 from goondan_tasks.instances.housekeeping import Housekeeping
 from goondan_tasks.instances.table import InstanceInfo, Instances, Spawned
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.messages import LONGEST_INSTANCE_KEY
-from goondan_tasks.tool_api import ListResult, SpawnedAgentInfo, SpawnResult
 from workers.instances.workdirs import Workdirs
 
 logger = structlog.get_logger(__name__)

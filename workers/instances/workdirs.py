@@ -25,11 +25,16 @@ import structlog
 from redis.exceptions import RedisError, ResponseError
 
 from broker_config.refusals import RefusedError
-from goondan_tasks.atomic_file import make_private_directory, write_whole
-from goondan_tasks.errors import PathOutsideWorkdirError, RecordDamagedError, ToolError, ToolTimeoutError
-from goondan_tasks.inner_path import unresolved
+from goondan_tasks.contract.errors import (
+    PathOutsideWorkdirError,
+    RecordDamagedError,
+    ToolError,
+    ToolTimeoutError,
+)
 from goondan_tasks.instances.files import InstanceFiles
 from goondan_tasks.instances.table import InstanceDirectory, Instances, Opened, encoded, instances_directory
+from goondan_tasks.machine.atomic_file import make_private_directory, write_whole
+from goondan_tasks.machine.inner_path import unresolved
 from workers.cancellation import Cancellation
 
 logger = structlog.get_logger(__name__)

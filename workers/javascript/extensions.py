@@ -16,20 +16,20 @@ from typing import Any
 
 import structlog
 
+from goondan_tasks.authoring.entry import IMPORT_HINT, EntryError
+from goondan_tasks.authoring.tool_api import ToolContext
 from goondan_tasks.bundle import BoundExtension
-from goondan_tasks.entry import IMPORT_HINT, EntryError
-from goondan_tasks.errors import (
+from goondan_tasks.contract.errors import (
     ExtensionInitError,
     MiddlewareError,
     ToolError,
     ToolNotFoundError,
     ToolOutcomeUnknownError,
 )
-from goondan_tasks.failure import DescribedError, describe, named_error
-from goondan_tasks.javascript import INSTALL, find_runtime, missing_runtime
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.output import Pending
-from goondan_tasks.tool_api import ToolContext
+from goondan_tasks.contract.failure import DescribedError, describe, named_error
+from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.contract.output import Pending
+from goondan_tasks.machine.javascript import INSTALL, find_runtime, missing_runtime
 from workers.javascript.host import Asked, AskedOf, Host, HostCall, HostEndedError, HostKind, OnEvent
 from workers.javascript.middleware_context import answer_of, data_of, state_of, take_over, told
 from workers.javascript.tools import MOST_RUNS, HostedTools, asked_of, on_event, order_of

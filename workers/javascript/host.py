@@ -1,7 +1,7 @@
 """The worker's side of a host: a process of Node or Bun that runs many handlers at once.
 
 A host runs below a guard (:mod:`workers.processes.process_guard`), so its whole process tree ends with it and
-with the worker. ``goondan_tasks/node/host.mjs`` describes the messages. All code here runs on the worker's
+with the worker. ``machine/node/host.mjs`` describes the messages. All code here runs on the worker's
 event loop.
 """
 
@@ -18,13 +18,13 @@ from typing import Any, Literal, Self
 import structlog
 
 from broker_config import serializer
-from goondan_tasks.errors import PayloadTooLargeError, ToolError, ToolInputValidationError
-from goondan_tasks.failure import describe
-from goondan_tasks.javascript import STARTED_IN, Runtime, on_channel
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.output import bad_output
-from goondan_tasks.sandbox import Sandbox
-from goondan_tasks.wording import written
+from goondan_tasks.contract.errors import PayloadTooLargeError, ToolError, ToolInputValidationError
+from goondan_tasks.contract.failure import describe
+from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.contract.output import bad_output
+from goondan_tasks.contract.wording import written
+from goondan_tasks.machine.javascript import STARTED_IN, Runtime, on_channel
+from goondan_tasks.machine.sandbox import Sandbox
 from workers.outcome import FunctionOutcome, awaited_outcome
 from workers.processes import frames
 from workers.processes.isolation import CRASH_SECONDS, ROOM_BYTES

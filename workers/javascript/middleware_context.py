@@ -9,11 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
-from goondan_tasks.conversation import Conversation
-from goondan_tasks.errors import ToolError as DefaultError
-from goondan_tasks.extension_api import StepContext, StepResult, ToolCallContext, TurnContext
-from goondan_tasks.messages import JsonObject, ToolCallResult, faults_of
-from goondan_tasks.v1_api import (
+from goondan_tasks.authoring.extension_api import StepContext, StepResult, ToolCallContext, TurnContext
+from goondan_tasks.authoring.v1_api import (
     StepPipelineContext,
     ToolCall,
     ToolCallExecContext,
@@ -21,6 +18,9 @@ from goondan_tasks.v1_api import (
     ToolResult,
     TurnPipelineContext,
 )
+from goondan_tasks.contract.conversation import Conversation
+from goondan_tasks.contract.errors import ToolError as DefaultError
+from goondan_tasks.contract.messages import JsonObject, ToolCallResult, faults_of
 from workers.javascript.v1_context import plain
 
 _IDS = ("agent_name", "instance_key", "turn_id", "trace_id")

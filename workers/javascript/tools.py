@@ -7,18 +7,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from goondan_tasks.authoring.tool_api import ToolContext
+from goondan_tasks.authoring.v1_api import V1ToolContext
 from goondan_tasks.bundle import BoundTool
-from goondan_tasks.errors import (
+from goondan_tasks.contract.errors import (
     ToolCrashedError,
     ToolError,
     ToolNotFoundError,
     ToolOutcomeUnknownError,
 )
-from goondan_tasks.failure import DescribedError
-from goondan_tasks.javascript import INSTALL, Runtime, find_runtime, missing_runtime
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.tool_api import ToolContext
-from goondan_tasks.v1_api import V1ToolContext
+from goondan_tasks.contract.failure import DescribedError
+from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.machine.javascript import INSTALL, Runtime, find_runtime, missing_runtime
 from workers.javascript.host import Asked, Host, HostEndedError, HostKind
 from workers.javascript.v1_context import v1_asked, v1_data
 from workers.plain_context import wire_of

@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.v1_api import V1ToolContext
+from goondan_tasks.authoring.v1_api import V1ToolContext
+from goondan_tasks.contract.messages import JsonObject
 from workers.javascript.host import Asked
 
 _DATA = ("instance", "swarm", "agent", "turn", "step", "tool_catalog")

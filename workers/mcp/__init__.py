@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable
 from typing import Protocol
 
-from goondan_tasks.agent_registry import McpServerRecord
+from goondan_tasks.fleet.agent_registry import McpServerRecord
 
 
 class Servers(Protocol):

@@ -12,8 +12,8 @@ from typing import Any
 from mcp_types import CallToolResult, ListToolsResult, Tool, methods
 from pydantic import ValidationError
 
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.schema import MAX_SCHEMA_CHARACTERS
+from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.contract.schema import MAX_SCHEMA_CHARACTERS
 
 #: the limits for the tools of one server, in number and in characters of JSON
 MAX_TOOLS = 1_000

@@ -21,9 +21,9 @@ from goondan_tasks.bundle.fields import (
     resolve_text,
 )
 from goondan_tasks.bundle.findings import FieldError
-from goondan_tasks.errors import ConfigError
-from goondan_tasks.messages import JsonObject, faults_of
-from goondan_tasks.redaction import KNOWN_SECRETS, mapped, masked
+from goondan_tasks.contract.errors import ConfigError
+from goondan_tasks.contract.messages import JsonObject, faults_of
+from goondan_tasks.contract.redaction import KNOWN_SECRETS, mapped, masked
 
 _HTTP_URL = re.compile(r"https?://[^\s/]\S*")
 #: RFC 9110, §5.6.2

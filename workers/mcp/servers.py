@@ -27,11 +27,11 @@ from mcp_types import (
     ToolListChangedNotification,
 )
 
-from goondan_tasks.agent_registry import McpServerRecord
-from goondan_tasks.errors import McpError
-from goondan_tasks.extension_api import ExtensionApi
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.tool_api import Logger
+from goondan_tasks.authoring.extension_api import ExtensionApi
+from goondan_tasks.authoring.tool_api import Logger
+from goondan_tasks.contract.errors import McpError
+from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.fleet.agent_registry import McpServerRecord
 from workers.mcp import Board
 from workers.mcp.answers import Listing, ToolLists
 from workers.mcp.config import HttpServer, Secrets, StdioServer, read_config

@@ -10,12 +10,12 @@ from typing import Any
 from mcp.shared.dispatcher import ProgressFnT
 from mcp_types import CallToolResult, TextContent, Tool
 
-from goondan_tasks.errors import McpError, ToolError
-from goondan_tasks.extension_api import CatalogItem, ExtensionApi, McpSource, ToolSource
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.names import build_tool_name, is_name_part
-from goondan_tasks.schema import SchemaError, SchemaTooLargeError, compile_schema
-from goondan_tasks.tool_api import ToolContext, ToolHandler
+from goondan_tasks.authoring.extension_api import CatalogItem, ExtensionApi, McpSource, ToolSource
+from goondan_tasks.authoring.tool_api import ToolContext, ToolHandler
+from goondan_tasks.contract.errors import McpError, ToolError
+from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.contract.names import build_tool_name, is_name_part
+from goondan_tasks.contract.schema import SchemaError, SchemaTooLargeError, compile_schema
 from workers.mcp.answers import Listing
 from workers.mcp.config import HttpServer, Secrets, StdioServer
 
@@ -108,7 +108,7 @@ def output_of(result: CallToolResult) -> Any:
     """Return the structured content if there is any, else the text.
 
     A result with other content than text is returned in MCP's shape: ``{"content": […]}``, with
-    ``structuredContent`` if there is any. :mod:`goondan_tasks.mcp_content` reads it back.
+    ``structuredContent`` if there is any. :mod:`goondan_tasks.contract.mcp_content` reads it back.
     """
     if not all(isinstance(block, TextContent) for block in result.content):
         whole = result.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -37,7 +37,7 @@ from mcp_types import (
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from goondan_tasks.errors import ConfigError
+from goondan_tasks.contract.errors import ConfigError
 from workers.concurrency.threads import on_new_thread
 from workers.processes.programs import GUARD_SECONDS, Guard, child_environment, describe_end, exit_code
 

@@ -24,9 +24,9 @@ from broker_config.queues import TOOL_CALL_TASK
 from broker_config.scripts import ClaimOnReserve
 from broker_config.settings import Settings, hidden_password
 from broker_config.transport import require_registered, use_plain_json, use_reservations
-from goondan_tasks.errors import ConfigError, ToolCancelledError, ToolInputValidationError
-from goondan_tasks.events import EVENT_TASKS
-from goondan_tasks.pauses import Paused
+from goondan_tasks.contract.errors import ConfigError, ToolCancelledError, ToolInputValidationError
+from goondan_tasks.contract.events import EVENT_TASKS
+from goondan_tasks.fleet.pauses import Paused
 from workers.delivery.delivery import LONGEST_SHOWN
 from workers.outcome import outcome_of
 from workers.pool.drain import note_shutdown

@@ -25,11 +25,11 @@ from redis.exceptions import RedisError
 from broker_config.hard_end import HardEnd
 from broker_config.process_identity import this_process
 from broker_config.vital_thread import vital_thread
-from goondan_tasks.agent_registry import ShutdownRequest, ShutdownRequests
-from goondan_tasks.errors import BrokerUnreachableError
-from goondan_tasks.messages import IpcMessage, faults_of
+from goondan_tasks.contract.errors import BrokerUnreachableError
+from goondan_tasks.contract.messages import IpcMessage, faults_of
+from goondan_tasks.fleet.agent_registry import ShutdownRequest, ShutdownRequests
+from goondan_tasks.machine.process import sighup_ends_process
 from goondan_tasks.oauth.manager import LONGEST_SECONDS
-from goondan_tasks.process import sighup_ends_process
 from workers.pool.consumed_queues import PausedQueues, leave, queues_of, served_agents, stop_consuming
 from workers.pool.pool import refusing_without_threads
 from workers.runtime import WorkerRuntime, process_runtime

@@ -13,14 +13,14 @@ from redis.exceptions import RedisError
 
 from broker_config.process_identity import this_process
 from broker_config.queues import agent_of
-from goondan_tasks.agent_registry import AgentRecord, WorkerRecord, describe_agents
 from goondan_tasks.bundle import Bundle
-from goondan_tasks.errors import BrokerUnreachableError, ConfigError
+from goondan_tasks.contract.errors import BrokerUnreachableError, ConfigError
+from goondan_tasks.contract.messages import iso_time
+from goondan_tasks.contract.table_rows import only_advice
+from goondan_tasks.fleet.agent_registry import AgentRecord, WorkerRecord, describe_agents
+from goondan_tasks.fleet.pauses import Paused
 from goondan_tasks.instances.earlier import earlier_workspace
 from goondan_tasks.ledger.ledger import sweep_seconds
-from goondan_tasks.messages import iso_time
-from goondan_tasks.pauses import Paused
-from goondan_tasks.table_rows import only_advice
 from workers.instances.workdirs import root_id
 from workers.mcp import process_board
 from workers.pool.consumed_queues import PausedQueues, served_agents

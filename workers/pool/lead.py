@@ -22,8 +22,8 @@ from broker_config.queues import is_events_queue
 from broker_config.refusals import is_script_fault, refusal_text
 from broker_config.scripts import ClaimOnReserve, ScriptCall
 from broker_config.vital_thread import vital_thread
+from goondan_tasks.contract.messages import ToolCallResult, redis_clock
 from goondan_tasks.ledger.record import Verdict
-from goondan_tasks.messages import ToolCallResult, redis_clock
 from workers.concurrency.slots import Slots
 from workers.concurrency.threads import SHORT_SECONDS, DaemonThreads
 from workers.job import STATES, Ended, Job, JobState, Plan

@@ -19,9 +19,9 @@ from redis.exceptions import ResponseError
 
 from broker_config.queue_reader import Batch
 from broker_config.refusals import refusal_text
+from goondan_tasks.authoring.tool_api import ToolContext
+from goondan_tasks.contract.messages import JsonObject, ToolCallResult
 from goondan_tasks.ledger.record import NO_CALL, Stored, damaged
-from goondan_tasks.messages import JsonObject, ToolCallResult
-from goondan_tasks.tool_api import ToolContext
 from workers.concurrency.event_loop import beside_loop
 from workers.concurrency.shared_thread import SharedThread
 from workers.concurrency.slots import Slots

@@ -3,8 +3,8 @@
 Celery's own ``Request`` does far more than a call needs, at a fifth of the cost of a call. Events go out in
 batches: Celery itself would send them on every turn of the main loop, which each event wakes. Those of a
 plain call are written by template when its result is stored. The beginning of any other call is reported
-here, and its end when that is stored (:mod:`goondan_tasks.monitors`). A message that runs nothing causes no
-events.
+here, and its end when that is stored (:mod:`goondan_tasks.fleet.monitors`). A message that runs nothing
+causes no events.
 """
 
 import contextlib
@@ -22,9 +22,9 @@ from redis.exceptions import RedisError
 from broker_config import serializer
 from broker_config.queues import TOOL_CALL_TASK, agent_of, is_events_queue
 from broker_config.task_message import ORIGIN
-from goondan_tasks.events import DEFAULT_INSTANCE, TOOL_OF_TASK, task_of
-from goondan_tasks.messages import JsonObject, ToolCallResult
-from goondan_tasks.monitors import Monitors, ended, shown, shown_arguments, task_name
+from goondan_tasks.contract.events import DEFAULT_INSTANCE, TOOL_OF_TASK, task_of
+from goondan_tasks.contract.messages import JsonObject, ToolCallResult
+from goondan_tasks.fleet.monitors import Monitors, ended, shown, shown_arguments, task_name
 from workers.concurrency.slots import ReleasedSlot
 from workers.delivery.incoming import Incoming, carried
 from workers.job import Job

@@ -24,9 +24,9 @@ from broker_config.connections import connect
 from broker_config.queue_reader import Batch, QueueReader
 from broker_config.queues import TOOL_CALL_TASK, is_events_queue
 from broker_config.settings import Settings
-from goondan_tasks.call_counts import CountedCall
+from goondan_tasks.authoring.tool_api import Logger, ToolContext
 from goondan_tasks.client.known_agents import broker_errors
-from goondan_tasks.errors import (
+from goondan_tasks.contract.errors import (
     BrokerUnreachableError,
     ConfigError,
     GoondanError,
@@ -34,10 +34,10 @@ from goondan_tasks.errors import (
     ToolCancelledError,
     ToolError,
 )
+from goondan_tasks.contract.messages import ToolCallResult
+from goondan_tasks.fleet.call_counts import CountedCall
+from goondan_tasks.fleet.monitors import task_name
 from goondan_tasks.ledger.record import Claim, Verdict
-from goondan_tasks.messages import ToolCallResult
-from goondan_tasks.monitors import task_name
-from goondan_tasks.tool_api import Logger, ToolContext
 from workers.concurrency.event_loop import drive
 from workers.concurrency.slots import KeptSlot, QueuedJob, ReleasedSlot, Slots, Wait
 from workers.concurrency.threads import DaemonThreads, InOrder, Work

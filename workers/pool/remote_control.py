@@ -10,7 +10,7 @@ from typing import Any
 from celery.worker import state as books
 from celery.worker.control import Panel
 
-from goondan_tasks.errors import CallClosedError, CallNotFoundError, ConfigError
+from goondan_tasks.contract.errors import CallClosedError, CallNotFoundError, ConfigError
 from workers.job import Job
 from workers.pool.consumed_queues import queues_of
 from workers.pool.drain import ask_to_drain

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from goondan_tasks.bundle import BoundTool, Bundle
 from goondan_tasks.bundle.fields import resolve_variables
-from goondan_tasks.inner_path import unresolved
-from goondan_tasks.sandbox import Sandbox
+from goondan_tasks.machine.inner_path import unresolved
+from goondan_tasks.machine.sandbox import Sandbox
 from workers.processes.programs import child_environment
 
 

@@ -1,7 +1,7 @@
 """What a tool's process may tell its worker: the kinds of its messages, and the bounds of their fields.
 
 Code of tools shares these processes with ours (:mod:`workers.processes.isolated_child`,
-``goondan_tasks/node/host.mjs``) and may write messages itself. So nothing in a message is trusted: whatever
+``machine/node/host.mjs``) and may write messages itself. So nothing in a message is trusted: whatever
 is not in the tables here is left out, cut or replaced, and no message raises an exception in the worker.
 """
 
@@ -13,8 +13,9 @@ from time import monotonic
 from typing import Any
 
 from broker_config import serializer
-from goondan_tasks.errors import ToolError, ToolOutputError
-from goondan_tasks.failure import (
+from goondan_tasks.authoring.tool_api import Logger, ReportProgress
+from goondan_tasks.contract.errors import ToolError, ToolOutputError
+from goondan_tasks.contract.failure import (
     DEFAULT_MESSAGE_LIMIT,
     LONGEST_HINT,
     LONGEST_NAME,
@@ -22,9 +23,8 @@ from goondan_tasks.failure import (
     fitted_message,
     has_page,
 )
-from goondan_tasks.messages import CallLogFields, JsonObject, ToolCallError
-from goondan_tasks.output import Pending
-from goondan_tasks.tool_api import Logger, ReportProgress
+from goondan_tasks.contract.messages import CallLogFields, JsonObject, ToolCallError
+from goondan_tasks.contract.output import Pending
 
 #: the largest JSON of a message, by its kind; those of other kinds have the limit of the connection
 MOST_BYTES: Mapping[str, int] = {

@@ -36,11 +36,11 @@ from time import monotonic
 from typing import Any
 
 from broker_config import serializer
-from goondan_tasks.errors import GoondanError, PayloadTooLargeError, ToolCrashedError
-from goondan_tasks.failure import describe, traceback_text
-from goondan_tasks.messages import JsonObject, Message
-from goondan_tasks.output import encoded_output, pending_of, report_of
-from goondan_tasks.tool_api import ToolContext, ToolHandler
+from goondan_tasks.authoring.tool_api import ToolContext, ToolHandler
+from goondan_tasks.contract.errors import GoondanError, PayloadTooLargeError, ToolCrashedError
+from goondan_tasks.contract.failure import describe, traceback_text
+from goondan_tasks.contract.messages import JsonObject, Message
+from goondan_tasks.contract.output import encoded_output, pending_of, report_of
 from workers.forks import claim_process
 from workers.handlers import find_handler
 from workers.outcome import outcome_of

@@ -18,12 +18,12 @@ from time import monotonic
 from typing import Any, Self
 
 from broker_config import serializer
+from goondan_tasks.authoring.tool_api import ToolContext
 from goondan_tasks.bundle import BoundTool
-from goondan_tasks.errors import GoondanError, ToolCrashedError, ToolTimeoutError
-from goondan_tasks.failure import DescribedError
-from goondan_tasks.messages import JsonObject, ToolCallError
-from goondan_tasks.sandbox import Sandbox
-from goondan_tasks.tool_api import ToolContext
+from goondan_tasks.contract.errors import GoondanError, ToolCrashedError, ToolTimeoutError
+from goondan_tasks.contract.failure import DescribedError
+from goondan_tasks.contract.messages import JsonObject, ToolCallError
+from goondan_tasks.machine.sandbox import Sandbox
 from workers.cancellation import Cancellation
 from workers.handlers import timed_out
 from workers.plain_context import wire_of

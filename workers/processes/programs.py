@@ -21,9 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from goondan_tasks.errors import ToolError, ToolTimeoutError
-from goondan_tasks.sandbox import Sandbox, encoded_variables
-from goondan_tasks.tool_api import ProcessOutcome
+from goondan_tasks.authoring.tool_api import ProcessOutcome
+from goondan_tasks.contract.errors import ToolError, ToolTimeoutError
+from goondan_tasks.machine.sandbox import Sandbox, encoded_variables
 from workers.cancellation import Cancellation
 from workers.processes import process_guard
 
@@ -214,7 +214,7 @@ def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
 
 @dataclass(frozen=True, slots=True)
 class ProcessRunner:
-    """The :class:`~goondan_tasks.tool_api.RunProcess` of one call; it blocks, in any thread."""
+    """The :class:`~goondan_tasks.authoring.tool_api.RunProcess` of one call; it blocks, in any thread."""
 
     workdir: Path
     #: when programs end at the latest (UTC); ``None`` for no limit

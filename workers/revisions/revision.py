@@ -10,22 +10,22 @@ import structlog
 from redis.exceptions import RedisError
 
 from broker_config.settings import Settings
-from goondan_tasks import sandbox
+from goondan_tasks.authoring.changesets_api import ChangesetError
+from goondan_tasks.authoring.entry import EntryModules, handlers_in
 from goondan_tasks.bundle import Bundle
-from goondan_tasks.changesets.api import ChangesetError
 from goondan_tasks.changesets.changesets import Changesets, propose_commit, redis_lock
 from goondan_tasks.changesets.policy import FOLDER, ChangesetRules, Principal
-from goondan_tasks.entry import EntryModules, handlers_in
-from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.contract.errors import BrokerUnreachableError
+from goondan_tasks.contract.messages import JsonObject, ToolCall, iso_time, wall_clock
+from goondan_tasks.contract.names import EVENT_TOOL
+from goondan_tasks.history import StepStore
 from goondan_tasks.instances.table import Instances, encoded
-from goondan_tasks.javascript import is_javascript
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.messages import JsonObject, ToolCall, iso_time, wall_clock
-from goondan_tasks.names import EVENT_TOOL
+from goondan_tasks.machine import sandbox
+from goondan_tasks.machine.javascript import is_javascript
 from goondan_tasks.oauth.manager import RefreshesInFlight
 from goondan_tasks.revisions.active import CHANGED, UNCOMMITTED, ActiveRevision, RevisionChange, RevisionState
 from goondan_tasks.revisions.checkouts import Checkout, RevisionSource
-from goondan_tasks.steps import StepStore
 from workers.agents.call_services import StepsNow, Swarm, SwarmServices
 from workers.agents.handoffs import Handoffs
 from workers.concurrency.event_loop import EventLoopThread
@@ -70,7 +70,7 @@ _EVENTS = {
 
 @dataclass(frozen=True, slots=True)
 class AgentBundle:
-    """The blocking :class:`~goondan_tasks.changesets.api.SwarmBundleApi` of one call."""
+    """The blocking :class:`~goondan_tasks.authoring.changesets_api.SwarmBundleApi` of one call."""
 
     changesets: Changesets
     principal: Principal

@@ -12,12 +12,12 @@ from weakref import WeakValueDictionary
 import structlog
 
 from goondan_tasks.bundle import Bundle
-from goondan_tasks.calls import Run
-from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, GoondanError
-from goondan_tasks.events import is_event
-from goondan_tasks.failure import describe, named_error
-from goondan_tasks.messages import ToolCall, ToolCallResult
-from goondan_tasks.names import STEP_TOOL
+from goondan_tasks.contract.calls import Run
+from goondan_tasks.contract.errors import BundleRevisionUnavailableError, ConfigError, GoondanError
+from goondan_tasks.contract.events import is_event
+from goondan_tasks.contract.failure import describe, named_error
+from goondan_tasks.contract.messages import ToolCall, ToolCallResult
+from goondan_tasks.contract.names import STEP_TOOL
 from goondan_tasks.revisions.checkouts import Checkout
 from workers.cancellation import Watch
 from workers.concurrency.threads import on_new_thread

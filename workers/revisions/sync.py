@@ -22,9 +22,9 @@ import structlog
 from redis.exceptions import RedisError
 
 from broker_config.process_identity import this_process
-from goondan_tasks.agent_registry import WorkerRecord
-from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, GoondanError
-from goondan_tasks.messages import ToolCall, iso_time, wall_clock
+from goondan_tasks.contract.errors import BundleRevisionUnavailableError, ConfigError, GoondanError
+from goondan_tasks.contract.messages import ToolCall, iso_time, wall_clock
+from goondan_tasks.fleet.agent_registry import WorkerRecord
 from goondan_tasks.revisions.active import (
     CHANGED,
     LOAD_LEASE_SECONDS,

@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 from broker_config import serializer
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.schema import json_faults
+from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.contract.schema import json_faults
 
 
 def read_arguments(given: Any) -> tuple[Any, str]:

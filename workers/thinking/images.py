@@ -8,12 +8,12 @@ from pathlib import Path
 import structlog
 
 from broker_config import serializer
-from goondan_tasks.atomic_file import write_whole
-from goondan_tasks.errors import GoondanError
-from goondan_tasks.inner_path import unresolved
-from goondan_tasks.messages import JsonObject, Message
-from goondan_tasks.model_messages import StepCallResult, message_of, told_images
-from goondan_tasks.tool_images import ToolImage, parts_of
+from goondan_tasks.contract.errors import GoondanError
+from goondan_tasks.contract.messages import JsonObject, Message
+from goondan_tasks.contract.model_messages import StepCallResult, message_of, told_images
+from goondan_tasks.contract.tool_images import ToolImage, parts_of
+from goondan_tasks.machine.atomic_file import write_whole
+from goondan_tasks.machine.inner_path import unresolved
 from workers.instances.outputs import read_part
 
 logger = structlog.get_logger(__name__)

@@ -23,15 +23,15 @@ from redis import Redis
 
 from broker_config import serializer
 from broker_config.keys import Keys
+from goondan_tasks.authoring.tool_api import ToolContext
 from goondan_tasks.bundle.findings import ConfigCode
 from goondan_tasks.bundle.resources import ModelResource
-from goondan_tasks.calls import identity_of
-from goondan_tasks.errors import ConfigError, ModelError, ModelRateLimitError, ModelUnavailableError
-from goondan_tasks.messages import JsonObject, ToolCall, ToolCallError
-from goondan_tasks.names import SYSTEM_TOOL, call_identity, is_name_part, open_telemetry
-from goondan_tasks.table_rows import naming, only_advice, whole_number
-from goondan_tasks.tool_api import ToolContext
-from goondan_tasks.wording import hint
+from goondan_tasks.contract.calls import identity_of
+from goondan_tasks.contract.errors import ConfigError, ModelError, ModelRateLimitError, ModelUnavailableError
+from goondan_tasks.contract.messages import JsonObject, ToolCall, ToolCallError
+from goondan_tasks.contract.names import SYSTEM_TOOL, call_identity, is_name_part, open_telemetry
+from goondan_tasks.contract.table_rows import naming, only_advice, whole_number
+from goondan_tasks.contract.wording import hint
 from workers.agents.call_services import AgentTools
 from workers.instances.outputs import read_part
 from workers.thinking.model_request import ModelAnswer, ModelRequest

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from broker_config import serializer
-from goondan_tasks.messages import JsonObject, WireModel
+from goondan_tasks.contract.messages import JsonObject, WireModel
 
 
 class ModelAnswer(WireModel):

@@ -23,7 +23,7 @@ from broker_config import serializer
 from goondan_tasks.bundle.fields import resolve_value
 from goondan_tasks.bundle.models import missing_package
 from goondan_tasks.bundle.resources import ModelResource
-from goondan_tasks.errors import (
+from goondan_tasks.contract.errors import (
     ConfigError,
     ModelAnswerError,
     ModelAuthError,
@@ -36,10 +36,10 @@ from goondan_tasks.errors import (
     ModelUnavailableError,
     extra,
 )
-from goondan_tasks.messages import JsonObject, call_part
-from goondan_tasks.model_messages import told_images, told_text
-from goondan_tasks.redaction import KNOWN_SECRETS, mapped
-from goondan_tasks.tool_images import ToolImage
+from goondan_tasks.contract.messages import JsonObject, call_part
+from goondan_tasks.contract.model_messages import told_images, told_text
+from goondan_tasks.contract.redaction import KNOWN_SECRETS, mapped
+from goondan_tasks.contract.tool_images import ToolImage
 from workers.thinking.call_arguments import read_arguments, sendable_arguments
 from workers.thinking.chat_completions import lenient, new_id, token_count
 from workers.thinking.model_request import ModelAnswer, ModelRequest

@@ -9,8 +9,8 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.model_messages import told_text
+from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.contract.model_messages import told_text
 
 #: the longest id of a call (OpenAI's chat completions) and name of a tool that all providers accept
 LONGEST_ID = 40

@@ -9,10 +9,10 @@ from typing import Any
 
 import structlog
 
-from goondan_tasks.conversation import Conversation, must_stay, start_of_last
-from goondan_tasks.messages import JsonObject, Message
-from goondan_tasks.model_messages import told_images, told_text
-from goondan_tasks.tool_images import ToolImage
+from goondan_tasks.contract.conversation import Conversation, must_stay, start_of_last
+from goondan_tasks.contract.messages import JsonObject, Message
+from goondan_tasks.contract.model_messages import told_images, told_text
+from goondan_tasks.contract.tool_images import ToolImage
 
 logger = structlog.get_logger(__name__)
 

@@ -21,13 +21,15 @@ from redis import Redis
 
 from broker_config import serializer
 from broker_config.keys import Keys
-from goondan_tasks.agent_api import AgentContext
+from goondan_tasks.authoring.agent_api import AgentContext
+from goondan_tasks.authoring.extension_api import AgentStep
+from goondan_tasks.authoring.handoff import compile_output_schema
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.bundle.resources import AgentResource, BudgetPolicy, ModelConfiguration
-from goondan_tasks.calls import Run
 from goondan_tasks.client.turn_events import TokensUsed
-from goondan_tasks.conversation import Conversation
-from goondan_tasks.errors import (
+from goondan_tasks.contract.calls import Run
+from goondan_tasks.contract.conversation import Conversation
+from goondan_tasks.contract.errors import (
     GoondanError,
     HandoffError,
     ModelAnswerError,
@@ -36,12 +38,17 @@ from goondan_tasks.errors import (
     ModelRefusedError,
     StepLimitError,
 )
-from goondan_tasks.extension_api import AgentStep
-from goondan_tasks.handoff import compile_output_schema
-from goondan_tasks.messages import AgentEvent, JsonObject, Message, ToolCallResult, iso_time, wall_clock
-from goondan_tasks.model_messages import StepCallResult
-from goondan_tasks.schema import ArgumentSchema
-from goondan_tasks.steps import StepCall
+from goondan_tasks.contract.messages import (
+    AgentEvent,
+    JsonObject,
+    Message,
+    ToolCallResult,
+    iso_time,
+    wall_clock,
+)
+from goondan_tasks.contract.model_messages import StepCallResult
+from goondan_tasks.contract.schema import ArgumentSchema
+from goondan_tasks.history import StepCall
 from workers.agents.call_services import AgentTools, AsyncEntryStep
 from workers.thinking.images import seen_message, with_newest_images
 from workers.thinking.model_calls import AskedRequests, Models

@@ -25,9 +25,9 @@ from goondan_tasks.client.turn_events import (
     ToolAnswered,
     ToolCalled,
 )
-from goondan_tasks.messages import ToolCallResult
-from goondan_tasks.redaction import KNOWN_SECRETS
-from goondan_tasks.steps import StepCall
+from goondan_tasks.contract.messages import ToolCallResult
+from goondan_tasks.contract.redaction import KNOWN_SECRETS
+from goondan_tasks.history import StepCall
 
 logger = structlog.get_logger(__name__)
 

@@ -10,13 +10,14 @@ from typing import Any
 import structlog
 from pydantic import ValidationError
 
-from goondan_tasks.bundle import BoundTool, CatalogItem, ToolSource
-from goondan_tasks.messages import JsonObject, ToolCall, faults_of
-from goondan_tasks.names import SYSTEM_TOOL, parse_tool_name
-from goondan_tasks.redaction import KNOWN_SECRETS
-from goondan_tasks.steps import StepTool
-from goondan_tasks.tool_api import ToolHandler
-from goondan_tasks.wording import hint
+from goondan_tasks.authoring.tool_api import ToolHandler
+from goondan_tasks.bundle import BoundTool
+from goondan_tasks.contract.catalog import CatalogItem, ToolSource
+from goondan_tasks.contract.messages import JsonObject, ToolCall, faults_of
+from goondan_tasks.contract.names import SYSTEM_TOOL, parse_tool_name
+from goondan_tasks.contract.redaction import KNOWN_SECRETS
+from goondan_tasks.contract.wording import hint
+from goondan_tasks.history import StepTool
 from workers.tools.registered_tool import RegisteredTool, declared_tool, ready
 
 logger = structlog.get_logger(__name__)

@@ -8,9 +8,9 @@ from time import monotonic
 from types import ModuleType
 from typing import Any, TypeVar
 
+from goondan_tasks.authoring.entry import IMPORT_HINT, EntryError, import_entry, import_failure
 from goondan_tasks.bundle.entries import fatal_import
-from goondan_tasks.entry import IMPORT_HINT, EntryError, import_entry, import_failure
-from goondan_tasks.errors import BundleRevisionUnavailableError, GoondanError, ToolTimeoutError
+from goondan_tasks.contract.errors import BundleRevisionUnavailableError, GoondanError, ToolTimeoutError
 from workers.cancellation import Cancellation
 from workers.concurrency.threads import coming_outcome
 from workers.outcome import FunctionOutcome
@@ -42,7 +42,7 @@ class _Load:
 class EntryFiles:
     """Imports each file once, even if it is edited later; a failed import is tried again.
 
-    The parameters ``read`` are readers of :mod:`goondan_tasks.entry`.
+    The parameters ``read`` are readers of :mod:`goondan_tasks.authoring.entry`.
     """
 
     def __init__(self, seconds: float = IMPORT_SECONDS) -> None:

@@ -9,17 +9,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from goondan_tasks.agent_api import AgentContext
+from goondan_tasks.authoring.agent_api import AgentContext
+from goondan_tasks.authoring.entry import handle_in, takes
+from goondan_tasks.authoring.tool_api import ToolContext, ToolHandler
 from goondan_tasks.bundle import BoundTool, Bundle
 from goondan_tasks.bundle.binding import bound_exports
 from goondan_tasks.bundle.findings import field_faults
 from goondan_tasks.bundle.resources import API_VERSION, ToolResource
-from goondan_tasks.entry import handle_in, takes
-from goondan_tasks.errors import HandoffError
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.names import READ_OUTPUT_TOOL, SYSTEM_TOOL
-from goondan_tasks.schema import ArgumentSchema, compile_schema
-from goondan_tasks.tool_api import ToolContext, ToolHandler
+from goondan_tasks.contract.errors import HandoffError
+from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.contract.names import READ_OUTPUT_TOOL, SYSTEM_TOOL
+from goondan_tasks.contract.schema import ArgumentSchema, compile_schema
 from workers.handlers import is_async_handler
 from workers.instances.outputs import read_part
 from workers.processes.isolation import IsolatedTool

@@ -4,13 +4,14 @@ import functools
 import math
 from collections.abc import Callable, Mapping
 
-from goondan_tasks.bundle import BoundTool, Bundle, CatalogItem, build_catalog
-from goondan_tasks.entry import handlers_in
-from goondan_tasks.errors import ToolNotFoundError
-from goondan_tasks.javascript import is_javascript
-from goondan_tasks.limits.limiter import Limits
-from goondan_tasks.names import EVENT_TOOLS
-from goondan_tasks.schema import compile_schema
+from goondan_tasks.authoring.entry import handlers_in
+from goondan_tasks.bundle import BoundTool, Bundle, build_catalog
+from goondan_tasks.contract.catalog import CatalogItem
+from goondan_tasks.contract.errors import ToolNotFoundError
+from goondan_tasks.contract.names import EVENT_TOOLS
+from goondan_tasks.contract.schema import compile_schema
+from goondan_tasks.ledger.limiter import Limits
+from goondan_tasks.machine.javascript import is_javascript
 from workers.cancellation import Cancellation
 from workers.handlers import find_handler, is_async_handler
 from workers.javascript.tools import HostedTools

@@ -5,12 +5,12 @@ from collections.abc import Collection, Iterable
 import structlog
 
 from goondan_tasks.bundle import BoundTool
-from goondan_tasks.bundle.catalog import ToolCatalog
-from goondan_tasks.errors import AgentNotFoundError, ToolNotFoundError, ToolNotInCatalogError
-from goondan_tasks.messages import JsonObject, ToolCall
-from goondan_tasks.model_messages import not_in_catalog
-from goondan_tasks.names import SYSTEM_TOOL
-from goondan_tasks.steps import StepRecord
+from goondan_tasks.contract.catalog import ToolCatalog
+from goondan_tasks.contract.errors import AgentNotFoundError, ToolNotFoundError, ToolNotInCatalogError
+from goondan_tasks.contract.messages import JsonObject, ToolCall
+from goondan_tasks.contract.model_messages import not_in_catalog
+from goondan_tasks.contract.names import SYSTEM_TOOL
+from goondan_tasks.history import StepRecord
 from workers.cancellation import Watch
 from workers.tools.dynamic_tools import turn_of
 from workers.tools.registry import Registry

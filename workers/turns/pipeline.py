@@ -13,11 +13,11 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from goondan_tasks.entry import takes
-from goondan_tasks.errors import GoondanError, MiddlewareError
-from goondan_tasks.extension_api import Middleware, Onion, StepContext
-from goondan_tasks.failure import named_error
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.authoring.entry import takes
+from goondan_tasks.authoring.extension_api import Middleware, Onion, StepContext
+from goondan_tasks.contract.errors import GoondanError, MiddlewareError
+from goondan_tasks.contract.failure import named_error
+from goondan_tasks.contract.messages import ToolCallResult
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import (
     EventLoopThread,

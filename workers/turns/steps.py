@@ -20,10 +20,11 @@ from pydantic import ValidationError
 from redis.exceptions import RedisError
 
 from broker_config import serializer
-from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog
-from goondan_tasks.calls import identity_of
-from goondan_tasks.conversation import Conversation
-from goondan_tasks.errors import (
+from goondan_tasks.authoring.extension_api import StepContext, StepResult
+from goondan_tasks.contract.calls import identity_of
+from goondan_tasks.contract.catalog import CatalogItem, ToolCatalog
+from goondan_tasks.contract.conversation import Conversation
+from goondan_tasks.contract.errors import (
     BrokerUnreachableError,
     MiddlewareError,
     RecordDamagedError,
@@ -31,10 +32,10 @@ from goondan_tasks.errors import (
     ToolNotInCatalogError,
     ToolTimeoutError,
 )
-from goondan_tasks.extension_api import StepContext, StepResult
-from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
-from goondan_tasks.redaction import KNOWN_SECRETS
-from goondan_tasks.steps import (
+from goondan_tasks.contract.messages import JsonObject, ToolCall, ToolCallResult
+from goondan_tasks.contract.redaction import KNOWN_SECRETS
+from goondan_tasks.contract.table_rows import naming
+from goondan_tasks.history import (
     KeptStep,
     LeftTools,
     StepInput,
@@ -44,7 +45,6 @@ from goondan_tasks.steps import (
     TurnHistory,
     digest_of_catalog,
 )
-from goondan_tasks.table_rows import naming
 from workers.cancellation import Watch
 from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.events import STEP_COMPLETED, STEP_STARTED, EventListeners, tell_of_step

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from goondan_tasks.calls import Run
-from goondan_tasks.conversation import Conversation
-from goondan_tasks.events import event_of
-from goondan_tasks.extension_api import TurnContext
+from goondan_tasks.authoring.extension_api import TurnContext
+from goondan_tasks.contract.calls import Run
+from goondan_tasks.contract.conversation import Conversation
+from goondan_tasks.contract.events import event_of
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import RunOnThread
 from workers.extensions.events import TURN_COMPLETED, TURN_FAILED, TURN_STARTED, EventListeners, tell_of_turn

@@ -13,9 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from goondan_tasks.calls import Run
-from goondan_tasks.errors import MiddlewareError
-from goondan_tasks.extension_api import (
+from goondan_tasks.authoring.extension_api import (
     Middleware,
     Point,
     StepContext,
@@ -23,10 +21,12 @@ from goondan_tasks.extension_api import (
     ToolCallContext,
     TurnContext,
 )
-from goondan_tasks.messages import ToolCall, ToolCallResult
-from goondan_tasks.v1_api import StepPipelineContext, ToolCallExecContext, ToolResult, V1CatalogItem
-from goondan_tasks.v1_api import ToolCall as V1Call
-from goondan_tasks.wording import hint
+from goondan_tasks.authoring.v1_api import StepPipelineContext, ToolCallExecContext, ToolResult, V1CatalogItem
+from goondan_tasks.authoring.v1_api import ToolCall as V1Call
+from goondan_tasks.contract.calls import Run
+from goondan_tasks.contract.errors import MiddlewareError
+from goondan_tasks.contract.messages import ToolCall, ToolCallResult
+from goondan_tasks.contract.wording import hint
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import RunOnThread, beside_loop, is_on_loop, move_to_loop
 from workers.concurrency.threads import on_new_thread

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from goondan_tasks.authoring.tool_api import Logger
+from goondan_tasks.authoring.v1_api import V1CatalogItem, V1ExtensionApi, V1Handler
 from goondan_tasks.bundle import BoundExtension, Bundle
 from goondan_tasks.bundle.resources import V1_API_VERSION
 from goondan_tasks.bundle.v1_resources import V1ToolResource
-from goondan_tasks.tool_api import Logger
-from goondan_tasks.v1_api import V1CatalogItem, V1ExtensionApi, V1Handler
 from workers.extensions.api import ExtensionServices
 from workers.extensions.events import running_for
 from workers.extensions.pipelines import AgentPipelines

@@ -6,15 +6,15 @@ from typing import Any
 
 from pydantic.alias_generators import to_camel
 
+from goondan_tasks.authoring.tool_api import Logger
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.bundle.fields import parse_ref
 from goondan_tasks.bundle.findings import FieldError
 from goondan_tasks.bundle.resources import scopes_beyond
 from goondan_tasks.bundle.v1_resources import V1ToolExport, V1ToolSpec
-from goondan_tasks.messages import JsonObject, ToolCall
+from goondan_tasks.contract.messages import JsonObject, ToolCall
+from goondan_tasks.contract.wording import hint
 from goondan_tasks.oauth.manager import MIN_TTL_SECONDS
-from goondan_tasks.tool_api import Logger
-from goondan_tasks.wording import hint
 from workers.extensions.events import EventListeners, running_for
 from workers.extensions.services import SwarmBundleService, ask_for_token, token_error
 from workers.extensions.state import ExtensionState, StateStore
@@ -194,7 +194,7 @@ class ToolAuth:
 
 @dataclass(frozen=True, slots=True)
 class V1OAuth:
-    """``ctx.oauth`` and ``api.oauth``: see :class:`goondan_tasks.v1_api.OAuthApi`."""
+    """``ctx.oauth`` and ``api.oauth``: see :class:`goondan_tasks.authoring.v1_api.OAuthApi`."""
 
     #: ``None`` if the bundle has no OAuthApp, or without a worker
     _tokens: WorkerOAuth | None

@@ -7,21 +7,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from broker_config import serializer
-from goondan_tasks.bundle import BoundExtension, BoundTool, Bundle, CatalogItem
-from goondan_tasks.bundle.resources import (
-    AgentResource,
-    ExtensionResource,
-    ExtensionSpec,
-    Metadata,
-    SwarmResource,
-)
-from goondan_tasks.calls import identity_of
-from goondan_tasks.extension_api import ToolCallContext
-from goondan_tasks.messages import AgentEvent, JsonObject, ToolCall, assistant_message
-from goondan_tasks.model_messages import asking_message, llm_messages, tool_message
-from goondan_tasks.steps import PastCall, TurnHistory
-from goondan_tasks.tool_api import ToolContext
-from goondan_tasks.v1_api import (
+from goondan_tasks.authoring.extension_api import ToolCallContext
+from goondan_tasks.authoring.tool_api import ToolContext
+from goondan_tasks.authoring.v1_api import (
     EffectiveConfig,
     LlmResult,
     Step,
@@ -34,7 +22,20 @@ from goondan_tasks.v1_api import (
     V1CatalogItem,
     V1ToolContext,
 )
-from goondan_tasks.v1_api import ToolCall as V1Call
+from goondan_tasks.authoring.v1_api import ToolCall as V1Call
+from goondan_tasks.bundle import BoundExtension, BoundTool, Bundle
+from goondan_tasks.bundle.resources import (
+    AgentResource,
+    ExtensionResource,
+    ExtensionSpec,
+    Metadata,
+    SwarmResource,
+)
+from goondan_tasks.contract.calls import identity_of
+from goondan_tasks.contract.catalog import CatalogItem
+from goondan_tasks.contract.messages import AgentEvent, JsonObject, ToolCall, assistant_message
+from goondan_tasks.contract.model_messages import asking_message, llm_messages, tool_message
+from goondan_tasks.history import PastCall, TurnHistory
 from workers.extensions.api import ExtensionServices
 from workers.extensions.services import SwarmBundleService
 from workers.tools.dynamic_tools import TurnKey, turn_of

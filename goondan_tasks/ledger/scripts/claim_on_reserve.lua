@@ -17,7 +17,7 @@
 -- a message that was admitted from a wait queue begins with a space
 local OURS = '^ ?{"headers":{"lang":"py","task":"(goondan%.[a-z_]+)","id":"([^"\\]+)","shadow":"?([^"\\]+)"?,'
 local REF = 'bundleRef\\*":\\*"([^"\\]+)'
-local EVENT_TOOLS = { -- goondan_tasks/events.py
+local EVENT_TOOLS = { -- goondan_tasks/contract/events.py
   ['goondan.delegate'] = 'goondan__delegate',
   ['goondan.delegate_result'] = 'goondan__delegate-result',
   ['goondan.event'] = 'goondan__event',

@@ -3,8 +3,8 @@
 import threading
 from typing import Any
 
+from goondan_tasks.authoring.tool_api import JsonObject, ToolContext, ToolHandler
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.tool_api import JsonObject, ToolContext, ToolHandler
 from workers.job import Job
 from workers.pool.lead import Lead
 

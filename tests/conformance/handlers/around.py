@@ -1,7 +1,7 @@
 """A middleware around each call that changes nothing, but notes that it begins."""
 
-from goondan_tasks.extension_api import ExtensionApi, ToolCallContext
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.authoring.extension_api import ExtensionApi, ToolCallContext
+from goondan_tasks.contract.messages import ToolCallResult
 
 from .work import note  # noqa: TID252 - a file of the same bundle
 

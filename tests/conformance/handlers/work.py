@@ -11,10 +11,10 @@ from typing import Any
 
 from redis import Redis
 
-from goondan_tasks.agent_api import AgentContext
+from goondan_tasks.authoring.agent_api import AgentContext
+from goondan_tasks.authoring.tool_api import JsonObject, ToolContext
 from goondan_tasks.client import Client
-from goondan_tasks.messages import AgentEvent
-from goondan_tasks.tool_api import JsonObject, ToolContext
+from goondan_tasks.contract.messages import AgentEvent
 
 Context = ToolContext | AgentContext
 

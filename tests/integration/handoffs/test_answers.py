@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.client import Client
-from goondan_tasks.messages import ToolCall
-from goondan_tasks.names import DELEGATE_RESULT_TOOL
+from goondan_tasks.contract.messages import ToolCall
+from goondan_tasks.contract.names import DELEGATE_RESULT_TOOL
 from tests.integration.handoffs.notebook import Notebook
 from tests.waiting import wait_until
 

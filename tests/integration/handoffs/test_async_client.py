@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.client import AsyncClient, AsyncPendingCall, Client
-from goondan_tasks.errors import (
+from goondan_tasks.contract.errors import (
     AgentNotFoundError,
     CallClosedError,
     HandoffError,

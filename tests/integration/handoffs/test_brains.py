@@ -12,7 +12,7 @@ from broker_config.keys import Keys
 from goondan_tasks.client import Client
 from goondan_tasks.client.event_receiver import ReceivedEvent
 from goondan_tasks.client.status import UnfetchedMail, read_unfetched_mail
-from goondan_tasks.errors import (
+from goondan_tasks.contract.errors import (
     AgentHasEntryError,
     AgentNotFoundError,
     CallClosedError,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from goondan_tasks.client import Client
-from goondan_tasks.errors import HandoffCycleError, HandoffDepthError, HandoffError
+from goondan_tasks.contract.errors import HandoffCycleError, HandoffDepthError, HandoffError
 from tests.integration.handoffs.notebook import Notebook
 from tests.integration.handoffs.words import TELL, answers, ask, chain
 from tests.waiting import wait_until

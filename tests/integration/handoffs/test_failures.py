@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.client import Client
-from goondan_tasks.errors import HandoffError, HandoffTimeoutError, ToolError
+from goondan_tasks.contract.errors import HandoffError, HandoffTimeoutError, ToolError
 from tests.integration.handoffs.notebook import Notebook
 from tests.integration.handoffs.words import TELL, Words, ask
 from tests.waiting import wait_until

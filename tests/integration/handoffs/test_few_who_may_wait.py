@@ -2,7 +2,7 @@
 
 import pytest
 
-from goondan_tasks.errors import HandoffError
+from goondan_tasks.contract.errors import HandoffError
 from goondan_tasks.testing import LocalStack
 from tests.integration.handoffs.conftest import GUILD
 from tests.integration.handoffs.words import TELL, answers, ask

@@ -3,7 +3,7 @@
 import pytest
 
 from goondan_tasks.client import Client
-from goondan_tasks.errors import AgentNotFoundError, HandoffError, ToolCallConflictError
+from goondan_tasks.contract.errors import AgentNotFoundError, HandoffError, ToolCallConflictError
 from tests.integration.handoffs.notebook import Notebook
 from tests.integration.handoffs.words import TELL, answers, ask, chain
 from tests.waiting import wait_until

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.client import Client
-from goondan_tasks.errors import HandoffError
+from goondan_tasks.contract.errors import HandoffError
 from tests.integration.handoffs.words import Words
 
 PATIENCE = 60

@@ -19,7 +19,7 @@ from pydantic import SecretStr
 
 from broker_config.connections import connect
 from broker_config.keys import Keys
-from goondan_tasks.messages import wall_clock
+from goondan_tasks.contract.messages import wall_clock
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.consent import Consent
 from goondan_tasks.oauth.crypto import Cipher, Keyring

@@ -5,7 +5,7 @@ import hashlib
 
 import pytest
 
-from goondan_tasks.messages import epoch_milliseconds
+from goondan_tasks.contract.messages import epoch_milliseconds
 from tests.integration.oauth.conftest import MakeStage
 from tests.oauth_server.stage import PLANNER, REDIRECT_URI, Stage, query_of
 

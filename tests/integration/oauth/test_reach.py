@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from goondan_tasks.errors import AgentUnavailableError
+from goondan_tasks.contract.errors import AgentUnavailableError
 from goondan_tasks.oauth.crypto import Key
 from goondan_tasks.testing import LocalStack
 from tests.integration.oauth.town import Town, town, write_herald

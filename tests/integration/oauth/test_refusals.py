@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.errors import OAuthStoreError
+from goondan_tasks.contract.errors import OAuthStoreError
 from goondan_tasks.oauth.manager import AuthorizationRequired
 from goondan_tasks.oauth.records import ConsentError, OAuthError
 from tests.integration.oauth.conftest import MakeStage

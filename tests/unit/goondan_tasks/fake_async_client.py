@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from goondan_tasks.client import AsyncClient
 from goondan_tasks.client.pending_call import OutputPart
-from goondan_tasks.errors import BrokerUnreachableError, WaitTimeout
-from goondan_tasks.messages import JsonObject, ToolCallResult
-from goondan_tasks.output import Progress
+from goondan_tasks.contract.errors import BrokerUnreachableError, WaitTimeout
+from goondan_tasks.contract.messages import JsonObject, ToolCallResult
+from goondan_tasks.contract.output import Progress
 from tests.unit.goondan_tasks.cli.fake_client import CALL_ID
 
 

@@ -6,9 +6,9 @@ from typing import Any, cast
 import pytest
 import structlog
 
-from goondan_tasks.agent_api import AgentContext, ToolCaller
-from goondan_tasks.errors import HandoffError
-from goondan_tasks.messages import AgentEvent, JsonObject, Message
+from goondan_tasks.authoring.agent_api import AgentContext, ToolCaller
+from goondan_tasks.contract.errors import HandoffError
+from goondan_tasks.contract.messages import AgentEvent, JsonObject, Message
 
 
 def context() -> AgentContext:

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from redis import Redis
 
 from broker_config.keys import Keys
-from goondan_tasks.agent_registry import (
+from goondan_tasks.fleet.agent_registry import (
     AGENTS_TTL_SECONDS,
     AgentRecord,
     AgentRegistry,

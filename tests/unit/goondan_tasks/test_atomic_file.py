@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.atomic_file import write_whole
+from goondan_tasks.machine.atomic_file import write_whole
 
 
 @pytest.fixture

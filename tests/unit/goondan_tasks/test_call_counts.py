@@ -6,7 +6,10 @@ import fakeredis
 import pytest
 
 from broker_config.keys import Keys
-from goondan_tasks.call_counts import (
+from goondan_tasks.contract.calls import Run, new_call, with_meta
+from goondan_tasks.contract.messages import ToolCallError, wall_clock
+from goondan_tasks.contract.names import DELEGATE_TOOL
+from goondan_tasks.fleet.call_counts import (
     BUCKETS,
     KEPT_SECONDS,
     MOST_CODES,
@@ -20,9 +23,6 @@ from goondan_tasks.call_counts import (
     Settlement,
     ToolCounts,
 )
-from goondan_tasks.calls import Run, new_call, with_meta
-from goondan_tasks.messages import ToolCallError, wall_clock
-from goondan_tasks.names import DELEGATE_TOOL
 
 
 @pytest.fixture

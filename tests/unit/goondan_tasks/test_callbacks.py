@@ -8,9 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from broker_config.settings import Settings
-from goondan_tasks import callbacks
-from goondan_tasks.callbacks import MOST_ATTEMPTS, WINDOW_SECONDS, make_app
-from goondan_tasks.errors import (
+from goondan_tasks.contract.errors import (
     BrokerUnreachableError,
     CallClosedError,
     CallNotFoundError,
@@ -19,6 +17,8 @@ from goondan_tasks.errors import (
     PayloadTooLargeError,
     ToolOutputError,
 )
+from goondan_tasks.programs import callbacks
+from goondan_tasks.programs.callbacks import MOST_ATTEMPTS, WINDOW_SECONDS, make_app
 
 ADDRESS = "/callbacks/id-1/t0ken"
 MOST = 1_024

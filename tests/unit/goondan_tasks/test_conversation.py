@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from broker_config import serializer
-from goondan_tasks import conversation as module
-from goondan_tasks.atomic_file import write_whole
-from goondan_tasks.conversation import Conversation, ConversationFiles
-from goondan_tasks.errors import ConversationError
-from goondan_tasks.messages import JsonObject, Message
+from goondan_tasks.contract import conversation as module
+from goondan_tasks.contract.conversation import Conversation, ConversationFiles
+from goondan_tasks.contract.errors import ConversationError
+from goondan_tasks.contract.messages import JsonObject, Message
+from goondan_tasks.machine.atomic_file import write_whole
 
 HOUR = 3_600_000
 

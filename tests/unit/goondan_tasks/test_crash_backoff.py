@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from broker_config.keys import Keys
-from goondan_tasks.crash_backoff import BackoffRules, CrashBackoff, CrashBackoffs
-from goondan_tasks.table_rows import report_row
+from goondan_tasks.contract.table_rows import report_row
+from goondan_tasks.fleet.crash_backoff import BackoffRules, CrashBackoff, CrashBackoffs
 
 BACKOFF = BackoffRules()
 START_MS = 30_000

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.entry import (
+from goondan_tasks.authoring.entry import (
     IMPORT_HINT,
     PREFIX,
     EntryError,

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks import errors
-from goondan_tasks.changesets.api import ChangesetError
-from goondan_tasks.errors import BrokerUnreachableError, ConfigError, GoondanError, extra
-from goondan_tasks.failure import DescribedError, describe
-from goondan_tasks.messages import ToolCallError
+from goondan_tasks.authoring.changesets_api import ChangesetError
+from goondan_tasks.contract import errors
+from goondan_tasks.contract.errors import BrokerUnreachableError, ConfigError, GoondanError, extra
+from goondan_tasks.contract.failure import DescribedError, describe
+from goondan_tasks.contract.messages import ToolCallError
 
 HELP = "https://help.example/"
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_config.queues import DELEGATE_RESULT_TASK, DELEGATE_TASK, EVENT_TASK
-from goondan_tasks.calls import Run, draft_call, identity_of
-from goondan_tasks.errors import ToolInputValidationError
-from goondan_tasks.events import (
+from goondan_tasks.contract.calls import Run, draft_call, identity_of
+from goondan_tasks.contract.errors import ToolInputValidationError
+from goondan_tasks.contract.events import (
     answer_to,
     call_fields,
     completed_event,
@@ -24,8 +24,8 @@ from goondan_tasks.events import (
     queue_of,
     task_of,
 )
-from goondan_tasks.messages import AgentEvent, HandoffAnswer, IpcMessage, ToolCall, ToolCallResult
-from goondan_tasks.names import DELEGATE_RESULT_TOOL, DELEGATE_TOOL, EVENT_TOOL
+from goondan_tasks.contract.messages import AgentEvent, HandoffAnswer, IpcMessage, ToolCall, ToolCallResult
+from goondan_tasks.contract.names import DELEGATE_RESULT_TOOL, DELEGATE_TOOL, EVENT_TOOL
 
 TOOLS = {DELEGATE_TOOL: DELEGATE_TASK, DELEGATE_RESULT_TOOL: DELEGATE_RESULT_TASK, EVENT_TOOL: EVENT_TASK}
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goondan_tasks import failure
-from goondan_tasks.calls import Run, identity_of, new_call
-from goondan_tasks.changesets.api import ChangesetError
-from goondan_tasks.errors import ToolError, ToolExpiredError, ToolInputValidationError
-from goondan_tasks.failure import (
+from goondan_tasks.authoring.changesets_api import ChangesetError
+from goondan_tasks.contract import failure
+from goondan_tasks.contract.calls import Run, identity_of, new_call
+from goondan_tasks.contract.errors import ToolError, ToolExpiredError, ToolInputValidationError
+from goondan_tasks.contract.failure import (
     LONGEST_HINT,
     LONGEST_MESSAGE,
     LONGEST_NAME,
@@ -25,8 +25,8 @@ from goondan_tasks.failure import (
     truncate,
     with_error_in_output_by_name,
 )
-from goondan_tasks.messages import wall_clock
-from goondan_tasks.redaction import KNOWN_SECRETS
+from goondan_tasks.contract.messages import wall_clock
+from goondan_tasks.contract.redaction import KNOWN_SECRETS
 from goondan_tasks.revisions.git import GitError
 
 HELP = "https://help.example/"

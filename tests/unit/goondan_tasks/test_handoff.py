@@ -9,17 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_config.settings import Settings
-from goondan_tasks.calls import Run, identity_of
-from goondan_tasks.errors import (
-    AgentOutcomeUnknownError,
-    HandoffCycleError,
-    HandoffDepthError,
-    HandoffError,
-    HandoffTimeoutError,
-    ToolInputValidationError,
-)
-from goondan_tasks.events import EVENT_TYPE, answer_to, content_of, event_of
-from goondan_tasks.handoff import (
+from goondan_tasks.authoring.handoff import (
     SYSTEM_EVENT_TYPES,
     Asker,
     Handoff,
@@ -32,8 +22,18 @@ from goondan_tasks.handoff import (
     request_result,
     require_timeout,
 )
-from goondan_tasks.messages import JsonObject, ToolCall, ToolCallError
-from goondan_tasks.names import DELEGATE_TOOL
+from goondan_tasks.contract.calls import Run, identity_of
+from goondan_tasks.contract.errors import (
+    AgentOutcomeUnknownError,
+    HandoffCycleError,
+    HandoffDepthError,
+    HandoffError,
+    HandoffTimeoutError,
+    ToolInputValidationError,
+)
+from goondan_tasks.contract.events import EVENT_TYPE, answer_to, content_of, event_of
+from goondan_tasks.contract.messages import JsonObject, ToolCall, ToolCallError
+from goondan_tasks.contract.names import DELEGATE_TOOL
 from goondan_tasks.oauth.consent import GRANTED
 from goondan_tasks.revisions.active import CHANGED
 

@@ -13,8 +13,8 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from broker_config.settings import Settings
-from goondan_tasks.errors import ConfigError
-from goondan_tasks.http import guarded, served
+from goondan_tasks.contract.errors import ConfigError
+from goondan_tasks.programs.http import guarded, served
 from tests.waiting import wait_until
 
 
@@ -96,7 +96,7 @@ def test_others_than_this_machine_are_not_served_without_a_token(host: str) -> N
 def started(monkeypatch: pytest.MonkeyPatch, **limits: float) -> Iterator[tuple[str, int]]:
     """Serve an application that reads the whole body; yield its address."""
     for name, value in limits.items():
-        monkeypatch.setattr(f"goondan_tasks.http.{name}", value)
+        monkeypatch.setattr(f"goondan_tasks.programs.http.{name}", value)
 
     async def read(request: Request) -> PlainTextResponse:
         return PlainTextResponse(f"{len(await request.body())} bytes")

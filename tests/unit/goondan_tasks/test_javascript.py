@@ -6,7 +6,7 @@ import pytest
 
 from goondan_tasks.bundle import Finding
 from goondan_tasks.cli.doctor import javascript_check
-from goondan_tasks.javascript import find_runtime, source_name
+from goondan_tasks.machine.javascript import find_runtime, source_name
 from tests.javascript_runtimes import NAMES, runtime
 from tests.unit.goondan_tasks.bundle.writing import TOOL, found_in, write
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.log_lines import Form, LineRenderer
-from goondan_tasks.redaction import KNOWN_SECRETS
+from goondan_tasks.contract.log_lines import Form, LineRenderer
+from goondan_tasks.contract.redaction import KNOWN_SECRETS
 
 EVENT = {
     "event": "notes.added",

@@ -13,11 +13,11 @@ import structlog
 from structlog.testing import capture_logs
 
 from broker_config.settings import Settings
-from goondan_tasks.calls import Run, new_call
-from goondan_tasks.log_lines import KeepLine
-from goondan_tasks.logs import CallLog, RunningFields, configure_logging, temporary_logging
-from goondan_tasks.messages import ToolCallError, ToolCallResult, wall_clock
-from goondan_tasks.redaction import KNOWN_SECRETS
+from goondan_tasks.contract.calls import Run, new_call
+from goondan_tasks.contract.log_lines import KeepLine
+from goondan_tasks.contract.logs import CallLog, RunningFields, configure_logging, temporary_logging
+from goondan_tasks.contract.messages import ToolCallError, ToolCallResult, wall_clock
+from goondan_tasks.contract.redaction import KNOWN_SECRETS
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +86,7 @@ def test_the_addresses_of_requests_are_not_logged_at_any_level() -> None:
     program = """if True:
         import logging
         from broker_config.settings import Settings
-        from goondan_tasks.logs import configure_logging
+        from goondan_tasks.contract.logs import configure_logging
         configure_logging(Settings(log_level="debug"))
         for name in ("httpx2", "httpcore2.http11", "other"):
             logging.getLogger(name).info("POST https://tickets.example/mcp?key=%s", name)

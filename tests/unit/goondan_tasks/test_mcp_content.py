@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from mcp_types import CallToolResult, TextContent
 
-from goondan_tasks.errors import BrokerUnreachableError
-from goondan_tasks.mcp_content import call_tool_result, content_of, may_begin_content, refused
+from goondan_tasks.contract.errors import BrokerUnreachableError
+from goondan_tasks.contract.mcp_content import call_tool_result, content_of, may_begin_content, refused
 from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, META, result
 
 TEXT = {"type": "text", "text": "A dot:"}

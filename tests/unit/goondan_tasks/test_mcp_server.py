@@ -9,11 +9,11 @@ from mcp.server.streamable_http import GET_STREAM_KEY, EventMessage
 from mcp.shared.exceptions import MCPError
 from mcp_types import JSONRPCNotification, JSONRPCResponse
 
-from goondan_tasks import mcp_server
-from goondan_tasks.errors import BrokerUnreachableError, OutputGoneError, WaitTimeout
-from goondan_tasks.mcp_server import AgentServer, EventMemory, SessionEvents, ToolCalls
-from goondan_tasks.messages import JsonObject, ToolCallResult
-from goondan_tasks.output import Progress, ProgressReport
+from goondan_tasks.contract.errors import BrokerUnreachableError, OutputGoneError, WaitTimeout
+from goondan_tasks.contract.messages import JsonObject, ToolCallResult
+from goondan_tasks.contract.output import Progress, ProgressReport
+from goondan_tasks.programs import mcp_server
+from goondan_tasks.programs.mcp_server import AgentServer, EventMemory, SessionEvents, ToolCalls
 from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, META, result
 from tests.unit.goondan_tasks.fake_async_client import FakeAsyncClient
 

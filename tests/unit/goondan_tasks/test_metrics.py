@@ -9,12 +9,12 @@ from urllib.parse import urlsplit
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from goondan_tasks.call_counts import CallCounts, CountedCall, TotalCounts
 from goondan_tasks.client.status import AgentStatus
-from goondan_tasks.crash_backoff import CrashBackoff
-from goondan_tasks.errors import BrokerUnreachableError
-from goondan_tasks.metrics import AgentMetrics, ReadCounts, serving
-from goondan_tasks.names import DELEGATE_TOOL, EVENT_TOOL
+from goondan_tasks.contract.errors import BrokerUnreachableError
+from goondan_tasks.contract.names import DELEGATE_TOOL, EVENT_TOOL
+from goondan_tasks.fleet.call_counts import CallCounts, CountedCall, TotalCounts
+from goondan_tasks.fleet.crash_backoff import CrashBackoff
+from goondan_tasks.programs.metrics import AgentMetrics, ReadCounts, serving
 from tests.unit.goondan_tasks.cli.fake_client import NOW, agent, queue_status, worker
 
 
@@ -181,7 +181,7 @@ def test_on_other_addresses_any_host_name_gets_the_metrics() -> None:
 
 
 def test_half_a_request_is_cut_off_and_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("goondan_tasks.metrics.CONNECTION_SECONDS", 0.3)
+    monkeypatch.setattr("goondan_tasks.programs.metrics.CONNECTION_SECONDS", 0.3)
     with serving(busy, nothing, "127.0.0.1", 0) as url:
         address = ("127.0.0.1", int(urlsplit(url).port or 0))
         with socket.create_connection(address, timeout=30) as half:
@@ -192,7 +192,7 @@ def test_half_a_request_is_cut_off_and_others_are_served(monkeypatch: pytest.Mon
 
 
 def test_a_connection_too_many_is_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("goondan_tasks.metrics.MAX_CONNECTIONS", 0)
+    monkeypatch.setattr("goondan_tasks.programs.metrics.MAX_CONNECTIONS", 0)
     with serving(busy, nothing, "127.0.0.1", 0) as url:
         address = ("127.0.0.1", int(urlsplit(url).port or 0))
         with socket.create_connection(address, timeout=30) as refused:

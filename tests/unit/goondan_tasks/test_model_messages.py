@@ -4,10 +4,17 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.calls import new_call
-from goondan_tasks.errors import ToolInputValidationError, ToolNotInCatalogError
-from goondan_tasks.messages import JsonObject, Message, ResultMeta, ToolCallError, ToolCallResult, call_part
-from goondan_tasks.model_messages import (
+from goondan_tasks.contract.calls import new_call
+from goondan_tasks.contract.errors import ToolInputValidationError, ToolNotInCatalogError
+from goondan_tasks.contract.messages import (
+    JsonObject,
+    Message,
+    ResultMeta,
+    ToolCallError,
+    ToolCallResult,
+    call_part,
+)
+from goondan_tasks.contract.model_messages import (
     ModelCall,
     llm_messages,
     message_fault,

@@ -13,17 +13,17 @@ from fakeredis import FakeRedis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.settings import Settings
-from goondan_tasks.agent_registry import AgentRegistry, WorkerRecord
-from goondan_tasks.calls import Run, new_call
-from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolError, ToolPoisonedError
-from goondan_tasks.failure import describe
+from goondan_tasks.contract.calls import Run, new_call
+from goondan_tasks.contract.errors import GoondanError, ToolCancelledError, ToolError, ToolPoisonedError
+from goondan_tasks.contract.failure import describe
+from goondan_tasks.contract.messages import ToolCall, ToolCallResult, iso_time, wall_clock
+from goondan_tasks.contract.names import DELEGATE_RESULT_TOOL, DELEGATE_TOOL
+from goondan_tasks.contract.redaction import KNOWN_SECRETS
+from goondan_tasks.fleet.agent_registry import AgentRegistry, WorkerRecord
+from goondan_tasks.fleet.monitors import MOST_EVENTS, Monitors, ended, shown, shown_arguments, task_name
 from goondan_tasks.ledger.claim_request import ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
-from goondan_tasks.messages import ToolCall, ToolCallResult, iso_time, wall_clock
-from goondan_tasks.monitors import MOST_EVENTS, Monitors, ended, shown, shown_arguments, task_name
-from goondan_tasks.names import DELEGATE_RESULT_TOOL, DELEGATE_TOOL
-from goondan_tasks.redaction import KNOWN_SECRETS
 from tests.unit.goondan_tasks.ledger.calls import AGAIN, ONCE, claimed, submit
 from tests.waiting import wait_until
 

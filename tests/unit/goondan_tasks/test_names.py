@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goondan_tasks.names import (
+from goondan_tasks.contract.names import (
     SpanIds,
     build_tool_name,
     call_identity,

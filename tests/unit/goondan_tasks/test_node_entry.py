@@ -1,4 +1,4 @@
-"""How the host describes what JavaScript throws (``goondan_tasks/node/entry.mjs``)."""
+"""How the host describes what JavaScript throws (``goondan_tasks/machine/node/entry.mjs``)."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 import goondan_tasks
 from tests.javascript_runtimes import NAMES, runtime
 
-ENTRY = Path(goondan_tasks.__file__).parent / "node" / "entry.mjs"
+ENTRY = Path(goondan_tasks.__file__).parent / "machine" / "node" / "entry.mjs"
 
 
 def described(name: str, folder: Path, thrown: str) -> Any:

@@ -8,9 +8,16 @@ from typing import Any
 import pytest
 
 from broker_config import serializer
-from goondan_tasks.errors import ToolError, ToolOutputError
-from goondan_tasks.names import callback_token, callback_url
-from goondan_tasks.output import LONGEST_HANDLE, Pending, Progress, encoded_output, pending_of, report_of
+from goondan_tasks.contract.errors import ToolError, ToolOutputError
+from goondan_tasks.contract.names import callback_token, callback_url
+from goondan_tasks.contract.output import (
+    LONGEST_HANDLE,
+    Pending,
+    Progress,
+    encoded_output,
+    pending_of,
+    report_of,
+)
 
 
 async def work() -> int:

@@ -4,8 +4,8 @@ import fakeredis
 import pytest
 
 from broker_config.keys import Keys
-from goondan_tasks.errors import RecordDamagedError
-from goondan_tasks.pauses import TTL_SECONDS, Paused, Pauses
+from goondan_tasks.contract.errors import RecordDamagedError
+from goondan_tasks.fleet.pauses import TTL_SECONDS, Paused, Pauses
 
 KEYS = Keys("goondan")
 

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from goondan_tasks.process import listening, url_of
+from goondan_tasks.machine.process import listening, url_of
 
 _PR_GET_DUMPABLE = 3
 _PROGRAM = f"""
 import ctypes, os, subprocess, sys
-from goondan_tasks.process import close_to_other_processes
+from goondan_tasks.machine.process import close_to_other_processes
 close_to_other_processes()
 ask = "import ctypes; print(ctypes.CDLL(None).prctl({_PR_GET_DUMPABLE}))"
 print(ctypes.CDLL(None).prctl({_PR_GET_DUMPABLE}), flush=True)

@@ -11,10 +11,10 @@ import structlog
 from pydantic import SecretStr
 
 from broker_config.settings import Settings
-from goondan_tasks.failure import describe
-from goondan_tasks.logs import configure_logging
+from goondan_tasks.contract.failure import describe
+from goondan_tasks.contract.logs import configure_logging
+from goondan_tasks.contract.redaction import KNOWN_SECRETS, KnownSecrets, hidden_by_place, hide_secrets
 from goondan_tasks.oauth.crypto import Cipher, Keyring, SecretField
-from goondan_tasks.redaction import KNOWN_SECRETS, KnownSecrets, hidden_by_place, hide_secrets
 
 TOKEN = "xoxb-4711-token-of-a-test"
 

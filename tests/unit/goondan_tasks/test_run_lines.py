@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.log_lines import LONGEST_LINE, LONGEST_TRACE, brief_line
-from goondan_tasks.run_lines import MOST_BYTES, MOST_LINES, RunLines
+from goondan_tasks.contract.log_lines import LONGEST_LINE, LONGEST_TRACE, brief_line
+from goondan_tasks.contract.run_lines import MOST_BYTES, MOST_LINES, RunLines
 
 # in a process of its own: forking this one, with its threads, is not safe
 _FORK = """
 import os, signal
-from goondan_tasks.run_lines import RunLines
+from goondan_tasks.contract.run_lines import RunLines
 lines = RunLines()
 with RunLines._lock:
     if os.fork() == 0:

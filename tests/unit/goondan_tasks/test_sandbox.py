@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks import sandbox
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.cli.doctor import sandbox_check
-from goondan_tasks.errors import ConfigError
-from goondan_tasks.sandbox import Sandbox
+from goondan_tasks.contract.errors import ConfigError
+from goondan_tasks.machine import sandbox
+from goondan_tasks.machine.sandbox import Sandbox
 from tests.unit.goondan_tasks.bundle.writing import found_in, told
 from workers.testing import run_tool
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goondan_tasks import schema as schema_module
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.schema import MAX_FAULT_CHARACTERS, MAX_FAULTS, SchemaError, compile_schema
+from goondan_tasks.contract import schema as schema_module
+from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.contract.schema import MAX_FAULT_CHARACTERS, MAX_FAULTS, SchemaError, compile_schema
 
 COMMAND: JsonObject = {
     "type": "object",

@@ -9,13 +9,20 @@ from redis import Redis
 
 from broker_config import serializer
 from broker_config.keys import Keys
-from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog, ToolSource
-from goondan_tasks.calls import Run, identity_of, new_call
-from goondan_tasks.errors import RecordDamagedError, ToolInputValidationError
-from goondan_tasks.messages import JsonObject, Message, ResultMeta, ToolCall, ToolCallResult, wall_clock
-from goondan_tasks.model_messages import StepCallResult, message_fault
-from goondan_tasks.names import call_identity
-from goondan_tasks.steps import (
+from goondan_tasks.contract.calls import Run, identity_of, new_call
+from goondan_tasks.contract.catalog import CatalogItem, ToolCatalog, ToolSource
+from goondan_tasks.contract.errors import RecordDamagedError, ToolInputValidationError
+from goondan_tasks.contract.messages import (
+    JsonObject,
+    Message,
+    ResultMeta,
+    ToolCall,
+    ToolCallResult,
+    wall_clock,
+)
+from goondan_tasks.contract.model_messages import StepCallResult, message_fault
+from goondan_tasks.contract.names import call_identity
+from goondan_tasks.history import (
     KeptStep,
     LeftTools,
     ReplyCalls,
@@ -28,7 +35,7 @@ from goondan_tasks.steps import (
     digest_of_catalog,
     opening_id,
 )
-from goondan_tasks.steps.history import AT_ONCE, MOST_BYTES
+from goondan_tasks.history.history import AT_ONCE, MOST_BYTES
 
 CATALOG = ToolCatalog(
     (CatalogItem(name="legacy.tool.exec", source=ToolSource(type="config", name="legacy")),)
@@ -463,7 +470,7 @@ def test_calls_without_a_result_and_calls_that_are_gone_do_no_harm(redis: Redis)
 
 
 def test_no_more_than_the_latest_calls_are_read(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("goondan_tasks.steps.history.MOST_CALLS", 2)
+    monkeypatch.setattr("goondan_tasks.history.history.MOST_CALLS", 2)
     calls = [call(name) for name in "abc"]
     keep_calls(redis, calls[0])
     keep_calls(redis, *calls[1:])
@@ -493,7 +500,7 @@ def test_a_long_record_is_read_from_its_end_in_order(redis: Redis, monkeypatch: 
     ids = [identity_of(one) for one in calls]
 
     whole = StepStore(redis, KEYS, 60).history(calls[0])
-    monkeypatch.setattr("goondan_tasks.steps.history.MOST_BYTES", 1_000)
+    monkeypatch.setattr("goondan_tasks.history.history.MOST_BYTES", 1_000)
     lately = StepStore(redis, KEYS, 60).history(calls[0])
 
     assert [call_id for entry in whole.entries for call_id in entry.call_ids] == ids

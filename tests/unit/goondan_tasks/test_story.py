@@ -5,17 +5,17 @@ from dataclasses import replace
 import pytest
 from redis import Redis
 
-from goondan_tasks.calls import identity_of, new_call
-from goondan_tasks.errors import ToolError
-from goondan_tasks.failure import describe
+from goondan_tasks.contract.calls import identity_of, new_call
+from goondan_tasks.contract.errors import ToolError
+from goondan_tasks.contract.failure import describe
+from goondan_tasks.contract.messages import ToolCall
+from goondan_tasks.contract.run_lines import RunLines
+from goondan_tasks.history.trace import SHOWN_CHARACTERS, CallStory, excerpt, read_story
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import LONGEST_TRACEBACK, Ledger
+from goondan_tasks.ledger.limiter import LimitScripts
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim
-from goondan_tasks.limits.limiter import LimitScripts
-from goondan_tasks.messages import ToolCall
-from goondan_tasks.run_lines import RunLines
-from goondan_tasks.trace import SHOWN_CHARACTERS, CallStory, excerpt, read_story
 from tests.unit.goondan_tasks.ledger.calls import AGAIN, ONCE, a_call, claimed, record_of, submit
 from tests.unit.goondan_tasks.ledger.test_finished_records import finish_plainly, submitted
 

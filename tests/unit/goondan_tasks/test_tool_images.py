@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.model_messages import told_images, told_text
-from goondan_tasks.tool_images import ToolImage, parts_of
+from goondan_tasks.contract.model_messages import told_images, told_text
+from goondan_tasks.contract.tool_images import ToolImage, parts_of
 
 
 def encoded(beginning: bytes) -> str:

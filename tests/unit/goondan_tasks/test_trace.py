@@ -8,15 +8,13 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from broker_config.connections import redis_time
-from goondan_tasks import trace as traces
-from goondan_tasks.calls import identity_of, new_call
-from goondan_tasks.errors import ToolError
-from goondan_tasks.failure import describe
-from goondan_tasks.ledger.claim_request import ClaimRequest
-from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.messages import ToolCall
-from goondan_tasks.names import DELEGATE_TOOL
-from goondan_tasks.trace import (
+from goondan_tasks.contract.calls import identity_of, new_call
+from goondan_tasks.contract.errors import ToolError
+from goondan_tasks.contract.failure import describe
+from goondan_tasks.contract.messages import ToolCall
+from goondan_tasks.contract.names import DELEGATE_TOOL
+from goondan_tasks.history import trace as traces
+from goondan_tasks.history.trace import (
     MESSAGE_CHARACTERS,
     Trace,
     TraceNode,
@@ -25,6 +23,8 @@ from goondan_tasks.trace import (
     read_trace,
     read_traces,
 )
+from goondan_tasks.ledger.claim_request import ClaimRequest
+from goondan_tasks.ledger.ledger import Ledger
 from tests.unit.goondan_tasks.ledger.calls import ONCE, claimed, submit
 from tests.unit.goondan_tasks.trace_nodes import node
 from tests.waiting import wait_until

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.bundle.inventory import bundle_files
-from goondan_tasks.trees import remove_tree, walk
+from goondan_tasks.machine.trees import remove_tree, walk
 
 LEVELS = 3_000
 

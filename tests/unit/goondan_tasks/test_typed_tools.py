@@ -16,13 +16,13 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from goondan_tasks.authoring.entry import import_entry, import_failure
+from goondan_tasks.authoring.tool_api import ToolContext, ToolOptions, tool
+from goondan_tasks.authoring.typed_tools import ToolDefinitionError, typed_tool
 from goondan_tasks.bundle.resources import ToolExport
-from goondan_tasks.entry import import_entry, import_failure
-from goondan_tasks.errors import ToolError, ToolInputValidationError
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.output import Pending
-from goondan_tasks.tool_api import ToolContext, ToolOptions, tool
-from goondan_tasks.typed_tools import ToolDefinitionError, typed_tool
+from goondan_tasks.contract.errors import ToolError, ToolInputValidationError
+from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.contract.output import Pending
 
 CONTEXT: Any = object()
 EMPTY: list[int] = []

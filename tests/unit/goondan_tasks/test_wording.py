@@ -2,7 +2,7 @@
 
 import pytest
 
-from goondan_tasks.wording import closest, hint
+from goondan_tasks.contract.wording import closest, hint
 
 
 @pytest.mark.parametrize(

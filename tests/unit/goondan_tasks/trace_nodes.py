@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from goondan_tasks.messages import iso_time
-from goondan_tasks.trace import TraceNode
+from goondan_tasks.contract.messages import iso_time
+from goondan_tasks.history.trace import TraceNode
 
 #: 2026-02-01T10:00:00Z in milliseconds
 TEN = 1_769_940_000_000

@@ -1,7 +1,7 @@
 """Runs of calls, as a worker makes them."""
 
-from goondan_tasks.calls import Run, identity_of
-from goondan_tasks.messages import ToolCall, wall_clock
+from goondan_tasks.contract.calls import Run, identity_of
+from goondan_tasks.contract.messages import ToolCall, wall_clock
 
 
 def run_of(call: ToolCall) -> Run:

@@ -4,7 +4,7 @@ from ipaddress import ip_address
 import pytest
 
 from broker_config.settings import SettingsError
-from goondan_tasks.errors import AddressForbiddenError, ToolError
+from goondan_tasks.contract.errors import AddressForbiddenError, ToolError
 from workers.addresses import Address, AllowList, is_public, permitted_addresses
 
 NOT_PUBLIC = [

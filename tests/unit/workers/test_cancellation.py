@@ -2,7 +2,7 @@
 
 import pytest
 
-from goondan_tasks.errors import ToolCancelledError, ToolTimeoutError
+from goondan_tasks.contract.errors import ToolCancelledError, ToolTimeoutError
 from workers.cancellation import Cancellation
 
 

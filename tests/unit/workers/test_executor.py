@@ -13,11 +13,11 @@ from pydantic import ValidationError
 
 from broker_config import serializer
 from broker_config.settings import Settings
+from goondan_tasks.authoring.extension_api import Middleware, ToolCallContext
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.calls import Run, identity_of, new_call
-from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolError
-from goondan_tasks.extension_api import Middleware, ToolCallContext
-from goondan_tasks.messages import (
+from goondan_tasks.contract.calls import Run, identity_of, new_call
+from goondan_tasks.contract.errors import GoondanError, ToolCancelledError, ToolError
+from goondan_tasks.contract.messages import (
     JsonObject,
     ToolCall,
     ToolCallError,
@@ -25,9 +25,9 @@ from goondan_tasks.messages import (
     assistant_message,
     wall_clock,
 )
-from goondan_tasks.names import EVENT_TOOL, STEP_TOOL
-from goondan_tasks.redaction import KNOWN_SECRETS, KnownSecrets
-from goondan_tasks.steps import StepRecord
+from goondan_tasks.contract.names import EVENT_TOOL, STEP_TOOL
+from goondan_tasks.contract.redaction import KNOWN_SECRETS, KnownSecrets
+from goondan_tasks.history import StepRecord
 from workers import plans
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import EventLoopThread, drive

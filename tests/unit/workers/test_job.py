@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from broker_config import serializer
-from goondan_tasks.calls import MAX_CONTEXT_BYTES, new_call
-from goondan_tasks.errors import ToolCancelledError
+from goondan_tasks.authoring.tool_api import ToolContext
+from goondan_tasks.contract.calls import MAX_CONTEXT_BYTES, new_call
+from goondan_tasks.contract.errors import ToolCancelledError
+from goondan_tasks.contract.messages import ToolCall, ToolCallResult, assistant_message, iso_time, wall_clock
+from goondan_tasks.contract.names import EVENT_TOOL
 from goondan_tasks.ledger.record import Verdict
-from goondan_tasks.messages import ToolCall, ToolCallResult, assistant_message, iso_time, wall_clock
-from goondan_tasks.names import EVENT_TOOL
-from goondan_tasks.tool_api import ToolContext
 from workers.extensions.events import running, running_log_fields
 from workers.job import Ended, Job, JobState, SlowToolDetector, is_plain, result_of
 from workers.plain_context import PlainContext

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.errors import ToolError
-from goondan_tasks.output import Progress
+from goondan_tasks.contract.errors import ToolError
+from goondan_tasks.contract.output import Progress
 from tests.waiting import wait_until
 from workers.concurrency.watchdog import Watchdog
 from workers.progress_reporter import ProgressReporter

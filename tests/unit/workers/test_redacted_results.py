@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.bundle.catalog import CatalogItem
-from goondan_tasks.failure import describe
-from goondan_tasks.messages import ResultMeta, ToolCallError, ToolCallResult
-from goondan_tasks.redaction import KNOWN_SECRETS
+from goondan_tasks.contract.catalog import CatalogItem
+from goondan_tasks.contract.failure import describe
+from goondan_tasks.contract.messages import ResultMeta, ToolCallError, ToolCallResult
+from goondan_tasks.contract.redaction import KNOWN_SECRETS
 from workers.results import without_secrets
 from workers.testing import run_tool
 from workers.tools.dynamic_tools import dynamic_tool

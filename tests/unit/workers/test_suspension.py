@@ -8,10 +8,10 @@ import pytest
 from goondan_tasks.bundle import BoundTool, load_bundle
 from goondan_tasks.bundle.binding import bound_exports
 from goondan_tasks.bundle.resources import API_VERSION, ToolResource
-from goondan_tasks.calls import Run, new_call
-from goondan_tasks.messages import epoch_milliseconds
-from goondan_tasks.names import READ_OUTPUT_TOOL
-from goondan_tasks.output import Pending
+from goondan_tasks.contract.calls import Run, new_call
+from goondan_tasks.contract.messages import epoch_milliseconds
+from goondan_tasks.contract.names import READ_OUTPUT_TOOL
+from goondan_tasks.contract.output import Pending
 from workers.results import Suspension
 from workers.testing import run_tool
 from workers.tools.registered_tool import system_tools

@@ -3,7 +3,7 @@
 import pytest
 from celery.app.task import Task
 
-from goondan_tasks.errors import ConfigError
+from goondan_tasks.contract.errors import ConfigError
 from workers import tasks
 
 

@@ -5,7 +5,7 @@ import time
 
 from redis import Redis
 
-from goondan_tasks.names import call_identity
+from goondan_tasks.contract.names import call_identity
 from goondan_tasks.tool_api import JsonObject, ToolContext, ToolHandler
 
 #: how often a call looks whether it may end, in seconds

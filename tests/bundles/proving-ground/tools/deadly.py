@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.logs import CallLog
+from goondan_tasks.contract.logs import CallLog
 from goondan_tasks.tool_api import JsonObject, ToolContext, ToolHandler
 
 #: the moment -> the method that the worker is about to call then

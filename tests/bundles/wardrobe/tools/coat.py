@@ -30,7 +30,7 @@ def pid(ctx: ToolContext, input: Any) -> int:
 
 
 def census(ctx: ToolContext, input: Any) -> int:
-    return sum(name.startswith("goondan_tasks.entry_modules.") for name in sys.modules)
+    return sum(name.startswith("goondan_tasks.authoring.entry_modules.") for name in sys.modules)
 
 
 handlers = {"word": word, "hang": hang, "pid": pid, "census": census}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.bundle import Bundle, load_bundle
-from goondan_tasks.errors import AgentNotFoundError, ConfigError
+from goondan_tasks.contract.errors import AgentNotFoundError, ConfigError
 from tests.unit.goondan_tasks.bundle.writing import TOOL, write
 
 PACKAGE = "apiVersion: goondan.ai/v1\nkind: Package\nmetadata: { name: '@me/desk' }\n"

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goondan_tasks.bundle import CatalogItem, ToolCatalog, ToolSource, build_catalog, load_bundle
+from goondan_tasks.bundle import build_catalog, load_bundle
+from goondan_tasks.contract.catalog import CatalogItem, ToolCatalog, ToolSource
 from tests.unit.goondan_tasks.bundle.writing import AGENT, TOOL, write
 
 SOURCE = ToolSource(type="config", name="echo")

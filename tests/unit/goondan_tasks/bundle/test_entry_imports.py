@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from goondan_tasks.authoring.entry import Entry, ProbeRecord
 from goondan_tasks.bundle import Finding
 from goondan_tasks.bundle.entries import FILE_SECONDS, import_entries
 from goondan_tasks.changesets.check import IMPORT_SECONDS as ALL_SECONDS
-from goondan_tasks.entry import Entry, ProbeRecord
 from tests.unit.goondan_tasks.bundle.writing import HANDLERS, TOOL, found_in, told, write
 from tests.waiting import wait_until
 from workers.tools.entry_files import IMPORT_SECONDS as WORKER_SECONDS

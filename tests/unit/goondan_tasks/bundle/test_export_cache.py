@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from goondan_tasks.authoring.entry import Entry, ProbeRecord
 from goondan_tasks.bundle import export_cache, inspect_bundle, load_bundle
 from goondan_tasks.bundle.entries import import_entries
 from goondan_tasks.bundle.export_cache import KEPT_SECONDS, ExportCache
-from goondan_tasks.entry import Entry, ProbeRecord
 
 TOOL = """\
 import json

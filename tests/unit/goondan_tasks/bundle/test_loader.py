@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from goondan_tasks.authoring.entry import PREFIX
 from goondan_tasks.bundle import BundleError, inspect_bundle, load_bundle
 from goondan_tasks.bundle.findings import MAX_FINDINGS
-from goondan_tasks.entry import PREFIX
-from goondan_tasks.errors import ConfigError
+from goondan_tasks.contract.errors import ConfigError
 from tests.unit.goondan_tasks.bundle.odd_texts import TEXTS
 from tests.unit.goondan_tasks.bundle.writing import AGENT, TOOL, write
 

@@ -6,7 +6,7 @@ import pytest
 
 from goondan_tasks.bundle.binding import scope_faults
 from goondan_tasks.bundle.bundle import RESERVED_PARAMETERS, load_bundle
-from goondan_tasks.wording import written
+from goondan_tasks.contract.wording import written
 from tests.unit.goondan_tasks.bundle.writing import found_in, told, write
 
 APP = """apiVersion: goondan.ai/v1

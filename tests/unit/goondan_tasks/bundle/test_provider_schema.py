@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema_rs import Draft202012Validator
 
-from goondan_tasks.bundle.catalog import original_arguments, provider_schema
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.schema import compile_schema, pointed
+from goondan_tasks.contract.catalog import original_arguments, provider_schema
+from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.contract.schema import compile_schema, pointed
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 TEXT = {"type": "object", "properties": {"s": {"type": "string"}}, "required": ["s"]}

@@ -6,8 +6,8 @@ import pytest
 
 from goondan_tasks.bundle import Bundle, build_catalog, inspect_bundle, load_bundle
 from goondan_tasks.bundle.v1_resources import V1ToolSpec
-from goondan_tasks.calls import new_call
-from goondan_tasks.limits.limiter import Limits
+from goondan_tasks.contract.calls import new_call
+from goondan_tasks.ledger.limiter import Limits
 from tests.unit.goondan_tasks.bundle.writing import AGENT, TOOL, found_in, told, write
 from workers.testing import run_tool
 

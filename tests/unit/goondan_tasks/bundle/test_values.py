@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from goondan_tasks.bundle.fields import ValueSource, resolve_value, secret_variables
-from goondan_tasks.errors import ConfigError
+from goondan_tasks.contract.errors import ConfigError
 
 SECRET = {"valueFrom": {"secretRef": {"ref": "Secret/slack-bot", "key": "apiToken"}}}
 

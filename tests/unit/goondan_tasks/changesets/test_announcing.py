@@ -9,7 +9,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.keys import Keys
-from goondan_tasks.changesets.api import ChangesetError, ChangeSummary
+from goondan_tasks.authoring.changesets_api import ChangesetError, ChangeSummary
 from goondan_tasks.changesets.changesets import (
     MOST_CHARACTERS,
     Announce,
@@ -19,7 +19,7 @@ from goondan_tasks.changesets.changesets import (
     propose_commit,
 )
 from goondan_tasks.changesets.policy import Principal
-from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.contract.errors import BrokerUnreachableError
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.revisions.checkouts import RevisionSource
 from tests.git_bundle import GitBundle, make_bundle

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from goondan_tasks.authoring.changesets_api import CommitResult
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.changesets.api import CommitResult
 from goondan_tasks.changesets.policy import ChangesetRules, Principal
 from tests.git_bundle import GitBundle, make_bundle
 from tests.unit.goondan_tasks.bundle.writing import HANDLERS

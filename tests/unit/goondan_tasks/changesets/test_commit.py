@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.changesets.api import ChangesetError
+from goondan_tasks.authoring.changesets_api import ChangesetError
 from goondan_tasks.changesets.policy import ChangesetRules, Principal
 from goondan_tasks.changesets.working_files import WorkingFiles
 from tests.git_bundle import FILES, GitBundle, make_bundle, open_changeset

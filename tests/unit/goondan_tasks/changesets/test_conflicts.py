@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from goondan_tasks.authoring.changesets_api import CommitResult
 from goondan_tasks.changesets import changesets as changesets_module
-from goondan_tasks.changesets.api import CommitResult
 from goondan_tasks.revisions.git import Branch
 from tests.git_bundle import FILES, GitBundle, OpenChangeset, make_bundle, open_changeset
 from tests.processes import process_pool

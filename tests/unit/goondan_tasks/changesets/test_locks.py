@@ -11,10 +11,10 @@ from fakeredis import FakeRedis
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from goondan_tasks.changesets.api import ChangesetError, CommitResult
+from goondan_tasks.authoring.changesets_api import ChangesetError, CommitResult
 from goondan_tasks.changesets.changesets import CommitLock, file_lock, redis_lock
 from goondan_tasks.changesets.check import BundleCheck, Checked
-from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.contract.errors import BrokerUnreachableError
 from tests.git_bundle import make_bundle, open_changeset
 
 KEY = "goondan:commit-lock:notes"

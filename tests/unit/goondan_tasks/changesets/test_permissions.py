@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from goondan_tasks.authoring.changesets_api import ChangesetError, CommitError
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.changesets.api import ChangesetError, CommitError
 from goondan_tasks.changesets.changesets import Changesets
 from goondan_tasks.changesets.policy import PERSON, ChangesetRules, Principal
 from goondan_tasks.revisions.checkouts import RevisionSource

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks import sandbox
+from goondan_tasks.authoring.changesets_api import CommitResult
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.changesets.api import CommitResult
 from goondan_tasks.changesets.policy import ChangesetRules, Principal
+from goondan_tasks.machine import sandbox
 from tests.git_bundle import GitBundle, make_bundle
 from tests.unit.goondan_tasks.bundle.writing import HANDLERS
 

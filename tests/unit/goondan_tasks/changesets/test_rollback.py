@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.changesets.api import ChangesetError
+from goondan_tasks.authoring.changesets_api import ChangesetError
 from goondan_tasks.revisions.git import GitError
 from tests.git_bundle import FILES, make_bundle
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from goondan_tasks.authoring.changesets_api import ChangesetError, CommitResult
 from goondan_tasks.changesets import working_files
-from goondan_tasks.changesets.api import ChangesetError, CommitResult
 from goondan_tasks.changesets.policy import ChangesetRules, Principal
 from goondan_tasks.changesets.working_files import leads_out
 from goondan_tasks.revisions.checkouts import Folder, Found

@@ -6,13 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self, Unpack, cast
 
 from broker_config.settings import Settings
-from goondan_tasks.agent_registry import AgentRecord, WorkerRecord
-from goondan_tasks.call_counts import TotalCounts
-from goondan_tasks.calls import CallDraft
+from goondan_tasks.authoring.tool_api import SendResult
 from goondan_tasks.client.pending_call import CallOutput
 from goondan_tasks.client.status import AgentStatus, QueueStatus
-from goondan_tasks.crash_backoff import CrashBackoff
-from goondan_tasks.errors import (
+from goondan_tasks.contract.calls import CallDraft
+from goondan_tasks.contract.errors import (
     AgentNotFoundError,
     CallClosedError,
     CallNotFoundError,
@@ -21,14 +19,16 @@ from goondan_tasks.errors import (
     NotReplayableError,
     WaitTimeout,
 )
+from goondan_tasks.contract.messages import JsonObject, ToolCall, ToolCallResult
+from goondan_tasks.fleet.agent_registry import AgentRecord, WorkerRecord
+from goondan_tasks.fleet.call_counts import TotalCounts
+from goondan_tasks.fleet.crash_backoff import CrashBackoff
+from goondan_tasks.fleet.pauses import Pause
+from goondan_tasks.history.trace import CallStory, Trace, TraceSummary, story_of
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
 from goondan_tasks.ledger.call_filter import CallFilter, is_wanted
 from goondan_tasks.ledger.record import CallRecord
-from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
-from goondan_tasks.pauses import Pause
-from goondan_tasks.tool_api import SendResult
-from goondan_tasks.trace import CallStory, Trace, TraceSummary, story_of
 
 CALL_ID = "0b7c7a1e-0000-5000-8000-000000000001"
 

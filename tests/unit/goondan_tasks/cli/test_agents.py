@@ -7,10 +7,10 @@ import pytest
 from goondan_tasks.bundle import build_catalog, load_bundle
 from goondan_tasks.cli import agents, session
 from goondan_tasks.client.status import QueueStatus
-from goondan_tasks.crash_backoff import CrashBackoff
+from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.fleet.crash_backoff import CrashBackoff
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
-from goondan_tasks.messages import JsonObject
 from goondan_tasks.revisions import checkouts
 from tests.unit.goondan_tasks.cli.fake_client import NOW, FakeClient, queue_status
 from tests.unit.goondan_tasks.cli.invoke import goondan

@@ -8,9 +8,9 @@ import pytest
 from redis import Redis
 
 from broker_config.keys import Keys
-from goondan_tasks.agent_registry import AgentRecord, AgentRegistry
 from goondan_tasks.client import Client, connection
-from goondan_tasks.errors import AgentNotFoundError
+from goondan_tasks.contract.errors import AgentNotFoundError
+from goondan_tasks.fleet.agent_registry import AgentRecord, AgentRegistry
 from tests.unit.goondan_tasks.cli.invoke import goondan
 
 FAULT = "cannot be loaded"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.contract.errors import BrokerUnreachableError
 from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, FakeClient, result
 from tests.unit.goondan_tasks.cli.invoke import goondan
 

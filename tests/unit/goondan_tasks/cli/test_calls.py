@@ -6,8 +6,8 @@ import pytest
 from rich.cells import cell_len
 
 from broker_config import serializer
-from goondan_tasks.calls import new_call
 from goondan_tasks.cli.output import local_time
+from goondan_tasks.contract.calls import new_call
 from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, NOW, FakeClient, record, result
 from tests.unit.goondan_tasks.cli.invoke import goondan
 

@@ -11,11 +11,11 @@ import pytest
 from redis import Redis
 
 from broker_config.keys import Keys
-from goondan_tasks.agent_registry import AgentRegistry, WorkerRecord
 from goondan_tasks.cli import changesets
 from goondan_tasks.cli.output import local_time
-from goondan_tasks.messages import epoch_milliseconds
-from goondan_tasks.names import folder_workspace
+from goondan_tasks.contract.messages import epoch_milliseconds
+from goondan_tasks.contract.names import folder_workspace
+from goondan_tasks.fleet.agent_registry import AgentRegistry, WorkerRecord
 from goondan_tasks.revisions.active import ActiveRevision, RevisionFailure
 from tests.git_bundle import FILES, GitBundle, make_bundle
 from tests.unit.goondan_tasks.cli.invoke import Outcome, goondan

@@ -8,9 +8,9 @@ from redis import Redis
 
 from broker_config import serializer
 from broker_config.keys import Keys
-from goondan_tasks.agent_registry import AgentRecord, AgentRegistry, ShutdownRequests
-from goondan_tasks.call_counts import CallCounts, CountStore
 from goondan_tasks.client import connection
+from goondan_tasks.fleet.agent_registry import AgentRecord, AgentRegistry, ShutdownRequests
+from goondan_tasks.fleet.call_counts import CallCounts, CountStore
 from tests.unit.goondan_tasks.cli.fake_client import worker
 from tests.unit.goondan_tasks.cli.invoke import goondan
 

@@ -16,12 +16,12 @@ from watchfiles import Change
 
 from broker_config.keys import Keys
 from broker_config.settings import Settings
-from goondan_tasks.agent_registry import AgentRegistry, describe_agents
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.cli import folder
 from goondan_tasks.cli.dev import DevScreen, add_variables
 from goondan_tasks.cli.folder import CheckedBundle, FolderRevisions, changes_of, files_that_matter
-from goondan_tasks.errors import BundleRevisionUnavailableError
+from goondan_tasks.contract.errors import BundleRevisionUnavailableError
+from goondan_tasks.fleet.agent_registry import AgentRegistry, describe_agents
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange, RevisionFailure
 from goondan_tasks.revisions.checkouts import BundleRef, Checkout, RevisionSource
 from tests.git_bundle import FILES, make_bundle

@@ -10,9 +10,7 @@ import pytest
 from broker_config.embedded import RedisBinaryNotFound
 from broker_config.keys import Keys
 from broker_config.settings import Settings
-from goondan_tasks.agent_registry import AgentRecord, McpServerRecord, WorkerRecord, describe_agents
 from goondan_tasks.bundle import Bundle, inspect_bundle, load_bundle
-from goondan_tasks.call_counts import REQUEUED, Settlement
 from goondan_tasks.cli import doctor
 from goondan_tasks.cli.doctor import (
     clock_check,
@@ -31,7 +29,9 @@ from goondan_tasks.cli.fleet_checks import (
     revision_checks,
 )
 from goondan_tasks.client.status import AgentStatus
-from goondan_tasks.crash_backoff import CrashBackoff
+from goondan_tasks.fleet.agent_registry import AgentRecord, McpServerRecord, WorkerRecord, describe_agents
+from goondan_tasks.fleet.call_counts import REQUEUED, Settlement
+from goondan_tasks.fleet.crash_backoff import CrashBackoff
 from goondan_tasks.instances.earlier import EarlierWorkspace
 from goondan_tasks.revisions.active import RevisionChange, RevisionFailure, RevisionState
 from tests.oauth_server.apps import app_document

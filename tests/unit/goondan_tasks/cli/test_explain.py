@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks import failure
 from goondan_tasks.cli.output import error_text
+from goondan_tasks.contract import failure
 from tests.unit.goondan_tasks.cli.invoke import goondan
 
 ROOT = Path(__file__).parents[4]

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from broker_config import serializer
 from goondan_tasks.cli.output import Answer, Screen, error_text, make_table
-from goondan_tasks.messages import ToolCallError
+from goondan_tasks.contract.messages import ToolCallError
 from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, FakeClient, queue_status, record, result, worker
 from tests.unit.goondan_tasks.cli.invoke import goondan
 

@@ -15,10 +15,10 @@ from rich.status import Status
 from goondan_tasks.cli import live_output
 from goondan_tasks.cli.output import Screen
 from goondan_tasks.client.status import QueueStatus
-from goondan_tasks.errors import BrokerUnreachableError, WaitTimeout
+from goondan_tasks.contract.errors import BrokerUnreachableError, WaitTimeout
+from goondan_tasks.contract.names import DELEGATE_TOOL
+from goondan_tasks.contract.output import Progress
 from goondan_tasks.ledger.record import CallRecord
-from goondan_tasks.names import DELEGATE_TOOL
-from goondan_tasks.output import Progress
 from tests.unit.goondan_tasks.cli.fake_client import (
     CALL_ID,
     NOW,

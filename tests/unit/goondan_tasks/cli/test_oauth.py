@@ -7,8 +7,8 @@ import pytest
 from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.cli.oauth import resume_of
-from goondan_tasks.errors import AgentNotFoundError
-from goondan_tasks.messages import wall_clock
+from goondan_tasks.contract.errors import AgentNotFoundError
+from goondan_tasks.contract.messages import wall_clock
 from goondan_tasks.oauth.crypto import Cipher
 from goondan_tasks.oauth.file_store import FileStore
 from goondan_tasks.oauth.manager import open_keys

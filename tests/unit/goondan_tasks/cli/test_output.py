@@ -23,7 +23,7 @@ from goondan_tasks.cli.output import (
     listing,
     reported,
 )
-from goondan_tasks.errors import (
+from goondan_tasks.contract.errors import (
     BrokerUnreachableError,
     CallNotFoundError,
     ConfigError,
@@ -31,7 +31,7 @@ from goondan_tasks.errors import (
     HandoffError,
     WaitTimeout,
 )
-from goondan_tasks.wording import printable
+from goondan_tasks.contract.wording import printable
 
 STRANGE = {"emoji": "😀", "lone": "\ud800", "control": "\x1b[31m", "big": 2**70}
 

@@ -1,7 +1,7 @@
 """goondan pause and goondan resume, and where a pause is seen."""
 
 from goondan_tasks.cli.fleet_checks import pause_checks
-from goondan_tasks.pauses import Pause
+from goondan_tasks.fleet.pauses import Pause
 from tests.unit.goondan_tasks.cli.fake_client import FakeClient, queue_status
 from tests.unit.goondan_tasks.cli.invoke import goondan
 

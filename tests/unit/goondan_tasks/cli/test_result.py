@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from goondan_tasks.messages import iso_time
-from goondan_tasks.output import Progress
+from goondan_tasks.contract.messages import iso_time
+from goondan_tasks.contract.output import Progress
 from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, META, NOW, FakeClient, record, result
 from tests.unit.goondan_tasks.cli.invoke import goondan
 

@@ -14,10 +14,10 @@ from flower import events
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.options import declared_queues
-from goondan_tasks import flower_program
 from goondan_tasks.cli import servers
 from goondan_tasks.cli.servers import why_not_free
-from goondan_tasks.flower_program import BoundedPauses, QueueNames, receiving
+from goondan_tasks.programs import flower_program
+from goondan_tasks.programs.flower_program import BoundedPauses, QueueNames, receiving
 from tests.unit.goondan_tasks.cli.invoke import goondan
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "coding-swarm"
@@ -46,7 +46,7 @@ def test_it_becomes_flower_on_the_loopback_interface_with_arguments_and_results(
     told = goondan("flower")
 
     [(command, _)] = started
-    assert command[:4] == [sys.executable, "-P", "-m", "goondan_tasks.flower_program"]
+    assert command[:4] == [sys.executable, "-P", "-m", "goondan_tasks.programs.flower_program"]
     assert command[4:8] == ["--app", "goondan_tasks", "--quiet", "flower"]
     assert {"--address=127.0.0.1", "--port=5555"} <= set(command)
     assert "--tasks_columns=name,state,kwargs,result,worker,runtime,received,uuid" in command
@@ -99,7 +99,8 @@ def test_it_is_known_why_nothing_can_listen(taken_port: int) -> None:
 
 STUCK = """
 import atexit, sys, threading, time
-from goondan_tasks import celery, flower_program
+from goondan_tasks import celery
+from goondan_tasks.programs import flower_program
 
 threading.Thread(target=time.sleep, args=(600,)).start()
 atexit.register(print, "state saved", flush=True)
@@ -166,7 +167,7 @@ def test_an_address_that_no_host_can_have_is_refused() -> None:
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in [name for name in sys.modules if name.startswith("goondan_tasks.mcp_server")]:
+    for module in [name for name in sys.modules if name.startswith("goondan_tasks.programs.mcp_server")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "mcp.server.context", None)
 

@@ -21,7 +21,7 @@ from goondan_tasks.cli.session import (
     require_broker,
     takes_session,
 )
-from goondan_tasks.errors import AgentNotFoundError, BrokerUnreachableError, ConfigError
+from goondan_tasks.contract.errors import AgentNotFoundError, BrokerUnreachableError, ConfigError
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "coding-swarm"
 

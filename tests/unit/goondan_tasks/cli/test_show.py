@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from broker_config import serializer
-from goondan_tasks.calls import new_call
+from goondan_tasks.contract.calls import new_call
 from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, META, NOW, FakeClient, record, result
 from tests.unit.goondan_tasks.cli.invoke import goondan
 

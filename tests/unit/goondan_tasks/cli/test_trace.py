@@ -7,8 +7,8 @@ import pytest
 
 from goondan_tasks.cli.output import local_time
 from goondan_tasks.cli.trace import trace_text
-from goondan_tasks.messages import iso_time
-from goondan_tasks.trace import Trace, TraceError, TraceNode, TraceSummary, build_trace
+from goondan_tasks.contract.messages import iso_time
+from goondan_tasks.history.trace import Trace, TraceError, TraceNode, TraceSummary, build_trace
 from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, FakeClient, record
 from tests.unit.goondan_tasks.cli.invoke import goondan
 from tests.unit.goondan_tasks.trace_nodes import TEN, node

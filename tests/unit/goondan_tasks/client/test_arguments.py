@@ -10,7 +10,7 @@ import pytest
 
 from broker_config.settings import Settings
 from goondan_tasks.client import AsyncClient, Client, PendingCall
-from goondan_tasks.errors import GoondanError, ToolInputValidationError, WaitTimeout
+from goondan_tasks.contract.errors import GoondanError, ToolInputValidationError, WaitTimeout
 from tests.unit.goondan_tasks.client.test_async_client import NOT_ASYNC, public
 
 #: nothing listens there: a method that asks Redis fails with another error

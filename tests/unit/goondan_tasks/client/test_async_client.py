@@ -9,7 +9,7 @@ import pytest
 from goondan_tasks.client import AsyncClient, Client
 from goondan_tasks.client.async_client import Undoable
 from goondan_tasks.client.threads import ClientThreads
-from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.contract.errors import BrokerUnreachableError
 from tests.waiting import wait_until
 
 #: for workers, which hand their calls over themselves, and for the client's own parts

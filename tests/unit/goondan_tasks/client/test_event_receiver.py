@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from goondan_tasks.calls import Run, new_call
 from goondan_tasks.client.event_receiver import EventLeases
+from goondan_tasks.contract.calls import Run, new_call
+from goondan_tasks.contract.messages import ToolCall
 from goondan_tasks.ledger.record import Claim, Verdict
-from goondan_tasks.messages import ToolCall
 from tests.answered import Answered
 from tests.waiting import wait_until
 

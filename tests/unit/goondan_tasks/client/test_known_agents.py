@@ -8,10 +8,10 @@ import pytest
 
 from broker_config.keys import Keys
 from broker_config.settings import Settings
-from goondan_tasks.agent_registry import AgentRecord, AgentRegistry
-from goondan_tasks.calls import draft_call, identity_of
 from goondan_tasks.client.known_agents import GOOD_SECONDS, NONE_SECONDS, ActiveRefs, KnownAgents, OwnAgents
-from goondan_tasks.errors import AgentNotFoundError
+from goondan_tasks.contract.calls import draft_call, identity_of
+from goondan_tasks.contract.errors import AgentNotFoundError
+from goondan_tasks.fleet.agent_registry import AgentRecord, AgentRegistry
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "coding-swarm"

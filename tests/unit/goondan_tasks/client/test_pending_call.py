@@ -12,12 +12,12 @@ from broker_config import serializer
 from broker_config.settings import Settings
 from goondan_tasks.client import pending_call
 from goondan_tasks.client.pending_call import CallService, PendingCall
-from goondan_tasks.errors import BrokerUnreachableError, CallNotFoundError, WaitTimeout
+from goondan_tasks.contract.errors import BrokerUnreachableError, CallNotFoundError, WaitTimeout
+from goondan_tasks.contract.messages import ToolCallResult
+from goondan_tasks.contract.output import Progress, report_of
 from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
-from goondan_tasks.messages import ToolCallResult
-from goondan_tasks.output import Progress, report_of
 from tests.unit.goondan_tasks.ledger.calls import ONCE, a_call, claimed, record_of, submit
 
 PROGRESS = Progress(done=3, total=10, updated_at="2026-02-01T10:00:00.000Z")

@@ -10,7 +10,7 @@ from redis import Redis
 from broker_config import serializer
 from broker_config.keys import Keys
 from goondan_tasks.client.results import ResultListener
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.contract.messages import ToolCallResult
 from tests.unit.goondan_tasks.client.test_pending_call import a_result
 
 KEYS = Keys("goondan")

@@ -13,15 +13,15 @@ from broker_config.confirmation import NotConfirmedError
 from broker_config.keys import Keys
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
-from goondan_tasks.calls import CallDraft, draft_call, identity_of
 from goondan_tasks.client.submitter import Submitter, replay_of, require_replayable
-from goondan_tasks.errors import NotReplayableError, RecordDamagedError
+from goondan_tasks.contract.calls import CallDraft, draft_call, identity_of
+from goondan_tasks.contract.errors import NotReplayableError, RecordDamagedError
+from goondan_tasks.contract.messages import ToolCall, ToolCallResult, assistant_message, iso_time
+from goondan_tasks.contract.names import NO_CALL_TOOL
+from goondan_tasks.history import StepRecord, StepStore
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import CallRecord
-from goondan_tasks.messages import ToolCall, ToolCallResult, assistant_message, iso_time
-from goondan_tasks.names import NO_CALL_TOOL
-from goondan_tasks.steps import StepRecord, StepStore
 
 
 @pytest.fixture

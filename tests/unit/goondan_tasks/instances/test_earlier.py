@@ -9,9 +9,9 @@ import pytest
 from broker_config.keys import Keys
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle, load_bundle
+from goondan_tasks.contract.names import folder_workspace
 from goondan_tasks.instances.earlier import EarlierWorkspace, earlier_workspace
 from goondan_tasks.instances.table import Instances, encoded
-from goondan_tasks.names import folder_workspace
 from goondan_tasks.revisions.active import ActiveRevision
 from tests.unit.goondan_tasks.bundle.writing import AGENT, TOOL, write
 

@@ -13,16 +13,16 @@ from redis import Redis
 
 from broker_config import serializer
 from broker_config.settings import Settings
-from goondan_tasks.agent_registry import AgentRecord
-from goondan_tasks.calls import identity_of, new_call
-from goondan_tasks.conversation import ConversationFiles
-from goondan_tasks.errors import InstanceBusyError, InstanceNotFoundError
+from goondan_tasks.contract.calls import identity_of, new_call
+from goondan_tasks.contract.conversation import ConversationFiles
+from goondan_tasks.contract.errors import InstanceBusyError, InstanceNotFoundError
+from goondan_tasks.contract.messages import Message
+from goondan_tasks.fleet.agent_registry import AgentRecord
 from goondan_tasks.instances.files import InstanceFiles
 from goondan_tasks.instances.housekeeping import ASIDE_SECONDS, Housekeeping, InstanceRemoval, LiveCalls
 from goondan_tasks.instances.table import InstanceDirectory, Instances
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.submission import Submission
-from goondan_tasks.messages import Message
 from workers.instances.workdirs import InstanceWorkdirs, Workdirs, root_id
 
 TOKEN = "0" * 32

@@ -8,6 +8,7 @@ import pytest
 from redis import Redis
 
 from broker_config.keys import Keys
+from goondan_tasks.contract.table_rows import report_row
 from goondan_tasks.instances.table import (
     HOLD_SECONDS,
     INSTANCE_TTL_SECONDS,
@@ -16,7 +17,6 @@ from goondan_tasks.instances.table import (
     Opened,
     Spawned,
 )
-from goondan_tasks.table_rows import report_row
 
 ODD_KEYS = ["telegram:1/..", "한글 🙂", "x" * 300, "a@b", "a\nb", " ", "*[?", "%"]
 OWNER = ("planner", "p")

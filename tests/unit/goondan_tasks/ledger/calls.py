@@ -4,14 +4,14 @@ from redis import Redis
 
 from broker_config import serializer
 from broker_config.scripts import ClaimOnReserve
-from goondan_tasks.calls import identity_of, new_call, queue_element
-from goondan_tasks.events import queue_of
+from goondan_tasks.contract.calls import identity_of, new_call, queue_element
+from goondan_tasks.contract.events import queue_of
+from goondan_tasks.contract.messages import JsonObject, ToolCall, wall_clock
+from goondan_tasks.contract.names import DELEGATE_TOOL
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms, new_token
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord, Claim
 from goondan_tasks.ledger.submission import Submission, digest_of
-from goondan_tasks.messages import JsonObject, ToolCall, wall_clock
-from goondan_tasks.names import DELEGATE_TOOL
 from tests.waiting import wait_until
 from workers.job import Job
 

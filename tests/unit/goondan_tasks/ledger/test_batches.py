@@ -4,11 +4,11 @@ import pytest
 from redis import Redis
 
 from broker_config.queues import wake_up_key
-from goondan_tasks.calls import identity_of
+from goondan_tasks.contract.calls import identity_of
+from goondan_tasks.contract.messages import ToolCall
 from goondan_tasks.ledger import submission as submission_module
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.submission import event_submission
-from goondan_tasks.messages import ToolCall
 from tests.unit.goondan_tasks.ledger.calls import a_call, an_event, submission, submit
 
 

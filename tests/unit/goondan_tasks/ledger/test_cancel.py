@@ -3,7 +3,12 @@
 import pytest
 from redis import Redis
 
-from goondan_tasks.errors import CallClosedError, CallNotFoundError, ToolCancelledError, ToolExpiredError
+from goondan_tasks.contract.errors import (
+    CallClosedError,
+    CallNotFoundError,
+    ToolCancelledError,
+    ToolExpiredError,
+)
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Stored, Verdict

@@ -7,16 +7,16 @@ from redis import Redis
 
 from broker_config import serializer
 from broker_config.settings import Settings
-from goondan_tasks.calls import identity_of, queue_element
 from goondan_tasks.client import Client
 from goondan_tasks.client import connection as client_connection
-from goondan_tasks.errors import AgentNotFoundError
-from goondan_tasks.events import queue_of
+from goondan_tasks.contract.calls import identity_of, queue_element
+from goondan_tasks.contract.errors import AgentNotFoundError
+from goondan_tasks.contract.events import queue_of
+from goondan_tasks.contract.messages import ToolCall
 from goondan_tasks.ledger.call_filter import CallFilter
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.submission import Submission, digest_of
 from goondan_tasks.ledger.tidying import BATCH
-from goondan_tasks.messages import ToolCall
 from tests.unit.goondan_tasks.ledger.calls import a_call, an_event, claimed
 
 

@@ -6,15 +6,15 @@ from redis import Redis
 from broker_config import serializer
 from broker_config.queues import call_queue, events_queue
 from broker_config.scripts import ClaimOnReserve
-from goondan_tasks.calls import identity_of, queue_element
-from goondan_tasks.events import TOOL_OF_TASK, mailbox_of
+from goondan_tasks.contract.calls import identity_of, queue_element
+from goondan_tasks.contract.events import TOOL_OF_TASK, mailbox_of
+from goondan_tasks.contract.messages import ToolCall
+from goondan_tasks.contract.names import DELEGATE_RESULT_TOOL, DELEGATE_TOOL, EVENT_TOOL
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.endings import Finished
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Stored, Verdict
 from goondan_tasks.ledger.submission import Submission, digest_of
-from goondan_tasks.messages import ToolCall
-from goondan_tasks.names import DELEGATE_RESULT_TOOL, DELEGATE_TOOL, EVENT_TOOL
 from tests.unit.goondan_tasks.ledger.calls import AGAIN, an_event, reserved
 
 

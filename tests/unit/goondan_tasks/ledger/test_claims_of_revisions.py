@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from goondan_tasks.calls import new_call
+from goondan_tasks.contract.calls import new_call
+from goondan_tasks.contract.messages import ToolCall
 from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
-from goondan_tasks.messages import ToolCall
 from tests.unit.goondan_tasks.ledger.calls import AGAIN, reserved, submit
 
 OLD, NEW = f"git:{'1' * 40}", f"git:{'2' * 40}"

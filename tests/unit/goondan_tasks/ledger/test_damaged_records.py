@@ -9,14 +9,14 @@ from redis.exceptions import ResponseError
 
 from broker_config.queues import call_queue
 from broker_config.scripts import ScriptCall
-from goondan_tasks.calls import identity_of
 from goondan_tasks.client.status import read_backlogs, read_unfetched_mail
-from goondan_tasks.errors import CallNotFoundError
+from goondan_tasks.contract.calls import identity_of
+from goondan_tasks.contract.errors import CallNotFoundError
+from goondan_tasks.contract.messages import ToolCall
 from goondan_tasks.instances.housekeeping import LiveCalls
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.losses import losses_of_agents
 from goondan_tasks.ledger.record import Claim, Outcome, Stored, Verdict
-from goondan_tasks.messages import ToolCall
 from tests.unit.goondan_tasks.ledger.calls import (
     AGAIN,
     a_call,

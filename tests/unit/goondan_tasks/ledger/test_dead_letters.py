@@ -9,7 +9,7 @@ from redis import Redis
 
 from broker_config import serializer
 from broker_config.settings import Settings
-from goondan_tasks.calls import identity_of, new_call
+from goondan_tasks.contract.calls import identity_of, new_call
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.dead_letters import DeadLetters, batches
 from goondan_tasks.ledger.ledger import Ledger

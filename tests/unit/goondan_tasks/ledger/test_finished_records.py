@@ -7,14 +7,14 @@ import pytest
 from redis import Redis
 
 from broker_config import serializer
-from goondan_tasks.calls import identity_of, new_call
-from goondan_tasks.errors import CallClosedError
+from goondan_tasks.contract.calls import identity_of, new_call
+from goondan_tasks.contract.errors import CallClosedError
+from goondan_tasks.contract.messages import ToolCall
 from goondan_tasks.ledger.call_filter import ids_beginning_with
 from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim
 from goondan_tasks.ledger.submission import Submission, call_json, digest_of
-from goondan_tasks.messages import ToolCall
 from tests.unit.goondan_tasks.ledger.calls import ONCE, a_call, claimed, record_of, submit
 
 #: what tells a plain call's arguments from the rest stands in them, too

@@ -8,12 +8,12 @@ from redis import Redis
 
 from broker_config.process_identity import this_process
 from broker_config.settings import Settings
-from goondan_tasks.calls import identity_of
+from goondan_tasks.contract.calls import identity_of
+from goondan_tasks.contract.messages import ToolCall
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Verdict
-from goondan_tasks.messages import ToolCall
 from tests.unit.goondan_tasks.ledger.calls import (
     AGAIN,
     a_call,

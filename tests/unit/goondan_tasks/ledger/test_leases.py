@@ -8,11 +8,11 @@ import pytest
 from redis.exceptions import RedisError
 from structlog.testing import capture_logs
 
-from goondan_tasks.calls import Run, new_call
+from goondan_tasks.contract.calls import Run, new_call
+from goondan_tasks.contract.messages import wall_clock
 from goondan_tasks.ledger.leases import RETRY_SECONDS, LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
-from goondan_tasks.messages import wall_clock
 from tests.answered import Answered
 from tests.waiting import wait_until
 

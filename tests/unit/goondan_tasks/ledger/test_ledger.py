@@ -8,12 +8,12 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from goondan_tasks.calls import identity_of
+from goondan_tasks.contract.calls import identity_of
+from goondan_tasks.contract.messages import iso_time
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Stored, Verdict
 from goondan_tasks.ledger.submission import event_submission
-from goondan_tasks.messages import iso_time
 from tests.unit.goondan_tasks.ledger.calls import (
     AGAIN,
     ONCE,

@@ -4,7 +4,7 @@ import pytest
 from redis import Redis
 
 from broker_config.settings import Settings
-from goondan_tasks.agent_registry import AgentRegistry
+from goondan_tasks.fleet.agent_registry import AgentRegistry
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.losses import find_losses, losses_of_agents, with_losses
 from tests.unit.goondan_tasks.cli.fake_client import worker

@@ -19,16 +19,16 @@ from redis import Redis
 
 from broker_config import serializer
 from broker_config.settings import Settings
-from goondan_tasks.calls import identity_of
-from goondan_tasks.errors import HandoffTimeoutError
-from goondan_tasks.events import mailbox_of
+from goondan_tasks.contract.calls import identity_of
+from goondan_tasks.contract.errors import HandoffTimeoutError
+from goondan_tasks.contract.events import mailbox_of
+from goondan_tasks.contract.messages import ToolCall
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms, new_token
 from goondan_tasks.ledger.endings import Finished
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Stored, Verdict
 from goondan_tasks.ledger.submission import Submission, digest_of, event_submission
-from goondan_tasks.messages import ToolCall
 from tests.unit.goondan_tasks.ledger.calls import an_event
 from tests.waiting import wait_until
 

@@ -5,21 +5,21 @@ from dataclasses import replace
 import pytest
 from redis import Redis
 
-from goondan_tasks.calls import identity_of
-from goondan_tasks.errors import (
+from goondan_tasks.contract.calls import identity_of
+from goondan_tasks.contract.errors import (
     CallClosedError,
     CallNotFoundError,
     CallNotPendingError,
 )
-from goondan_tasks.events import completed_event, mailbox_of
+from goondan_tasks.contract.events import completed_event, mailbox_of
+from goondan_tasks.contract.messages import ToolCall, ToolCallResult
+from goondan_tasks.contract.names import CallbackToken, callback_token
+from goondan_tasks.contract.output import Pending
 from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.completions import Completions
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Outcome, Verdict
-from goondan_tasks.messages import ToolCall, ToolCallResult
-from goondan_tasks.names import CallbackToken, callback_token
-from goondan_tasks.output import Pending
 from tests.unit.goondan_tasks.ledger.calls import AGAIN, ONCE, a_call, claimed, record_of, submit, swept
 
 HOUR = 3_600.0

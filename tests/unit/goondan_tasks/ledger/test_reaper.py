@@ -7,19 +7,19 @@ import pytest
 from redis import Redis
 
 from broker_config.settings import Settings
-from goondan_tasks.agent_registry import AgentRegistry
-from goondan_tasks.call_counts import CountStore
-from goondan_tasks.calls import identity_of, new_call
 from goondan_tasks.client.status import read_backlogs
 from goondan_tasks.client.submitter import Submitter
-from goondan_tasks.events import is_event
+from goondan_tasks.contract.calls import identity_of, new_call
+from goondan_tasks.contract.events import is_event
+from goondan_tasks.contract.messages import ToolCall, ToolCallResult
+from goondan_tasks.contract.names import NO_CALL_TOOL
+from goondan_tasks.fleet.agent_registry import AgentRegistry
+from goondan_tasks.fleet.call_counts import CountStore
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import SWEEP_BATCH, Ledger
 from goondan_tasks.ledger.reaper import CAUSES, Reaper
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.submission import Submission
-from goondan_tasks.messages import ToolCall, ToolCallResult
-from goondan_tasks.names import NO_CALL_TOOL
 from tests.unit.goondan_tasks.cli.fake_client import worker
 from tests.unit.goondan_tasks.ledger.calls import (
     AGAIN,

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from broker_config import serializer
+from goondan_tasks.contract.messages import assistant_message
 from goondan_tasks.ledger.submission import call_json
-from goondan_tasks.messages import assistant_message
 from tests.unit.goondan_tasks.ledger.calls import a_call
 
 MESSAGE = assistant_message("call_1", "bash__exec", {"command": None}, "step-1", "2026-01-01T00:00:00.000Z")

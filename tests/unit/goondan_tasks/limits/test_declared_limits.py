@@ -7,9 +7,9 @@ import pytest
 
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.bundle.binding import BoundTool
-from goondan_tasks.calls import new_call
-from goondan_tasks.limits.limiter import Limits
-from goondan_tasks.messages import ToolCall
+from goondan_tasks.contract.calls import new_call
+from goondan_tasks.contract.messages import ToolCall
+from goondan_tasks.ledger.limiter import Limits
 
 BUNDLE = Path(__file__).parents[3] / "bundles/limits"
 TOOLS: dict[str, BoundTool] = dict(load_bundle(BUNDLE).bound_tools("clerk"))

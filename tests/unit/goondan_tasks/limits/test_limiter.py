@@ -8,10 +8,10 @@ import pytest
 from redis import Redis
 
 from broker_config.settings import Settings
-from goondan_tasks.calls import Run, new_call
+from goondan_tasks.contract.calls import Run, new_call
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.limiter import Limiter, LimitState, conflict, shared
 from goondan_tasks.ledger.record import Claim, Verdict
-from goondan_tasks.limits.limiter import Limiter, LimitState, conflict, shared
 
 STATE = LimitState(now=100_000, waiting=0, most=2, period=0, took=0, oldest=None, mark=None)
 CALL = new_call("coder", "notes__find", {}, {"tool_call_id": "call_2"})

@@ -11,18 +11,18 @@ from redis import Redis
 from broker_config import serializer
 from broker_config.keys import Keys
 from broker_config.settings import Settings
-from goondan_tasks.calls import identity_of, new_call
-from goondan_tasks.errors import ToolCancelledError
-from goondan_tasks.failure import describe
+from goondan_tasks.contract.calls import identity_of, new_call
+from goondan_tasks.contract.errors import ToolCancelledError
+from goondan_tasks.contract.failure import describe
+from goondan_tasks.contract.messages import ToolCall, iso_time
+from goondan_tasks.contract.output import Pending
+from goondan_tasks.fleet.pauses import Pauses, pause_name
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.endings import Finished
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.limiter import LimitAnswer, Limits, LimitScripts
 from goondan_tasks.ledger.record import Claim, Stored
 from goondan_tasks.ledger.submission import Submission
-from goondan_tasks.limits.limiter import LimitAnswer, Limits, LimitScripts
-from goondan_tasks.messages import ToolCall, iso_time
-from goondan_tasks.output import Pending
-from goondan_tasks.pauses import Pauses, pause_name
 from tests.waiting import wait_until
 
 QUEUE = "agent.coder"

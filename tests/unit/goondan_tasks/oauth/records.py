@@ -2,7 +2,7 @@
 
 from pydantic import SecretStr
 
-from goondan_tasks.messages import JsonObject, iso_time
+from goondan_tasks.contract.messages import JsonObject, iso_time
 from goondan_tasks.oauth.records import AuthSession, DeviceCode, OAuthGrant, OAuthToken, Resume
 
 #: a moment that is whole milliseconds, after every record that is written by these functions

@@ -9,7 +9,7 @@ import fakeredis
 from redis import Redis
 
 from broker_config.keys import Keys
-from goondan_tasks.messages import wall_clock
+from goondan_tasks.contract.messages import wall_clock
 from goondan_tasks.oauth.crypto import Cipher, Keyring
 from goondan_tasks.oauth.file_store import FileStore
 from goondan_tasks.oauth.redis_store import RedisStore

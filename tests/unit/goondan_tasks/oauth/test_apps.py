@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.messages import JsonObject
+from goondan_tasks.contract.messages import JsonObject
 from tests.oauth_server.apps import make_oauth_app
 
 _URL = "http://127.0.0.1:9"

@@ -7,8 +7,8 @@ from pydantic import SecretStr
 from redis.exceptions import ReadOnlyError
 from starlette.testclient import TestClient
 
-from goondan_tasks.errors import ConfigError, OAuthStoreError
-from goondan_tasks.messages import wall_clock
+from goondan_tasks.contract.errors import ConfigError, OAuthStoreError
+from goondan_tasks.contract.messages import wall_clock
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.callback_app import make_app
 from goondan_tasks.oauth.consent import Callback

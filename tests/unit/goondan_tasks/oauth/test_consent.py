@@ -9,8 +9,8 @@ import pytest
 from redis.exceptions import ResponseError
 
 from broker_config.settings import Settings
-from goondan_tasks.errors import AgentNotFoundError, ConfigError, OAuthStoreError
-from goondan_tasks.messages import wall_clock
+from goondan_tasks.contract.errors import AgentNotFoundError, ConfigError, OAuthStoreError
+from goondan_tasks.contract.messages import wall_clock
 from goondan_tasks.oauth import consent
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.consent import Callback, Maintenance, Schedule, public_url_of

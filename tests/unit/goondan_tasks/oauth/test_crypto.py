@@ -5,7 +5,7 @@ import base64
 import pytest
 from pydantic import SecretStr
 
-from goondan_tasks.errors import ConfigError, OAuthStoreError
+from goondan_tasks.contract.errors import ConfigError, OAuthStoreError
 from goondan_tasks.oauth.crypto import Cipher, Key, Keyring, SecretField
 from tests.unit.goondan_tasks.oauth.stores import KEY, OTHER_KEY
 

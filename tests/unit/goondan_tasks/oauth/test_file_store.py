@@ -9,8 +9,8 @@ import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
-from goondan_tasks.errors import ConfigError, OAuthStoreError
-from goondan_tasks.messages import wall_clock
+from goondan_tasks.contract.errors import ConfigError, OAuthStoreError
+from goondan_tasks.contract.messages import wall_clock
 from goondan_tasks.oauth import file_store
 from goondan_tasks.oauth.crypto import Cipher, SecretField
 from goondan_tasks.oauth.file_store import KeyFile, write_private

@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from pydantic import SecretStr
 
-from goondan_tasks.messages import iso_time
+from goondan_tasks.contract.messages import iso_time
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.records import OAuthError, OAuthToken
 from goondan_tasks.oauth.store import OAuthStore

@@ -13,7 +13,7 @@ import pytest
 from joserfc import jws, jwt
 from joserfc.jwk import OctKey
 
-from goondan_tasks.messages import JsonObject
+from goondan_tasks.contract.messages import JsonObject
 from goondan_tasks.oauth.provider import (
     ProviderHttp,
     ProviderResponse,

@@ -7,7 +7,7 @@ import fakeredis
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from goondan_tasks.messages import wall_clock
+from goondan_tasks.contract.messages import wall_clock
 from goondan_tasks.oauth.redis_store import GRANT_TTL_SECONDS, RedisClock
 from tests.unit.goondan_tasks.oauth.records import APP, SUBJECT, device_session, grant, session
 from tests.unit.goondan_tasks.oauth.stores import RedisVault

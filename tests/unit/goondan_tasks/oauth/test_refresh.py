@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.lock import Lock
 
-from goondan_tasks.messages import iso_time
+from goondan_tasks.contract.messages import iso_time
 from goondan_tasks.oauth.manager import OAuthManager, Refresher, RefreshesInFlight
 from goondan_tasks.oauth.provider import TokenReply
 from goondan_tasks.oauth.records import ProviderRefusedError, ProviderUnavailableError

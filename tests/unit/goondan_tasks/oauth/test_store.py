@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from goondan_tasks.errors import OAuthStoreError
-from goondan_tasks.messages import wall_clock
+from goondan_tasks.contract.errors import OAuthStoreError
+from goondan_tasks.contract.messages import wall_clock
 from goondan_tasks.oauth import file_store, redis_store
 from goondan_tasks.oauth.crypto import Key
 from goondan_tasks.oauth.records import AuthSession

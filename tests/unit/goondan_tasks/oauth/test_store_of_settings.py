@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker_config.settings import Settings
-from goondan_tasks.errors import OAuthStoreError
+from goondan_tasks.contract.errors import OAuthStoreError
 from goondan_tasks.oauth.crypto import Key, Keyring
 from goondan_tasks.oauth.manager import open_keys, require_keys
 from tests.unit.goondan_tasks.oauth.records import grant

@@ -14,14 +14,14 @@ from broker_config.keys import Keys
 from broker_config.process_identity import this_process
 from broker_config.queues import call_queue
 from broker_config.settings import Settings
-from goondan_tasks.agent_registry import AgentRecord, WorkerRecord
-from goondan_tasks.calls import identity_of, queue_element
 from goondan_tasks.client.status import QueueStatus
-from goondan_tasks.errors import AgentUnavailableError, ToolOutcomeUnknownError
+from goondan_tasks.contract.calls import identity_of, queue_element
+from goondan_tasks.contract.errors import AgentUnavailableError, ToolOutcomeUnknownError
+from goondan_tasks.contract.names import DELEGATE_TOOL, EVENT_TOOL
+from goondan_tasks.fleet.agent_registry import AgentRecord, WorkerRecord
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
-from goondan_tasks.names import DELEGATE_TOOL, EVENT_TOOL
 from goondan_tasks.oauth.manager import LONGEST_SECONDS
 from goondan_tasks.orchestrator.orchestrator import Fleet, Orchestrator, Rules, patience_of
 from goondan_tasks.orchestrator.supervisor import Supervisor

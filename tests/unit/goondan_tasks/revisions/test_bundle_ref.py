@@ -2,7 +2,7 @@
 
 import pytest
 
-from goondan_tasks.errors import BundleRevisionUnavailableError
+from goondan_tasks.contract.errors import BundleRevisionUnavailableError
 from goondan_tasks.revisions.checkouts import BundleRef
 
 COMMIT = "3f786850e387550fdab836ed7e6dc881de23001b"

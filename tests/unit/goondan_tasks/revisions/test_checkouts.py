@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from goondan_tasks.authoring.entry import handlers_in, import_entry
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.entry import handlers_in, import_entry
-from goondan_tasks.errors import BundleRevisionUnavailableError
+from goondan_tasks.contract.errors import BundleRevisionUnavailableError
+from goondan_tasks.machine.trees import remove_tree
 from goondan_tasks.revisions.checkouts import BundleRef, Checkouts, RevisionSource, clean_checkouts
-from goondan_tasks.trees import remove_tree
 from tests.git_bundle import FILES, GitBundle, git, make_bundle
 from tests.processes import process_pool
 from tests.unit.goondan_tasks.bundle.writing import write

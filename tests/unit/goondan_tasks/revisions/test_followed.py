@@ -7,7 +7,7 @@ import pytest
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.bundle.findings import BundleError
-from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError
+from goondan_tasks.contract.errors import BundleRevisionUnavailableError, ConfigError
 from goondan_tasks.revisions.bootstrap import FollowedBundle, is_followed
 from goondan_tasks.revisions.checkouts import clean_checkouts
 from tests.git_bundle import FILES, GitBundle, make_bundle

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.errors import BundleRevisionUnavailableError
+from goondan_tasks.contract.errors import BundleRevisionUnavailableError
 from goondan_tasks.revisions.checkouts import RevisionSource
 from goondan_tasks.revisions.git import GitError
 from tests.git_bundle import GitBundle, git, make_bundle

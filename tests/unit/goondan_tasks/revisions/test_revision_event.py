@@ -1,7 +1,7 @@
 """The event that tells an agent that its change is active."""
 
-from goondan_tasks.calls import identity_of
-from goondan_tasks.events import message_of
+from goondan_tasks.contract.calls import identity_of
+from goondan_tasks.contract.events import message_of
 from goondan_tasks.ledger.submission import digest_of
 from goondan_tasks.revisions.active import (
     CHANGED,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.errors import BundleRevisionUnavailableError
+from goondan_tasks.contract.errors import BundleRevisionUnavailableError
 from goondan_tasks.revisions import checkouts
 from goondan_tasks.revisions.checkouts import RevisionSource, content_ref
 from goondan_tasks.revisions.git import GitError

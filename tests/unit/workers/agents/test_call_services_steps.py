@@ -11,9 +11,9 @@ import pytest
 
 from broker_config.keys import Keys
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.calls import new_call
-from goondan_tasks.names import EVENT_TOOL
-from goondan_tasks.steps import StepStore
+from goondan_tasks.contract.calls import new_call
+from goondan_tasks.contract.names import EVENT_TOOL
+from goondan_tasks.history import StepStore
 from tests.unit.workers.default_threads import take_default_threads_away
 from workers.agents.call_services import AgentTurn, AsyncEntryStep, BlockingEntryStep
 from workers.concurrency.event_loop import EventLoopThread

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.calls import new_call
-from goondan_tasks.errors import ToolInputValidationError
-from goondan_tasks.handoff import Asker, RepeatableIds
+from goondan_tasks.authoring.handoff import Asker, RepeatableIds
+from goondan_tasks.contract.calls import new_call
+from goondan_tasks.contract.errors import ToolInputValidationError
 from workers.agents.call_services import BlockingToolCaller
 
 EVENT = new_call("ann", "goondan__event", {}, {"instance_key": "i", "turn_id": "turn-1"})

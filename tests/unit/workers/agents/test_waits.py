@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from goondan_tasks.errors import LimitError
+from goondan_tasks.contract.errors import LimitError
 from tests.waiting import wait_until
 from workers.agents.waits import Waits
 from workers.concurrency.slots import Wait

@@ -12,10 +12,10 @@ import structlog
 import yaml
 
 import workers.builtin
-from goondan_tasks.errors import ToolInputValidationError
-from goondan_tasks.messages import assistant_message
-from goondan_tasks.schema import compile_schema
-from goondan_tasks.tool_api import JsonObject, ToolContext
+from goondan_tasks.authoring.tool_api import JsonObject, ToolContext
+from goondan_tasks.contract.errors import ToolInputValidationError
+from goondan_tasks.contract.messages import assistant_message
+from goondan_tasks.contract.schema import compile_schema
 from tests.unit.workers.builtin.local_server import LocalServer
 from workers.builtin.bash import handlers as bash
 from workers.builtin.file_system import handlers as file_system

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.errors import PathOutsideWorkdirError, ToolInputValidationError
+from goondan_tasks.contract.errors import PathOutsideWorkdirError, ToolInputValidationError
 from tests.processes import runs
 from tests.unit.workers.builtin.conftest import CallTool
 

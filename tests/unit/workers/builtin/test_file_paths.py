@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.errors import PathOutsideWorkdirError, ToolError
-from goondan_tasks.inner_path import InnerPath
-from goondan_tasks.tool_api import JsonObject, ToolContext
+from goondan_tasks.authoring.tool_api import JsonObject, ToolContext
+from goondan_tasks.contract.errors import PathOutsideWorkdirError, ToolError
+from goondan_tasks.machine.inner_path import InnerPath
 from tests.unit.workers.builtin.conftest import CallTool
 from workers.builtin import file_system
 from workers.instances.paths import locate

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.errors import ToolError, ToolInputValidationError
+from goondan_tasks.contract.errors import ToolError, ToolInputValidationError
 from tests.unit.workers.builtin.conftest import CallTool
 from workers.builtin import file_system
 

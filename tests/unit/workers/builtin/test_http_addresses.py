@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from goondan_tasks.errors import AddressForbiddenError, ToolError
+from goondan_tasks.contract.errors import AddressForbiddenError, ToolError
 from tests.unit.workers.builtin.conftest import CallTool
 from tests.unit.workers.builtin.local_server import LocalServer
 from workers.builtin import http_fetch

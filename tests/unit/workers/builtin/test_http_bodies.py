@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from goondan_tasks.errors import ToolError
+from goondan_tasks.contract.errors import ToolError
 from tests.unit.workers.builtin.conftest import CallTool
 from tests.unit.workers.builtin.local_server import LocalServer
 from workers.builtin import http_fetch

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.errors import ToolError, ToolInputValidationError, ToolTimeoutError
-from goondan_tasks.tool_api import ToolContext
+from goondan_tasks.authoring.tool_api import ToolContext
+from goondan_tasks.contract.errors import ToolError, ToolInputValidationError, ToolTimeoutError
 from tests.unit.workers.builtin.conftest import CallTool
 from tests.unit.workers.builtin.local_server import LocalServer
 from workers.builtin import http_fetch

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from goondan_tasks.errors import ExtensionInitError
+from goondan_tasks.contract.errors import ExtensionInitError
 from tests.unit.goondan_tasks.bundle.writing import TOOL, write
 from workers.builtin.logging import redacted, redacted_text
 from workers.testing import run_tool

@@ -9,10 +9,10 @@ import pytest
 import structlog
 from pydantic import ValidationError
 
-from goondan_tasks.conversation import Conversation
-from goondan_tasks.errors import ModelContextLengthError, ModelUnavailableError
-from goondan_tasks.extension_api import ExtensionInfo, StepContext, StepResult
-from goondan_tasks.messages import JsonObject, Message
+from goondan_tasks.authoring.extension_api import ExtensionInfo, StepContext, StepResult
+from goondan_tasks.contract.conversation import Conversation
+from goondan_tasks.contract.errors import ModelContextLengthError, ModelUnavailableError
+from goondan_tasks.contract.messages import JsonObject, Message
 from workers.builtin import message_compaction, message_window
 
 TURN = "turn-now"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import workers.builtin
+from goondan_tasks.authoring.entry import handlers_in, import_entry
 from goondan_tasks.bundle import inspect_bundle
-from goondan_tasks.entry import handlers_in, import_entry
 from tests.unit.workers.builtin.conftest import tool_resources
 
 ROOT = Path(workers.builtin.__path__[0])
@@ -65,11 +65,11 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 }
 REPEATABLE = {"file-system__read", "file-system__list", "http-fetch__get", "wait__seconds"}
 MAY_IMPORT = {
-    "goondan_tasks.atomic_file",
-    "goondan_tasks.errors",
-    "goondan_tasks.inner_path",
-    "goondan_tasks.redaction",
-    "goondan_tasks.tool_api",
+    "goondan_tasks.machine.atomic_file",
+    "goondan_tasks.contract.errors",
+    "goondan_tasks.machine.inner_path",
+    "goondan_tasks.contract.redaction",
+    "goondan_tasks.authoring.tool_api",
     "httpx2",
     "workers.addresses",
     "workers.instances.paths",

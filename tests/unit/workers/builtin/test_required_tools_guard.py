@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.calls import new_call
-from goondan_tasks.errors import HandoffError
-from goondan_tasks.extension_api import StepContext, StepResult, ToolCallContext, TurnContext
-from goondan_tasks.messages import AgentEvent, EventSource
+from goondan_tasks.authoring.extension_api import StepContext, StepResult, ToolCallContext, TurnContext
+from goondan_tasks.contract.calls import new_call
+from goondan_tasks.contract.errors import HandoffError
+from goondan_tasks.contract.messages import AgentEvent, EventSource
 from tests.unit.workers.runs import run_of
 from workers.builtin.required_tools_guard import RequiredToolsConfig, RequiredToolsGuard
 from workers.extensions.events import running

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.errors import ToolError, ToolInputValidationError
+from goondan_tasks.contract.errors import ToolError, ToolInputValidationError
 from tests.unit.workers.builtin.conftest import CallTool
 
 

@@ -3,8 +3,8 @@ import time
 
 import pytest
 
-from goondan_tasks.errors import ToolInputValidationError
-from goondan_tasks.tool_api import ToolContext
+from goondan_tasks.authoring.tool_api import ToolContext
+from goondan_tasks.contract.errors import ToolInputValidationError
 from tests.unit.workers.builtin.conftest import CallTool
 from workers.builtin.wait import seconds
 

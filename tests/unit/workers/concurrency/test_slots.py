@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from goondan_tasks.errors import LimitError
+from goondan_tasks.contract.errors import LimitError
 from workers.concurrency.slots import KeptSlot, QueuedJob, ReleasedSlot, Slots, Wait
 
 

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from goondan_tasks.calls import Run, new_call
+from goondan_tasks.contract.calls import Run, new_call
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
 from tests.answered import Answered

@@ -15,15 +15,15 @@ from broker_config.confirmation import NotConfirmedError
 from broker_config.queues import TOOL_CALL_TASK
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
-from goondan_tasks.calls import new_call
-from goondan_tasks.errors import ToolCancelledError, ToolError
+from goondan_tasks.contract.calls import new_call
+from goondan_tasks.contract.errors import ToolCancelledError, ToolError
+from goondan_tasks.contract.messages import ToolCall, wall_clock
+from goondan_tasks.contract.names import NO_CALL_TOOL, STEP_TOOL
+from goondan_tasks.fleet.pauses import Paused
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Stored
-from goondan_tasks.messages import ToolCall, wall_clock
-from goondan_tasks.names import NO_CALL_TOOL, STEP_TOOL
-from goondan_tasks.pauses import Paused
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import drive
 from workers.delivery.delivery import Delivery

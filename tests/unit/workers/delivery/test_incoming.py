@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.calls import MAX_CONTEXT_BYTES
-from goondan_tasks.errors import PayloadTooLargeError, ToolInputValidationError
-from goondan_tasks.messages import ToolCall
+from goondan_tasks.contract.calls import MAX_CONTEXT_BYTES
+from goondan_tasks.contract.errors import PayloadTooLargeError, ToolInputValidationError
+from goondan_tasks.contract.messages import ToolCall
 from workers.delivery.incoming import Incoming
 
 SENDER = "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7"

@@ -12,7 +12,7 @@ from redis import Redis
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.calls import identity_of, new_call
+from goondan_tasks.contract.calls import identity_of, new_call
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict

@@ -11,9 +11,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ParentBased, Sampler, TraceIdRatioBased
 from opentelemetry.trace import SpanKind, StatusCode
 
-from goondan_tasks.calls import Run, new_call
+from goondan_tasks.contract.calls import Run, new_call
+from goondan_tasks.contract.messages import ToolCallError, ToolCallResult
 from goondan_tasks.ledger.record import Claim, Verdict
-from goondan_tasks.messages import ToolCallError, ToolCallResult
 from workers.concurrency.event_loop import EventLoopThread, drive, move_to_loop
 from workers.delivery.otel_spans import OtelSpans
 

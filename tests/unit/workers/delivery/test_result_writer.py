@@ -12,15 +12,15 @@ from structlog.testing import capture_logs
 
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
-from goondan_tasks.call_counts import CallCounts
-from goondan_tasks.calls import identity_of, new_call
+from goondan_tasks.contract.calls import identity_of, new_call
+from goondan_tasks.contract.messages import ToolCall, ToolCallResult
+from goondan_tasks.fleet.call_counts import CallCounts
+from goondan_tasks.fleet.monitors import Monitors
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim
 from goondan_tasks.ledger.submission import Submission
-from goondan_tasks.messages import ToolCall, ToolCallResult
-from goondan_tasks.monitors import Monitors
 from tests.unit.goondan_tasks.ledger.calls import submit
 from workers.delivery.result_writer import ResultWriter
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from goondan_tasks.bundle import Bundle, load_bundle
-from goondan_tasks.errors import ConfigError, ExtensionInitError, ExtensionLoadError
+from goondan_tasks.contract.errors import ConfigError, ExtensionInitError, ExtensionLoadError
 from tests.unit.goondan_tasks.bundle.writing import write
 from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.api import ExtensionServices
@@ -199,7 +199,7 @@ REGISTRATIONS: list[Any] = [
         "only an idempotent tool may be retried",
     ),
     (
-        "__import__('goondan_tasks.messages').messages.ToolCall.from_wire({})",
+        "__import__('goondan_tasks.contract.messages').messages.ToolCall.from_wire({})",
         "register raised ValidationError: toolCallId: is missing; toolName: is missing",
     ),
     ("api.events.on('tool.called', 'print')", "a listener is a function, not str"),

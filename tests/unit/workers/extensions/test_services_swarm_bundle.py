@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from broker_config.settings import Settings
+from goondan_tasks.authoring.changesets_api import ChangesetError, SwarmBundleApi
+from goondan_tasks.authoring.v1_api import SwarmBundle
 from goondan_tasks.bundle import BoundExtension, load_bundle
-from goondan_tasks.calls import new_call
-from goondan_tasks.changesets.api import ChangesetError, SwarmBundleApi
-from goondan_tasks.messages import ToolCall
-from goondan_tasks.v1_api import SwarmBundle
+from goondan_tasks.contract.calls import new_call
+from goondan_tasks.contract.messages import ToolCall
 from tests.unit.workers.runs import run_of
 from tests.unit.workers.v1.gallery import HEIRLOOMS
 from workers.concurrency.event_loop import EventLoopThread

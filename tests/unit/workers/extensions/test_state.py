@@ -8,9 +8,9 @@ import fakeredis
 import pytest
 
 from broker_config.settings import Settings
-from goondan_tasks.calls import new_call
-from goondan_tasks.errors import BrokerUnreachableError
-from goondan_tasks.messages import ToolCall
+from goondan_tasks.contract.calls import new_call
+from goondan_tasks.contract.errors import BrokerUnreachableError
+from goondan_tasks.contract.messages import ToolCall
 from tests.unit.workers.default_threads import take_default_threads_away
 from tests.unit.workers.runs import run_of
 from workers.extensions.events import running

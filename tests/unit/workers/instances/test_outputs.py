@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.calls import Run, new_call
-from goondan_tasks.errors import OutputGoneError, OutputNotStoredError, ToolInputValidationError
-from goondan_tasks.messages import wall_clock
+from goondan_tasks.contract.calls import Run, new_call
+from goondan_tasks.contract.errors import OutputGoneError, OutputNotStoredError, ToolInputValidationError
+from goondan_tasks.contract.messages import wall_clock
 from tests.unit.workers.default_threads import take_default_threads_away
 from workers.concurrency.event_loop import drive
 from workers.instances.outputs import Outputs, StoredOutput, read_part

@@ -10,15 +10,15 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.keys import Keys
+from goondan_tasks.authoring.handoff import Asker, random_id
 from goondan_tasks.bundle.resources import SpawnPolicy
-from goondan_tasks.errors import (
+from goondan_tasks.contract.errors import (
     AgentNotFoundError,
     BrokerUnreachableError,
     HandoffTimeoutError,
     PathOutsideWorkdirError,
     ToolInputValidationError,
 )
-from goondan_tasks.handoff import Asker, random_id
 from goondan_tasks.instances.table import InstanceDirectory, Instances
 from workers.agents.call_services import BlockingRuntime, Swarm
 from workers.instances import service as instances

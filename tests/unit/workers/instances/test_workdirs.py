@@ -17,7 +17,12 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from broker_config.keys import Keys
-from goondan_tasks.errors import PathOutsideWorkdirError, ToolCancelledError, ToolError, ToolTimeoutError
+from goondan_tasks.contract.errors import (
+    PathOutsideWorkdirError,
+    ToolCancelledError,
+    ToolError,
+    ToolTimeoutError,
+)
 from goondan_tasks.instances.table import InstanceDirectory, Instances, Opened, encoded
 from workers.cancellation import Cancellation
 from workers.instances import workdirs as workdirs_module

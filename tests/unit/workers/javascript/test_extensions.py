@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from goondan_tasks.authoring.entry import EntryError
+from goondan_tasks.authoring.extension_api import ExtensionInfo, StepContext, StepResult, ToolCallContext
 from goondan_tasks.bundle import BoundExtension
-from goondan_tasks.bundle.catalog import CatalogItem, ToolSource
-from goondan_tasks.conversation import Conversation
-from goondan_tasks.entry import EntryError
-from goondan_tasks.errors import MiddlewareError, ModelError, ToolError
-from goondan_tasks.extension_api import ExtensionInfo, StepContext, StepResult, ToolCallContext
-from goondan_tasks.messages import Message
+from goondan_tasks.contract.catalog import CatalogItem, ToolSource
+from goondan_tasks.contract.conversation import Conversation
+from goondan_tasks.contract.errors import MiddlewareError, ModelError, ToolError
+from goondan_tasks.contract.messages import Message
 from tests.javascript_runtimes import NAMES, runtime
 from workers.javascript.extensions import ThrownError, register_of
 from workers.javascript.host import HostEndedError

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.errors import PayloadTooLargeError
-from goondan_tasks.messages import JsonObject
+from goondan_tasks.contract.errors import PayloadTooLargeError
+from goondan_tasks.contract.messages import JsonObject
 from tests.javascript_runtimes import NAMES, runtime
 from tests.waiting import wait_until
 from workers.javascript import host as host_module

@@ -10,10 +10,10 @@ import pytest
 import structlog
 import yaml
 
-from goondan_tasks import sandbox
+from goondan_tasks.authoring.tool_api import ToolContext
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.tool_api import ToolContext
+from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.machine import sandbox
 from tests.javascript_runtimes import NAMES, runtime
 from tests.unit.workers.mcp.tool_contexts import Progress, context
 from tests.waiting import wait_until

@@ -6,11 +6,11 @@ from typing import Any
 
 import structlog
 
-from goondan_tasks.extension_api import CatalogItem, ExtensionInfo, Middleware, Point
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.names import parse_tool_name
-from goondan_tasks.schema import compile_schema
-from goondan_tasks.tool_api import Logger, ToolHandler
+from goondan_tasks.authoring.extension_api import CatalogItem, ExtensionInfo, Middleware, Point
+from goondan_tasks.authoring.tool_api import Logger, ToolHandler
+from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.contract.names import parse_tool_name
+from goondan_tasks.contract.schema import compile_schema
 from workers.extensions.services import SwarmBundleService, no_swarm_bundle
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from goondan_tasks.messages import JsonObject
+from goondan_tasks.contract.messages import JsonObject
 from tests.unit.workers.mcp.memory_api import MemoryApi
 from tests.unit.workers.mcp.tool_contexts import Progress, context
 from tests.waiting import wait_until

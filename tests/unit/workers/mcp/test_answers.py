@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from mcp_types import ListToolsResult
 
-from goondan_tasks.messages import JsonObject
+from goondan_tasks.contract.messages import JsonObject
 from workers.mcp.answers import MAX_LIST_CHARACTERS, MAX_PAGES, MAX_TOOLS, Listing, ToolLists
 
 ANY: JsonObject = {"type": "object"}

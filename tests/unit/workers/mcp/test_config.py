@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from goondan_tasks.bundle.fields import ValueSource
-from goondan_tasks.errors import ConfigError
-from goondan_tasks.redaction import KNOWN_SECRETS
+from goondan_tasks.contract.errors import ConfigError
+from goondan_tasks.contract.redaction import KNOWN_SECRETS
 from workers.mcp.config import HttpServer, Secrets, StdioServer, read_config
 
 

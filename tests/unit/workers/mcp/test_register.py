@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.agent_registry import McpServerRecord
-from goondan_tasks.errors import ConfigError, McpError
+from goondan_tasks.contract.errors import ConfigError, McpError
+from goondan_tasks.fleet.agent_registry import McpServerRecord
 from tests.processes import runs
 from tests.unit.workers.mcp.memory_api import MemoryApi
 from tests.unit.workers.mcp.office import moody

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.errors import ConfigError, McpError, ToolError
-from goondan_tasks.messages import JsonObject
+from goondan_tasks.contract.errors import ConfigError, McpError, ToolError
+from goondan_tasks.contract.messages import JsonObject
 from tests.processes import runs
 from tests.unit.workers.mcp.office import QUICK, UNASKED, Office, moody, opened
 from workers.mcp.servers import ReadPace, RestartTimes

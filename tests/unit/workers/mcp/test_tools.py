@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types import CallToolResult
 
-from goondan_tasks.names import parse_tool_name
-from goondan_tasks.schema import SchemaTooLargeError
+from goondan_tasks.contract.names import parse_tool_name
+from goondan_tasks.contract.schema import SchemaTooLargeError
 from workers.mcp.tools import checkable, error_text, full_names, output_of
 
 

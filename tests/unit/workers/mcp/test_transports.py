@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mcp_types import JSONRPCError, JSONRPCResponse
 
-from goondan_tasks.errors import ConfigError, McpError
+from goondan_tasks.contract.errors import ConfigError, McpError
 from tests.unit.workers.mcp.office import QUICK, UNASKED, Office, opened
 from tests.unit.workers.mcp.plain_http_server import PlainHttpServer
 from tests.unit.workers.mcp.web_server import WebServer

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import structlog
 
-from goondan_tasks.messages import assistant_message
-from goondan_tasks.tool_api import ToolContext
+from goondan_tasks.authoring.tool_api import ToolContext
+from goondan_tasks.contract.messages import assistant_message
 from workers.processes.programs import ProcessRunner
 
 

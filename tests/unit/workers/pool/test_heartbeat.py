@@ -11,9 +11,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.keys import Keys
 from broker_config.settings import Settings
-from goondan_tasks.agent_registry import AgentRegistry, WorkerRecord
-from goondan_tasks.errors import ConfigError
-from goondan_tasks.pauses import Pause, Paused
+from goondan_tasks.contract.errors import ConfigError
+from goondan_tasks.fleet.agent_registry import AgentRegistry, WorkerRecord
+from goondan_tasks.fleet.pauses import Pause, Paused
 from tests.unit.workers.pool.fake_consumer import Consumer
 from workers.pool.consumed_queues import PausedQueues
 from workers.pool.heartbeat import LOAD_SECONDS, Heartbeat

@@ -17,10 +17,10 @@ from broker_config import serializer
 from broker_config.queue_reader import Batch
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
-from goondan_tasks.calls import new_call
+from goondan_tasks.contract.calls import new_call
+from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.scripts import Scripts
-from goondan_tasks.messages import ToolCallResult
 from tests.waiting import wait_until
 from workers.concurrency.event_loop import EventLoopThread
 from workers.concurrency.slots import Slots, Wait

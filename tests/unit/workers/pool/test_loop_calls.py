@@ -15,11 +15,16 @@ from redis.exceptions import ResponseError
 from broker_config import serializer
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
-from goondan_tasks.calls import new_call
-from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolOutcomeUnknownError, ToolTimeoutError
+from goondan_tasks.contract.calls import new_call
+from goondan_tasks.contract.errors import (
+    GoondanError,
+    ToolCancelledError,
+    ToolOutcomeUnknownError,
+    ToolTimeoutError,
+)
+from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Stored
-from goondan_tasks.messages import ToolCallResult
 from tests.waiting import wait_until
 from workers.concurrency.event_loop import EventLoopThread, RunOnThread
 from workers.concurrency.slots import Slots

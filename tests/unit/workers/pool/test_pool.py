@@ -7,7 +7,7 @@ import pytest
 from celery.worker import state
 
 from broker_config.queue_reader import Batch
-from goondan_tasks.errors import GoondanError
+from goondan_tasks.contract.errors import GoondanError
 from goondan_tasks.ledger.record import Verdict
 from tests.waiting import wait_until
 from workers.concurrency.slots import QueuedJob

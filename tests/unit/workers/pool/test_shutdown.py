@@ -9,7 +9,7 @@ import fakeredis
 import pytest
 
 from broker_config.keys import Keys
-from goondan_tasks.agent_registry import ShutdownRequests
+from goondan_tasks.fleet.agent_registry import ShutdownRequests
 from tests.unit.workers.pool.fake_consumer import Consumer
 from workers.pool.consumed_queues import PausedQueues
 from workers.pool.drain import ShutdownWatch, note_shutdown

@@ -13,10 +13,10 @@ from redis.exceptions import ReadOnlyError
 
 from broker_config import serializer
 from broker_config.settings import Settings
-from goondan_tasks.calls import new_call
+from goondan_tasks.contract.calls import new_call
+from goondan_tasks.contract.messages import ToolCallError, ToolCallResult, wall_clock
+from goondan_tasks.fleet.monitors import Monitors
 from goondan_tasks.ledger.submission import call_json
-from goondan_tasks.messages import ToolCallError, ToolCallResult, wall_clock
-from goondan_tasks.monitors import Monitors
 from workers.job import Job
 from workers.pool.monitoring import MOST_CALLS, MOST_EVENTS, TaskEvents
 from workers.pool.pool import CallPool

@@ -9,10 +9,10 @@ import pytest
 import structlog
 import yaml
 
+from goondan_tasks.authoring.tool_api import Logger
 from goondan_tasks.bundle import Bundle, load_bundle
-from goondan_tasks.errors import ToolOutputError
-from goondan_tasks.failure import DescribedError
-from goondan_tasks.tool_api import Logger
+from goondan_tasks.contract.errors import ToolOutputError
+from goondan_tasks.contract.failure import DescribedError
 from tests.unit.workers.mcp.tool_contexts import Progress, context
 from workers.cancellation import Cancellation
 from workers.processes import frames
@@ -74,7 +74,7 @@ def test_a_line_has_bounded_fields_and_texts(logger: tuple[Logger, list[Any]]) -
     ("name", "level", "shown"),
     [
         ("tool.own", 25, ("tool.own", "info")),
-        ("goondan_tasks.logs", 40, ("goondan.tool", "error")),
+        ("goondan_tasks.contract.logs", 40, ("goondan.tool", "error")),
         ("workers", 10**30, ("goondan.tool", "critical")),
         ("a\nb", -1, ("goondan.tool", "debug")),
         (None, None, ("goondan.tool", "info")),
@@ -250,7 +250,7 @@ def test_no_message_of_a_child_breaks_the_worker_or_its_logging(call: Calls) -> 
         '"log",["info","forged",{"event":"a","call_id":"other"}]',
         '"log",[["info"],{"a":1},7]',
         '"log",5',
-        '"record",["goondan_tasks.logs",25,"call.finished",{"event":1}]',
+        '"record",["goondan_tasks.contract.logs",25,"call.finished",{"event":1}]',
         '"record",[[],{},[],[]]',
         '"progress",{"done":1,"other":2}',
         '"progress",[]',

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.errors import ToolCrashedError
-from goondan_tasks.messages import JsonObject
+from goondan_tasks.contract.errors import ToolCrashedError
+from goondan_tasks.contract.messages import JsonObject
 from workers.processes.isolated_child import (
     ChannelHandler,
     ChannelLogger,

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import structlog
 
+from goondan_tasks.authoring.tool_api import ToolContext
 from goondan_tasks.bundle import Bundle, inspect_bundle, load_bundle
-from goondan_tasks.errors import ToolCancelledError, ToolCrashedError, ToolTimeoutError
-from goondan_tasks.failure import DescribedError
-from goondan_tasks.messages import Message
-from goondan_tasks.tool_api import ToolContext
+from goondan_tasks.contract.errors import ToolCancelledError, ToolCrashedError, ToolTimeoutError
+from goondan_tasks.contract.failure import DescribedError
+from goondan_tasks.contract.messages import Message
 from tests.processes import runs
 from tests.waiting import wait_until
 from workers.cancellation import Callback, Cancellation

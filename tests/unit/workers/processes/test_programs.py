@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks import sandbox
-from goondan_tasks.errors import ToolCancelledError, ToolError, ToolTimeoutError
-from goondan_tasks.sandbox import Sandbox
-from goondan_tasks.tool_api import ProcessOutcome, RunProcess
+from goondan_tasks.authoring.tool_api import ProcessOutcome, RunProcess
+from goondan_tasks.contract.errors import ToolCancelledError, ToolError, ToolTimeoutError
+from goondan_tasks.machine import sandbox
+from goondan_tasks.machine.sandbox import Sandbox
 from tests.processes import runs
 from tests.waiting import wait_until
 from workers.cancellation import Cancellation

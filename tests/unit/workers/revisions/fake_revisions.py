@@ -5,9 +5,9 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from goondan_tasks.calls import Run, identity_of, new_call
-from goondan_tasks.errors import BundleRevisionUnavailableError, GoondanError
-from goondan_tasks.messages import ToolCallResult, wall_clock
+from goondan_tasks.contract.calls import Run, identity_of, new_call
+from goondan_tasks.contract.errors import BundleRevisionUnavailableError, GoondanError
+from goondan_tasks.contract.messages import ToolCallResult, wall_clock
 from workers.concurrency.event_loop import drive
 from workers.revisions.revisions import Revisions
 

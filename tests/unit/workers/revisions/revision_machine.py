@@ -12,11 +12,11 @@ import fakeredis
 from broker_config.pipelined_writer import PipelinedWriter
 from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.calls import Run, identity_of, new_call
 from goondan_tasks.client.client import Client
+from goondan_tasks.contract.calls import Run, identity_of, new_call
+from goondan_tasks.contract.messages import ToolCallResult, wall_clock
 from goondan_tasks.instances.table import Instances
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.messages import ToolCallResult, wall_clock
 from goondan_tasks.revisions.checkouts import BundleRef, Checkouts, RevisionSource
 from workers.agents.handoffs import Handoffs
 from workers.cancellation import Cancellation

@@ -8,7 +8,7 @@ import fakeredis
 import pytest
 
 from broker_config.keys import Keys
-from goondan_tasks.changesets.api import SwarmBundleApi
+from goondan_tasks.authoring.changesets_api import SwarmBundleApi
 from goondan_tasks.changesets.policy import FOLDER, ChangesetRules, Principal
 from goondan_tasks.revisions.active import ActiveRevision
 from tests.git_bundle import FILES, GitBundle, make_bundle

@@ -10,14 +10,14 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.settings import Settings
+from goondan_tasks.authoring.changesets_api import ChangesetError
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.calls import new_call
-from goondan_tasks.changesets.api import ChangesetError
-from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.contract.calls import new_call
+from goondan_tasks.contract.errors import BrokerUnreachableError
+from goondan_tasks.contract.messages import ToolCall
+from goondan_tasks.contract.names import folder_workspace
 from goondan_tasks.instances.table import Instances
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.messages import ToolCall
-from goondan_tasks.names import folder_workspace
 from goondan_tasks.revisions.active import ActiveRevision, RevisionFailure
 from tests.git_bundle import FILES, GitBundle, make_bundle
 from tests.unit.goondan_tasks.bundle.writing import write

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.entry import PREFIX, EntryError
-from goondan_tasks.errors import ExtensionInitError, ToolNotFoundError
-from goondan_tasks.javascript import find_runtime
-from goondan_tasks.names import EVENT_TOOLS
+from goondan_tasks.authoring.entry import PREFIX, EntryError
+from goondan_tasks.contract.errors import ExtensionInitError, ToolNotFoundError
+from goondan_tasks.contract.names import EVENT_TOOLS
+from goondan_tasks.machine.javascript import find_runtime
 from goondan_tasks.revisions.checkouts import clean_checkouts
 from tests.processes import runs
 from tests.unit.workers.mcp.office import moody

@@ -6,10 +6,10 @@ import fakeredis
 import pytest
 
 from broker_config.keys import Keys
-from goondan_tasks.calls import new_call
-from goondan_tasks.messages import ToolCall
+from goondan_tasks.contract.calls import new_call
+from goondan_tasks.contract.messages import ToolCall
+from goondan_tasks.history import StepRecord, StepStore
 from goondan_tasks.revisions.active import CHANGED, ActiveRevision, RevisionChange
-from goondan_tasks.steps import StepRecord, StepStore
 from workers.revisions.revision import revision_block
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.messages import ToolCall
+from goondan_tasks.contract.messages import ToolCall
 from goondan_tasks.revisions.active import RevisionChange, RevisionFailure
 from workers.revisions.sync import RevisionNews
 

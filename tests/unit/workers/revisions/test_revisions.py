@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.calls import new_call
-from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, ExtensionInitError
+from goondan_tasks.contract.calls import new_call
+from goondan_tasks.contract.errors import BundleRevisionUnavailableError, ConfigError, ExtensionInitError
 from tests.unit.workers.revisions.fake_revisions import Factory, run
 from tests.waiting import wait_until
 from workers.revisions.revisions import AGAIN_SECONDS, JUST_USED_SECONDS, MOST_UNUSED, UNUSED_SECONDS

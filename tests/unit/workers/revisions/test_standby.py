@@ -7,8 +7,8 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.process_identity import this_process
-from goondan_tasks.calls import new_call
-from goondan_tasks.errors import (
+from goondan_tasks.contract.calls import new_call
+from goondan_tasks.contract.errors import (
     BundleRevisionUnavailableError,
     ConfigError,
     ExtensionInitError,
@@ -17,7 +17,7 @@ from goondan_tasks.errors import (
     HandoffDepthError,
     ToolInputValidationError,
 )
-from goondan_tasks.messages import ToolCall
+from goondan_tasks.contract.messages import ToolCall
 from goondan_tasks.revisions.active import RevisionState
 from tests.unit.workers.pool.fake_consumer import Consumer
 from workers.pool.consumed_queues import PausedQueues

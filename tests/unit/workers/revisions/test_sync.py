@@ -13,13 +13,13 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from structlog.testing import capture_logs
 
 from broker_config.keys import Keys
-from goondan_tasks.agent_registry import WorkerRecord
-from goondan_tasks.entry import EntryError
-from goondan_tasks.errors import (
+from goondan_tasks.authoring.entry import EntryError
+from goondan_tasks.contract.errors import (
     ConfigError,
     ExtensionInitError,
     ToolNotFoundError,
 )
+from goondan_tasks.fleet.agent_registry import WorkerRecord
 from goondan_tasks.revisions.active import (
     LOAD_LEASE_SECONDS,
     MOST_LOST_LOADS,

@@ -10,7 +10,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from structlog.testing import capture_logs
 
 from broker_config.keys import Keys
-from goondan_tasks.errors import BundleRevisionUnavailableError
+from goondan_tasks.contract.errors import BundleRevisionUnavailableError
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange
 from tests.unit.workers.revisions.fake_revisions import Factory, run
 from workers.revisions.revisions import Revisions

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.calls import Run, new_call, with_meta
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.model_messages import StepCallResult, read_model_call, told_images, told_text
+from goondan_tasks.contract.calls import Run, new_call, with_meta
+from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.contract.model_messages import StepCallResult, read_model_call, told_images, told_text
 from workers.instances.outputs import DIRECTORY as OUTPUTS
 from workers.thinking.images import (
     DIRECTORY,

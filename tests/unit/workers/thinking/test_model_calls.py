@@ -11,7 +11,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.keys import Keys
-from goondan_tasks.errors import ConfigError
+from goondan_tasks.contract.errors import ConfigError
 from workers.thinking.model_calls import Models, ModelTool
 from workers.thinking.model_request import ModelRequest
 from workers.turns import steps

@@ -10,8 +10,8 @@ import certifi
 import pytest
 
 from goondan_tasks.bundle.resources import ModelResource
-from goondan_tasks.errors import ConfigError, ModelAnswerError, ModelError
-from goondan_tasks.messages import JsonObject
+from goondan_tasks.contract.errors import ConfigError, ModelAnswerError, ModelError
+from goondan_tasks.contract.messages import JsonObject
 from tests.model_server import (
     Answer,
     Call,

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.messages import JsonObject
+from goondan_tasks.contract.messages import JsonObject
 from workers.thinking.sendable import GO_ON, INTERRUPTED, NO_OUTPUT, NO_TEXT, REMOVED, sendable
 
 HELLO: JsonObject = {"role": "user", "content": "hello"}

@@ -2,8 +2,8 @@ import base64
 
 import pytest
 
-from goondan_tasks.conversation import Conversation
-from goondan_tasks.messages import JsonObject, Message
+from goondan_tasks.contract.conversation import Conversation
+from goondan_tasks.contract.messages import JsonObject, Message
 from workers.thinking.shortening import LEAST_CHARACTERS, WITHDRAWN, exchange, shorten, withdraw
 
 TURN = "turn-now"

@@ -9,7 +9,7 @@ import pytest
 
 from broker_config import serializer
 from broker_config.keys import Keys
-from goondan_tasks.redaction import KnownSecrets
+from goondan_tasks.contract.redaction import KnownSecrets
 from tests.waiting import wait_until
 from workers.thinking import turn_stream
 from workers.thinking.turn_stream import Deltas, TurnStream

@@ -5,8 +5,7 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from goondan_tasks.bundle import CatalogItem, ToolSource
-from goondan_tasks.bundle.catalog import McpSource
+from goondan_tasks.contract.catalog import CatalogItem, McpSource, ToolSource
 from workers.tools.dynamic_tools import DynamicTool, DynamicTools, dynamic_tool
 
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from goondan_tasks.bundle import CatalogItem, ToolSource
-from goondan_tasks.steps import StepTool
+from goondan_tasks.contract.catalog import CatalogItem, ToolSource
+from goondan_tasks.history import StepTool
 from workers.tools.dynamic_tools import DynamicTool, TurnTools, dynamic_tool
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.entry import EntryError, handle_in, handlers_in
-from goondan_tasks.errors import BundleRevisionUnavailableError, ToolCancelledError, ToolTimeoutError
-from goondan_tasks.tool_api import ToolHandler
+from goondan_tasks.authoring.entry import EntryError, handle_in, handlers_in
+from goondan_tasks.authoring.tool_api import ToolHandler
+from goondan_tasks.contract.errors import BundleRevisionUnavailableError, ToolCancelledError, ToolTimeoutError
 from tests.waiting import wait_until
 from workers.cancellation import Cancellation
 from workers.tools.entry_files import EntryFiles

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.errors import HandoffError
-from goondan_tasks.names import EVENT_TOOL
+from goondan_tasks.contract.errors import HandoffError
+from goondan_tasks.contract.names import EVENT_TOOL
 from tests.unit.goondan_tasks.bundle.writing import write
 from workers.javascript.tools import HostedTools, Hosts
 from workers.processes.isolation import Children, Isolation

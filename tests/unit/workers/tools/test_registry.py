@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.calls import new_call
+from goondan_tasks.contract.calls import new_call
 from goondan_tasks.ledger.ledger import Ledger
 from tests.unit.workers.revisions.lone_revisions import revisions_with
 from workers.delivery.delivery import Delivery

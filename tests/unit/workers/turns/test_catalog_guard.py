@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.calls import new_call
-from goondan_tasks.errors import ToolNotInCatalogError
-from goondan_tasks.messages import ToolCall
+from goondan_tasks.contract.calls import new_call
+from goondan_tasks.contract.errors import ToolNotInCatalogError
+from goondan_tasks.contract.messages import ToolCall
 from workers.turns.catalog_guard import CatalogGuard
 
 UNUSED: Any = None

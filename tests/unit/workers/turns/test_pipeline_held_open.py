@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.errors import MiddlewareError
-from goondan_tasks.extension_api import Onion
+from goondan_tasks.authoring.extension_api import Onion
+from goondan_tasks.contract.errors import MiddlewareError
 from tests.waiting import wait_until
 from workers.concurrency.event_loop import EventLoopThread, move_to_loop
 from workers.turns.pipeline import CoreOutcome, HeldOnion, Layer, blocking, compose

@@ -11,13 +11,18 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.keys import Keys
+from goondan_tasks.authoring.extension_api import StepResult
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.bundle.catalog import ToolCatalog
-from goondan_tasks.calls import identity_of, new_call
-from goondan_tasks.errors import MiddlewareError, StepLimitError, ToolNotInCatalogError, ToolTimeoutError
-from goondan_tasks.extension_api import StepResult
-from goondan_tasks.messages import ToolCall
-from goondan_tasks.steps import KeptStep, StepStore, TurnHistory
+from goondan_tasks.contract.calls import identity_of, new_call
+from goondan_tasks.contract.catalog import ToolCatalog
+from goondan_tasks.contract.errors import (
+    MiddlewareError,
+    StepLimitError,
+    ToolNotInCatalogError,
+    ToolTimeoutError,
+)
+from goondan_tasks.contract.messages import ToolCall
+from goondan_tasks.history import KeptStep, StepStore, TurnHistory
 from tests.waiting import wait_until
 from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.events import EventListeners

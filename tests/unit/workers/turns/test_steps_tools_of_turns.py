@@ -9,11 +9,11 @@ import pytest
 
 from broker_config.keys import Keys
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.calls import new_call
-from goondan_tasks.errors import ToolNotInCatalogError
-from goondan_tasks.messages import ToolCall
-from goondan_tasks.names import STEP_TOOL
-from goondan_tasks.steps import StepRecord, StepStore
+from goondan_tasks.contract.calls import new_call
+from goondan_tasks.contract.errors import ToolNotInCatalogError
+from goondan_tasks.contract.messages import ToolCall
+from goondan_tasks.contract.names import STEP_TOOL
+from goondan_tasks.history import StepRecord, StepStore
 from tests.unit.workers.runs import run_of
 from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.events import EventListeners, running

@@ -14,11 +14,11 @@ from broker_config import serializer
 from broker_config.keys import Keys
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle, load_bundle
-from goondan_tasks.calls import Run, identity_of, new_call
+from goondan_tasks.contract.calls import Run, identity_of, new_call
+from goondan_tasks.contract.messages import ToolCall, ToolCallResult, wall_clock
+from goondan_tasks.contract.names import STEP_TOOL
+from goondan_tasks.history import StepInput, StepRecord, StepStore
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.messages import ToolCall, ToolCallResult, wall_clock
-from goondan_tasks.names import STEP_TOOL
-from goondan_tasks.steps import StepInput, StepRecord, StepStore
 from tests.unit.workers.runs import run_of
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import EventLoopThread, drive

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.calls import Run, identity_of, new_call
-from goondan_tasks.errors import MiddlewareError, ToolCancelledError, ToolError
-from goondan_tasks.extension_api import ToolCallContext
-from goondan_tasks.failure import describe
-from goondan_tasks.messages import ToolCall, ToolCallResult, wall_clock
-from goondan_tasks.v1_api import EffectiveConfig, Step, ToolCallExecContext, ToolResult, Turn
-from goondan_tasks.v1_api import ToolCall as V1Call
-from goondan_tasks.v1_api import ToolError as V1Error
+from goondan_tasks.authoring.extension_api import ToolCallContext
+from goondan_tasks.authoring.v1_api import EffectiveConfig, Step, ToolCallExecContext, ToolResult, Turn
+from goondan_tasks.authoring.v1_api import ToolCall as V1Call
+from goondan_tasks.authoring.v1_api import ToolError as V1Error
+from goondan_tasks.contract.calls import Run, identity_of, new_call
+from goondan_tasks.contract.errors import MiddlewareError, ToolCancelledError, ToolError
+from goondan_tasks.contract.failure import describe
+from goondan_tasks.contract.messages import ToolCall, ToolCallResult, wall_clock
 from workers.cancellation import Cancellation
 from workers.concurrency.threads import on_new_thread
 from workers.extensions.pipelines import AgentPipelines

@@ -6,12 +6,8 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.bundle import CatalogItem, ToolSource
-from goondan_tasks.calls import new_call
-from goondan_tasks.errors import MiddlewareError
-from goondan_tasks.extension_api import StepContext, StepResult
-from goondan_tasks.names import STEP_TOOL
-from goondan_tasks.v1_api import (
+from goondan_tasks.authoring.extension_api import StepContext, StepResult
+from goondan_tasks.authoring.v1_api import (
     EffectiveConfig,
     Step,
     StepPipelineContext,
@@ -19,6 +15,10 @@ from goondan_tasks.v1_api import (
     Turn,
     V1CatalogItem,
 )
+from goondan_tasks.contract.calls import new_call
+from goondan_tasks.contract.catalog import CatalogItem, ToolSource
+from goondan_tasks.contract.errors import MiddlewareError
+from goondan_tasks.contract.names import STEP_TOOL
 from workers.concurrency.event_loop import drive
 from workers.turns.pipeline import Ranks
 from workers.v1.chains import Mutator, V1Chains, around_step

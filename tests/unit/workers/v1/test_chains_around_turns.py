@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.calls import new_call
-from goondan_tasks.errors import MiddlewareError
-from goondan_tasks.events import event_of
-from goondan_tasks.extension_api import TurnContext
-from goondan_tasks.messages import AgentEvent, ToolCall
-from goondan_tasks.names import EVENT_TOOL
-from goondan_tasks.v1_api import EffectiveConfig, SwarmInstance, Turn, TurnPipelineContext
+from goondan_tasks.authoring.extension_api import TurnContext
+from goondan_tasks.authoring.v1_api import EffectiveConfig, SwarmInstance, Turn, TurnPipelineContext
+from goondan_tasks.contract.calls import new_call
+from goondan_tasks.contract.errors import MiddlewareError
+from goondan_tasks.contract.events import event_of
+from goondan_tasks.contract.messages import AgentEvent, ToolCall
+from goondan_tasks.contract.names import EVENT_TOOL
 from workers.cancellation import Cancellation
 from workers.concurrency.threads import on_new_thread
 from workers.v1.chains import Mutator, TurnWay

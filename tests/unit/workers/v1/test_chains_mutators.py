@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.errors import MiddlewareError, ToolError
-from goondan_tasks.extension_api import Middleware
+from goondan_tasks.authoring.extension_api import Middleware
+from goondan_tasks.contract.errors import MiddlewareError, ToolError
 from workers.concurrency.event_loop import drive
 from workers.v1.chains import Mutator, mutate
 

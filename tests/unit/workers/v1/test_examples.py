@@ -10,9 +10,9 @@ import fakeredis
 import pytest
 
 from broker_config.keys import Keys
-from goondan_tasks.changesets.api import SwarmBundleApi
+from goondan_tasks.authoring.changesets_api import SwarmBundleApi
 from goondan_tasks.changesets.policy import FOLDER, Principal
-from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.contract.messages import ToolCall, ToolCallResult
 from goondan_tasks.revisions.active import ActiveRevision
 from tests.git_bundle import GitBundle, make_bundle
 from tests.unit.workers.v1.gallery import AGENT, HEIRLOOMS, gallery

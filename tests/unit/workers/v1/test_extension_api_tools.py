@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.calls import new_call
-from goondan_tasks.v1_api import ToolSource, V1CatalogItem
+from goondan_tasks.authoring.v1_api import ToolSource, V1CatalogItem
+from goondan_tasks.contract.calls import new_call
 from tests.unit.workers.runs import run_of
 from workers.extensions.events import running
 from workers.extensions.services import ExtensionTools, Owner

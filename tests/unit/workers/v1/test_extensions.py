@@ -12,8 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from structlog.testing import capture_logs
 
-from goondan_tasks.messages import ToolCall, ToolCallResult
-from goondan_tasks.steps import TurnHistory
+from goondan_tasks.contract.messages import ToolCall, ToolCallResult
+from goondan_tasks.history import TurnHistory
 from tests.unit.workers.v1.gallery import Gallery, gallery
 from tests.waiting import wait_until
 from workers.testing import run_tool

@@ -7,7 +7,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from goondan_tasks.calls import new_call
+from goondan_tasks.contract.calls import new_call
 from tests.unit.workers.runs import run_of
 from workers.extensions.events import running
 from workers.extensions.state import MemoryState

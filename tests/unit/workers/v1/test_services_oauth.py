@@ -9,8 +9,8 @@ import pytest
 
 from goondan_tasks.bundle.binding import bound_exports
 from goondan_tasks.bundle.v1_resources import V1ToolResource
-from goondan_tasks.calls import new_call
-from goondan_tasks.messages import ToolCall
+from goondan_tasks.contract.calls import new_call
+from goondan_tasks.contract.messages import ToolCall
 from goondan_tasks.oauth.manager import TokenReady
 from tests.unit.workers.v1.gallery import AGENT
 from workers.v1.services import ToolAuth, V1OAuth

@@ -1,7 +1,7 @@
 """What the model has said, while functions change the call that it asked for."""
 
-from goondan_tasks.calls import new_call
-from goondan_tasks.steps import TurnHistory
+from goondan_tasks.contract.calls import new_call
+from goondan_tasks.history import TurnHistory
 from workers.v1.conversions import v1_call
 from workers.v1.views import V1Conversation
 

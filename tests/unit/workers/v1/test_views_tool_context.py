@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from goondan_tasks.calls import new_call
-from goondan_tasks.messages import Message
+from goondan_tasks.contract.calls import new_call
+from goondan_tasks.contract.messages import Message
 from tests.unit.workers.v1.gallery import AGENT, Gallery, gallery
 from workers.tools.dynamic_tools import dynamic_tool
 

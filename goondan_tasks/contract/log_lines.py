@@ -1,0 +1,177 @@
+"""Log events as lines: text for people, or JSON for machines.
+
+The renderers of structlog and the way through the standard library's logging took as long as a short call.
+"""
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from structlog import dev, processors
+from structlog.typing import EventDict
+
+from goondan_tasks.contract.messages import CallLogFields
+from goondan_tasks.contract.redaction import hide_secrets
+from goondan_tasks.contract.wording import on_one_line, printable
+
+Form = Literal["console", "dev", "json"]
+
+#: takes the fields of a line, without secrets
+KeepLine = Callable[[Mapping[str, Any]], None]
+
+#: under ``goondan dev`` a person reads the lines, which have a prefix with the process
+_NOT_IN_DEV = ("correlation_id", "logger", "tool_call_id", "trace_id", "worker")
+_DEV_TIME = "%H:%M:%S"
+
+#: a text that needs no quotes
+_is_word = re.compile(r"[^\s=\"']+").fullmatch
+
+_to_json = json.JSONEncoder(ensure_ascii=False, default=repr).encode
+
+#: the fields that may have several lines
+_TRACES = ("stack", "exception")
+
+#: what is shown of a call's own lines, in characters: of a line, and of the end of its traceback
+LONGEST_LINE = 1_000
+LONGEST_TRACE = 2_000
+
+#: what all lines of a call repeat, and what has a place of its own
+_NOT_IN_BRIEF = frozenset({
+    *CallLogFields._fields,
+    *("event", "exception", "level", "stack", "timestamp", "tool_call_id"),
+})  # fmt: skip
+_USUAL_LOGGERS = ("goondan.tool", "goondan.extension")
+
+_COLORS = {
+    "debug": dev.GREEN,
+    "info": dev.GREEN,
+    "warning": dev.YELLOW,
+    "error": dev.RED,
+    "critical": dev.RED,
+}
+
+
+class TimeStamp:
+    """The time of log lines: local seconds under ``goondan dev``, else ISO 8601 in UTC with microseconds.
+
+    All but the microseconds is made once a second.
+    """
+
+    def __init__(self, form: Form, clock: Callable[[], float] = time.time) -> None:
+        self._is_dev = form == "dev"
+        self._clock = clock
+        #: a second since the epoch, and its text
+        self._known = (-1, "")
+
+    def __call__(self) -> str:
+        """Return the time now."""
+        now = self._clock()
+        second, text = self._known
+        if int(now) != second:
+            text = (
+                time.strftime(_DEV_TIME, time.localtime(now))
+                if self._is_dev
+                else time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
+            )
+            self._known = int(now), text
+        return text if self._is_dev else f"{text}.{int(now % 1 * 1e6):06d}Z"
+
+    def add(self, _logger: Any, _method: str, event: EventDict) -> EventDict:
+        """Add the time to an event (a structlog processor)."""
+        event["timestamp"] = self()
+        return event
+
+
+class LineRenderer:
+    """Renders an event as its line, without secrets (a structlog processor)."""
+
+    def __init__(self, form: Form, *, is_colored: bool = False, keep: KeepLine | None = None) -> None:
+        """``keep`` is called with the fields of each line."""
+        self._form = form
+        self._is_colored = is_colored
+        self._keep = keep
+
+    def __call__(self, logger: Any, method: str, event: Mapping[str, Any]) -> str:
+        """Return the line, without a line break at its end; a traceback follows it on lines of its own."""
+        fields = dict(event)
+        if fields.get("exc_info"):
+            fields = dict(processors.format_exc_info(logger, method, fields))
+        fields.pop("exc_info", None)
+        hide_secrets(logger, method, fields)
+        if self._keep is not None:
+            self._keep(fields)
+        if self._form == "dev":
+            _shorten(fields)
+        if self._form == "json":
+            return _to_json(fields)
+        trace = "".join(f"\n{printable(fields.pop(name))}" for name in _TRACES if name in fields)
+        return self._text(fields) + trace
+
+    def _text(self, fields: EventDict) -> str:
+        moment, level = fields.pop("timestamp", ""), fields.pop("level", "")
+        event, name = str(fields.pop("event", "")), fields.pop("logger", "")
+        is_padded = self._form == "console"
+        parts = [
+            moment,
+            f"[{level:<9}]" if is_padded else f"[{level}]" if level else "",
+            f"{event:<30}" if is_padded else event,
+            f"[{name}]" if name else "",
+            *[f"{key}={_shown(fields[key])}" for key in sorted(fields)],
+        ]
+        line = " ".join([part for part in parts if part])
+        if not line.isprintable():  # it would control a terminal, or forge another line
+            parts = [on_one_line(part) for part in parts]
+            line = " ".join([part for part in parts if part])
+        return _colored(parts, level) if self._is_colored else line
+
+
+def brief_line(fields: Mapping[str, Any]) -> str:
+    """Write the fields of a call's line, without secrets, as ``time level event name=value …``.
+
+    The end of its traceback follows on lines of its own.
+    """
+    words = [_cut(str(fields[name])) for name in ("timestamp", "level", "event") if name in fields]
+    words += [
+        f"{name}={_cut(_shown(_cut(value) if isinstance(value, str) else value))}"
+        for name, value in fields.items()
+        if name not in _NOT_IN_BRIEF and not (name == "logger" and value in _USUAL_LOGGERS)
+    ]
+    line = _cut(on_one_line(_cut(" ".join(words))))
+    trace = str(fields.get("exception") or fields.get("stack") or "")
+    return f"{line}\n{printable(trace[-LONGEST_TRACE:])[-LONGEST_TRACE:]}" if trace else line
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 1]}…"
+
+
+def _colored(parts: Sequence[str], level: str) -> str:
+    """Return a line of parts in colors: its time, level, event, logger, then fields."""
+    styles = (dev.DIM, _COLORS.get(level, ""), dev.BRIGHT, dev.BLUE)
+    head = [f"{style}{part}{dev.RESET_ALL}" for style, part in zip(styles, parts, strict=False) if part]
+    fields = [
+        f"{dev.CYAN}{key}{dev.RESET_ALL}={dev.MAGENTA}{value}{dev.RESET_ALL}"
+        for key, _, value in (part.partition("=") for part in parts[len(styles) :])
+    ]
+    return " ".join([*head, *fields])
+
+
+def _shown(value: Any) -> str:
+    """Return a field's value as lines for people show it."""
+    if type(value) is str and _is_word(value):
+        return value
+    return repr(value)
+
+
+def _shorten(fields: EventDict) -> None:
+    """Leave out what all lines of ``goondan dev`` repeat; shorten ids, since commands accept a prefix."""
+    for name in _NOT_IN_DEV:
+        fields.pop(name, None)
+    if fields.get("level") == "info":
+        del fields["level"]
+    if fields.get("code", "") is None:
+        del fields["code"]
+    if call_id := fields.get("call_id"):
+        fields["call_id"] = str(call_id)[:8]

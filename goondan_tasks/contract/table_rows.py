@@ -1,0 +1,78 @@
+"""Reading keys of Redis that other programs may have written: a damaged one concerns what it is about."""
+
+import functools
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from redis.exceptions import ResponseError
+
+from broker_config import serializer
+from broker_config.refusals import is_script_fault, refusal_text
+from goondan_tasks.contract.errors import RecordDamagedError
+from goondan_tasks.contract.failure import truncate
+from goondan_tasks.contract.messages import WireModel
+
+logger = logging.getLogger(__name__)
+
+#: how many characters of the reason are logged
+LONGEST_REASON = 300
+
+Record = TypeVar("Record", bound=WireModel)
+
+
+def read_row(kind: type[Record], row: bytes | None, name: str) -> Record | None:
+    """Read the row called ``name``; one that is damaged, or of a newer version, is logged and left out."""
+    if row is None:
+        return None
+    try:
+        return kind.from_wire(serializer.decode(row))
+    except ValueError as error:
+        report_row(name, " ".join(str(error).split()))
+        return None
+
+
+def whole_number(value: bytes | None, name: str) -> int:
+    """Read a count or a time in ms; a damaged one is logged, and counts as 0 like one that is absent."""
+    try:
+        number = float(value or 0)
+        if 0 <= number < 1e15:  # as numbers.lua does
+            return int(number)
+        reason = f"it is {number}"
+    except ValueError as error:
+        reason = str(error)
+    report_row(name, reason)
+    return 0
+
+
+@contextmanager
+def naming(*keys: str) -> Iterator[None]:
+    """Report an error of Redis that is due to the contents of one of the ``keys``, for a ``with`` block.
+
+    Raises:
+        RecordDamagedError: the contents are those of another program.
+    """
+    try:
+        yield
+    except ResponseError as error:
+        if not is_script_fault(error):
+            raise
+        named = f", {' or '.join(map(repr, keys))}" if keys else ""
+        raise RecordDamagedError(f"A Redis key is damaged{named}: {refusal_text(error)}") from error
+
+
+@contextmanager
+def only_advice(name: str) -> Iterator[None]:
+    """Log once, and go on after the ``with`` block, if the key called ``name`` is damaged."""
+    try:
+        with naming(name):
+            yield
+    except RecordDamagedError as error:
+        report_row(name, error.message)
+
+
+@functools.lru_cache(maxsize=256)
+def report_row(name: str, reason: str) -> None:
+    """Log once that a row is left out: tables are read every few seconds."""
+    logger.warning("%s in Redis cannot be read and is left out: %s", name, truncate(reason, LONGEST_REASON))

@@ -1,0 +1,1 @@
+"""Which agents and workers there are: registry, monitors, counts of calls, pauses, crash loops."""

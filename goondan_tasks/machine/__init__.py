@@ -1,0 +1,1 @@
+"""The machine below: files, directory trees, processes, sandboxes, and the programs that run JavaScript."""

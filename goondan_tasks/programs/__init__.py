@@ -1,0 +1,1 @@
+"""The programs beside workers: metrics, callbacks, the MCP server, Flower, and the check of a worker."""

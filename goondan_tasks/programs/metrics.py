@@ -1,0 +1,254 @@
+"""Prometheus metrics of all agents and workers, read from Redis at each scrape."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import accumulate, product
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from broker_config.connections import reporting_outages
+from broker_config.queues import call_queue, events_queue
+from goondan_tasks.client.status import AgentState, AgentStatus
+from goondan_tasks.contract.errors import (
+    AgentOutcomeUnknownError,
+    BrokerUnreachableError,
+    ToolOutcomeUnknownError,
+    ToolPoisonedError,
+)
+from goondan_tasks.contract.names import DELEGATE_TOOL, EVENT_TOOLS, MODEL_TOOLS
+from goondan_tasks.fleet.call_counts import BUCKETS, REQUEUED, Times, TotalCounts, WorkerCounts
+from goondan_tasks.machine.process import is_loopback, names_this_machine
+
+#: the codes of settled calls that alerts watch
+_AFTER_DEATHS = (
+    REQUEUED,
+    AgentOutcomeUnknownError.code,
+    ToolOutcomeUnknownError.code,
+    ToolPoisonedError.code,
+)
+
+#: how long a connection may take, since a client may send half a request and nothing more
+CONNECTION_SECONDS = 60.0
+#: further connections are closed at once
+MAX_CONNECTIONS = 50
+
+#: returns what is counted of the calls
+ReadCounts = Callable[[], TotalCounts]
+
+
+def _of_queue(field: str) -> Callable[[AgentStatus], float]:
+    return lambda status: getattr(status.queue, field) or 0
+
+
+#: name, help text, and the value of an agent
+_GAUGES: tuple[tuple[str, str, Callable[[AgentStatus], float]], ...] = (
+    ("running", "Calls and events in hand.", _of_queue("running")),
+    ("waiting_for_limit", "Calls that wait for a limit, outside the queue.", _of_queue("waiting_for_limit")),
+    ("pending", "Calls that wait for a completion or an approval.", _of_queue("pending")),
+    (
+        "oldest_seconds",
+        "How long the oldest call or event has waited for a worker, or for a limit.",
+        _of_queue("oldest_seconds"),
+    ),
+    ("workers", "Live worker processes that take calls.", lambda one: len(one.workers)),
+    (
+        "dead_letters",
+        "Calls whose every run killed its worker, and messages that held no call.",
+        _of_queue("dead_letters"),
+    ),
+    ("mailboxes", "Instances with events that wait or are in hand.", _of_queue("mailboxes")),
+    ("late_answers", "Answers that came after their request had ended.", _of_queue("late_answers")),
+    (
+        "quick_crashes",
+        "Workers in a row that crashed as soon as they started.",
+        lambda one: one.backoff.crashes,
+    ),
+    (
+        "crash_loop",
+        "1 while the agent's workers crash and their next start waits.",
+        lambda one: one.state is AgentState.CRASH_LOOP,
+    ),
+)
+
+
+class AgentMetrics(Collector):
+    """Collects the metrics. ``goondan_up`` is 0 while Redis cannot be reached."""
+
+    def __init__(self, read: Callable[[], list[AgentStatus]], read_counts: ReadCounts) -> None:
+        self._read = read
+        self._read_counts = read_counts
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing, so that registering the collector does not read Redis."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the gauges, with a value for each agent, and the workers' counts."""
+        up = GaugeMetricFamily("goondan_up", "1 if Redis can be reached.")
+        try:
+            with reporting_outages():  # a scrape must not wait for the end of an outage
+                statuses = self._read()
+                counts = self._read_counts()
+        except BrokerUnreachableError:
+            up.add_metric([], 0)
+            yield up
+            return
+        up.add_metric([], 1)
+        yield up
+        yield _backlog(statuses)
+        for name, help_text, value in _GAUGES:
+            gauge = GaugeMetricFamily(f"goondan_{name}", help_text, labels=["agent"])
+            for status in statuses:
+                gauge.add_metric([status.record.name], value(status))
+            yield gauge
+        paused = GaugeMetricFamily(
+            "goondan_paused", "1 while the agent, or its tool, is paused.", labels=["agent", "tool"]
+        )
+        for status in statuses:
+            for pause in status.queue.paused:
+                paused.add_metric([pause.agent, pause.tool or ""], 1)
+        yield paused
+        lost_calls = CounterMetricFamily(
+            "goondan_lost_calls", "Calls whose worker has died with them.", labels=["agent"]
+        )
+        # a counter that appears with the first such call would show no increase
+        agents = [one.record.name for one in statuses]
+        for agent, count in sorted({**dict.fromkeys(agents, 0), **counts.lost}.items()):
+            lost_calls.add_metric([agent], count)
+        yield lost_calls
+        settled = CounterMetricFamily(
+            "goondan_settled_calls",
+            "Calls that were ended or queued again outside a run of theirs.",
+            labels=["agent", "code"],
+        )
+        none = dict.fromkeys(product(agents, _AFTER_DEATHS), 0)
+        for (agent, code), count in sorted({**none, **counts.settled}.items()):
+            settled.add_metric([agent, code], count)
+        yield settled
+        yield from _counted(counts.workers)
+
+
+_CALL = ("worker", "process", "agent", "tool")
+
+
+def _counted(workers: Iterable[WorkerCounts]) -> Iterator[Metric]:
+    by_code, by_agent = [*_CALL, "code"], [*_CALL[:3], "code"]
+    calls = CounterMetricFamily("goondan_calls", "Tool calls that have ended in a worker.", labels=by_code)
+    handoffs = CounterMetricFamily("goondan_handoffs", "Requests of other agents, handled.", labels=by_agent)
+    events = CounterMetricFamily("goondan_events", "Other events and answers, handled.", labels=by_agent)
+    retries = CounterMetricFamily("goondan_call_retries", "Runs that were tried again.", labels=by_code)
+    limit_waits = CounterMetricFamily("goondan_limit_waits", "Calls that waited for a limit.", labels=_CALL)
+    waits = HistogramMetricFamily("goondan_call_wait_seconds", "From queue to first run.", labels=_CALL)
+    runs = HistogramMetricFamily("goondan_call_run_seconds", "How long handlers took.", labels=_CALL)
+    tokens = CounterMetricFamily(
+        "goondan_model_tokens",
+        "Tokens of requests to models; input has those that were cached, output those of reasoning.",
+        labels=[*_CALL[:3], "model", "kind"],
+    )
+    for worker in workers:
+        for one in worker.tools:
+            prefix = [worker.worker, worker.process, one.agent]
+            for code, count in one.ended.items():
+                if one.tool in EVENT_TOOLS:
+                    (handoffs if one.tool == DELEGATE_TOOL else events).add_metric([*prefix, code], count)
+                else:
+                    calls.add_metric([*prefix, one.tool, code], count)
+            for code, count in one.retried.items():
+                retries.add_metric([*prefix, one.tool, code], count)
+            limit_waits.add_metric([*prefix, one.tool], one.limit_waits)
+            waits.add_metric([*prefix, one.tool], _buckets(one.waits), one.waits.total)
+            runs.add_metric([*prefix, one.tool], _buckets(one.runs), one.runs.total)
+            for kind, count in one.tokens.items():
+                tokens.add_metric([*prefix, one.tool.removeprefix(MODEL_TOOLS), kind], count)
+    yield from (calls, handoffs, events, retries, limit_waits, waits, runs, tokens)
+
+
+def _buckets(times: Times) -> list[tuple[str, float]]:
+    ends = (*(repr(end) for end in BUCKETS), "+Inf")
+    return list(zip(ends, accumulate(times.counts), strict=True))
+
+
+def _backlog(statuses: Iterable[AgentStatus]) -> GaugeMetricFamily:
+    gauge = GaugeMetricFamily(
+        "goondan_backlog", "Calls and events that wait for a worker.", labels=["agent", "queue"]
+    )
+    for status in statuses:
+        agent, queue = status.record.name, status.queue
+        gauge.add_metric([agent, call_queue(agent)], queue.backlog - queue.events)
+        gauge.add_metric([agent, events_queue(agent)], queue.events)
+    return gauge
+
+
+class _Connections:
+    """The open connections of a server that has a thread for each; limited in number and time."""
+
+    def __init__(self, close: Callable[[socket.socket], None]) -> None:
+        self._close = close
+        self._timers: dict[socket.socket, threading.Timer] = {}
+
+    def admit(self, connection: socket.socket, _address: object) -> bool:
+        """Return whether a connection may be served."""
+        if len(self._timers) >= MAX_CONNECTIONS:
+            return False
+        self._timers[connection] = timer = threading.Timer(CONNECTION_SECONDS, _cut, [connection])
+        timer.daemon = True
+        timer.start()
+        return True
+
+    def close(self, connection: socket.socket) -> None:
+        """Close a connection, admitted or not."""
+        timer = self._timers.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
+        self._close(connection)
+
+
+def _cut(connection: socket.socket) -> None:
+    with suppress(OSError):  # it is closed already
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _only_local(app: WSGIApplication) -> WSGIApplication:
+    """Refuse requests whose ``Host`` names another machine: those of a web page (DNS rebinding)."""
+
+    def guarded(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if names_this_machine(environ.get("HTTP_HOST", "")):
+            return app(environ, start_response)
+        start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
+        return [b"The Host header names another machine.\n"]
+
+    return guarded
+
+
+@contextmanager
+def serving(
+    read: Callable[[], list[AgentStatus]], read_counts: ReadCounts, host: str, port: int
+) -> Iterator[str]:
+    """Serve the metrics on a thread during a ``with`` block; yield their URL.
+
+    On a loopback address, only requests to one are answered. Elsewhere Prometheus uses any name of the host.
+
+    Raises:
+        OSError: the address cannot be used.
+    """
+    registry = CollectorRegistry()
+    registry.register(AgentMetrics(read, read_counts))
+    server, thread = start_http_server(port, host, registry)
+    if is_loopback(host):
+        server.set_app(_only_local(make_wsgi_app(registry)))
+    connections = _Connections(server.shutdown_request)
+    # the server's class is the package's own
+    setattr(server, "verify_request", connections.admit)  # noqa: B010
+    setattr(server, "shutdown_request", connections.close)  # noqa: B010
+    try:
+        shown_host = f"[{host}]" if ":" in host else host
+        yield f"http://{shown_host}:{server.server_port}/metrics"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
