@@ -1,8 +1,8 @@
 """A claimed call in a worker, and the plan by which plain calls are run.
 
-A plain call has arguments to check, a handler in this process, maybe with middlewares around it, and a JSON
-value as its result. What the plain calls of an export have in common is worked out once, in a plan. A call
-whose tool or fields need more is run by :meth:`workers.executor.Executor.execute`.
+A plain call has arguments to check, a handler in this process, maybe with middlewares, and a JSON value as
+its result. What the calls of an export have in common is worked out once. Any other call is run by
+:meth:`workers.executor.Executor.execute`.
 """
 
 import contextlib
@@ -46,14 +46,8 @@ T = TypeVar("T")
 LimitHandler = Callable[[float], CallOff]
 
 _TEXTS = (
-    "toolCallId",
-    "toolName",
-    "agentName",
-    "instanceKey",
-    "turnId",
-    "traceId",
-    "spanId",
-    "correlationId",
+    *("toolCallId", "toolName", "agentName", "instanceKey"),
+    *("turnId", "traceId", "spanId", "correlationId"),
 )
 
 #: the fields of a producer's call; all but the arguments recur in its result

@@ -30,7 +30,12 @@ RARE = {"authlib", "flower", "joserfc", "mcp", "prometheus_client", "starlette",
 WORKER = {"celery", "httpx2", "kombu"}
 COMMANDS = {"rich", "typer"}
 #: the profile of the older version, and the modules at which it is plugged in
-OLDER_VERSION = ("workers.v1", "goondan_tasks.authoring.v1_api", "goondan_tasks.bundle.v1_resources")
+OLDER_VERSION = (
+    "workers.v1",
+    "goondan_tasks.v1_api",
+    "goondan_tasks.authoring.v1_api",
+    "goondan_tasks.bundle.v1_resources",
+)
 OLDER_VERSION_SEAMS = {
     "goondan_tasks.bundle.inventory",
     "workers.contexts",

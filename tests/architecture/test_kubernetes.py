@@ -109,7 +109,7 @@ def test_workers_share_the_state_root_and_have_a_cache_of_their_own(name: str) -
 
 def test_a_worker_is_probed_by_its_own_check_before_the_old_one_drains() -> None:
     worker = OURS["Deployment/worker-coder"]
-    check = ["python", "-I", "-m", "goondan_tasks.programs.worker_check"]
+    check = ["python", "-I", "-m", "goondan_tasks.worker_check"]
 
     assert [worker[probe]["exec"]["command"] for probe in ("startupProbe", "livenessProbe")] == [check] * 2
     assert RESOURCES["Deployment/worker-coder"]["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0

@@ -89,6 +89,6 @@ def test_the_pages_of_an_installed_package_are_found(tmp_path: Path, monkeypatch
     (package / "docs/errors/E_ONE.md").touch()
     (package.parent / "docs/errors").mkdir(parents=True)
     (package.parent / "docs/errors/of-another-package.md").touch()
-    monkeypatch.setattr(failure, "__file__", str(package / "failure.py"))
+    monkeypatch.setattr(failure, "__file__", str(package / "contract/failure.py"))
 
     assert failure.error_pages() == {"E_ONE": package / "docs/errors/E_ONE.md"}
