@@ -10,7 +10,7 @@ from tests.architecture.sources import ROOT
 
 pytestmark = pytest.mark.usefixtures("fresh_programs")
 
-FILES = ("tests/unit/goondan_tasks/test_names.py", "tests/unit/broker_config/test_settings.py")
+FILES = ("tests/unit/goondan_tasks/contract/test_names.py", "tests/unit/broker_config/test_settings.py")
 
 
 def cases(*options: str) -> Counter[str]:

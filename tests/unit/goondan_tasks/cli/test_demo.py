@@ -7,7 +7,7 @@ from goondan_tasks.client import Client
 from goondan_tasks.contract.errors import WaitTimeout
 from goondan_tasks.contract.messages import iso_time
 from goondan_tasks.history.trace import Trace, TraceNode, build_trace
-from tests.unit.goondan_tasks.trace_nodes import TEN, node
+from tests.unit.goondan_tasks.history.trace_nodes import TEN, node
 
 LATER = {"finished_at": None, "running_seconds": None, "state": "running"}
 

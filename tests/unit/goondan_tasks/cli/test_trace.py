@@ -11,7 +11,7 @@ from goondan_tasks.contract.messages import iso_time
 from goondan_tasks.history.trace import Trace, TraceError, TraceNode, TraceSummary, build_trace
 from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, FakeClient, record
 from tests.unit.goondan_tasks.cli.invoke import goondan
-from tests.unit.goondan_tasks.trace_nodes import TEN, node
+from tests.unit.goondan_tasks.history.trace_nodes import TEN, node
 
 CHAIN = [node("a"), node("b", "a", at=1), node("c", "b", at=2), node("d", "a", at=3)]
 

@@ -113,7 +113,7 @@ def test_the_codes_of_changesets_have_their_page_only_where_they_are_ours() -> N
 
 
 def test_every_page_about_an_error_belongs_to_a_code_of_ours() -> None:
-    pages = [page.stem for page in (Path(__file__).parents[3] / "docs/errors").glob("E_*.md")]
+    pages = [page.stem for page in (Path(__file__).parents[4] / "docs/errors").glob("E_*.md")]
     assert pages
     assert [code for code in pages if not has_page(code)] == []
 

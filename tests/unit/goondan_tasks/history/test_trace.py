@@ -25,8 +25,8 @@ from goondan_tasks.history.trace import (
 )
 from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.ledger import Ledger
+from tests.unit.goondan_tasks.history.trace_nodes import node
 from tests.unit.goondan_tasks.ledger.calls import ONCE, claimed, submit
-from tests.unit.goondan_tasks.trace_nodes import node
 from tests.waiting import wait_until
 
 
