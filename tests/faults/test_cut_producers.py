@@ -1,8 +1,9 @@
 """A producer's connection is cut at a command, before Redis has it or before the answer: it counts once."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.resources import files
 
 import pytest
 
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.faults
 
 PATIENCE = 60
 SCRIPTS = Scripts.read(Settings())
+NOTE_CALLS = Script.read(files("goondan_tasks.history") / "scripts", "turn_lines", "note_calls")
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +44,12 @@ class Producer:
     log: HandlerLog
     is_carried_out: bool
 
-    def cut_at(self, matches: Script | Callable[[Command], bool]) -> None:
-        """Cut the connection at the next command that runs a script, or that matches."""
-        known = {matches.sha.encode(), matches.text.encode()} if isinstance(matches, Script) else set()
+    def cut_at(self, script: Script) -> None:
+        """Cut the connection at the next command that runs a script."""
+        known = {script.sha.encode(), script.text.encode()}
 
         def is_it(name: str, command: Command) -> bool:
-            if name != "goondan-client":
-                return False
-            return command[1] in known if isinstance(matches, Script) else matches(command)
+            return name == "goondan-client" and command[1] in known
 
         self.stack.proxy.cut_at(is_it, is_carried_out=self.is_carried_out)
 
@@ -117,7 +117,7 @@ def test_an_event_is_received_and_answered_once_though_a_command_is_cut(
 def test_the_calls_of_a_step_stand_once_in_the_record_of_their_turn(producer: Producer) -> None:
     turn = producer.client.turn(AGENT)
     step = turn.step(timeout=PATIENCE)
-    producer.cut_at(lambda command: command[0] == b"RPUSH")
+    producer.cut_at(NOTE_CALLS)
     [result] = step.run(
         [{"id": "a", "name": "once__sync", "args": work_args(producer.log, 1, 0)}], timeout=PATIENCE
     )
