@@ -15,6 +15,7 @@ from benchmarks.cases import (
     endurance,
     fairness,
     javascript,
+    ordinary,
     shapes,
     thinking,
     tokens,
@@ -29,13 +30,13 @@ from broker_config.embedded import EmbeddedRedisError
 #: in the order of the report; the first line of each docstring says in --help what it measures
 CASES: dict[str, Callable[[Bench], Section]] = {
     "calls": calls.measure,
+    "ordinary": ordinary.measure,
     "fairness": fairness.measure,
     "workers": shapes.measure_workers,
     "queues": shapes.measure_queues,
     "sleepers": shapes.measure_sleepers,
     "combinations": shapes.measure_combinations,
     "handoffs": agents.measure_handoffs,
-    "middlewares": agents.measure_middlewares,
     "steps": agents.measure_steps,
     "thinking": thinking.measure,
     "javascript": javascript.measure,

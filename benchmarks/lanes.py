@@ -92,8 +92,12 @@ class Lane:
 
     def burst_cost(self, calls: int, batch: int = 1) -> Cost:
         """Return what each call of a burst costs."""
+        return self.cost("burst", calls, batch=batch)
+
+    def cost(self, name: str, calls: int, **order: Any) -> Cost:
+        """Return what each call of an order costs, whose answer says when it ``ended``."""
         before = self._usage_awake()
-        return self._cost(before, self.burst(calls, batch), calls)
+        return self._cost(before, self.order(name, calls=calls, **order), calls)
 
     def lone_cost(self, calls: int) -> tuple[Cost, list[float]]:
         """Let the producer make one call after the other; return what each costs and their milliseconds."""

@@ -12,8 +12,14 @@ HANDOFF_QUEUES = ("asker", "echo")
 PLAIN_LAYERED_QUEUE, ASYNC_LAYERED_QUEUE = "plain-layered", "layered"
 #: the agent with two hundred tools
 STOCKED_QUEUE = "stocked"
+#: the agents whose tools or extensions add one thing to a call
+ORDINARY_QUEUES = ("ordinary", "one-plain", "one-async", "with-logging", "with-listener", "around-steps")
 #: every agent of ``benchmarks/bundle``
-BUNDLED_QUEUES = {USUAL_QUEUE, *HANDOFF_QUEUES, PLAIN_LAYERED_QUEUE, ASYNC_LAYERED_QUEUE, STOCKED_QUEUE}
+BUNDLED_QUEUES = {
+    *(USUAL_QUEUE, PLAIN_LAYERED_QUEUE, ASYNC_LAYERED_QUEUE, STOCKED_QUEUE),
+    *HANDOFF_QUEUES,
+    *ORDINARY_QUEUES,
+}
 
 #: -P: nothing in the current directory hides a library
 PYTHON = (sys.executable, "-P", "-m")

@@ -1,15 +1,12 @@
-"""What agents do around a tool call: hand-offs, middlewares, Steps."""
+"""What agents do around a tool call: hand-offs and Steps."""
 
 from benchmarks.bench import Bench
-from benchmarks.figures import Costs, Samples, Section, at_most, percentile
+from benchmarks.figures import Samples, Section, at_most, percentile
 from benchmarks.lanes import Lane
 from benchmarks.systems import (
-    ASYNC_LAYERED_QUEUE,
     GOONDAN,
     HANDOFF_QUEUES,
-    PLAIN_LAYERED_QUEUE,
     STOCKED_QUEUE,
-    USUAL_QUEUE,
     Shape,
 )
 from benchmarks.workload import BATCH
@@ -19,8 +16,6 @@ HANDOFFS = 2_000
 STEP_MS = 20
 
 _CALL, _OWN_CALL, _HANDOFF = "a tool call of a producer", "a tool call of an agent", "a handoff"
-_NONE, _PLAIN, _ASYNC = "none", "three plain", "three async"
-_LAYERS = {USUAL_QUEUE: _NONE, PLAIN_LAYERED_QUEUE: _PLAIN, ASYNC_LAYERED_QUEUE: _ASYNC}
 
 _HANDOFFS_TEXT = f"""\
 One worker process serves the agent that asks and the one that answers, with 8 slots. A handoff is
@@ -28,11 +23,6 @@ One worker process serves the agent that asks and the one that answers, with 8 s
 instance, the answer back; measured by the agent that asks. *One at a time* is the p50 of a turn; *at once*
 is the wall time of up to {HANDOFFS:,} in one Turn divided by their number, the handoffs over {INSTANCES}
 instances."""
-
-_MIDDLEWARES_TEXT = f"""\
-Calls of a plain tool that does nothing, {BATCH} a batch, of an agent without middlewares and of two with
-three around each call. Plain ones run on the call's thread; `async` ones on the event loop, from where the
-tool is handed to a thread."""
 
 _STEPS_TEXT = """\
 An agent has two hundred dynamic tools and an `async` step middleware. The producer opens the first Step of
@@ -59,23 +49,6 @@ def measure_handoffs(bench: Bench) -> Section:
     aim = at_most("p50 of a handoff, to a tool call's", p50.ratio(_HANDOFF, _CALL), 3)
     tables = [p50.table(), at_once.table()]
     return Section("Handoffs", _HANDOFFS_TEXT, tables, [aim], failures=failures.values())
-
-
-def measure_middlewares(bench: Bench) -> Section:
-    """Measure three middlewares around a tool call, plain and async."""
-    costs = Costs()
-
-    def turn(lane: Lane) -> None:
-        [queue] = lane.shape.queues
-        costs.add(_LAYERS[queue], lane.burst_cost(bench.options.calls, BATCH))
-
-    failures = bench.turns([(GOONDAN, Shape(queues=(queue,))) for queue in _LAYERS], turn)
-    aims = [
-        at_most(f"processor time with {name} middlewares, to none", costs.ratio(name, _NONE), limit)
-        for name, limit in ((_PLAIN, 1.25), (_ASYNC, 1.25))
-    ]
-    tables = [costs.table("", _NONE)]
-    return Section("Middlewares", _MIDDLEWARES_TEXT, tables, aims, failures=failures.values())
 
 
 def measure_steps(bench: Bench) -> Section:

@@ -1,7 +1,9 @@
 """Goondan Workers, by its public surface: the client and the command line."""
 
+import itertools
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from benchmarks import workload
 from benchmarks.workload import PATIENCE_SECONDS, Call, Wire
@@ -13,6 +15,8 @@ class GoondanProducer:
 
     def __init__(self, client: Client) -> None:
         self.client = client
+        #: numbers of calls whose arguments must differ
+        self.numbers = itertools.count()
 
     def submit_each(self, calls: Sequence[Call]) -> list[PendingCall]:
         """Submit the calls one by one."""
@@ -57,4 +61,46 @@ def open_steps(producer: GoondanProducer, order: Wire) -> Wire:
     return {"milliseconds": milliseconds, "tools": tools}
 
 
-ORDERS = {"ask": ask, "open_steps": open_steps}
+def ordinary(producer: GoondanProducer, order: Wire) -> Wire:
+    """Call one tool in batches and read all results; the seconds until the last one.
+
+    With ``step`` each Step of a Turn has so many of them, and each Turn a batch.
+    """
+    carry = _in_steps if "step" in order else _in_batches
+    begun = time.perf_counter()
+    results = carry(producer, order)
+    ended = time.perf_counter()
+    wrong = [result for result in results if result.status != order.get("status", "ok")]
+    if wrong:
+        raise ValueError(f"{len(wrong)} of {len(results)} results are wrong, the first: {wrong[0]}")
+    return {"ended": ended - begun}
+
+
+def _in_batches(producer: GoondanProducer, order: Wire) -> list[Any]:
+    [queue], instances = workload.queues(), order.get("instances", 0)
+    calls = [
+        {"agentName": queue, "toolName": order["tool"], "args": {"a": number, "b": 2}}
+        | ({"instanceKey": f"i{number % instances}"} if instances else {})
+        for number in itertools.islice(producer.numbers, order["calls"])
+    ]
+    handles: list[PendingCall] = []
+    for chosen in _chunks(calls, order["batch"]):
+        handles += producer.client.submit_many(chosen)
+    return [handle.result(PATIENCE_SECONDS) for handle in handles]
+
+
+def _in_steps(producer: GoondanProducer, order: Wire) -> list[Any]:
+    [queue], results = workload.queues(), []
+    for of_turn in _chunks(range(order["calls"]), order["batch"]):
+        turn = producer.client.turn(queue, instance_key="one")
+        for numbers in _chunks(of_turn, order["step"]):
+            calls = [{"id": f"c{n}", "name": order["tool"], "args": {"a": n, "b": 2}} for n in numbers]
+            results += turn.step(timeout=PATIENCE_SECONDS).run(calls)
+    return results
+
+
+def _chunks(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+ORDERS = {"ask": ask, "open_steps": open_steps, "ordinary": ordinary}

@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from goondan_tasks.authoring.agent_api import AgentContext, AgentEvent
+from goondan_tasks.agent_api import AgentContext, AgentEvent
 
 NOOP = "bench__noop"
 

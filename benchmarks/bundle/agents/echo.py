@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from goondan_tasks.authoring.agent_api import AgentContext, AgentEvent
+from goondan_tasks.agent_api import AgentContext, AgentEvent
 
 
 async def handle(ctx: AgentContext, event: AgentEvent) -> Any:

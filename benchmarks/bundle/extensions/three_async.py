@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from goondan_tasks.authoring.extension_api import ExtensionApi, ToolCallContext
+from goondan_tasks.extension_api import ExtensionApi, ToolCallContext
 
 
 def register(api: ExtensionApi) -> None:

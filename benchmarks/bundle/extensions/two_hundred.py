@@ -1,7 +1,7 @@
 """Two hundred tools as an MCP server might have them, and a step middleware."""
 
-from goondan_tasks.authoring.extension_api import ExtensionApi, StepContext, StepResult
-from goondan_tasks.authoring.tool_api import JsonObject, ToolContext
+from goondan_tasks.extension_api import ExtensionApi, StepContext, StepResult
+from goondan_tasks.tool_api import JsonObject, ToolContext
 
 PARAMETERS = {
     "type": "object",

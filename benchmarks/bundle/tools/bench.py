@@ -4,7 +4,7 @@ import asyncio
 import os
 import time
 
-from goondan_tasks.authoring.tool_api import JsonObject, ToolContext, ToolHandler
+from goondan_tasks.tool_api import JsonObject, ToolContext, ToolHandler
 
 
 def noop(ctx: ToolContext, input: JsonObject) -> JsonObject:
